@@ -1,0 +1,43 @@
+//! Kernel error numbers as core and the fake host need them: a number with a name.
+
+use std::fmt;
+
+/// A Linux error number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Errno(pub i32);
+
+macro_rules! errnos {
+    ($($name:ident = $number:literal),* $(,)?) => {
+        #[allow(missing_docs, reason = "the names are the kernel's own (errno(3))")]
+        impl Errno {
+            $(pub const $name: Errno = Errno($number);)*
+
+            /// The kernel's name, if it is one that cgroup files or process calls return.
+            #[must_use]
+            pub fn name(self) -> Option<&'static str> {
+                match self.0 { $($number => Some(stringify!($name)),)* _ => None }
+            }
+
+            /// The number with this kernel name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Errno> {
+                match name { $(stringify!($name) => Some(Errno($number)),)* _ => None }
+            }
+        }
+    };
+}
+
+errnos! {
+    EPERM = 1, ENOENT = 2, ESRCH = 3, EINTR = 4, EIO = 5, ENXIO = 6, E2BIG = 7, EBADF = 9, EAGAIN = 11,
+    ENOMEM = 12, EACCES = 13, EBUSY = 16, EEXIST = 17, ENODEV = 19, ENOTDIR = 20, EINVAL = 22, EMFILE = 24,
+    ENOSPC = 28, EROFS = 30, ERANGE = 34, ENOTEMPTY = 39, EOPNOTSUPP = 95, ETIMEDOUT = 110, EDQUOT = 122,
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Values to kernel text and back, and what the kernel makes of a value.
+
+use super::{File, Form, Normalise, Value};
+use crate::cpuset::CpuSet;
+use crate::topology::Device;
+
+/// Bytes in a page: memory limits are kept in whole pages.
+const PAGE: i64 = 4096;
+
+/// Text that does not have the file's form.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file} holds {text:?}, which is not {expected}")]
+pub struct CodecError {
+    /// Kernel file name.
+    pub file: &'static str,
+    /// What was read.
+    pub text: String,
+    /// What the form would be.
+    pub expected: &'static str,
+}
+
+impl File {
+    /// Reads a value from the file's text. For a device file `device` chooses the line; a device
+    /// without a line has no limit.
+    ///
+    /// # Errors
+    /// When the text does not have the row's form.
+    pub fn parse(&self, text: &str, device: Option<Device>) -> Result<Value, CodecError> {
+        let wrong =
+            |expected: &'static str| CodecError { file: self.name, text: text.trim().to_owned(), expected };
+        let text = text.trim();
+        let number = |word: &str| word.parse::<i64>().map(Value::Number);
+        match self.form {
+            Form::Number => number(text).map_err(|_| wrong("a number")),
+            Form::MinusOne => match number(text).map_err(|_| wrong("a number"))? {
+                Value::Number(n) if n < 0 || (self.normalise == Normalise::PageDown && n >= self.range.1) => {
+                    Ok(Value::NoLimit)
+                }
+                value => Ok(value),
+            },
+            Form::MaxWord => max_or_number(text).ok_or_else(|| wrong("a number or \"max\"")),
+            Form::Quota => {
+                let field = text.split_whitespace().next().unwrap_or_default();
+                max_or_number(field).ok_or_else(|| wrong("a quota and a period"))
+            }
+            Form::Period => {
+                let field = text.split_whitespace().nth(1).unwrap_or_default();
+                number(field).map_err(|_| wrong("a quota and a period"))
+            }
+            Form::List => text.parse::<CpuSet>().map(Value::List).map_err(|_| wrong("a list such as \"0-3\"")),
+            Form::DeviceNumber => {
+                let rest = device_line(text, device);
+                rest.map_or(Ok(Value::NoLimit), |rest| number(rest).map_err(|_| wrong("a device and a number")))
+            }
+            Form::DeviceKey(key) => {
+                let Some(rest) = device_line(text, device) else { return Ok(Value::NoLimit) };
+                let field = rest.split_whitespace().find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+                field.map_or(Ok(Value::NoLimit), |word| {
+                    max_or_number(word).ok_or_else(|| wrong("keys with numbers or \"max\""))
+                })
+            }
+            Form::Word(_) | Form::Opaque | Form::Trigger => Ok(Value::Word(text.to_owned())),
+        }
+    }
+
+    /// The text to write for `value`. One value and one device per text: the kernel applies only the
+    /// first line of a longer write and reports success for all of it (measured on 6.18, `blkio`).
+    ///
+    /// # Errors
+    /// When the value has another shape than the row, or a device file is given no device.
+    pub fn encode(&self, value: &Value, device: Option<Device>) -> Result<String, CodecError> {
+        let wrong =
+            |expected: &'static str| CodecError { file: self.name, text: value.to_string(), expected };
+        match (self.form, value, device) {
+            (Form::Number | Form::MinusOne | Form::MaxWord | Form::Quota, Value::Number(n), _) => Ok(n.to_string()),
+            (Form::MinusOne, Value::NoLimit, _) => Ok("-1".to_owned()),
+            (Form::MaxWord | Form::Quota, Value::NoLimit, _) => Ok("max".to_owned()),
+            // A line break alone: writing zero bytes does nothing at all.
+            (Form::List, Value::List(set), _) if set.is_empty() => Ok("\n".to_owned()),
+            (Form::List, Value::List(set), _) => Ok(set.to_string()),
+            (Form::DeviceNumber, Value::Number(n), Some(device)) => Ok(format!("{device} {n}")),
+            (Form::DeviceNumber, Value::NoLimit, Some(device)) => Ok(format!("{device} 0")),
+            (Form::DeviceKey(key), Value::Number(n), Some(device)) => Ok(format!("{device} {key}={n}")),
+            (Form::DeviceKey(key), Value::NoLimit, Some(device)) => Ok(format!("{device} {key}=max")),
+            (Form::Word(_) | Form::Trigger, Value::Word(word), _) => Ok(word.clone()),
+            (Form::DeviceNumber | Form::DeviceKey(_), _, None) => Err(wrong("written without a device")),
+            _ => Err(wrong("of this file's form")),
+        }
+    }
+
+    /// The value that the file will read back after `value` was accepted.
+    #[must_use]
+    pub fn normalise(&self, value: &Value) -> Value {
+        match (self.normalise, value) {
+            (Normalise::Clamp, Value::Number(n)) => Value::Number((*n).clamp(self.range.0, self.range.1)),
+            (Normalise::PageDown, Value::Number(n)) if *n >= self.range.1 => Value::NoLimit,
+            (Normalise::PageDown, Value::Number(n)) => Value::Number(n / PAGE * PAGE),
+            _ => value.clone(),
+        }
+    }
+
+    /// Whether a number lies in the file's range (always, where the kernel clamps).
+    #[must_use]
+    pub fn accepts(&self, value: &Value) -> bool {
+        match (self.normalise, value) {
+            (Normalise::Clamp | Normalise::PageDown, _) => true,
+            (_, Value::Number(n)) => (self.range.0..=self.range.1).contains(n),
+            _ => true,
+        }
+    }
+}
+
+fn max_or_number(word: &str) -> Option<Value> {
+    if word == "max" { Some(Value::NoLimit) } else { word.parse().ok().map(Value::Number) }
+}
+
+/// What follows `device` on its line.
+fn device_line(text: &str, device: Option<Device>) -> Option<&str> {
+    let wanted = device?.to_string();
+    text.lines().find_map(|line| {
+        let (first, rest) = line.trim().split_once(char::is_whitespace)?;
+        (first == wanted).then_some(rest.trim())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{KnobId, Version};
+    use super::*;
+
+    const DEV: Option<Device> = Some(Device { major: 254, minor: 0 });
+
+    fn file(knob: KnobId, version: Version) -> &'static File {
+        knob.row().file(version).unwrap()
+    }
+
+    /// `text` in the file reads as `value`, and `value` is written as `write`.
+    fn check(knob: KnobId, version: Version, text: &str, value: Value, write: &str) {
+        let file = file(knob, version);
+        let device = file.per_device().then_some(DEV).flatten();
+        assert_eq!(file.parse(text, device).unwrap(), value, "{} {text:?}", file.name);
+        assert_eq!(file.encode(&value, device).unwrap(), write, "{} {value:?}", file.name);
+    }
+
+    #[test]
+    fn both_directions() {
+        use KnobId::*;
+        use Version::*;
+        check(CpuWeight, V1, "1024\n", Value::Number(1024), "1024");
+        check(CpuMax, V1, "-1", Value::NoLimit, "-1");
+        check(CpuMax, V2, "max 100000", Value::NoLimit, "max");
+        check(CpuMax, V2, "50000 100000", Value::Number(50_000), "50000");
+        check(MemoryMax, V1, "9223372036854771712", Value::NoLimit, "-1");
+        check(MemoryMax, V2, "max", Value::NoLimit, "max");
+        check(CpusetCpus, V1, "0-1", Value::List("0-1".parse().unwrap()), "0-1");
+        check(CpusetCpus, V2, "", Value::List(CpuSet::new()), "\n");
+        check(IoReadBps, V1, "8:0 5\n254:0 1048576", Value::Number(1_048_576), "254:0 1048576");
+        check(IoReadBps, V1, "8:0 5", Value::NoLimit, "254:0 0");
+        check(
+            IoReadBps,
+            V2,
+            "254:0 rbps=7 wbps=max riops=max wiops=max",
+            Value::Number(7),
+            "254:0 rbps=7",
+        );
+        check(IoWriteIops, V2, "254:0 rbps=7 wbps=max riops=max wiops=max", Value::NoLimit, "254:0 wiops=max");
+        check(PidsMax, V2, "max", Value::NoLimit, "max");
+    }
+
+    #[test]
+    fn refuses_other_shapes() {
+        let weight = file(KnobId::CpuWeight, Version::V1);
+        assert!(weight.parse("banana", None).is_err());
+        assert!(weight.encode(&Value::List(CpuSet::new()), None).is_err());
+        let read = file(KnobId::IoReadBps, Version::V1);
+        assert!(read.encode(&Value::Number(1), None).is_err());
+    }
+
+    #[test]
+    fn normalises_as_measured_on_6_18() {
+        let shares = file(KnobId::CpuWeight, Version::V1);
+        assert_eq!(shares.normalise(&Value::Number(1)), Value::Number(2));
+        assert_eq!(shares.normalise(&Value::Number(999_999_999)), Value::Number(262_144));
+        let limit = file(KnobId::MemoryMax, Version::V1);
+        assert_eq!(limit.normalise(&Value::Number(1_000_000)), Value::Number(999_424));
+        assert_eq!(limit.normalise(&Value::Number(i64::MAX)), Value::NoLimit);
+    }
+}

@@ -1,0 +1,488 @@
+//! The rows. Files, ranges and errno meanings are the kernel's (Documentation/admin-guide/cgroup-v1
+//! and cgroup-v2.rst, kernel/sched/core.c, kernel/cgroup/cpuset.c, mm/memcontrol*.c, block/blk-throttle.c);
+//! rows marked `Driven` are exercised line by line by the conformance script of `commensal-host`.
+
+use super::{
+    Controller, ErrnoMeaning, File, Form, Knob, Normalise, Order, Scope, Status, Vendor,
+};
+use crate::errno::Errno;
+
+macro_rules! knobs {
+    ($($id:ident { $($field:ident : $value:expr),* $(,)? })*) => {
+        /// Identity of a row of [`TABLE`].
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(missing_docs, reason = "the row documents itself")]
+        pub enum KnobId { $($id),* }
+
+        /// Every knob, in the order of [`KnobId`].
+        pub static TABLE: &[Knob] = &[$(Knob { id: KnobId::$id, $($field: $value,)* ..BLANK }),*];
+    };
+}
+
+const BLANK: Knob = Knob {
+    id: KnobId::CpuWeight,
+    name: "",
+    controller: Controller::Core,
+    unit: "",
+    v1: None,
+    v2: None,
+    vendor: None,
+    scope: Scope::NonRoot,
+    order: Order::Free,
+    status: Status::Shown,
+    errnos: &[],
+    doc: "",
+};
+
+const TOP: i64 = i64::MAX;
+/// `PAGE_COUNTER_MAX` in bytes: what v1 memory files read when there is no limit.
+const MEMORY_TOP: i64 = 9_223_372_036_854_771_712;
+
+const fn file(name: &'static str, form: Form, range: (i64, i64), default: &'static str) -> Option<File> {
+    Some(File { name, form, range, default, normalise: Normalise::Exact })
+}
+const fn clamped(name: &'static str, range: (i64, i64), default: &'static str) -> Option<File> {
+    Some(File { name, form: Form::Number, range, default, normalise: Normalise::Clamp })
+}
+const fn flag(name: &'static str, default: &'static str) -> Option<File> {
+    file(name, Form::Number, (0, 1), default)
+}
+const fn list(name: &'static str) -> Option<File> {
+    Some(File { name, form: Form::List, range: (0, 65_535), default: "", normalise: Normalise::Canonical })
+}
+/// v1 memory limit: bytes, `-1` is no limit.
+const fn pages1(name: &'static str) -> Option<File> {
+    let range = (0, MEMORY_TOP);
+    Some(File { name, form: Form::MinusOne, range, default: "9223372036854771712", normalise: Normalise::PageDown })
+}
+/// v2 memory limit: bytes or `max`.
+const fn pages2(name: &'static str, default: &'static str) -> Option<File> {
+    let range = (0, MEMORY_TOP);
+    Some(File { name, form: Form::MaxWord, range, default, normalise: Normalise::PageDown })
+}
+const fn device1(name: &'static str) -> Option<File> {
+    file(name, Form::DeviceNumber, (1, TOP), "")
+}
+const fn device2(name: &'static str, key: &'static str) -> Option<File> {
+    file(name, Form::DeviceKey(key), (1, TOP), "")
+}
+const fn opaque(name: &'static str) -> Option<File> {
+    file(name, Form::Opaque, (0, TOP), "")
+}
+const fn trigger(name: &'static str) -> Option<File> {
+    file(name, Form::Trigger, (0, TOP), "")
+}
+const fn meaning(errno: Errno, because: &'static str, try_this: &'static str) -> ErrnoMeaning {
+    ErrnoMeaning { errno, because, try_this }
+}
+
+const WEIGHT_ERRNOS: &[ErrnoMeaning] = &[
+    meaning(
+        Errno::EINVAL,
+        "cpu.idle is 1 in this group, and the kernel refuses its weight while a group is idle",
+        "leave cpu.weight out of an offline group, or set class = \"online\"",
+    ),
+    meaning(Errno::ERANGE, "the kernel takes weights from 1 to 10000", "choose a weight in that range"),
+];
+const QUOTA_ERRNOS: &[ErrnoMeaning] = &[meaning(
+    Errno::EINVAL,
+    "the quota is under 1 ms, or (cgroup v1) above the parent's or under a child's share of CPU",
+    "widen the parent's limit, or lower the children's first",
+)];
+const IDLE_ERRNOS: &[ErrnoMeaning] =
+    &[meaning(Errno::EINVAL, "cpu.idle takes 0 or 1, and not in the root group", "use a child group")];
+const CPUS_ERRNOS: &[ErrnoMeaning] = &[
+    meaning(Errno::EACCES, "the set is not within the parent's cpuset", "widen the parent's cpuset first"),
+    meaning(Errno::EBUSY, "a child group still uses a CPU that would go", "narrow the child's cpuset first"),
+    meaning(Errno::ENOSPC, "the group has processes and the set would be empty", "move the processes out first"),
+    meaning(Errno::ERANGE, "the list names CPUs that this kernel cannot have", "name only CPUs that exist"),
+    meaning(Errno::EINVAL, "no CPU of the list is online here, or an exclusive sibling has it", "name free CPUs"),
+];
+const MEMORY_ERRNOS: &[ErrnoMeaning] = &[
+    meaning(
+        Errno::EBUSY,
+        "the group uses more than the new limit and reclaim could not free enough",
+        "raise the limit, or end members of the group first",
+    ),
+    meaning(
+        Errno::EINVAL,
+        "the value is not a size, or (cgroup v1) memory.memsw.limit_in_bytes would be below it",
+        "raise memory.memsw.limit_in_bytes first",
+    ),
+];
+const IO_ERRNOS: &[ErrnoMeaning] = &[
+    meaning(Errno::ENODEV, "there is no such block device, or it is a partition", "name a whole disk"),
+    meaning(Errno::EINVAL, "the line is not \"major:minor value\", or the value is 0", "give a rate above 0"),
+    meaning(Errno::ERANGE, "the rate is 0 or too large", "give a rate above 0"),
+];
+const PIDS_ERRNOS: &[ErrnoMeaning] =
+    &[meaning(Errno::EINVAL, "pids.max takes 0 to 4194304 or \"max\"", "choose a number in that range")];
+
+const TO_COME_VENDOR: Status = Status::DriverToCome("driver to come: needs this vendor's kernel");
+const NOT_DRIVEN: Status = Status::DriverToCome("driver to come: no group key uses it yet");
+
+knobs! {
+    // ---- cpu ----
+    CpuWeight {
+        name: "cpu.weight", controller: Controller::Cpu, unit: "v2 weight, v1 shares",
+        v1: clamped("cpu.shares", (2, 262_144), "1024"),
+        v2: file("cpu.weight", Form::Number, (1, 10_000), "100"),
+        order: Order::NotWhileIdle, status: Status::Driven, errnos: WEIGHT_ERRNOS,
+        doc: "Share of CPU time among siblings when the CPUs are contended (soft limit).",
+    }
+    CpuWeightNice {
+        name: "cpu.weight.nice", controller: Controller::Cpu, unit: "nice level",
+        v2: file("cpu.weight.nice", Form::Number, (-20, 19), "0"),
+        order: Order::NotWhileIdle, status: NOT_DRIVEN,
+        doc: "The weight on the scale of nice levels; another view of cpu.weight.",
+    }
+    CpuMax {
+        name: "cpu.max", controller: Controller::Cpu, unit: "us of CPU time per period",
+        v1: file("cpu.cfs_quota_us", Form::MinusOne, (1_000, 17_592_186_044), "-1"),
+        v2: file("cpu.max", Form::Quota, (1_000, 17_592_186_044), "max 100000"),
+        order: Order::WithinParent, status: Status::Driven, errnos: QUOTA_ERRNOS,
+        doc: "CPU hard limit: CPU time per period; it caps use and does not protect others' wake-ups.",
+    }
+    CpuPeriod {
+        name: "cpu.max.period", controller: Controller::Cpu, unit: "us",
+        v1: file("cpu.cfs_period_us", Form::Number, (1_000, 1_000_000), "100000"),
+        v2: file("cpu.max", Form::Period, (1_000, 1_000_000), "max 100000"),
+        doc: "Period of the hard limit; kept as found, because quota and period together have no safe write order on v1.",
+    }
+    CpuBurst {
+        name: "cpu.max.burst", controller: Controller::Cpu, unit: "us",
+        v1: file("cpu.cfs_burst_us", Form::Number, (0, 17_592_186_044), "0"),
+        v2: file("cpu.max.burst", Form::Number, (0, 17_592_186_044), "0"),
+        status: NOT_DRIVEN,
+        errnos: &[meaning(Errno::EINVAL, "the burst is above the quota", "lower the burst")],
+        doc: "Unused quota that may be saved up and spent later, at most one quota.",
+    }
+    CpuIdle {
+        name: "cpu.idle", controller: Controller::Cpu, unit: "0 or 1",
+        v1: flag("cpu.idle", "0"), v2: flag("cpu.idle", "0"),
+        order: Order::Idle, status: Status::Driven, errnos: IDLE_ERRNOS,
+        doc: "Makes the whole group SCHED_IDLE against its siblings (Linux 5.15 and newer); forgets the weight.",
+    }
+    CpuUclampMin {
+        name: "cpu.uclamp.min", controller: Controller::Cpu, unit: "%",
+        v1: opaque("cpu.uclamp.min"), v2: opaque("cpu.uclamp.min"), status: NOT_DRIVEN,
+        doc: "Lower bound of the utilisation that frequency and placement decisions see.",
+    }
+    CpuUclampMax {
+        name: "cpu.uclamp.max", controller: Controller::Cpu, unit: "%",
+        v1: opaque("cpu.uclamp.max"), v2: opaque("cpu.uclamp.max"), status: NOT_DRIVEN,
+        doc: "Upper bound of the utilisation that frequency and placement decisions see.",
+    }
+    CpuRtRuntime {
+        name: "cpu.rt_runtime_us", controller: Controller::Cpu, unit: "us per rt period",
+        v1: file("cpu.rt_runtime_us", Form::MinusOne, (0, 1_000_000), "0"), scope: Scope::All,
+        errnos: &[meaning(Errno::EINVAL, "the sum over siblings is above the parent's", "lower the siblings")],
+        doc: "Real-time budget of the group; 0 means that no task in it may be SCHED_FIFO or SCHED_RR.",
+    }
+    CpuRtPeriod {
+        name: "cpu.rt_period_us", controller: Controller::Cpu, unit: "us",
+        v1: file("cpu.rt_period_us", Form::Number, (1, 1_000_000_000), "1000000"), scope: Scope::All,
+        doc: "Period of the real-time budget.",
+    }
+    CpuQosLevel {
+        name: "cpu.qos_level", controller: Controller::Cpu, unit: "-1 offline, 0 online",
+        vendor: Some(Vendor {
+            kernel: "openEuler", needs: "CONFIG_QOS_SCHED",
+            file: File { name: "cpu.qos_level", form: Form::Number, range: (-2, 2), default: "0", normalise: Normalise::Exact },
+        }),
+        status: TO_COME_VENDOR,
+        doc: "openEuler: an offline group yields to online ones at once; it cannot be raised again.",
+    }
+    CpuBvtWarpNs {
+        name: "cpu.bvt_warp_ns", controller: Controller::Cpu, unit: "-1 offline, 0 normal, 2 online",
+        vendor: Some(Vendor {
+            kernel: "Anolis/Alibaba", needs: "kernel.sched_group_identity_enabled = 1",
+            file: File { name: "cpu.bvt_warp_ns", form: Form::Number, range: (-2, 2), default: "0", normalise: Normalise::Exact },
+        }),
+        status: TO_COME_VENDOR,
+        doc: "Anolis/Alibaba Group Identity: scheduling rank of the group, with SMT expulsion.",
+    }
+    // ---- cpuset ----
+    CpusetCpus {
+        name: "cpuset.cpus", controller: Controller::Cpuset, unit: "CPU list",
+        v1: list("cpuset.cpus"), v2: list("cpuset.cpus"), order: Order::WithinParent,
+        status: Status::Driven, errnos: CPUS_ERRNOS,
+        doc: "CPUs that the group may run on; in v1 it must be set before a process can enter.",
+    }
+    CpusetMems {
+        name: "cpuset.mems", controller: Controller::Cpuset, unit: "node list",
+        v1: list("cpuset.mems"), v2: list("cpuset.mems"), order: Order::WithinParent,
+        status: Status::Driven, errnos: CPUS_ERRNOS,
+        doc: "Memory nodes that the group may use; in v1 it must be set before a process can enter.",
+    }
+    CpusetCpusExclusive {
+        name: "cpuset.cpus.exclusive", controller: Controller::Cpuset, unit: "CPU list",
+        v2: list("cpuset.cpus.exclusive"), order: Order::WithinParent, status: NOT_DRIVEN,
+        doc: "CPUs set aside for a partition below this group (Linux 6.7 and newer).",
+    }
+    CpusetPartition {
+        name: "cpuset.cpus.partition", controller: Controller::Cpuset, unit: "word",
+        v2: file("cpuset.cpus.partition", Form::Word(&["member", "root", "isolated"]), (0, 0), "member"),
+        status: NOT_DRIVEN,
+        doc: "Makes the group a scheduling partition of its own, or one without load balancing.",
+    }
+    CpusetCpuExclusive {
+        name: "cpuset.cpu_exclusive", controller: Controller::Cpuset, unit: "0 or 1",
+        v1: flag("cpuset.cpu_exclusive", "0"), status: NOT_DRIVEN,
+        errnos: &[meaning(Errno::EINVAL, "a sibling overlaps", "separate the siblings' CPUs")],
+        doc: "v1: no sibling group may overlap this group's CPUs.",
+    }
+    CpusetMemExclusive {
+        name: "cpuset.mem_exclusive", controller: Controller::Cpuset, unit: "0 or 1",
+        v1: flag("cpuset.mem_exclusive", "0"), status: NOT_DRIVEN,
+        doc: "v1: no sibling group may overlap this group's memory nodes.",
+    }
+    CpusetMemHardwall {
+        name: "cpuset.mem_hardwall", controller: Controller::Cpuset, unit: "0 or 1",
+        v1: flag("cpuset.mem_hardwall", "0"), status: NOT_DRIVEN,
+        doc: "v1: kernel allocations for the group stay on its memory nodes as well.",
+    }
+    CpusetMemoryMigrate {
+        name: "cpuset.memory_migrate", controller: Controller::Cpuset, unit: "0 or 1",
+        v1: flag("cpuset.memory_migrate", "0"), status: NOT_DRIVEN,
+        doc: "v1: pages move along when the group's memory nodes change.",
+    }
+    CpusetMemoryPressureEnabled {
+        name: "cpuset.memory_pressure_enabled", controller: Controller::Cpuset, unit: "0 or 1",
+        v1: flag("cpuset.memory_pressure_enabled", "0"), scope: Scope::RootOnly,
+        doc: "v1: turns on the per-group counter of direct reclaim.",
+    }
+    CpusetMemorySpreadPage {
+        name: "cpuset.memory_spread_page", controller: Controller::Cpuset, unit: "0 or 1",
+        v1: flag("cpuset.memory_spread_page", "0"), status: NOT_DRIVEN,
+        doc: "v1: page cache of the group is spread over its memory nodes.",
+    }
+    CpusetMemorySpreadSlab {
+        name: "cpuset.memory_spread_slab", controller: Controller::Cpuset, unit: "0 or 1",
+        v1: flag("cpuset.memory_spread_slab", "0"), status: NOT_DRIVEN,
+        doc: "v1: some slab caches of the group are spread over its memory nodes; obsolete.",
+    }
+    CpusetSchedLoadBalance {
+        name: "cpuset.sched_load_balance", controller: Controller::Cpuset, unit: "0 or 1",
+        v1: flag("cpuset.sched_load_balance", "1"), scope: Scope::All, status: NOT_DRIVEN,
+        doc: "v1: whether the scheduler balances load over this group's CPUs.",
+    }
+    CpusetRelaxDomain {
+        name: "cpuset.sched_relax_domain_level", controller: Controller::Cpuset, unit: "level",
+        v1: file("cpuset.sched_relax_domain_level", Form::Number, (-1, 5), "-1"), scope: Scope::All, status: NOT_DRIVEN,
+        doc: "v1: how far a wake-up or an idle CPU searches for tasks.",
+    }
+    // ---- memory ----
+    MemoryMin {
+        name: "memory.min", controller: Controller::Memory, unit: "bytes",
+        v2: pages2("memory.min", "0"), status: Status::Driven, errnos: MEMORY_ERRNOS,
+        doc: "Memory that is never reclaimed from the group.",
+    }
+    MemoryLow {
+        name: "memory.low", controller: Controller::Memory, unit: "bytes",
+        v2: pages2("memory.low", "0"), status: Status::Driven, errnos: MEMORY_ERRNOS,
+        doc: "Memory that is reclaimed only when nothing unprotected is left.",
+    }
+    MemoryHigh {
+        name: "memory.high", controller: Controller::Memory, unit: "bytes",
+        v2: pages2("memory.high", "max"), status: Status::Driven, errnos: MEMORY_ERRNOS,
+        doc: "Above this the group is slowed down and reclaimed from, not killed.",
+    }
+    MemoryMax {
+        name: "memory.max", controller: Controller::Memory, unit: "bytes",
+        v1: pages1("memory.limit_in_bytes"), v2: pages2("memory.max", "max"),
+        status: Status::Driven, errnos: MEMORY_ERRNOS,
+        doc: "Memory hard limit; above it the kernel reclaims and then kills in the group.",
+    }
+    MemorySoftLimit {
+        name: "memory.soft_limit", controller: Controller::Memory, unit: "bytes",
+        v1: pages1("memory.soft_limit_in_bytes"), status: NOT_DRIVEN,
+        errnos: MEMORY_ERRNOS,
+        doc: "v1: reclaim prefers groups above it; a hint, deprecated, and refused on real-time kernels.",
+    }
+    MemorySwapMax {
+        name: "memory.swap.max", controller: Controller::Memory, unit: "bytes",
+        v2: pages2("memory.swap.max", "max"), status: NOT_DRIVEN,
+        doc: "Swap hard limit of the group.",
+    }
+    MemorySwapHigh {
+        name: "memory.swap.high", controller: Controller::Memory, unit: "bytes",
+        v2: pages2("memory.swap.high", "max"), status: NOT_DRIVEN,
+        doc: "Above this much swap every allocation of the group is slowed down.",
+    }
+    MemoryMemsw {
+        name: "memory.memsw", controller: Controller::Memory, unit: "bytes",
+        v1: pages1("memory.memsw.limit_in_bytes"), order: Order::AtLeast("memory.limit_in_bytes"), status: NOT_DRIVEN,
+        errnos: MEMORY_ERRNOS,
+        doc: "v1: limit of memory and swap together; never below memory.limit_in_bytes.",
+    }
+    MemoryZswapMax {
+        name: "memory.zswap.max", controller: Controller::Memory, unit: "bytes",
+        v2: pages2("memory.zswap.max", "max"), status: NOT_DRIVEN,
+        doc: "Limit of compressed swap kept in memory for the group.",
+    }
+    MemoryZswapWriteback {
+        name: "memory.zswap.writeback", controller: Controller::Memory, unit: "0 or 1",
+        v2: flag("memory.zswap.writeback", "1"), status: NOT_DRIVEN,
+        doc: "Whether compressed swap of the group may be written to disk.",
+    }
+    MemoryOomGroup {
+        name: "memory.oom.group", controller: Controller::Memory, unit: "0 or 1",
+        v2: flag("memory.oom.group", "0"), status: Status::Driven, errnos: &[meaning(Errno::EINVAL, "it takes 0 or 1", "use 0 or 1")],
+        doc: "On out-of-memory the whole group is killed instead of its largest process.",
+    }
+    MemoryReclaim {
+        name: "memory.reclaim", controller: Controller::Memory, unit: "bytes",
+        v2: trigger("memory.reclaim"), status: NOT_DRIVEN,
+        errnos: &[meaning(Errno::EAGAIN, "less than asked could be reclaimed", "ask for less")],
+        doc: "Reclaims so much memory from the group now.",
+    }
+    MemorySwappiness {
+        name: "memory.swappiness", controller: Controller::Memory, unit: "0 to 200",
+        v1: file("memory.swappiness", Form::Number, (0, 200), "60"), scope: Scope::All, status: NOT_DRIVEN,
+        doc: "v1: how readily anonymous memory of the group is swapped.",
+    }
+    MemoryOomControl {
+        name: "memory.oom_control", controller: Controller::Memory, unit: "text",
+        v1: opaque("memory.oom_control"), status: NOT_DRIVEN,
+        doc: "v1: with 1 written, tasks at the limit stop instead of being killed; reads a small table.",
+    }
+    MemoryUseHierarchy {
+        name: "memory.use_hierarchy", controller: Controller::Memory, unit: "0 or 1",
+        v1: flag("memory.use_hierarchy", "1"), scope: Scope::All, status: Status::Shown,
+        doc: "v1: children count towards the parent; always 1 since Linux 5.11.",
+    }
+    MemoryMoveCharge {
+        name: "memory.move_charge_at_immigrate", controller: Controller::Memory, unit: "bits",
+        v1: file("memory.move_charge_at_immigrate", Form::Number, (0, 3), "0"), status: Status::Shown,
+        doc: "v1: memory moves along with a task; deprecated, a no-op in recent kernels.",
+    }
+    MemoryForceEmpty {
+        name: "memory.force_empty", controller: Controller::Memory, unit: "-",
+        v1: trigger("memory.force_empty"), status: NOT_DRIVEN,
+        errnos: &[meaning(Errno::EBUSY, "the group has tasks", "move the tasks out")],
+        doc: "v1: reclaims as much as possible from a group without tasks.",
+    }
+    MemoryKmemLimit {
+        name: "memory.kmem.limit", controller: Controller::Memory, unit: "bytes",
+        v1: pages1("memory.kmem.limit_in_bytes"), status: Status::Shown,
+        doc: "v1: limit of kernel memory; deprecated, refused with EOPNOTSUPP by recent kernels.",
+    }
+    MemoryKmemTcpLimit {
+        name: "memory.kmem.tcp.limit", controller: Controller::Memory, unit: "bytes",
+        v1: pages1("memory.kmem.tcp.limit_in_bytes"), status: Status::Shown,
+        doc: "v1: limit of TCP buffer memory; deprecated.",
+    }
+    MemoryQosLevel {
+        name: "memory.qos_level", controller: Controller::Memory, unit: "-1 offline, 0 online",
+        vendor: Some(Vendor {
+            kernel: "openEuler", needs: "vm.memcg_qos_enable = 1",
+            file: File { name: "memory.qos_level", form: Form::Number, range: (-1, 0), default: "0", normalise: Normalise::Exact },
+        }),
+        status: TO_COME_VENDOR,
+        doc: "openEuler: on out-of-memory offline groups are killed first.",
+    }
+    // ---- io / blkio ----
+    IoReadBps {
+        name: "io.max.rbps", controller: Controller::Io, unit: "bytes per s",
+        v1: device1("blkio.throttle.read_bps_device"), v2: device2("io.max", "rbps"),
+        status: Status::Driven, errnos: IO_ERRNOS,
+        doc: "Read rate hard limit of a disk; reads served from the page cache are not limited.",
+    }
+    IoWriteBps {
+        name: "io.max.wbps", controller: Controller::Io, unit: "bytes per s",
+        v1: device1("blkio.throttle.write_bps_device"), v2: device2("io.max", "wbps"),
+        status: Status::Driven, errnos: IO_ERRNOS,
+        doc: "Write rate hard limit of a disk; in v1 buffered writes are not limited, only direct ones.",
+    }
+    IoReadIops {
+        name: "io.max.riops", controller: Controller::Io, unit: "operations per s",
+        v1: device1("blkio.throttle.read_iops_device"), v2: device2("io.max", "riops"),
+        status: Status::Driven, errnos: IO_ERRNOS,
+        doc: "Read operations hard limit of a disk; one large read may be several operations.",
+    }
+    IoWriteIops {
+        name: "io.max.wiops", controller: Controller::Io, unit: "operations per s",
+        v1: device1("blkio.throttle.write_iops_device"), v2: device2("io.max", "wiops"),
+        status: Status::Driven, errnos: IO_ERRNOS,
+        doc: "Write operations hard limit of a disk.",
+    }
+    IoWeight {
+        name: "io.weight", controller: Controller::Io, unit: "weight",
+        v1: opaque("blkio.weight"), v2: opaque("io.weight"), status: NOT_DRIVEN,
+        doc: "Share of disk time among siblings; works with io.cost on v2, with the old CFQ scheduler on v1.",
+    }
+    IoBfqWeight {
+        name: "io.bfq.weight", controller: Controller::Io, unit: "1 to 1000",
+        v1: opaque("blkio.bfq.weight"), v2: opaque("io.bfq.weight"), status: NOT_DRIVEN,
+        doc: "Share of disk time among siblings where the disk uses the BFQ scheduler.",
+    }
+    IoWeightDevice {
+        name: "io.weight.device", controller: Controller::Io, unit: "weight",
+        v1: opaque("blkio.weight_device"), status: NOT_DRIVEN,
+        doc: "v1: the same for one disk, with the old CFQ scheduler.",
+    }
+    IoBfqWeightDevice {
+        name: "io.bfq.weight.device", controller: Controller::Io, unit: "1 to 1000",
+        v1: opaque("blkio.bfq.weight_device"), status: NOT_DRIVEN,
+        doc: "v1: the BFQ weight for one disk.",
+    }
+    IoLeafWeight {
+        name: "io.leaf_weight", controller: Controller::Io, unit: "weight",
+        v1: opaque("blkio.leaf_weight"), status: NOT_DRIVEN,
+        doc: "v1: weight of the group's own tasks against its children, with the old CFQ scheduler.",
+    }
+    IoLeafWeightDevice {
+        name: "io.leaf_weight.device", controller: Controller::Io, unit: "weight",
+        v1: opaque("blkio.leaf_weight_device"), status: NOT_DRIVEN,
+        doc: "v1: the leaf weight for one disk, with the old CFQ scheduler.",
+    }
+    IoLatency {
+        name: "io.latency", controller: Controller::Io, unit: "us",
+        v2: opaque("io.latency"), status: NOT_DRIVEN,
+        doc: "Latency target of the group; siblings with a looser target are throttled when it is missed.",
+    }
+    IoCostQos {
+        name: "io.cost.qos", controller: Controller::Io, unit: "text",
+        v2: opaque("io.cost.qos"), scope: Scope::RootOnly, status: NOT_DRIVEN,
+        doc: "Turns on cost-based I/O control of a disk and sets its latency goals.",
+    }
+    IoCostModel {
+        name: "io.cost.model", controller: Controller::Io, unit: "text",
+        v2: opaque("io.cost.model"), scope: Scope::RootOnly, status: NOT_DRIVEN,
+        doc: "What one operation costs on a disk, for io.cost.",
+    }
+    IoPrioClass {
+        name: "io.prio.class", controller: Controller::Io, unit: "word",
+        v1: opaque("blkio.prio.class"), v2: opaque("io.prio.class"), status: NOT_DRIVEN,
+        doc: "Overrides the I/O priority class of the group's requests.",
+    }
+    IoResetStats {
+        name: "io.reset_stats", controller: Controller::Io, unit: "-",
+        v1: trigger("blkio.reset_stats"), scope: Scope::All, status: Status::Shown,
+        doc: "v1: clears the group's I/O counters.",
+    }
+    // ---- pids ----
+    PidsMax {
+        name: "pids.max", controller: Controller::Pids, unit: "tasks",
+        v1: file("pids.max", Form::MaxWord, (0, 4_194_304), "max"), v2: file("pids.max", Form::MaxWord, (0, 4_194_304), "max"),
+        status: Status::Driven, errnos: PIDS_ERRNOS,
+        doc: "Largest number of tasks; fork fails with EAGAIN above it.",
+    }
+    // ---- cgroup core ----
+    CgroupFreeze {
+        name: "cgroup.freeze", controller: Controller::Core, unit: "0 or 1",
+        v2: flag("cgroup.freeze", "0"), status: NOT_DRIVEN,
+        doc: "Stops or resumes every task of the group and below (Linux 5.2 and newer).",
+    }
+    FreezerState {
+        name: "freezer.state", controller: Controller::Freezer, unit: "word",
+        v1: file("freezer.state", Form::Word(&["THAWED", "FROZEN"]), (0, 0), "THAWED"), status: NOT_DRIVEN,
+        doc: "v1: stops or resumes every task of the group and below.",
+    }
+    CgroupKill {
+        name: "cgroup.kill", controller: Controller::Core, unit: "1",
+        v2: trigger("cgroup.kill"), status: NOT_DRIVEN,
+        doc: "Kills every process of the group and below at once (Linux 5.14 and newer).",
+    }
+}

@@ -1,0 +1,16 @@
+//! The pure core: groups, units, topology, the knob table, desired state and the plan.
+//!
+//! ```text
+//! groups file ── config ──► GroupSpec ── resolve ──► DesiredState ─┐
+//!                                                                  ├─► plan ─► Plan { steps, unmet }
+//! kernel ── sensors ──► Machine, ActualState, Capabilities ────────┘
+//! ```
+//!
+//! **Invariant:** nothing here opens a file, reads a clock, starts a thread, looks at the environment
+//! or draws a random number. The same arguments always give the same result.
+
+pub mod cpuset;
+pub mod errno;
+pub mod knob;
+pub mod topology;
+pub mod units;

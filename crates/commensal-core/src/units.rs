@@ -1,0 +1,397 @@
+//! Quantities with their unit in the type: memory, rates, CPU amounts, weights, time.
+//!
+//! Parsing is strict (a bare number is refused, because the worst bugs seen in the field are unit
+//! bugs) and arithmetic is checked. Nothing here knows about files or the kernel.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Why a quantity could not be read. The text says what was expected and gives an example.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{given:?} is not {expected}")]
+pub struct UnitError {
+    /// What the user wrote.
+    pub given: String,
+    /// What would have been right, with an example.
+    pub expected: &'static str,
+}
+
+fn refuse(given: &str, expected: &'static str) -> UnitError {
+    UnitError { given: given.to_owned(), expected }
+}
+
+/// Splits `"2.5 cores"` into `(2.5, "cores")`; at most one decimal point, no sign, no exponent.
+fn number_and_unit(text: &str) -> Option<(Decimal, &str)> {
+    let text = text.trim();
+    let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
+    let digits: String = text[..end].chars().filter(|c| *c != '_').collect();
+    Some((Decimal::parse(&digits)?, text[end..].trim()))
+}
+
+/// An exact decimal number: `digits / 10^scale`. Avoids floating point between text and kernel.
+#[derive(Debug, Clone, Copy)]
+struct Decimal {
+    digits: u128,
+    scale: u32,
+}
+
+impl Decimal {
+    fn parse(text: &str) -> Option<Decimal> {
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        if whole.is_empty() || (text.contains('.') && fraction.is_empty()) || text.len() > 24 {
+            return None;
+        }
+        let digits = format!("{whole}{fraction}").parse().ok()?;
+        Some(Decimal { digits, scale: u32::try_from(fraction.len()).ok()? })
+    }
+
+    /// `self * factor`, rounded to the nearest whole number; `None` on overflow.
+    fn times(self, factor: u128) -> Option<u64> {
+        let divisor = 10u128.checked_pow(self.scale)?;
+        let product = self.digits.checked_mul(factor)?.checked_add(divisor / 2)?;
+        u64::try_from(product / divisor).ok()
+    }
+}
+
+const BYTE_UNITS: [(&str, u128); 9] = [
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+];
+
+fn parse_bytes(text: &str) -> Option<u64> {
+    let (number, unit) = number_and_unit(text)?;
+    let (_, factor) = BYTE_UNITS.iter().find(|(name, _)| *name == unit)?;
+    number.times(*factor)
+}
+
+/// An amount of memory or data, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(pub u64);
+
+impl FromStr for Bytes {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let expected = "a size with a unit, such as \"8 GiB\" (B, KiB, MiB, GiB, TiB, kB, MB, GB, TB)";
+        parse_bytes(text).map(Bytes).ok_or_else(|| refuse(text, expected))
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// The largest binary unit in which the value is at least 1, with at most one decimal.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        for (shift, name) in unit {
+            if self.0 >= 1 << shift {
+                let tenths = (u128::from(self.0) * 10 + (1 << (shift - 1))) >> shift;
+                return match tenths % 10 {
+                    0 => write!(f, "{} {name}", tenths / 10),
+                    rest => write!(f, "{}.{rest} {name}", tenths / 10),
+                };
+            }
+        }
+        write!(f, "{} B", self.0)
+    }
+}
+
+/// A data rate, in bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BytesPerS(pub u64);
+
+impl FromStr for BytesPerS {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let expected = "a rate above zero with a unit, such as \"100 MiB/s\"";
+        let amount = text.trim().strip_suffix("/s").and_then(parse_bytes).filter(|rate| *rate > 0);
+        amount.map(BytesPerS).ok_or_else(|| refuse(text, expected))
+    }
+}
+
+impl fmt::Display for BytesPerS {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/s", Bytes(self.0))
+    }
+}
+
+/// An operation rate, in I/O operations per second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IoPerS(pub u64);
+
+impl FromStr for IoPerS {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let expected = "an operation rate above zero with its unit, such as \"500 iops\"";
+        let (number, unit) = number_and_unit(text).ok_or_else(|| refuse(text, expected))?;
+        match (number.times(1), unit) {
+            (Some(rate), "iops") if rate > 0 => Ok(IoPerS(rate)),
+            _ => Err(refuse(text, expected)),
+        }
+    }
+}
+
+impl fmt::Display for IoPerS {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} iops", self.0)
+    }
+}
+
+/// An amount of CPU time per time, in millionths of one logical CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MicroCpus(pub u64);
+
+impl MicroCpus {
+    /// `count` whole CPUs.
+    #[must_use]
+    pub fn whole(count: usize) -> MicroCpus {
+        MicroCpus(u64::try_from(count).unwrap_or(u64::MAX).saturating_mul(1_000_000))
+    }
+}
+
+impl fmt::Display for MicroCpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}.{:06}", self.0 / 1_000_000, self.0 % 1_000_000);
+        let text = text.trim_end_matches('0').trim_end_matches('.');
+        write!(f, "{text} {}", if self.0 == 1_000_000 { "CPU" } else { "CPUs" })
+    }
+}
+
+/// A share of something, in parts per million.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ppm(pub u64);
+
+impl Ppm {
+    /// This share of `whole`, rounded to nearest.
+    #[must_use]
+    pub fn of(self, whole: u64) -> u64 {
+        let part = (u128::from(whole) * u128::from(self.0) + 500_000) / 1_000_000;
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+}
+
+impl FromStr for Ppm {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let expected = "a share such as \"50 %\"";
+        let (number, unit) = number_and_unit(text).ok_or_else(|| refuse(text, expected))?;
+        match (number.times(10_000), unit) {
+            (Some(ppm), "%") => Ok(Ppm(ppm)),
+            _ => Err(refuse(text, expected)),
+        }
+    }
+}
+
+impl fmt::Display for Ppm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}.{:04}", self.0 / 10_000, self.0 % 10_000);
+        write!(f, "{} %", text.trim_end_matches('0').trim_end_matches('.'))
+    }
+}
+
+/// A CPU hard limit as the user writes it: a share of the machine, or a number of CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CpuAmount {
+    /// Share of all logical CPUs of the machine.
+    OfMachine(Ppm),
+    /// So many logical CPUs.
+    Cpus(MicroCpus),
+}
+
+impl CpuAmount {
+    /// The amount in CPUs on a machine with `cpus` logical CPUs.
+    #[must_use]
+    pub fn on(self, cpus: usize) -> MicroCpus {
+        match self {
+            CpuAmount::OfMachine(share) => MicroCpus(share.of(MicroCpus::whole(cpus).0)),
+            CpuAmount::Cpus(amount) => amount,
+        }
+    }
+}
+
+impl FromStr for CpuAmount {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let expected = "a CPU amount above zero, such as \"50 %\" (of the machine) or \"2.5 cores\"";
+        let (number, unit) = number_and_unit(text).ok_or_else(|| refuse(text, expected))?;
+        let amount = match unit {
+            "%" => number.times(10_000).map(|ppm| (ppm, CpuAmount::OfMachine(Ppm(ppm)))),
+            "core" | "cores" | "cpu" | "cpus" | "CPU" | "CPUs" => {
+                number.times(1_000_000).map(|micro| (micro, CpuAmount::Cpus(MicroCpus(micro))))
+            }
+            _ => None,
+        };
+        match amount {
+            Some((raw, amount)) if raw > 0 => Ok(amount),
+            _ => Err(refuse(text, expected)),
+        }
+    }
+}
+
+impl fmt::Display for CpuAmount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CpuAmount::OfMachine(share) => write!(f, "{share} of the machine"),
+            CpuAmount::Cpus(amount) => amount.fmt(f),
+        }
+    }
+}
+
+/// A memory limit as the user writes it: a size, or a share of the machine's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryAmount {
+    /// Share of the machine's memory.
+    OfMachine(Ppm),
+    /// A size.
+    Bytes(Bytes),
+}
+
+impl MemoryAmount {
+    /// The amount in bytes on a machine with `total` memory.
+    #[must_use]
+    pub fn on(self, total: Bytes) -> Bytes {
+        match self {
+            MemoryAmount::OfMachine(share) => Bytes(share.of(total.0)),
+            MemoryAmount::Bytes(size) => size,
+        }
+    }
+}
+
+impl FromStr for MemoryAmount {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let expected = "a size with a unit, such as \"8 GiB\", or a share of the machine, such as \"25 %\"";
+        if let Ok(share) = text.parse::<Ppm>() {
+            return Ok(MemoryAmount::OfMachine(share));
+        }
+        parse_bytes(text).map(|n| MemoryAmount::Bytes(Bytes(n))).ok_or_else(|| refuse(text, expected))
+    }
+}
+
+/// A relative CPU or I/O share among siblings: 1 to 10 000, 100 by default (cgroup v2 `cpu.weight`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Weight(u16);
+
+impl Weight {
+    /// What the kernel gives a group that asked for nothing.
+    pub const DEFAULT: Weight = Weight(100);
+    /// The smallest share.
+    pub const MIN: Weight = Weight(1);
+
+    /// `None` outside 1..=10000.
+    #[must_use]
+    pub fn new(weight: u16) -> Option<Weight> {
+        (1..=10_000).contains(&weight).then_some(Weight(weight))
+    }
+
+    /// The number for cgroup v2 `cpu.weight`.
+    #[must_use]
+    pub fn v2(self) -> u16 {
+        self.0
+    }
+
+    /// The number for cgroup v1 `cpu.shares`: 100 becomes 1024, as the kernel itself converts
+    /// (`CGROUP_WEIGHT_DFL`, kernel/sched/core.c), but never below the kernel's floor of 2.
+    #[must_use]
+    pub fn v1_shares(self) -> u64 {
+        ((u64::from(self.0) * 1024 + 50) / 100).max(2)
+    }
+}
+
+impl fmt::Display for Weight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A span of time, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Millis(pub u64);
+
+impl FromStr for Millis {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let expected = "a time with a unit, such as \"10 min\" (ms, s, min, h)";
+        let (number, unit) = number_and_unit(text).ok_or_else(|| refuse(text, expected))?;
+        let factor = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "min" => 60_000,
+            "h" => 3_600_000,
+            _ => return Err(refuse(text, expected)),
+        };
+        number.times(factor).map(Millis).ok_or_else(|| refuse(text, expected))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<T: FromStr + fmt::Debug>(text: &str, expect: &str) {
+        let got = text.parse::<T>().map_or_else(|_| "refused".to_owned(), |value| format!("{value:?}"));
+        assert_eq!(got, expect, "parsing {text:?}");
+    }
+
+    #[test]
+    fn sizes_need_a_unit() {
+        check::<Bytes>("8 GiB", "Bytes(8589934592)");
+        check::<Bytes>("1.5KiB", "Bytes(1536)");
+        check::<Bytes>("2 MB", "Bytes(2000000)");
+        check::<Bytes>("8", "refused");
+        check::<Bytes>("GiB", "refused");
+        check::<Bytes>("-1 GiB", "refused");
+        check::<Bytes>("1e3 B", "refused");
+        check::<Bytes>("8 GIB", "refused");
+        check::<Bytes>("99999999999 TiB", "refused");
+        check::<BytesPerS>("100 MiB/s", "BytesPerS(104857600)");
+        check::<BytesPerS>("0 MiB/s", "refused");
+        check::<BytesPerS>("100 MiB", "refused");
+        check::<IoPerS>("500 iops", "IoPerS(500)");
+        check::<IoPerS>("500", "refused");
+    }
+
+    #[test]
+    fn cpu_amounts() {
+        check::<CpuAmount>("50 %", "OfMachine(Ppm(500000))");
+        check::<CpuAmount>("2.5 cores", "Cpus(MicroCpus(2500000))");
+        check::<CpuAmount>("0 %", "refused");
+        check::<CpuAmount>("0.00000001 cores", "refused");
+        check::<CpuAmount>("2.5", "refused");
+        check::<CpuAmount>("", "refused");
+        // Ten percent of nine thousandths of a CPU must not become zero.
+        assert_eq!(Ppm(100_000).of(9_000), 900);
+        assert_eq!(CpuAmount::OfMachine(Ppm(500_000)).on(3), MicroCpus(1_500_000));
+    }
+
+    #[test]
+    fn times_and_weights() {
+        check::<Millis>("10 min", "Millis(600000)");
+        check::<Millis>("0.5 s", "Millis(500)");
+        check::<Millis>("10", "refused");
+        assert_eq!(Weight::new(0), None);
+        assert_eq!(Weight::new(10_001), None);
+        assert_eq!(Weight::DEFAULT.v1_shares(), 1024);
+        assert_eq!(Weight::MIN.v1_shares(), 10);
+    }
+
+    #[test]
+    fn display_reads_well() {
+        let shown = [
+            Bytes(0).to_string(),
+            Bytes(1023).to_string(),
+            Bytes(8 << 30).to_string(),
+            Bytes(25_233_000_000).to_string(),
+            BytesPerS(104_857_600).to_string(),
+            MicroCpus(1_000_000).to_string(),
+            MicroCpus(2_500_000).to_string(),
+            Ppm(123_456).to_string(),
+        ];
+        let want = ["0 B", "1023 B", "8 GiB", "23.5 GiB", "100 MiB/s", "1 CPU", "2.5 CPUs", "12.3456 %"];
+        assert_eq!(shown, want);
+    }
+}
