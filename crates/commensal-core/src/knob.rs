@@ -335,7 +335,11 @@ mod tests {
         for (index, knob) in TABLE.iter().enumerate() {
             assert_eq!(knob.id as usize, index, "{}", knob.name);
             assert!(names.insert(knob.name), "{} appears twice", knob.name);
-            assert!(knob.v1.is_some() || knob.v2.is_some() || knob.vendor.is_some(), "{} has no file", knob.name);
+            assert!(
+                knob.v1.is_some() || knob.v2.is_some() || knob.vendor.is_some(),
+                "{} has no file",
+                knob.name
+            );
             assert!(knob.doc.ends_with('.') && knob.doc.len() > 20, "{}: {:?}", knob.name, knob.doc);
             if matches!(knob.status, Status::Driven) {
                 assert!(!knob.errnos.is_empty(), "{} is written but no refusal is explained", knob.name);

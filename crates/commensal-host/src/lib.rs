@@ -1,1 +1,143 @@
-//! placeholder
+//! The one door to the operating system, and the root audit surface.
+//!
+//! ```text
+//! sensors ──read──►  trait Host  ◄──write── drivers, lab
+//!                    │        │
+//!               LinuxHost   FakeHost (feature "fake": cgroup trees in memory that obey the
+//!              (dirfd+inode)          rules the kernel was measured to obey)
+//! ```
+//!
+//! * A cgroup is a [`Dir`]: an open directory and its inode. A path is only how one was found; when
+//!   the group is removed, every operation through the old `Dir` fails with `ENODEV` or `ENOENT`, also
+//!   after a new group of the same name appeared (measured on 6.18).
+//! * A process is a [`Process`]: its pid and start time, held by a pidfd.
+//! * [`Host::write`] is one `write(2)` of one value. Reading back is the caller's business, because
+//!   what to compare with is a matter of the knob table.
+//!
+//! The same conformance script (`tests/conformance.txt`) runs on both hosts.
+
+#[cfg(feature = "fake")]
+pub mod fake;
+mod linux;
+mod process;
+mod state;
+
+pub use linux::LinuxHost;
+pub use process::{Child, Exit, Policy, Process, Signal, SpawnSpec, Stdin, Stdout, precise_thread};
+pub use state::Lock;
+
+use commensal_core::errno::Errno;
+use std::path::{Path, PathBuf};
+
+/// An operation that the system refused: what, on what, with which value, and the error number.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{operation} {object}{}: {errno}{}", with_value(.value), in_words(*.errno))]
+pub struct HostError {
+    /// What was tried: `open`, `read`, `write`, `create`, `remove`, `start`, `signal`, …
+    pub operation: &'static str,
+    /// The file, group or process.
+    pub object: String,
+    /// What was to be written, if anything.
+    pub value: Option<String>,
+    /// The kernel's answer.
+    pub errno: Errno,
+}
+
+fn with_value(value: &Option<String>) -> String {
+    value.as_ref().map(|value| format!(" <- {:?}", value.trim_end())).unwrap_or_default()
+}
+
+fn in_words(errno: Errno) -> String {
+    let text = std::io::Error::from_raw_os_error(errno.0).to_string();
+    format!(" ({})", text.split(" (os error").next().unwrap_or_default().to_lowercase())
+}
+
+/// Result of a host operation.
+pub type Result<T> = std::result::Result<T, HostError>;
+
+/// An open directory of a cgroup hierarchy. Cheap to copy; the host keeps the descriptor until
+/// [`Host::close`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Dir {
+    /// The host's table slot.
+    pub(crate) slot: u32,
+    /// Distinguishes a reused slot.
+    pub(crate) generation: u32,
+    /// Inode of the directory: with the hierarchy, the identity of the group.
+    pub inode: u64,
+}
+
+/// What sensors, drivers and the lab may do to the machine.
+///
+/// Paths given to `read_file` and `list` are absolute; everything about cgroups goes through [`Dir`].
+pub trait Host {
+    /// Reads a small file (procfs, sysfs, configuration) whole.
+    fn read_file(&self, path: &Path) -> Result<String>;
+
+    /// Names in a directory, sorted.
+    fn list(&self, path: &Path) -> Result<Vec<String>>;
+
+    /// Opens a cgroup directory by absolute path.
+    fn open(&mut self, path: &Path) -> Result<Dir>;
+
+    /// Opens a child group. `name` is one path component.
+    fn open_child(&mut self, parent: Dir, name: &str) -> Result<Dir>;
+
+    /// Names of child groups, sorted.
+    fn children(&mut self, dir: Dir) -> Result<Vec<String>>;
+
+    /// Reads a control file.
+    fn read(&mut self, dir: Dir, file: &str) -> Result<String>;
+
+    /// Writes one value to a control file with one `write(2)`.
+    fn write(&mut self, dir: Dir, file: &str, value: &str) -> Result<()>;
+
+    /// Creates a child group.
+    fn mkdir(&mut self, parent: Dir, name: &str) -> Result<Dir>;
+
+    /// Removes the child group `name`, if it still is the one with this inode (`ENOENT` otherwise).
+    fn rmdir(&mut self, parent: Dir, name: &str, inode: u64) -> Result<()>;
+
+    /// Lets go of the descriptors of `dir`.
+    fn close(&mut self, dir: Dir);
+
+    /// Starts a process. It enters every group of the spec before the first instruction of its
+    /// program.
+    fn spawn(&mut self, spec: &SpawnSpec) -> Result<Child>;
+
+    /// Identifies a running process; `ESRCH` if there is none.
+    fn process(&mut self, pid: u32) -> Result<Process>;
+
+    /// Sends a signal to exactly this process; `ESRCH` once it is gone, also if its pid lives on.
+    fn signal(&mut self, process: &Process, signal: Signal) -> Result<()>;
+
+    /// Effective user number of this process.
+    fn euid(&self) -> u32;
+
+    /// Makes a directory and its parents, for state files.
+    fn state_dir(&mut self, path: &Path) -> Result<()>;
+
+    /// Reads a state file; `None` if there is none.
+    fn state_read(&mut self, path: &Path) -> Result<Option<String>>;
+
+    /// Appends to a state file and returns when it is on the disk (`fsync`, also of the directory when
+    /// the file is new). On error nothing of `text` is left in the file.
+    fn state_append(&mut self, path: &Path, text: &str) -> Result<()>;
+
+    /// Replaces a state file as a whole and durably (write aside, `fsync`, rename).
+    fn state_replace(&mut self, path: &Path, text: &str) -> Result<()>;
+
+    /// Removes a state file; not there is fine.
+    fn state_remove(&mut self, path: &Path) -> Result<()>;
+
+    /// Takes the exclusive lock of a file, or `None` when somebody else holds it. The kernel lets go
+    /// of it when the holder dies.
+    fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>>;
+}
+
+/// Where a path belongs in the file system below `mount`: `/a/b` under `/sys/fs/cgroup` is
+/// `/sys/fs/cgroup/a/b`.
+#[must_use]
+pub fn below(mount: &Path, path: &str) -> PathBuf {
+    mount.join(path.trim_start_matches('/'))
+}

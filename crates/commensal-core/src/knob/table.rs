@@ -2,9 +2,7 @@
 //! and cgroup-v2.rst, kernel/sched/core.c, kernel/cgroup/cpuset.c, mm/memcontrol*.c, block/blk-throttle.c);
 //! rows marked `Driven` are exercised line by line by the conformance script of `commensal-host`.
 
-use super::{
-    Controller, ErrnoMeaning, File, Form, Knob, Normalise, Order, Scope, Status, Vendor,
-};
+use super::{Controller, ErrnoMeaning, File, Form, Knob, Normalise, Order, Scope, Status, Vendor};
 use crate::errno::Errno;
 
 macro_rules! knobs {
@@ -53,7 +51,13 @@ const fn list(name: &'static str) -> Option<File> {
 /// v1 memory limit: bytes, `-1` is no limit.
 const fn pages1(name: &'static str) -> Option<File> {
     let range = (0, MEMORY_TOP);
-    Some(File { name, form: Form::MinusOne, range, default: "9223372036854771712", normalise: Normalise::PageDown })
+    Some(File {
+        name,
+        form: Form::MinusOne,
+        range,
+        default: "9223372036854771712",
+        normalise: Normalise::PageDown,
+    })
 }
 /// v2 memory limit: bytes or `max`.
 const fn pages2(name: &'static str, default: &'static str) -> Option<File> {
@@ -94,9 +98,17 @@ const IDLE_ERRNOS: &[ErrnoMeaning] =
 const CPUS_ERRNOS: &[ErrnoMeaning] = &[
     meaning(Errno::EACCES, "the set is not within the parent's cpuset", "widen the parent's cpuset first"),
     meaning(Errno::EBUSY, "a child group still uses a CPU that would go", "narrow the child's cpuset first"),
-    meaning(Errno::ENOSPC, "the group has processes and the set would be empty", "move the processes out first"),
+    meaning(
+        Errno::ENOSPC,
+        "the group has processes and the set would be empty",
+        "move the processes out first",
+    ),
     meaning(Errno::ERANGE, "the list names CPUs that this kernel cannot have", "name only CPUs that exist"),
-    meaning(Errno::EINVAL, "no CPU of the list is online here, or an exclusive sibling has it", "name free CPUs"),
+    meaning(
+        Errno::EINVAL,
+        "no CPU of the list is online here, or an exclusive sibling has it",
+        "name free CPUs",
+    ),
 ];
 const MEMORY_ERRNOS: &[ErrnoMeaning] = &[
     meaning(

@@ -1,0 +1,309 @@
+//! The real machine: directories by descriptor and inode, control files on held descriptors.
+
+use crate::process::{self, Child, Process, Signal, SpawnSpec};
+use crate::{Dir, Host, HostError, Lock, Result, state};
+use commensal_core::errno::Errno;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
+
+/// How many control files stay open at most. A held descriptor makes a write several times cheaper
+/// than open, write, close; beyond this number the oldest is closed. Well under the usual soft limit
+/// of 1024 descriptors, so that nobody has to raise it.
+const HELD_FILES: usize = 384;
+
+/// Directories open at most; opening more fails with `EMFILE` as the kernel itself would, and says so
+/// here first because a leak of `Dir`s is our bug.
+const OPEN_DIRS: usize = 65_536;
+
+/// The running machine.
+#[derive(Debug, Default)]
+pub struct LinuxHost {
+    dirs: Vec<Slot>,
+    free: Vec<u32>,
+    held: HashMap<(u32, String), OwnedFd>,
+    /// Keys of `held` in the order of opening.
+    order: VecDeque<(u32, String)>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    open: Option<OpenDir>,
+}
+
+#[derive(Debug)]
+struct OpenDir {
+    /// `None` while the descriptor is let go to stay under the limit; reopened by `path`, then
+    /// compared by inode.
+    fd: OwnedFd,
+    /// For messages only.
+    path: String,
+}
+
+fn fail(operation: &'static str, object: String, value: Option<&str>, errno: rustix::io::Errno) -> HostError {
+    HostError { operation, object, value: value.map(str::to_owned), errno: Errno(errno.raw_os_error()) }
+}
+
+/// A name that stays inside its directory.
+fn component(operation: &'static str, name: &str) -> Result<()> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        return Err(fail(operation, format!("{name:?}"), None, rustix::io::Errno::INVAL));
+    }
+    Ok(())
+}
+
+impl LinuxHost {
+    /// The machine this process runs on.
+    #[must_use]
+    pub fn new() -> LinuxHost {
+        raise_descriptor_limit();
+        LinuxHost::default()
+    }
+
+    fn keep(&mut self, fd: OwnedFd, path: String) -> Result<Dir> {
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| fail("stat", path.clone(), None, errno))?;
+        let open = Some(OpenDir { fd, path });
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.dirs.len() >= OPEN_DIRS => {
+                return Err(fail("open", "one more directory".to_owned(), None, rustix::io::Errno::MFILE));
+            }
+            None => {
+                self.dirs.push(Slot { generation: 0, open: None });
+                u32::try_from(self.dirs.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        let entry = &mut self.dirs[slot as usize];
+        entry.open = open;
+        Ok(Dir { slot, generation: entry.generation, inode: stat.st_ino })
+    }
+
+    fn dir(&self, dir: Dir) -> Result<&OpenDir> {
+        self.dirs
+            .get(dir.slot as usize)
+            .filter(|slot| slot.generation == dir.generation)
+            .and_then(|slot| slot.open.as_ref())
+            .ok_or_else(|| fail("use", "a closed directory".to_owned(), None, rustix::io::Errno::BADF))
+    }
+
+    fn object(&self, dir: Dir, name: &str) -> String {
+        self.dir(dir).map_or_else(|_| name.to_owned(), |open| format!("{}/{name}", open.path))
+    }
+
+    /// The control file on a held descriptor, opened read-write, or as far as permitted.
+    fn file(&mut self, operation: &'static str, dir: Dir, name: &str) -> Result<BorrowedFd<'_>> {
+        component(operation, name)?;
+        let key = (dir.slot, name.to_owned());
+        if !self.held.contains_key(&key) {
+            let open = self.dir(dir)?;
+            let flags = [OFlags::RDWR, if operation == "write" { OFlags::WRONLY } else { OFlags::RDONLY }];
+            let opened = flags.into_iter().map(|mode| {
+                rustix::fs::openat(&open.fd, name, mode | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
+            });
+            let mut last = rustix::io::Errno::IO;
+            let mut found = None;
+            for attempt in opened {
+                match attempt {
+                    Ok(fd) => {
+                        found = Some(fd);
+                        break;
+                    }
+                    Err(errno) => last = errno,
+                }
+            }
+            let fd = found.ok_or_else(|| fail(operation, self.object(dir, name), None, last))?;
+            if self.order.len() >= HELD_FILES
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.held.remove(&oldest);
+            }
+            self.order.push_back(key.clone());
+            self.held.insert(key.clone(), fd);
+        }
+        Ok(self.held[&key].as_fd())
+    }
+
+    fn forget_files(&mut self, slot: u32) {
+        self.held.retain(|key, _| key.0 != slot);
+        self.order.retain(|key| key.0 != slot);
+    }
+}
+
+/// A plan over a thousand groups in five hierarchies holds five thousand directories; the soft limit
+/// of 1024 is raised to the hard one, which any process may do for itself.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+impl Host for LinuxHost {
+    fn read_file(&self, path: &Path) -> Result<String> {
+        std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|error| {
+            HostError {
+                operation: "read",
+                object: path.display().to_string(),
+                value: None,
+                errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
+            }
+        })
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<String>> {
+        let refuse = |error: std::io::Error| HostError {
+            operation: "list",
+            object: path.display().to_string(),
+            value: None,
+            errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
+        };
+        let entries = std::fs::read_dir(path).map_err(refuse)?;
+        let mut names: Vec<String> =
+            entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn open(&mut self, path: &Path) -> Result<Dir> {
+        let object = path.display().to_string();
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|errno| fail("open", object.clone(), None, errno))?;
+        self.keep(fd, object)
+    }
+
+    fn open_child(&mut self, parent: Dir, name: &str) -> Result<Dir> {
+        component("open", name)?;
+        let object = self.object(parent, name);
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::openat(&self.dir(parent)?.fd, name, flags, Mode::empty())
+            .map_err(|errno| fail("open", object.clone(), None, errno))?;
+        self.keep(fd, object)
+    }
+
+    fn children(&mut self, dir: Dir) -> Result<Vec<String>> {
+        let open = self.dir(dir)?;
+        let refuse = |errno| fail("list", open.path.clone(), None, errno);
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&open.fd).map_err(refuse)? {
+            let entry = entry.map_err(refuse)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type() == FileType::Directory && name != "." && name != ".." {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn read(&mut self, dir: Dir, file: &str) -> Result<String> {
+        let object = self.object(dir, file);
+        let fd = self.file("read", dir, file)?;
+        let mut text = Vec::new();
+        let mut chunk = [0u8; 4096];
+        loop {
+            match rustix::io::pread(fd, &mut chunk, text.len() as u64) {
+                Ok(0) => break,
+                Ok(count) => text.extend_from_slice(&chunk[..count]),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(fail("read", object, None, errno)),
+            }
+        }
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn write(&mut self, dir: Dir, file: &str, value: &str) -> Result<()> {
+        let object = self.object(dir, file);
+        let fd = self
+            .file("write", dir, file)
+            .map_err(|error| HostError { value: Some(value.to_owned()), ..error })?;
+        match rustix::io::pwrite(fd, value.as_bytes(), 0) {
+            Ok(count) if count == value.len() => Ok(()),
+            Ok(_) => Err(fail("write", object, Some(value), rustix::io::Errno::IO)),
+            Err(errno) => Err(fail("write", object, Some(value), errno)),
+        }
+    }
+
+    fn mkdir(&mut self, parent: Dir, name: &str) -> Result<Dir> {
+        component("create", name)?;
+        rustix::fs::mkdirat(&self.dir(parent)?.fd, name, Mode::from_raw_mode(0o755))
+            .map_err(|errno| fail("create", self.object(parent, name), None, errno))?;
+        self.open_child(parent, name)
+    }
+
+    fn rmdir(&mut self, parent: Dir, name: &str, inode: u64) -> Result<()> {
+        component("remove", name)?;
+        let object = self.object(parent, name);
+        let fd = &self.dir(parent)?.fd;
+        let refuse = |errno| fail("remove", object.clone(), None, errno);
+        // A group cannot be replaced by another of the same name without first being removed, and only
+        // we remove groups that we made; the check guards against a tree rebuilt since it was read.
+        let now = rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW).map_err(refuse)?;
+        if now.st_ino != inode {
+            return Err(refuse(rustix::io::Errno::NOENT));
+        }
+        rustix::fs::unlinkat(fd, name, AtFlags::REMOVEDIR).map_err(refuse)
+    }
+
+    fn close(&mut self, dir: Dir) {
+        let Some(slot) = self.dirs.get_mut(dir.slot as usize) else { return };
+        if slot.generation == dir.generation && slot.open.take().is_some() {
+            slot.generation = slot.generation.wrapping_add(1);
+            self.free.push(dir.slot);
+            self.forget_files(dir.slot);
+        }
+    }
+
+    fn spawn(&mut self, spec: &SpawnSpec) -> Result<Child> {
+        let mut procs = Vec::with_capacity(spec.groups.len());
+        for group in &spec.groups {
+            let object = self.object(*group, "cgroup.procs");
+            let fd = self.file("write", *group, "cgroup.procs")?;
+            let copy = fd.try_clone_to_owned().map_err(|error| HostError {
+                operation: "open",
+                object,
+                value: None,
+                errno: Errno(error.raw_os_error().unwrap_or(Errno::EMFILE.0)),
+            })?;
+            procs.push(copy);
+        }
+        process::spawn(spec, procs)
+    }
+
+    fn process(&mut self, pid: u32) -> Result<Process> {
+        process::identify(pid)
+    }
+
+    fn signal(&mut self, process: &Process, signal: Signal) -> Result<()> {
+        process::send(process, signal)
+    }
+
+    fn euid(&self) -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    fn state_dir(&mut self, path: &Path) -> Result<()> {
+        state::make_dir(path)
+    }
+
+    fn state_read(&mut self, path: &Path) -> Result<Option<String>> {
+        state::read(path)
+    }
+
+    fn state_append(&mut self, path: &Path, text: &str) -> Result<()> {
+        state::append(path, text)
+    }
+
+    fn state_replace(&mut self, path: &Path, text: &str) -> Result<()> {
+        state::replace(path, text)
+    }
+
+    fn state_remove(&mut self, path: &Path) -> Result<()> {
+        state::remove(path)
+    }
+
+    fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>> {
+        state::lock(path)
+    }
+}

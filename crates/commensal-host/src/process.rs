@@ -1,0 +1,318 @@
+//! Starting and ending processes: inside their groups from the first instruction, identified by pid
+//! and start time, signalled through a pidfd.
+
+use crate::{Dir, HostError, Result};
+use commensal_core::cpuset::CpuSet;
+use commensal_core::errno::Errno;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+/// A signal by its Linux number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signal(pub i32);
+
+#[allow(missing_docs, reason = "signal(7)")]
+impl Signal {
+    pub const INT: Signal = Signal(2);
+    pub const KILL: Signal = Signal(9);
+    pub const TERM: Signal = Signal(15);
+}
+
+/// Scheduling that a child gives itself before its program starts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// `SCHED_IDLE`.
+    pub idle: bool,
+    /// `SCHED_FIFO` with this priority.
+    pub fifo: Option<i32>,
+    /// nice level.
+    pub nice: Option<i32>,
+    /// CPUs it may use.
+    pub cpus: Option<CpuSet>,
+}
+
+/// Where a child's standard input comes from.
+#[derive(Debug, Clone)]
+pub enum Stdin {
+    /// Ours.
+    Inherit,
+    /// `/dev/null`.
+    Null,
+    /// This descriptor.
+    Fd(Arc<OwnedFd>),
+}
+
+/// Where a child's standard output goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stdout {
+    /// Ours.
+    Inherit,
+    /// `/dev/null`; standard error too.
+    Null,
+    /// A pipe that the parent reads ([`Child::stdout`]); standard error is ours.
+    Pipe,
+}
+
+/// What to start, and where.
+#[derive(Debug, Clone)]
+pub struct SpawnSpec {
+    /// Program, looked up in `PATH` unless it has a slash.
+    pub program: PathBuf,
+    /// Arguments after the program's name.
+    pub args: Vec<OsString>,
+    /// Groups to enter before the program starts, one per hierarchy.
+    pub groups: Vec<Dir>,
+    /// Scheduling to set before the program starts.
+    pub policy: Policy,
+    /// Kill the child (SIGKILL) when the thread that started it dies.
+    pub die_with_parent: bool,
+    /// Give the child a process group of its own, out of reach of the terminal's Ctrl-C.
+    pub own_process_group: bool,
+    /// Standard input.
+    pub stdin: Stdin,
+    /// Standard output.
+    pub stdout: Stdout,
+}
+
+impl SpawnSpec {
+    /// A program with nothing special.
+    pub fn new(program: impl Into<PathBuf>) -> SpawnSpec {
+        SpawnSpec {
+            program: program.into(),
+            args: Vec::new(),
+            groups: Vec::new(),
+            policy: Policy::default(),
+            die_with_parent: false,
+            own_process_group: false,
+            stdin: Stdin::Null,
+            stdout: Stdout::Inherit,
+        }
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<OsString>) -> SpawnSpec {
+        self.args.push(arg.into());
+        self
+    }
+}
+
+/// A process that cannot be mistaken for another: pid, start time and, on a real host, a pidfd.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// Field 22 of `/proc/PID/stat`, in clock ticks since boot.
+    pub start_ticks: u64,
+    pub(crate) pidfd: Option<Arc<OwnedFd>>,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// With this status.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Exit {
+    /// What a shell would report: the code, or 128 + n.
+    #[must_use]
+    pub fn status(self) -> i32 {
+        match self {
+            Exit::Code(code) => code,
+            Exit::Signal(signal) => 128 + signal,
+        }
+    }
+}
+
+/// A process that we started.
+#[derive(Debug)]
+pub struct Child {
+    /// Its identity.
+    pub process: Process,
+    /// Its output, if a pipe was asked for.
+    pub stdout: Option<std::process::ChildStdout>,
+    pub(crate) exit: Option<Exit>,
+}
+
+impl Child {
+    /// The exit, if it ended; never blocks.
+    ///
+    /// # Errors
+    /// When the process is not our child any more.
+    pub fn try_wait(&mut self) -> Result<Option<Exit>> {
+        self.wait_with(WaitIdOptions::EXITED | WaitIdOptions::NOHANG)
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// When the process is not our child any more.
+    pub fn wait(&mut self) -> Result<Exit> {
+        loop {
+            match self.wait_with(WaitIdOptions::EXITED) {
+                Ok(Some(exit)) => return Ok(exit),
+                Err(error) if error.errno != Errno::EINTR => return Err(error),
+                _ => {}
+            }
+        }
+    }
+
+    fn wait_with(&mut self, options: WaitIdOptions) -> Result<Option<Exit>> {
+        if self.exit.is_some() {
+            return Ok(self.exit);
+        }
+        let Some(pidfd) = &self.process.pidfd else { return Ok(None) };
+        let status = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options)
+            .map_err(|errno| failed("wait for", format!("pid {}", self.process.pid), errno))?;
+        self.exit = status.map(|status| match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Exit::Code(code),
+            (_, signal) => Exit::Signal(signal.unwrap_or(Signal::KILL.0)),
+        });
+        Ok(self.exit)
+    }
+}
+
+pub(crate) fn failed(operation: &'static str, object: String, errno: rustix::io::Errno) -> HostError {
+    HostError { operation, object, value: None, errno: Errno(errno.raw_os_error()) }
+}
+
+/// Starts the child. `procs` are the open `cgroup.procs` files of its groups.
+pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>) -> Result<Child> {
+    let mut command = Command::new(&spec.program);
+    command.args(&spec.args);
+    command.stdin(match &spec.stdin {
+        Stdin::Inherit => Stdio::inherit(),
+        Stdin::Null => Stdio::null(),
+        Stdin::Fd(fd) => Stdio::from(fd.try_clone().map_err(|error| start_failed(spec, &error))?),
+    });
+    match spec.stdout {
+        Stdout::Inherit => {}
+        Stdout::Null => {
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+        }
+        Stdout::Pipe => {
+            command.stdout(Stdio::piped());
+        }
+    }
+    if spec.own_process_group {
+        command.process_group(0);
+    }
+    let policy = spec.policy.clone();
+    let parent = spec.die_with_parent.then(|| rustix::process::getpid());
+    // SAFETY: between fork and exec the closure makes system calls only: no allocation, no lock, no
+    // access to memory that another thread of the parent might have been changing.
+    unsafe {
+        command.pre_exec(move || {
+            enter(&procs)?;
+            apply_policy(&policy)?;
+            parent.map_or(Ok(()), die_with)
+        });
+    }
+    let mut child = command.spawn().map_err(|error| start_failed(spec, &error))?;
+    let stdout = child.stdout.take();
+    // The child is not reaped until we wait for it, so its pid cannot have been reused here.
+    let process = identify(child.id())?;
+    Ok(Child { process, stdout, exit: None })
+}
+
+fn start_failed(spec: &SpawnSpec, error: &io::Error) -> HostError {
+    let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
+    HostError { operation: "start", object: spec.program.display().to_string(), value: None, errno }
+}
+
+/// `0` means "the writer itself": no pid is formatted and no other process can be meant.
+fn enter(procs: &[OwnedFd]) -> io::Result<()> {
+    for fd in procs {
+        rustix::io::write(fd, b"0")?;
+    }
+    Ok(())
+}
+
+fn apply_policy(policy: &Policy) -> io::Result<()> {
+    if let Some(cpus) = &policy.cpus {
+        let mut set = rustix::thread::CpuSet::new();
+        for cpu in cpus.iter().filter(|cpu| (*cpu as usize) < rustix::thread::CpuSet::MAX_CPU) {
+            set.set(cpu as usize);
+        }
+        rustix::thread::sched_setaffinity(None, &set)?;
+    }
+    if let Some(nice) = policy.nice {
+        rustix::process::setpriority_process(None, nice)?;
+    }
+    if policy.idle {
+        set_scheduler(libc::SCHED_IDLE, 0)?;
+    }
+    if let Some(priority) = policy.fifo {
+        set_scheduler(libc::SCHED_FIFO, priority)?;
+    }
+    Ok(())
+}
+
+/// `sched_setscheduler(2)` for the calling thread; rustix has no wrapper for it.
+pub(crate) fn set_scheduler(policy: i32, priority: i32) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: the pointer is to a live value of the type the call reads, and 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Dies with the parent; if the parent died before this call, at once.
+fn die_with(parent: Pid) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    if rustix::process::getppid() == Some(parent) {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::ESRCH))
+    }
+}
+
+/// The process with this pid now.
+pub(crate) fn identify(pid: u32) -> Result<Process> {
+    let gone = |errno| failed("open", format!("pid {pid}"), errno);
+    let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| gone(rustix::io::Errno::SRCH))?;
+    let pidfd = rustix::process::pidfd_open(raw, PidfdFlags::empty()).map_err(gone)?;
+    // Read after the pidfd is open: if the process died in between, the signal through the pidfd says so.
+    let start_ticks = start_ticks(pid).ok_or_else(|| gone(rustix::io::Errno::SRCH))?;
+    Ok(Process { pid, start_ticks, pidfd: Some(Arc::new(pidfd)) })
+}
+
+/// Field 22 of `/proc/PID/stat`; the second field may hold spaces and brackets, so count from the last `)`.
+fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(19)?.parse().ok()
+}
+
+pub(crate) fn send(process: &Process, signal: Signal) -> Result<()> {
+    let object = || format!("pid {}", process.pid);
+    let pidfd = process.pidfd.as_ref().ok_or_else(|| failed("signal", object(), rustix::io::Errno::SRCH))?;
+    let raw = rustix::process::Signal::from_named_raw(signal.0)
+        .ok_or_else(|| failed("signal", object(), rustix::io::Errno::INVAL))?;
+    rustix::process::pidfd_send_signal(pidfd.as_fd(), raw).map_err(|errno| failed("signal", object(), errno))
+}
+
+/// Makes the calling thread real-time (`SCHED_FIFO` 1) and its timers exact (slack 1 ns), for load
+/// generation. `Err` says why it could not; the thread then stays as it was.
+///
+/// # Errors
+/// `EPERM` without `CAP_SYS_NICE`, or in a cgroup v1 group with no real-time budget.
+pub fn precise_thread() -> Result<()> {
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    set_scheduler(libc::SCHED_FIFO, 1).map_err(|error| HostError {
+        operation: "make real-time",
+        object: "the load generator".to_owned(),
+        value: None,
+        errno: Errno(error.raw_os_error().unwrap_or(0)),
+    })
+}

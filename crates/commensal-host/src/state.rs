@@ -1,0 +1,93 @@
+//! State files that survive a crash: append with fsync, replace by rename, an advisory lock.
+
+use crate::{HostError, Result};
+use commensal_core::errno::Errno;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+/// An exclusive lock, held until it is dropped or the process dies.
+#[derive(Debug)]
+pub struct Lock {
+    pub(crate) _file: Option<File>,
+}
+
+fn failed(operation: &'static str, path: &Path, error: &std::io::Error) -> HostError {
+    let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
+    HostError { operation, object: path.display().to_string(), value: None, errno }
+}
+
+pub(crate) fn make_dir(path: &Path) -> Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| failed("create", path, &error))
+}
+
+pub(crate) fn read(path: &Path) -> Result<Option<String>> {
+    match std::fs::read(path) {
+        // A damaged file is for its reader to judge, line by line.
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path, &error)),
+    }
+}
+
+pub(crate) fn append(path: &Path, text: &str) -> Result<()> {
+    let refuse = |error: &std::io::Error| failed("append to", path, error);
+    let is_new = !path.exists();
+    let mut file =
+        OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(|e| refuse(&e))?;
+    let before = file.metadata().map_err(|e| refuse(&e))?.len();
+    if let Err(error) = file.write_all(text.as_bytes()).and_then(|()| file.sync_data()) {
+        // A torn line would read as damage later; the length before is the last good state.
+        let _ = file.set_len(before);
+        if is_new {
+            let _ = std::fs::remove_file(path);
+        }
+        return Err(refuse(&error));
+    }
+    if is_new { sync_parent(path) } else { Ok(()) }
+}
+
+pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
+    let aside = path.with_extension("new");
+    let write = || -> std::io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&aside, path)
+    };
+    write().map_err(|error| {
+        let _ = std::fs::remove_file(&aside);
+        failed("replace", path, &error)
+    })?;
+    sync_parent(path)
+}
+
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Ok(()) => sync_parent(path),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed("remove", path, &error)),
+    }
+}
+
+pub(crate) fn lock(path: &Path) -> Result<Option<Lock>> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| failed("open", path, &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(Lock { _file: Some(file) })),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
+        Err(std::fs::TryLockError::Error(error)) => Err(failed("lock", path, &error)),
+    }
+}
+
+/// The name of a new file is on the disk only once its directory is.
+fn sync_parent(path: &Path) -> Result<()> {
+    let Some(parent) = path.parent() else { return Ok(()) };
+    File::open(parent).and_then(|dir| dir.sync_all()).map_err(|error| failed("sync", parent, &error))
+}
