@@ -9,8 +9,14 @@
 //! **Invariant:** nothing here opens a file, reads a clock, starts a thread, looks at the environment
 //! or draws a random number. The same arguments always give the same result.
 
+pub mod actual;
+pub mod class;
+pub mod config;
 pub mod cpuset;
+pub mod desired;
 pub mod errno;
+pub mod group;
 pub mod knob;
+pub mod plan;
 pub mod topology;
 pub mod units;

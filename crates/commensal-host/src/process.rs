@@ -207,7 +207,7 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>) -> Result<Child> {
         command.process_group(0);
     }
     let policy = spec.policy.clone();
-    let parent = spec.die_with_parent.then(|| rustix::process::getpid());
+    let parent = spec.die_with_parent.then(rustix::process::getpid);
     // SAFETY: between fork and exec the closure makes system calls only: no allocation, no lock, no
     // access to memory that another thread of the parent might have been changing.
     unsafe {

@@ -1,0 +1,283 @@
+//! What the machine has now: hierarchies, cgroups with their knob values, and what it can do.
+//!
+//! Sensors fill these in; nothing here reads a file. A value that could not be read is absent.
+
+use crate::errno::Errno;
+use crate::knob::{Controller, KnobId, Value, Version};
+use crate::topology::Device;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// A cgroup's path below the root of its hierarchy: `/`, `/a`, `/a/b`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CgroupPath(String);
+
+impl CgroupPath {
+    /// Normalises: one leading slash, none trailing or doubled.
+    #[must_use]
+    pub fn new(path: &str) -> CgroupPath {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        CgroupPath(format!("/{}", parts.join("/")))
+    }
+
+    /// The root.
+    #[must_use]
+    pub fn root() -> CgroupPath {
+        CgroupPath::new("/")
+    }
+
+    /// The path as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Path components from the top.
+    pub fn parts(&self) -> impl Iterator<Item = &str> {
+        self.0.split('/').filter(|part| !part.is_empty())
+    }
+
+    /// 0 for the root.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.parts().count()
+    }
+
+    /// The last component; empty for the root.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.parts().last().unwrap_or_default()
+    }
+
+    /// The parent; `None` for the root.
+    #[must_use]
+    pub fn parent(&self) -> Option<CgroupPath> {
+        let (above, name) = self.0.rsplit_once('/')?;
+        (!name.is_empty()).then(|| CgroupPath::new(above))
+    }
+
+    /// A child of this group.
+    #[must_use]
+    pub fn child(&self, name: &str) -> CgroupPath {
+        CgroupPath::new(&format!("{}/{name}", self.0))
+    }
+
+    /// All groups above this one, root first.
+    #[must_use]
+    pub fn ancestors(&self) -> Vec<CgroupPath> {
+        let mut above: Vec<CgroupPath> = std::iter::successors(self.parent(), CgroupPath::parent).collect();
+        above.reverse();
+        above
+    }
+
+    /// Whether `other` is this group or below it.
+    #[must_use]
+    pub fn contains(&self, other: &CgroupPath) -> bool {
+        other.0 == self.0
+            || self.0 == "/"
+            || other.0.strip_prefix(&self.0).is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    /// The group on the way to `self` that the kernel's scheduler compares with the one on the way to
+    /// `other`: the child of their lowest common ancestor. `None` when one contains the other.
+    #[must_use]
+    pub fn entity_against(&self, other: &CgroupPath) -> Option<CgroupPath> {
+        if self.contains(other) || other.contains(self) {
+            return None;
+        }
+        let common = self.parts().zip(other.parts()).take_while(|(a, b)| a == b).count();
+        let parts: Vec<&str> = self.parts().take(common + 1).collect();
+        Some(CgroupPath::new(&parts.join("/")))
+    }
+}
+
+impl fmt::Display for CgroupPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One mounted cgroup hierarchy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// Interface version.
+    pub version: Version,
+    /// Mount point.
+    pub mount: String,
+    /// Controllers bound to it; for v2 those its root offers.
+    pub controllers: BTreeSet<Controller>,
+}
+
+impl Hierarchy {
+    /// A short name: the v1 controllers, or `v2`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self.version {
+            Version::V2 => "v2".to_owned(),
+            Version::V1 => {
+                let names: Vec<&str> =
+                    self.controllers.iter().map(|controller| controller.v1_name()).collect();
+                names.join(",")
+            }
+        }
+    }
+}
+
+/// A cgroup in one hierarchy: index into [`ActualState::hierarchies`], and path.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Index of the hierarchy.
+    pub hierarchy: usize,
+    /// Path in it.
+    pub path: CgroupPath,
+}
+
+/// A knob of one cgroup, and the device if the knob is per device.
+pub type KnobKey = (KnobId, Option<Device>);
+
+/// One cgroup as found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cgroup {
+    /// Inode of its directory: with the hierarchy, its identity.
+    pub inode: u64,
+    /// Knob values that could be read, as the kernel has them.
+    pub values: BTreeMap<KnobKey, Value>,
+    /// v2: controllers it enables for its children.
+    pub subtree: BTreeSet<Controller>,
+    /// Whether processes are in it (not below it).
+    pub populated: bool,
+}
+
+/// What commensal did to the machine earlier and has not undone, from the journal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ours {
+    /// Groups that commensal created.
+    pub created: BTreeSet<Place>,
+    /// Original values of knobs that commensal wrote in groups of others.
+    pub originals: BTreeMap<(Place, KnobId, Option<Device>), Value>,
+}
+
+/// The machine's cgroups now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ActualState {
+    /// Mounted hierarchies.
+    pub hierarchies: Vec<Hierarchy>,
+    /// Groups by place.
+    pub cgroups: BTreeMap<Place, Cgroup>,
+    /// What is ours.
+    pub ours: Ours,
+}
+
+impl ActualState {
+    /// The hierarchy that has `controller`.
+    #[must_use]
+    pub fn hierarchy_of(&self, controller: Controller) -> Option<usize> {
+        self.hierarchies.iter().position(|hierarchy| hierarchy.controllers.contains(&controller))
+    }
+
+    /// Every path that exists in some hierarchy.
+    #[must_use]
+    pub fn paths(&self) -> BTreeSet<&CgroupPath> {
+        self.cgroups.keys().map(|place| &place.path).collect()
+    }
+
+    /// `cpu:/etl`, `v2:/etl`.
+    #[must_use]
+    pub fn show(&self, place: &Place) -> String {
+        let label = self.hierarchies.get(place.hierarchy).map(Hierarchy::label).unwrap_or_default();
+        format!("{label}:{}", place.path)
+    }
+}
+
+/// Whether something works here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Support {
+    /// Tried and read back.
+    Yes,
+    /// Not there.
+    No {
+        /// Why, in words.
+        because: String,
+    },
+    /// There, but the kernel refused the try.
+    Refused {
+        /// With this number.
+        errno: Errno,
+        /// Why, in words.
+        because: String,
+    },
+}
+
+impl Support {
+    /// The reason why it does not work; `None` when it does.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<String> {
+        match self {
+            Support::Yes => None,
+            Support::No { because } => Some(because.clone()),
+            Support::Refused { errno, because } => Some(format!("{because} ({errno})")),
+        }
+    }
+}
+
+/// What this machine and this user can do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Why cgroups cannot be written at all; `None` when they can.
+    pub cgroup_obstacle: Option<String>,
+    /// Each knob by trying it in a scratch group.
+    pub knobs: BTreeMap<(KnobId, Version), Support>,
+    /// Everything else that was looked for: PSI, run delay, sched_ext, core scheduling, vendor knobs.
+    pub features: BTreeMap<&'static str, Support>,
+}
+
+impl Capabilities {
+    /// Every knob of the table works: for tests and golden plans.
+    #[must_use]
+    pub fn everything() -> Capabilities {
+        let rows = crate::knob::TABLE.iter();
+        let keys = rows.flat_map(|knob| [(knob.id, Version::V1), (knob.id, Version::V2)]);
+        let supported = keys.filter(|(knob, version)| knob.row().file(*version).is_some());
+        Capabilities { knobs: supported.map(|key| (key, Support::Yes)).collect(), ..Capabilities::default() }
+    }
+
+    /// Why `knob` cannot be used in a hierarchy of `version`; `None` when it can.
+    #[must_use]
+    pub fn obstacle(&self, knob: KnobId, version: Version) -> Option<String> {
+        match self.knobs.get(&(knob, version)) {
+            Some(support) => support.obstacle(),
+            None if knob.row().file(version).is_none() => Some(format!("cgroup {version} has no {knob}")),
+            None => Some(format!("{knob} was not tried here")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> CgroupPath {
+        CgroupPath::new(text)
+    }
+
+    #[test]
+    fn paths_are_normal() {
+        assert_eq!(path("a//b/").as_str(), "/a/b");
+        assert_eq!(path("/").depth(), 0);
+        assert_eq!(path("/a/b").parent(), Some(path("/a")));
+        assert_eq!(path("/a").parent(), Some(CgroupPath::root()));
+        assert_eq!(CgroupPath::root().parent(), None);
+        assert_eq!(path("/a/b").ancestors(), [CgroupPath::root(), path("/a")]);
+        assert!(path("/a").contains(&path("/a/b")) && !path("/a").contains(&path("/ab")));
+    }
+
+    /// The scheduler compares children of the lowest common ancestor.
+    #[test]
+    fn entities_that_are_compared() {
+        let against = |a: &str, b: &str| path(a).entity_against(&path(b)).map(|entity| entity.to_string());
+        assert_eq!(against("/docker/x", "/system.slice/y"), Some("/docker".to_owned()));
+        assert_eq!(against("/docker/x", "/docker/y"), Some("/docker/x".to_owned()));
+        assert_eq!(against("/a", "/b/c/d"), Some("/a".to_owned()));
+        assert_eq!(against("/a", "/a/b"), None);
+    }
+}

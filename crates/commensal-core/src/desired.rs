@@ -1,0 +1,382 @@
+//! Group specs against a machine: amounts become numbers, matches become cgroups, and what cannot be
+//! on this machine is refused with both values.
+
+use crate::actual::{ActualState, CgroupPath};
+use crate::config::ConfigError;
+use crate::cpuset::CpuSet;
+use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed};
+use crate::topology::{Device, Machine};
+use crate::units::{Bytes, BytesPerS, IoPerS, MemoryAmount, MicroCpus, Weight};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A cgroup that belongs to a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its path, the same in every hierarchy.
+    pub path: CgroupPath,
+    /// Made and owned by commensal, or found.
+    pub own: bool,
+}
+
+/// Limits of one group in the units of this machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// CPU soft limit.
+    pub cpu_weight: Option<Weight>,
+    /// CPU hard limit.
+    pub cpu_max: Option<MicroCpus>,
+    /// CPUs to run on.
+    pub cpu_set: Option<CpuSet>,
+    /// Memory never reclaimed.
+    pub memory_min: Option<Bytes>,
+    /// Memory reclaimed last.
+    pub memory_low: Option<Bytes>,
+    /// Memory above which the group is slowed.
+    pub memory_high: Option<Bytes>,
+    /// Memory hard limit.
+    pub memory_max: Option<Bytes>,
+    /// Kill the whole group at the memory hard limit.
+    pub memory_kill_group: bool,
+    /// Disk limits by device.
+    pub io: BTreeMap<Device, DiskLimits>,
+    /// Largest number of tasks.
+    pub pids_max: Option<u32>,
+}
+
+/// Limits on one disk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskLimits {
+    /// Read rate.
+    pub read: Option<BytesPerS>,
+    /// Write rate.
+    pub write: Option<BytesPerS>,
+    /// Read operations.
+    pub read_iops: Option<IoPerS>,
+    /// Write operations.
+    pub write_iops: Option<IoPerS>,
+}
+
+/// One group, resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DesiredGroup {
+    /// Its name.
+    pub name: GroupName,
+    /// Its side.
+    pub class: Class,
+    /// Its cgroups.
+    pub members: Vec<Member>,
+    /// Its limits, for each member.
+    pub limits: Limits,
+    /// Whether class knobs go also where a manager writes the weight.
+    pub takeover: bool,
+    /// What was asked for and is not a matter of a plan: (key, reason, way out).
+    pub elsewhere: Vec<(String, String, String)>,
+}
+
+/// All groups, resolved against one machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DesiredState {
+    /// The groups, by name.
+    pub groups: Vec<DesiredGroup>,
+    /// Parent of our own online groups.
+    pub online_parent: CgroupPath,
+    /// Parent of our own offline groups.
+    pub offline_parent: CgroupPath,
+    /// All CPUs of the machine.
+    pub cpus: CpuSet,
+    /// All memory nodes of the machine.
+    pub mems: CpuSet,
+}
+
+/// How to resolve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResolveOptions {
+    /// First part of the names of our own parent groups: `commensal` gives `/commensal-offline`.
+    pub prefix: String,
+    /// Groups that need a cgroup of their own although they have matches (for `run`).
+    pub own: BTreeSet<GroupName>,
+}
+
+impl Default for ResolveOptions {
+    fn default() -> ResolveOptions {
+        ResolveOptions { prefix: "commensal".to_owned(), own: BTreeSet::new() }
+    }
+}
+
+/// Resolves all groups.
+///
+/// # Errors
+/// Every limit that this machine cannot have, and every cgroup that two groups claim.
+pub fn resolve(
+    specs: &[GroupSpec],
+    machine: &Machine,
+    actual: &ActualState,
+    options: &ResolveOptions,
+) -> Result<DesiredState, Vec<ConfigError>> {
+    let mut errors = Vec::new();
+    let parent = |class: Class| CgroupPath::new(&format!("/{}-{class}", options.prefix));
+    let mut nodes: CpuSet = machine.topology.nodes().into_keys().collect();
+    if nodes.is_empty() {
+        nodes.insert(0);
+    }
+    let mut state = DesiredState {
+        groups: Vec::new(),
+        online_parent: parent(Class::Online),
+        offline_parent: parent(Class::Offline),
+        cpus: machine.topology.all(),
+        mems: nodes,
+    };
+    let mut names: BTreeMap<&GroupName, &GroupSpec> = BTreeMap::new();
+    for spec in specs {
+        if let Some(first) = names.insert(&spec.name, spec) {
+            let message =
+                format!("group {:?} is already defined at {}", spec.name.as_str(), first.source.at(""));
+            errors.push(ConfigError { at: spec.source.at(""), message });
+            continue;
+        }
+        check_limits(spec, machine, &mut errors);
+        let group = resolve_group(spec, machine, actual, options, &state);
+        state.groups.push(group);
+    }
+    state.groups.sort_by(|a, b| a.name.cmp(&b.name));
+    check_claims(&state.groups, &names, &mut errors);
+    if errors.is_empty() { Ok(state) } else { Err(errors) }
+}
+
+fn resolve_group(
+    spec: &GroupSpec,
+    machine: &Machine,
+    actual: &ActualState,
+    options: &ResolveOptions,
+    state: &DesiredState,
+) -> DesiredGroup {
+    let mut elsewhere = Vec::new();
+    let mut members: Vec<Member> = Vec::new();
+    for one in &spec.matches {
+        let found = find(one, actual, state);
+        if found.is_empty() {
+            let (because, try_this) = nothing_found(one);
+            elsewhere.push((format!("match {one}"), because, try_this));
+        }
+        for path in found {
+            if members.iter().all(|member| member.path != path) {
+                members.push(Member { path, own: false });
+            }
+        }
+    }
+    if spec.matches.is_empty() || options.own.contains(&spec.name) {
+        let parent = match spec.class {
+            Class::Online => &state.online_parent,
+            Class::Offline => &state.offline_parent,
+        };
+        members.push(Member { path: parent.child(spec.name.as_str()), own: true });
+    }
+    if spec.limits == LimitScope::Total && members.iter().filter(|member| !member.own).count() > 1 {
+        elsewhere.push((
+            "limits = \"total\"".to_owned(),
+            format!(
+                "the {} members have no common parent that the group owns, so limits hold for each",
+                members.len()
+            ),
+            "start the members below one parent cgroup and match that parent".to_owned(),
+        ));
+    }
+    elsewhere.extend(not_by_plan(spec));
+    DesiredGroup {
+        name: spec.name.clone(),
+        class: spec.class,
+        members,
+        limits: limits(spec, machine),
+        takeover: spec.takeover,
+        elsewhere,
+    }
+}
+
+fn find(one: &Match, actual: &ActualState, state: &DesiredState) -> Vec<CgroupPath> {
+    let ours = |path: &CgroupPath| state.online_parent.contains(path) || state.offline_parent.contains(path);
+    let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
+    let matches = |path: &CgroupPath| match one {
+        Match::Cgroup(pattern) => pattern.matches_with(path.as_str(), options),
+        Match::Systemd(unit) => path.name() == unit,
+        Match::DockerLabel(_) | Match::DockerName(_) | Match::Process { .. } => false,
+    };
+    actual
+        .paths()
+        .into_iter()
+        .filter(|path| path.depth() > 0 && !ours(path) && matches(path))
+        .cloned()
+        .collect()
+}
+
+fn nothing_found(one: &Match) -> (String, String) {
+    match one {
+        Match::Cgroup(_) | Match::Systemd(_) => (
+            "there is no such cgroup now".to_owned(),
+            "start it and apply again, or correct the match".to_owned(),
+        ),
+        _ => (
+            "members of this kind come and go and are followed by the agent, which this version does not have".to_owned(),
+            "match the cgroup, or start the command with `commensal run --group`".to_owned(),
+        ),
+    }
+}
+
+/// Keys that hold for something other than kernel settings of a cgroup.
+fn not_by_plan(spec: &GroupSpec) -> Vec<(String, String, String)> {
+    let mut list = Vec::new();
+    let mut add = |key: &str, because: &str, try_this: &str| {
+        list.push((key.to_owned(), because.to_owned(), try_this.to_owned()));
+    };
+    if spec.remote_read.is_some() {
+        add(
+            "remote.read",
+            "remote reads are limited inside the SQL engine, which this version does not have",
+            "remove the key",
+        );
+    }
+    if spec.queue.is_some() {
+        add(
+            "queue",
+            "admission is the agent's work, which this version does not have",
+            "remove the key, or start members one after the other",
+        );
+    }
+    if spec.expel {
+        add(
+            "expel",
+            "keeping the SMT sibling free needs core scheduling, Group Identity or the sched_ext scheduler, whose drivers are to come",
+            "set cpu.set to whole cores instead",
+        );
+    }
+    match spec.memory.on_exceed {
+        Some(OnExceed::Freeze) => add(
+            "memory.on-exceed = \"freeze\"",
+            "freezing is the agent's work, which this version does not have",
+            "use \"kill-largest\" or \"kill-group\"",
+        ),
+        Some(OnExceed::Queue) => add(
+            "memory.on-exceed = \"queue\"",
+            "admission is the agent's work, which this version does not have",
+            "use \"kill-largest\" or \"kill-group\"",
+        ),
+        _ => {}
+    }
+    list
+}
+
+fn limits(spec: &GroupSpec, machine: &Machine) -> Limits {
+    let bytes = |amount: Option<MemoryAmount>| amount.map(|amount| amount.on(machine.memory));
+    let disks: Vec<Device> = match spec.io.devices.as_slice() {
+        [] => machine.disks.iter().map(|disk| disk.device).collect(),
+        named => named.to_vec(),
+    };
+    let disk_limits = DiskLimits {
+        read: spec.io.read,
+        write: spec.io.write,
+        read_iops: spec.io.read_iops,
+        write_iops: spec.io.write_iops,
+    };
+    let io = if spec.io.is_empty() { Vec::new() } else { disks };
+    Limits {
+        cpu_weight: spec.cpu_weight,
+        cpu_max: spec.cpu_max.map(|amount| amount.on(machine.topology.threads())),
+        cpu_set: spec.cpu_set.clone(),
+        memory_min: bytes(spec.memory.min),
+        memory_low: bytes(spec.memory.low),
+        memory_high: bytes(spec.memory.high),
+        memory_max: bytes(spec.memory.max),
+        memory_kill_group: spec.memory.on_exceed == Some(OnExceed::KillGroup),
+        io: io.into_iter().map(|device| (device, disk_limits)).collect(),
+        pids_max: spec.pids_max,
+    }
+}
+
+/// Limits above what the machine has, and limits that contradict each other.
+fn check_limits(spec: &GroupSpec, machine: &Machine, errors: &mut Vec<ConfigError>) {
+    let mut refuse = |key: &str, message: String| {
+        let message = format!("group {:?}: {message}", spec.name.as_str());
+        errors.push(ConfigError { at: spec.source.at(key), message });
+    };
+    let cpus = machine.topology.threads();
+    if let Some(amount) = spec.cpu_max
+        && amount.on(cpus) > MicroCpus::whole(cpus)
+    {
+        let have = MicroCpus::whole(cpus);
+        refuse("cpu.max", format!("cpu.max is {} but this machine has {have}", amount.on(cpus)));
+    }
+    if let Some(set) = &spec.cpu_set {
+        let missing = set.difference(&machine.topology.all());
+        if !missing.is_empty() {
+            let have = machine.topology.all();
+            refuse("cpu.set", format!("cpu.set names CPU {missing}, but this machine has {have}"));
+        }
+    }
+    let memory = [
+        ("memory.min", spec.memory.min),
+        ("memory.low", spec.memory.low),
+        ("memory.high", spec.memory.high),
+        ("memory.max", spec.memory.max),
+    ];
+    let given: Vec<(&str, Bytes)> =
+        memory.iter().filter_map(|(key, amount)| Some((*key, amount.as_ref()?.on(machine.memory)))).collect();
+    for (key, size) in &given {
+        if *size > machine.memory {
+            refuse(key, format!("{key} is {size} but this machine has {}", machine.memory));
+        }
+    }
+    for pair in given.windows(2) {
+        let [(lower_key, lower), (upper_key, upper)] = pair else { continue };
+        if lower > upper {
+            refuse(lower_key, format!("{lower_key} ({lower}) must not exceed {upper_key} ({upper})"));
+        }
+    }
+    for device in &spec.io.devices {
+        if machine.disks.iter().all(|disk| disk.device != *device) {
+            let disks: Vec<String> =
+                machine.disks.iter().map(|disk| format!("{} ({})", disk.device, disk.name)).collect();
+            refuse(
+                "io.devices",
+                format!("{device} is not a whole disk of this machine, which has {}", disks.join(", ")),
+            );
+        }
+    }
+}
+
+/// No cgroup in two groups; no online group inside an offline one's cgroup.
+fn check_claims(
+    groups: &[DesiredGroup],
+    specs: &BTreeMap<&GroupName, &GroupSpec>,
+    errors: &mut Vec<ConfigError>,
+) {
+    let claims: Vec<(&DesiredGroup, &CgroupPath)> = groups
+        .iter()
+        .flat_map(|group| group.members.iter().map(move |member| (group, &member.path)))
+        .collect();
+    for (index, (group, path)) in claims.iter().enumerate() {
+        let at = || specs.get(&group.name).map(|spec| spec.source.at("match")).unwrap_or_default();
+        for (other, claimed) in &claims[..index] {
+            if other.name != group.name && claimed == path {
+                let message = format!(
+                    "groups {:?} and {:?} both claim cgroup {path}",
+                    other.name.as_str(),
+                    group.name.as_str()
+                );
+                errors.push(ConfigError { at: at(), message });
+            }
+        }
+        for (other, claimed) in &claims {
+            if other.class == Class::Offline
+                && group.class == Class::Online
+                && claimed != path
+                && claimed.contains(path)
+            {
+                let message = format!(
+                    "online group {:?} claims {path}, which is inside {claimed} of offline group {:?} and would yield with it",
+                    group.name.as_str(),
+                    other.name.as_str()
+                );
+                errors.push(ConfigError { at: at(), message });
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Workload groups as the user means them: class, limits, members. No kernel names, no v1/v2 twins.
+
+use crate::cpuset::CpuSet;
+use crate::topology::Device;
+use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Millis, Weight};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A group's name: letters, digits, `-` and `_`, at most 64. It becomes a cgroup directory name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupName(String);
+
+/// Control files of cgroup v1 without a dot: a child group cannot have their name.
+const TAKEN: [&str; 3] = ["tasks", "release_agent", "notify_on_release"];
+
+impl GroupName {
+    /// Checks the name.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with it.
+    pub fn new(name: &str) -> Result<GroupName, String> {
+        if name.is_empty() {
+            return Err("a group name cannot be empty".to_owned());
+        }
+        if let Some(bad) = name.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))) {
+            return Err(format!(
+                "group name {name:?} contains {bad:?}; letters, digits, \"-\" and \"_\" are possible, because the \
+                 name becomes a cgroup directory"
+            ));
+        }
+        if name.starts_with('-') || name.len() > 64 {
+            return Err(format!("group name {name:?} starts with \"-\" or has more than 64 characters"));
+        }
+        if TAKEN.contains(&name) {
+            return Err(format!("group name {name:?} is the name of a cgroup control file"));
+        }
+        Ok(GroupName(name.to_owned()))
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for GroupName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which side a group is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// Latency-critical; must not notice the others.
+    Online,
+    /// Batch; takes what is left.
+    Offline,
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Class::Online => "online",
+            Class::Offline => "offline",
+        })
+    }
+}
+
+/// What happens when a group reaches its memory hard limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnExceed {
+    /// The kernel kills the largest process of the group (its default).
+    KillLargest,
+    /// The kernel kills the whole group (`memory.oom.group`, cgroup v2).
+    KillGroup,
+    /// The agent freezes the group.
+    Freeze,
+    /// New members wait in the queue.
+    Queue,
+}
+
+/// What the group is left with when the agent dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SafeState {
+    /// Class knobs stay, limits on online groups are lifted.
+    #[default]
+    Protect,
+    /// Every original value is put back.
+    Restore,
+}
+
+/// Whether limits of a group with several cgroups hold for each or for all together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LimitScope {
+    /// For each adopted member.
+    #[default]
+    PerMember,
+    /// For all together, which needs a common parent that the group owns.
+    Total,
+}
+
+/// Memory limits of a group.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Never reclaimed.
+    pub min: Option<MemoryAmount>,
+    /// Reclaimed last.
+    pub low: Option<MemoryAmount>,
+    /// Slowed down above.
+    pub high: Option<MemoryAmount>,
+    /// Hard limit.
+    pub max: Option<MemoryAmount>,
+    /// Consequence of reaching the hard limit.
+    pub on_exceed: Option<OnExceed>,
+}
+
+/// Disk limits of a group; each holds for every listed device on its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IoLimits {
+    /// Read rate.
+    pub read: Option<BytesPerS>,
+    /// Write rate.
+    pub write: Option<BytesPerS>,
+    /// Read operations.
+    pub read_iops: Option<IoPerS>,
+    /// Write operations.
+    pub write_iops: Option<IoPerS>,
+    /// Devices; empty means every whole disk of the machine.
+    pub devices: Vec<Device>,
+}
+
+impl IoLimits {
+    /// Whether nothing is limited.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.read.is_none() && self.write.is_none() && self.read_iops.is_none() && self.write_iops.is_none()
+    }
+}
+
+/// Admission queue of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queue {
+    /// Members that run at once.
+    pub max_concurrency: u32,
+    /// Members that wait at most; more are refused.
+    pub max_size: u32,
+    /// Longest wait.
+    pub timeout: Option<Millis>,
+}
+
+/// How members are found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Match {
+    /// cgroup paths; `*` stands for one component or a part of one, `**` for any number.
+    Cgroup(glob::Pattern),
+    /// A systemd unit or slice by name.
+    Systemd(String),
+    /// Containers with this label (`key=value`).
+    DockerLabel(String),
+    /// Containers with this name.
+    DockerName(String),
+    /// Processes; every given part must hold.
+    Process {
+        /// Path of the executable.
+        exe: Option<String>,
+        /// User name.
+        user: Option<String>,
+        /// Part of the command line.
+        cmdline: Option<String>,
+    },
+}
+
+impl fmt::Display for Match {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Match::Cgroup(pattern) => write!(f, "cgroup {pattern}"),
+            Match::Systemd(unit) => write!(f, "systemd unit {unit}"),
+            Match::DockerLabel(label) => write!(f, "containers with label {label}"),
+            Match::DockerName(name) => write!(f, "container {name}"),
+            Match::Process { exe, user, cmdline } => {
+                f.write_str("processes")?;
+                for (what, value) in [("exe", exe), ("user", user), ("cmdline", cmdline)] {
+                    value.as_ref().map_or(Ok(()), |value| write!(f, " with {what} {value}"))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A place in a text, for messages: line and column from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Line.
+    pub line: usize,
+    /// Column in characters.
+    pub column: usize,
+}
+
+/// One group as written by the user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// Its name.
+    pub name: GroupName,
+    /// Its side.
+    pub class: Class,
+    /// CPU soft limit.
+    pub cpu_weight: Option<Weight>,
+    /// CPU hard limit.
+    pub cpu_max: Option<CpuAmount>,
+    /// CPUs to run on.
+    pub cpu_set: Option<CpuSet>,
+    /// Memory limits.
+    pub memory: MemoryLimits,
+    /// Disk limits.
+    pub io: IoLimits,
+    /// Largest number of tasks.
+    pub pids_max: Option<u32>,
+    /// Remote-read rate, enforced by the SQL engine.
+    pub remote_read: Option<BytesPerS>,
+    /// Admission queue, enforced by the agent and the SQL engine.
+    pub queue: Option<Queue>,
+    /// Keep the SMT sibling of online threads free (noise clean).
+    pub expel: bool,
+    /// What the agent's death leaves behind.
+    pub safe_state: SafeState,
+    /// Write class knobs also where a container manager writes the weight.
+    pub takeover: bool,
+    /// Scope of limits over several members.
+    pub limits: LimitScope,
+    /// Members.
+    pub matches: Vec<Match>,
+    /// File and positions of the keys, for messages.
+    pub source: Source,
+}
+
+/// Where a group was written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Source {
+    /// File name.
+    pub file: String,
+    /// Position of each key, such as `memory.max`; the group's own under the empty key.
+    pub positions: BTreeMap<String, Position>,
+}
+
+impl Source {
+    /// `file:line:column` of a key, or of the group when the key was not written.
+    #[must_use]
+    pub fn at(&self, key: &str) -> String {
+        match self.positions.get(key).or_else(|| self.positions.get("")) {
+            Some(position) => format!("{}:{}:{}", self.file, position.line, position.column),
+            None => self.file.clone(),
+        }
+    }
+}
+
+impl GroupSpec {
+    /// A group that asks for nothing but its class.
+    #[must_use]
+    pub fn new(name: GroupName, class: Class) -> GroupSpec {
+        GroupSpec {
+            name,
+            class,
+            cpu_weight: None,
+            cpu_max: None,
+            cpu_set: None,
+            memory: MemoryLimits::default(),
+            io: IoLimits::default(),
+            pids_max: None,
+            remote_read: None,
+            queue: None,
+            expel: false,
+            safe_state: SafeState::default(),
+            takeover: false,
+            limits: LimitScope::default(),
+            matches: Vec::new(),
+            source: Source::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_directories() {
+        for good in ["etl", "a", "web-1", "A_b"] {
+            assert!(GroupName::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", "a/b", "..", ".", "a b", "-x", "cpu.max", "tasks", "größe", &"x".repeat(65)] {
+            assert!(GroupName::new(bad).is_err(), "{bad}");
+        }
+    }
+}

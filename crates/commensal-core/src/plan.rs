@@ -1,0 +1,171 @@
+//! The plan: what to write, in which order and why, and what cannot be had here.
+//!
+//! `plan(desired, actual, capabilities)` is pure, total and deterministic. Its result is data: the
+//! drivers carry it out without a choice of their own, `commensal plan` prints it. Applying a plan and
+//! planning again yields no steps; after any prefix of the steps the machine is legal, because parents
+//! are widened first and children tightened first; what the kernel cannot do is in `unmet` with its
+//! reason, never an error and never silence.
+
+mod explain;
+mod order;
+mod wants;
+
+use crate::actual::{ActualState, Capabilities, Place};
+use crate::class::{Mechanism, TaskPolicy, offline_task_policy};
+use crate::desired::{DesiredGroup, DesiredState};
+use crate::group::{Class, GroupName};
+use crate::knob::{Controller, KnobId, Value};
+use crate::topology::Device;
+use std::collections::BTreeMap;
+
+/// One change of one cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Create the group.
+    Create,
+    /// Remove the group, which is ours and empty.
+    Remove,
+    /// v2: enable a controller for the group's children.
+    Enable(Controller),
+    /// v2: disable it again.
+    Disable(Controller),
+    /// Write a knob.
+    Write {
+        /// Which.
+        knob: KnobId,
+        /// For which device, if it is per device.
+        device: Option<Device>,
+        /// What it holds now.
+        from: Value,
+        /// What it will hold, as the kernel will read it back.
+        to: Value,
+    },
+}
+
+/// One step: where, what, why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The cgroup.
+    pub place: Place,
+    /// The change.
+    pub action: Action,
+    /// The reason, with the numbers it came from.
+    pub why: String,
+}
+
+/// Something that was asked for and cannot be done here.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unmet {
+    /// The group that asked.
+    pub group: GroupName,
+    /// What it asked for.
+    pub what: String,
+    /// Why it cannot be.
+    pub because: String,
+    /// What would help.
+    pub try_this: String,
+}
+
+/// What to do, in order, and what cannot be done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+    /// What this machine cannot give.
+    pub unmet: Vec<Unmet>,
+    /// Worth knowing: roundings, weaker means, groups left alone.
+    pub notes: Vec<String>,
+    /// How each offline group is made to yield, by group and cgroup.
+    pub mechanisms: BTreeMap<(GroupName, Place), Mechanism>,
+    /// How tasks of a group are started when cgroups cannot be written.
+    pub task_policies: BTreeMap<GroupName, TaskPolicy>,
+}
+
+/// Plans.
+#[must_use]
+pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -> Plan {
+    let mut plan = Plan::default();
+    for group in &desired.groups {
+        for (what, because, try_this) in &group.elsewhere {
+            plan.unmet.push(Unmet {
+                group: group.name.clone(),
+                what: what.clone(),
+                because: because.clone(),
+                try_this: try_this.clone(),
+            });
+        }
+    }
+    if let Some(obstacle) = &caps.cgroup_obstacle {
+        for group in &desired.groups {
+            without_cgroups(group, obstacle, &mut plan);
+        }
+    } else {
+        let mut draft = wants::Draft::new(desired, actual, caps);
+        draft.collect();
+        plan.steps = order::steps(&draft, actual);
+        plan.unmet.append(&mut draft.unmet);
+        plan.notes.append(&mut draft.notes);
+        plan.mechanisms.append(&mut draft.mechanisms);
+    }
+    plan.unmet.sort();
+    plan.unmet.dedup();
+    plan.notes.sort();
+    plan.notes.dedup();
+    plan
+}
+
+fn without_cgroups(group: &DesiredGroup, obstacle: &str, plan: &mut Plan) {
+    if group.class == Class::Offline {
+        let policy = offline_task_policy(obstacle, group.limits.cpu_set.clone());
+        plan.notes.push(format!("group {}: {}", group.name, policy.weak.clone().unwrap_or_default()));
+        plan.task_policies.insert(group.name.clone(), policy);
+    }
+    plan.unmet.push(Unmet {
+        group: group.name.clone(),
+        what: format!("class {} and limits", group.class),
+        because: obstacle.to_owned(),
+        try_this: "run as root, or ask for a delegated cgroup".to_owned(),
+    });
+}
+
+impl Plan {
+    /// Whether the machine already is as wanted, as far as it can be.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// The steps that make groups and enable controllers: always the first ones.
+    #[must_use]
+    pub fn structure(&self) -> &[Step] {
+        let end =
+            self.steps.iter().position(|step| !matches!(step.action, Action::Create | Action::Enable(_)));
+        &self.steps[..end.unwrap_or(self.steps.len())]
+    }
+
+    /// The steps after [`Plan::structure`].
+    #[must_use]
+    pub fn settings(&self) -> &[Step] {
+        &self.steps[self.structure().len()..]
+    }
+}
+
+/// The steps that take `steps` back: reversed, each turned round. After every prefix of them the
+/// machine is in a state that a prefix of `steps` had, so each is as legal.
+#[must_use]
+pub fn undo(steps: &[Step]) -> Vec<Step> {
+    let turn = |step: &Step| Step {
+        place: step.place.clone(),
+        action: match &step.action {
+            Action::Create => Action::Remove,
+            Action::Remove => Action::Create,
+            Action::Enable(controller) => Action::Disable(*controller),
+            Action::Disable(controller) => Action::Enable(*controller),
+            Action::Write { knob, device, from, to } => {
+                Action::Write { knob: *knob, device: *device, from: to.clone(), to: from.clone() }
+            }
+        },
+        why: "undo".to_owned(),
+    };
+    steps.iter().rev().map(turn).collect()
+}

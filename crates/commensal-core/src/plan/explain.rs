@@ -1,0 +1,59 @@
+//! The plan in words, as `commensal plan` prints it and the golden tests compare it.
+
+use super::{Action, Plan, Step, Unmet};
+use crate::actual::ActualState;
+use std::fmt::Write;
+
+impl Step {
+    /// One line: what, where, values.
+    #[must_use]
+    pub fn describe(&self, actual: &ActualState) -> String {
+        let place = actual.show(&self.place);
+        match &self.action {
+            Action::Create => format!("create   {place}"),
+            Action::Remove => format!("remove   {place}"),
+            Action::Enable(controller) => format!("enable   {place}  +{controller} for its children"),
+            Action::Disable(controller) => format!("disable  {place}  -{controller} for its children"),
+            Action::Write { knob, device, from, to } => {
+                let version = actual.hierarchies.get(self.place.hierarchy).map(|hierarchy| hierarchy.version);
+                let file = version.and_then(|version| knob.row().file(version)).map_or("?", |file| file.name);
+                let device = device.map(|device| format!(" [{device}]")).unwrap_or_default();
+                format!("write    {place}  {file}{device}  {from} -> {to}")
+            }
+        }
+    }
+}
+
+impl Unmet {
+    /// One paragraph: what, why not, what would help.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        format!(
+            "unmet    group {}: {}\n         because {}\n         try: {}",
+            self.group, self.what, self.because, self.try_this
+        )
+    }
+}
+
+impl Plan {
+    /// The whole plan as text.
+    #[must_use]
+    pub fn describe(&self, actual: &ActualState) -> String {
+        let mut text = String::new();
+        let width =
+            self.steps.iter().map(|step| step.describe(actual).chars().count()).max().unwrap_or(0).min(76);
+        for (index, step) in self.steps.iter().enumerate() {
+            let _ = writeln!(text, "{:>4}  {:<width$}  # {}", index + 1, step.describe(actual), step.why);
+        }
+        if self.steps.is_empty() {
+            text.push_str("nothing to do\n");
+        }
+        for unmet in &self.unmet {
+            let _ = writeln!(text, "{}", unmet.describe());
+        }
+        for note in &self.notes {
+            let _ = writeln!(text, "note     {note}");
+        }
+        text
+    }
+}

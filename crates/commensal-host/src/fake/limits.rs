@@ -1,0 +1,209 @@
+//! Rules that span a tree: CPU quotas and CPU sets of parents, children and siblings.
+
+use super::parse;
+use super::tree::{Answer, Group, Machine};
+use commensal_core::cpuset::CpuSet;
+use commensal_core::errno::Errno;
+use commensal_core::knob::{KnobId, Version};
+
+/// Bits of a NUMA node mask on x86-64 (`CONFIG_NODES_SHIFT=10`).
+const MAX_NODES: u32 = 1024;
+
+/// CPU bandwidth of a group in microseconds; no quota is `None`.
+#[derive(Debug, Clone, Copy)]
+struct Bandwidth {
+    quota: Option<u64>,
+    period: u64,
+    burst: u64,
+}
+
+impl Bandwidth {
+    /// Share of one CPU, as the kernel's `to_ratio` counts it.
+    fn ratio(self) -> Option<u128> {
+        self.quota.map(|quota| (u128::from(quota) << 20) / u128::from(self.period.max(1)))
+    }
+}
+
+impl Machine {
+    fn bandwidth(&self, group: &Group) -> Bandwidth {
+        let unsigned = |file| self.text(group, file).parse().ok();
+        match self.version(group) {
+            Version::V1 => Bandwidth {
+                quota: unsigned("cpu.cfs_quota_us"),
+                period: unsigned("cpu.cfs_period_us").unwrap_or(100_000),
+                burst: unsigned("cpu.cfs_burst_us").unwrap_or(0),
+            },
+            Version::V2 => {
+                let (quota, period) = self.text(group, "cpu.max").split_once(' ').unwrap_or(("max", "100000"));
+                Bandwidth {
+                    quota: quota.parse().ok(),
+                    period: period.parse().unwrap_or(100_000),
+                    burst: unsigned("cpu.max.burst").unwrap_or(0),
+                }
+            }
+        }
+    }
+
+    pub(super) fn set_bandwidth(&mut self, inode: u64, file: &str, text: &str) -> Answer<()> {
+        let group = self.group(inode)?;
+        let mut new = self.bandwidth(group);
+        match file {
+            "cpu.cfs_quota_us" => new.quota = u64::try_from(parse::number(text)?).ok(),
+            "cpu.cfs_period_us" => new.period = parse::unsigned(text)?,
+            "cpu.max" => {
+                let mut words = text.split_whitespace();
+                new.quota = match words.next() {
+                    Some("max") => None,
+                    Some(quota) => Some(parse::leading(quota).ok_or(Errno::EINVAL)?),
+                    None => return Err(Errno::EINVAL),
+                };
+                new.period = words.next().and_then(parse::leading).unwrap_or(new.period);
+            }
+            _ => new.burst = parse::unsigned(text)?,
+        }
+        self.check_bandwidth(inode, group, new)?;
+        match file {
+            "cpu.cfs_quota_us" => {
+                let shown = new.quota.map_or_else(|| "-1".to_owned(), |quota| quota.to_string());
+                self.store(inode, file, shown);
+            }
+            "cpu.cfs_period_us" => self.store(inode, file, new.period.to_string()),
+            "cpu.max" => {
+                let quota = new.quota.map_or_else(|| "max".to_owned(), |quota| quota.to_string());
+                self.store(inode, file, format!("{quota} {}", new.period));
+            }
+            _ => self.store(inode, file, new.burst.to_string()),
+        }
+        Ok(())
+    }
+
+    fn check_bandwidth(&self, inode: u64, group: &Group, new: Bandwidth) -> Answer<()> {
+        let within = |knob: KnobId, value: u64| {
+            let range = knob.row().file(Version::V1).map_or((0, i64::MAX), |row| row.range);
+            i64::try_from(value).is_ok_and(|value| (range.0..=range.1).contains(&value))
+        };
+        let quota_fits = new.quota.is_none_or(|quota| within(KnobId::CpuMax, quota) && new.burst <= quota);
+        if group.parent.is_none() || !quota_fits || !within(KnobId::CpuPeriod, new.period) {
+            return Err(Errno::EINVAL);
+        }
+        match self.version(group) {
+            // v2 takes the smaller of the two instead.
+            Version::V2 => Ok(()),
+            Version::V1 => {
+                let root = self.trees[group.tree].root;
+                if self.fits(root, None, (inode, new)) { Ok(()) } else { Err(Errno::EINVAL) }
+            }
+        }
+    }
+
+    /// v1: no group may have more CPU time per period than the nearest limited group above it.
+    fn fits(&self, at: u64, above: Option<u128>, changed: (u64, Bandwidth)) -> bool {
+        let Some(group) = self.groups.get(&at) else { return true };
+        let own = if at == changed.0 { changed.1 } else { self.bandwidth(group) }.ratio();
+        if let (Some(own), Some(above)) = (own, above)
+            && own > above
+        {
+            return false;
+        }
+        group.children.values().all(|child| self.fits(*child, own.or(above), changed))
+    }
+
+    fn set_of(&self, group: &Group, file: &str) -> CpuSet {
+        self.text(group, file).parse().unwrap_or_default()
+    }
+
+    /// What a group may really use. v1: its own set. v2: what of its set the parent has too, or all
+    /// that the parent has.
+    pub(super) fn effective(&self, group: &Group, file: &str, all: &CpuSet) -> CpuSet {
+        let own = self.set_of(group, file);
+        if self.version(group) == Version::V1 {
+            return own;
+        }
+        let Some(mut parent) = self.parent(group) else { return all.clone() };
+        // A group without the controller is of its nearest ancestor with it.
+        while !parent.files.contains_key(file) {
+            match self.parent(parent) {
+                Some(above) => parent = above,
+                None => return own.iter().filter(|cpu| all.contains(*cpu)).collect::<CpuSet>().or(all),
+            }
+        }
+        let above = self.effective(parent, file, all);
+        own.iter().filter(|cpu| above.contains(*cpu)).collect::<CpuSet>().or(&above)
+    }
+
+    pub(super) fn set_list(&mut self, inode: u64, file: &str, text: &str) -> Answer<()> {
+        let group = self.group(inode)?;
+        let (all, limit) = match file {
+            "cpuset.cpus" => (&self.cpus, self.cpus.iter().last().map_or(0, |last| last + 1)),
+            _ => (&self.nodes, MAX_NODES),
+        };
+        let Some(parent) = self.parent(group) else { return Err(Errno::EACCES) };
+        let new = parse::list(text, limit)?;
+        if !new.is_subset(all) {
+            return Err(Errno::EINVAL);
+        }
+        if self.version(group) == Version::V1 {
+            let kept = |child: &u64| {
+                self.groups.get(child).is_none_or(|child| self.set_of(child, file).is_subset(&new))
+            };
+            if !group.children.values().all(kept) {
+                return Err(Errno::EBUSY);
+            }
+            if !new.is_subset(&self.set_of(parent, file)) {
+                return Err(Errno::EACCES);
+            }
+            let flag = if file == "cpuset.cpus" { "cpuset.cpu_exclusive" } else { "cpuset.mem_exclusive" };
+            if self.overlaps_exclusively(inode, group, file, flag, &new, self.text(group, flag) == "1") {
+                return Err(Errno::EINVAL);
+            }
+        }
+        // In v2 too, up to 6.18 at least.
+        if new.is_empty() && !self.set_of(group, file).is_empty() && !self.members(inode).is_empty() {
+            return Err(Errno::ENOSPC);
+        }
+        self.store(inode, file, new.to_string());
+        Ok(())
+    }
+
+    fn overlaps_exclusively(
+        &self,
+        inode: u64,
+        group: &Group,
+        file: &str,
+        flag: &str,
+        set: &CpuSet,
+        exclusive: bool,
+    ) -> bool {
+        let siblings = self.parent(group).map(|parent| parent.children.values()).into_iter().flatten();
+        siblings.filter(|sibling| **sibling != inode).filter_map(|sibling| self.groups.get(sibling)).any(|sibling| {
+            let theirs = self.set_of(sibling, file);
+            (exclusive || self.text(sibling, flag) == "1") && set.iter().any(|cpu| theirs.contains(cpu))
+        })
+    }
+
+    pub(super) fn set_exclusive(&mut self, inode: u64, flag: &str, text: &str) -> Answer<()> {
+        let on = parse::unsigned(text)? != 0;
+        let group = self.group(inode)?;
+        let file = if flag == "cpuset.cpu_exclusive" { "cpuset.cpus" } else { "cpuset.mems" };
+        let parent_has_it = self.parent(group).is_some_and(|parent| self.text(parent, flag) == "1");
+        if on && !parent_has_it {
+            return Err(Errno::EACCES);
+        }
+        if on && self.overlaps_exclusively(inode, group, file, flag, &self.set_of(group, file), true) {
+            return Err(Errno::EINVAL);
+        }
+        self.store(inode, flag, u8::from(on).to_string());
+        Ok(())
+    }
+}
+
+trait Or {
+    /// The set, or the other if it is empty.
+    fn or(self, other: &CpuSet) -> CpuSet;
+}
+
+impl Or for CpuSet {
+    fn or(self, other: &CpuSet) -> CpuSet {
+        if self.is_empty() { other.clone() } else { self }
+    }
+}

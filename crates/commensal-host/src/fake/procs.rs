@@ -1,0 +1,260 @@
+//! Fake processes: exactly one group per hierarchy, an identity of pid and start time, an end that the
+//! parent can wait for.
+
+use super::tree::{Answer, Machine};
+use crate::{Exit, Signal, SpawnSpec};
+use commensal_core::errno::Errno;
+use commensal_core::knob::{Controller, Version};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Shared between a fake process and the [`crate::Child`] that its parent holds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Running(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    exit: Option<Exit>,
+    reaped: bool,
+}
+
+impl Running {
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The first end counts.
+    pub(super) fn end(&self, exit: Exit) {
+        self.with(|state| state.exit = state.exit.or(Some(exit)));
+    }
+
+    pub(super) fn exit(&self) -> Option<Exit> {
+        self.with(|state| state.exit)
+    }
+
+    fn reaped(&self) -> bool {
+        self.with(|state| state.reaped)
+    }
+
+    /// What the parent sees without blocking; the pid is free from then on.
+    pub(crate) fn poll(&self) -> Option<Exit> {
+        self.with(|state| {
+            state.reaped |= state.exit.is_some();
+            state.exit
+        })
+    }
+
+    /// What the parent sees when it waits: a process that nobody ended has run to its end, with 0.
+    pub(crate) fn wait(&self) -> Exit {
+        self.end(Exit::Code(0));
+        self.poll().unwrap_or(Exit::Code(0))
+    }
+}
+
+/// A process of the machine.
+#[derive(Debug)]
+pub(super) struct Proc {
+    pub(super) start_ticks: u64,
+    /// Inode of its group in each hierarchy, in the order of the trees.
+    pub(super) groups: Vec<u64>,
+    pub(super) spec: Option<SpawnSpec>,
+    pub(super) running: Running,
+    pub(super) ignores_sigterm: bool,
+    pub(super) signals: Vec<Signal>,
+}
+
+/// A process as a test sees it.
+#[derive(Debug, Clone)]
+pub struct FakeProcess {
+    /// Its number.
+    pub pid: u32,
+    /// Its start time, which tells it from an earlier process of the same number.
+    pub start_ticks: u64,
+    /// How it was started; `None` for a process that was there before.
+    pub spec: Option<SpawnSpec>,
+    /// Absolute paths of its groups, one per hierarchy.
+    pub groups: Vec<PathBuf>,
+    /// How it ended.
+    pub exit: Option<Exit>,
+    /// Signals it got, oldest first.
+    pub signals: Vec<Signal>,
+}
+
+impl Machine {
+    /// Pids of the live processes of a group, ascending.
+    pub(super) fn members(&self, inode: u64) -> Vec<u32> {
+        let live = |process: &&Proc| process.running.exit().is_none() && process.groups.contains(&inode);
+        self.processes.iter().filter(|(_, process)| live(process)).map(|(pid, _)| *pid).collect()
+    }
+
+    /// A process that can still be named: alive, or dead and not yet waited for.
+    pub(super) fn present(&self, pid: u32) -> Answer<&Proc> {
+        self.processes.get(&pid).filter(|process| !process.running.reaped()).ok_or(Errno::ESRCH)
+    }
+
+    pub(super) fn add(&mut self, pid: u32, groups: Vec<u64>, spec: Option<SpawnSpec>) -> Running {
+        self.ticks += 1;
+        let running = Running::default();
+        let process = Proc {
+            start_ticks: self.ticks,
+            groups,
+            spec,
+            running: running.clone(),
+            ignores_sigterm: false,
+            signals: Vec::new(),
+        };
+        self.processes.insert(pid, process);
+        running
+    }
+
+    pub(super) fn new_pid(&mut self) -> u32 {
+        self.next_pid += 1;
+        self.next_pid
+    }
+
+    pub(super) fn roots(&self) -> Vec<u64> {
+        self.trees.iter().map(|tree| tree.root).collect()
+    }
+
+    /// A write to `cgroup.procs`. `caller` is the process that writes.
+    pub(super) fn attach_text(&mut self, inode: u64, text: &str, caller: u32) -> Answer<()> {
+        let number = super::parse::number(text.trim()).map_err(|_| Errno::EINVAL)?;
+        let pid = match i32::try_from(number) {
+            Ok(0) => caller,
+            Ok(pid) if pid > 0 => pid.unsigned_abs(),
+            _ => return Err(Errno::EINVAL),
+        };
+        let live = self.processes.get(&pid).is_some_and(|process| process.running.exit().is_none());
+        if !live {
+            return Err(Errno::ESRCH);
+        }
+        self.may_enter(inode)?;
+        self.enter(inode, pid);
+        Ok(())
+    }
+
+    /// Whether the kernel lets a process into the group.
+    pub(super) fn may_enter(&self, inode: u64) -> Answer<()> {
+        let group = self.group(inode)?;
+        match self.version(group) {
+            Version::V1 if group.files.contains_key("cpuset.cpus") => {
+                let empty = |file| self.text(group, file).is_empty();
+                if empty("cpuset.cpus") || empty("cpuset.mems") { Err(Errno::ENOSPC) } else { Ok(()) }
+            }
+            Version::V2 if group.parent.is_some() && !self.takes_both(inode, &group.enabled) => {
+                Err(Errno::EBUSY)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// v2: whether a group that gives these controllers to its children may hold processes too. It
+    /// may not, unless all of them are threaded ones and no child has processes: then the group could
+    /// become a thread root.
+    pub(super) fn takes_both(&self, inode: u64, enabled: &std::collections::BTreeSet<Controller>) -> bool {
+        let threaded = [Controller::Cpu, Controller::Cpuset, Controller::Pids];
+        let below = self.subtree(inode);
+        let populated = below.iter().skip(1).any(|child| !self.members(*child).is_empty());
+        enabled.is_empty() || (!populated && enabled.iter().all(|controller| threaded.contains(controller)))
+    }
+
+    pub(super) fn enter(&mut self, inode: u64, pid: u32) {
+        let Some(tree) = self.groups.get(&inode).map(|group| group.tree) else { return };
+        if let Some(at) = self.processes.get_mut(&pid).and_then(|process| process.groups.get_mut(tree)) {
+            *at = inode;
+        }
+    }
+
+    /// Starts a child of `caller` inside `groups`.
+    pub(super) fn spawn(&mut self, spec: &SpawnSpec, groups: &[u64], caller: u32) -> Answer<u32> {
+        if self.missing.contains(&spec.program) {
+            return Err(Errno::ENOENT);
+        }
+        for inode in groups {
+            self.may_enter(*inode)?;
+        }
+        let mut places = self.processes.get(&caller).map_or_else(|| self.roots(), |own| own.groups.clone());
+        for inode in groups {
+            let tree = self.group(*inode)?.tree;
+            places[tree] = *inode;
+        }
+        // A v1 cpu group has no real-time budget until somebody gives it one.
+        let budget = |inode: &u64| {
+            let group = self.groups.get(inode)?;
+            group.files.get("cpu.rt_runtime_us")?.as_deref()
+        };
+        if spec.policy.fifo.is_some() && places.iter().filter_map(budget).any(|text| text == "0") {
+            return Err(Errno::EPERM);
+        }
+        let pid = self.new_pid();
+        self.add(pid, places, Some(spec.clone()));
+        Ok(pid)
+    }
+
+    /// Sends a signal to the process with this identity.
+    pub(super) fn deliver(&mut self, pid: u32, start_ticks: u64, signal: Signal) -> Answer<()> {
+        let same = self.present(pid)?.start_ticks == start_ticks;
+        let process = self.processes.get_mut(&pid).filter(|_| same).ok_or(Errno::ESRCH)?;
+        process.signals.push(signal);
+        let ignored = process.ignores_sigterm && (signal == Signal::TERM || signal == Signal::INT);
+        // Signal 0 only asks whether the process is there.
+        if signal.0 != 0 && !ignored {
+            process.running.end(Exit::Signal(signal.0));
+        }
+        Ok(())
+    }
+
+    /// `/proc/PID/...` of a fake process.
+    pub(super) fn proc_file(&self, pid: u32, file: &str) -> Option<String> {
+        let process = self.present(pid).ok()?;
+        let name = process.spec.as_ref().and_then(|spec| spec.program.file_name()?.to_str().map(str::to_owned));
+        let name = name.unwrap_or_else(|| format!("fake{pid}"));
+        let letter = if process.running.exit().is_some() { 'Z' } else { 'S' };
+        match file {
+            "cgroup" => Some(self.proc_cgroup(process)),
+            "comm" => Some(format!("{name}\n")),
+            "cmdline" => Some(format!("{name}\0")),
+            "stat" => {
+                let nice = process.spec.as_ref().and_then(|spec| spec.policy.nice).unwrap_or(0);
+                let priority = 20 + nice;
+                let start = process.start_ticks;
+                Some(format!(
+                    "{pid} ({name}) {letter} 1 {pid} {pid} 0 -1 4194304 0 0 0 0 0 0 0 0 {priority} {nice} 1 0 {start} 0 0\n"
+                ))
+            }
+            "status" => {
+                let cpus = process.spec.as_ref().and_then(|spec| spec.policy.cpus.clone());
+                let cpus = cpus.unwrap_or_else(|| self.cpus.clone());
+                Some(format!("Name:\t{name}\nState:\t{letter}\nPid:\t{pid}\nPPid:\t1\nCpus_allowed_list:\t{cpus}\n"))
+            }
+            _ => None,
+        }
+    }
+
+    fn proc_cgroup(&self, process: &Proc) -> String {
+        let mut lines: Vec<String> = Vec::new();
+        for (index, tree) in self.trees.iter().enumerate() {
+            let path = process.groups.get(index).map_or_else(|| "/".to_owned(), |inode| self.path(*inode));
+            lines.push(match tree.version {
+                Version::V1 => {
+                    let names: Vec<&str> = tree.controllers.iter().map(|one| one.v1_name()).collect();
+                    format!("{}:{}:{path}\n", index + 1, names.join(","))
+                }
+                Version::V2 => format!("0::{path}\n"),
+            });
+        }
+        lines.reverse();
+        lines.concat()
+    }
+
+    pub(super) fn describe(&self, pid: u32, process: &Proc) -> FakeProcess {
+        FakeProcess {
+            pid,
+            start_ticks: process.start_ticks,
+            spec: process.spec.clone(),
+            groups: process.groups.iter().map(|inode| self.full_path(*inode)).collect(),
+            exit: process.running.exit(),
+            signals: process.signals.clone(),
+        }
+    }
+}
