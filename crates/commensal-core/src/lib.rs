@@ -17,6 +17,7 @@ pub mod desired;
 pub mod errno;
 pub mod group;
 pub mod knob;
+pub mod observe;
 pub mod plan;
 pub mod topology;
 pub mod units;

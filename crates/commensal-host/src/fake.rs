@@ -1,1 +1,346 @@
-//! placeholder
+//! A machine in memory that obeys the kernel's cgroup rules; for tests of everything above this crate.
+//!
+//! ```text
+//! FakeHost ── another() ──► FakeHost      two processes of one machine
+//!    │  set_file, add_process, set_usage, vanish …    the world changes
+//!    │  fail_write, crash_after, read_only …          things go wrong
+//!    ▼  processes, mutations, snapshot                what was done
+//! Machine: hierarchies (tree), rules of writes (rules, limits), processes (procs), files (fixture)
+//! ```
+//!
+//! Files, defaults, ranges and normalisation come from the knob table; the rules that a row cannot say
+//! are in `fake/`. `tests/conformance.txt` runs on this host and on the kernel.
+//!
+//! **Faults and crashes count mutations that succeed**: write, mkdir, rmdir, spawn, signal, and
+//! `state_append`, `state_replace`, `state_remove`. That is what [`FakeHost::mutations`] lists, so
+//! `for n in 0..mutations().len()` with [`FakeHost::crash_after`] visits every place to die.
+
+mod faults;
+mod fixture;
+mod host;
+mod limits;
+mod parse;
+mod procs;
+mod rules;
+mod tree;
+
+pub use faults::Mutation;
+pub use fixture::FixtureError;
+pub use procs::FakeProcess;
+pub(crate) use procs::Running;
+pub use tree::driven_files;
+
+use crate::Exit;
+use commensal_core::errno::Errno;
+use commensal_core::knob::{Controller, Version};
+use commensal_core::topology::Device;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tree::Machine;
+
+/// Controllers with a hierarchy of their own in [`FakeHost::v1`].
+const V1: [Controller; 7] = [
+    Controller::Cpu,
+    Controller::Cpuacct,
+    Controller::Cpuset,
+    Controller::Memory,
+    Controller::Io,
+    Controller::Pids,
+    Controller::Freezer,
+];
+const V2: [Controller; 5] =
+    [Controller::Cpuset, Controller::Cpu, Controller::Io, Controller::Memory, Controller::Pids];
+
+/// Process number of a fake host's own process: the real one, so that code which asks finds itself.
+fn own_pid() -> u32 {
+    std::process::id()
+}
+
+/// One process's view of a machine in memory. See the module.
+#[derive(Debug)]
+pub struct FakeHost {
+    machine: Arc<Mutex<Machine>>,
+    life: u32,
+    dirs: Vec<Option<OpenDir>>,
+}
+
+/// A directory as this host has it open.
+#[derive(Debug)]
+struct OpenDir {
+    inode: u64,
+    path: PathBuf,
+    generation: u32,
+    /// Control files used through it: like the real host, the fake has them open, and an open file of
+    /// a removed group says ENODEV where a new one says ENOENT.
+    held: BTreeSet<String>,
+}
+
+impl FakeHost {
+    /// cgroup v1: one hierarchy per controller, mounted at `/sys/fs/cgroup/NAME`.
+    #[must_use]
+    pub fn v1(cpus: u32, memory_bytes: u64) -> FakeHost {
+        let mounts = V1.map(|controller| (format!("/sys/fs/cgroup/{}", controller.v1_name()), vec![controller]));
+        FakeHost::mounted(cpus, memory_bytes, &mounts, None)
+    }
+
+    /// cgroup v1 as most distributions mounted it: cpu and cpuacct are one hierarchy at
+    /// `/sys/fs/cgroup/cpu,cpuacct`.
+    #[must_use]
+    pub fn v1_comounted(cpus: u32, memory_bytes: u64) -> FakeHost {
+        let mut mounts = vec![("/sys/fs/cgroup/cpu,cpuacct".to_owned(), V1[..2].to_vec())];
+        mounts.extend(V1[2..].iter().map(|one| (format!("/sys/fs/cgroup/{}", one.v1_name()), vec![*one])));
+        FakeHost::mounted(cpus, memory_bytes, &mounts, None)
+    }
+
+    /// cgroup v2: one hierarchy with every controller at `/sys/fs/cgroup`; none is given to children yet.
+    #[must_use]
+    pub fn v2(cpus: u32, memory_bytes: u64) -> FakeHost {
+        FakeHost::mounted(cpus, memory_bytes, &[], Some(("/sys/fs/cgroup", &V2)))
+    }
+
+    /// [`FakeHost::v1`] and a v2 hierarchy without controllers at `/sys/fs/cgroup/unified`.
+    #[must_use]
+    pub fn hybrid(cpus: u32, memory_bytes: u64) -> FakeHost {
+        let mounts = V1.map(|controller| (format!("/sys/fs/cgroup/{}", controller.v1_name()), vec![controller]));
+        FakeHost::mounted(cpus, memory_bytes, &mounts, Some(("/sys/fs/cgroup/unified", &[])))
+    }
+
+    fn mounted(
+        cpus: u32,
+        memory_bytes: u64,
+        v1: &[(String, Vec<Controller>)],
+        v2: Option<(&str, &[Controller])>,
+    ) -> FakeHost {
+        let mut machine = Machine::new((0..cpus).collect());
+        for (mount, controllers) in v1 {
+            machine.mount(mount, Version::V1, controllers);
+        }
+        if let Some((mount, controllers)) = v2 {
+            machine.mount(mount, Version::V2, controllers);
+        }
+        for tree in machine.trees.clone() {
+            let mut controllers = tree.controllers;
+            controllers.push(Controller::Core);
+            machine.populate(tree.root, &controllers);
+        }
+        machine.devices.insert(Device { major: 254, minor: 0 });
+        fixture::machine_files(&mut machine, memory_bytes);
+        FakeHost::around(machine)
+    }
+
+    fn around(mut machine: Machine) -> FakeHost {
+        let roots = machine.roots();
+        machine.add(own_pid(), roots, None);
+        FakeHost { machine: Arc::new(Mutex::new(machine)), life: 0, dirs: Vec::new() }
+    }
+
+    /// Files from text: comment lines start with `#`, others are `path<TAB>value` with `\n` for a line
+    /// break, `\t` for a tab and `\\` for a backslash. Hierarchies are made for the cgroup mounts of its `/proc/mounts`;
+    /// their groups have just the files that the text names.
+    ///
+    /// # Errors
+    /// When a line is not of that form.
+    pub fn from_fixture(text: &str) -> Result<FakeHost, FixtureError> {
+        fixture::read(text).map(FakeHost::around)
+    }
+
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A host for another process of the same machine: it sees the same kernel, files, locks, faults.
+    /// It also serves to look at and change the machine while the code under test owns the first one.
+    #[must_use]
+    pub fn another(&self) -> FakeHost {
+        FakeHost { machine: Arc::clone(&self.machine), life: self.machine().life, dirs: Vec::new() }
+    }
+
+    /// The agent is started again on the same machine: groups, processes and state files are as they
+    /// were; open directories, locks and faults are gone. Hosts from before answer EIO from now on.
+    #[must_use]
+    pub fn restart(&self) -> FakeHost {
+        let mut machine = self.machine();
+        machine.crash();
+        machine.faults = faults::Faults::default();
+        machine.life += 1;
+        drop(machine);
+        self.another()
+    }
+
+    /// Sets a file's text: a control file if the path is inside a group (no rule is asked, and the
+    /// file is made if it is not there), a plain file otherwise.
+    pub fn set_file(&self, path: impl AsRef<Path>, text: &str) {
+        let mut machine = self.machine();
+        let path = path.as_ref();
+        match machine.locate(path) {
+            Some((inode, left)) if left.components().count() == 1 => {
+                machine.store(inode, &left.to_string_lossy(), text.trim_end_matches('\n').to_owned());
+            }
+            _ => {
+                machine.files.insert(path.to_owned(), text.to_owned());
+            }
+        }
+    }
+
+    /// Removes a file, as if the kernel did not have it.
+    pub fn remove_file(&self, path: impl AsRef<Path>) {
+        let mut machine = self.machine();
+        let path = path.as_ref();
+        if let Some((inode, left)) = machine.locate(path)
+            && let Some(group) = machine.groups.get_mut(&inode)
+        {
+            group.files.remove(left.to_string_lossy().as_ref());
+        }
+        machine.files.remove(path);
+    }
+
+    /// Adds a block device that I/O limits accept, besides `254:0`.
+    pub fn add_device(&self, device: Device) {
+        self.machine().devices.insert(device);
+    }
+
+    /// Gives every group, now and later, the files of a vendor's kernel, named as in the knob table.
+    pub fn vendor_kernel(&self, kernel: &'static str) {
+        let mut machine = self.machine();
+        machine.vendor = Some(kernel);
+        for inode in machine.groups.keys().copied().collect::<Vec<_>>() {
+            let controllers = machine.group(inode).map(|group| machine.controllers(group)).unwrap_or_default();
+            machine.populate(inode, &controllers);
+        }
+    }
+
+    /// Bytes that a group itself uses; they cannot be reclaimed. Nothing happens if there is no such
+    /// group.
+    pub fn set_usage(&self, group: impl AsRef<Path>, bytes: u64) {
+        let mut machine = self.machine();
+        if let Ok(inode) = machine.group_at(group.as_ref())
+            && let Ok(group) = machine.group_mut(inode)
+        {
+            group.usage = bytes;
+        }
+    }
+
+    /// A process that was there before us, in these groups (absolute paths) and else in the roots.
+    /// Returns its pid. A path that is no group is passed over.
+    pub fn add_process(&self, groups: &[&str]) -> u32 {
+        let mut machine = self.machine();
+        let pid = machine.new_pid();
+        place(&mut machine, pid, groups);
+        pid
+    }
+
+    /// The pid of a process that ended is given to a new one.
+    pub fn reuse_pid(&self, pid: u32, groups: &[&str]) {
+        place(&mut self.machine(), pid, groups);
+    }
+
+    /// Moves a process as somebody else would, without asking any rule.
+    pub fn move_process(&self, pid: u32, group: impl AsRef<Path>) {
+        let mut machine = self.machine();
+        if let Ok(inode) = machine.group_at(group.as_ref()) {
+            machine.enter(inode, pid);
+        }
+    }
+
+    /// A process ends by itself.
+    pub fn end(&self, pid: u32, exit: Exit) {
+        if let Some(process) = self.machine().processes.get(&pid) {
+            process.running.end(exit);
+            if process.spec.is_none() {
+                process.running.poll();
+            }
+        }
+    }
+
+    /// SIGTERM and SIGINT do nothing to this process.
+    pub fn ignores_sigterm(&self, pid: u32) {
+        if let Some(process) = self.machine().processes.get_mut(&pid) {
+            process.ignores_sigterm = true;
+        }
+    }
+
+    /// Starting this program fails with ENOENT.
+    pub fn missing_program(&self, program: impl Into<PathBuf>) {
+        self.machine().missing.insert(program.into());
+    }
+
+    /// What a program started with [`crate::Stdout::Pipe`] has written (up to 64 KiB).
+    pub fn output_of(&self, program: impl Into<PathBuf>, text: &str) {
+        self.machine().outputs.insert(program.into(), text.to_owned());
+    }
+
+    /// Every process ever, by pid.
+    #[must_use]
+    pub fn processes(&self) -> Vec<FakeProcess> {
+        let machine = self.machine();
+        machine.processes.iter().map(|(pid, process)| machine.describe(*pid, process)).collect()
+    }
+
+    /// A group and all below it disappear; their processes go to its parent.
+    pub fn vanish(&self, group: impl AsRef<Path>) {
+        let mut machine = self.machine();
+        if let Ok(inode) = machine.group_at(group.as_ref()) {
+            machine.vanish(inode);
+        }
+    }
+
+    /// The `n`-th mutation from now (1 is the next) fails with `errno`, once.
+    pub fn fail_write(&self, n: u32, errno: Errno) {
+        self.machine().faults.fail = Some((n, errno));
+    }
+
+    /// After `n` more mutations the agent is dead: everything fails with EIO, its locks are free, its
+    /// children that die with it are killed.
+    pub fn crash_after(&self, n: u32) {
+        let mut machine = self.machine();
+        machine.faults.crash = Some(n);
+        if n == 0 {
+            machine.crash();
+        }
+    }
+
+    /// Whether [`FakeHost::crash_after`] has come to pass.
+    #[must_use]
+    pub fn is_crashed(&self) -> bool {
+        self.machine().faults.crashed
+    }
+
+    /// The cgroup file systems are mounted read-only: EROFS.
+    pub fn read_only(&self, on: bool) {
+        self.machine().faults.read_only = on;
+    }
+
+    /// We are user 1000: cgroup writes say EACCES, signals to processes that are not ours EPERM.
+    pub fn unprivileged(&self, on: bool) {
+        self.machine().faults.unprivileged = on;
+    }
+
+    /// The disk with the state files is full: ENOSPC, and nothing is written.
+    pub fn state_full(&self, on: bool) {
+        self.machine().faults.state_full = on;
+    }
+
+    /// Every knob of every group: absolute path and text. Two equal snapshots mean that the same
+    /// groups exist with the same settings; processes are not part of it.
+    #[must_use]
+    pub fn snapshot(&self) -> BTreeMap<String, String> {
+        self.machine().snapshot()
+    }
+
+    /// What was changed, oldest first.
+    #[must_use]
+    pub fn mutations(&self) -> Vec<Mutation> {
+        self.machine().mutations.clone()
+    }
+}
+
+fn place(machine: &mut Machine, pid: u32, groups: &[&str]) {
+    let roots = machine.roots();
+    machine.add(pid, roots, None);
+    for group in groups {
+        if let Ok(inode) = machine.group_at(Path::new(group)) {
+            machine.enter(inode, pid);
+        }
+    }
+}

@@ -47,7 +47,7 @@ fn fail(operation: &'static str, object: String, value: Option<&str>, errno: rus
 }
 
 /// A name that stays inside its directory.
-fn component(operation: &'static str, name: &str) -> Result<()> {
+pub(crate) fn component(operation: &'static str, name: &str) -> Result<()> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         return Err(fail(operation, format!("{name:?}"), None, rustix::io::Errno::INVAL));
     }

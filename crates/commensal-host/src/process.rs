@@ -141,6 +141,9 @@ pub struct Child {
     /// Its output, if a pipe was asked for.
     pub stdout: Option<std::process::ChildStdout>,
     pub(crate) exit: Option<Exit>,
+    /// A child of the fake host ends here, since it has no pidfd.
+    #[cfg(feature = "fake")]
+    pub(crate) running: Option<crate::fake::Running>,
 }
 
 impl Child {
@@ -168,6 +171,12 @@ impl Child {
 
     fn wait_with(&mut self, options: WaitIdOptions) -> Result<Option<Exit>> {
         if self.exit.is_some() {
+            return Ok(self.exit);
+        }
+        #[cfg(feature = "fake")]
+        if let Some(running) = &self.running {
+            let block = !options.contains(WaitIdOptions::NOHANG);
+            self.exit = if block { Some(running.wait()) } else { running.poll() };
             return Ok(self.exit);
         }
         let Some(pidfd) = &self.process.pidfd else { return Ok(None) };
@@ -221,7 +230,13 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>) -> Result<Child> {
     let stdout = child.stdout.take();
     // The child is not reaped until we wait for it, so its pid cannot have been reused here.
     let process = identify(child.id())?;
-    Ok(Child { process, stdout, exit: None })
+    Ok(Child {
+        process,
+        stdout,
+        exit: None,
+        #[cfg(feature = "fake")]
+        running: None,
+    })
 }
 
 fn start_failed(spec: &SpawnSpec, error: &io::Error) -> HostError {

@@ -11,6 +11,9 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct Lock {
     pub(crate) _file: Option<File>,
+    /// The fake host's lock is held as long as this is.
+    #[cfg(feature = "fake")]
+    pub(crate) _token: Option<std::sync::Arc<()>>,
 }
 
 fn failed(operation: &'static str, path: &Path, error: &std::io::Error) -> HostError {
@@ -80,7 +83,11 @@ pub(crate) fn lock(path: &Path) -> Result<Option<Lock>> {
         .open(path)
         .map_err(|error| failed("open", path, &error))?;
     match file.try_lock() {
-        Ok(()) => Ok(Some(Lock { _file: Some(file) })),
+        Ok(()) => Ok(Some(Lock {
+            _file: Some(file),
+            #[cfg(feature = "fake")]
+            _token: None,
+        })),
         Err(std::fs::TryLockError::WouldBlock) => Ok(None),
         Err(std::fs::TryLockError::Error(error)) => Err(failed("lock", path, &error)),
     }

@@ -1,1 +1,30 @@
-//! placeholder
+//! Kernel files to observations: mounts, topology, capabilities, cgroup values, use, pressure, delay.
+//!
+//! Everything is read through [`commensal_host::Host`]; a missing source is `None`, never 0 and never an
+//! error. The one thing written is a scratch group for [`capability::probe`], removed at once.
+
+pub mod actual;
+pub mod capability;
+pub mod machine;
+pub mod mounts;
+pub mod pressure;
+pub mod run_delay;
+pub mod usage;
+
+use commensal_host::HostError;
+
+/// A machine on which commensal cannot even look around.
+#[derive(Debug, thiserror::Error)]
+pub enum SensorError {
+    /// A file that every Linux has could not be read.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// A file has a form that no kernel writes.
+    #[error("{file} does not look like a kernel's: {what}")]
+    Form {
+        /// The file.
+        file: String,
+        /// What was missing.
+        what: String,
+    },
+}

@@ -150,8 +150,8 @@ knobs! {
     }
     CpuMax {
         name: "cpu.max", controller: Controller::Cpu, unit: "us of CPU time per period",
-        v1: file("cpu.cfs_quota_us", Form::MinusOne, (1_000, 17_592_186_044), "-1"),
-        v2: file("cpu.max", Form::Quota, (1_000, 17_592_186_044), "max 100000"),
+        v1: file("cpu.cfs_quota_us", Form::MinusOne, (1_000, 17_592_186_044_415), "-1"),
+        v2: file("cpu.max", Form::Quota, (1_000, 17_592_186_044_415), "max 100000"),
         order: Order::WithinParent, status: Status::Driven, errnos: QUOTA_ERRNOS,
         doc: "CPU hard limit: CPU time per period; it caps use and does not protect others' wake-ups.",
     }

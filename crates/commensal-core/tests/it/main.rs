@@ -14,7 +14,8 @@ use std::path::Path;
 #[test]
 fn golden_plans() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan");
-    let mut scripts: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut scripts: Vec<_> =
+        std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     scripts.sort();
     assert!(scripts.len() >= 10, "the scripts are not where they should be: {folder:?}");
     let mut wrong = Vec::new();
@@ -83,7 +84,10 @@ fn machine(text: &str) -> (Machine, ActualState, Capabilities, ResolveOptions) {
             "lacks" => {
                 let knob = KnobId::from_name(rest).unwrap_or_else(|| panic!("no knob {rest}"));
                 for version in [Version::V1, Version::V2] {
-                    caps.knobs.insert((knob, version), Support::No { because: format!("this kernel has no {rest}") });
+                    caps.knobs.insert(
+                        (knob, version),
+                        Support::No { because: format!("this kernel has no {rest}") },
+                    );
                 }
             }
             "no-cgroups" => caps.cgroup_obstacle = Some(rest.to_owned()),

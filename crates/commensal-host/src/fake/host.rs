@@ -1,0 +1,325 @@
+//! [`Host`] for the fake: opens, checks the faults, asks the machine, words the error.
+
+use super::faults::Kind;
+use super::tree::{Answer, Machine};
+use super::{FakeHost, OpenDir, own_pid};
+use crate::linux::component;
+use crate::{Child, Dir, Host, HostError, Lock, Process, Result, Signal, SpawnSpec, Stdout};
+use commensal_core::errno::Errno;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+fn refused(operation: &'static str, object: impl Into<String>, errno: Errno) -> HostError {
+    HostError { operation, object: object.into(), value: None, errno }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+impl FakeHost {
+    fn keep(&mut self, inode: u64, path: &Path) -> Dir {
+        let open = OpenDir { inode, path: path.to_owned(), generation: 0, held: BTreeSet::new() };
+        self.dirs.push(Some(open));
+        let slot = u32::try_from(self.dirs.len() - 1).unwrap_or(u32::MAX);
+        Dir { slot, generation: 0, inode }
+    }
+
+    fn opened(&mut self, dir: Dir) -> Result<&mut OpenDir> {
+        self.dirs
+            .get_mut(dir.slot as usize)
+            .and_then(Option::as_mut)
+            .filter(|open| open.generation == dir.generation && open.inode == dir.inode)
+            .ok_or_else(|| refused("use", "a closed directory", Errno::EBADF))
+    }
+
+    /// The directory's inode and the absolute path of a name in it.
+    fn at(&mut self, dir: Dir, name: &str) -> Result<(u64, String)> {
+        let open = self.opened(dir)?;
+        Ok((open.inode, shown(&open.path.join(name))))
+    }
+
+    /// Opens a control file, as far as it is not held already.
+    fn hold(&mut self, dir: Dir, file: &str) -> Answer<()> {
+        let there = |machine: &Machine| {
+            machine.groups.get(&dir.inode).is_some_and(|group| group.files.contains_key(file))
+        };
+        let there = there(&self.machine());
+        let Ok(open) = self.opened(dir) else { return Err(Errno::EBADF) };
+        if there {
+            open.held.insert(file.to_owned());
+            return Ok(());
+        }
+        Err(if open.held.contains(file) { Errno::ENODEV } else { Errno::ENOENT })
+    }
+
+    /// A change of state files.
+    fn state(
+        &mut self,
+        operation: &'static str,
+        path: &Path,
+        text: &str,
+        act: impl FnOnce(&mut Machine) -> Answer<()>,
+    ) -> Result<()> {
+        let kind = if operation == "forget" { Kind::Other } else { Kind::State };
+        let mut machine = self.machine();
+        let done = machine.may_change(self.life, kind).and_then(|()| act(&mut machine));
+        done.map_err(|errno| refused(operation, shown(path), errno))?;
+        machine.changed(operation, shown(path), text);
+        Ok(())
+    }
+}
+
+impl Machine {
+    fn plain_file(&self, path: &Path) -> Answer<String> {
+        if let Some((inode, left)) = self.locate(path)
+            && left.components().count() == 1
+            && let Ok(text) = self.read(inode, &left.to_string_lossy())
+        {
+            return Ok(text);
+        }
+        if let Some(text) = self.files.get(path) {
+            return Ok(text.clone());
+        }
+        let under_proc = path.strip_prefix("/proc").ok().and_then(|rest| rest.to_str()?.split_once('/'));
+        let text = under_proc.and_then(|(pid, file)| match pid {
+            "self" => self.proc_file(own_pid(), file),
+            pid => self.proc_file(pid.parse().ok()?, file),
+        });
+        text.ok_or(Errno::ENOENT)
+    }
+
+    fn plain_list(&self, path: &Path) -> Answer<Vec<String>> {
+        let mut names = BTreeSet::new();
+        if let Ok(inode) = self.group_at(path)
+            && let Ok(group) = self.group(inode)
+        {
+            names.extend(group.files.keys().chain(group.children.keys()).cloned());
+        }
+        let mounts = self.trees.iter().map(|tree| &tree.mount);
+        for known in self.files.keys().chain(&self.folders).chain(mounts) {
+            let inside = known.strip_prefix(path).ok().and_then(|rest| rest.components().next());
+            names.extend(inside.map(|name| name.as_os_str().to_string_lossy().into_owned()));
+        }
+        if path == Path::new("/proc") {
+            let present = self.processes.keys().filter(|pid| self.present(**pid).is_ok());
+            names.extend(present.map(u32::to_string));
+        }
+        if names.is_empty() && !self.folders.contains(path) {
+            let file = self.files.contains_key(path);
+            return Err(if file { Errno::ENOTDIR } else { Errno::ENOENT });
+        }
+        Ok(names.into_iter().collect())
+    }
+
+    fn folder_of(&self, path: &Path) -> Answer<()> {
+        let folder = path.parent().ok_or(Errno::ENOENT)?;
+        let known = self.folders.contains(folder) || self.files.keys().any(|file| file.starts_with(folder));
+        if known { Ok(()) } else { Err(Errno::ENOENT) }
+    }
+}
+
+impl Host for FakeHost {
+    fn read_file(&self, path: &Path) -> Result<String> {
+        let machine = self.machine();
+        let text = machine.alive(self.life).and_then(|()| machine.plain_file(path));
+        text.map_err(|errno| refused("read", shown(path), errno))
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<String>> {
+        let machine = self.machine();
+        let names = machine.alive(self.life).and_then(|()| machine.plain_list(path));
+        names.map_err(|errno| refused("list", shown(path), errno))
+    }
+
+    fn open(&mut self, path: &Path) -> Result<Dir> {
+        let machine = self.machine();
+        let found = machine.alive(self.life).and_then(|()| machine.group_at(path));
+        drop(machine);
+        let inode = found.map_err(|errno| refused("open", shown(path), errno))?;
+        Ok(self.keep(inode, path))
+    }
+
+    fn open_child(&mut self, parent: Dir, name: &str) -> Result<Dir> {
+        component("open", name)?;
+        let (inode, path) = self.at(parent, name)?;
+        let machine = self.machine();
+        let child = machine.alive(self.life).and_then(|()| {
+            let group = machine.groups.get(&inode).ok_or(Errno::ENOENT)?;
+            let file = group.files.contains_key(name);
+            group.children.get(name).copied().ok_or(if file { Errno::ENOTDIR } else { Errno::ENOENT })
+        });
+        drop(machine);
+        let child = child.map_err(|errno| refused("open", path.as_str(), errno))?;
+        Ok(self.keep(child, Path::new(&path)))
+    }
+
+    fn children(&mut self, dir: Dir) -> Result<Vec<String>> {
+        let (inode, path) = self.at(dir, "")?;
+        let machine = self.machine();
+        machine.alive(self.life).map_err(|errno| refused("list", path, errno))?;
+        // An open directory that was removed is empty.
+        Ok(machine.groups.get(&inode).map(|group| group.children.keys().cloned().collect()).unwrap_or_default())
+    }
+
+    fn read(&mut self, dir: Dir, file: &str) -> Result<String> {
+        component("read", file)?;
+        let (inode, path) = self.at(dir, file)?;
+        let alive = self.machine().alive(self.life);
+        let text = alive.and_then(|()| self.hold(dir, file)).and_then(|()| self.machine().read(inode, file));
+        text.map_err(|errno| refused("read", path, errno))
+    }
+
+    fn write(&mut self, dir: Dir, file: &str, value: &str) -> Result<()> {
+        let with_value = |error: HostError| HostError { value: Some(value.to_owned()), ..error };
+        component("write", file).map_err(with_value)?;
+        let (inode, path) = self.at(dir, file).map_err(with_value)?;
+        let refuse = |errno| with_value(refused("write", path.as_str(), errno));
+        self.machine().alive(self.life).map_err(refuse)?;
+        self.hold(dir, file).map_err(refuse)?;
+        let mut machine = self.machine();
+        machine.may_change(self.life, Kind::Group).map_err(refuse)?;
+        machine.write(inode, file, value, own_pid()).map_err(refuse)?;
+        machine.changed("write", path.clone(), value);
+        Ok(())
+    }
+
+    fn mkdir(&mut self, parent: Dir, name: &str) -> Result<Dir> {
+        component("create", name)?;
+        let (inode, path) = self.at(parent, name)?;
+        let mut machine = self.machine();
+        let made = machine.may_change(self.life, Kind::Group).and_then(|()| machine.mkdir(inode, name));
+        let made = made.map_err(|errno| refused("create", path.as_str(), errno))?;
+        machine.changed("create", path.clone(), "");
+        drop(machine);
+        Ok(self.keep(made, Path::new(&path)))
+    }
+
+    fn rmdir(&mut self, parent: Dir, name: &str, inode: u64) -> Result<()> {
+        component("remove", name)?;
+        let (above, path) = self.at(parent, name)?;
+        let mut machine = self.machine();
+        let gone = machine.may_change(self.life, Kind::Group).and_then(|()| machine.rmdir(above, name, inode));
+        gone.map_err(|errno| refused("remove", path.as_str(), errno))?;
+        machine.changed("remove", path, "");
+        Ok(())
+    }
+
+    fn close(&mut self, dir: Dir) {
+        if let Some(open) = self.dirs.get_mut(dir.slot as usize) {
+            *open = None;
+        }
+    }
+
+    fn spawn(&mut self, spec: &SpawnSpec) -> Result<Child> {
+        let mut groups = Vec::with_capacity(spec.groups.len());
+        for group in &spec.groups {
+            let (inode, path) = self.at(*group, "cgroup.procs")?;
+            self.hold(*group, "cgroup.procs").map_err(|errno| refused("write", path, errno))?;
+            groups.push(inode);
+        }
+        let program = spec.program.display().to_string();
+        let refuse = |errno| refused("start", program.as_str(), errno);
+        let kind = if groups.is_empty() { Kind::Other } else { Kind::Group };
+        let mut machine = self.machine();
+        machine.may_change(self.life, kind).map_err(refuse)?;
+        let pid = machine.spawn(spec, &groups, own_pid()).map_err(refuse)?;
+        let stdout = match spec.stdout {
+            Stdout::Pipe => {
+                let text = machine.outputs.get(&spec.program).cloned().unwrap_or_default();
+                Some(pipe_with(&text).map_err(|error| refuse(Errno(error.raw_os_error())))?)
+            }
+            Stdout::Inherit | Stdout::Null => None,
+        };
+        let started = machine.processes.get(&pid).map(|process| (process.start_ticks, process.running.clone()));
+        let (start_ticks, running) = started.ok_or_else(|| refuse(Errno::ESRCH))?;
+        machine.changed("start", program.clone(), &pid.to_string());
+        let process = Process { pid, start_ticks, pidfd: None };
+        Ok(Child { process, stdout, exit: None, running: Some(running) })
+    }
+
+    fn process(&mut self, pid: u32) -> Result<Process> {
+        let machine = self.machine();
+        let start_ticks =
+            machine.alive(self.life).and_then(|()| Ok(machine.present(pid)?.start_ticks));
+        let start_ticks = start_ticks.map_err(|errno| refused("open", format!("pid {pid}"), errno))?;
+        Ok(Process { pid, start_ticks, pidfd: None })
+    }
+
+    fn signal(&mut self, process: &Process, signal: Signal) -> Result<()> {
+        let object = format!("pid {}", process.pid);
+        let mut machine = self.machine();
+        let foreign = machine.processes.get(&process.pid).is_some_and(|process| process.spec.is_none());
+        let sent = machine.may_change(self.life, Kind::Other).and_then(|()| {
+            if machine.faults.unprivileged && foreign {
+                return Err(Errno::EPERM);
+            }
+            machine.deliver(process.pid, process.start_ticks, signal)
+        });
+        sent.map_err(|errno| refused("signal", object.as_str(), errno))?;
+        machine.changed("signal", object, &signal.0.to_string());
+        Ok(())
+    }
+
+    fn euid(&self) -> u32 {
+        if self.machine().faults.unprivileged { 1000 } else { 0 }
+    }
+
+    fn state_dir(&mut self, path: &Path) -> Result<()> {
+        let mut machine = self.machine();
+        machine.alive(self.life).map_err(|errno| refused("create", shown(path), errno))?;
+        machine.folders.extend(path.ancestors().map(Path::to_owned));
+        Ok(())
+    }
+
+    fn state_read(&mut self, path: &Path) -> Result<Option<String>> {
+        let machine = self.machine();
+        machine.alive(self.life).map_err(|errno| refused("read", shown(path), errno))?;
+        Ok(machine.files.get(path).cloned())
+    }
+
+    fn state_append(&mut self, path: &Path, text: &str) -> Result<()> {
+        self.state("append", path, text, |machine| {
+            machine.folder_of(path)?;
+            machine.files.entry(path.to_owned()).or_default().push_str(text);
+            Ok(())
+        })
+    }
+
+    fn state_replace(&mut self, path: &Path, text: &str) -> Result<()> {
+        self.state("replace", path, text, |machine| {
+            machine.folder_of(path)?;
+            machine.files.insert(path.to_owned(), text.to_owned());
+            Ok(())
+        })
+    }
+
+    fn state_remove(&mut self, path: &Path) -> Result<()> {
+        self.state("forget", path, "", |machine| {
+            machine.files.remove(path);
+            Ok(())
+        })
+    }
+
+    fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>> {
+        let mut machine = self.machine();
+        let found = machine.alive(self.life).and_then(|()| machine.folder_of(path));
+        found.map_err(|errno| refused("open", shown(path), errno))?;
+        machine.files.entry(path.to_owned()).or_default();
+        if machine.locks.get(path).is_some_and(|holder| holder.strong_count() > 0) {
+            return Ok(None);
+        }
+        let token = Arc::new(());
+        machine.locks.insert(path.to_owned(), Arc::downgrade(&token));
+        Ok(Some(Lock { _file: None, _token: Some(token) }))
+    }
+}
+
+/// A real pipe that holds `text`, closed at the writing end.
+fn pipe_with(text: &str) -> std::result::Result<std::process::ChildStdout, rustix::io::Errno> {
+    let (reader, writer) = rustix::pipe::pipe()?;
+    // A pipe takes 64 KiB without a reader; more would block.
+    rustix::io::write(&writer, &text.as_bytes()[..text.len().min(65_536)])?;
+    Ok(std::process::ChildStdout::from(reader))
+}

@@ -1,0 +1,118 @@
+//! The machine's cgroups as found: first the tree with identities, then the values that a plan needs.
+
+use crate::SensorError;
+use commensal_core::actual::{ActualState, Cgroup, CgroupPath, Hierarchy, Place};
+use commensal_core::desired::DesiredState;
+use commensal_core::knob::{Controller, Knob, KnobId, Status, TABLE, Version};
+use commensal_core::topology::Device;
+use commensal_host::{Dir, Host, below};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Groups per hierarchy that are looked at; beyond it the tree is cut and a machine so full is not
+/// planned for silently: the walk fails.
+const MAX_GROUPS: usize = 100_000;
+
+/// Every group of every hierarchy with its inode; no values yet.
+///
+/// # Errors
+/// When a mounted hierarchy cannot be opened, or has more than 100 000 groups.
+pub fn tree(host: &mut dyn Host, hierarchies: Vec<Hierarchy>) -> Result<ActualState, SensorError> {
+    let mut state = ActualState { hierarchies, ..ActualState::default() };
+    for index in 0..state.hierarchies.len() {
+        let mount = state.hierarchies[index].mount.clone();
+        let root = host.open(Path::new(&mount))?;
+        let walked = walk(host, root, index, CgroupPath::root(), &mut state.cgroups);
+        host.close(root);
+        walked?;
+    }
+    Ok(state)
+}
+
+fn walk(
+    host: &mut dyn Host,
+    dir: Dir,
+    hierarchy: usize,
+    path: CgroupPath,
+    into: &mut BTreeMap<Place, Cgroup>,
+) -> Result<(), SensorError> {
+    if into.len() >= MAX_GROUPS {
+        let what = format!("more than {MAX_GROUPS} cgroups");
+        return Err(SensorError::Form { file: path.to_string(), what });
+    }
+    // A group that vanishes while we look is a normal event, not an error.
+    let children = host.children(dir).unwrap_or_default();
+    into.insert(Place { hierarchy, path: path.clone() }, Cgroup { inode: dir.inode, ..Cgroup::default() });
+    for name in children {
+        if let Ok(child) = host.open_child(dir, &name) {
+            let walked = walk(host, child, hierarchy, path.child(&name), into);
+            host.close(child);
+            walked?;
+        }
+    }
+    Ok(())
+}
+
+/// The places whose values a plan for `desired` looks at: members, everything above them, our parents,
+/// and what we made or changed before.
+#[must_use]
+pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTreeSet<Place> {
+    let mut paths: BTreeSet<CgroupPath> =
+        [desired.online_parent.clone(), desired.offline_parent.clone(), CgroupPath::root()]
+            .into_iter()
+            .collect();
+    for member in desired.groups.iter().flat_map(|group| &group.members) {
+        paths.extend(member.path.ancestors());
+        paths.insert(member.path.clone());
+    }
+    let mut places: BTreeSet<Place> =
+        actual.cgroups.keys().filter(|place| paths.contains(&place.path)).cloned().collect();
+    let ours = actual.ours.created.iter().chain(actual.ours.originals.keys().map(|(place, _, _)| place));
+    places.extend(ours.filter(|place| actual.cgroups.contains_key(*place)).cloned());
+    places
+}
+
+/// Reads the driven knobs of `places` into `actual`. A group that vanished is dropped from it; a file
+/// that cannot be read leaves its value absent.
+pub fn values(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<Place>, disks: &[Device]) {
+    for place in places {
+        let Some(hierarchy) = actual.hierarchies.get(place.hierarchy).cloned() else { continue };
+        let Ok(dir) = host.open(&below(Path::new(&hierarchy.mount), place.path.as_str())) else {
+            actual.cgroups.remove(place);
+            continue;
+        };
+        let found = group(host, dir, &hierarchy, disks);
+        host.close(dir);
+        actual.cgroups.insert(place.clone(), found);
+    }
+}
+
+fn group(host: &mut dyn Host, dir: Dir, hierarchy: &Hierarchy, disks: &[Device]) -> Cgroup {
+    let mut found = Cgroup { inode: dir.inode, ..Cgroup::default() };
+    let mut texts: BTreeMap<&str, Option<String>> = BTreeMap::new();
+    for row in TABLE.iter().filter(|row| wanted(row) && hierarchy.controllers.contains(&row.controller)) {
+        let Some(file) = row.file(hierarchy.version) else { continue };
+        let text = texts.entry(file.name).or_insert_with(|| host.read(dir, file.name).ok());
+        let Some(text) = text else { continue };
+        if file.per_device() {
+            let values = disks
+                .iter()
+                .filter_map(|disk| Some(((row.id, Some(*disk)), file.parse(text, Some(*disk)).ok()?)));
+            found.values.extend(values);
+        } else if let Ok(value) = file.parse(text, None) {
+            found.values.insert((row.id, None), value);
+        }
+    }
+    if hierarchy.version == Version::V2 {
+        let text = host.read(dir, "cgroup.subtree_control").unwrap_or_default();
+        found.subtree =
+            text.split_whitespace().filter_map(|name| Controller::from_name(name, Version::V2)).collect();
+    }
+    found.populated = host.read(dir, "cgroup.procs").is_ok_and(|procs| !procs.trim().is_empty());
+    found
+}
+
+/// Knobs that are written, and the period that quotas are computed from.
+fn wanted(row: &Knob) -> bool {
+    matches!(row.status, Status::Driven) || row.id == KnobId::CpuPeriod
+}

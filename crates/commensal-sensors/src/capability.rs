@@ -1,0 +1,189 @@
+//! What works here, by trying it in a scratch group: never by distribution name, and not by a file's
+//! existence alone. The scratch group is removed before the answer is given.
+
+use commensal_core::actual::{Capabilities, Hierarchy, Support};
+use commensal_core::errno::Errno;
+use commensal_core::knob::{Controller, Knob, KnobId, Status, TABLE, Value, Version};
+use commensal_core::topology::Machine;
+use commensal_host::{Dir, Host, HostError};
+use std::path::Path;
+
+/// Tries every driven knob in a scratch group `NAME` at the root of each hierarchy.
+pub fn probe(host: &mut dyn Host, hierarchies: &[Hierarchy], machine: &Machine, name: &str) -> Capabilities {
+    let mut caps = Capabilities::default();
+    let mut refusals = Vec::new();
+    let mut tried = 0;
+    for hierarchy in hierarchies.iter().filter(|hierarchy| !hierarchy.controllers.is_empty()) {
+        tried += 1;
+        match scratch(host, hierarchy, name) {
+            Ok((root, dir)) => {
+                hierarchy_knobs(host, hierarchy, machine, root, dir, &mut caps);
+                let _ = host.rmdir(root, name, dir.inode);
+                host.close(dir);
+                host.close(root);
+            }
+            Err(error) => refusals.push(error),
+        }
+    }
+    if tried == 0 {
+        caps.cgroup_obstacle = Some("no cgroup controller is mounted".to_owned());
+    } else if refusals.len() == tried {
+        caps.cgroup_obstacle = refusals.first().map(|error| obstacle(host, error));
+    }
+    features(host, machine, &mut caps);
+    caps
+}
+
+fn obstacle(host: &dyn Host, error: &HostError) -> String {
+    match error.errno {
+        Errno::EROFS => {
+            "the cgroup file system is mounted read-only here (a container without privileges?)".to_owned()
+        }
+        Errno::EACCES | Errno::EPERM if host.euid() != 0 => {
+            format!("user {} may not create cgroups here", host.euid())
+        }
+        _ => format!("no cgroup can be created here: {error}"),
+    }
+}
+
+fn scratch(host: &mut dyn Host, hierarchy: &Hierarchy, name: &str) -> Result<(Dir, Dir), HostError> {
+    let root = host.open(Path::new(&hierarchy.mount))?;
+    // One that a killed probe left behind is empty and goes first.
+    if let Ok(left) = host.open_child(root, name) {
+        let _ = host.rmdir(root, name, left.inode);
+        host.close(left);
+    }
+    match host.mkdir(root, name) {
+        Ok(dir) => Ok((root, dir)),
+        Err(error) => {
+            host.close(root);
+            Err(error)
+        }
+    }
+}
+
+fn hierarchy_knobs(
+    host: &mut dyn Host,
+    hierarchy: &Hierarchy,
+    machine: &Machine,
+    root: Dir,
+    dir: Dir,
+    caps: &mut Capabilities,
+) {
+    let enabled = match hierarchy.version {
+        Version::V1 => Vec::new(),
+        Version::V2 => enable_missing(host, hierarchy, root),
+    };
+    for row in TABLE.iter().filter(|row| hierarchy.controllers.contains(&row.controller)) {
+        if row.status == Status::Driven && row.file(hierarchy.version).is_some() {
+            let support = try_knob(host, dir, row, hierarchy.version, machine);
+            caps.knobs.insert((row.id, hierarchy.version), support);
+        }
+        if let Some(vendor) = &row.vendor {
+            let support = match host.read(dir, vendor.file.name) {
+                Ok(_) => {
+                    Support::No { because: format!("{} is there; its driver is to come", vendor.file.name) }
+                }
+                Err(_) => Support::No { because: format!("not a kernel of {}", vendor.kernel) },
+            };
+            caps.features.insert(row.name, support);
+        }
+    }
+    for controller in enabled.iter().rev() {
+        let _ = host.write(root, "cgroup.subtree_control", &format!("-{controller}"));
+    }
+}
+
+/// v2: the scratch group has a controller's files only while the root enables it. Returns what was
+/// enabled for the try, to be disabled after it.
+fn enable_missing(host: &mut dyn Host, hierarchy: &Hierarchy, root: Dir) -> Vec<Controller> {
+    let text = host.read(root, "cgroup.subtree_control").unwrap_or_default();
+    let mut enabled = Vec::new();
+    for controller in &hierarchy.controllers {
+        let there = text.split_whitespace().any(|name| name == controller.v2_name());
+        if !there && host.write(root, "cgroup.subtree_control", &format!("+{controller}")).is_ok() {
+            enabled.push(*controller);
+        }
+    }
+    enabled
+}
+
+/// Writes a value that differs from the default and reads it back.
+fn try_knob(host: &mut dyn Host, dir: Dir, row: &Knob, version: Version, machine: &Machine) -> Support {
+    let Some(file) = row.file(version) else {
+        return Support::No { because: format!("cgroup {version} has no {}", row.name) };
+    };
+    if let Err(error) = host.read(dir, file.name) {
+        return match error.errno {
+            Errno::ENOENT => Support::No { because: format!("this kernel has no file {}", file.name) },
+            errno => Support::Refused { errno, because: format!("{} cannot be read", file.name) },
+        };
+    }
+    let device = machine.disks.first().map(|disk| disk.device).filter(|_| file.per_device());
+    if file.per_device() && device.is_none() {
+        return Support::No { because: "no whole disk was found to limit".to_owned() };
+    }
+    let value = file.normalise(&test_value(row.id, machine));
+    let Ok(text) = file.encode(&value, device) else {
+        return Support::No { because: format!("{} has no test value", row.name) };
+    };
+    if let Err(error) = host.write(dir, file.name, &text) {
+        return Support::Refused {
+            errno: error.errno,
+            because: format!("writing {text:?} to {} failed", file.name),
+        };
+    }
+    let read = host.read(dir, file.name).ok().and_then(|text| file.parse(&text, device).ok());
+    if read.as_ref() == Some(&value) {
+        // The next knob is tried on a group that is not idle.
+        if row.id == KnobId::CpuIdle {
+            let _ = host.write(dir, file.name, "0");
+        }
+        return Support::Yes;
+    }
+    let read = read.map_or("nothing".to_owned(), |value| value.to_string());
+    Support::No { because: format!("{} took {value} and reads {read}", file.name) }
+}
+
+/// A harmless value for an empty group.
+fn test_value(knob: KnobId, machine: &Machine) -> Value {
+    match knob {
+        KnobId::CpuIdle | KnobId::MemoryOomGroup => Value::Number(1),
+        KnobId::CpusetCpus => Value::List(machine.topology.all()),
+        KnobId::CpusetMems => {
+            let mut mems: commensal_core::cpuset::CpuSet = machine.topology.nodes().into_keys().collect();
+            if mems.is_empty() {
+                mems.insert(0);
+            }
+            Value::List(mems)
+        }
+        KnobId::CpuMax => Value::Number(50_000),
+        KnobId::CpuWeight | KnobId::PidsMax => Value::Number(512),
+        _ => Value::Number(1 << 30),
+    }
+}
+
+fn features(host: &dyn Host, machine: &Machine, caps: &mut Capabilities) {
+    let mut there = |name: &'static str, path: &str, because: &str| {
+        let support = match host.read_file(Path::new(path)) {
+            Ok(_) => Support::Yes,
+            Err(_) => Support::No { because: because.to_owned() },
+        };
+        caps.features.insert(name, support);
+    };
+    there("psi", "/proc/pressure/cpu", "CONFIG_PSI is off, or psi=1 is missing on the kernel command line");
+    there("run delay", "/proc/self/schedstat", "CONFIG_SCHED_INFO is off");
+    there(
+        "sched_ext",
+        "/sys/kernel/sched_ext/state",
+        "CONFIG_SCHED_CLASS_EXT is off (Linux 6.12 and newer can have it)",
+    );
+    let smt = if machine.topology.smt() {
+        Support::Yes
+    } else {
+        Support::No {
+            because: "each core has one online thread, so there is no sibling to keep quiet".to_owned(),
+        }
+    };
+    caps.features.insert("smt", smt);
+}

@@ -1,0 +1,117 @@
+//! Which cgroup hierarchies are mounted, and where: v1, v2, or both at once (hybrid).
+
+use crate::SensorError;
+use commensal_core::actual::{CgroupPath, Hierarchy};
+use commensal_core::knob::{Controller, Version};
+use commensal_host::Host;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The overall layout, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Only v1 hierarchies.
+    V1,
+    /// Only the unified hierarchy.
+    V2,
+    /// Controllers on v1 and a v2 hierarchy beside them.
+    Hybrid,
+    /// No cgroup file system is mounted.
+    None,
+}
+
+impl std::fmt::Display for Layout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Layout::V1 => "v1",
+            Layout::V2 => "v2",
+            Layout::Hybrid => "hybrid (v1 controllers, v2 beside them)",
+            Layout::None => "none mounted",
+        })
+    }
+}
+
+/// Reads `/proc/mounts` and, for v2, `cgroup.controllers`. Named v1 hierarchies without controllers
+/// (`name=systemd`) are left out; of several mounts of one hierarchy the first counts.
+///
+/// # Errors
+/// When `/proc/mounts` cannot be read.
+pub fn hierarchies(host: &mut dyn Host) -> Result<Vec<Hierarchy>, SensorError> {
+    let text = host.read_file(Path::new("/proc/mounts"))?;
+    let mut found: Vec<Hierarchy> = Vec::new();
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [_, mount, kind, options, ..] = fields[..] else { continue };
+        let hierarchy = match kind {
+            "cgroup" => Hierarchy {
+                version: Version::V1,
+                mount: unescape(mount),
+                controllers: v1_controllers(options),
+            },
+            "cgroup2" => {
+                let mount = unescape(mount);
+                let controllers = v2_controllers(host, &mount);
+                Hierarchy { version: Version::V2, mount, controllers }
+            }
+            _ => continue,
+        };
+        let seen = found.iter().any(|other| {
+            other.version == hierarchy.version
+                && (other.version == Version::V2 || other.controllers == hierarchy.controllers)
+        });
+        if !seen && (hierarchy.version == Version::V2 || !hierarchy.controllers.is_empty()) {
+            found.push(hierarchy);
+        }
+    }
+    Ok(found)
+}
+
+/// The layout that these hierarchies make.
+#[must_use]
+pub fn layout(hierarchies: &[Hierarchy]) -> Layout {
+    let has = |version| hierarchies.iter().any(|hierarchy| hierarchy.version == version);
+    match (has(Version::V1), has(Version::V2)) {
+        (true, true) => Layout::Hybrid,
+        (true, false) => Layout::V1,
+        (false, true) => Layout::V2,
+        (false, false) => Layout::None,
+    }
+}
+
+/// Paths of a process's groups, one per hierarchy, from `/proc/PID/cgroup`.
+#[must_use]
+pub fn groups_of(host: &dyn Host, pid: u32, hierarchies: &[Hierarchy]) -> Vec<Option<CgroupPath>> {
+    let text = host.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap_or_default();
+    let of = |hierarchy: &Hierarchy| {
+        text.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (fields.next()?, fields.next()?);
+            let names: BTreeSet<Controller> =
+                controllers.split(',').filter_map(|name| Controller::from_name(name, Version::V1)).collect();
+            let same = match hierarchy.version {
+                Version::V2 => controllers.is_empty(),
+                Version::V1 => {
+                    !names.is_empty() && names.iter().any(|name| hierarchy.controllers.contains(name))
+                }
+            };
+            same.then(|| CgroupPath::new(path))
+        })
+    };
+    hierarchies.iter().map(of).collect()
+}
+
+fn v1_controllers(options: &str) -> BTreeSet<Controller> {
+    options.split(',').filter_map(|option| Controller::from_name(option, Version::V1)).collect()
+}
+
+fn v2_controllers(host: &dyn Host, mount: &str) -> BTreeSet<Controller> {
+    let text = host.read_file(&Path::new(mount).join("cgroup.controllers")).unwrap_or_default();
+    text.split_whitespace().filter_map(|name| Controller::from_name(name, Version::V2)).collect()
+}
+
+/// `/proc/mounts` writes space, tab, newline and backslash as octal.
+fn unescape(mount: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(mount.to_owned(), |text, (code, character)| text.replace(code, character))
+}
