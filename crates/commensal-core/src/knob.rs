@@ -197,7 +197,7 @@ pub struct Vendor {
     pub needs: &'static str,
 }
 
-/// In which groups a file exists.
+/// In which groups a v2 file exists; a v1 root has all files but those of pids, the freezer and BFQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     /// In every group.

@@ -1,1 +1,20 @@
-//! placeholder
+//! Plan steps to kernel writes, and back.
+//!
+//! ```text
+//! Plan ─► apply ─► journal (fsync) ─► host writes, each read back ─► Outcome
+//!                     │
+//!                     └──► restore: originals back, our groups gone; works with everyone else dead
+//! ```
+//!
+//! The knob table says how a value is spelled, so one writer serves every controller; a vendor whose
+//! knob needs more than a write gets a file of its own here. Drivers choose nothing: they do the steps
+//! of a plan in its order, stop at the first refusal, say how far they got and take it back.
+
+mod apply;
+pub mod journal;
+pub mod members;
+mod restore;
+
+pub use apply::{Applied, Failure, Outcome, Refusal, apply};
+pub use journal::{Journal, JournalError};
+pub use restore::{Restored, restore, restore_own, restore_stale};

@@ -5,7 +5,7 @@
 //!    │  set_file, add_process, set_usage, vanish …    the world changes
 //!    │  fail_write, crash_after, read_only …          things go wrong
 //!    ▼  processes, mutations, snapshot                what was done
-//! Machine: hierarchies (tree), rules of writes (rules, limits), processes (procs), files (fixture)
+//! Machine: hierarchies (tree, files), rules of writes (rules, limits), processes (procs), files (fixture)
 //! ```
 //!
 //! Files, defaults, ranges and normalisation come from the knob table; the rules that a row cannot say
@@ -16,6 +16,7 @@
 //! `for n in 0..mutations().len()` with [`FakeHost::crash_after`] visits every place to die.
 
 mod faults;
+mod files;
 mod fixture;
 mod host;
 mod limits;
@@ -25,10 +26,10 @@ mod rules;
 mod tree;
 
 pub use faults::Mutation;
+pub use files::driven_files;
 pub use fixture::FixtureError;
 pub use procs::FakeProcess;
 pub(crate) use procs::Running;
-pub use tree::driven_files;
 
 use crate::Exit;
 use commensal_core::errno::Errno;
@@ -80,7 +81,8 @@ impl FakeHost {
     /// cgroup v1: one hierarchy per controller, mounted at `/sys/fs/cgroup/NAME`.
     #[must_use]
     pub fn v1(cpus: u32, memory_bytes: u64) -> FakeHost {
-        let mounts = V1.map(|controller| (format!("/sys/fs/cgroup/{}", controller.v1_name()), vec![controller]));
+        let mounts =
+            V1.map(|controller| (format!("/sys/fs/cgroup/{}", controller.v1_name()), vec![controller]));
         FakeHost::mounted(cpus, memory_bytes, &mounts, None)
     }
 
@@ -102,7 +104,8 @@ impl FakeHost {
     /// [`FakeHost::v1`] and a v2 hierarchy without controllers at `/sys/fs/cgroup/unified`.
     #[must_use]
     pub fn hybrid(cpus: u32, memory_bytes: u64) -> FakeHost {
-        let mounts = V1.map(|controller| (format!("/sys/fs/cgroup/{}", controller.v1_name()), vec![controller]));
+        let mounts =
+            V1.map(|controller| (format!("/sys/fs/cgroup/{}", controller.v1_name()), vec![controller]));
         FakeHost::mounted(cpus, memory_bytes, &mounts, Some(("/sys/fs/cgroup/unified", &[])))
     }
 
@@ -205,7 +208,8 @@ impl FakeHost {
         let mut machine = self.machine();
         machine.vendor = Some(kernel);
         for inode in machine.groups.keys().copied().collect::<Vec<_>>() {
-            let controllers = machine.group(inode).map(|group| machine.controllers(group)).unwrap_or_default();
+            let controllers =
+                machine.group(inode).map(|group| machine.controllers(group)).unwrap_or_default();
             machine.populate(inode, &controllers);
         }
     }
@@ -285,7 +289,7 @@ impl FakeHost {
         }
     }
 
-    /// The `n`-th mutation from now (1 is the next) fails with `errno`, once.
+    /// The mutation tried after `n - 1` more have succeeded fails with `errno`, once; 1 is the next.
     pub fn fail_write(&self, n: u32, errno: Errno) {
         self.machine().faults.fail = Some((n, errno));
     }

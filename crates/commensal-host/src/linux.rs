@@ -13,6 +13,11 @@ use std::path::Path;
 /// of 1024 descriptors, so that nobody has to raise it.
 const HELD_FILES: usize = 384;
 
+/// Files that are opened anew for each read. In cgroup v1 an open list of processes goes on showing
+/// what it showed first, for a second and longer: a process that moved out is still there (seen on
+/// 6.18; `CGROUP_PIDLIST_DESTROY_DELAY`).
+pub(crate) const SNAPSHOTS: [&str; 3] = ["cgroup.procs", "cgroup.threads", "tasks"];
+
 /// Directories open at most; opening more fails with `EMFILE` as the kernel itself would, and says so
 /// here first because a leak of `Dir`s is our bug.
 const OPEN_DIRS: usize = 65_536;
@@ -125,9 +130,49 @@ impl LinuxHost {
         Ok(self.held[&key].as_fd())
     }
 
+    /// Uses the control file, once more on a new descriptor if the held one says `ENODEV`: a v2
+    /// controller that was taken from the group and given back has new files. When there is no such
+    /// file any more the first answer stands, and the dead descriptor stays to repeat it.
+    fn again_if_stale<T>(
+        &mut self,
+        operation: &'static str,
+        dir: Dir,
+        name: &str,
+        act: &mut dyn FnMut(BorrowedFd<'_>) -> rustix::io::Result<T>,
+    ) -> Result<rustix::io::Result<T>> {
+        let key = (dir.slot, name.to_owned());
+        let was_held = self.held.contains_key(&key);
+        let first = act(self.file(operation, dir, name)?);
+        if !was_held || !matches!(first, Err(rustix::io::Errno::NODEV)) {
+            return Ok(first);
+        }
+        let stale = self.held.remove(&key);
+        self.order.retain(|held| *held != key);
+        if let Ok(fresh) = self.file(operation, dir, name) {
+            return Ok(act(fresh));
+        }
+        self.order.push_back(key.clone());
+        self.held.extend(stale.map(|fd| (key, fd)));
+        Ok(first)
+    }
+
     fn forget_files(&mut self, slot: u32) {
         self.held.retain(|key, _| key.0 != slot);
         self.order.retain(|key| key.0 != slot);
+    }
+}
+
+/// Reads a file from its start; control files are small.
+fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
+    let mut text = Vec::new();
+    let mut chunk = [0u8; 4096];
+    loop {
+        match rustix::io::pread(fd, &mut chunk, text.len() as u64) {
+            Ok(0) => return Ok(String::from_utf8_lossy(&text).into_owned()),
+            Ok(count) => text.extend_from_slice(&chunk[..count]),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
     }
 }
 
@@ -199,29 +244,29 @@ impl Host for LinuxHost {
 
     fn read(&mut self, dir: Dir, file: &str) -> Result<String> {
         let object = self.object(dir, file);
-        let fd = self.file("read", dir, file)?;
-        let mut text = Vec::new();
-        let mut chunk = [0u8; 4096];
-        loop {
-            match rustix::io::pread(fd, &mut chunk, text.len() as u64) {
-                Ok(0) => break,
-                Ok(count) => text.extend_from_slice(&chunk[..count]),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(fail("read", object, None, errno)),
-            }
-        }
-        Ok(String::from_utf8_lossy(&text).into_owned())
+        let read = if SNAPSHOTS.contains(&file) {
+            component("read", file)?;
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let fresh = rustix::fs::openat(&self.dir(dir)?.fd, file, flags, Mode::empty());
+            fresh.and_then(|fd| read_whole(fd.as_fd()))
+        } else {
+            self.again_if_stale("read", dir, file, &mut |fd| read_whole(fd))?
+        };
+        read.map_err(|errno| fail("read", object, None, errno))
     }
 
     fn write(&mut self, dir: Dir, file: &str, value: &str) -> Result<()> {
         let object = self.object(dir, file);
-        let fd = self
-            .file("write", dir, file)
+        let refuse = |errno| fail("write", object.clone(), Some(value), errno);
+        let written = self
+            .again_if_stale("write", dir, file, &mut |fd| rustix::io::pwrite(fd, value.as_bytes(), 0))
             .map_err(|error| HostError { value: Some(value.to_owned()), ..error })?;
-        match rustix::io::pwrite(fd, value.as_bytes(), 0) {
+        match written {
             Ok(count) if count == value.len() => Ok(()),
-            Ok(_) => Err(fail("write", object, Some(value), rustix::io::Errno::IO)),
-            Err(errno) => Err(fail("write", object, Some(value), errno)),
+            Ok(_) => Err(refuse(rustix::io::Errno::IO)),
+            // Opened for reading first, because we may not write it: say so.
+            Err(rustix::io::Errno::BADF) => Err(refuse(rustix::io::Errno::ACCESS)),
+            Err(errno) => Err(refuse(errno)),
         }
     }
 

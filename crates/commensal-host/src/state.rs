@@ -54,7 +54,7 @@ pub(crate) fn append(path: &Path, text: &str) -> Result<()> {
 pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
     let aside = path.with_extension("new");
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&aside)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&aside, path)

@@ -1,1 +1,32 @@
-//! placeholder
+//! The lab: what co-location costs, measured honestly.
+//!
+//! ```text
+//! experiment ─► conductor ─► blocks ─► run.json ─► analysis ─► verdict ─► report
+//!                  │  through the plan and drivers that `apply` uses; no private write path
+//!                  ├─ site      groups, policy on and off, journal, clean end
+//!                  ├─ workload  the service and the burners (child processes of this program)
+//!                  └─ loadgen   open loop, latency from the intended start
+//! ```
+//!
+//! `run.json` is the truth: everything printed can be computed again from its blocks.
+#![forbid(unsafe_code)]
+
+pub mod analysis;
+pub mod conductor;
+pub mod design;
+pub mod doctor;
+pub mod experiment;
+pub mod format;
+pub mod loadgen;
+pub mod record;
+pub mod report;
+pub mod rng;
+pub mod site;
+pub mod stats;
+pub mod verdict;
+pub mod workload;
+
+#[cfg(test)]
+mod calibration;
+#[cfg(test)]
+mod fixture;

@@ -70,6 +70,11 @@ const fn device1(name: &'static str) -> Option<File> {
 const fn device2(name: &'static str, key: &'static str) -> Option<File> {
     file(name, Form::DeviceKey(key), (1, TOP), "")
 }
+/// v1 operations per second: the kernel silently keeps the low 32 bits of more (5000000000 reads back
+/// as 705032704, measured on 6.18).
+const fn device1_iops(name: &'static str) -> Option<File> {
+    file(name, Form::DeviceNumber, (1, 4_294_967_294), "")
+}
 const fn opaque(name: &'static str) -> Option<File> {
     file(name, Form::Opaque, (0, TOP), "")
 }
@@ -124,7 +129,7 @@ const MEMORY_ERRNOS: &[ErrnoMeaning] = &[
 ];
 const IO_ERRNOS: &[ErrnoMeaning] = &[
     meaning(Errno::ENODEV, "there is no such block device, or it is a partition", "name a whole disk"),
-    meaning(Errno::EINVAL, "the line is not \"major:minor value\", or the value is 0", "give a rate above 0"),
+    meaning(Errno::EINVAL, "the line is not a device number and a rate", "give \"major:minor rate\""),
     meaning(Errno::ERANGE, "the rate is 0 or too large", "give a rate above 0"),
 ];
 const PIDS_ERRNOS: &[ErrnoMeaning] =
@@ -163,8 +168,8 @@ knobs! {
     }
     CpuBurst {
         name: "cpu.max.burst", controller: Controller::Cpu, unit: "us",
-        v1: file("cpu.cfs_burst_us", Form::Number, (0, 17_592_186_044), "0"),
-        v2: file("cpu.max.burst", Form::Number, (0, 17_592_186_044), "0"),
+        v1: file("cpu.cfs_burst_us", Form::Number, (0, TOP), "0"),
+        v2: file("cpu.max.burst", Form::Number, (0, TOP), "0"),
         status: NOT_DRIVEN,
         errnos: &[meaning(Errno::EINVAL, "the burst is above the quota", "lower the burst")],
         doc: "Unused quota that may be saved up and spent later, at most one quota.",
@@ -361,24 +366,23 @@ knobs! {
     }
     MemoryUseHierarchy {
         name: "memory.use_hierarchy", controller: Controller::Memory, unit: "0 or 1",
-        v1: flag("memory.use_hierarchy", "1"), scope: Scope::All, status: Status::Shown,
+        v1: file("memory.use_hierarchy", Form::Number, (1, 1), "1"), scope: Scope::All, status: Status::Shown,
         doc: "v1: children count towards the parent; always 1 since Linux 5.11.",
     }
     MemoryMoveCharge {
         name: "memory.move_charge_at_immigrate", controller: Controller::Memory, unit: "bits",
-        v1: file("memory.move_charge_at_immigrate", Form::Number, (0, 3), "0"), status: Status::Shown,
+        v1: file("memory.move_charge_at_immigrate", Form::Number, (0, 0), "0"), status: Status::Shown,
         doc: "v1: memory moves along with a task; deprecated, a no-op in recent kernels.",
     }
     MemoryForceEmpty {
         name: "memory.force_empty", controller: Controller::Memory, unit: "-",
         v1: trigger("memory.force_empty"), status: NOT_DRIVEN,
-        errnos: &[meaning(Errno::EBUSY, "the group has tasks", "move the tasks out")],
-        doc: "v1: reclaims as much as possible from a group without tasks.",
+        doc: "v1: reclaims as much as possible from the group.",
     }
     MemoryKmemLimit {
         name: "memory.kmem.limit", controller: Controller::Memory, unit: "bytes",
         v1: pages1("memory.kmem.limit_in_bytes"), status: Status::Shown,
-        doc: "v1: limit of kernel memory; deprecated, refused with EOPNOTSUPP by recent kernels.",
+        doc: "v1: limit of kernel memory; deprecated; recent kernels take writes and ignore them.",
     }
     MemoryKmemTcpLimit {
         name: "memory.kmem.tcp.limit", controller: Controller::Memory, unit: "bytes",
@@ -409,13 +413,13 @@ knobs! {
     }
     IoReadIops {
         name: "io.max.riops", controller: Controller::Io, unit: "operations per s",
-        v1: device1("blkio.throttle.read_iops_device"), v2: device2("io.max", "riops"),
+        v1: device1_iops("blkio.throttle.read_iops_device"), v2: device2("io.max", "riops"),
         status: Status::Driven, errnos: IO_ERRNOS,
         doc: "Read operations hard limit of a disk; one large read may be several operations.",
     }
     IoWriteIops {
         name: "io.max.wiops", controller: Controller::Io, unit: "operations per s",
-        v1: device1("blkio.throttle.write_iops_device"), v2: device2("io.max", "wiops"),
+        v1: device1_iops("blkio.throttle.write_iops_device"), v2: device2("io.max", "wiops"),
         status: Status::Driven, errnos: IO_ERRNOS,
         doc: "Write operations hard limit of a disk.",
     }
@@ -485,6 +489,7 @@ knobs! {
     CgroupFreeze {
         name: "cgroup.freeze", controller: Controller::Core, unit: "0 or 1",
         v2: flag("cgroup.freeze", "0"), status: NOT_DRIVEN,
+        errnos: &[meaning(Errno::ERANGE, "it takes 0 or 1", "use 0 or 1")],
         doc: "Stops or resumes every task of the group and below (Linux 5.2 and newer).",
     }
     FreezerState {

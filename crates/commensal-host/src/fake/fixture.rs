@@ -183,7 +183,7 @@ fn mount_line(machine: &mut Machine, line: &str) {
     let [_, mount, kind, options, ..] = words.as_slice() else { return };
     match *kind {
         "cgroup2" => {
-            machine.mount(mount, Version::V2, &Controller::ALL.map(|controller| controller));
+            machine.mount(mount, Version::V2, &Controller::ALL);
         }
         "cgroup" => {
             let named = options.split(',').filter_map(|name| Controller::from_name(name, Version::V1));
@@ -201,7 +201,9 @@ fn add_group_file(machine: &mut Machine, mut at: u64, left: &Path, text: &str) {
     for name in names {
         let Some(tree) = machine.groups.get(&at).map(|group| group.tree) else { return };
         let child = machine.new_inode();
-        machine.groups.insert(child, Group { tree, name: name.clone(), parent: Some(at), ..Group::default() });
+        machine
+            .groups
+            .insert(child, Group { tree, name: name.clone(), parent: Some(at), ..Group::default() });
         if let Some(group) = machine.groups.get_mut(&at) {
             group.children.insert(name, child);
         }

@@ -3,7 +3,7 @@
 use super::faults::Kind;
 use super::tree::{Answer, Machine};
 use super::{FakeHost, OpenDir, own_pid};
-use crate::linux::component;
+use crate::linux::{SNAPSHOTS, component};
 use crate::{Child, Dir, Host, HostError, Lock, Process, Result, Signal, SpawnSpec, Stdout};
 use commensal_core::errno::Errno;
 use std::collections::BTreeSet;
@@ -160,14 +160,24 @@ impl Host for FakeHost {
         let machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("list", path, errno))?;
         // An open directory that was removed is empty.
-        Ok(machine.groups.get(&inode).map(|group| group.children.keys().cloned().collect()).unwrap_or_default())
+        Ok(machine
+            .groups
+            .get(&inode)
+            .map(|group| group.children.keys().cloned().collect())
+            .unwrap_or_default())
     }
 
     fn read(&mut self, dir: Dir, file: &str) -> Result<String> {
         component("read", file)?;
         let (inode, path) = self.at(dir, file)?;
         let alive = self.machine().alive(self.life);
-        let text = alive.and_then(|()| self.hold(dir, file)).and_then(|()| self.machine().read(inode, file));
+        // Process lists are opened anew for each read, so that a removed group's is not found.
+        let held = |host: &mut Self| if SNAPSHOTS.contains(&file) { Ok(()) } else { host.hold(dir, file) };
+        let text = alive.and_then(|()| held(self)).and_then(|()| self.machine().read(inode, file));
+        let text = text.map_err(|errno| match errno {
+            Errno::ENODEV if SNAPSHOTS.contains(&file) => Errno::ENOENT,
+            other => other,
+        });
         text.map_err(|errno| refused("read", path, errno))
     }
 
@@ -200,7 +210,8 @@ impl Host for FakeHost {
         component("remove", name)?;
         let (above, path) = self.at(parent, name)?;
         let mut machine = self.machine();
-        let gone = machine.may_change(self.life, Kind::Group).and_then(|()| machine.rmdir(above, name, inode));
+        let gone =
+            machine.may_change(self.life, Kind::Group).and_then(|()| machine.rmdir(above, name, inode));
         gone.map_err(|errno| refused("remove", path.as_str(), errno))?;
         machine.changed("remove", path, "");
         Ok(())
@@ -232,7 +243,8 @@ impl Host for FakeHost {
             }
             Stdout::Inherit | Stdout::Null => None,
         };
-        let started = machine.processes.get(&pid).map(|process| (process.start_ticks, process.running.clone()));
+        let started =
+            machine.processes.get(&pid).map(|process| (process.start_ticks, process.running.clone()));
         let (start_ticks, running) = started.ok_or_else(|| refuse(Errno::ESRCH))?;
         machine.changed("start", program.clone(), &pid.to_string());
         let process = Process { pid, start_ticks, pidfd: None };
@@ -241,8 +253,7 @@ impl Host for FakeHost {
 
     fn process(&mut self, pid: u32) -> Result<Process> {
         let machine = self.machine();
-        let start_ticks =
-            machine.alive(self.life).and_then(|()| Ok(machine.present(pid)?.start_ticks));
+        let start_ticks = machine.alive(self.life).and_then(|()| Ok(machine.present(pid)?.start_ticks));
         let start_ticks = start_ticks.map_err(|errno| refused("open", format!("pid {pid}"), errno))?;
         Ok(Process { pid, start_ticks, pidfd: None })
     }

@@ -34,7 +34,8 @@ impl Machine {
                 burst: unsigned("cpu.cfs_burst_us").unwrap_or(0),
             },
             Version::V2 => {
-                let (quota, period) = self.text(group, "cpu.max").split_once(' ').unwrap_or(("max", "100000"));
+                let (quota, period) =
+                    self.text(group, "cpu.max").split_once(' ').unwrap_or(("max", "100000"));
                 Bandwidth {
                     quota: quota.parse().ok(),
                     period: period.parse().unwrap_or(100_000),
@@ -152,8 +153,7 @@ impl Machine {
             if !new.is_subset(&self.set_of(parent, file)) {
                 return Err(Errno::EACCES);
             }
-            let flag = if file == "cpuset.cpus" { "cpuset.cpu_exclusive" } else { "cpuset.mem_exclusive" };
-            if self.overlaps_exclusively(inode, group, file, flag, &new, self.text(group, flag) == "1") {
+            if self.overlaps(inode, file, &new, self.text(group, exclusive_flag(file)) == "1") {
                 return Err(Errno::EINVAL);
             }
         }
@@ -165,19 +165,15 @@ impl Machine {
         Ok(())
     }
 
-    fn overlaps_exclusively(
-        &self,
-        inode: u64,
-        group: &Group,
-        file: &str,
-        flag: &str,
-        set: &CpuSet,
-        exclusive: bool,
-    ) -> bool {
-        let siblings = self.parent(group).map(|parent| parent.children.values()).into_iter().flatten();
-        siblings.filter(|sibling| **sibling != inode).filter_map(|sibling| self.groups.get(sibling)).any(|sibling| {
-            let theirs = self.set_of(sibling, file);
-            (exclusive || self.text(sibling, flag) == "1") && set.iter().any(|cpu| theirs.contains(cpu))
+    /// Whether `set` shares a CPU with a sibling although one of the two is to be exclusive.
+    fn overlaps(&self, inode: u64, file: &str, set: &CpuSet, exclusive: bool) -> bool {
+        let parent = self.groups.get(&inode).and_then(|group| self.parent(group));
+        let siblings = parent.map(|parent| parent.children.values()).into_iter().flatten();
+        let others = siblings.filter(|sibling| **sibling != inode).filter_map(|other| self.groups.get(other));
+        others.into_iter().any(|other| {
+            let theirs = self.set_of(other, file);
+            let matters = exclusive || self.text(other, exclusive_flag(file)) == "1";
+            matters && set.iter().any(|cpu| theirs.contains(cpu))
         })
     }
 
@@ -189,12 +185,17 @@ impl Machine {
         if on && !parent_has_it {
             return Err(Errno::EACCES);
         }
-        if on && self.overlaps_exclusively(inode, group, file, flag, &self.set_of(group, file), true) {
+        if on && self.overlaps(inode, file, &self.set_of(group, file), true) {
             return Err(Errno::EINVAL);
         }
         self.store(inode, flag, u8::from(on).to_string());
         Ok(())
     }
+}
+
+/// The flag that makes a list exclusive.
+fn exclusive_flag(list: &str) -> &'static str {
+    if list == "cpuset.cpus" { "cpuset.cpu_exclusive" } else { "cpuset.mem_exclusive" }
 }
 
 trait Or {

@@ -41,9 +41,10 @@ pub(super) fn number(text: &str) -> Answer<i64> {
 pub(super) fn size(text: &str) -> Answer<u64> {
     let (radix, digits) = base(text);
     let end = digits.find(|digit: char| !digit.is_digit(radix)).unwrap_or(digits.len());
-    let value = digits[..end].chars().filter_map(|digit| digit.to_digit(radix)).fold(0u64, |sum, digit| {
-        sum.wrapping_mul(u64::from(radix)).wrapping_add(u64::from(digit))
-    });
+    let value = digits[..end]
+        .chars()
+        .filter_map(|digit| digit.to_digit(radix))
+        .fold(0u64, |sum, digit| sum.wrapping_mul(u64::from(radix)).wrapping_add(u64::from(digit)));
     let shift = match &digits[end..] {
         "" => 0,
         "K" | "k" => 10,

@@ -207,7 +207,8 @@ impl Machine {
     /// `/proc/PID/...` of a fake process.
     pub(super) fn proc_file(&self, pid: u32, file: &str) -> Option<String> {
         let process = self.present(pid).ok()?;
-        let name = process.spec.as_ref().and_then(|spec| spec.program.file_name()?.to_str().map(str::to_owned));
+        let name =
+            process.spec.as_ref().and_then(|spec| spec.program.file_name()?.to_str().map(str::to_owned));
         let name = name.unwrap_or_else(|| format!("fake{pid}"));
         let letter = if process.running.exit().is_some() { 'Z' } else { 'S' };
         match file {
@@ -225,7 +226,9 @@ impl Machine {
             "status" => {
                 let cpus = process.spec.as_ref().and_then(|spec| spec.policy.cpus.clone());
                 let cpus = cpus.unwrap_or_else(|| self.cpus.clone());
-                Some(format!("Name:\t{name}\nState:\t{letter}\nPid:\t{pid}\nPPid:\t1\nCpus_allowed_list:\t{cpus}\n"))
+                Some(format!(
+                    "Name:\t{name}\nState:\t{letter}\nPid:\t{pid}\nPPid:\t1\nCpus_allowed_list:\t{cpus}\n"
+                ))
             }
             _ => None,
         }

@@ -2,7 +2,7 @@
 //! say. Each was measured on Linux 6.18 or is marked as documented in `tests/conformance.txt`.
 
 use super::parse;
-use super::tree::{Answer, Group, Machine};
+use super::tree::{Answer, Machine};
 use crate::{Exit, Signal};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, Form, Knob, Normalise, TABLE, Value, Version};
@@ -31,7 +31,8 @@ impl Machine {
             _ => {}
         }
         let vendor = || TABLE.iter().find_map(|knob| Some((knob, &knob.vendor.as_ref()?.file)));
-        let row = TABLE.iter().find_map(|knob| Some((knob, knob.file(version)?)).filter(|row| row.1.name == file));
+        let row =
+            TABLE.iter().find_map(|knob| Some((knob, knob.file(version)?)).filter(|row| row.1.name == file));
         match row.or_else(|| vendor().filter(|row| row.1.name == file)) {
             Some((knob, row)) => self.write_knob(inode, knob, row, text),
             // A statistic: the file opens for root, the write is refused.
@@ -60,7 +61,9 @@ impl Machine {
         let group = self.group(inode)?;
         let root = group.parent.is_none();
         match row.name {
-            "cpu.shares" | "cpu.weight" | "cpu.weight.nice" | "cpu.idle" if root => return Err(Errno::EINVAL),
+            "cpu.shares" | "cpu.weight" | "cpu.weight.nice" | "cpu.idle" if root => {
+                return Err(Errno::EINVAL);
+            }
             "cpu.idle" => return self.set_idle(inode, knob, row, text),
             "cpu.shares" | "cpu.weight" | "cpu.weight.nice" => {
                 let stored = in_range(knob, row, text)?;
@@ -74,7 +77,9 @@ impl Machine {
                 return self.set_bandwidth(inode, row.name, text);
             }
             "cpuset.cpus" | "cpuset.mems" => return self.set_list(inode, row.name, text),
-            "cpuset.cpu_exclusive" | "cpuset.mem_exclusive" => return self.set_exclusive(inode, row.name, text),
+            "cpuset.cpu_exclusive" | "cpuset.mem_exclusive" => {
+                return self.set_exclusive(inode, row.name, text);
+            }
             "memory.use_hierarchy" if parse::unsigned(text)? != 1 => return Err(Errno::EINVAL),
             // Kept for old programs: moving charges is gone, and the kernel-memory limit does nothing.
             "memory.move_charge_at_immigrate" if parse::unsigned(text)? != 0 => return Err(Errno::EINVAL),
@@ -149,10 +154,15 @@ impl Machine {
         let other = |file| self.text(group, file).parse::<u64>().unwrap_or(u64::MAX);
         let above = |limit: u64| limit == u64::MAX || limit >= row.range.1.unsigned_abs();
         match row.name {
-            "memory.limit_in_bytes" if !above(other("memory.memsw.limit_in_bytes"))
-                && bytes > other("memory.memsw.limit_in_bytes") => return Err(Errno::EINVAL),
-            "memory.memsw.limit_in_bytes" if bytes != u64::MAX
-                && bytes < other("memory.limit_in_bytes") => return Err(Errno::EINVAL),
+            "memory.limit_in_bytes"
+                if !above(other("memory.memsw.limit_in_bytes"))
+                    && bytes > other("memory.memsw.limit_in_bytes") =>
+            {
+                return Err(Errno::EINVAL);
+            }
+            "memory.memsw.limit_in_bytes" if bytes != u64::MAX && bytes < other("memory.limit_in_bytes") => {
+                return Err(Errno::EINVAL);
+            }
             "memory.limit_in_bytes" | "memory.memsw.limit_in_bytes" if bytes < self.usage(inode) => {
                 return Err(Errno::EBUSY);
             }
@@ -278,9 +288,8 @@ impl Machine {
 
     fn take_away(&mut self, inode: u64, off: &BTreeSet<Controller>) {
         let Some(group) = self.groups.get_mut(&inode) else { return };
-        let belongs = |name: &str| {
-            off.iter().any(|controller| name.starts_with(&format!("{}.", controller.v2_name())))
-        };
+        let belongs =
+            |name: &str| off.iter().any(|controller| name.starts_with(&format!("{}.", controller.v2_name())));
         // Pressure and CPU time are the core's.
         group.files.retain(|name, _| name.ends_with(".pressure") || name == "cpu.stat" || !belongs(name));
     }
@@ -294,9 +303,9 @@ fn one_limit(file: &str, rest: &str) -> Answer<Option<u64>> {
     }
     // IOPS are 32 bits wide and the kernel cuts without a word.
     let narrow = u64::from(u32::MAX);
-    Ok(Some(limit).map(|limit| if file.contains("iops") { limit & narrow } else { limit }).filter(|limit| {
-        !file.contains("iops") || *limit != narrow
-    }))
+    Ok(Some(limit)
+        .map(|limit| if file.contains("iops") { limit & narrow } else { limit })
+        .filter(|limit| !file.contains("iops") || *limit != narrow))
 }
 
 /// v2: the line after `rest` is applied to `old`; keys that are not named stay.
@@ -339,11 +348,4 @@ fn in_range(knob: &Knob, row: &File, text: &str) -> Answer<String> {
     }
     let says_range = knob.meaning(Errno::ERANGE).is_some() || row.name == "cpu.weight.nice";
     Err(if says_range { Errno::ERANGE } else { Errno::EINVAL })
-}
-
-impl Machine {
-    /// Text of `file` as a number, if it is one.
-    pub(super) fn stored_number(&self, group: &Group, file: &str) -> Option<i64> {
-        self.text(group, file).parse().ok()
-    }
 }

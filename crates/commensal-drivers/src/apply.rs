@@ -1,0 +1,322 @@
+//! Carrying out a plan: journal, create, write, read back; at the first refusal take it all back.
+
+use crate::journal::{Journal, JournalError, Record, Target};
+use commensal_core::actual::{ActualState, Place};
+use commensal_core::knob::{Controller, File, KnobId, Value};
+use commensal_core::plan::{Action, Step, undo};
+use commensal_core::topology::Device;
+use commensal_host::{Dir, Host, HostError, below};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A value that was written and read back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    /// The group, as `hierarchy:path`.
+    pub place: String,
+    /// Kernel file.
+    pub file: &'static str,
+    /// What was wanted.
+    pub want: String,
+    /// What the file reads.
+    pub read: String,
+}
+
+/// Why a step was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The kernel said no.
+    #[error("{}", with_meaning(.error, *.knob))]
+    Host {
+        /// Its answer.
+        error: HostError,
+        /// The knob that was written, for the meaning of the number.
+        knob: Option<KnobId>,
+    },
+    /// The group is not the one that was planned for, or is gone.
+    #[error("{place} vanished between planning and applying; plan again")]
+    Vanished {
+        /// The group.
+        place: String,
+    },
+    /// The kernel took the value and shows another.
+    #[error(
+        "{place} {file}: wrote {want}, reads {read}; something else writes it, or this kernel handles it otherwise"
+    )]
+    ReadBack {
+        /// The group.
+        place: String,
+        /// Kernel file.
+        file: &'static str,
+        /// What was written.
+        want: String,
+        /// What it reads.
+        read: String,
+    },
+    /// The journal could not be kept.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The plan names something that the table does not have: our bug.
+    #[error("the plan cannot be carried out: {0}")]
+    Plan(String),
+}
+
+fn with_meaning(error: &HostError, knob: Option<KnobId>) -> String {
+    match knob.and_then(|knob| knob.row().meaning(error.errno)) {
+        Some(meaning) => format!("{error}\n  because: {}\n  try: {}", meaning.because, meaning.try_this),
+        None => error.to_string(),
+    }
+}
+
+/// The step at which it stopped.
+#[derive(Debug)]
+pub struct Failure {
+    /// Index in the steps that were given.
+    pub step: usize,
+    /// The step in words.
+    pub description: String,
+    /// Why.
+    pub refusal: Refusal,
+    /// What could not be taken back; empty when the machine is as it was.
+    pub left: Vec<String>,
+}
+
+/// How far it got.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Steps done (and, after a failure, taken back).
+    pub done: usize,
+    /// Values written and read back.
+    pub applied: Vec<Applied>,
+    /// The refusal, if there was one.
+    pub failure: Option<Failure>,
+}
+
+/// Carries out `steps` in order. `actual` is what they were planned against. At the first refusal it
+/// stops and takes back what it did.
+pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal: &mut Journal) -> Outcome {
+    let mut work = Work { host, actual, dirs: BTreeMap::new(), outcome: Outcome::default() };
+    let structure =
+        steps.iter().take_while(|step| matches!(step.action, Action::Create | Action::Enable(_))).count();
+    let mut failed = work.prepare(steps, structure, journal).err();
+    if failed.is_none() {
+        failed = work.run(steps, structure, journal).err();
+    }
+    if let Some((step, refusal)) = failed {
+        let left = work.take_back(&steps[..work.outcome.done]);
+        let description = steps.get(step).map(|step| step.describe(actual)).unwrap_or_default();
+        work.outcome.failure = Some(Failure { step, description, refusal, left });
+    }
+    work.finish()
+}
+
+struct Work<'a> {
+    host: &'a mut dyn Host,
+    actual: &'a ActualState,
+    dirs: BTreeMap<Place, Dir>,
+    outcome: Outcome,
+}
+
+/// Index of a step and why it was refused.
+type Stop = (usize, Refusal);
+
+fn host_error(error: HostError, knob: Option<KnobId>) -> Refusal {
+    Refusal::Host { error, knob }
+}
+
+impl Work<'_> {
+    /// Opens every existing group, checks that it is the one planned for, and puts on record what is
+    /// about to be created, enabled or overwritten.
+    fn prepare(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
+        let mut records = Vec::new();
+        for (index, step) in steps.iter().enumerate() {
+            let created =
+                steps[..structure].iter().any(|s| s.place == step.place && s.action == Action::Create);
+            let stop = |refusal| (index, refusal);
+            let target_dir = if created { None } else { Some(self.dir(&step.place).map_err(stop)?) };
+            match (&step.action, target_dir) {
+                (Action::Create, _) => {
+                    let mount = self.mount(&step.place);
+                    records.push(Record::Creating { mount, path: step.place.path.to_string() });
+                }
+                (Action::Enable(controller), Some(dir)) => {
+                    let group = self.target(&step.place, dir);
+                    records.push(Record::Enabling { group, controller: controller.v2_name().to_owned() });
+                }
+                (Action::Write { knob, device, .. }, Some(dir))
+                    if !self.actual.ours.created.contains(&step.place) =>
+                {
+                    let group = self.target(&step.place, dir);
+                    let name = knob.to_string();
+                    let device_name = device.map(|device| device.to_string());
+                    let file = self.file(&step.place, *knob).map_err(stop)?;
+                    let again = records.iter().any(|record| matches!(record, Record::Original { group: g, knob: k, device: d, .. } if *g == group && *k == name && *d == device_name));
+                    if !again && !journal.has_original(&group, &name, device_name.as_deref()) {
+                        let value = self.original(dir, *knob, file, *device).map_err(stop)?;
+                        records.push(Record::Original {
+                            group,
+                            knob: name,
+                            file: file.name.to_owned(),
+                            device: device_name,
+                            value,
+                        });
+                    }
+                }
+                _ => {}
+            }
+        }
+        journal.append(self.host, &records).map_err(|error| (0, Refusal::Journal(error)))
+    }
+
+    fn run(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
+        let mut created = Vec::new();
+        for (index, step) in steps[..structure].iter().enumerate() {
+            self.step(step).map_err(|refusal| (index, refusal))?;
+            self.outcome.done += 1;
+            if let (Action::Create, Some(dir)) = (&step.action, self.dirs.get(&step.place).copied()) {
+                created.push(Record::Created(self.target(&step.place, dir)));
+            }
+        }
+        journal.append(self.host, &created).map_err(|error| (structure, Refusal::Journal(error)))?;
+        for (index, step) in steps.iter().enumerate().skip(structure) {
+            self.step(step).map_err(|refusal| (index, refusal))?;
+            self.outcome.done += 1;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), Refusal> {
+        match &step.action {
+            Action::Create => self.create(&step.place),
+            Action::Remove => self.remove(&step.place),
+            Action::Enable(controller) => self.subtree(&step.place, '+', *controller),
+            Action::Disable(controller) => self.subtree(&step.place, '-', *controller),
+            Action::Write { knob, device, to, .. } => self.write(&step.place, *knob, *device, to),
+        }
+    }
+
+    fn create(&mut self, place: &Place) -> Result<(), Refusal> {
+        let parent = self.parent(place)?;
+        let dir = self.host.mkdir(parent, place.path.name()).map_err(|error| host_error(error, None))?;
+        self.dirs.insert(place.clone(), dir);
+        Ok(())
+    }
+
+    fn remove(&mut self, place: &Place) -> Result<(), Refusal> {
+        let inode = self.dir(place)?.inode;
+        let parent = self.parent(place)?;
+        self.host.rmdir(parent, place.path.name(), inode).map_err(|error| host_error(error, None))?;
+        if let Some(dir) = self.dirs.remove(place) {
+            self.host.close(dir);
+        }
+        Ok(())
+    }
+
+    fn subtree(&mut self, place: &Place, sign: char, controller: Controller) -> Result<(), Refusal> {
+        let dir = self.dir(place)?;
+        let value = format!("{sign}{controller}");
+        self.host.write(dir, "cgroup.subtree_control", &value).map_err(|error| host_error(error, None))
+    }
+
+    /// One value, one write, read back and compared after normalisation.
+    fn write(
+        &mut self,
+        place: &Place,
+        knob: KnobId,
+        device: Option<Device>,
+        to: &Value,
+    ) -> Result<(), Refusal> {
+        let dir = self.dir(place)?;
+        let file = self.file(place, knob)?;
+        let text = file.encode(to, device).map_err(|error| Refusal::Plan(error.to_string()))?;
+        let knob_error = |error| host_error(error, Some(knob));
+        self.host.write(dir, file.name, &text).map_err(knob_error)?;
+        let read = self.host.read(dir, file.name).map_err(knob_error)?;
+        let read = file.parse(&read, device).map_err(|error| Refusal::Plan(error.to_string()))?;
+        let place = self.actual.show(place);
+        if read != file.normalise(to) {
+            let (want, read) = (to.to_string(), read.to_string());
+            return Err(Refusal::ReadBack { place, file: file.name, want, read });
+        }
+        self.outcome.applied.push(Applied {
+            place,
+            file: file.name,
+            want: to.to_string(),
+            read: read.to_string(),
+        });
+        Ok(())
+    }
+
+    /// The text that puts the knob back to what it is now.
+    fn original(
+        &mut self,
+        dir: Dir,
+        knob: KnobId,
+        file: &File,
+        device: Option<Device>,
+    ) -> Result<String, Refusal> {
+        let text = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
+        let value = file.parse(&text, device).map_err(|error| Refusal::Plan(error.to_string()))?;
+        file.encode(&value, device).map_err(|error| Refusal::Plan(error.to_string()))
+    }
+
+    fn take_back(&mut self, done: &[Step]) -> Vec<String> {
+        let mut left = Vec::new();
+        for step in undo(done) {
+            if let Err(refusal) = self.step(&step) {
+                left.push(format!("{}: {refusal}", step.describe(self.actual)));
+            }
+        }
+        left
+    }
+
+    fn finish(self) -> Outcome {
+        for dir in self.dirs.into_values() {
+            self.host.close(dir);
+        }
+        self.outcome
+    }
+
+    fn mount(&self, place: &Place) -> String {
+        self.actual
+            .hierarchies
+            .get(place.hierarchy)
+            .map(|hierarchy| hierarchy.mount.clone())
+            .unwrap_or_default()
+    }
+
+    fn target(&self, place: &Place, dir: Dir) -> Target {
+        Target { mount: self.mount(place), path: place.path.to_string(), inode: dir.inode }
+    }
+
+    fn file(&self, place: &Place, knob: KnobId) -> Result<&'static File, Refusal> {
+        let version = self.actual.hierarchies.get(place.hierarchy).map(|hierarchy| hierarchy.version);
+        let file = version.and_then(|version| knob.row().file(version));
+        file.ok_or_else(|| Refusal::Plan(format!("{knob} has no file in this hierarchy")))
+    }
+
+    fn parent(&mut self, place: &Place) -> Result<Dir, Refusal> {
+        let path = place
+            .path
+            .parent()
+            .ok_or_else(|| Refusal::Plan("the root cannot be made or removed".to_owned()))?;
+        self.dir(&Place { hierarchy: place.hierarchy, path })
+    }
+
+    /// The open group; opened once, and only if it is the one that was planned for.
+    fn dir(&mut self, place: &Place) -> Result<Dir, Refusal> {
+        if let Some(dir) = self.dirs.get(place) {
+            return Ok(*dir);
+        }
+        let vanished = || Refusal::Vanished { place: self.actual.show(place) };
+        let path = below(Path::new(&self.mount(place)), place.path.as_str());
+        let dir = self.host.open(&path).map_err(|_| vanished())?;
+        let planned = self.actual.cgroups.get(place).map(|found| found.inode);
+        if planned.is_some_and(|inode| inode != dir.inode) {
+            self.host.close(dir);
+            return Err(vanished());
+        }
+        self.dirs.insert(place.clone(), dir);
+        Ok(dir)
+    }
+}

@@ -1,0 +1,314 @@
+//! The undo journal: what was there before, on the disk before the first write.
+//!
+//! One file per owner in the state directory: `machine.journal` for `apply`, whose changes stay until
+//! `restore`; `run.journal` for `run`, whose groups end with their last command; `lab-PID.journal` for a
+//! lab run, whose changes end with it. A line is the CRC-32 of its
+//! JSON in hex, a space, the JSON. A last line without a line break was torn by a crash before the write
+//! it announces, so it is dropped; any other damage is reported and never guessed around.
+
+use commensal_core::actual::{ActualState, Ours, Place};
+use commensal_core::knob::KnobId;
+use commensal_core::topology::Device;
+use commensal_host::{Host, HostError};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Journal of `apply`, whose changes stay until `restore`.
+pub const MACHINE: &str = "machine";
+/// Journal of `run`, whose groups stay until their last command ends.
+pub const RUN: &str = "run";
+/// First part of the name of a lab run's journal; its pid follows.
+pub const LAB: &str = "lab-";
+/// File name ending of every journal.
+const ENDING: &str = "journal";
+
+/// Who wrote a journal, and in which boot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// `machine`, `run` or `lab`.
+    pub kind: String,
+    /// Process number of the owner.
+    pub pid: u32,
+    /// Its start time in clock ticks since boot.
+    pub start_ticks: u64,
+    /// `/proc/sys/kernel/random/boot_id`; cgroups do not survive a boot.
+    pub boot_id: String,
+}
+
+/// A cgroup by mount point, path and inode.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Target {
+    /// Mount point of the hierarchy.
+    pub mount: String,
+    /// Path below it.
+    pub path: String,
+    /// Inode of the directory.
+    pub inode: u64,
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "kebab-case")]
+pub enum Record {
+    /// First line: whose journal this is.
+    Owner(Owner),
+    /// A group is about to be created; its inode is not known yet.
+    Creating {
+        /// Mount point.
+        mount: String,
+        /// Path.
+        path: String,
+    },
+    /// A group was created.
+    Created(Target),
+    /// A controller is about to be enabled for a group's children.
+    Enabling {
+        /// The group.
+        group: Target,
+        /// v2 name of the controller.
+        controller: String,
+    },
+    /// A knob of somebody else's group is about to be written for the first time.
+    Original {
+        /// The group.
+        group: Target,
+        /// Our name of the knob.
+        knob: String,
+        /// Kernel file.
+        file: String,
+        /// Device, if the file has one line per device.
+        device: Option<String>,
+        /// Text to write to put it back.
+        value: String,
+    },
+}
+
+/// Why a journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The system refused.
+    #[error("the undo journal cannot be kept, so nothing was written")]
+    Host(#[from] HostError),
+    /// Lines that cannot be what was written.
+    #[error(
+        "{path} is damaged at line {line} ({reason}), so nothing was written; `commensal restore` puts back what can be read"
+    )]
+    Damaged {
+        /// The file.
+        path: String,
+        /// First damaged line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// A parsed journal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Good records in order.
+    pub records: Vec<Record>,
+    /// Damaged lines: number from 1, and what is wrong.
+    pub damaged: Vec<(usize, String)>,
+    /// Whether a torn last line was dropped.
+    pub torn: bool,
+}
+
+impl Contents {
+    /// The owner, if the first line survived.
+    #[must_use]
+    pub fn owner(&self) -> Option<&Owner> {
+        self.records.iter().find_map(|record| match record {
+            Record::Owner(owner) => Some(owner),
+            _ => None,
+        })
+    }
+}
+
+/// Spells one record as a line.
+#[must_use]
+pub fn line(record: &Record) -> String {
+    let json = serde_json::to_string(record).expect("records are plain strings and numbers");
+    format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
+}
+
+/// Reads a journal's text; never fails, damage is part of the result.
+#[must_use]
+pub fn parse(text: &str) -> Contents {
+    let mut contents = Contents::default();
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let Some(whole) = line.strip_suffix('\n') else {
+            contents.torn = true;
+            continue;
+        };
+        match parse_line(whole) {
+            Ok(record) => contents.records.push(record),
+            Err(reason) => contents.damaged.push((index + 1, reason)),
+        }
+    }
+    contents
+}
+
+fn parse_line(line: &str) -> Result<Record, String> {
+    let (sum, json) = line.split_once(' ').ok_or("no checksum")?;
+    let wrong = u32::from_str_radix(sum, 16).ok() != Some(crc32fast::hash(json.as_bytes()));
+    if wrong {
+        return Err("the checksum does not fit".to_owned());
+    }
+    serde_json::from_str(json).map_err(|error| format!("not a record of this version: {error}"))
+}
+
+/// An open journal: what is recorded already, and where to add.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    owner: Owner,
+    started: bool,
+    originals: BTreeSet<(Target, String, Option<String>)>,
+}
+
+impl Journal {
+    /// Opens the journal `name` in `dir`, creating the directory. The file itself appears with the first
+    /// record, so that a plan without steps leaves nothing behind.
+    ///
+    /// # Errors
+    /// When the directory cannot be made, or an existing journal is damaged: then undo could not be
+    /// promised.
+    pub fn open(host: &mut dyn Host, dir: &Path, name: &str, owner: Owner) -> Result<Journal, JournalError> {
+        host.state_dir(dir)?;
+        let path = path(dir, name);
+        let text = host.state_read(&path)?.unwrap_or_default();
+        let contents = parse(&text);
+        if let Some((line, reason)) = contents.damaged.first() {
+            let (path, reason) = (path.display().to_string(), reason.clone());
+            return Err(JournalError::Damaged { path, line: *line, reason });
+        }
+        let stale = contents.owner().is_none_or(|written| written.boot_id != owner.boot_id);
+        if stale || contents.torn {
+            // Groups of an earlier boot are gone; a torn line would run into the next one.
+            let kept: String =
+                if stale { String::new() } else { contents.records.iter().map(line).collect() };
+            match kept.is_empty() {
+                true => host.state_remove(&path)?,
+                false => host.state_replace(&path, &kept)?,
+            }
+        }
+        let records = if stale { Vec::new() } else { contents.records };
+        let original = |record: &Record| match record {
+            Record::Original { group, knob, device, .. } => {
+                Some((group.clone(), knob.clone(), device.clone()))
+            }
+            _ => None,
+        };
+        let originals = records.iter().filter_map(original).collect();
+        Ok(Journal { path, owner, started: !records.is_empty(), originals })
+    }
+
+    /// Whether the original of this knob of this very group is on record already.
+    #[must_use]
+    pub fn has_original(&self, group: &Target, knob: &str, device: Option<&str>) -> bool {
+        self.originals.contains(&(group.clone(), knob.to_owned(), device.map(str::to_owned)))
+    }
+
+    /// Puts the records on the disk; when this returns they survive a crash.
+    ///
+    /// # Errors
+    /// When they could not be written whole; then none of them is in the file.
+    pub fn append(&mut self, host: &mut dyn Host, records: &[Record]) -> Result<(), JournalError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let head = if self.started { String::new() } else { line(&Record::Owner(self.owner.clone())) };
+        let text: String = std::iter::once(head).chain(records.iter().map(line)).collect();
+        host.state_append(&self.path, &text)?;
+        self.started = true;
+        for record in records {
+            if let Record::Original { group, knob, device, .. } = record {
+                self.originals.insert((group.clone(), knob.clone(), device.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+pub(crate) fn path(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.{ENDING}"))
+}
+
+/// Names of all journals in the state directory.
+pub(crate) fn names(host: &dyn Host, dir: &Path) -> Vec<String> {
+    let names = host.list(dir).unwrap_or_default();
+    names.iter().filter_map(|name| name.strip_suffix(ENDING)?.strip_suffix('.').map(str::to_owned)).collect()
+}
+
+/// What the journal `name` says is ours, as far as the groups it means still exist.
+///
+/// # Errors
+/// When the file exists and cannot be read.
+pub fn ours(host: &mut dyn Host, dir: &Path, name: &str, actual: &ActualState) -> Result<Ours, JournalError> {
+    let text = host.state_read(&path(dir, name))?.unwrap_or_default();
+    let mut ours = Ours::default();
+    for record in parse(&text).records {
+        match record {
+            Record::Created(target) => ours.created.extend(find(actual, &target)),
+            Record::Original { group, knob, device, value, .. } => {
+                let Some(place) = find(actual, &group) else { continue };
+                let Some(id) = KnobId::from_name(&knob) else { continue };
+                let device: Option<Device> = device.and_then(|text| text.parse().ok());
+                let version = actual.hierarchies[place.hierarchy].version;
+                if let Some(value) = id.row().file(version).and_then(|file| file.parse(&value, device).ok()) {
+                    ours.originals.insert((place, id, device), value);
+                }
+            }
+            Record::Owner(_) | Record::Creating { .. } | Record::Enabling { .. } => {}
+        }
+    }
+    Ok(ours)
+}
+
+/// The place that a target means, if the very same group is still there.
+fn find(actual: &ActualState, target: &Target) -> Option<Place> {
+    let hierarchy = actual.hierarchies.iter().position(|hierarchy| hierarchy.mount == target.mount)?;
+    let path = commensal_core::actual::CgroupPath::new(&target.path);
+    let place = Place { hierarchy, path };
+    actual.cgroups.get(&place).filter(|found| found.inode == target.inode).map(|_| place.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner() -> Record {
+        Record::Owner(Owner { kind: "machine".into(), pid: 1, start_ticks: 2, boot_id: "b".into() })
+    }
+
+    #[test]
+    fn every_damaged_byte_is_noticed() {
+        let text = line(&owner());
+        assert_eq!(parse(&text).records, [owner()]);
+        for index in 0..text.len() - 1 {
+            let mut bytes = text.clone().into_bytes();
+            bytes[index] ^= 1;
+            let contents = parse(&String::from_utf8_lossy(&bytes));
+            assert!(contents.records.is_empty(), "byte {index} changed and was not noticed");
+        }
+    }
+
+    #[test]
+    fn a_torn_end_is_dropped_and_a_torn_middle_is_damage() {
+        let text = line(&owner());
+        let torn = format!("{text}{}", &text[..text.len() - 5]);
+        assert_eq!(parse(&torn), Contents { records: vec![owner()], damaged: vec![], torn: true });
+        let middle = format!("{}\n{text}", &text[..text.len() - 5]);
+        assert_eq!(parse(&middle).damaged.len(), 1);
+        assert_eq!(parse(&middle).records.len(), 1);
+        assert_eq!(parse("\n").damaged, [(1, "no checksum".to_owned())]);
+    }
+}

@@ -1,0 +1,46 @@
+//! Processes of our groups: starting them inside, and ending all of them.
+
+use commensal_core::errno::Errno;
+use commensal_host::{Dir, Host, HostError, Signal};
+use std::time::{Duration, Instant};
+
+/// Processes in the group now.
+///
+/// # Errors
+/// When the group is gone.
+pub fn pids(host: &mut dyn Host, group: Dir) -> Result<Vec<u32>, HostError> {
+    let text = host.read(group, "cgroup.procs")?;
+    Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
+}
+
+/// Kills every process of the group with SIGKILL and waits until the kernel has let go of them, so that
+/// the group can be removed. A process that forks faster than we read is caught by a later look.
+///
+/// # Errors
+/// `EBUSY` when some are still there after `patience`.
+pub fn kill_all(host: &mut dyn Host, group: Dir, patience: Duration) -> Result<(), HostError> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let left = match pids(host, group) {
+            Ok(left) => left,
+            Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let object = format!("{} processes of a group of ours", left.len());
+            return Err(HostError { operation: "end", object, value: None, errno: Errno::EBUSY });
+        }
+        for pid in left {
+            // Identified first, so that a number reused in between is not hit: the pidfd is of the
+            // process that has the number now, and it is signalled only if it still is in the group.
+            let Ok(process) = host.process(pid) else { continue };
+            if pids(host, group).is_ok_and(|now| now.contains(&pid)) {
+                let _ = host.signal(&process, Signal::KILL);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,273 @@
+//! Putting back: every original value, every controller, and none of our groups left.
+//!
+//! Works from the journals alone, with whoever wrote them dead; a second run finds nothing to do; a
+//! journal of an earlier boot means groups that no longer exist.
+
+use crate::journal::{self, Contents, Record, Target};
+use crate::members;
+use commensal_core::errno::Errno;
+use commensal_core::knob::{KnobId, Version};
+use commensal_host::{Dir, Host, HostError, below};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long to wait for killed processes of a dead lab run to leave their group.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a restore did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Restored {
+    /// Values put back, controllers disabled and groups removed, one line each.
+    pub done: Vec<String>,
+    /// What was left as it is, with the reason: a group of ours with live processes, a running owner.
+    pub left: Vec<String>,
+    /// What failed, or could not be read.
+    pub failed: Vec<String>,
+}
+
+impl Restored {
+    /// Whether there was nothing to do at all.
+    #[must_use]
+    pub fn nothing(&self) -> bool {
+        self.done.is_empty() && self.left.is_empty() && self.failed.is_empty()
+    }
+}
+
+/// Restores from every journal in `dir`, except those of a lab run that is still running.
+///
+/// # Errors
+/// When the state directory or a journal cannot be read.
+pub fn restore(host: &mut dyn Host, dir: &Path, boot_id: &str) -> Result<Restored, HostError> {
+    restore_where(host, dir, boot_id, |_| true)
+}
+
+/// Restores only what dead lab runs left behind: what a new lab run does first.
+///
+/// # Errors
+/// When the state directory or a journal cannot be read.
+pub fn restore_stale(host: &mut dyn Host, dir: &Path, boot_id: &str) -> Result<Restored, HostError> {
+    restore_where(host, dir, boot_id, |name| name.starts_with(journal::LAB))
+}
+
+/// Restores from one journal: the end of a lab run, or of the last command of a group of `run`.
+///
+/// # Errors
+/// When the journal cannot be read or rewritten.
+pub fn restore_own(host: &mut dyn Host, dir: &Path, name: &str) -> Result<Restored, HostError> {
+    let mut result = Restored::default();
+    one_journal(host, dir, name, &mut result)?;
+    Ok(result)
+}
+
+fn restore_where(
+    host: &mut dyn Host,
+    dir: &Path,
+    boot_id: &str,
+    wanted: impl Fn(&str) -> bool,
+) -> Result<Restored, HostError> {
+    let mut result = Restored::default();
+    for name in journal::names(host, dir).into_iter().filter(|name| wanted(name)) {
+        let path = journal::path(dir, &name);
+        let contents = journal::parse(&host.state_read(&path)?.unwrap_or_default());
+        if let Some(owner) = contents.owner() {
+            if owner.boot_id != boot_id {
+                host.state_remove(&path)?;
+                continue;
+            }
+            let running =
+                host.process(owner.pid).is_ok_and(|process| process.start_ticks == owner.start_ticks);
+            if name.starts_with(journal::LAB) && running {
+                result.left.push(format!("{}: its owner, process {}, is running", path.display(), owner.pid));
+                continue;
+            }
+        }
+        one_journal(host, dir, &name, &mut result)?;
+    }
+    Ok(result)
+}
+
+/// Undoes one journal. Only a lab's groups hold nothing but the lab's own processes, so only they are
+/// emptied by force.
+fn one_journal(host: &mut dyn Host, dir: &Path, name: &str, result: &mut Restored) -> Result<(), HostError> {
+    let path = journal::path(dir, name);
+    let text = host.state_read(&path)?.unwrap_or_default();
+    let contents = journal::parse(&text);
+    for (line, reason) in &contents.damaged {
+        result.failed.push(format!("{} line {line} cannot be used: {reason}", path.display()));
+    }
+    let kept = undo_all(host, &contents, name.starts_with(journal::LAB), result);
+    keep(host, &path, &contents, &kept, &text)
+}
+
+/// Rewrites the journal with what is still to be undone; damaged lines stay, for a person to look at.
+fn keep(
+    host: &mut dyn Host,
+    path: &Path,
+    contents: &Contents,
+    kept: &[Record],
+    text: &str,
+) -> Result<(), HostError> {
+    if kept.is_empty() && contents.damaged.is_empty() {
+        return host.state_remove(path);
+    }
+    let owner = contents.owner().map(|owner| Record::Owner(owner.clone()));
+    let mut lines: String = owner.iter().chain(kept).map(journal::line).collect();
+    let all: Vec<&str> = text.split_inclusive('\n').collect();
+    for (number, _) in &contents.damaged {
+        lines.push_str(all.get(number - 1).copied().unwrap_or_default());
+    }
+    host.state_replace(path, &lines)
+}
+
+/// Undoes the records from the last to the first; returns those that still stand, in their order.
+fn undo_all(host: &mut dyn Host, contents: &Contents, kill: bool, result: &mut Restored) -> Vec<Record> {
+    let mut kept = Vec::new();
+    for record in contents.records.iter().rev() {
+        let undone = match record {
+            Record::Owner(_) => Ok(None),
+            Record::Creating { mount, path } => {
+                // The inode was never learnt: either a `Created` follows, or the crash came between.
+                let known = contents.records.iter().any(
+                    |other| matches!(other, Record::Created(target) if target.mount == *mount && target.path == *path),
+                );
+                if known { Ok(None) } else { remove(host, mount, path, None, kill) }
+            }
+            Record::Created(target) => remove(host, &target.mount, &target.path, Some(target.inode), kill),
+            Record::Enabling { group, controller } => disable(host, group, controller),
+            Record::Original { group, knob, file, device, value } => {
+                put_back(host, group, knob, file, device.as_deref(), value)
+            }
+        };
+        match undone {
+            Ok(Some(line)) => result.done.push(line),
+            Ok(None) => {}
+            Err(Left::Busy(line)) => {
+                result.left.push(line);
+                kept.push(record.clone());
+            }
+            Err(Left::Failed(error)) => {
+                result.failed.push(error.to_string());
+                kept.push(record.clone());
+            }
+        }
+    }
+    kept.reverse();
+    kept
+}
+
+enum Left {
+    Busy(String),
+    Failed(HostError),
+}
+
+/// Opens the very group that the journal means; `None` when it is gone.
+fn open(host: &mut dyn Host, mount: &str, path: &str, inode: Option<u64>) -> Result<Option<Dir>, Left> {
+    match host.open(&below(Path::new(mount), path)) {
+        Ok(dir) if inode.is_none_or(|inode| inode == dir.inode) => Ok(Some(dir)),
+        Ok(dir) => {
+            host.close(dir);
+            Ok(None)
+        }
+        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => Ok(None),
+        Err(error) => Err(Left::Failed(error)),
+    }
+}
+
+fn remove(
+    host: &mut dyn Host,
+    mount: &str,
+    path: &str,
+    inode: Option<u64>,
+    kill: bool,
+) -> Result<Option<String>, Left> {
+    let Some(dir) = open(host, mount, path, inode)? else { return Ok(None) };
+    let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let inside = members::pids(host, dir).unwrap_or_default();
+    if kill && !inside.is_empty() {
+        members::kill_all(host, dir, PATIENCE).map_err(Left::Failed)?;
+    }
+    let parent = host.open(&below(Path::new(mount), above)).map_err(Left::Failed)?;
+    let removed = host.rmdir(parent, name, dir.inode);
+    host.close(parent);
+    host.close(dir);
+    let shown = below(Path::new(mount), path).display().to_string();
+    match removed {
+        Ok(()) => Ok(Some(format!("removed {shown}"))),
+        Err(error) if error.errno == Errno::ENOENT => Ok(None),
+        Err(error) if error.errno == Errno::EBUSY => {
+            let because = match inside.len() {
+                0 => "it has groups below it".to_owned(),
+                count => format!("it has {count} running processes"),
+            };
+            Err(Left::Busy(format!("{shown} was left: {because}")))
+        }
+        Err(error) => Err(Left::Failed(error)),
+    }
+}
+
+fn disable(host: &mut dyn Host, group: &Target, controller: &str) -> Result<Option<String>, Left> {
+    let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { return Ok(None) };
+    let enabled = host.read(dir, "cgroup.subtree_control").unwrap_or_default();
+    if enabled.split_whitespace().all(|name| name != controller) {
+        host.close(dir);
+        return Ok(None);
+    }
+    // Somebody else's groups may count on it by now.
+    let others = host.children(dir).unwrap_or_default();
+    let shown = below(Path::new(&group.mount), &group.path).display().to_string();
+    let written = match others.len() {
+        0 => host.write(dir, "cgroup.subtree_control", &format!("-{controller}")).map(|()| true),
+        _ => Ok(false),
+    };
+    host.close(dir);
+    match written {
+        Ok(true) => Ok(Some(format!("disabled {controller} in {shown}"))),
+        Ok(false) => {
+            Err(Left::Busy(format!("{controller} stays enabled in {shown}: other groups are below it")))
+        }
+        Err(error) => Err(Left::Failed(error)),
+    }
+}
+
+fn put_back(
+    host: &mut dyn Host,
+    group: &Target,
+    knob: &str,
+    file: &str,
+    device: Option<&str>,
+    value: &str,
+) -> Result<Option<String>, Left> {
+    let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { return Ok(None) };
+    let now = host.read(dir, file).unwrap_or_default();
+    let result = if same(knob, file, device, &now, value) {
+        Ok(None)
+    } else {
+        let shown = below(Path::new(&group.mount), &group.path).join(file).display().to_string();
+        match host.write(dir, file, value) {
+            Ok(()) => Ok(Some(format!("{shown} is {} again", value.trim()))),
+            Err(error) if error.errno == Errno::ENODEV => Ok(None),
+            Err(error) => Err(Left::Failed(error)),
+        }
+    };
+    host.close(dir);
+    result
+}
+
+/// Whether the file already holds the original, compared as values.
+fn same(knob: &str, file: &str, device: Option<&str>, now: &str, value: &str) -> bool {
+    let device = device.and_then(|device| device.parse().ok());
+    let row = KnobId::from_name(knob).map(KnobId::row);
+    let files = [Version::V1, Version::V2].into_iter().filter_map(|version| row?.file(version));
+    let Some(file) = files.into_iter().find(|row| row.name == file) else {
+        return now.trim() == value.trim();
+    };
+    let original = match device {
+        // A device line as it would be read: v2 keys keep their form, v1's 0 means no line.
+        Some(_) => file.parse(value, device).map(|original| match original {
+            commensal_core::knob::Value::Number(0) => commensal_core::knob::Value::NoLimit,
+            other => other,
+        }),
+        None => file.parse(value, None),
+    };
+    original.is_ok() && original == file.parse(now, device)
+}

@@ -1,0 +1,199 @@
+//! Which files a group has: the knob table's, and a short list of those that are no knobs (statistics,
+//! process lists).
+
+use super::tree::Machine;
+use commensal_core::knob::{Controller, Form, Scope, Status, TABLE, Version};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Files of the table that a usual kernel is built without (6.18: CFQ is gone; uclamp, io.latency and
+/// ioprio are configuration).
+const NOT_BUILT: [&str; 9] = [
+    "cpu.uclamp.min",
+    "cpu.uclamp.max",
+    "blkio.weight",
+    "blkio.weight_device",
+    "blkio.leaf_weight",
+    "blkio.leaf_weight_device",
+    "io.latency",
+    "blkio.prio.class",
+    "io.prio.class",
+];
+
+/// A file that is no knob: its name, what it reads (`None`: computed), and where it exists.
+type Plain = (&'static str, Option<&'static str>, Scope);
+
+const NO_PRESSURE: &str = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n\
+                           full avg10=0.00 avg60=0.00 avg300=0.00 total=0";
+
+const V1_CORE: &[Plain] = &[
+    ("cgroup.clone_children", Some("0"), Scope::All),
+    ("cgroup.procs", None, Scope::All),
+    ("cgroup.sane_behavior", Some("0"), Scope::RootOnly),
+    ("notify_on_release", Some("0"), Scope::All),
+    ("release_agent", Some(""), Scope::RootOnly),
+    ("tasks", None, Scope::All),
+];
+const V2_CORE: &[Plain] = &[
+    ("cgroup.controllers", None, Scope::All),
+    ("cgroup.events", None, Scope::NonRoot),
+    ("cgroup.max.depth", Some("max"), Scope::All),
+    ("cgroup.max.descendants", Some("max"), Scope::All),
+    ("cgroup.pressure", Some("1"), Scope::All),
+    ("cgroup.procs", None, Scope::All),
+    ("cgroup.stat", Some("nr_descendants 0\nnr_dying_descendants 0"), Scope::All),
+    ("cgroup.subtree_control", None, Scope::All),
+    ("cgroup.threads", None, Scope::All),
+    ("cgroup.type", Some("domain"), Scope::NonRoot),
+    ("cpu.pressure", Some(NO_PRESSURE), Scope::All),
+    ("cpu.stat", Some("usage_usec 0\nuser_usec 0\nsystem_usec 0\nnice_usec 0"), Scope::All),
+    ("io.pressure", Some(NO_PRESSURE), Scope::All),
+    ("memory.pressure", Some(NO_PRESSURE), Scope::All),
+];
+
+fn plain(version: Version, controller: Controller) -> &'static [Plain] {
+    use Controller::{Core, Cpu, Cpuacct, Cpuset, Freezer, Io, Memory, Pids};
+    match (version, controller) {
+        (Version::V1, Cpu) => &[(
+            "cpu.stat",
+            Some("nr_periods 0\nnr_throttled 0\nthrottled_time 0\nnr_bursts 0\nburst_time 0"),
+            Scope::All,
+        )],
+        (Version::V1, Cpuacct) => &[
+            ("cpuacct.usage", Some("0"), Scope::All),
+            ("cpuacct.stat", Some("user 0\nsystem 0"), Scope::All),
+            ("cpuacct.usage_percpu", Some("0"), Scope::All),
+        ],
+        (Version::V1, Cpuset) => {
+            &[("cpuset.effective_cpus", None, Scope::All), ("cpuset.effective_mems", None, Scope::All)]
+        }
+        (Version::V1, Memory) => &[
+            ("memory.usage_in_bytes", None, Scope::All),
+            ("memory.max_usage_in_bytes", Some("0"), Scope::All),
+            ("memory.failcnt", Some("0"), Scope::All),
+            ("memory.memsw.usage_in_bytes", None, Scope::All),
+            ("memory.stat", Some("cache 0\nrss 0\nswap 0\ninactive_file 0\nactive_file 0"), Scope::All),
+        ],
+        (Version::V1, Io) => &[
+            ("blkio.throttle.io_service_bytes", Some("Total 0"), Scope::All),
+            ("blkio.throttle.io_serviced", Some("Total 0"), Scope::All),
+        ],
+        (Version::V2, Cpuset) => &[
+            ("cpuset.cpus.effective", None, Scope::All),
+            ("cpuset.mems.effective", None, Scope::All),
+            ("cpuset.cpus.isolated", Some(""), Scope::RootOnly),
+        ],
+        (Version::V2, Memory) => &[
+            ("memory.current", None, Scope::NonRoot),
+            ("memory.peak", Some("0"), Scope::NonRoot),
+            (
+                "memory.events",
+                Some("low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0"),
+                Scope::NonRoot,
+            ),
+            ("memory.stat", Some("anon 0\nfile 0\ninactive_file 0\nactive_file 0"), Scope::All),
+            ("memory.swap.current", Some("0"), Scope::NonRoot),
+        ],
+        (Version::V2, Io) => &[("io.stat", Some(""), Scope::All)],
+        (_, Pids) => {
+            &[("pids.current", None, Scope::NonRoot), ("pids.events", Some("max 0"), Scope::NonRoot)]
+        }
+        (Version::V1, Freezer) => &[
+            ("freezer.self_freezing", Some("0"), Scope::NonRoot),
+            ("freezer.parent_freezing", Some("0"), Scope::NonRoot),
+        ],
+        (Version::V1, Core) => V1_CORE,
+        (Version::V2, Core) => V2_CORE,
+        (Version::V2, Cpu | Cpuacct | Freezer) => &[],
+    }
+}
+
+impl Machine {
+    /// Adds the files of these controllers, with their defaults, to a group.
+    pub(super) fn populate(&mut self, inode: u64, controllers: &[Controller]) {
+        let Some(group) = self.groups.get(&inode) else { return };
+        let (version, root) = (self.version(group), group.parent.is_none());
+        let mut files = BTreeMap::new();
+        for controller in controllers {
+            for (name, text, scope) in plain(version, *controller) {
+                if exists(*scope, root) {
+                    files.insert((*name).to_owned(), text.map(str::to_owned));
+                }
+            }
+        }
+        for knob in TABLE.iter().filter(|knob| controllers.contains(&knob.controller)) {
+            let vendor = knob.vendor.as_ref().filter(|vendor| self.vendor == Some(vendor.kernel));
+            for file in knob.file(version).into_iter().chain(vendor.map(|vendor| &vendor.file)) {
+                if exists(scope_in(version, knob.scope, knob.controller, file.name), root)
+                    && !NOT_BUILT.contains(&file.name)
+                {
+                    files.insert(file.name.to_owned(), Some(file.default.to_owned()));
+                }
+            }
+        }
+        // Defaults that the table cannot say in one word.
+        for (name, text) in [
+            ("blkio.bfq.weight", "100"),
+            ("blkio.bfq.weight_device", "default 100"),
+            ("io.bfq.weight", "default 100"),
+            ("io.weight", "default 100"),
+            ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0"),
+        ] {
+            files.entry(name.to_owned()).and_modify(|value| *value = Some(text.to_owned()));
+        }
+        if root {
+            self.root_defaults(&mut files);
+        }
+        if let Some(group) = self.groups.get_mut(&inode) {
+            for (name, text) in files {
+                // cpu.stat is there without the controller and outlives it.
+                group.files.entry(name).or_insert(text);
+            }
+        }
+    }
+
+    fn root_defaults(&self, files: &mut BTreeMap<String, Option<String>>) {
+        let (cpus, nodes) = (self.cpus.to_string(), self.nodes.to_string());
+        for (name, text) in [
+            ("cpuset.cpus", cpus.as_str()),
+            ("cpuset.mems", &nodes),
+            ("cpuset.cpu_exclusive", "1"),
+            ("cpuset.mem_exclusive", "1"),
+            ("cpu.rt_runtime_us", "950000"),
+        ] {
+            files.entry(name.to_owned()).and_modify(|value| *value = Some(text.to_owned()));
+        }
+    }
+}
+
+/// Whether a knob's file exists in the root: cgroup v1 has almost all of them there (measured on 6.18;
+/// writing them is another matter), v2 has none that is non-root.
+fn scope_in(version: Version, scope: Scope, controller: Controller, file: &str) -> Scope {
+    let root_has_none =
+        matches!(controller, Controller::Pids | Controller::Freezer) || file.starts_with("blkio.bfq");
+    match (version, scope) {
+        (Version::V1, Scope::NonRoot) if !root_has_none => Scope::All,
+        (Version::V2, Scope::All) if controller != Controller::Core => Scope::NonRoot,
+        _ => scope,
+    }
+}
+
+fn exists(scope: Scope, root: bool) -> bool {
+    match scope {
+        Scope::All => true,
+        Scope::NonRoot => !root,
+        Scope::RootOnly => root,
+    }
+}
+
+/// Whether the file only acts; reading it is refused.
+pub(super) fn triggers(version: Version, file: &str) -> bool {
+    commensal_core::knob::rows_of_file(version, file)
+        .any(|knob| knob.file(version).is_some_and(|row| row.form == Form::Trigger))
+}
+
+/// Files by controller that commensal writes; the conformance script has to mention each.
+#[must_use]
+pub fn driven_files(version: Version) -> BTreeSet<&'static str> {
+    let driven = TABLE.iter().filter(|knob| knob.status == Status::Driven);
+    driven.filter_map(|knob| knob.file(version)).map(|file| file.name).collect()
+}

@@ -1,0 +1,360 @@
+//! The real host, in scratch groups and folders of this machine.
+
+use crate::script::remove_tree;
+use commensal_core::errno::Errno;
+use commensal_host::{Dir, Exit, Host, LinuxHost, Signal, SpawnSpec, Stdout};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn errno<T: std::fmt::Debug>(result: commensal_host::Result<T>) -> String {
+    result.map_or_else(|error| error.errno.to_string(), |_| "ok".to_owned())
+}
+
+/// Scratch groups of one test, one in each hierarchy that is writable; removed at the end.
+struct Scratch {
+    host: LinuxHost,
+    name: String,
+    /// Mount, its open root, and our group.
+    groups: Vec<(PathBuf, Dir, Dir)>,
+}
+
+impl Scratch {
+    /// `None`, and a line that says so, when there is nothing to test on.
+    fn new(test: &str) -> Option<Scratch> {
+        let host = LinuxHost::new();
+        if host.euid() != 0 {
+            println!("skipped: {test}: not root");
+            return None;
+        }
+        let name = format!("commensal-it-{test}-{}", std::process::id());
+        let mounts = host.read_file(Path::new("/proc/mounts")).unwrap();
+        let mut scratch = Scratch { host, name, groups: Vec::new() };
+        for line in mounts.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let usable = words[2] == "cgroup2"
+                || (words[2] == "cgroup" && words[3].split(',').any(|one| one == "cpu" || one == "freezer"));
+            if !usable {
+                continue;
+            }
+            let root = scratch.host.open(Path::new(words[1])).unwrap();
+            match scratch.host.mkdir(root, &scratch.name) {
+                Ok(group) => scratch.groups.push((PathBuf::from(words[1]), root, group)),
+                Err(error) => println!("{test}: {error}"),
+            }
+        }
+        if scratch.groups.is_empty() {
+            println!("skipped: {test}: no writable cgroup hierarchy");
+            return None;
+        }
+        Some(scratch)
+    }
+
+    fn dirs(&self) -> Vec<Dir> {
+        self.groups.iter().map(|(_, _, group)| *group).collect()
+    }
+
+    /// The group whose processes' files need no controller.
+    fn first(&self) -> Dir {
+        self.groups[0].2
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for (_, root, group) in std::mem::take(&mut self.groups) {
+            remove_tree(&mut self.host, root, &self.name, group);
+        }
+    }
+}
+
+fn output(child: &mut commensal_host::Child) -> String {
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    text
+}
+
+/// Polls until the condition holds; the machine may be busy.
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_child_is_inside_its_groups_from_the_first_instruction() {
+    let Some(mut scratch) = Scratch::new("inside") else { return };
+    let mut spec = SpawnSpec::new("cat").arg("/proc/self/cgroup");
+    spec.groups = scratch.dirs();
+    spec.stdout = Stdout::Pipe;
+    let mut child = scratch.host.spawn(&spec).unwrap();
+    let text = output(&mut child);
+    assert_eq!(child.wait().unwrap(), Exit::Code(0));
+    let inside = text.lines().filter(|line| line.ends_with(&format!(":/{}", scratch.name))).count();
+    assert_eq!(inside, scratch.groups.len(), "{text}");
+}
+
+#[test]
+fn exits_and_signals() {
+    let mut host = LinuxHost::new();
+    let mut child = host.spawn(&SpawnSpec::new("sh").arg("-c").arg("exit 7")).unwrap();
+    assert_eq!(child.wait().unwrap(), Exit::Code(7));
+    assert_eq!(child.wait().unwrap(), Exit::Code(7));
+    let mut child = host.spawn(&SpawnSpec::new("sleep").arg("600")).unwrap();
+    assert_eq!(child.try_wait().unwrap(), None);
+    host.signal(&child.process, Signal::TERM).unwrap();
+    let exit = child.wait().unwrap();
+    assert_eq!((exit, exit.status()), (Exit::Signal(15), 143));
+    // The pid is free now and may be somebody else's; the pidfd is not.
+    assert_eq!(errno(host.signal(&child.process, Signal::KILL)), "ESRCH");
+}
+
+#[test]
+fn a_process_is_found_by_pid_and_start_time() {
+    let mut host = LinuxHost::new();
+    let mut child = host.spawn(&SpawnSpec::new("sleep").arg("600")).unwrap();
+    let found = host.process(child.process.pid).unwrap();
+    assert_eq!(found.start_ticks, child.process.start_ticks);
+    host.signal(&found, Signal::KILL).unwrap();
+    assert_eq!(child.wait().unwrap(), Exit::Signal(9));
+    assert_eq!(errno(host.signal(&found, Signal::KILL)), "ESRCH");
+    assert_eq!(errno(host.process(child.process.pid)), "ESRCH");
+    assert_eq!(errno(host.process(0)), "ESRCH");
+    assert_eq!(errno(host.process(u32::MAX)), "ESRCH");
+}
+
+#[test]
+fn missing_programs_and_closed_groups() {
+    let mut host = LinuxHost::new();
+    let error = host.spawn(&SpawnSpec::new("/no/such/program")).unwrap_err();
+    assert_eq!((error.operation, error.errno), ("start", Errno::ENOENT));
+    let Some(mut scratch) = Scratch::new("closed") else { return };
+    let group = scratch.host.mkdir(scratch.first(), "g").unwrap();
+    scratch.host.rmdir(scratch.first(), "g", group.inode).unwrap();
+    let mut spec = SpawnSpec::new("true");
+    spec.groups = vec![group];
+    assert_eq!(errno(scratch.host.spawn(&spec)), "ENOENT");
+    scratch.host.close(group);
+    assert_eq!(errno(scratch.host.spawn(&spec)), "EBADF");
+}
+
+/// The grandchild is started by this very program in another role: `die_with_parent` is about the
+/// process that calls `spawn`, and that one has to be killed.
+#[test]
+fn a_child_dies_with_the_process_that_started_it() {
+    const ROLE: &str = "COMMENSAL_IT_PARENT";
+    if std::env::var_os(ROLE).is_some() {
+        let mut spec = SpawnSpec::new("sleep").arg("600");
+        spec.die_with_parent = true;
+        let child = LinuxHost::new().spawn(&spec).unwrap();
+        println!("\ngrandchild {}", child.process.pid);
+        std::thread::sleep(Duration::from_secs(600));
+        return;
+    }
+    let name = "real::a_child_dies_with_the_process_that_started_it";
+    let mut parent = Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env(ROLE, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut text = String::new();
+    let mut stdout = parent.stdout.take().unwrap();
+    let pid: u32 = loop {
+        let mut byte = [0];
+        stdout.read_exact(&mut byte).expect("the parent names its child");
+        text.push(char::from(byte[0]));
+        let found = text.split("grandchild ").nth(1).and_then(|rest| rest.strip_suffix('\n'));
+        if let Some(pid) = found {
+            break pid.parse().unwrap();
+        }
+    };
+    let mut host = LinuxHost::new();
+    let grandchild = host.process(pid).unwrap();
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    let gone = |host: &mut LinuxHost| {
+        // A zombie counts: nobody may be there to reap it.
+        let stat = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).unwrap_or_default();
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with('Z'));
+        state != Some(false) || host.process(pid).is_ok_and(|now| now.start_ticks != grandchild.start_ticks)
+    };
+    eventually("the grandchild outlives its parent", || gone(&mut host));
+}
+
+#[test]
+fn scheduling_is_set_before_the_program_starts() {
+    let mut host = LinuxHost::new();
+    let mut spec = SpawnSpec::new("cat").arg("/proc/self/stat").arg("/proc/self/status");
+    spec.stdout = Stdout::Pipe;
+    spec.policy.idle = true;
+    spec.policy.nice = Some(11);
+    spec.policy.cpus = Some([0].into_iter().collect());
+    let mut child = host.spawn(&spec).unwrap();
+    let text = output(&mut child);
+    assert_eq!(child.wait().unwrap(), Exit::Code(0));
+    let (_, rest) = text.lines().next().unwrap().rsplit_once(") ").unwrap();
+    let fields: Vec<&str> = rest.split(' ').collect();
+    // proc(5): nice is field 19 and policy field 41; SCHED_IDLE is 5.
+    assert_eq!((fields[16], fields[38]), ("11", "5"), "{text}");
+    assert!(text.contains("Cpus_allowed_list:\t0\n"), "{text}");
+}
+
+#[test]
+fn a_removed_group_is_not_the_next_one_of_its_name() {
+    let Some(mut scratch) = Scratch::new("removed") else { return };
+    let parent = scratch.first();
+    let host = &mut scratch.host;
+    let old = host.mkdir(parent, "g").unwrap();
+    assert_eq!(errno(host.write(old, "cgroup.procs", "999999999")), "ESRCH");
+    host.rmdir(parent, "g", old.inode).unwrap();
+    let new = host.mkdir(parent, "g").unwrap();
+    assert_ne!(new.inode, old.inode);
+    for _ in 0..2 {
+        assert_eq!(errno(host.write(old, "cgroup.procs", "999999999")), "ENODEV");
+        assert_eq!(errno(host.read(old, "cgroup.procs")), "ENOENT");
+        assert_eq!(errno(host.mkdir(old, "kid")), "ENOENT");
+    }
+    assert_eq!(errno(host.rmdir(parent, "g", old.inode)), "ENOENT");
+    assert_eq!(host.children(parent).unwrap(), ["g"]);
+    assert_eq!(errno(host.rmdir(parent, "g", new.inode)), "ok");
+    host.close(old);
+    assert_eq!(errno(host.read(old, "cgroup.procs")), "EBADF");
+}
+
+/// A held descriptor of a v1 process list would go on showing the first answer.
+#[test]
+fn process_lists_are_as_of_now() {
+    let Some(mut scratch) = Scratch::new("lists") else { return };
+    for (mount, _, group) in scratch.groups.clone() {
+        let host = &mut scratch.host;
+        let (a, b) = (host.mkdir(group, "a").unwrap(), host.mkdir(group, "b").unwrap());
+        let mut spec = SpawnSpec::new("sleep").arg("600");
+        (spec.groups, spec.die_with_parent) = (vec![a], true);
+        let mut child = host.spawn(&spec).unwrap();
+        let pid = child.process.pid.to_string();
+        assert_eq!(host.read(a, "cgroup.procs").unwrap().trim(), pid, "{}", mount.display());
+        host.write(b, "cgroup.procs", &pid).unwrap();
+        assert_eq!(host.read(a, "cgroup.procs").unwrap(), "", "{}", mount.display());
+        assert_eq!(host.read(b, "cgroup.procs").unwrap().trim(), pid, "{}", mount.display());
+        host.signal(&child.process, Signal::KILL).unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn names_stay_inside_their_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("a")).unwrap();
+    let mut host = LinuxHost::new();
+    let dir = host.open(folder.path()).unwrap();
+    for name in ["", ".", "..", "a/b", "/etc", "a\0"] {
+        assert_eq!(errno(host.mkdir(dir, name)), "EINVAL", "{name:?}");
+        assert_eq!(errno(host.open_child(dir, name)), "EINVAL", "{name:?}");
+        assert_eq!(errno(host.rmdir(dir, name, 1)), "EINVAL", "{name:?}");
+        assert_eq!(errno(host.read(dir, name)), "EINVAL", "{name:?}");
+        assert_eq!(errno(host.write(dir, name, "1")), "EINVAL", "{name:?}");
+    }
+    std::os::unix::fs::symlink("/", folder.path().join("link")).unwrap();
+    assert_ne!(errno(host.open_child(dir, "link")), "ok");
+    assert_eq!(host.children(dir).unwrap(), ["a"]);
+}
+
+#[test]
+fn more_files_than_are_held_open() {
+    const FILES: usize = 500;
+    let folder = tempfile::tempdir().unwrap();
+    for index in 0..FILES {
+        std::fs::write(folder.path().join(format!("f{index}")), format!("{index}")).unwrap();
+    }
+    let mut host = LinuxHost::new();
+    let dir = host.open(folder.path()).unwrap();
+    for round in 0..2 {
+        for index in 0..FILES {
+            let name = format!("f{index}");
+            assert_eq!(host.read(dir, &name).unwrap(), format!("{}", index + round * 1000));
+            host.write(dir, &name, &format!("{}", index + 1000)).unwrap();
+        }
+    }
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let held = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(folder.path())));
+    assert!(held.count() <= 385, "the oldest are closed");
+}
+
+#[test]
+fn state_files_are_appended_replaced_and_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (deep, path) = (folder.path().join("a/b"), folder.path().join("a/b/journal"));
+    let mut host = LinuxHost::new();
+    assert_eq!(errno(host.state_append(&path, "x")), "ENOENT");
+    host.state_dir(&deep).unwrap();
+    host.state_dir(&deep).unwrap();
+    assert_eq!(host.state_read(&path).unwrap(), None);
+    host.state_append(&path, "one\n").unwrap();
+    host.state_append(&path, "two\n").unwrap();
+    assert_eq!(host.state_read(&path).unwrap().as_deref(), Some("one\ntwo\n"));
+    host.state_replace(&path, "three\n").unwrap();
+    assert_eq!(host.state_read(&path).unwrap().as_deref(), Some("three\n"));
+    assert_eq!(host.list(&deep).unwrap(), ["journal"]);
+    host.state_remove(&path).unwrap();
+    host.state_remove(&path).unwrap();
+    assert_eq!(host.list(&deep).unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn one_lock_one_holder() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lock");
+    let (mut one, mut two) = (LinuxHost::new(), LinuxHost::new());
+    let lock = one.state_lock(&path).unwrap();
+    assert!(lock.is_some());
+    assert!(two.state_lock(&path).unwrap().is_none());
+    drop(lock);
+    assert!(two.state_lock(&path).unwrap().is_some());
+}
+
+/// Runs in a mount namespace of its own, so that the small file system is nobody else's business.
+#[test]
+fn a_full_disk_leaves_no_torn_line() {
+    const ROLE: &str = "COMMENSAL_IT_SMALL_DISK";
+    if let Some(folder) = std::env::var_os(ROLE) {
+        let path = Path::new(&folder).join("journal");
+        let mut host = LinuxHost::new();
+        host.state_append(&path, "a good line\n").unwrap();
+        let long = "x".repeat(1 << 20);
+        assert_eq!(errno(host.state_append(&path, &long)), "ENOSPC");
+        assert_eq!(host.state_read(&path).unwrap().as_deref(), Some("a good line\n"));
+        assert_eq!(errno(host.state_replace(&path, &long)), "ENOSPC");
+        assert_eq!(host.state_read(&path).unwrap().as_deref(), Some("a good line\n"));
+        assert_eq!(errno(host.state_append(&Path::new(&folder).join("new"), &long)), "ENOSPC");
+        assert_eq!(host.list(Path::new(&folder)).unwrap(), ["journal"]);
+        println!("the disk was full");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let name = "real::a_full_disk_leaves_no_torn_line";
+    let script = "mount -t tmpfs -o size=64k small \"$1\" || exit 77; shift; exec \"$@\"";
+    let started = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"])
+        .arg(folder.path())
+        .arg(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env(ROLE, folder.path())
+        .output();
+    match started {
+        Ok(done) if done.status.success() => {
+            assert!(String::from_utf8_lossy(&done.stdout).contains("the disk was full"));
+        }
+        Ok(done) if matches!(done.status.code(), Some(1 | 77)) && done.stdout.is_empty() => {
+            println!(
+                "skipped: a_full_disk_leaves_no_torn_line: {}",
+                String::from_utf8_lossy(&done.stderr).trim()
+            );
+        }
+        Ok(done) => panic!("{}", String::from_utf8_lossy(&done.stdout)),
+        Err(error) => println!("skipped: a_full_disk_leaves_no_torn_line: unshare: {error}"),
+    }
+}

@@ -1,0 +1,363 @@
+//! Reads the conformance script and runs it on any host.
+
+use commensal_core::errno::Errno;
+use commensal_host::fake::FakeHost;
+use commensal_host::{Child, Dir, Exit, Host, HostError, Result, Signal, SpawnSpec, Stdin, Stdout};
+use std::collections::BTreeMap;
+use std::io::{PipeWriter, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub const SCRIPT: &str = include_str!("../conformance.txt");
+
+/// Memory that `hog` uses.
+const HOG_BYTES: u64 = 32 << 20;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub line: usize,
+    pub operation: String,
+    pub expect: String,
+}
+
+#[derive(Debug)]
+pub struct Section {
+    /// `v1`, `v2` or `v2-documented`.
+    pub kind: String,
+    pub controllers: Vec<String>,
+    pub rows: Vec<Row>,
+}
+
+pub fn sections() -> Vec<Section> {
+    let mut all: Vec<Section> = Vec::new();
+    for (index, line) in SCRIPT.lines().enumerate() {
+        if line.starts_with('#') || line.trim().is_empty() {
+            continue;
+        }
+        if let Some(head) = line.strip_prefix('[') {
+            let mut words = head.trim_end_matches(']').split(' ').map(str::to_owned);
+            let kind = words.next().unwrap();
+            all.push(Section { kind, controllers: words.collect(), rows: Vec::new() });
+            continue;
+        }
+        let (operation, expect) =
+            line.rsplit_once(" -> ").unwrap_or_else(|| panic!("line {}: no answer", index + 1));
+        let row = Row { line: index + 1, operation: operation.to_owned(), expect: expect.to_owned() };
+        all.last_mut().expect("a row before the first section").rows.push(row);
+    }
+    all
+}
+
+/// What a run leaves for the summary.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub ran: usize,
+    pub skipped: usize,
+    pub wrong: Vec<String>,
+}
+
+/// One run of the script on one host.
+pub struct Run<'a, H: Host> {
+    host: &'a mut H,
+    /// Set on the fake: it cannot use memory by itself.
+    fake: Option<FakeHost>,
+    scratch: String,
+    dirs: BTreeMap<String, Dir>,
+    kept: BTreeMap<String, Dir>,
+    children: BTreeMap<String, Child>,
+    /// Kept open so that hogs go on waiting.
+    inputs: Vec<PipeWriter>,
+    words: Vec<(String, String)>,
+    mounts: Vec<(PathBuf, String, Vec<String>)>,
+    pub tally: Tally,
+}
+
+impl<'a, H: Host> Run<'a, H> {
+    pub fn new(host: &'a mut H, fake: Option<FakeHost>) -> Run<'a, H> {
+        let mounts = host.read_file(Path::new("/proc/mounts")).unwrap();
+        let mounts = mounts.lines().filter_map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let options = words[3].split(',').map(str::to_owned).collect();
+            words[2].starts_with("cgroup").then(|| (PathBuf::from(words[1]), words[2].to_owned(), options))
+        });
+        let mounts = mounts.collect();
+        let words = placeholders(host);
+        let scratch = format!("commensal-it-{}", std::process::id());
+        let (dirs, kept, children) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (inputs, tally) = (Vec::new(), Tally::default());
+        Run { host, fake, scratch, dirs, kept, children, inputs, words, mounts, tally }
+    }
+
+    fn mount(&self, name: &str) -> Option<PathBuf> {
+        self.mounts.iter().find_map(|(mount, kind, options)| {
+            let v1 = kind == "cgroup" && options.iter().any(|option| option == name);
+            (v1 || (kind == "cgroup2" && name == "v2")).then(|| mount.clone())
+        })
+    }
+
+    /// Why the section cannot run here.
+    fn missing(&mut self, section: &Section) -> Option<String> {
+        if section.kind == "v1" {
+            return section
+                .controllers
+                .iter()
+                .find(|controller| self.mount(controller).is_none())
+                .map(|controller| format!("no v1 hierarchy with {controller}"));
+        }
+        let Some(mount) = self.mount("v2") else { return Some("no v2 hierarchy".to_owned()) };
+        let given = self.host.read_file(&mount.join("cgroup.subtree_control")).unwrap_or_default();
+        section
+            .controllers
+            .iter()
+            .find(|controller| !given.split_whitespace().any(|one| one == *controller))
+            .map(|controller| format!("the v2 root gives no {controller} to its children"))
+    }
+
+    pub fn section(&mut self, section: &Section) {
+        let missing = self.missing(section);
+        let two = self.words.iter().any(|(name, value)| name == "{last}" && value == "0");
+        for row in &section.rows {
+            let needs_two = two && (row.operation.contains("{last}") || row.operation.contains("0-1"));
+            let reason = missing.clone().or_else(|| needs_two.then(|| "one CPU only".to_owned()));
+            let reason = reason.or_else(|| {
+                let disk = self.words.iter().any(|(name, value)| name == "{disk}" && value.is_empty());
+                (disk && row.operation.contains("{disk}")).then(|| "no disk".to_owned())
+            });
+            if let Some(reason) = reason {
+                println!("row skipped: {}: {reason}", row.line);
+                self.tally.skipped += 1;
+                continue;
+            }
+            self.row(row);
+        }
+        self.clean();
+    }
+
+    fn row(&mut self, row: &Row) {
+        let expect = self.filled(&row.expect).replace("\"\"", "");
+        let start = Instant::now();
+        let answer = loop {
+            let answer = self.answer(&row.operation);
+            // The kernel lets go of a dead process's group a moment after its parent heard of it.
+            let late = row.operation.starts_with("rmdir") && expect == "ok" && answer == "EBUSY";
+            if !late || self.fake.is_some() || start.elapsed() > Duration::from_secs(5) {
+                break answer;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        self.tally.ran += 1;
+        if !expect.split('|').any(|one| one == answer) {
+            let text = format!("line {}: {}: expected {expect:?}, got {answer:?}", row.line, row.operation);
+            println!("{text}");
+            self.tally.wrong.push(text);
+        }
+    }
+
+    fn filled(&self, text: &str) -> String {
+        let mut text = text.replace('@', &self.scratch);
+        for (name, value) in &self.words {
+            text = text.replace(name, value);
+        }
+        for (name, child) in &self.children {
+            text = text.replace(&format!("{{{name}}}"), &child.process.pid.to_string());
+        }
+        text
+    }
+
+    fn answer(&mut self, operation: &str) -> String {
+        let operation = self.filled(operation);
+        let (verb, rest) = operation.split_once(' ').unwrap();
+        let (path, value) = rest.split_once(' ').unwrap_or((rest, ""));
+        let value = value.replace("\\n", "\n");
+        let text = match verb {
+            "mkdir" => {
+                self.split(path).and_then(|(dir, name)| self.host.mkdir(dir, &name)).map(|_| "ok".into())
+            }
+            "rmdir" => self.rmdir(path),
+            "has" => {
+                let (dir, name) = self.split(path).unwrap();
+                Ok(match self.host.read(dir, &name) {
+                    Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => "no".to_owned(),
+                    _ => "yes".to_owned(),
+                })
+            }
+            "read" => self.split(path).and_then(|(dir, name)| self.host.read(dir, &name)),
+            "write" | "put" => self.write(path, &value, verb == "write"),
+            "list" => self.dir(path).and_then(|dir| self.host.children(dir)).map(|names| names.join(" ")),
+            "keep" => self.open(&value).map(|dir| {
+                self.kept.insert(path.to_owned(), dir);
+                "ok".to_owned()
+            }),
+            "start" | "hog" => self.start(path, &value, verb == "hog"),
+            "signal" => {
+                let process = self.children[path].process.clone();
+                self.host.signal(&process, Signal(value.parse().unwrap())).map(|()| "ok".into())
+            }
+            "wait" => self.children.get_mut(path).unwrap().wait().map(|exit| match exit {
+                Exit::Code(code) => format!("code {code}"),
+                Exit::Signal(signal) => format!("signal {signal}"),
+            }),
+            "where" => Ok(self.place(path, &value)),
+            _ => panic!("unknown operation {verb:?}"),
+        };
+        text.map_or_else(|error| error.errno.to_string(), |text| text.trim_end().replace('\n', "\\n"))
+    }
+
+    fn open(&mut self, path: &str) -> Result<Dir> {
+        let (hierarchy, below) = path.split_once('/').unwrap_or((path, ""));
+        let mount = self.mount(hierarchy).unwrap();
+        self.host.open(&commensal_host::below(&mount, below))
+    }
+
+    fn dir(&mut self, path: &str) -> Result<Dir> {
+        if let Some(name) = path.strip_prefix('%') {
+            return Ok(self.kept[name]);
+        }
+        if let Some(dir) = self.dirs.get(path) {
+            return Ok(*dir);
+        }
+        let dir = self.open(path)?;
+        self.dirs.insert(path.to_owned(), dir);
+        Ok(dir)
+    }
+
+    fn split(&mut self, path: &str) -> Result<(Dir, String)> {
+        let (folder, name) = path.rsplit_once('/').unwrap();
+        Ok((self.dir(folder)?, name.to_owned()))
+    }
+
+    fn rmdir(&mut self, path: &str) -> Result<String> {
+        let inode = self.open(path).map(|dir| {
+            self.host.close(dir);
+            dir.inode
+        });
+        let (parent, name) = self.split(path)?;
+        self.host.rmdir(parent, &name, inode?)?;
+        self.forget(path);
+        Ok("ok".to_owned())
+    }
+
+    fn forget(&mut self, path: &str) {
+        if let Some(dir) = self.dirs.remove(path) {
+            self.host.close(dir);
+        }
+    }
+
+    fn write(&mut self, path: &str, value: &str, read_back: bool) -> Result<String> {
+        let (dir, name) = self.split(path)?;
+        // Nothing may be written to a group that is not ours, and nobody else's process may be moved.
+        assert!(path.starts_with('%') || path.contains(&self.scratch), "{path} is not a scratch group");
+        if name == "cgroup.procs" {
+            let ours = self.children.values().any(|child| child.process.pid.to_string() == value);
+            let harmless = value == "999999999" || value.parse::<u32>().is_err();
+            assert!((ours || harmless) && !value.starts_with("0x"), "{value:?} is not ours to move");
+        }
+        self.host.write(dir, &name, value)?;
+        if read_back { self.host.read(dir, &name) } else { Ok("ok".to_owned()) }
+    }
+
+    fn start(&mut self, name: &str, groups: &str, hog: bool) -> Result<String> {
+        let mut spec = SpawnSpec::new("sleep").arg("600");
+        if hog {
+            // The shell keeps the text while it waits for input that never comes.
+            let script = "x=$(head -c 33554432 /dev/zero | tr '\\0' x); echo up; read y";
+            spec = SpawnSpec::new("sh").arg("-c").arg(script);
+            let (reader, writer) = std::io::pipe().unwrap();
+            spec.stdin = Stdin::Fd(Arc::new(reader.into()));
+            self.inputs.push(writer);
+            spec.stdout = Stdout::Pipe;
+        }
+        spec.die_with_parent = true;
+        for group in groups.split(',').filter(|group| !group.is_empty()) {
+            spec.groups.push(self.dir(group)?);
+        }
+        let mut child = self.host.spawn(&spec)?;
+        if hog && self.fake.is_none() {
+            let mut up = [0; 3];
+            child
+                .stdout
+                .as_mut()
+                .unwrap()
+                .read_exact(&mut up)
+                .expect("the hog writes a line when it is full");
+        }
+        if let (true, Some(fake)) = (hog, &self.fake) {
+            let place = fake.processes().into_iter().find(|one| one.pid == child.process.pid).unwrap();
+            let group = place.groups.iter().find(|group| group.ends_with(&self.scratch)).unwrap().clone();
+            fake.set_usage(group, HOG_BYTES);
+        }
+        self.children.insert(name.to_owned(), child);
+        Ok("ok".to_owned())
+    }
+
+    fn place(&self, name: &str, hierarchy: &str) -> String {
+        let pid = self.children[name].process.pid;
+        let text = self.host.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap();
+        let line = text.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            let names = fields.next()?;
+            let found =
+                names.split(',').any(|one| one == hierarchy) || (hierarchy == "v2" && names.is_empty());
+            found.then(|| fields.next().unwrap_or_default().to_owned())
+        });
+        line.unwrap_or_else(|| "nowhere".to_owned())
+    }
+
+    /// Ends what is left of the section's processes and removes its groups.
+    fn clean(&mut self) {
+        for (_, mut child) in std::mem::take(&mut self.children) {
+            let _ = self.host.signal(&child.process, Signal::KILL);
+            let _ = child.wait();
+        }
+        for (_, dir) in std::mem::take(&mut self.dirs).into_iter().chain(std::mem::take(&mut self.kept)) {
+            self.host.close(dir);
+        }
+        for (mount, _, _) in self.mounts.clone() {
+            let Ok(root) = self.host.open(&mount) else { continue };
+            if let Ok(dir) = self.host.open_child(root, &self.scratch) {
+                remove_tree(self.host, root, &self.scratch.clone(), dir);
+            }
+            self.host.close(root);
+        }
+    }
+}
+
+impl<H: Host> Drop for Run<'_, H> {
+    fn drop(&mut self) {
+        self.clean();
+    }
+}
+
+/// Removes a group and everything below it.
+pub fn remove_tree<H: Host>(host: &mut H, parent: Dir, name: &str, dir: Dir) {
+    for child in host.children(dir).unwrap_or_default() {
+        if let Ok(below) = host.open_child(dir, &child) {
+            remove_tree(host, dir, &child, below);
+        }
+    }
+    host.close(dir);
+    for _ in 0..200 {
+        match host.rmdir(parent, name, dir.inode) {
+            Err(HostError { errno: Errno::EBUSY, .. }) => std::thread::sleep(Duration::from_millis(10)),
+            _ => return,
+        }
+    }
+}
+
+fn placeholders<H: Host>(host: &H) -> Vec<(String, String)> {
+    let read = |path: &str| host.read_file(Path::new(path)).unwrap_or_default().trim().to_owned();
+    let last = |list: &str| list.rsplit([',', '-']).next().unwrap_or("0").to_owned();
+    let online = read("/sys/devices/system/cpu/online");
+    let beyond = last(&read("/sys/devices/system/cpu/possible")).parse::<u32>().unwrap_or(0) + 1;
+    let disks = host.list(Path::new("/sys/block")).unwrap_or_default();
+    let disk = disks.iter().find(|name| !["loop", "ram", "zram"].iter().any(|kind| name.starts_with(kind)));
+    let disk = disk.map(|name| read(&format!("/sys/block/{name}/dev"))).unwrap_or_default();
+    let pairs = [
+        ("{all}", online.clone()),
+        ("{last}", last(&online)),
+        ("{beyond}", beyond.to_string()),
+        ("{disk}", disk),
+    ];
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,298 @@
+//! From recorded blocks to comparisons: pure functions of the run.
+//!
+//! A percentile is read from the histogram of one block and never from pooled requests. Arms are paired by
+//! round, and only where both blocks are valid. The statistic of a pair is the log-ratio, with the sign that
+//! makes harm positive: latency up, throughput down. Outliers stay in.
+
+mod offline;
+mod samples;
+
+pub use offline::offline_kept;
+pub use samples::{Samples, online_failed};
+
+use crate::format::{log_of_pct, pct_of_log};
+use crate::record::{Arm, Attribution, Comparison, Design, Metric, Role, Run};
+use crate::stats::{
+    EXACT_UP_TO, Interval, SignedRank, Tail, by_value, mean, mean_t_interval, standard_deviation,
+};
+use crate::verdict;
+use std::collections::BTreeMap;
+
+/// What the comparison of the arms gives.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Findings {
+    /// Every comparison: all arms against the baseline, isolated arms also against the contended one.
+    pub results: Vec<Comparison>,
+    /// Half-width of the two-sided 95 % interval between the identical arms, per cent.
+    pub noise_floor_pct: BTreeMap<Metric, f64>,
+    /// Harm removed, for metrics on which the contended arm is proven harmful.
+    pub attribution: Vec<Attribution>,
+}
+
+/// Computes everything that follows from the blocks and stores it in the run, replacing what was there.
+pub fn conclude(run: &mut Run) {
+    let (samples, notes) = Samples::of(run);
+    conclude_from(run, &samples, notes);
+}
+
+/// As [`conclude`], from values that were already read; `notes` come first among the notes of the run.
+pub fn conclude_from(run: &mut Run, samples: &Samples, mut notes: Vec<String>) {
+    let findings = compare(&run.arms, &run.design, samples);
+    run.results = findings.results;
+    run.noise_floor_pct = findings.noise_floor_pct;
+    run.attribution = findings.attribution;
+    run.offline = offline_kept(run);
+    let judgement = verdict::judge(run);
+    notes.extend(judgement.notes);
+    run.verdict = Some(judgement.verdict);
+    run.reasons = judgement.reasons;
+    run.notes = notes;
+}
+
+/// Compares the arms on every metric that both sides of a pair have.
+pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
+    let find = |role| arms.iter().position(|arm| arm.role == role);
+    let mut findings = Findings::default();
+    let Some(baseline) = find(Role::Baseline) else { return findings };
+    let contended = find(Role::Contended);
+    for (index, arm) in arms.iter().enumerate() {
+        if matches!(arm.role, Role::Baseline | Role::OfflineAlone) {
+            continue;
+        }
+        compare_arms(arms, design, samples, (index, baseline), &mut findings.results);
+        if let (Role::Isolated, Some(contended)) = (arm.role, contended) {
+            compare_arms(arms, design, samples, (index, contended), &mut findings.results);
+        }
+    }
+    if let Some(baseline2) = find(Role::Baseline2) {
+        let floor = |r: &Comparison| r.ci95.map(|[lo, hi]| (r.metric, (hi - lo) / 2.0));
+        let (a, b) = (&arms[baseline2].name, &arms[baseline].name);
+        findings.noise_floor_pct =
+            findings.results.iter().filter(|r| r.arm == *a && r.vs == *b).filter_map(floor).collect();
+    }
+    if let Some(contended) = contended {
+        let isolated = arms.iter().enumerate().filter(|(_, arm)| arm.role == Role::Isolated);
+        for (index, arm) in isolated {
+            let trio = Trio { isolated: index, contended, baseline };
+            for metric in Metric::ALL {
+                let harm = findings.results.iter().find(|r| {
+                    r.metric == metric && r.arm == arms[contended].name && r.vs == arms[baseline].name
+                });
+                if harm.is_some_and(|r| proven_harmful(r, design)) {
+                    findings.attribution.extend(attribute(&arm.name, metric, samples, trio));
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// Whether harm is proven and not proven to be under the threshold.
+pub fn proven_harmful(result: &Comparison, design: &Design) -> bool {
+    result.one_sided.is_some_and(|[lo, hi]| lo > 0.0 && hi >= design.threshold_of(result.metric))
+}
+
+/// The paired log-ratios of one metric, positive for harm, in the order of the rounds.
+pub fn paired_log_ratios(samples: &Samples, metric: Metric, arm: usize, vs: usize) -> Vec<f64> {
+    let sign = if metric.more_is_better() { -1.0 } else { 1.0 };
+    samples
+        .rounds(arm)
+        .filter_map(|round| {
+            let (a, b) = (samples.get(arm, round, metric)?, samples.get(vs, round, metric)?);
+            Some(sign * (a.ln() - b.ln()))
+        })
+        .collect()
+}
+
+/// Appends the comparison of `pair.0` with `pair.1` on each metric.
+fn compare_arms(
+    arms: &[Arm],
+    design: &Design,
+    samples: &Samples,
+    pair: (usize, usize),
+    into: &mut Vec<Comparison>,
+) {
+    for metric in Metric::ALL {
+        let logs = paired_log_ratios(samples, metric, pair.0, pair.1);
+        let names = (arms[pair.0].name.as_str(), arms[pair.1].name.as_str());
+        into.extend(compare_logs(names, metric, design.threshold_of(metric), &logs));
+    }
+}
+
+/// The comparison that follows from paired log-ratios; `None` without any.
+fn compare_logs(
+    (arm, vs): (&str, &str),
+    metric: Metric,
+    threshold_pct: f64,
+    logs: &[f64],
+) -> Option<Comparison> {
+    let ranks = SignedRank::new(logs)?;
+    let in_pct = |i: Interval| {
+        let i = i.map(pct_of_log);
+        [i.lo, i.hi]
+    };
+    let exact = ranks.pairs() <= EXACT_UP_TO;
+    Some(Comparison {
+        arm: arm.to_owned(),
+        vs: vs.to_owned(),
+        metric,
+        harm_pct: pct_of_log(ranks.estimate()),
+        ci95: ranks.interval(Tail::TwoSided95).map(in_pct),
+        one_sided: ranks.interval(Tail::OneSided95).map(in_pct),
+        mean_pct: pct_of_log(mean(logs)?),
+        mean_t_ci95: mean_t_interval(logs).map(in_pct),
+        p_fail: ranks.p_at_most(log_of_pct(threshold_pct)),
+        sd_log: standard_deviation(logs),
+        rounds: u32::try_from(ranks.pairs()).unwrap_or(u32::MAX),
+        method: if exact { "hl-signed-rank" } else { "hl-signed-rank-normal" }.to_owned(),
+    })
+}
+
+/// The three arms an attribution needs, as indices.
+#[derive(Debug, Clone, Copy)]
+struct Trio {
+    isolated: usize,
+    contended: usize,
+    baseline: usize,
+}
+
+/// The share of the contended arm's harm that the isolated arm does not have.
+///
+/// The removal `rho` is the value for which `h_iso - (1 - rho) h_cont` is centred on zero over the rounds. For
+/// two rounds i and j that is `1 - (h_iso,i + h_iso,j) / (h_cont,i + h_cont,j)`; these take the place of the
+/// Walsh averages, so the median and the signed-rank bounds apply unchanged. The bounds need every such
+/// denominator to be positive.
+fn attribute(arm: &str, metric: Metric, samples: &Samples, trio: Trio) -> Option<Attribution> {
+    let sign = if metric.more_is_better() { -1.0 } else { 1.0 };
+    let harms: Vec<(f64, f64)> = samples
+        .rounds(trio.isolated)
+        .filter_map(|round| {
+            let base = samples.get(trio.baseline, round, metric)?.ln();
+            let isolated = samples.get(trio.isolated, round, metric)?.ln();
+            let contended = samples.get(trio.contended, round, metric)?.ln();
+            Some((pct_of_log(sign * (isolated - base)), pct_of_log(sign * (contended - base))))
+        })
+        .collect();
+    let (mut removed, mut monotone) = (Vec::new(), true);
+    for (i, a) in harms.iter().enumerate() {
+        for b in &harms[i..] {
+            let denominator = a.1 + b.1;
+            if denominator > 0.0 {
+                removed.push((1.0 - (a.0 + b.0) / denominator) * 100.0);
+            } else {
+                monotone = false;
+            }
+        }
+    }
+    removed.sort_unstable_by(by_value);
+    if monotone {
+        let ranks = SignedRank::from_sorted_walsh(harms.len(), removed)?;
+        let ci95 = ranks.interval(Tail::TwoSided95).map(|i| [i.lo, i.hi]);
+        return Some(Attribution { arm: arm.to_owned(), metric, removed_pct: ranks.estimate(), ci95 });
+    }
+    let removed_pct = crate::stats::median(&removed)?;
+    Some(Attribution { arm: arm.to_owned(), metric, removed_pct, ci95: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn the_openeuler_figures_through_the_whole_path() {
+        let base = [
+            (Metric::Qps, 1.88534),
+            (Metric::P50, 0.484905),
+            (Metric::P90, 0.728296),
+            (Metric::P99, 0.873945),
+        ];
+        let contended = [0.94240, 0.840477, 1.430317, 1.555647];
+        let isolated = [1.88258, 0.485725, 0.734696, 0.887807];
+        let arms = fixture::arms();
+        let mut samples = Samples::empty(arms.len());
+        for (i, (metric, value)) in base.into_iter().enumerate() {
+            samples.set(0, 0, metric, value);
+            samples.set(2, 0, metric, contended[i]);
+            samples.set(3, 0, metric, isolated[i]);
+        }
+        let found = compare(&arms, &fixture::design(1), &samples);
+        let printed = |arm: &str| -> Vec<String> {
+            let ours = found.results.iter().filter(|r| r.arm == arm && r.vs == "baseline");
+            ours.map(|r| crate::format::signed(crate::format::change_pct(r.metric, r.harm_pct), 0.01))
+                .collect()
+        };
+        assert_eq!(printed("contended"), ["−50.01", "+73.33", "+96.39", "+78.00"]);
+        assert_eq!(printed("isolated"), ["−0.15", "+0.17", "+0.88", "+1.59"]);
+        // One round has an estimate and no interval.
+        assert!(found.results.iter().all(|r| r.ci95.is_none() && r.one_sided.is_none() && r.rounds == 1));
+    }
+
+    #[test]
+    fn harm_is_positive_for_slower_and_for_less() {
+        let run = fixture::concluded(12, [0.0, 0.5, 0.01], 0.01);
+        for metric in [Metric::Qps, Metric::P50, Metric::P90] {
+            let contended = run.comparison("contended", "baseline", metric).unwrap();
+            assert!((contended.harm_pct - 50.0).abs() < 3.0, "{metric:?} {}", contended.harm_pct);
+            let gain = run.comparison("isolated", "contended", metric).unwrap();
+            assert!(gain.harm_pct < -25.0, "{metric:?} {}", gain.harm_pct);
+            let [lo, hi] = contended.ci95.unwrap();
+            assert!(lo < contended.harm_pct && contended.harm_pct < hi && lo > 45.0 && hi < 55.0);
+            assert_eq!(contended.rounds, 12);
+            assert_eq!(contended.method, "hl-signed-rank");
+        }
+    }
+
+    #[test]
+    fn the_noise_floor_is_the_half_width_of_the_aa_interval() {
+        let run = fixture::concluded(12, [0.0, 0.5, 0.01], 0.02);
+        let aa = run.comparison("baseline2", "baseline", Metric::P90).unwrap().ci95.unwrap();
+        assert_eq!(run.noise_floor_pct[&Metric::P90], (aa[1] - aa[0]) / 2.0);
+        let five = fixture::concluded(5, [0.0, 0.5, 0.01], 0.02);
+        assert!(five.noise_floor_pct.is_empty());
+    }
+
+    #[test]
+    fn attribution_removes_the_share_that_was_built_in() {
+        let run = fixture::concluded(12, [0.0, 0.5, 0.05], 0.005);
+        let p90 = run.attribution.iter().find(|a| a.metric == Metric::P90).unwrap();
+        assert!((p90.removed_pct - 90.0).abs() < 3.0, "{p90:?}");
+        let [lo, hi] = p90.ci95.unwrap();
+        assert!(lo < p90.removed_pct && p90.removed_pct < hi && hi - lo < 10.0, "{p90:?}");
+    }
+
+    #[test]
+    fn attribution_needs_proven_harm() {
+        let run = fixture::concluded(12, [0.0, 0.0, 0.0], 0.01);
+        assert!(run.attribution.is_empty());
+    }
+
+    #[test]
+    fn only_rounds_with_two_valid_blocks_are_paired() {
+        let mut run = fixture::small_run();
+        for block in &mut run.blocks {
+            if block.round == 1 && block.arm == "isolated" {
+                block.valid = false;
+            }
+        }
+        conclude(&mut run);
+        assert_eq!(run.comparison("isolated", "baseline", Metric::P50).unwrap().rounds, 5);
+        assert_eq!(run.comparison("contended", "baseline", Metric::P50).unwrap().rounds, 6);
+    }
+
+    #[test]
+    fn concluding_twice_changes_nothing() {
+        let mut run = fixture::small_run();
+        conclude(&mut run);
+        let once = run.clone();
+        conclude(&mut run);
+        assert_eq!(run, once);
+    }
+
+    #[test]
+    fn above_fifty_rounds_the_method_says_so() {
+        let run = fixture::concluded(60, [0.0, 0.5, 0.01], 0.01);
+        let r = run.comparison("isolated", "baseline", Metric::P50).unwrap();
+        assert_eq!(r.method, "hl-signed-rank-normal");
+    }
+}

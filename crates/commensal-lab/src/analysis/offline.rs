@@ -1,0 +1,102 @@
+//! What became of the offline work: isolation that simply stops it would protect the service perfectly.
+
+use super::samples::online_failed;
+use crate::record::{Block, OfflineKept, Role, Run};
+use crate::stats::{SignedRank, Tail, emu_pct, median, work_kept_pct};
+
+/// The offline figures of each isolated arm. What a machine or a run does not provide stays `None`.
+pub fn offline_kept(run: &Run) -> Vec<OfflineKept> {
+    let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
+    isolated.map(|arm| of_arm(run, &arm.name)).collect()
+}
+
+fn of_arm(run: &Run, arm: &str) -> OfflineKept {
+    let mut kept = OfflineKept { arm: arm.to_owned(), ..OfflineKept::default() };
+    if let Some(contended) = run.arm_with(Role::Contended) {
+        // Ratios, not log-ratios: offline work may well be zero in a block.
+        let ratios: Vec<f64> = usable(run, arm)
+            .filter_map(|block| {
+                let other = usable(run, &contended.name).find(|other| other.round == block.round)?;
+                work_kept_pct(block.work.offline?, other.work.offline?)
+            })
+            .collect();
+        if let Some(ranks) = SignedRank::new(&ratios) {
+            kept.kept_vs_contended_pct = Some(ranks.estimate());
+            kept.kept_vs_contended_ci95 = ranks.interval(Tail::TwoSided95).map(|i| [i.lo, i.hi]);
+        }
+    }
+    let work =
+        |name: &str| median(&usable(run, name).filter_map(|block| block.work.offline).collect::<Vec<f64>>());
+    let alone = run.arm_with(Role::OfflineAlone).and_then(|alone| work(&alone.name));
+    kept.kept_vs_alone_pct = work(arm).zip(alone).and_then(|(work, alone)| work_kept_pct(work, alone));
+    let left: Vec<f64> = usable(run, arm).filter_map(|block| cpu_left_used_pct(run, block)).collect();
+    kept.cpu_left_used_pct = median(&left);
+    let achieved: Vec<f64> = usable(run, arm).filter_map(|block| block.achieved).collect();
+    let online = median(&achieved).zip(run.design.knee_per_s.filter(|knee| *knee > 0.0));
+    kept.emu_pct = online
+        .zip(kept.kept_vs_alone_pct)
+        .map(|((achieved, knee), kept)| emu_pct(achieved / knee, kept / 100.0))
+        .filter(|pct| pct.is_finite());
+    kept
+}
+
+/// The blocks of an arm that may be used.
+fn usable<'a>(run: &'a Run, arm: &'a str) -> impl Iterator<Item = &'a Block> {
+    run.blocks_of(arm).filter(|block| block.valid && !online_failed(block))
+}
+
+/// Offline CPU over the CPU that is left by the online side, the rest and the hypervisor, per cent.
+fn cpu_left_used_pct(run: &Run, block: &Block) -> Option<f64> {
+    let cpu = block.cpu;
+    let left = f64::from(run.machine.threads) - cpu.online? - cpu.other? - cpu.steal?;
+    work_kept_pct(cpu.offline?, left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn work_is_compared_round_by_round() {
+        let run = fixture::small_run();
+        let kept = offline_kept(&run);
+        assert_eq!(kept.len(), 1);
+        assert!((kept[0].kept_vs_contended_pct.unwrap() - 81.0).abs() < 0.5, "{kept:?}");
+        assert!(kept[0].kept_vs_contended_ci95.is_some());
+        assert_eq!(kept[0].kept_vs_alone_pct, None);
+        assert_eq!(kept[0].emu_pct, None);
+        // 1.4 of the 2 - 0.3 - 0.05 - 0.0 CPUs that are left.
+        assert!((kept[0].cpu_left_used_pct.unwrap() - 1.4 / 1.65 * 100.0).abs() < 1e-9, "{kept:?}");
+    }
+
+    #[test]
+    fn missing_figures_stay_missing() {
+        let mut run = fixture::small_run();
+        for block in &mut run.blocks {
+            block.work.offline = None;
+            block.cpu.steal = None;
+        }
+        assert_eq!(offline_kept(&run), [OfflineKept { arm: "isolated".into(), ..OfflineKept::default() }]);
+    }
+
+    #[test]
+    fn work_that_stops_is_kept_at_zero_and_emu_needs_the_knee() {
+        let mut run = fixture::small_run();
+        run.design.knee_per_s = Some(800.0);
+        run.arms.push(crate::record::Arm { name: "alone".into(), role: Role::OfflineAlone, policy: None });
+        let mut alone = run.blocks[0].clone();
+        alone.arm = "alone".into();
+        alone.achieved = None;
+        alone.work.offline = Some(2_000.0);
+        run.blocks.push(alone);
+        for block in run.blocks.iter_mut().filter(|b| b.arm == "isolated") {
+            block.work.offline = Some(0.0);
+        }
+        let kept = &offline_kept(&run)[0];
+        assert_eq!(kept.kept_vs_contended_pct, Some(0.0));
+        assert_eq!(kept.kept_vs_alone_pct, Some(0.0));
+        let emu = kept.emu_pct.unwrap();
+        assert!((emu - 50.0).abs() < 3.0, "{emu}");
+    }
+}

@@ -1,0 +1,176 @@
+//! One number per arm, round and metric, read from the blocks that may be used.
+
+use crate::format::count;
+use crate::record::{Block, Metric, Role, Run, decode_histogram, percentile_us};
+use std::collections::BTreeMap;
+
+/// The metric values of the usable blocks of a run; arms by their index in the run.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Samples {
+    arms: Vec<BTreeMap<u32, BTreeMap<Metric, f64>>>,
+}
+
+/// Whether the online service died in this block, or answered nothing of what was due.
+pub fn online_failed(block: &Block) -> bool {
+    block.online_crashed || (block.requests > 0 && block.achieved.is_some_and(|qps| qps <= 0.0))
+}
+
+impl Samples {
+    /// No values for `n_arms` arms.
+    pub fn empty(n_arms: usize) -> Self {
+        Self { arms: vec![BTreeMap::new(); n_arms] }
+    }
+
+    /// Stores one value: microseconds for percentiles, requests per second for throughput.
+    ///
+    /// Values without a finite logarithm are left out, as are arms beyond the last.
+    pub fn set(&mut self, arm: usize, round: u32, metric: Metric, value: f64) {
+        let rounds = self.arms.get_mut(arm).filter(|_| value.is_finite() && value > 0.0);
+        if let Some(rounds) = rounds {
+            rounds.entry(round).or_default().insert(metric, value);
+        }
+    }
+
+    /// The value of one metric in one block.
+    pub fn get(&self, arm: usize, round: u32, metric: Metric) -> Option<f64> {
+        self.arms.get(arm)?.get(&round)?.get(&metric).copied()
+    }
+
+    /// The rounds in which an arm has values, ascending.
+    pub fn rounds(&self, arm: usize) -> impl Iterator<Item = u32> + '_ {
+        self.arms.get(arm).into_iter().flat_map(|rounds| rounds.keys().copied())
+    }
+
+    /// All values of one metric of one arm, in the order of the rounds.
+    pub fn values(&self, arm: usize, metric: Metric) -> Vec<f64> {
+        self.rounds(arm).filter_map(|round| self.get(arm, round, metric)).collect()
+    }
+
+    /// Reads the valid blocks of a run, and says which percentiles they cannot give.
+    ///
+    /// Histograms that do not decode count as missing; `Run::from_json` has already refused them.
+    pub fn of(run: &Run) -> (Self, Vec<String>) {
+        let mut samples = Self::empty(run.arms.len());
+        let mut sizes = Vec::new();
+        for block in run.blocks.iter().filter(|block| block.valid && !online_failed(block)) {
+            let Some(arm) = run.arms.iter().position(|arm| arm.name == block.arm) else { continue };
+            if run.arms[arm].role == Role::OfflineAlone {
+                continue;
+            }
+            if let Some(qps) = block.achieved {
+                samples.set(arm, block.round, Metric::Qps, qps);
+            }
+            let Some(histogram) = block.hist.as_deref().and_then(|text| decode_histogram(text).ok()) else {
+                continue;
+            };
+            sizes.push(histogram.len());
+            for metric in Metric::ALL {
+                let enough = run.design.plans_for(metric) && histogram.len() >= metric.requests_needed();
+                let value = metric.quantile().filter(|_| enough).and_then(|q| percentile_us(&histogram, q));
+                if let Some(us) = value {
+                    samples.set(arm, block.round, metric, us);
+                }
+            }
+        }
+        let notes = omitted(run, &sizes);
+        (samples, notes)
+    }
+}
+
+/// One sentence for each percentile that is missing from some or all blocks. `sizes` are requests per block.
+fn omitted(run: &Run, sizes: &[u64]) -> Vec<String> {
+    let shown = [Metric::P50, Metric::P90, Metric::P95, Metric::P99];
+    let expected = |m: &Metric| {
+        m.quantile().is_some()
+            && (shown.contains(m) || run.design.gates.contains(m) || run.design.percentiles.contains(m))
+    };
+    let Some(largest) = sizes.iter().max() else {
+        return vec!["no block holds a latency histogram, so no percentile is printed".to_owned()];
+    };
+    let mut notes = Vec::new();
+    for metric in Metric::ALL.into_iter().filter(expected) {
+        let (label, needed) = (metric.label(), metric.requests_needed());
+        let short = sizes.iter().filter(|&&n| n < needed).count();
+        if !run.design.plans_for(metric) {
+            notes.push(format!("{label} is not printed: the blocks were not planned for it"));
+        } else if short == sizes.len() {
+            notes.push(format!(
+                "{label} is not printed: the largest block holds {} requests and {label} needs {}",
+                count(*largest),
+                count(needed)
+            ));
+        } else if short > 0 {
+            notes.push(format!(
+                "{label} is missing from {short} of {} blocks, which hold fewer than the {} requests it needs",
+                sizes.len(),
+                count(needed)
+            ));
+        }
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::record::{encode_histogram, new_histogram};
+
+    fn with_requests(n: u64) -> Run {
+        let mut run = fixture::small_run();
+        let mut h = new_histogram().unwrap();
+        h.saturating_record_n(500, n);
+        for block in &mut run.blocks {
+            block.hist = Some(encode_histogram(&h).unwrap());
+        }
+        run
+    }
+
+    fn check(requests: u64, expect: &[Metric]) {
+        let (samples, _) = Samples::of(&with_requests(requests));
+        let got: Vec<Metric> = Metric::ALL.into_iter().filter(|m| samples.get(0, 0, *m).is_some()).collect();
+        assert_eq!(got, expect, "{requests} requests");
+    }
+
+    #[test]
+    fn percentiles_need_a_hundred_requests_beyond_them() {
+        use Metric::{P50, P75, P90, P95, P99, P999, Qps};
+        check(199, &[Qps]);
+        check(200, &[Qps, P50]);
+        check(999, &[Qps, P50, P75]);
+        check(1_000, &[Qps, P50, P75, P90]);
+        check(2_000, &[Qps, P50, P75, P90, P95]);
+        check(9_999, &[Qps, P50, P75, P90, P95]);
+        check(10_000, &[Qps, P50, P75, P90, P95, P99]);
+        check(100_000, &[Qps, P50, P75, P90, P95, P99, P999]);
+    }
+
+    #[test]
+    fn what_is_not_printed_is_said() {
+        let (_, notes) = Samples::of(&with_requests(4_100));
+        assert_eq!(
+            notes,
+            ["P99 is not printed: the largest block holds 4 100 requests and P99 needs 10 000"]
+        );
+        let mut run = with_requests(4_100);
+        run.design.percentiles = vec![Metric::P50, Metric::P90];
+        let (samples, notes) = Samples::of(&run);
+        assert_eq!(samples.get(0, 0, Metric::P95), None);
+        assert!(notes.iter().any(|n| n.contains("P95 is not printed: the blocks were not planned")));
+        let mut run = with_requests(4_100);
+        run.blocks[0].hist = with_requests(150).blocks[0].hist.clone();
+        let (_, notes) = Samples::of(&run);
+        assert!(notes.iter().any(|n| n.contains("P50 is missing from 1 of 24 blocks")), "{notes:?}");
+    }
+
+    #[test]
+    fn unusable_blocks_give_no_values() {
+        let mut run = with_requests(1_000);
+        run.blocks[0].valid = false;
+        run.blocks[4].online_crashed = true;
+        run.blocks[8].achieved = Some(0.0);
+        let (samples, _) = Samples::of(&run);
+        let rounds: usize = (0..4).map(|arm| samples.rounds(arm).count()).sum();
+        assert_eq!(rounds, 21);
+    }
+}

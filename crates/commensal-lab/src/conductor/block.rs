@@ -1,0 +1,241 @@
+//! One block: offline work on, settle, warm up, measure, offline work off; and what was counted meanwhile.
+
+use super::{Conduct, LabError};
+use crate::experiment::Experiment;
+use crate::loadgen::{self, LoadError, LoadResult, LoadSpec, Phase};
+use crate::record::{
+    Applied, Block, CpuUse, Lateness, PerSide, Policy, Psi, Role, Run, Work, encode_histogram,
+};
+use crate::site::{Side, Site};
+use crate::workload::burn::{CHUNK_ITERATIONS, WorkCounter};
+use commensal_core::observe::{MachineCpu, Pressures};
+use commensal_host::{Child, Host, SpawnSpec, Stdin, Stdout};
+use commensal_sensors::run_delay::RunDelay;
+use commensal_sensors::{machine, pressure};
+use hdrhistogram::Histogram;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The requests of one block.
+pub(super) fn load(experiment: &Experiment, addr: SocketAddr, count: u64, seed: u64) -> LoadSpec {
+    let design = &experiment.design;
+    let rate = design.offered_per_s.unwrap_or(1.0);
+    let measure = Duration::from_secs_f64(design.block_s);
+    LoadSpec {
+        seed,
+        warmup: Duration::from_secs_f64(design.warmup_s),
+        ..LoadSpec::new(addr, format!("/cpu?cpu=1&count={count}"), rate, measure)
+    }
+}
+
+/// What a block needs.
+pub(super) struct Runner<'a> {
+    pub host: &'a mut dyn Host,
+    pub site: &'a mut Site,
+    pub conduct: &'a Conduct,
+    pub stop: &'a AtomicBool,
+}
+
+struct Offline {
+    child: Child,
+    counter: WorkCounter,
+}
+
+impl Runner<'_> {
+    /// Runs the block of one arm. The policy is off and the offline work gone when this returns, also on error.
+    pub fn run(
+        &mut self,
+        experiment: &Experiment,
+        arm: usize,
+        spec: &LoadSpec,
+        run: &mut Run,
+    ) -> Result<(Block, LoadResult), LabError> {
+        let role = experiment.arms[arm].role;
+        let isolated = role == Role::Isolated;
+        if isolated {
+            let applied = self.site.isolate(self.host)?;
+            note_policy(run, arm, self.site, &applied);
+        }
+        let outcome = self.with_offline(experiment, role, spec);
+        if isolated {
+            self.site.release(self.host)?;
+        }
+        let (mut block, load) = outcome?;
+        block.arm.clone_from(&experiment.arms[arm].name);
+        Ok((block, load))
+    }
+
+    fn with_offline(
+        &mut self,
+        experiment: &Experiment,
+        role: Role,
+        spec: &LoadSpec,
+    ) -> Result<(Block, LoadResult), LabError> {
+        let mut offline = match role {
+            Role::Contended | Role::Isolated | Role::OfflineAlone => {
+                Some(self.start_burners(role == Role::Isolated)?)
+            }
+            Role::Baseline | Role::Baseline2 => None,
+        };
+        let measured = self.measure(experiment, spec, offline.as_ref());
+        if let Some(offline) = &mut offline {
+            self.site.stop(self.host, Side::Offline, &mut offline.child)?;
+        }
+        measured
+    }
+
+    /// As many burner threads as CPUs: nothing is left over.
+    fn start_burners(&mut self, isolated: bool) -> Result<Offline, LabError> {
+        let threads = self.site.machine.topology.threads();
+        let counter = WorkCounter::new(threads).map_err(LabError::Counter)?;
+        let fd = counter.fd().try_clone_to_owned().map_err(LabError::Counter)?;
+        let mut spec = SpawnSpec::new(&self.conduct.program)
+            .arg("workload")
+            .arg("burn")
+            .arg("--threads")
+            .arg(threads.to_string());
+        spec.stdin = Stdin::Fd(Arc::new(fd));
+        spec.stdout = Stdout::Inherit;
+        let child = self.site.start(self.host, Side::Offline, isolated, spec)?;
+        Ok(Offline { child, counter })
+    }
+
+    fn measure(
+        &mut self,
+        experiment: &Experiment,
+        spec: &LoadSpec,
+        offline: Option<&Offline>,
+    ) -> Result<(Block, LoadResult), LabError> {
+        self.settle(Duration::from_secs_f64(experiment.design.settle_s))?;
+        let mut probe = Probe::default();
+        let mut snapshots: Vec<Snapshot> = Vec::with_capacity(2);
+        let (host, site, stop) = (&mut *self.host, &*self.site, self.stop);
+        let mut on_phase = |phase: Phase| match phase {
+            Phase::MeasureStart | Phase::MeasureEnd => snapshots.push(probe.take(host, site, offline)),
+        };
+        let load = loadgen::run(spec, stop, &mut on_phase).map_err(|error| match error {
+            LoadError::Stopped => LabError::Stopped,
+            other => LabError::Load(other),
+        })?;
+        let [before, after] = snapshots.as_slice() else { return Err(LabError::Stopped) };
+        Ok((fill(&load, before, after), load))
+    }
+
+    fn settle(&self, time: Duration) -> Result<(), LabError> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(LabError::Stopped);
+            }
+            std::thread::sleep((end - Instant::now()).min(Duration::from_millis(20)));
+        }
+        Ok(())
+    }
+}
+
+fn note_policy(run: &mut Run, arm: usize, site: &Site, applied: &[commensal_drivers::Applied]) {
+    let entry = |one: &commensal_drivers::Applied| Applied {
+        path: one.place.clone(),
+        file: one.file.to_owned(),
+        want: one.want.clone(),
+        read: Some(one.read.clone()),
+    };
+    run.arms[arm].policy = Some(Policy {
+        driver: site.means.driver.clone(),
+        weak: site.means.weak.clone(),
+        applied: applied.iter().map(entry).collect(),
+    });
+}
+
+/// Sources that remember threads between two snapshots.
+#[derive(Default)]
+struct Probe {
+    online_delay: RunDelay,
+    offline_delay: RunDelay,
+}
+
+/// Counters at one moment; a source that is missing is `None`.
+struct Snapshot {
+    at: Instant,
+    machine: Option<MachineCpu>,
+    online_us: Option<u64>,
+    offline_us: Option<u64>,
+    online_delay_us: Option<u64>,
+    offline_delay_us: Option<u64>,
+    pressure: Pressures,
+    chunks: Option<u64>,
+}
+
+impl Probe {
+    fn take(&mut self, host: &mut dyn Host, site: &Site, offline: Option<&Offline>) -> Snapshot {
+        let (online_dir, offline_dir) = (site.group(Side::Online).any(), site.group(Side::Offline).any());
+        Snapshot {
+            at: Instant::now(),
+            chunks: offline.and_then(|offline| offline.counter.read().ok()),
+            machine: machine::cpu_time(host),
+            online_us: site.group(Side::Online).cpu_us(host),
+            offline_us: site.group(Side::Offline).cpu_us(host),
+            online_delay_us: online_dir.and_then(|dir| self.online_delay.read(host, dir)),
+            offline_delay_us: offline_dir.and_then(|dir| self.offline_delay.read(host, dir)),
+            pressure: pressure::machine(host),
+        }
+    }
+}
+
+/// Turns two snapshots and a load result into a block.
+fn fill(load: &LoadResult, before: &Snapshot, after: &Snapshot) -> Block {
+    let seconds = (after.at - before.at).as_secs_f64();
+    let delta = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?) as f64 / 1e6);
+    let rate = |now, then| delta(now, then).map(|spent| spent / seconds);
+    let machine = after.machine.zip(before.machine).map(|(now, then)| now.since(&then));
+    let online = rate(after.online_us, before.online_us);
+    let offline = rate(after.offline_us, before.offline_us);
+    let busy = machine.map(|machine| machine.busy_us() as f64 / 1e6 / seconds);
+    let other =
+        busy.zip(online).zip(offline).map(|((busy, online), offline)| (busy - online - offline).max(0.0));
+    let some_pct = |now: Option<commensal_core::observe::Pressure>,
+                    then: Option<commensal_core::observe::Pressure>| {
+        rate(now.map(|p| p.some_us), then.map(|p| p.some_us)).map(|share| share * 100.0)
+    };
+    let psi = Psi {
+        cpu_some_pct: some_pct(after.pressure.cpu, before.pressure.cpu),
+        memory_some_pct: some_pct(after.pressure.memory, before.pressure.memory),
+        io_some_pct: some_pct(after.pressure.io, before.pressure.io),
+    };
+    let quantile = |histogram: &Histogram<u64>, q| histogram.value_at_quantile(q) as f64;
+    let lateness = Lateness { p50: quantile(&load.lateness, 0.5), p99: quantile(&load.lateness, 0.99) };
+    let work = after.chunks.zip(before.chunks).map(|(now, then)| now.saturating_sub(then) as f64 / seconds);
+    Block {
+        round: 0,
+        pos: 0,
+        arm: String::new(),
+        valid: true,
+        invalid_reason: None,
+        measure_s: load.measured_s,
+        offered: Some(load.offered_per_s),
+        achieved: Some(load.achieved_per_s),
+        requests: load.offered,
+        errors: load.errors,
+        timeouts: load.timeouts,
+        online_crashed: false,
+        lateness_us: (!load.lateness.is_empty()).then_some(lateness),
+        hist: encode_histogram(&load.latency).ok(),
+        service_hist: encode_histogram(&load.service).ok(),
+        lateness_hist: encode_histogram(&load.lateness).ok(),
+        cpu: CpuUse {
+            online,
+            offline,
+            other,
+            steal: machine.and_then(|machine| machine.steal_us).map(|steal| steal as f64 / 1e6 / seconds),
+        },
+        run_delay_s: PerSide {
+            online: delta(after.online_delay_us, before.online_delay_us),
+            offline: delta(after.offline_delay_us, before.offline_delay_us),
+        },
+        throttled_s: PerSide::default(),
+        psi: (psi != Psi::default()).then_some(psi),
+        work: Work { offline: work, unit: work.map(|_| format!("chunks of {CHUNK_ITERATIONS} iterations")) },
+    }
+}

@@ -1,0 +1,168 @@
+//! Synthetic runs for the tests: a 2-CPU machine, four arms, harms that are built in.
+
+use crate::analysis::{Samples, conclude_from};
+use crate::record::{
+    Applied, Arm, Block, CpuUse, Design, Lateness, Machine, Metric, PerSide, Policy, Psi, Role, Run, SCHEMA,
+    Tool, Work, encode_histogram, new_histogram,
+};
+use crate::rng::Rng;
+
+/// Baseline, its twin, contended and isolated, in this order.
+pub fn arms() -> Vec<Arm> {
+    let plain = |name: &str, role| Arm { name: name.into(), role, policy: None };
+    let applied = Applied {
+        path: "/commensal/offline".into(),
+        file: "cpu.idle".into(),
+        want: "1".into(),
+        read: Some("1\n".into()),
+    };
+    let policy = Policy { driver: "cpu.idle".into(), weak: None, applied: vec![applied] };
+    vec![
+        plain("baseline", Role::Baseline),
+        plain("baseline2", Role::Baseline2),
+        plain("contended", Role::Contended),
+        Arm { name: "isolated".into(), role: Role::Isolated, policy: Some(policy) },
+    ]
+}
+
+/// A plan with gates P50, P90 and QPS at 5 %.
+pub fn design(rounds: u32) -> Design {
+    Design {
+        rounds,
+        block_s: 20.0,
+        settle_s: 3.0,
+        warmup_s: 2.0,
+        offered_per_s: Some(400.0),
+        threshold_pct: 5.0,
+        gates: vec![Metric::P50, Metric::P90, Metric::Qps],
+        ..Design::default()
+    }
+}
+
+/// A run whose blocks hold no histograms.
+pub fn bare_run(rounds: u32) -> Run {
+    let arms = arms();
+    let order = crate::design::order(42, rounds as usize, arms.len(), Some((0, 1)));
+    let mut blocks = Vec::new();
+    for (round, order) in (0..).zip(order) {
+        for (pos, arm) in (0..).zip(order) {
+            blocks.push(block(round, pos, &arms[arm]));
+        }
+    }
+    Run {
+        schema: SCHEMA.into(),
+        tool: Tool { version: "0.1.0".into(), args: vec!["lab".into(), "run".into()] },
+        experiment: "http-vs-stress-ng".into(),
+        seed: 42,
+        started: "2026-11-21T10:00:00Z".into(),
+        machine: Machine {
+            cpu: "AMD EPYC".into(),
+            cores: 2,
+            threads: 2,
+            smt: Some(false),
+            virt: Some("kvm".into()),
+            kernel: "6.18.0".into(),
+            cgroup: Some("v1".into()),
+            memory_bytes: Some(8 << 30),
+            fingerprint: "sha256:00".into(),
+        },
+        design: design(rounds),
+        arms,
+        blocks,
+        caveats: Vec::new(),
+        results: Vec::new(),
+        noise_floor_pct: Default::default(),
+        attribution: Vec::new(),
+        offline: Vec::new(),
+        verdict: None,
+        reasons: Vec::new(),
+        notes: Vec::new(),
+    }
+}
+
+fn block(round: u32, pos: u32, arm: &Arm) -> Block {
+    let (offline_cpu, work) = match arm.role {
+        Role::Contended => (Some(1.5), Some(1_000.0)),
+        Role::Isolated => (Some(1.4), Some(810.0)),
+        _ => (Some(0.0), None),
+    };
+    Block {
+        round,
+        pos,
+        arm: arm.name.clone(),
+        valid: true,
+        invalid_reason: None,
+        measure_s: 20.0,
+        offered: Some(400.0),
+        achieved: Some(400.0),
+        requests: 8_000,
+        errors: 0,
+        timeouts: 0,
+        online_crashed: false,
+        lateness_us: Some(Lateness { p50: 4.0, p99: 61.0 }),
+        hist: None,
+        service_hist: None,
+        lateness_hist: None,
+        cpu: CpuUse { online: Some(0.3), offline: offline_cpu, other: Some(0.05), steal: Some(0.0) },
+        run_delay_s: PerSide { online: Some(0.004), offline: None },
+        throttled_s: PerSide::default(),
+        psi: Some(Psi { cpu_some_pct: Some(12.5), ..Psi::default() }),
+        work: Work { offline: work, unit: Some("bogo-ops".into()) },
+    }
+}
+
+/// Six rounds with histograms of 1000 requests; contended is 50 % slower, isolated 1 %.
+pub fn small_run() -> Run {
+    let mut run = bare_run(6);
+    let mut rng = Rng::new(1);
+    for block in &mut run.blocks {
+        let harm = match block.arm.as_str() {
+            "contended" => 1.5,
+            "isolated" => 1.01,
+            _ => 1.0,
+        };
+        let noise = (0.002 * rng.normal()).exp();
+        let mut h = new_histogram().unwrap();
+        for i in 0..1_000 {
+            // A stratified log-normal sample: little noise inside the block.
+            let z = (f64::from(i) + rng.unit_f64()) / 1_000.0 * 4.0 - 2.0;
+            h.saturating_record((500.0 * harm * noise * (0.5 * z).exp()) as u64);
+        }
+        block.hist = Some(encode_histogram(&h).unwrap());
+        block.achieved = Some((400.0 / harm * 10.0).round() / 10.0);
+    }
+    run
+}
+
+/// A concluded run whose per-block values follow from built-in harms (as fractions) of the A/A twin, the
+/// contended and the isolated arm, and a per-block standard deviation on the log scale.
+pub fn concluded(rounds: u32, harms: [f64; 3], sd: f64) -> Run {
+    let mut run = bare_run(rounds);
+    let samples = simulate(&mut Rng::new(17), rounds, harms, (sd, 0.0), &run.design.gates);
+    conclude_from(&mut run, &samples, Vec::new());
+    run
+}
+
+/// Per-block values of `metrics` for the four arms; a share `bursts` of blocks is slowed by up to 65 %.
+pub fn simulate(
+    rng: &mut Rng,
+    rounds: u32,
+    harms: [f64; 3],
+    (sd, bursts): (f64, f64),
+    metrics: &[Metric],
+) -> Samples {
+    let mut samples = Samples::empty(4);
+    for round in 0..rounds {
+        for (arm, harm) in [0.0, harms[0], harms[1], harms[2]].into_iter().enumerate() {
+            for &metric in metrics {
+                let mut log = (1.0 + harm).ln() + sd * rng.normal();
+                if rng.unit_f64() < bursts {
+                    log += 0.5 * rng.unit_f64();
+                }
+                let value = if metric.more_is_better() { 400.0 * (-log).exp() } else { 500.0 * log.exp() };
+                samples.set(arm, round, metric, value);
+            }
+        }
+    }
+    samples
+}

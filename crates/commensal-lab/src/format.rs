@@ -1,0 +1,193 @@
+//! Numbers in print. One convention everywhere: `(arm - base) / base`, computed from unrounded values, sign
+//! always shown, and no more digits than the noise floor supports.
+
+use crate::record::Metric;
+
+/// The change from `base` to `arm`, per cent: positive when `arm` is larger.
+pub fn delta_pct(arm: f64, base: f64) -> f64 {
+    (arm - base) / base * 100.0
+}
+
+/// The harm, per cent, that a log-ratio stands for. Its size is limited so that the result is always finite.
+pub fn pct_of_log(log_ratio: f64) -> f64 {
+    // Adding zero turns -0 into 0, which is what a reader of the JSON expects.
+    log_ratio.clamp(-30.0, 30.0).exp_m1() * 100.0 + 0.0
+}
+
+/// The log-ratio that stands for a harm in per cent.
+pub fn log_of_pct(pct: f64) -> f64 {
+    (pct / 100.0).max(-1.0 + 1e-13).ln_1p()
+}
+
+/// The signed change of the metric itself, per cent, behind a harm in per cent.
+///
+/// They are the same for latency. Throughput that is harmed by 100 % (each answer costs twice the time) has
+/// changed by -50 %.
+pub fn change_pct(metric: Metric, harm_pct: f64) -> f64 {
+    if metric.more_is_better() { pct_of_log(-log_of_pct(harm_pct)) } else { harm_pct }
+}
+
+/// The step in which a figure may be printed, given its noise floor in the same unit: the largest power of ten
+/// up to a tenth of the floor, within 0.01 and 100. Without a known floor, whole numbers.
+pub fn quantum(noise_floor: Option<f64>) -> f64 {
+    match noise_floor {
+        Some(floor) if floor.is_finite() => {
+            10.0_f64.powi((floor.max(0.1) / 10.0 + 1e-12).log10().floor().clamp(-2.0, 2.0) as i32)
+        }
+        _ => 1.0,
+    }
+}
+
+/// Digits after the point for figures printed in this step.
+fn decimals(quantum: f64) -> usize {
+    if quantum >= 0.99 {
+        0
+    } else if quantum >= 0.099 {
+        1
+    } else {
+        2
+    }
+}
+
+/// `value` rounded to the step, without a sign when positive.
+pub fn plain(value: f64, quantum: f64) -> String {
+    let rounded = (value / quantum).round() * quantum;
+    let digits = decimals(quantum);
+    let text = format!("{:.digits$}", rounded.abs());
+    let zero = text.bytes().all(|b| matches!(b, b'0' | b'.'));
+    if rounded < 0.0 && !zero { format!("−{text}") } else { text }
+}
+
+/// `value` rounded to the step, with its sign; a value that rounds to zero has none.
+pub fn signed(value: f64, quantum: f64) -> String {
+    let text = plain(value, quantum);
+    let zero = text.bytes().all(|b| matches!(b, b'0' | b'.'));
+    if zero || text.starts_with('−') { text } else { format!("+{text}") }
+}
+
+/// A noise floor in per cent, such as `±2.1 %`; one that rounds to zero is a bound, not zero.
+pub fn plus_minus_pct(floor: f64, quantum: f64) -> String {
+    if floor < quantum {
+        format!("below ±{} %", plain(quantum, quantum))
+    } else {
+        format!("±{} %", plain(floor, quantum))
+    }
+}
+
+/// A signed change in per cent, such as `+1.9 %`.
+pub fn signed_pct(value: f64, quantum: f64) -> String {
+    format!("{} %", signed(value, quantum))
+}
+
+/// A signed interval in brackets, such as `[−0.8, +4.3]`, lower end first.
+pub fn brackets(ends: [f64; 2], quantum: f64) -> String {
+    let (lo, hi) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
+    format!("[{}, {}]", signed(lo, quantum), signed(hi, quantum))
+}
+
+/// A figure with at least three significant digits, such as `18.9`, `485`, `1234`.
+pub fn three_digits(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        v if v >= 0.9995 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// A latency given in microseconds, in the unit that suits it.
+pub fn latency(us: f64) -> String {
+    match us {
+        us if us < 999.5 => format!("{} µs", three_digits(us)),
+        us if us < 999_500.0 => format!("{} ms", three_digits(us / 1e3)),
+        us => format!("{} s", three_digits(us / 1e6)),
+    }
+}
+
+/// A count with a space between groups of three digits, such as `10 000`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Names joined the way a sentence joins them: `a`, `a and b`, `a, b and c`.
+pub fn sentence_list(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [rest @ .., last] => format!("{} and {last}", rest.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The raw figures of the openEuler document: its table prints -42 %, -49 %, -44 % and -0.11 %, -0.21 %,
+    /// -0.96 %, -1.58 %, with two denominators and a lost sign. These are the right ones.
+    #[test]
+    fn the_openeuler_table_recomputed() {
+        let rows = [
+            (1.88534, 0.94240, "−50.01"),
+            (0.484905, 0.840477, "+73.33"),
+            (0.728296, 1.430317, "+96.39"),
+            (0.873945, 1.555647, "+78.00"),
+            (1.88534, 1.88258, "−0.15"),
+            (0.484905, 0.485725, "+0.17"),
+            (0.728296, 0.734696, "+0.88"),
+            (0.873945, 0.887807, "+1.59"),
+        ];
+        for (base, arm, want) in rows {
+            assert_eq!(signed(delta_pct(arm, base), 0.01), want, "{base} -> {arm}");
+        }
+    }
+
+    #[test]
+    fn digits_follow_the_noise_floor() {
+        let check = |value: f64, floor, want: &str| assert_eq!(signed_pct(value, quantum(floor)), want);
+        check(0.961, Some(2.6), "+1.0 %");
+        check(-0.961, Some(26.0), "−1 %");
+        check(1.586, Some(0.5), "+1.59 %");
+        check(1.586, Some(0.0), "+1.59 %");
+        check(1.586, Some(1.0), "+1.6 %");
+        check(-50.01, Some(2.0), "−50.0 %");
+        check(1006.4, Some(150.0), "+1010 %");
+        check(3.4, None, "+3 %");
+        check(3.4, Some(f64::NAN), "+3 %");
+        check(-0.04, Some(2.0), "0.0 %");
+        check(0.0, Some(2.0), "0.0 %");
+    }
+
+    #[test]
+    fn throughput_changes_the_other_way() {
+        assert!((change_pct(Metric::Qps, 100.0) + 50.0).abs() < 1e-9);
+        assert!((change_pct(Metric::P99, 100.0) - 100.0).abs() < 1e-9);
+        assert!(change_pct(Metric::Qps, -100.0).is_finite());
+        assert!(pct_of_log(1e9).is_finite() && pct_of_log(-1e9) >= -100.0);
+        assert!((log_of_pct(pct_of_log(0.3)) - 0.3).abs() < 1e-12);
+    }
+
+    #[test]
+    fn figures_for_tables() {
+        assert_eq!(latency(484.9), "485 µs");
+        assert_eq!(latency(30.495), "30.5 µs");
+        assert_eq!(latency(484_905.0), "485 ms");
+        assert_eq!(latency(12_340.0), "12.3 ms");
+        assert_eq!(latency(999.7), "1.00 ms");
+        assert_eq!(latency(5_300_000.0), "5.30 s");
+        assert_eq!(count(4_100), "4 100");
+        assert_eq!(count(12), "12");
+        assert_eq!(count(1_234_567), "1 234 567");
+        assert_eq!(sentence_list(&["P50", "P90", "QPS"]), "P50, P90 and QPS");
+        assert_eq!(brackets([4.31, -0.82], 0.1), "[−0.8, +4.3]");
+        assert_eq!(plus_minus_pct(2.13, 0.1), "±2.1 %");
+        assert_eq!(plus_minus_pct(0.0, quantum(Some(0.0))), "below ±0.01 %");
+    }
+}

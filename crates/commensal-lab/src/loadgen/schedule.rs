@@ -1,0 +1,149 @@
+//! When requests are due: pure, and the same for the same seed.
+//!
+//! The schedule never looks at answers. That is what "open loop" means, and why a stall of the service cannot
+//! hide the requests that would have come during it.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How requests are spread over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Arrival {
+    /// Exponential gaps: independent users.
+    #[default]
+    Poisson,
+    /// Equal gaps, the first request at the start.
+    Constant,
+}
+
+/// Due times since the start, ascending, all below the length.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    arrival: Arrival,
+    rate_per_s: f64,
+    length: Duration,
+    random: SplitMix64,
+    elapsed_s: f64,
+    index: u64,
+}
+
+impl Schedule {
+    /// A schedule of `rate_per_s` requests a second over `length`. A rate that is not above zero is empty.
+    #[must_use]
+    pub fn new(arrival: Arrival, rate_per_s: f64, length: Duration, seed: u64) -> Self {
+        Self { arrival, rate_per_s, length, random: SplitMix64(seed), elapsed_s: 0.0, index: 0 }
+    }
+}
+
+impl Iterator for Schedule {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        if self.rate_per_s.is_nan() || self.rate_per_s <= 0.0 {
+            return None;
+        }
+        let due_s = match self.arrival {
+            Arrival::Poisson => {
+                self.elapsed_s -= self.random.unit().ln() / self.rate_per_s;
+                self.elapsed_s
+            }
+            // From the index, so that rounding does not add up.
+            Arrival::Constant => self.index as f64 / self.rate_per_s,
+        };
+        self.index += 1;
+        // Fails beyond the range of a Duration, which is beyond any length too.
+        Duration::try_from_secs_f64(due_s).ok().filter(|due| *due < self.length)
+    }
+}
+
+/// Steele, Lea and Flood's SplitMix64 (OOPSLA 2014): every seed is good, including neighbours and zero.
+#[derive(Debug, Clone)]
+struct SplitMix64(u64);
+
+impl SplitMix64 {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in (0, 1]: never 0, whose logarithm does not exist.
+    fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poisson(rate: f64, seconds: u64, seed: u64) -> Vec<f64> {
+        let length = Duration::from_secs(seconds);
+        Schedule::new(Arrival::Poisson, rate, length, seed).map(|d| d.as_secs_f64()).collect()
+    }
+
+    #[test]
+    fn poisson_keeps_the_mean_rate() {
+        for seed in 0..20 {
+            let n = poisson(1_000.0, 100, seed).len() as f64;
+            // A count of mean 100 000 has a deviation of 316: five of them.
+            assert!((n - 100_000.0).abs() < 5.0 * 316.3, "seed {seed}: {n}");
+        }
+    }
+
+    #[test]
+    fn poisson_gaps_are_exponential_and_independent() {
+        let due = poisson(500.0, 200, 7);
+        let gaps: Vec<f64> = due.windows(2).map(|w| (w[1] - w[0]) * 500.0).collect();
+        let n = gaps.len() as f64;
+        // Kolmogorov-Smirnov distance to 1 - exp(-x); 1.95/sqrt(n) is the 0.1 % point.
+        let mut sorted = gaps.clone();
+        sorted.sort_by(f64::total_cmp);
+        let distance = sorted
+            .iter()
+            .enumerate()
+            .map(|(i, g)| {
+                let cdf = 1.0 - (-g).exp();
+                (cdf - i as f64 / n).abs().max(((i + 1) as f64 / n - cdf).abs())
+            })
+            .fold(0.0, f64::max);
+        assert!(distance < 1.95 / n.sqrt(), "distance {distance} for {n} gaps");
+        let mean = gaps.iter().sum::<f64>() / n;
+        let variance = gaps.iter().map(|g| (g - mean).powi(2)).sum::<f64>() / n;
+        let lag1 = gaps.windows(2).map(|w| (w[0] - mean) * (w[1] - mean)).sum::<f64>() / n / variance;
+        assert!(lag1.abs() < 4.0 / n.sqrt(), "neighbouring gaps correlate: {lag1}");
+    }
+
+    #[test]
+    fn a_seed_decides_everything_and_seeds_differ() {
+        assert_eq!(poisson(100.0, 10, 42), poisson(100.0, 10, 42));
+        assert_ne!(poisson(100.0, 10, 42), poisson(100.0, 10, 43));
+        assert_ne!(poisson(100.0, 10, 0)[0], poisson(100.0, 10, 1)[0]);
+    }
+
+    #[test]
+    fn constant_gaps_do_not_drift() {
+        let due: Vec<_> = Schedule::new(Arrival::Constant, 3.0, Duration::from_secs(1000), 0).collect();
+        assert_eq!(due.len(), 3000);
+        assert_eq!(due[0], Duration::ZERO);
+        assert_eq!(due[2700], Duration::from_secs(900));
+    }
+
+    #[test]
+    fn due_times_ascend_and_stay_inside() {
+        let due = poisson(5_000.0, 3, 1);
+        assert!(due.is_sorted() && due.iter().all(|d| (0.0..3.0).contains(d)));
+    }
+
+    #[test]
+    fn impossible_rates_are_empty() {
+        for rate in [0.0, -1.0, f64::NAN] {
+            for arrival in [Arrival::Poisson, Arrival::Constant] {
+                assert_eq!(Schedule::new(arrival, rate, Duration::from_secs(1), 1).next(), None, "{rate}");
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The generator against servers that stall, fail, hang up or stay silent, over real loopback sockets.
+//!
+//! No test asserts an absolute time of the machine: bounds are ratios, or many times what a loaded machine
+//! needs, and are named.
+
+mod fake;
+
+use super::*;
+use fake::{FakeServer, OK, Reply};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Answers within this are no sign of anything on a machine that also compiles.
+const SLOW_MACHINE: Duration = Duration::from_secs(2);
+
+fn quick(server: &FakeServer, rate_per_s: f64, measure_ms: u64) -> LoadSpec {
+    LoadSpec {
+        warmup: Duration::from_millis(100),
+        connections: 8,
+        ..LoadSpec::new(server.addr, "/cpu?cpu=1&count=1", rate_per_s, Duration::from_millis(measure_ms))
+    }
+}
+
+fn load(spec: &LoadSpec) -> LoadResult {
+    let result = run(spec, &AtomicBool::new(false), &mut |_| ()).expect("a result");
+    assert_eq!(result.offered, result.completed + result.errors + result.timeouts, "a request was lost");
+    assert_eq!(result.errors, result.error_kinds.total());
+    assert_eq!(result.latency.len(), result.completed + result.timeouts);
+    assert!(result.lateness.len() <= result.sent && result.sent <= result.offered);
+    result
+}
+
+#[test]
+fn a_good_server_gets_exactly_the_schedule() {
+    let server = FakeServer::start(|_| Reply::Bytes(OK));
+    let spec = quick(&server, 400.0, 1000);
+    let mut phases = vec![];
+    let began = Instant::now();
+    let result =
+        run(&spec, &AtomicBool::new(false), &mut |p| phases.push((p, began.elapsed()))).expect("a result");
+    let all = Schedule::new(spec.arrival, spec.rate_per_s, spec.warmup + spec.measure, spec.seed);
+    let due = all.filter(|d| *d >= spec.warmup).count() as u64;
+    assert_eq!((result.offered, result.sent, result.completed), (due, due, due));
+    assert_eq!((result.errors, result.timeouts, result.reconnects), (0, 0, 0));
+    assert_eq!(result.service.len(), due);
+    assert!(result.latency.max() >= result.service.min());
+    assert_eq!(result.offered_per_s, due as f64);
+    assert!(
+        result.achieved_per_s <= result.offered_per_s && result.achieved_per_s > 0.5 * result.offered_per_s
+    );
+    assert!(result.generator_cpu_s > 0.0 && result.generator_cpu_s <= 2.0);
+    let kinds: Vec<Phase> = phases.iter().map(|(p, _)| *p).collect();
+    assert_eq!(kinds, [Phase::MeasureStart, Phase::MeasureEnd]);
+    assert!(phases[0].1 >= spec.warmup && phases[1].1 - phases[0].1 >= spec.measure / 2);
+    assert_eq!(server.accepted.load(Ordering::SeqCst), 8);
+}
+
+/// The stall of research on coordinated omission: 500 ms once in 3 s. From the schedule one request in six meets
+/// it; from the send only the two that were on their way do.
+#[test]
+fn a_stall_shows_from_the_schedule_and_hides_from_the_send() {
+    let began = Instant::now();
+    let stall = Duration::from_millis(1200)..Duration::from_millis(1700);
+    let server = FakeServer::start(move |_| {
+        let now = began.elapsed();
+        if stall.contains(&now) {
+            std::thread::sleep(stall.end - now);
+        }
+        Reply::Bytes(OK)
+    });
+    let spec = LoadSpec { connections: 2, ..quick(&server, 300.0, 3000) };
+    let result = load(&spec);
+    assert_eq!(result.errors + result.timeouts, 0);
+    let latency = result.latency.value_at_quantile(0.99);
+    let service = result.service.value_at_quantile(0.99);
+    assert!(latency > 200_000, "P99 from the schedule missed a 500 ms stall: {latency} us");
+    assert!(service * 3 < latency, "P99 from the send saw it too: {service} us of {latency} us");
+    assert!(result.service.max() > 200_000, "nobody met the stall: {} us", result.service.max());
+    assert!(result.lateness.len() < result.sent, "requests that queued are not the generator's lateness");
+}
+
+#[test]
+fn a_connection_that_ends_after_each_answer_is_no_error() {
+    let close: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+    let untold: &[u8] = b"HTTP/1.1 200 OK\r\n\r\nuntil the end";
+    for reply in [close, untold] {
+        let server = FakeServer::start(move |_| Reply::Last(reply));
+        let result = load(&quick(&server, 100.0, 500));
+        assert_eq!((result.errors, result.timeouts), (0, 0), "{:?}", result.error_kinds);
+        assert!(result.completed > 10 && result.reconnects >= result.completed, "{}", result.reconnects);
+        assert!(server.accepted.load(Ordering::SeqCst) > result.completed);
+    }
+}
+
+#[test]
+fn failures_are_told_apart_and_the_run_goes_on() {
+    type Kind = fn(&ErrorKinds) -> u64;
+    let server_error: &[u8] = b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n";
+    let cut: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf";
+    let cases: [(&str, Reply, Kind); 5] = [
+        ("status", Reply::Bytes(server_error), |k| k.status),
+        ("garbage", Reply::Bytes(b"\x16\x03\x01 not http\r\n\r\n"), |k| k.malformed),
+        ("closed without a word", Reply::Last(b""), |k| k.closed),
+        ("cut short", Reply::Last(cut), |k| k.closed),
+        ("length twice", Reply::Last(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"), |k| k.malformed),
+    ];
+    for (name, reply, kind) in cases {
+        // Every fourth request fails: the others must not suffer.
+        let server = FakeServer::start(move |n| if n % 4 == 3 { reply.clone() } else { Reply::Bytes(OK) });
+        let result = load(&quick(&server, 200.0, 600));
+        let (failed, share) = (kind(&result.error_kinds), result.errors as f64 / result.offered as f64);
+        assert_eq!(failed, result.errors, "{name}: {:?}", result.error_kinds);
+        assert!((0.15..0.35).contains(&share), "{name}: {share}");
+        assert_eq!(result.timeouts, 0, "{name}");
+    }
+}
+
+#[test]
+fn silence_is_a_timeout_at_the_timeout_value() {
+    let server = FakeServer::start(|n| if n % 10 == 9 { Reply::Silence } else { Reply::Bytes(OK) });
+    let spec = LoadSpec { timeout: Duration::from_millis(400), ..quick(&server, 100.0, 800) };
+    let result = load(&spec);
+    assert!(result.timeouts > 0 && result.completed > result.timeouts, "{} timeouts", result.timeouts);
+    assert_eq!(result.errors, 0);
+    let at_timeout = result.latency.count_at(400_000);
+    assert_eq!(at_timeout, result.timeouts, "timeouts enter at their value");
+    assert!(result.reconnects >= result.timeouts, "the connection is replaced");
+}
+
+#[test]
+fn nobody_ever_answers_and_the_drain_ends() {
+    let server = FakeServer::start(|_| Reply::Silence);
+    let spec = LoadSpec { timeout: Duration::from_millis(300), connections: 2, ..quick(&server, 100.0, 500) };
+    let began = Instant::now();
+    let result = load(&spec);
+    assert_eq!((result.timeouts, result.completed), (result.offered, 0));
+    // Two connections, 300 ms each: most requests time out before they find one.
+    assert!(result.sent < result.offered);
+    assert!(began.elapsed() < Duration::from_millis(900) + SLOW_MACHINE, "{:?}", began.elapsed());
+}
+
+#[test]
+fn overload_is_bounded_by_the_backlog() {
+    let server = FakeServer::start(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        Reply::Bytes(OK)
+    });
+    let spec = LoadSpec { connections: 1, max_backlog: 10, ..quick(&server, 500.0, 1000) };
+    let result = load(&spec);
+    assert_eq!((result.timeouts, result.errors), (0, result.error_kinds.backlog));
+    // At most 50 answers a second, ten waiting and one on its way.
+    assert!(result.completed <= 62 && result.error_kinds.backlog > 400, "{} completed", result.completed);
+    assert!(result.achieved_per_s < 0.2 * result.offered_per_s);
+    // Unbounded, the last of 500 would wait for 9 s; eleven wait for 0.22 s.
+    assert!(result.latency.max() < 3_000_000, "{} us", result.latency.max());
+    assert!(!invalid_reasons(&result, &LoadBaseline::of(&result)).is_empty());
+}
+
+#[test]
+fn a_server_that_dies_midway_leaves_timeouts_and_a_result() {
+    let server = FakeServer::start(|_| Reply::Last(OK));
+    let over = Duration::from_millis(400);
+    let spec = LoadSpec { timeout: Duration::from_millis(300), ..quick(&server, 100.0, 900) };
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(over);
+        drop(server);
+    });
+    let result = load(&spec);
+    killer.join().expect("no panic");
+    assert!(result.completed > 0 && result.timeouts > 0, "{} and {}", result.completed, result.timeouts);
+}
+
+#[test]
+fn the_stop_flag_aborts_at_once() {
+    let server = FakeServer::start(|_| Reply::Bytes(OK));
+    let spec = quick(&server, 1.0, 60_000);
+    let stop = Arc::new(AtomicBool::new(false));
+    let runner = std::thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || (run(&spec, &stop, &mut |_| ()), Instant::now())
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let set = Instant::now();
+    stop.store(true, Ordering::Relaxed);
+    let (outcome, ended) = runner.join().expect("no panic");
+    assert!(matches!(outcome, Err(LoadError::Stopped)), "{outcome:?}");
+    // 50 ms are promised; a run to its end would take a minute.
+    assert!(ended.duration_since(set) < SLOW_MACHINE);
+}
+
+#[test]
+fn wait_ready_waits_for_2xx_and_says_what_it_met() {
+    let first = Arc::new(AtomicU64::new(0));
+    let server = FakeServer::start({
+        let first = Arc::clone(&first);
+        move |n| {
+            first.store(n + 1, Ordering::SeqCst);
+            Reply::Bytes(if n < 3 { b"HTTP/1.1 503 Soon\r\nContent-Length: 0\r\n\r\n" } else { OK })
+        }
+    });
+    wait_ready(server.addr, "/healthz", Instant::now() + SLOW_MACHINE * 5).expect("ready");
+    assert_eq!(first.load(Ordering::SeqCst), 4);
+    let addr = server.addr;
+    drop(server);
+    let refused =
+        wait_ready(addr, "/healthz", Instant::now() + Duration::from_millis(100)).expect_err("gone");
+    assert!(refused.to_string().contains("refused"), "{refused}");
+    let silent = FakeServer::start(|_| Reply::Silence);
+    let until = Instant::now() + Duration::from_millis(100);
+    assert!(matches!(wait_ready(silent.addr, "/", until), Err(LoadError::NotReady { .. })));
+    assert!(Instant::now() < until + SLOW_MACHINE);
+}
+
+#[test]
+fn impossible_specs_and_absent_servers_are_refused() {
+    let server = FakeServer::start(|_| Reply::Bytes(OK));
+    let check = |key: &str, change: &dyn Fn(&mut LoadSpec)| {
+        let mut spec = quick(&server, 10.0, 100);
+        change(&mut spec);
+        let error = run(&spec, &AtomicBool::new(false), &mut |_| ()).expect_err(key);
+        assert!(error.to_string().starts_with(key), "{error}");
+    };
+    check("rate_per_s", &|s| s.rate_per_s = 0.0);
+    check("rate_per_s", &|s| s.rate_per_s = f64::NAN);
+    check("path", &|s| s.path = "cpu".into());
+    check("path", &|s| s.path = "/a b\r\nX: y".into());
+    check("measure", &|s| s.measure = Duration::ZERO);
+    check("connections", &|s| s.connections = 0);
+    check("timeout", &|s| s.timeout = Duration::ZERO);
+    let addr = server.addr;
+    drop(server);
+    let spec = LoadSpec::new(addr, "/", 10.0, Duration::from_secs(1));
+    let error = run(&spec, &AtomicBool::new(false), &mut |_| ()).expect_err("nobody listens");
+    assert!(matches!(error, LoadError::Connect { .. }), "{error:?}");
+}

@@ -1,0 +1,156 @@
+//! Whether a block's load can be believed: a rule over its figures, in words. No measuring here.
+
+use super::LoadResult;
+
+/// Least share of the offered requests that must be achieved.
+pub const ACHIEVED_SHARE_MIN: f64 = 0.99;
+/// The generator may be late by this share of the baseline's latency P99 ...
+pub const LATENESS_SHARE_MAX: f64 = 0.10;
+/// ... or by this many microseconds, whichever is more.
+pub const LATENESS_FLOOR_US: f64 = 100.0;
+/// How far the share of failed requests may exceed the baseline's (0.1 percentage points).
+pub const FAILED_SHARE_OVER_BASELINE_MAX: f64 = 0.001;
+
+/// What the rule needs to know of the baseline.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LoadBaseline {
+    /// Latency P99 from intended start, in microseconds.
+    pub latency_us_p99: u64,
+    /// Errors and timeouts as a share of the offered requests.
+    pub failed_share: f64,
+}
+
+impl LoadBaseline {
+    /// The figures of a baseline block.
+    #[must_use]
+    pub fn of(result: &LoadResult) -> Self {
+        Self { latency_us_p99: result.latency.value_at_quantile(0.99), failed_share: failed_share(result) }
+    }
+}
+
+/// Why the block is INVALID; empty when it is valid. A baseline block is judged against itself.
+#[must_use]
+pub fn invalid_reasons(result: &LoadResult, baseline: &LoadBaseline) -> Vec<String> {
+    if result.offered == 0 {
+        return vec!["no request was due in the measured window: raise the rate or the length".to_owned()];
+    }
+    let mut reasons = Vec::new();
+    let achieved = result.achieved_per_s / result.offered_per_s;
+    if achieved < ACHIEVED_SHARE_MIN {
+        reasons.push(format!(
+            "achieved {:.1} of {:.1} offered requests/s = {:.1} %, below {:.0} %: the service did not keep up, or \
+             the generator lacked CPU",
+            result.achieved_per_s,
+            result.offered_per_s,
+            achieved * 100.0,
+            ACHIEVED_SHARE_MIN * 100.0,
+        ));
+    }
+    let allowed_us = (baseline.latency_us_p99 as f64 * LATENESS_SHARE_MAX).max(LATENESS_FLOOR_US);
+    let lateness_us = result.lateness.value_at_quantile(0.99);
+    if result.lateness.is_empty() {
+        reasons.push(
+            "no request found a free connection when it was due, so the generator's lateness is unknown: \
+             raise the connections or lower the rate"
+                .to_owned(),
+        );
+    } else if lateness_us as f64 > allowed_us {
+        reasons.push(format!(
+            "the generator was late: P99 of send minus due is {lateness_us} us, above {allowed_us:.0} us (10 % of \
+             the baseline's latency P99, at least 100 us): give it a CPU of its own or SCHED_FIFO"
+        ));
+    }
+    let failed = failed_share(result);
+    let over = failed - baseline.failed_share;
+    // A hair above the limit is rounding, not a request.
+    if over > FAILED_SHARE_OVER_BASELINE_MAX + 1e-12 {
+        reasons.push(format!(
+            "{} errors and {} timeouts are {:.2} % of the requests, {:.2} points more than in the baseline, above \
+             {:.1}",
+            result.errors,
+            result.timeouts,
+            failed * 100.0,
+            over * 100.0,
+            FAILED_SHARE_OVER_BASELINE_MAX * 100.0,
+        ));
+    }
+    reasons
+}
+
+fn failed_share(result: &LoadResult) -> f64 {
+    (result.errors + result.timeouts) as f64 / result.offered.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loadgen::ErrorKinds;
+    use hdrhistogram::Histogram;
+
+    /// 10 000 requests in 10 s, all good, lateness 20 us.
+    fn good() -> LoadResult {
+        let histogram = |us| {
+            let mut h = Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("bounds");
+            h.record_n(us, 10_000).expect("in range");
+            h
+        };
+        LoadResult {
+            offered: 10_000,
+            offered_per_s: 1_000.0,
+            achieved_per_s: 1_000.0,
+            sent: 10_000,
+            completed: 10_000,
+            errors: 0,
+            error_kinds: ErrorKinds::default(),
+            timeouts: 0,
+            latency: histogram(500),
+            service: histogram(400),
+            lateness: histogram(20),
+            measured_s: 10.0,
+            generator_cpu_s: 0.5,
+            reconnects: 0,
+        }
+    }
+
+    fn check(change: impl Fn(&mut LoadResult), baseline: LoadBaseline, words: &[&str]) {
+        let mut result = good();
+        change(&mut result);
+        let reasons = invalid_reasons(&result, &baseline);
+        assert_eq!(reasons.len(), words.len(), "{reasons:?}");
+        for (reason, word) in reasons.iter().zip(words) {
+            assert!(reason.contains(word), "{reason} lacks {word}");
+        }
+    }
+
+    fn lateness(result: &mut LoadResult, us: u64) {
+        result.lateness.reset();
+        result.lateness.record_n(us, 100).expect("in range");
+    }
+
+    #[test]
+    fn each_limit_from_both_sides() {
+        let base = LoadBaseline { latency_us_p99: 500, failed_share: 0.0 };
+        check(|_| (), base, &[]);
+        check(|r| r.achieved_per_s = 990.0, base, &[]);
+        check(|r| r.achieved_per_s = 989.0, base, &["98.9 %"]);
+        check(|r| lateness(r, 100), base, &[]);
+        check(|r| lateness(r, 102), base, &["102 us"]);
+        let slow = LoadBaseline { latency_us_p99: 20_000, failed_share: 0.0 };
+        check(|r| lateness(r, 1_999), slow, &[]);
+        check(|r| lateness(r, 2_010), slow, &["above 2000 us"]);
+        check(|r| r.lateness.reset(), base, &["unknown"]);
+        check(|r| r.errors = 10, base, &[]);
+        check(|r| r.errors = 11, base, &["11 errors"]);
+        check(|r| (r.errors, r.timeouts) = (6, 5), base, &["5 timeouts"]);
+        check(|r| r.errors = 60, LoadBaseline { failed_share: 0.005, ..base }, &[]);
+        check(|r| r.errors = 61, LoadBaseline { failed_share: 0.005, ..base }, &["0.61 %"]);
+    }
+
+    #[test]
+    fn several_faults_give_several_reasons_and_silence_is_not_valid() {
+        let base = LoadBaseline::of(&good());
+        assert_eq!(base.failed_share, 0.0);
+        check(|r| (r.achieved_per_s, r.errors) = (500.0, 5_000), base, &["50.0 %", "5000 errors"]);
+        check(|r| r.offered = 0, base, &["no request was due"]);
+    }
+}

@@ -1,0 +1,484 @@
+//! The model of `run.json`, schema `commensal.lab/1`: what a run recorded, and what was concluded from it.
+//!
+//! The blocks are the truth; `results` and everything after them can be computed again from the blocks. Missing
+//! is `None`, never 0: a machine without PSI has no PSI. Units are last in the names, or in the documentation of
+//! the fields that a block has had since the first version. Later versions only add fields.
+
+mod histogram;
+mod load;
+mod schema;
+
+pub use histogram::{
+    HIGHEST_US, HistogramError, LatencyHistogram, decode_histogram, encode_histogram, new_histogram,
+    percentile_us,
+};
+pub use load::{MAX_ROUNDS, RecordError};
+pub use schema::json_schema;
+
+use crate::verdict::Verdict;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The name in the `schema` field of every document this version reads and writes.
+pub const SCHEMA: &str = "commensal.lab/1";
+
+/// One number per block that arms are compared on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Metric {
+    /// Requests answered per second; more is better.
+    Qps,
+    /// Median latency.
+    P50,
+    /// 75th percentile of latency.
+    P75,
+    /// 90th percentile of latency.
+    P90,
+    /// 95th percentile of latency.
+    P95,
+    /// 99th percentile of latency.
+    P99,
+    /// 99.9th percentile of latency.
+    #[serde(rename = "p99.9")]
+    P999,
+}
+
+impl Metric {
+    /// All metrics in the order in which they are printed.
+    pub const ALL: [Self; 7] = [Self::Qps, Self::P50, Self::P75, Self::P90, Self::P95, Self::P99, Self::P999];
+
+    /// The share of requests at or below the percentile; `None` for throughput.
+    pub fn quantile(self) -> Option<f64> {
+        match self {
+            Self::Qps => None,
+            Self::P50 => Some(0.5),
+            Self::P75 => Some(0.75),
+            Self::P90 => Some(0.9),
+            Self::P95 => Some(0.95),
+            Self::P99 => Some(0.99),
+            Self::P999 => Some(0.999),
+        }
+    }
+
+    /// The requests a block needs before this metric is read from it: `100 / (1 - p)`, so that 100 requests lie
+    /// beyond the percentile. 0 for throughput.
+    pub fn requests_needed(self) -> u64 {
+        match self {
+            Self::Qps => 0,
+            Self::P50 => 200,
+            Self::P75 => 400,
+            Self::P90 => 1_000,
+            Self::P95 => 2_000,
+            Self::P99 => 10_000,
+            Self::P999 => 100_000,
+        }
+    }
+
+    /// Whether a larger value is the better one.
+    pub fn more_is_better(self) -> bool {
+        self == Self::Qps
+    }
+
+    /// The name in print.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Qps => "QPS",
+            Self::P50 => "P50",
+            Self::P75 => "P75",
+            Self::P90 => "P90",
+            Self::P95 => "P95",
+            Self::P99 => "P99",
+            Self::P999 => "P99.9",
+        }
+    }
+}
+
+/// One run of the lab, as stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Run {
+    /// Always `commensal.lab/1`.
+    #[schemars(extend("const" = "commensal.lab/1"))]
+    pub schema: String,
+    /// What recorded the run.
+    pub tool: Tool,
+    /// Name of the experiment.
+    pub experiment: String,
+    /// Seed of the order of the arms and of the request schedule.
+    pub seed: u64,
+    /// When the run started, RFC 3339.
+    #[schemars(extend("format" = "date-time"))]
+    pub started: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// What was planned.
+    pub design: Design,
+    /// The arms; each block names one of them.
+    #[schemars(length(min = 1))]
+    pub arms: Vec<Arm>,
+    /// What was measured, one entry per arm and round, in the order of measurement.
+    #[schemars(length(min = 1))]
+    pub blocks: Vec<Block>,
+    /// Remarks of the recorder that a reader must know, such as "closed loop".
+    #[serde(default)]
+    pub caveats: Vec<String>,
+    /// Comparisons of arms, computed from the blocks.
+    #[serde(default)]
+    pub results: Vec<Comparison>,
+    /// Half-width of the two-sided 95 % interval between the two identical arms, in per cent, per metric.
+    #[serde(default)]
+    pub noise_floor_pct: BTreeMap<Metric, f64>,
+    /// The share of the harm that each isolated arm removes.
+    #[serde(default)]
+    pub attribution: Vec<Attribution>,
+    /// What became of the offline work, one entry per isolated arm.
+    #[serde(default)]
+    pub offline: Vec<OfflineKept>,
+    /// The conclusion; `None` while the run is being recorded.
+    #[serde(default)]
+    pub verdict: Option<Verdict>,
+    /// Why the verdict is what it is, in whole sentences.
+    #[serde(default)]
+    pub reasons: Vec<String>,
+    /// What the analysis has to say besides the verdict: what is not printed and why, what was found.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// The program that recorded the run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Tool {
+    /// Its version.
+    pub version: String,
+    /// Its command line, without the program name.
+    pub args: Vec<String>,
+}
+
+/// The machine under test, as seen from where the lab ran.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Machine {
+    /// CPU model.
+    pub cpu: String,
+    /// Physical cores.
+    pub cores: u32,
+    /// Logical CPUs.
+    pub threads: u32,
+    /// Whether SMT is active; `None` when the kernel does not say.
+    pub smt: Option<bool>,
+    /// Hypervisor, such as `kvm`, or `none` on bare metal; `None` when unknown.
+    pub virt: Option<String>,
+    /// Kernel release.
+    pub kernel: String,
+    /// Control group hierarchy: `v1`, `v2`, `hybrid`; `None` when none is mounted.
+    pub cgroup: Option<String>,
+    /// Main memory, bytes.
+    pub memory_bytes: Option<u64>,
+    /// Digest of the fields that make two runs comparable.
+    pub fingerprint: String,
+}
+
+/// What was planned before the first block.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Design {
+    /// Planned rounds.
+    pub rounds: u32,
+    /// Planned measured part of a block, seconds.
+    pub block_s: f64,
+    /// Pause after starting or stopping offline work, seconds.
+    pub settle_s: f64,
+    /// Discarded first part of a block, seconds.
+    pub warmup_s: f64,
+    /// Offered load, requests per second; `None` for a closed loop.
+    pub offered_per_s: Option<f64>,
+    /// The most requests per second that the service sustains alone; `None` when nobody measured it.
+    #[serde(default)]
+    pub knee_per_s: Option<f64>,
+    /// The harm that is still called none, per cent.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub threshold_pct: f64,
+    /// Thresholds of single metrics that differ from `threshold_pct`, per cent.
+    #[serde(default)]
+    pub threshold_overrides_pct: BTreeMap<Metric, f64>,
+    /// The metrics that decide the verdict.
+    pub gates: Vec<Metric>,
+    /// The percentiles for which blocks were planned large enough; empty means all that turn out to be.
+    #[serde(default)]
+    pub percentiles: Vec<Metric>,
+}
+
+impl Design {
+    /// The threshold of one metric, per cent.
+    pub fn threshold_of(&self, metric: Metric) -> f64 {
+        self.threshold_overrides_pct.get(&metric).copied().unwrap_or(self.threshold_pct)
+    }
+
+    /// Whether the plan makes room for this metric.
+    pub fn plans_for(&self, metric: Metric) -> bool {
+        metric.quantile().is_none() || self.percentiles.is_empty() || self.percentiles.contains(&metric)
+    }
+}
+
+/// What an arm is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Online work alone: the reference.
+    Baseline,
+    /// Online work alone once more: the gate and the noise floor.
+    Baseline2,
+    /// Online and offline work without isolation.
+    Contended,
+    /// Online and offline work under a policy: the claim.
+    Isolated,
+    /// Offline work alone: what it can do at most.
+    OfflineAlone,
+}
+
+/// One arm of the run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Arm {
+    /// Its name, unique in the run.
+    pub name: String,
+    /// What it is for. A run has at most one arm of each role except `isolated`.
+    pub role: Role,
+    /// The isolation under test, in arms that have one.
+    #[serde(default)]
+    pub policy: Option<Policy>,
+}
+
+/// An isolation policy as it was applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Policy {
+    /// The driver that applied it.
+    pub driver: String,
+    /// Why this driver protects less than the name suggests; `None` when it does not.
+    #[serde(default)]
+    pub weak: Option<String>,
+    /// Every control file it wrote.
+    #[serde(default)]
+    pub applied: Vec<Applied>,
+}
+
+/// One control file and its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Applied {
+    /// The control group, relative to the mount.
+    pub path: String,
+    /// The file in it.
+    pub file: String,
+    /// The value that was wanted, as the kernel would print it.
+    pub want: String,
+    /// The value read back; `None` when it could not be read.
+    pub read: Option<String>,
+}
+
+impl Applied {
+    /// Whether the kernel holds the value that was wanted.
+    pub fn holds(&self) -> bool {
+        self.read.as_deref().is_some_and(|read| read.trim() == self.want.trim())
+    }
+}
+
+/// One arm in one round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Block {
+    /// Round, from 0.
+    pub round: u32,
+    /// Position in the round, from 0.
+    pub pos: u32,
+    /// Name of the arm.
+    pub arm: String,
+    /// Whether the block may be used. Only reasons that were fixed before the run make it false.
+    pub valid: bool,
+    /// Why the block may not be used.
+    #[serde(default)]
+    pub invalid_reason: Option<String>,
+    /// Length of the measured part, seconds.
+    pub measure_s: f64,
+    /// Offered load, requests per second; `None` for a closed loop or no online work.
+    #[serde(default)]
+    pub offered: Option<f64>,
+    /// Answered load, requests per second; `None` when no online work ran.
+    #[serde(default)]
+    pub achieved: Option<f64>,
+    /// Requests that were due in the measured part, whatever became of them.
+    #[serde(default)]
+    pub requests: u64,
+    /// Requests answered with an error.
+    #[serde(default)]
+    pub errors: u64,
+    /// Requests given up after the time-out; they enter `hist` at the time-out.
+    #[serde(default)]
+    pub timeouts: u64,
+    /// Whether the online service died in this block.
+    #[serde(default)]
+    pub online_crashed: bool,
+    /// How late the load generator was, microseconds.
+    #[serde(default)]
+    pub lateness_us: Option<Lateness>,
+    /// Latency from the intended start, microseconds: HdrHistogram V2, not compressed, base64.
+    #[serde(default)]
+    pub hist: Option<String>,
+    /// Latency from the actual send, encoded like `hist`.
+    #[serde(default)]
+    pub service_hist: Option<String>,
+    /// Lateness of sends on free connections, encoded like `hist`.
+    #[serde(default)]
+    pub lateness_hist: Option<String>,
+    /// CPU use.
+    #[serde(default)]
+    pub cpu: CpuUse,
+    /// Time spent runnable but waiting for a CPU.
+    #[serde(default)]
+    pub run_delay_s: PerSide,
+    /// Time spent throttled by a quota.
+    #[serde(default)]
+    pub throttled_s: PerSide,
+    /// Pressure of the machine; `None` when the kernel has no PSI.
+    #[serde(default)]
+    pub psi: Option<Psi>,
+    /// What the offline work achieved.
+    #[serde(default)]
+    pub work: Work,
+}
+
+/// Lateness of the load generator.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Lateness {
+    /// Median, microseconds.
+    pub p50: f64,
+    /// 99th percentile, microseconds.
+    pub p99: f64,
+}
+
+/// Mean CPU use over the measured part, in CPUs (1.0 is one logical CPU busy all the time).
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct CpuUse {
+    /// The online side, CPUs.
+    #[serde(default)]
+    pub online: Option<f64>,
+    /// The offline side, CPUs.
+    #[serde(default)]
+    pub offline: Option<f64>,
+    /// Everything else on the machine, the load generator included, CPUs.
+    #[serde(default)]
+    pub other: Option<f64>,
+    /// Time that the hypervisor gave to others, CPUs. It is not busy time.
+    #[serde(default)]
+    pub steal: Option<f64>,
+}
+
+/// Seconds over the measured part, summed over the threads of each side.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct PerSide {
+    /// The online side, seconds.
+    #[serde(default)]
+    pub online: Option<f64>,
+    /// The offline side, seconds.
+    #[serde(default)]
+    pub offline: Option<f64>,
+}
+
+/// Share of the measured part in which some task was stalled, per cent.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Psi {
+    /// On a CPU, per cent.
+    #[serde(default)]
+    pub cpu_some_pct: Option<f64>,
+    /// On memory, per cent.
+    #[serde(default)]
+    pub memory_some_pct: Option<f64>,
+    /// On I/O, per cent.
+    #[serde(default)]
+    pub io_some_pct: Option<f64>,
+}
+
+/// Work done in the measured part.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Work {
+    /// Offline work, units per second; `None` when no offline work ran or it does not count.
+    #[serde(default)]
+    pub offline: Option<f64>,
+    /// What one unit is, such as `bogo-ops`.
+    #[serde(default)]
+    pub unit: Option<String>,
+}
+
+/// One metric of one arm compared with another arm.
+///
+/// Harm is positive when the service got worse, on every metric: `q_arm / q_vs - 1` for latency and
+/// `q_vs / q_arm - 1` for throughput, in per cent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Comparison {
+    /// The arm.
+    pub arm: String,
+    /// The arm it is compared with.
+    pub vs: String,
+    /// The metric.
+    pub metric: Metric,
+    /// Hodges-Lehmann estimate of the harm, per cent.
+    pub harm_pct: f64,
+    /// Two-sided 95 % signed-rank interval, per cent; `None` below 6 rounds, where none exists.
+    pub ci95: Option<[f64; 2]>,
+    /// One-sided 95 % bounds, lower and upper, per cent; `None` below 5 rounds, where none exist.
+    pub one_sided: Option<[f64; 2]>,
+    /// Mean of the log-ratios, as harm in per cent.
+    pub mean_pct: f64,
+    /// Two-sided 95 % t interval of that mean, per cent; `None` below 2 rounds.
+    pub mean_t_ci95: Option<[f64; 2]>,
+    /// One-sided p-value of "the harm is at most the threshold", for Holm's correction.
+    pub p_fail: f64,
+    /// Standard deviation of the paired log-ratios; `None` below 2 rounds.
+    pub sd_log: Option<f64>,
+    /// Rounds in which both arms gave this metric.
+    pub rounds: u32,
+    /// `hl-signed-rank` with the exact null distribution, `hl-signed-rank-normal` above 50 rounds.
+    pub method: String,
+}
+
+/// How much of the harm an isolated arm removes: `1 - harm isolated / harm contended`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Attribution {
+    /// The isolated arm.
+    pub arm: String,
+    /// The metric.
+    pub metric: Metric,
+    /// Harm removed, per cent; negative when isolation makes it worse.
+    pub removed_pct: f64,
+    /// Two-sided 95 % interval, per cent; `None` when there are too few rounds or a pair of rounds without harm.
+    pub ci95: Option<[f64; 2]>,
+}
+
+/// What became of the offline work in an isolated arm.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct OfflineKept {
+    /// The isolated arm.
+    pub arm: String,
+    /// Offline work in this arm over that in the contended arm, per cent.
+    pub kept_vs_contended_pct: Option<f64>,
+    /// Its two-sided 95 % interval, per cent.
+    pub kept_vs_contended_ci95: Option<[f64; 2]>,
+    /// Offline work in this arm over that of the offline work alone, per cent (medians).
+    pub kept_vs_alone_pct: Option<f64>,
+    /// CPU used by offline work over the CPU that the online side, the rest and the hypervisor leave, per cent.
+    pub cpu_left_used_pct: Option<f64>,
+    /// Effective machine utilisation, per cent; needs `knee_per_s` and an arm with offline work alone.
+    pub emu_pct: Option<f64>,
+}
+
+impl Run {
+    /// The first arm with this role.
+    pub fn arm_with(&self, role: Role) -> Option<&Arm> {
+        self.arms.iter().find(|arm| arm.role == role)
+    }
+
+    /// The blocks of one arm, usable or not.
+    pub fn blocks_of<'a>(&'a self, arm: &'a str) -> impl Iterator<Item = &'a Block> {
+        self.blocks.iter().filter(move |block| block.arm == arm)
+    }
+
+    /// The comparison of two arms on one metric.
+    pub fn comparison(&self, arm: &str, vs: &str, metric: Metric) -> Option<&Comparison> {
+        self.results.iter().find(|r| r.arm == arm && r.vs == vs && r.metric == metric)
+    }
+}

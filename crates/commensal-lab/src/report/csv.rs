@@ -1,0 +1,132 @@
+//! One row per block, for those who want to compute for themselves. ASCII numbers, missing values empty.
+
+use crate::record::{Block, Metric, Role, Run, decode_histogram, percentile_us};
+
+const HEADER: &str = "round,pos,arm,role,valid,invalid_reason,measure_s,offered_per_s,achieved_per_s,requests,\
+errors,timeouts,online_crashed,p50_us,p75_us,p90_us,p95_us,p99_us,p99_9_us,service_p50_us,service_p99_us,\
+lateness_p50_us,lateness_p99_us,cpu_online,cpu_offline,cpu_other,cpu_steal,run_delay_online_s,\
+run_delay_offline_s,throttled_online_s,throttled_offline_s,psi_cpu_some_pct,psi_memory_some_pct,\
+psi_io_some_pct,work_offline_per_s,work_unit";
+
+/// The blocks as CSV (RFC 4180, `\n` at the end of lines). Percentiles without enough requests are empty.
+pub fn csv(run: &Run) -> String {
+    let mut out = format!("{HEADER}\n");
+    for block in &run.blocks {
+        let role = run.arms.iter().find(|arm| arm.name == block.arm).map(|arm| arm.role);
+        out.push_str(&row(block, role).join(","));
+        out.push('\n');
+    }
+    out
+}
+
+fn row(block: &Block, role: Option<Role>) -> Vec<String> {
+    let mut cells = vec![
+        block.round.to_string(),
+        block.pos.to_string(),
+        quoted(&block.arm),
+        role.map_or("", role_name).to_owned(),
+        block.valid.to_string(),
+        quoted(block.invalid_reason.as_deref().unwrap_or_default()),
+        block.measure_s.to_string(),
+        number(block.offered),
+        number(block.achieved),
+        block.requests.to_string(),
+        block.errors.to_string(),
+        block.timeouts.to_string(),
+        block.online_crashed.to_string(),
+    ];
+    let percentiles = [Metric::P50, Metric::P75, Metric::P90, Metric::P95, Metric::P99, Metric::P999];
+    cells.extend(latencies(block.hist.as_deref(), &percentiles));
+    cells.extend(latencies(block.service_hist.as_deref(), &[Metric::P50, Metric::P99]));
+    let psi = block.psi.unwrap_or_default();
+    cells.extend(
+        [
+            block.lateness_us.map(|l| l.p50),
+            block.lateness_us.map(|l| l.p99),
+            block.cpu.online,
+            block.cpu.offline,
+            block.cpu.other,
+            block.cpu.steal,
+            block.run_delay_s.online,
+            block.run_delay_s.offline,
+            block.throttled_s.online,
+            block.throttled_s.offline,
+            psi.cpu_some_pct,
+            psi.memory_some_pct,
+            psi.io_some_pct,
+            block.work.offline,
+        ]
+        .map(number),
+    );
+    cells.push(quoted(block.work.unit.as_deref().unwrap_or_default()));
+    cells
+}
+
+/// Percentiles of one encoded histogram, to a tenth of a microsecond.
+fn latencies(encoded: Option<&str>, metrics: &[Metric]) -> Vec<String> {
+    let histogram = encoded.and_then(|text| decode_histogram(text).ok());
+    let cell = |metric: &Metric| {
+        let histogram = histogram.as_ref().filter(|h| h.len() >= metric.requests_needed())?;
+        percentile_us(histogram, metric.quantile()?).map(|us| format!("{us:.1}"))
+    };
+    metrics.iter().map(|metric| cell(metric).unwrap_or_default()).collect()
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map(|v| v.to_string()).unwrap_or_default()
+}
+
+/// A text field, in quotes when it needs them.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Baseline => "baseline",
+        Role::Baseline2 => "baseline2",
+        Role::Contended => "contended",
+        Role::Isolated => "isolated",
+        Role::OfflineAlone => "offline_alone",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    #[test]
+    fn one_row_per_block_and_one_cell_per_column() {
+        let run = fixture::small_run();
+        let text = csv(&run);
+        let columns = HEADER.split(',').count();
+        assert_eq!(text.lines().count(), 1 + run.blocks.len());
+        assert!(text.lines().all(|line| line.split(',').count() == columns), "{text}");
+    }
+
+    #[test]
+    fn missing_values_are_empty() {
+        let run = fixture::small_run();
+        let text = csv(&run);
+        let cells: Vec<&str> = text.lines().nth(1).unwrap().split(',').collect();
+        let cell = |name: &str| cells[HEADER.split(',').position(|column| column == name).unwrap()];
+        assert!(cell("p50_us").parse::<f64>().is_ok());
+        assert_eq!(cell("p95_us"), "");
+        assert_eq!(cell("psi_cpu_some_pct"), "12.5");
+        assert_eq!(cell("psi_io_some_pct"), "");
+        assert_eq!(cell("throttled_online_s"), "");
+        assert_eq!(cell("service_p50_us"), "");
+        assert_eq!(cell("work_unit"), "bogo-ops");
+    }
+
+    #[test]
+    fn text_fields_are_quoted() {
+        assert_eq!(quoted("late, by \"1 s\""), "\"late, by \"\"1 s\"\"\"");
+        assert_eq!(quoted("late"), "late");
+    }
+}

@@ -1,0 +1,92 @@
+//! The report for a pull request or a job summary: at most 40 lines.
+
+use super::summary::summarise;
+use crate::record::Run;
+
+/// The most lines of the report.
+const MAX_LINES: usize = 40;
+
+/// The report as Markdown.
+pub fn markdown(run: &Run) -> String {
+    let summary = summarise(run);
+    let mut lines = vec![format!("**{}** {}", summary.word, escape(&summary.headline)), String::new()];
+    let row = |cells: &[String]| {
+        let cells: Vec<String> = cells.iter().map(|cell| escape(cell)).collect();
+        format!("| {} |", cells.join(" | "))
+    };
+    lines.push(row(&summary.titles));
+    let rule: Vec<&str> = (0..summary.titles.len()).map(|i| if i == 0 { ":--" } else { "--:" }).collect();
+    lines.push(format!("| {} |", rule.join(" | ")));
+    // A run may compare many arms; the facts and the place of the run must still fit.
+    let rows = summary.rows.len().min(MAX_LINES / 4);
+    lines.extend(summary.rows[..rows].iter().map(|cells| row(cells)));
+    lines.push(String::new());
+    let place = format!(
+        "{} on {}, {} CPUs, kernel {}, seed {}, {}",
+        run.experiment, run.machine.cpu, run.machine.threads, run.machine.kernel, run.seed, run.started
+    );
+    let mut items: Vec<String> = summary.facts;
+    items.extend(summary.notes);
+    let room = MAX_LINES - lines.len() - 3;
+    let more = items.len().saturating_sub(room);
+    lines.extend(items.iter().take(room).map(|item| format!("- {}", escape(item))));
+    if more > 0 {
+        lines.push(format!("- and {more} more in the stored run"));
+    }
+    lines.push(String::new());
+    lines.push(format!("<sub>{}</sub>", escape(&place)));
+    let mut text = lines.join("\n");
+    text.push('\n');
+    text
+}
+
+/// Keeps names from the outside in one cell and out of the markup.
+fn escape(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '|' | '*' | '`' | '[' | ']' | '_' | '\\' => out.extend(['\\', c]),
+            '<' => out.push_str("&lt;"),
+            '\n' | '\r' => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::conclude;
+    use crate::fixture;
+
+    #[test]
+    fn it_has_the_verdict_the_table_and_the_place() {
+        let mut run = fixture::small_run();
+        conclude(&mut run);
+        let text = markdown(&run);
+        assert!(text.starts_with("**PASS** isolation holds"), "{text}");
+        assert!(text.contains("| :-- | --: |"), "{text}");
+        assert!(text.contains("| contended | −33"), "{text}");
+        assert!(text.contains("kernel 6.18.0, seed 42"), "{text}");
+    }
+
+    #[test]
+    fn it_stays_within_forty_lines() {
+        let mut run = fixture::small_run();
+        conclude(&mut run);
+        assert!(markdown(&run).lines().count() <= 40);
+        run.notes = (0..100).map(|i| format!("note {i}")).collect();
+        let text = markdown(&run);
+        assert!(text.lines().count() <= 40, "{}", text.lines().count());
+        assert!(text.contains("more in the stored run"));
+        let isolated = run.arms[3].clone();
+        run.arms.extend((0..60).map(|i| crate::record::Arm { name: format!("i{i}"), ..isolated.clone() }));
+        assert!(markdown(&run).lines().count() <= 40);
+    }
+
+    #[test]
+    fn foreign_text_cannot_break_the_table() {
+        assert_eq!(escape("a|b\nc<d"), "a\\|b c&lt;d");
+    }
+}

@@ -1,0 +1,251 @@
+//! The content that the terminal and Markdown reports share: one line of verdict, one table, three facts.
+//!
+//! The baseline row is absolute (medians over the valid blocks); the others are signed changes against it, from
+//! the paired Hodges-Lehmann estimates, each with the digits its noise floor supports.
+
+use crate::analysis::Samples;
+use crate::format::{
+    brackets, change_pct, latency, plain, plus_minus_pct, quantum, sentence_list, signed, signed_pct,
+    three_digits,
+};
+use crate::record::{Arm, Block, Comparison, Metric, Role, Run};
+use crate::stats::{SignedRank, Tail, median};
+use crate::verdict::{Verdict, against_baseline, service_failed, threshold_words};
+use std::collections::BTreeSet;
+
+/// The metrics that always have a column.
+const COLUMNS: [Metric; 5] = [Metric::Qps, Metric::P50, Metric::P90, Metric::P95, Metric::P99];
+/// A cell without a value.
+const NOTHING: &str = "–";
+
+/// A run in words and cells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// The verdict word.
+    pub word: &'static str,
+    /// The rest of the verdict line.
+    pub headline: String,
+    /// The titles of the columns; the first, that of the arm names, is empty.
+    pub titles: Vec<String>,
+    /// The rows of the table, in the order of the arms.
+    pub rows: Vec<Vec<String>>,
+    /// Noise floor, harm removed, offline work kept.
+    pub facts: Vec<String>,
+    /// Reasons that the headline does not hold, then notes.
+    pub notes: Vec<String>,
+}
+
+/// Puts a concluded run into words and cells.
+pub fn summarise(run: &Run) -> Summary {
+    let (samples, _) = Samples::of(run);
+    let mut metrics = COLUMNS.to_vec();
+    metrics.extend(run.results.iter().map(|r| r.metric).filter(|m| *m == Metric::P999).take(1));
+    let mut titles = vec![String::new()];
+    titles.extend(metrics.iter().map(|m| m.label().to_owned()));
+    titles.extend(["CPU".to_owned(), "offline work".to_owned()]);
+    let shown = |arm: &&Arm| matches!(arm.role, Role::Baseline | Role::Contended | Role::Isolated);
+    let rows = run.arms.iter().filter(shown).map(|arm| row(run, arm, &metrics, &samples)).collect();
+    let mut notes = run.reasons.clone();
+    notes.extend(run.notes.iter().cloned());
+    let word = run.verdict.map_or("NO VERDICT", Verdict::label);
+    Summary { word, headline: headline(run), titles, rows, facts: facts(run), notes }
+}
+
+fn row(run: &Run, arm: &Arm, metrics: &[Metric], samples: &Samples) -> Vec<String> {
+    let crashed = service_failed(run, arm);
+    let index = run.arms.iter().position(|a| a.name == arm.name);
+    let mut cells = vec![arm.name.clone()];
+    for &metric in metrics {
+        cells.push(if crashed {
+            "x".to_owned()
+        } else if arm.role == Role::Baseline {
+            let values = index.map(|i| samples.values(i, metric)).unwrap_or_default();
+            median(&values).map_or(NOTHING.to_owned(), |v| absolute(metric, v))
+        } else {
+            against_baseline(run, &arm.name, metric).map_or(NOTHING.to_owned(), |r| change(run, r))
+        });
+    }
+    cells.push(cpu_cell(run, arm).unwrap_or_else(|| NOTHING.to_owned()));
+    cells.push(work_cell(run, arm).unwrap_or_else(|| NOTHING.to_owned()));
+    cells
+}
+
+fn absolute(metric: Metric, value: f64) -> String {
+    if metric.quantile().is_some() { latency(value) } else { three_digits(value) }
+}
+
+/// The step for figures of one metric.
+fn step(run: &Run, metric: Metric) -> f64 {
+    quantum(run.noise_floor_pct.get(&metric).copied())
+}
+
+/// A signed change with as many digits as the noise floor supports.
+fn change(run: &Run, result: &Comparison) -> String {
+    signed_pct(change_pct(result.metric, result.harm_pct), step(run, result.metric))
+}
+
+/// Busy share of the machine, per cent; steal is not busy. Offline use may be missing where none ran.
+fn busy_pct(run: &Run, arm: &Arm, block: &Block) -> Option<f64> {
+    let runs_offline = matches!(arm.role, Role::Contended | Role::Isolated | Role::OfflineAlone);
+    let offline = if runs_offline { block.cpu.offline? } else { block.cpu.offline.unwrap_or_default() };
+    let busy = block.cpu.online? + block.cpu.other? + offline;
+    (run.machine.threads > 0).then(|| busy / f64::from(run.machine.threads) * 100.0)
+}
+
+/// Busy shares of an arm with their rounds, valid blocks only.
+fn busy(run: &Run, arm: &Arm) -> Vec<(u32, f64)> {
+    let valid = run.blocks_of(&arm.name).filter(|block| block.valid);
+    valid.filter_map(|block| Some((block.round, busy_pct(run, arm, block)?))).collect()
+}
+
+/// Differences in percentage points between two arms, paired by round.
+fn busy_differences(run: &Run, arm: &Arm, base: &Arm) -> Option<SignedRank> {
+    let base = busy(run, base);
+    let pair = |(round, pct)| base.iter().find(|(other, _)| *other == round).map(|(_, b)| pct - b);
+    SignedRank::new(&busy(run, arm).into_iter().filter_map(pair).collect::<Vec<f64>>())
+}
+
+fn cpu_cell(run: &Run, arm: &Arm) -> Option<String> {
+    let base = run.arm_with(Role::Baseline)?;
+    if arm.role == Role::Baseline {
+        let values: Vec<f64> = busy(run, arm).into_iter().map(|(_, pct)| pct).collect();
+        return median(&values).map(|pct| format!("{pct:.1} %"));
+    }
+    let floor = run
+        .arm_with(Role::Baseline2)
+        .and_then(|twin| busy_differences(run, twin, base)?.interval(Tail::TwoSided95))
+        .map(|i| i.half_width().max(1.0));
+    Some(format!("{} pp", signed(busy_differences(run, arm, base)?.estimate(), quantum(floor))))
+}
+
+fn work_cell(run: &Run, arm: &Arm) -> Option<String> {
+    let mut works = run.blocks_of(&arm.name).filter(|block| block.valid).map(|block| block.work.offline);
+    match arm.role {
+        Role::Contended => works.any(|work| work.is_some()).then(|| "100 %".to_owned()),
+        Role::Isolated => {
+            let kept = run.offline.iter().find(|kept| kept.arm == arm.name)?;
+            kept.kept_vs_contended_pct.map(|pct| format!("{pct:.0} %"))
+        }
+        _ => None,
+    }
+}
+
+/// The gates that have a result in some isolated arm.
+fn gates(run: &Run) -> Vec<Metric> {
+    let have: BTreeSet<Metric> = run.results.iter().map(|r| r.metric).collect();
+    run.design.gates.iter().copied().filter(|gate| have.contains(gate)).collect()
+}
+
+/// The gate result that lies worst with respect to its threshold, over all isolated arms.
+fn decisive(run: &Run) -> Option<&Comparison> {
+    let gates = gates(run);
+    let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
+    let results = isolated.flat_map(|arm| gates.iter().filter_map(|g| against_baseline(run, &arm.name, *g)));
+    let failing = run.verdict == Some(Verdict::Fail);
+    let badness = |r: &Comparison| {
+        let bound = r.one_sided.map_or(r.harm_pct, |[lo, hi]| if failing { lo } else { hi });
+        bound / run.design.threshold_of(r.metric)
+    };
+    results.max_by(|a, b| badness(a).total_cmp(&badness(b)))
+}
+
+/// `P99 +1.9 % [−0.8, +4.3], 12 rounds, noise floor ±2.1 %`.
+fn evidence(run: &Run) -> Option<String> {
+    let result = decisive(run)?;
+    let step = step(run, result.metric);
+    let ends = result.ci95.map(|ends| ends.map(|harm| change_pct(result.metric, harm)));
+    let ends = ends.map(|ends| format!(" {}", brackets(ends, step))).unwrap_or_default();
+    let floor = run.noise_floor_pct.get(&result.metric);
+    let floor = floor
+        .map_or("noise floor unknown".to_owned(), |f| format!("noise floor {}", plus_minus_pct(*f, step)));
+    let several = run.arms.iter().filter(|arm| arm.role == Role::Isolated).count() > 1;
+    let arm = if several { format!("{}: ", result.arm) } else { String::new() };
+    let (label, change) = (result.metric.label(), change(run, result));
+    Some(format!("({arm}{label} {change}{ends}, {} rounds, {floor})", result.rounds))
+}
+
+fn headline(run: &Run) -> String {
+    let labels: Vec<&str> = gates(run).iter().map(|gate| gate.label()).collect();
+    let limit = threshold_words(run, gates(run).into_iter());
+    let evidence = evidence(run).map(|e| format!("  {e}")).unwrap_or_default();
+    match run.verdict {
+        None => "the run is not concluded".to_owned(),
+        Some(Verdict::Pass) => format!("isolation holds {} within {limit}{evidence}", sentence_list(&labels)),
+        Some(Verdict::Fail) => {
+            let metric = decisive(run).map_or("the gates", |r| r.metric.label());
+            format!("isolation does not hold {metric} within {limit}{evidence}")
+        }
+        Some(Verdict::Inconclusive) => format!("it is not decided whether isolation holds {limit}{evidence}"),
+        Some(Verdict::Invalid) => {
+            "this environment cannot support a verdict; the figures are no result".to_owned()
+        }
+        Some(Verdict::Broken) => "the online service failed under isolation".to_owned(),
+    }
+}
+
+fn facts(run: &Run) -> Vec<String> {
+    let mut facts = vec![noise_floor(run)];
+    if run.verdict == Some(Verdict::Invalid) {
+        return facts;
+    }
+    for arm in run.arms.iter().filter(|arm| arm.role == Role::Isolated) {
+        let name = if arm.name == "isolated" { "isolation" } else { &arm.name };
+        facts.push(removed(run, arm, name));
+        facts.push(kept(run, arm, name));
+    }
+    facts
+}
+
+fn noise_floor(run: &Run) -> String {
+    if run.noise_floor_pct.is_empty() {
+        return "noise floor unknown: it needs a second baseline and 6 rounds".to_owned();
+    }
+    let shown = |(metric, _): &(&Metric, &f64)| COLUMNS.contains(metric) || run.design.gates.contains(metric);
+    let each =
+        run.noise_floor_pct.iter().filter(shown).map(|(metric, floor)| {
+            format!("{} {}", metric.label(), plus_minus_pct(*floor, step(run, *metric)))
+        });
+    format!("noise floor, from two identical arms: {}", each.collect::<Vec<_>>().join(", "))
+}
+
+/// `isolation removes 98 % [95, 100] of the P99 harm`, for each metric with proven harm.
+fn removed(run: &Run, arm: &Arm, name: &str) -> String {
+    let each: Vec<String> = run
+        .attribution
+        .iter()
+        .filter(|a| a.arm == arm.name && run.design.gates.contains(&a.metric))
+        .map(|a| {
+            let ends = a.ci95.map(|[lo, hi]| format!(" [{}, {}]", plain(lo, 1.0), plain(hi, 1.0)));
+            let (pct, ends) = (plain(a.removed_pct, 1.0), ends.unwrap_or_default());
+            format!("{pct} %{ends} of the {} harm", a.metric.label())
+        })
+        .collect();
+    if each.is_empty() {
+        return format!("{name}: no harm removed is claimed, none is proven without isolation");
+    }
+    let each: Vec<&str> = each.iter().map(String::as_str).collect();
+    format!("{name} removes {}", sentence_list(&each))
+}
+
+/// `isolation keeps 81 % [79, 83] of the offline work`.
+fn kept(run: &Run, arm: &Arm, name: &str) -> String {
+    let unknown = || format!("{name}: offline work kept is unknown, no arm reports work to compare");
+    let Some(kept) = run.offline.iter().find(|kept| kept.arm == arm.name) else { return unknown() };
+    let mut parts = Vec::new();
+    if let Some(pct) = kept.kept_vs_contended_pct {
+        let ends = kept.kept_vs_contended_ci95.map(|[lo, hi]| format!(" [{lo:.0}, {hi:.0}]"));
+        parts.push(format!("keeps {pct:.0} %{} of the offline work", ends.unwrap_or_default()));
+    }
+    if let Some(pct) = kept.kept_vs_alone_pct {
+        parts.push(format!("does {pct:.0} % of what offline does alone"));
+    }
+    if let Some(pct) = kept.cpu_left_used_pct {
+        parts.push(format!("uses {pct:.0} % of the CPU that online leaves"));
+    }
+    if parts.is_empty() {
+        return unknown();
+    }
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let emu = kept.emu_pct.map(|pct| format!(" (EMU {pct:.0} %)")).unwrap_or_default();
+    format!("{name} {}{emu}", sentence_list(&parts))
+}

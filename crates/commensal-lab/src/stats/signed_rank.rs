@@ -1,0 +1,312 @@
+//! Wilcoxon's signed-rank distribution and the intervals it gives for the centre of paired differences.
+//!
+//! The interval is the classical inversion of the test: with the Walsh averages sorted, it runs from the
+//! `(c + 1)`-th smallest to the `(c + 1)`-th largest, where `c` is the critical value. It assumes that the
+//! differences are independent and symmetric about their centre, and nothing about their shape.
+
+use super::{Interval, median_of_sorted, walsh_averages};
+
+/// The largest number of pairs for which the null distribution is computed exactly. Its counts add up to `2^n`,
+/// so they are exact in 64 bits. Above it, a normal approximation with continuity correction is used; at 50
+/// pairs its critical value differs from the exact one by at most 1.
+pub const EXACT_UP_TO: usize = 50;
+
+/// Which error probability a bound has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tail {
+    /// 5 % on the one side that is asked about; the verdict uses it on each side in turn.
+    OneSided95,
+    /// 2.5 % on each side: the interval that is displayed.
+    TwoSided95,
+}
+
+impl Tail {
+    /// The error probability per side.
+    fn alpha(self) -> f64 {
+        match self {
+            Self::OneSided95 => 0.05,
+            Self::TwoSided95 => 0.025,
+        }
+    }
+
+    /// The standard normal quantile that leaves `alpha` above it.
+    fn z(self) -> f64 {
+        match self {
+            Self::OneSided95 => 1.644_853_626_951_472_2,
+            Self::TwoSided95 => 1.959_963_984_540_054,
+        }
+    }
+}
+
+/// How many of the `2^n` sign patterns give each rank sum `0 ..= n (n + 1) / 2`; `n` at most `EXACT_UP_TO`.
+fn null_counts(n: usize) -> Vec<u64> {
+    let top = n * (n + 1) / 2;
+    let mut counts = vec![0_u64; top + 1];
+    counts[0] = 1;
+    let mut reached = 0;
+    for rank in 1..=n {
+        reached += rank;
+        for sum in (rank..=reached).rev() {
+            counts[sum] += counts[sum - rank];
+        }
+    }
+    counts
+}
+
+/// Mean and standard deviation of the rank sum for `n` pairs.
+fn null_moments(n: usize) -> (f64, f64) {
+    let n = n as f64;
+    (n * (n + 1.0) / 4.0, (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt())
+}
+
+/// `P(W <= w)` for the rank sum `W` of `n` pairs when the differences are centred on zero.
+pub fn lower_tail_probability(n: usize, w: usize) -> f64 {
+    if w >= n * (n + 1) / 2 {
+        return 1.0;
+    }
+    if n <= EXACT_UP_TO {
+        let below: u64 = null_counts(n)[..=w].iter().sum();
+        below as f64 / 2.0_f64.powi(n as i32)
+    } else {
+        let (mean, sd) = null_moments(n);
+        normal_cdf((w as f64 + 0.5 - mean) / sd)
+    }
+}
+
+/// The largest `c` with `P(W <= c)` within the error of `tail`, as in the published tables.
+///
+/// `None` when even `W = 0` is too likely: below 6 pairs two-sided, below 5 one-sided. No interval exists then,
+/// at any width.
+pub fn critical_value(n: usize, tail: Tail) -> Option<usize> {
+    if n > EXACT_UP_TO {
+        let (mean, sd) = null_moments(n);
+        return Some((mean - tail.z() * sd - 0.5).floor().max(0.0) as usize);
+    }
+    let limit = tail.alpha() * 2.0_f64.powi(n as i32);
+    let mut below = 0_u64;
+    let mut critical = None;
+    for (sum, count) in null_counts(n).into_iter().enumerate() {
+        below += count;
+        if below as f64 > limit {
+            break;
+        }
+        critical = Some(sum);
+    }
+    critical
+}
+
+/// Paired differences, ready for estimates, bounds and p-values.
+#[derive(Debug, Clone)]
+pub struct SignedRank {
+    n: usize,
+    walsh: Vec<f64>,
+}
+
+impl SignedRank {
+    /// Takes the paired differences; `None` if there are none or one is not finite.
+    pub fn new(differences: &[f64]) -> Option<Self> {
+        if differences.is_empty() || differences.iter().any(|d| !d.is_finite()) {
+            return None;
+        }
+        Some(Self { n: differences.len(), walsh: walsh_averages(differences) })
+    }
+
+    /// Takes `n (n + 1) / 2` ascending values that play the part of the Walsh averages of `n` pairs.
+    pub(crate) fn from_sorted_walsh(n: usize, walsh: Vec<f64>) -> Option<Self> {
+        (n > 0 && walsh.len() == n * (n + 1) / 2).then_some(Self { n, walsh })
+    }
+
+    /// The number of pairs.
+    pub fn pairs(&self) -> usize {
+        self.n
+    }
+
+    /// The Hodges-Lehmann estimate, in the unit of the differences.
+    pub fn estimate(&self) -> f64 {
+        median_of_sorted(&self.walsh).unwrap_or(f64::NAN)
+    }
+
+    /// The bounds for `tail`; `None` when there are too few pairs for any.
+    ///
+    /// With `OneSided95` each end is a bound of its own at 95 %; together they are a 90 % interval.
+    pub fn interval(&self, tail: Tail) -> Option<Interval> {
+        let c = critical_value(self.n, tail)?;
+        let lo = *self.walsh.get(c)?;
+        let hi = *self.walsh.get(self.walsh.len().checked_sub(c + 1)?)?;
+        Some(Interval { lo, hi })
+    }
+
+    /// The one-sided p-value of "the centre is at most `shift`": small when the differences lie above it.
+    ///
+    /// Walsh averages equal to `shift` count against rejection, so ties make it conservative. It is at most 5 %
+    /// exactly when the one-sided lower bound lies above `shift`.
+    pub fn p_at_most(&self, shift: f64) -> f64 {
+        let not_above = self.walsh.partition_point(|w| *w <= shift);
+        lower_tail_probability(self.n, not_above)
+    }
+
+    /// The one-sided p-value of "the centre is at least `shift`": small when the differences lie below it.
+    pub fn p_at_least(&self, shift: f64) -> f64 {
+        let below = self.walsh.partition_point(|w| *w < shift);
+        lower_tail_probability(self.n, self.walsh.len() - below)
+    }
+
+    /// The two-sided p-value of "the centre is `shift`".
+    pub fn p_equal(&self, shift: f64) -> f64 {
+        (2.0 * self.p_at_most(shift).min(self.p_at_least(shift))).min(1.0)
+    }
+}
+
+/// The standard normal distribution function, absolute error below 2e-7 (Numerical Recipes' `erfcc`).
+fn normal_cdf(x: f64) -> f64 {
+    const C: [f64; 10] = [
+        -1.265_512_23,
+        1.000_023_68,
+        0.374_091_96,
+        0.096_784_18,
+        -0.186_288_06,
+        0.278_868_07,
+        -1.135_203_98,
+        1.488_515_87,
+        -0.822_152_23,
+        0.170_872_77,
+    ];
+    let z = x.abs() / std::f64::consts::SQRT_2;
+    let t = 1.0 / (1.0 + 0.5 * z);
+    let series = C.iter().rev().fold(0.0, |sum, c| sum * t + c);
+    let upper = 0.5 * t * (series - z * z).exp();
+    if x > 0.0 { 1.0 - upper } else { upper }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn critical_values_are_the_published_ones() {
+        let two_sided = [
+            (6, 0),
+            (7, 2),
+            (8, 3),
+            (9, 5),
+            (10, 8),
+            (11, 10),
+            (12, 13),
+            (13, 17),
+            (14, 21),
+            (15, 25),
+            (16, 29),
+            (17, 34),
+            (18, 40),
+            (19, 46),
+            (20, 52),
+            (25, 89),
+            (30, 137),
+            (40, 264),
+            (50, 434),
+        ];
+        for (n, want) in two_sided {
+            assert_eq!(critical_value(n, Tail::TwoSided95), Some(want), "two-sided n = {n}");
+        }
+        let one_sided = [
+            (5, 0),
+            (6, 2),
+            (7, 3),
+            (8, 5),
+            (9, 8),
+            (10, 10),
+            (11, 13),
+            (12, 17),
+            (13, 21),
+            (14, 25),
+            (15, 30),
+            (16, 35),
+            (17, 41),
+            (18, 47),
+            (19, 53),
+            (20, 60),
+            (25, 100),
+            (30, 151),
+            (50, 466),
+        ];
+        for (n, want) in one_sided {
+            assert_eq!(critical_value(n, Tail::OneSided95), Some(want), "one-sided n = {n}");
+        }
+    }
+
+    #[test]
+    fn too_few_pairs_have_no_interval() {
+        for n in 0..6 {
+            assert_eq!(critical_value(n, Tail::TwoSided95), None, "two-sided n = {n}");
+        }
+        for n in 0..5 {
+            assert_eq!(critical_value(n, Tail::OneSided95), None, "one-sided n = {n}");
+        }
+        let five = SignedRank::new(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        assert_eq!(five.interval(Tail::TwoSided95), None);
+        assert_eq!(five.interval(Tail::OneSided95), Some(Interval { lo: 1.0, hi: 5.0 }));
+    }
+
+    #[test]
+    fn the_null_distribution_is_exact() {
+        // n = 3: sums 0 1 2 3 3 4 5 6.
+        assert_eq!(null_counts(3), [1, 1, 1, 2, 1, 1, 1]);
+        assert_eq!(lower_tail_probability(3, 2), 3.0 / 8.0);
+        assert_eq!(lower_tail_probability(3, 6), 1.0);
+        assert_eq!(lower_tail_probability(0, 0), 1.0);
+        assert_eq!(null_counts(EXACT_UP_TO).iter().sum::<u64>(), 1 << EXACT_UP_TO);
+    }
+
+    #[test]
+    fn the_approximation_joins_the_exact_values() {
+        for n in [40, 50] {
+            let (mean, sd) = null_moments(n);
+            for tail in [Tail::OneSided95, Tail::TwoSided95] {
+                let approx = (mean - tail.z() * sd - 0.5).floor() as usize;
+                assert!(critical_value(n, tail).unwrap().abs_diff(approx) <= 1, "n = {n}");
+            }
+        }
+        assert!((normal_cdf(-1.644_853_627) - 0.05).abs() < 2e-7);
+        assert!((normal_cdf(1.959_963_985) - 0.975).abs() < 2e-7);
+        // The exact values, computed once with unbounded integers.
+        let exact = [(51, 453, 486), (60, 648, 690), (100, 1955, 2045)];
+        for (n, two_sided, one_sided) in exact {
+            assert!(critical_value(n, Tail::TwoSided95).unwrap().abs_diff(two_sided) <= 1, "n = {n}");
+            assert!(critical_value(n, Tail::OneSided95).unwrap().abs_diff(one_sided) <= 1, "n = {n}");
+            let p = lower_tail_probability(n, one_sided);
+            assert!((p - 0.05).abs() < 0.001, "n = {n}: {p}");
+        }
+    }
+
+    #[test]
+    fn interval_and_p_value_agree() {
+        let d = [0.02, 0.07, 0.05, -0.01, 0.04, 0.09, 0.06, 0.03];
+        let s = SignedRank::new(&d).unwrap();
+        let one = s.interval(Tail::OneSided95).unwrap();
+        assert!(s.p_at_most(one.lo - 1e-9) <= 0.05);
+        assert!(s.p_at_most(one.lo + 1e-9) > 0.05);
+        assert!(s.p_at_least(one.hi + 1e-9) <= 0.05);
+        assert!(s.p_at_least(one.hi - 1e-9) > 0.05);
+        let two = s.interval(Tail::TwoSided95).unwrap();
+        assert!(s.p_equal(two.lo - 1e-9) <= 0.05);
+        assert!(s.p_equal(s.estimate()) > 0.5);
+        assert!(two.lo <= one.lo && one.hi <= two.hi);
+    }
+
+    #[test]
+    fn p_value_of_a_worked_example() {
+        // All eight differences positive: P(W+ = 36) = 1 / 256.
+        let s = SignedRank::new(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]).unwrap();
+        assert_eq!(s.p_at_most(0.0), 1.0 / 256.0);
+        assert_eq!(s.p_equal(0.0), 2.0 / 256.0);
+        assert_eq!(s.p_at_least(0.0), 1.0);
+    }
+
+    #[test]
+    fn differences_that_are_all_equal_prove_nothing_at_their_value() {
+        let s = SignedRank::new(&[0.0; 12]).unwrap();
+        assert_eq!(s.interval(Tail::TwoSided95), Some(Interval { lo: 0.0, hi: 0.0 }));
+        assert_eq!(s.p_at_most(0.0), 1.0);
+        assert_eq!(s.p_equal(0.0), 1.0);
+    }
+}

@@ -1,0 +1,335 @@
+//! The conclusion of a run, and why.
+//!
+//! PASS needs every gate metric's one-sided 95 % upper bound below the threshold; FAIL needs some gate's harm
+//! proven to be at or above it, under Holm's correction over the gates of one arm. Both need the two identical
+//! arms to be equivalent within the same threshold (two one-sided tests), so a noisy machine can give neither.
+//! Where data is missing the answer is INCONCLUSIVE, never a guess.
+
+mod arm;
+mod environment;
+
+pub(crate) use arm::threshold_words;
+pub(crate) use environment::service_failed;
+
+use crate::record::{Comparison, Metric, Role, Run};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a run says about the claim "isolation keeps the online service within the threshold".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Verdict {
+    /// Every gate metric is proven to stay within the threshold.
+    Pass,
+    /// Some gate metric is proven to leave it.
+    Fail,
+    /// The rounds do not decide it.
+    Inconclusive,
+    /// The environment failed its own check: whatever was measured is no evidence.
+    Invalid,
+    /// The online service crashed or failed requests under isolation.
+    Broken,
+}
+
+impl Verdict {
+    /// The exit status of the process that reached it.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Pass => 0,
+            Self::Fail | Self::Broken => 1,
+            Self::Inconclusive => 3,
+            Self::Invalid => 4,
+        }
+    }
+
+    /// The word in print.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Pass => "PASS",
+            Self::Fail => "FAIL",
+            Self::Inconclusive => "INCONCLUSIVE",
+            Self::Invalid => "INVALID",
+            Self::Broken => "BROKEN",
+        }
+    }
+
+    /// How bad it is among the arms of one run: the worst arm decides.
+    fn rank(self) -> u8 {
+        match self {
+            Self::Pass => 0,
+            Self::Inconclusive => 1,
+            Self::Fail => 2,
+            Self::Broken => 3,
+            Self::Invalid => 4,
+        }
+    }
+}
+
+/// A verdict with its reasons.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judgement {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Why, in whole sentences.
+    pub reasons: Vec<String>,
+    /// What else a reader must know.
+    pub notes: Vec<String>,
+}
+
+/// Judges a run from its blocks (validity, crashes, read-back) and its results.
+pub fn judge(run: &Run) -> Judgement {
+    let mut notes = environment::notes(run);
+    let (verdict, reasons) = conclusion(run, &mut notes);
+    Judgement { verdict, reasons, notes }
+}
+
+fn conclusion(run: &Run, notes: &mut Vec<String>) -> (Verdict, Vec<String>) {
+    let broken_ground = environment::unusable(run);
+    if !broken_ground.is_empty() {
+        return (Verdict::Invalid, broken_ground);
+    }
+    let broken = environment::broken_arms(run);
+    if !broken.is_empty() {
+        return (Verdict::Broken, broken);
+    }
+    if let Some(reason) = environment::too_many_invalid_blocks(run) {
+        return (Verdict::Invalid, vec![reason]);
+    }
+    let gates = planned_gates(run, notes);
+    if gates.is_empty() {
+        return (Verdict::Inconclusive, vec!["no gate metric can be judged in this run".to_owned()]);
+    }
+    let (verdict, reasons) = environment::equivalence(run, &gates);
+    if verdict != Verdict::Pass {
+        return (verdict, reasons);
+    }
+    notes.extend(environment::about_contention(run, &gates));
+    let isolated: Vec<_> = run.arms.iter().filter(|arm| arm.role == Role::Isolated).collect();
+    if isolated.is_empty() {
+        return (Verdict::Inconclusive, vec!["the run has no isolated arm, so it tests no claim".to_owned()]);
+    }
+    let (mut worst, mut reasons) = (Verdict::Pass, Vec::new());
+    for arm in isolated {
+        let (verdict, mut why) = arm::judge(run, arm, &gates);
+        notes.extend(arm::gains(run, arm, &gates));
+        // The arms that decide come first.
+        if verdict.rank() > worst.rank() {
+            why.append(&mut reasons);
+            reasons = why;
+            worst = verdict;
+        } else {
+            reasons.append(&mut why);
+        }
+    }
+    (worst, reasons)
+}
+
+/// The gates the plan makes room for; says which it does not.
+fn planned_gates(run: &Run, notes: &mut Vec<String>) -> Vec<Metric> {
+    let mut gates = Vec::new();
+    for &gate in &run.design.gates {
+        if !run.design.plans_for(gate) {
+            let label = gate.label();
+            notes.push(format!(
+                "{label} does not take part in the verdict: the blocks were not planned for it"
+            ));
+        } else if !gates.contains(&gate) {
+            gates.push(gate);
+        }
+    }
+    gates
+}
+
+/// The comparison of an arm with the baseline on one metric.
+pub(crate) fn against_baseline<'a>(run: &'a Run, arm: &str, metric: Metric) -> Option<&'a Comparison> {
+    run.comparison(arm, &run.arm_with(Role::Baseline)?.name, metric)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::{Samples, conclude_from};
+    use crate::fixture::{bare_run, concluded, simulate};
+    use crate::record::Arm;
+    use crate::rng::Rng;
+
+    fn check(run: &Run, verdict: Verdict, expect: &str) {
+        let got = judge(run);
+        let said = got.reasons.join("\n");
+        assert_eq!(got.verdict, verdict, "{said}");
+        assert!(said.contains(expect), "expected {expect:?} in:\n{said}");
+    }
+
+    fn good() -> Run {
+        concluded(12, [0.0, 0.5, 0.005], 0.01)
+    }
+
+    #[test]
+    fn exit_codes() {
+        let all = [Verdict::Pass, Verdict::Fail, Verdict::Inconclusive, Verdict::Invalid, Verdict::Broken];
+        assert_eq!(all.map(Verdict::exit_code), [0, 1, 3, 4, 1]);
+        assert_eq!(serde_json::to_string(&Verdict::Inconclusive).unwrap(), "\"INCONCLUSIVE\"");
+    }
+
+    #[test]
+    fn a_quiet_machine_decides() {
+        check(&good(), Verdict::Pass, "P50, P90 and QPS stay within 5 %");
+        check(&concluded(12, [0.0, 0.5, 0.2], 0.01), Verdict::Fail, "P90 is harmed by more than 5 %");
+    }
+
+    #[test]
+    fn an_open_question_says_how_many_rounds_it_needs() {
+        let run = concluded(8, [0.0, 0.5, 0.04], 0.012);
+        check(&run, Verdict::Inconclusive, "rounds would decide");
+    }
+
+    #[test]
+    fn a_noisy_machine_gives_no_verdict() {
+        check(&concluded(12, [0.0, 0.5, 0.0], 0.2), Verdict::Invalid, "the two identical arms differ");
+        // Even if the isolated arm is proven bad.
+        check(&concluded(12, [0.3, 0.5, 3.0], 0.01), Verdict::Invalid, "the two identical arms differ");
+    }
+
+    #[test]
+    fn too_few_rounds_are_inconclusive() {
+        for rounds in 1..5 {
+            check(&concluded(rounds, [0.0, 0.5, 0.0], 0.001), Verdict::Inconclusive, "at least 5");
+        }
+        check(&concluded(5, [0.0, 0.5, 0.0], 0.001), Verdict::Pass, "stay within");
+    }
+
+    #[test]
+    fn six_rounds_cannot_prove_failure_of_five_gates() {
+        let mut run = concluded(6, [0.0, 0.5, 0.5], 0.001);
+        let p50 = run.results.clone();
+        for metric in [Metric::P95, Metric::P99] {
+            let like_p50 = p50.iter().filter(|r| r.metric == Metric::P50).cloned();
+            run.results.extend(like_p50.map(|r| Comparison { metric, ..r }));
+            run.design.gates.push(metric);
+        }
+        check(&run, Verdict::Inconclusive, "7 rounds");
+    }
+
+    #[test]
+    fn the_environment_is_judged_first() {
+        let mut run = good();
+        run.blocks.iter_mut().find(|b| b.arm == "baseline").unwrap().online_crashed = true;
+        check(&run, Verdict::Invalid, "crashed without any offline work");
+
+        let mut run = good();
+        run.arms[3].policy.as_mut().unwrap().applied[0].read = Some("0".into());
+        check(&run, Verdict::Invalid, "cpu.idle of /commensal/offline should hold \"1\" but reads \"0\"");
+        run.arms[3].policy.as_mut().unwrap().applied[0].read = None;
+        check(&run, Verdict::Invalid, "could not be read back");
+
+        let mut run = good();
+        for block in run.blocks.iter_mut().take(10) {
+            block.valid = false;
+            block.invalid_reason = Some("generator late".into());
+        }
+        check(&run, Verdict::Invalid, "10 of 48 blocks are invalid");
+        run.blocks[0].valid = true;
+        check(&run, Verdict::Pass, "stay within");
+    }
+
+    #[test]
+    fn a_service_that_fails_under_isolation_is_broken() {
+        let mut run = good();
+        run.blocks.iter_mut().find(|b| b.arm == "isolated").unwrap().online_crashed = true;
+        check(&run, Verdict::Broken, "crashed in 1 of 12 blocks of arm isolated");
+
+        let mut run = good();
+        for block in run.blocks.iter_mut().filter(|b| b.arm == "isolated") {
+            block.errors = 60;
+            block.timeouts = 30;
+            // Too many errors also make a block invalid; that is no excuse.
+            block.valid = false;
+        }
+        check(&run, Verdict::Broken, "1.1 % of the requests");
+        for block in run.blocks.iter_mut().filter(|b| b.arm == "baseline") {
+            block.errors = 900;
+        }
+        check(&run, Verdict::Invalid, "without any offline work");
+    }
+
+    #[test]
+    fn a_crash_in_the_contended_arm_is_a_finding_and_not_a_verdict() {
+        let mut run = good();
+        run.blocks.iter_mut().find(|b| b.arm == "contended").unwrap().online_crashed = true;
+        let got = judge(&run);
+        assert_eq!(got.verdict, Verdict::Pass);
+        assert!(
+            got.notes.iter().any(|n| n.contains("crashed in 1 of 12 blocks of arm contended")),
+            "{got:?}"
+        );
+    }
+
+    #[test]
+    fn missing_arms_and_gates_are_inconclusive() {
+        let without = |role| {
+            let mut run = good();
+            run.arms.retain(|arm| arm.role != role);
+            run
+        };
+        check(&without(Role::Baseline2), Verdict::Inconclusive, "no second baseline");
+        check(&without(Role::Isolated), Verdict::Inconclusive, "no isolated arm");
+        let mut run = good();
+        run.design.gates.clear();
+        check(&run, Verdict::Inconclusive, "no gate metric");
+        let mut run = good();
+        run.design.gates.push(Metric::P99);
+        check(&run, Verdict::Inconclusive, "P99");
+        run.design.percentiles = vec![Metric::P50, Metric::P90];
+        check(&run, Verdict::Pass, "stay within");
+        assert!(judge(&run).notes.iter().any(|n| n.contains("P99 does not take part")));
+    }
+
+    #[test]
+    fn an_antagonist_that_does_not_disturb_is_named() {
+        let said = |harm| judge(&concluded(12, [0.0, harm, 0.0], 0.01)).notes.join("\n");
+        assert!(said(0.0).contains("offline does not disturb online here; nothing to isolate"));
+        assert!(!said(0.5).contains("nothing to isolate"));
+        let mut open = concluded(12, [0.0, 0.5, 0.0], 0.01);
+        for result in open.results.iter_mut().filter(|r| r.arm == "contended") {
+            result.one_sided = Some([-1.0, 6.0]);
+        }
+        assert!(judge(&open).notes.iter().any(|note| note.contains("not proven here")));
+    }
+
+    #[test]
+    fn the_worst_of_several_isolated_arms_decides() {
+        let mut run = bare_run(12);
+        run.arms.push(Arm { name: "isolated:quota".into(), role: Role::Isolated, policy: None });
+        let mut rng = Rng::new(23);
+        let mut samples = Samples::empty(5);
+        let first = simulate(&mut rng, 12, [0.0, 0.5, 0.0], (0.005, 0.0), &run.design.gates);
+        for arm in 0..5 {
+            for round in 0..12 {
+                for metric in run.design.gates.clone() {
+                    let harmed = if arm == 4 && !metric.more_is_better() { 1.3 } else { 1.0 };
+                    let value = first.get(arm.min(3), round, metric).unwrap();
+                    samples.set(arm, round, metric, value * harmed);
+                }
+            }
+        }
+        conclude_from(&mut run, &samples, Vec::new());
+        check(&run, Verdict::Fail, "arm isolated:quota");
+        assert!(run.reasons.iter().any(|r| r.contains("arm isolated:")), "{:?}", run.reasons);
+    }
+
+    #[test]
+    fn an_early_stop_and_a_weak_driver_are_said() {
+        let mut run = good();
+        run.design.rounds = 20;
+        run.arms[3].policy.as_mut().unwrap().weak = Some("nice only acts inside one group".into());
+        let notes = judge(&run).notes.join("\n");
+        assert!(notes.contains("12 of 20 planned rounds"), "{notes}");
+        assert!(notes.contains("nice only acts inside one group"), "{notes}");
+    }
+
+    #[test]
+    fn negative_harm_is_reported_as_such() {
+        let notes = judge(&concluded(12, [0.0, 0.5, -0.04], 0.005)).notes.join("\n");
+        assert!(notes.contains("better than in the baseline"), "{notes}");
+    }
+}

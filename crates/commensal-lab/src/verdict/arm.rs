@@ -1,0 +1,136 @@
+//! One isolated arm against the thresholds.
+
+use super::{Verdict, against_baseline};
+use crate::format::{brackets, change_pct, log_of_pct, quantum, sentence_list, signed_pct};
+use crate::record::{Arm, Comparison, Metric, Run};
+use crate::stats::{holm, rounds_for_holm, rounds_needed};
+
+/// Above this many rounds a question counts as out of reach.
+const PRACTICAL_ROUNDS: u32 = 1_000;
+
+/// The verdict on one arm, with a sentence for each gate that matters.
+pub(super) fn judge(run: &Run, arm: &Arm, gates: &[Metric]) -> (Verdict, Vec<String>) {
+    let (mut judged, mut open) = (Vec::new(), Vec::new());
+    for &gate in gates {
+        match against_baseline(run, &arm.name, gate) {
+            Some(result) if result.one_sided.is_some() => judged.push(result),
+            other => open.push(too_few(&arm.name, gate, other.map_or(0, |result| result.rounds))),
+        }
+    }
+    let p_values: Vec<f64> = judged.iter().map(|result| result.p_fail).collect();
+    let rejected = holm(&p_values);
+    let failed: Vec<String> = judged
+        .iter()
+        .zip(rejected)
+        .filter(|(_, rejected)| *rejected)
+        .map(|(result, _)| {
+            let theta = run.design.threshold_of(result.metric);
+            format!(
+                "arm {}: {} is harmed by more than {theta} % ({})",
+                arm.name,
+                result.metric.label(),
+                with_bounds(run, result)
+            )
+        })
+        .collect();
+    if !failed.is_empty() {
+        return (Verdict::Fail, failed);
+    }
+    for result in &judged {
+        if result.one_sided.is_some_and(|[_, hi]| hi >= run.design.threshold_of(result.metric)) {
+            open.push(undecided(run, arm, result, judged.len()));
+        }
+    }
+    if !open.is_empty() {
+        return (Verdict::Inconclusive, open);
+    }
+    (Verdict::Pass, vec![within(run, arm, &judged)])
+}
+
+/// The sentence for a pass: all gates, and the one that came closest to its threshold.
+fn within(run: &Run, arm: &Arm, judged: &[&Comparison]) -> String {
+    let labels: Vec<&str> = judged.iter().map(|result| result.metric.label()).collect();
+    let verb = if labels.len() == 1 { "stays" } else { "stay" };
+    let room = |r: &&&Comparison| r.one_sided.map_or(f64::NAN, |b| b[1] / run.design.threshold_of(r.metric));
+    let worst = judged.iter().max_by(|a, b| room(a).total_cmp(&room(b)));
+    let closest =
+        worst.map(|worst| format!("; closest is {} {}", worst.metric.label(), with_bounds(run, worst)));
+    format!(
+        "arm {}: {} {verb} within {}{}",
+        arm.name,
+        sentence_list(&labels),
+        threshold_words(run, judged.iter().map(|r| r.metric)),
+        closest.unwrap_or_default()
+    )
+}
+
+/// `5 %`, or words when the gates have different thresholds.
+pub(crate) fn threshold_words(run: &Run, gates: impl Iterator<Item = Metric>) -> String {
+    let mut thresholds: Vec<f64> = gates.map(|gate| run.design.threshold_of(gate)).collect();
+    thresholds.dedup();
+    match thresholds.as_slice() {
+        [one] => format!("{one} %"),
+        _ => "their thresholds".to_owned(),
+    }
+}
+
+/// The change of the metric with the one-sided bounds the verdict used.
+fn with_bounds(run: &Run, result: &Comparison) -> String {
+    let step = quantum(run.noise_floor_pct.get(&result.metric).copied());
+    let change = |harm| change_pct(result.metric, harm);
+    let bounds = result.one_sided.map(|ends| format!(" {}", brackets(ends.map(change), step)));
+    format!("{}{}", signed_pct(change(result.harm_pct), step), bounds.unwrap_or_default())
+}
+
+fn too_few(arm: &str, gate: Metric, rounds: u32) -> String {
+    let label = gate.label();
+    format!(
+        "arm {arm}: {label} has {rounds} usable rounds, at least 5 are needed for any bound and 6 for an interval"
+    )
+}
+
+/// The sentence for a gate that is neither proven within its threshold nor proven beyond it.
+fn undecided(run: &Run, arm: &Arm, result: &Comparison, gates: usize) -> String {
+    let theta = run.design.threshold_of(result.metric);
+    let what = format!("arm {}: {} {}", arm.name, result.metric.label(), with_bounds(run, result));
+    if result.one_sided.is_some_and(|[lo, _]| lo >= theta) {
+        // Harmful taken alone, but Holm's correction asks for more than these rounds can give.
+        let rounds = rounds_for_holm(gates).max(result.rounds.saturating_add(1));
+        return format!(
+            "{what} is beyond {theta} % taken alone but not among {gates} gates; about {rounds} rounds would decide"
+        );
+    }
+    match rounds_to_decide(result, theta, gates) {
+        Some(rounds) => {
+            format!("{what} may be on either side of {theta} %; about {rounds} rounds would decide")
+        }
+        None => format!("{what} is too close to {theta} % for any practical number of rounds at this noise"),
+    }
+}
+
+/// The rounds after which a harm that stays where it is would be decided; `None` when out of reach.
+fn rounds_to_decide(result: &Comparison, threshold_pct: f64, gates: usize) -> Option<u32> {
+    let margin = log_of_pct(threshold_pct) - log_of_pct(result.harm_pct);
+    let mut rounds = rounds_needed(result.sd_log?, margin.abs())?;
+    if margin < 0.0 {
+        rounds = rounds.max(rounds_for_holm(gates));
+    }
+    // The estimate of what is needed is itself noisy; what was not enough is not offered again.
+    let more = result.rounds.saturating_add(result.rounds.div_ceil(4));
+    Some(rounds.max(more)).filter(|rounds| *rounds <= PRACTICAL_ROUNDS)
+}
+
+/// A note for each gate on which the arm is proven better than the baseline.
+pub(super) fn gains(run: &Run, arm: &Arm, gates: &[Metric]) -> Vec<String> {
+    let better = |&gate: &Metric| {
+        let result = against_baseline(run, &arm.name, gate)?;
+        result.ci95.filter(|[_, hi]| *hi < 0.0)?;
+        Some(format!(
+            "arm {}: {} is better than in the baseline ({}); a busy neighbour can keep a CPU out of deep idle",
+            arm.name,
+            gate.label(),
+            with_bounds(run, result)
+        ))
+    };
+    gates.iter().filter_map(better).collect()
+}

@@ -1,0 +1,209 @@
+//! What must hold before any arm is judged: the service runs alone, the policy is in force, the generator keeps
+//! its schedule, and two identical arms come out alike.
+
+use super::{Verdict, against_baseline};
+use crate::analysis::{online_failed, proven_harmful};
+use crate::format::{brackets, change_pct, quantum, signed_pct};
+use crate::record::{Arm, Comparison, Metric, Role, Run};
+use crate::stats::rounds_needed;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The share of failed requests above which a service counts as broken.
+const BROKEN_ERROR_SHARE: f64 = 0.01;
+/// The share of invalid blocks above which a run counts as invalid.
+const INVALID_BLOCK_SHARE: f64 = 0.2;
+
+/// How the online service fared in one arm, over all blocks, usable or not.
+struct Health {
+    blocks: usize,
+    crashed: usize,
+    error_share: f64,
+}
+
+impl Health {
+    fn of(run: &Run, arm: &str) -> Self {
+        let (mut health, mut requests, mut failed) =
+            (Self { blocks: 0, crashed: 0, error_share: 0.0 }, 0.0, 0.0);
+        for block in run.blocks_of(arm) {
+            health.blocks += 1;
+            health.crashed += usize::from(online_failed(block));
+            requests += block.requests as f64;
+            failed += block.errors as f64 + block.timeouts as f64;
+        }
+        health.error_share = if requests > 0.0 { failed / requests } else { 0.0 };
+        health
+    }
+
+    /// What went wrong, or nothing.
+    fn complaint(&self, arm: &str) -> Option<String> {
+        if self.crashed > 0 {
+            let (crashed, blocks) = (self.crashed, self.blocks);
+            return Some(format!("the online service crashed in {crashed} of {blocks} blocks of arm {arm}"));
+        }
+        (self.error_share > BROKEN_ERROR_SHARE).then(|| {
+            let pct = self.error_share * 100.0;
+            format!("{pct:.1} % of the requests of arm {arm} failed or timed out, more than 1 %")
+        })
+    }
+}
+
+/// Whether an arm has no figures worth a cell: the service failed under isolation, or in every single block.
+pub(crate) fn service_failed(run: &Run, arm: &Arm) -> bool {
+    let health = Health::of(run, &arm.name);
+    let failed = arm.role == Role::Isolated && health.complaint(&arm.name).is_some();
+    failed || (health.blocks > 0 && health.crashed == health.blocks)
+}
+
+/// Why nothing in this run is evidence: a service that fails on its own, a policy that is not in force.
+pub(super) fn unusable(run: &Run) -> Vec<String> {
+    let mut reasons = Vec::new();
+    for arm in run.arms.iter().filter(|arm| matches!(arm.role, Role::Baseline | Role::Baseline2)) {
+        let health = Health::of(run, &arm.name);
+        if health.crashed > 0 {
+            let name = &arm.name;
+            reasons.push(format!("the online service crashed without any offline work (arm {name})"));
+        } else if let Some(complaint) = health.complaint(&arm.name) {
+            reasons.push(format!("{complaint}, without any offline work"));
+        }
+    }
+    for arm in &run.arms {
+        let applied = arm.policy.iter().flat_map(|policy| &policy.applied);
+        for knob in applied.filter(|knob| !knob.holds()) {
+            let (file, path, want) = (&knob.file, &knob.path, knob.want.trim());
+            reasons.push(match &knob.read {
+                Some(read) => format!(
+                    "arm {}: {file} of {path} should hold {want:?} but reads {:?}, so the policy was not in force",
+                    arm.name,
+                    read.trim()
+                ),
+                None => format!(
+                    "arm {}: {file} of {path} should hold {want:?} and could not be read back",
+                    arm.name
+                ),
+            });
+        }
+    }
+    reasons
+}
+
+/// The isolated arms in which the service failed.
+pub(super) fn broken_arms(run: &Run) -> Vec<String> {
+    let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
+    isolated.filter_map(|arm| Health::of(run, &arm.name).complaint(&arm.name)).collect()
+}
+
+/// Whether too many blocks had to be thrown away, with the commonest reason.
+pub(super) fn too_many_invalid_blocks(run: &Run) -> Option<String> {
+    let invalid: Vec<_> = run.blocks.iter().filter(|block| !block.valid).collect();
+    if invalid.len() as f64 <= INVALID_BLOCK_SHARE * run.blocks.len() as f64 {
+        return None;
+    }
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for block in &invalid {
+        *reasons.entry(block.invalid_reason.as_deref().unwrap_or("no reason recorded")).or_default() += 1;
+    }
+    let commonest = reasons.into_iter().max_by_key(|(_, n)| *n).map_or("", |(reason, _)| reason);
+    Some(format!(
+        "{} of {} blocks are invalid, more than 20 %; the commonest reason: {commonest}",
+        invalid.len(),
+        run.blocks.len()
+    ))
+}
+
+/// Whether the two identical arms are equivalent within the threshold on every gate: two one-sided tests.
+pub(super) fn equivalence(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>) {
+    let twin = run.arm_with(Role::Baseline2);
+    let Some(twin) = twin.filter(|_| run.arm_with(Role::Baseline).is_some()) else {
+        let reason = "the run has no second baseline, so the noise of this machine is unknown";
+        return (Verdict::Inconclusive, vec![reason.to_owned()]);
+    };
+    let (mut unequal, mut unknown) = (Vec::new(), Vec::new());
+    for &gate in gates {
+        let theta = run.design.threshold_of(gate);
+        let result = against_baseline(run, &twin.name, gate);
+        match result.and_then(|result| Some((result, result.one_sided?))) {
+            Some((_, [lo, hi])) if lo > -theta && hi < theta => {}
+            Some((result, bounds)) => unequal.push(inequality(run, result, bounds, theta)),
+            None => unknown.push(format!(
+                "the two identical arms cannot be compared on {}: {} usable rounds, at least 5 are needed for any \
+                 bound and 6 for an interval",
+                gate.label(),
+                result.map_or(0, |result| result.rounds)
+            )),
+        }
+    }
+    if !unequal.is_empty() {
+        return (Verdict::Invalid, unequal);
+    }
+    if !unknown.is_empty() {
+        return (Verdict::Inconclusive, unknown);
+    }
+    (Verdict::Pass, Vec::new())
+}
+
+/// The sentence for a gate on which the identical arms are not equivalent.
+fn inequality(run: &Run, result: &Comparison, bounds: [f64; 2], theta: f64) -> String {
+    let step = quantum(run.noise_floor_pct.get(&result.metric).copied());
+    let change = |harm| change_pct(result.metric, harm);
+    let said = format!(
+        "the two identical arms differ on {} by {} {}, not within ±{theta} %",
+        result.metric.label(),
+        signed_pct(change(result.harm_pct), step),
+        brackets(bounds.map(change), step)
+    );
+    let rounds = result.sd_log.and_then(|sd| rounds_needed(sd, crate::format::log_of_pct(theta)));
+    match rounds {
+        Some(rounds) if rounds > result.rounds && rounds <= 1_000 => {
+            format!("{said}: a quieter machine or about {rounds} rounds are needed")
+        }
+        _ => format!("{said}: a quieter machine is needed"),
+    }
+}
+
+/// What the contended arm says about the antagonist.
+pub(super) fn about_contention(run: &Run, gates: &[Metric]) -> Option<String> {
+    let Some(contended) = run.arm_with(Role::Contended) else {
+        return Some("there is no contended arm, so no effect can be attributed to the policy".to_owned());
+    };
+    let results: Vec<&Comparison> =
+        gates.iter().filter_map(|&gate| against_baseline(run, &contended.name, gate)).collect();
+    let harmless =
+        |r: &&Comparison| r.one_sided.is_some_and(|[_, hi]| hi < run.design.threshold_of(r.metric));
+    if !results.is_empty() && results.iter().all(harmless) {
+        return Some("offline does not disturb online here; nothing to isolate".to_owned());
+    }
+    if results.iter().any(|result| proven_harmful(result, &run.design)) {
+        return None;
+    }
+    Some(
+        "that offline disturbs online without isolation is not proven here, so no effect can be attributed to the \
+         policy"
+            .to_owned(),
+    )
+}
+
+/// What a reader must know whatever the verdict is.
+pub(super) fn notes(run: &Run) -> Vec<String> {
+    let mut notes = run.caveats.clone();
+    for arm in &run.arms {
+        if let Some((driver, why)) = arm.policy.as_ref().and_then(|p| Some((&p.driver, p.weak.as_ref()?))) {
+            notes.push(format!("arm {}: driver {driver} protects weakly: {why}", arm.name));
+        }
+        if arm.role == Role::Contended {
+            notes.extend(Health::of(run, &arm.name).complaint(&arm.name));
+        }
+    }
+    let rounds: BTreeSet<u32> = run.blocks.iter().map(|block| block.round).collect();
+    if rounds.len() < run.design.rounds as usize {
+        notes.push(format!(
+            "{} of {} planned rounds were run; stopping when the figures look good makes errors commoner than 5 %",
+            rounds.len(),
+            run.design.rounds
+        ));
+    }
+    let invalid = run.blocks.iter().filter(|block| !block.valid).count();
+    if invalid > 0 {
+        notes.push(format!("{invalid} of {} blocks are invalid and were left out", run.blocks.len()));
+    }
+    notes
+}

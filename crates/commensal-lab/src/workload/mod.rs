@@ -1,0 +1,66 @@
+//! Built-in workloads, so that a lab run needs nothing but this program.
+//!
+//! [`http`] is the online one (a latency-critical server), [`burn`] the offline one (a CPU hog that reports
+//! its work), [`cpu`] the unit of work both share. What drives them is in `loadgen`.
+
+use std::io;
+
+pub mod burn;
+pub mod cpu;
+pub mod http;
+
+/// Why a built-in workload could not start or had to end.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkloadError {
+    /// Another program listens on the port.
+    #[error(
+        "port {port} on 127.0.0.1 is already in use: stop its owner, choose another port, or 0 for any free one"
+    )]
+    PortBusy {
+        /// The port asked for.
+        port: u16,
+    },
+    /// The port could not be opened for another reason (a privileged port, for example).
+    #[error("cannot listen on 127.0.0.1:{port}")]
+    Listen {
+        /// The port asked for.
+        port: u16,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The worker threads could not be started.
+    #[error("cannot start {threads} worker threads")]
+    Threads {
+        /// How many were asked for.
+        threads: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The line that tells the conductor "ready" could not be written.
+    #[error("cannot print the listening line to standard output")]
+    Announce {
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The work counter could not be written.
+    #[error(
+        "cannot write the work counter of thread {thread}: the counter must be a file that is open for writing \
+         (the lab hands over a memory file), not a terminal or a pipe"
+    )]
+    Counter {
+        /// Which thread's slot, from 0.
+        thread: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// An option that no run can honour.
+    #[error("{option} = {value}: {reason}")]
+    Option {
+        /// The option's name.
+        option: &'static str,
+        /// The value given.
+        value: u64,
+        /// What is allowed.
+        reason: &'static str,
+    },
+}

@@ -1,0 +1,254 @@
+//! Verbs and options, and what their exit status means: 0 the promise holds, 1 it does not, 2 trouble; the
+//! lab adds 3 inconclusive and 4 environment invalid; `run` gives the command's own status.
+
+mod apply;
+mod doctor;
+mod lab;
+mod restore;
+mod run;
+mod workload;
+
+use crate::context::Context;
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Runs batch work beside latency-critical services on the same machine without the services noticing, and
+/// proves it.
+#[derive(Debug, Parser)]
+#[command(name = "commensal", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    /// Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal].
+    #[arg(long, global = true, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+
+    /// First part of the names of commensal's own cgroups: NAME-online and NAME-offline.
+    #[arg(long, global = true, value_name = "NAME", default_value = "commensal")]
+    pub cgroup_prefix: String,
+
+    /// Print what happens in detail (to standard error).
+    #[arg(long, short, global = true)]
+    pub verbose: bool,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Say what this machine can enforce, by trying it in a scratch cgroup; what is missing and what would help.
+    Doctor(Json),
+    /// Show every write that `apply` would make, in order, with its reason. Never writes.
+    Plan(Groups),
+    /// Make it so, once; every original value is kept in the undo journal.
+    Apply(Groups),
+    /// Put back every original value and remove commensal's own cgroups. Works with everything else dead.
+    Restore(Json),
+    /// Start a command inside a group; signals and the exit status pass through.
+    Run(Run),
+    /// Measure what co-location costs.
+    Lab(Lab),
+    /// The lab's built-in workloads (started by the lab itself).
+    #[command(hide = true)]
+    Workload(Workload),
+}
+
+/// Output for programs.
+#[derive(Debug, Args)]
+pub struct Json {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which groups.
+#[derive(Debug, Args)]
+pub struct Groups {
+    /// A groups file, or a folder of *.toml.
+    #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
+    pub config: PathBuf,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// The group to start the command in.
+    #[arg(long, short, value_name = "GROUP")]
+    pub group: String,
+
+    /// A groups file, or a folder of *.toml.
+    #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
+    pub config: PathBuf,
+
+    /// The command and its arguments, after `--`.
+    #[arg(required = true, last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// `commensal lab`.
+#[derive(Debug, Args)]
+pub struct Lab {
+    /// Which part.
+    #[command(subcommand)]
+    pub verb: LabVerb,
+}
+
+/// `commensal lab …`.
+#[derive(Debug, Subcommand)]
+pub enum LabVerb {
+    /// Run an experiment: verdict, table, run.json. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID.
+    Run(LabRun),
+    /// Say within about a minute whether this machine can decide a threshold, and how long a run would take.
+    Doctor(LabDoctor),
+    /// Show a recorded run again, with the verdict that its blocks support.
+    Report(LabReport),
+}
+
+/// `commensal lab run`.
+#[derive(Debug, Args)]
+pub struct LabRun {
+    /// The experiment: quickstart.
+    pub name: String,
+
+    /// Rounds; each runs every arm once. Below 6 no interval exists.
+    #[arg(long, default_value_t = 6)]
+    pub rounds: u32,
+
+    /// Measured seconds per block.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    pub block: f64,
+
+    /// Seed of the order of the arms and of the requests.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// Harm that still counts as none, in per cent.
+    #[arg(long, value_name = "PER CENT", default_value_t = 5.0)]
+    pub threshold: f64,
+
+    /// Port of the built-in service; 0 is any free one.
+    #[arg(long, default_value_t = 0)]
+    pub port: u16,
+
+    /// Where to write the record.
+    #[arg(long, short, value_name = "FILE", default_value = "run.json")]
+    pub out: PathBuf,
+
+    /// Print the record instead of the report.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal lab doctor`.
+#[derive(Debug, Args)]
+pub struct LabDoctor {
+    /// The threshold that you want to decide, in per cent.
+    #[arg(long, value_name = "PER CENT", default_value_t = 5.0)]
+    pub threshold: f64,
+
+    /// Measured seconds per block.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    pub block: f64,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal lab report`.
+#[derive(Debug, Args)]
+pub struct LabReport {
+    /// A run.json.
+    pub file: PathBuf,
+
+    /// In which form.
+    #[arg(long, value_enum, default_value_t = Format::Terminal)]
+    pub format: Format,
+
+    /// Print the record with its results computed anew.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Forms of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For reading in a terminal.
+    Terminal,
+    /// For a pull request or a wiki.
+    Markdown,
+    /// One row per block.
+    Csv,
+}
+
+/// `commensal workload`.
+#[derive(Debug, Args)]
+pub struct Workload {
+    /// Which one.
+    #[command(subcommand)]
+    pub verb: WorkloadVerb,
+}
+
+/// `commensal workload …`.
+#[derive(Debug, Subcommand)]
+pub enum WorkloadVerb {
+    /// The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz.
+    Http {
+        /// Port on 127.0.0.1; 0 is any free one.
+        #[arg(long, default_value_t = 0)]
+        port: u16,
+        /// Worker threads.
+        #[arg(long, default_value_t = 2)]
+        workers: usize,
+    },
+    /// CPU burners that count their work in the file given as standard input.
+    Burn {
+        /// Threads.
+        #[arg(long, default_value_t = 1)]
+        threads: usize,
+    },
+}
+
+/// Parses the command line, does it, and gives the exit status.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let level = if cli.verbose { tracing::Level::DEBUG } else { tracing::Level::WARN };
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).without_time().init();
+    // `run` leaves 1 to 124 to the command that it runs.
+    let trouble = if matches!(cli.verb, Verb::Run(_)) { 125 } else { 2 };
+    match dispatch(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("commensal: {error:#}");
+            ExitCode::from(trouble)
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<u8> {
+    if let Verb::Workload(workload) = cli.verb {
+        return workload::run(&workload.verb);
+    }
+    let mut context = Context::new(cli.state_dir, cli.cgroup_prefix)?;
+    match cli.verb {
+        Verb::Doctor(options) => doctor::run(&mut context, options.json),
+        Verb::Plan(options) => apply::plan(&mut context, &options),
+        Verb::Apply(options) => apply::apply(&mut context, &options),
+        Verb::Restore(options) => restore::run(&mut context, options.json),
+        Verb::Run(options) => run::run(&mut context, &options),
+        Verb::Lab(lab) => match lab.verb {
+            LabVerb::Run(options) => lab::run(&mut context, &options),
+            LabVerb::Doctor(options) => lab::doctor(&mut context, &options),
+            LabVerb::Report(options) => lab::report(&context, &options),
+        },
+        Verb::Workload(_) => unreachable!("handled above"),
+    }
+}

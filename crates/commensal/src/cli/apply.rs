@@ -1,0 +1,93 @@
+//! `plan` and `apply`.
+
+use super::Groups;
+use crate::context::{Context, Planned};
+use commensal_core::plan::{Action, Step};
+use commensal_drivers::{Outcome, apply as carry_out, journal};
+use serde_json::json;
+use std::collections::BTreeSet;
+
+/// Shows the plan. Status 1 when something is to be done or cannot be had.
+pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
+    let specs = context.specs(&options.config)?;
+    let planned = context.plan(&specs, BTreeSet::new())?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&as_json(&planned, None))?);
+    } else {
+        print!("{}", planned.plan.describe(&planned.actual));
+    }
+    Ok(u8::from(!planned.plan.is_empty() || !planned.plan.unmet.is_empty()))
+}
+
+/// Carries the plan out. Status 1 when something that was asked for cannot be had, 2 when a step was refused.
+pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
+    let specs = context.specs(&options.config)?;
+    let _lock = context.lock()?;
+    let planned = context.plan(&specs, BTreeSet::new())?;
+    let mut journal = context.journal(journal::MACHINE)?;
+    let outcome = carry_out(&mut context.host, &planned.plan.steps, &planned.actual, &mut journal);
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&as_json(&planned, Some(&outcome)))?);
+    } else {
+        print!("{}", planned.plan.describe(&planned.actual));
+    }
+    if let Some(failure) = &outcome.failure {
+        eprintln!("{}", refused(&planned, &outcome, failure));
+        return Ok(2);
+    }
+    if !options.json {
+        println!("done     {} of {} steps", outcome.done, planned.plan.steps.len());
+    }
+    Ok(u8::from(!planned.plan.unmet.is_empty()))
+}
+
+/// What was refused, why, how far it got, and what state that leaves.
+pub fn refused(planned: &Planned, outcome: &Outcome, failure: &commensal_drivers::Failure) -> String {
+    let total = planned.plan.steps.len();
+    let state = match (outcome.done, failure.left.as_slice()) {
+        (0, []) => "nothing was changed".to_owned(),
+        (done, []) => format!("{done} of {total} steps had been done and were taken back"),
+        (done, left) => format!("{done} of {total} steps had been done; not taken back: {}", left.join("; ")),
+    };
+    let source =
+        std::error::Error::source(&failure.refusal).map(|source| format!(": {source}")).unwrap_or_default();
+    format!(
+        "commensal: step {} of {total} was refused: {}\n  {}{source}\n  state: {state}",
+        failure.step + 1,
+        failure.description,
+        failure.refusal
+    )
+}
+
+fn as_json(planned: &Planned, outcome: Option<&Outcome>) -> serde_json::Value {
+    let step = |step: &Step| {
+        let (action, knob, device, from, to) = match &step.action {
+            Action::Create => ("create", None, None, None, None),
+            Action::Remove => ("remove", None, None, None, None),
+            Action::Enable(controller) => ("enable", Some(controller.to_string()), None, None, None),
+            Action::Disable(controller) => ("disable", Some(controller.to_string()), None, None, None),
+            Action::Write { knob, device, from, to } => {
+                let device = device.map(|device| device.to_string());
+                ("write", Some(knob.to_string()), device, Some(from.to_string()), Some(to.to_string()))
+            }
+        };
+        json!({
+            "action": action, "cgroup": planned.actual.show(&step.place), "knob": knob, "device": device,
+            "from": from, "to": to, "why": step.why,
+        })
+    };
+    let unmet = |unmet: &commensal_core::plan::Unmet| json!({ "group": unmet.group.as_str(), "what": unmet.what, "because": unmet.because, "try": unmet.try_this });
+    let mut value = json!({
+        "steps": planned.plan.steps.iter().map(step).collect::<Vec<_>>(),
+        "unmet": planned.plan.unmet.iter().map(unmet).collect::<Vec<_>>(),
+        "notes": planned.plan.notes,
+    });
+    if let Some(outcome) = outcome {
+        let failure = outcome.failure.as_ref().map(|failure| {
+            json!({ "step": failure.step + 1, "what": failure.description, "because": failure.refusal.to_string(), "left": failure.left })
+        });
+        value["done"] = json!(outcome.done);
+        value["failure"] = json!(failure);
+    }
+    value
+}

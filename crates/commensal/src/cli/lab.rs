@@ -1,0 +1,140 @@
+//! `lab run`, `lab doctor`, `lab report`.
+
+use super::{Format, LabDoctor, LabReport, LabRun};
+use crate::context::Context;
+use crate::signals::stop_flag;
+use anyhow::{Context as _, bail};
+use commensal_host::Host;
+use commensal_lab::conductor::{self, Conduct, Event, LabError};
+use commensal_lab::experiment::{Choice, Experiment, quickstart};
+use commensal_lab::record::Run;
+use commensal_lab::{analysis, doctor as noise, report as render};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::Duration;
+
+/// Experiments that this version has.
+const KNOWN: [&str; 1] = ["quickstart"];
+
+/// Runs an experiment.
+pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
+    if !KNOWN.contains(&options.name.as_str()) {
+        bail!("no experiment {:?}; there is {}", options.name, KNOWN.join(", "));
+    }
+    let choice = Choice {
+        rounds: options.rounds,
+        block_s: options.block,
+        seed: options.seed,
+        threshold_pct: options.threshold,
+    };
+    choice.validate().map_err(anyhow::Error::msg)?;
+    // Found out now, not after three minutes.
+    let out = absolute(&options.out)?;
+    let parent = out.parent().unwrap_or(Path::new("/"));
+    context
+        .host
+        .list(parent)
+        .with_context(|| format!("the record cannot be written to {}", out.display()))?;
+    let run = conduct(context, &quickstart(&choice), options.port, Some(&out))?;
+    context.host.state_replace(&out, &run.to_json()?).context("the record cannot be written")?;
+    if options.json {
+        println!("{}", run.to_json()?);
+    } else {
+        print!("{}", render::terminal(&run, std::io::stdout().is_terminal()));
+        println!("\nrecord: {}   (again, in other forms: commensal lab report)", out.display());
+    }
+    Ok(run.verdict.map_or(2, commensal_lab::verdict::Verdict::exit_code))
+}
+
+/// Says whether this machine can decide a threshold.
+pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> {
+    let choice = Choice { block_s: options.block, threshold_pct: options.threshold, ..Choice::QUICKSTART };
+    choice.validate().map_err(anyhow::Error::msg)?;
+    let run = conduct(context, &noise::experiment(&choice), 0, None)?;
+    let report = noise::judge(&run, &choice);
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", report.describe());
+    }
+    Ok(report.verdict().exit_code())
+}
+
+/// Shows a recorded run again.
+pub fn report(context: &Context, options: &LabReport) -> anyhow::Result<u8> {
+    let text = context.host.read_file(&absolute(&options.file)?)?;
+    let mut run = Run::from_json(text.as_bytes())
+        .with_context(|| format!("{} is not a record", options.file.display()))?;
+    // The blocks are the truth: what is printed is computed from them, not copied.
+    analysis::conclude(&mut run);
+    match (options.json, options.format) {
+        (true, _) => println!("{}", run.to_json()?),
+        (_, Format::Terminal) => print!("{}", render::terminal(&run, std::io::stdout().is_terminal())),
+        (_, Format::Markdown) => print!("{}", render::markdown(&run)),
+        (_, Format::Csv) => print!("{}", render::csv(&run)),
+    }
+    Ok(run.verdict.map_or(2, commensal_lab::verdict::Verdict::exit_code))
+}
+
+fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
+    std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))
+}
+
+/// Conducts an experiment with a progress bar, and saves the record after every round.
+fn conduct(
+    context: &mut Context,
+    experiment: &Experiment,
+    port: u16,
+    out: Option<&Path>,
+) -> anyhow::Result<Run> {
+    let stop = stop_flag()?;
+    let conduct = Conduct {
+        program: std::env::current_exe().context("this program's own file cannot be found")?,
+        state_dir: context.state_dir.clone(),
+        port,
+        args: std::env::args().skip(1).collect(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let bar = progress(experiment);
+    let mut saved: Option<String> = None;
+    let mut tell = |event: Event<'_>| match event {
+        Event::Ready(site) => {
+            for line in &site.cleaned {
+                bar.println(format!("left by an earlier run: {line}"));
+            }
+            bar.println(format!("isolated arm: {}", site.means.driver));
+            if let Some(weak) = &site.means.weak {
+                bar.println(format!("  {weak}"));
+            }
+        }
+        Event::Block { done, total, round } => {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+            bar.set_message(format!("round {round}"));
+        }
+        Event::Round(run) => saved = run.to_json().ok(),
+    };
+    let result = {
+        let mut tell_and_keep = |event: Event<'_>| tell(event);
+        conductor::run(&mut context.host, experiment, &conduct, &stop, &mut tell_and_keep)
+    };
+    bar.finish_and_clear();
+    if let (Err(LabError::Stopped), Some(out), Some(partial)) = (&result, out, &saved) {
+        context.host.state_replace(out, partial)?;
+        eprintln!("commensal: the rounds that were finished are in {}", out.display());
+    }
+    Ok(result?)
+}
+
+fn progress(experiment: &Experiment) -> ProgressBar {
+    let total = experiment.arms.len() as u64 * u64::from(experiment.design.rounds);
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template(
+        "{bar:30} {pos}/{len} blocks  {msg}  {elapsed} of about {prefix}, {eta} left",
+    );
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_prefix(format!("{:.0} s", experiment.duration_s()));
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}

@@ -1,0 +1,30 @@
+//! `restore`.
+
+use crate::context::Context;
+
+/// Puts everything back. Status 1 when something was left because it is in use, 2 when something failed.
+pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
+    let boot_id = context.boot_id();
+    let _lock = context.lock()?;
+    let restored = commensal_drivers::restore(&mut context.host, &context.state_dir, &boot_id)?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&restored)?);
+    } else if restored.nothing() {
+        println!("nothing to restore");
+    } else {
+        for line in &restored.done {
+            println!("{line}");
+        }
+    }
+    for line in &restored.left {
+        eprintln!("commensal: {line}");
+    }
+    for line in &restored.failed {
+        eprintln!("commensal: {line}");
+    }
+    Ok(match (restored.failed.is_empty(), restored.left.is_empty()) {
+        (false, _) => 2,
+        (true, false) => 1,
+        (true, true) => 0,
+    })
+}

@@ -1,0 +1,149 @@
+//! `run`: a command inside a group. Its own exit status comes back (128+n for a signal); 125 is our trouble,
+//! 126 it cannot be run, 127 it is not there.
+
+use super::Run;
+use super::apply::refused;
+use crate::context::{Context, Planned};
+use anyhow::{anyhow, bail};
+use commensal_core::actual::CgroupPath;
+use commensal_core::errno::Errno;
+use commensal_core::group::{GroupName, GroupSpec};
+use commensal_drivers::{apply as carry_out, journal, restore_own};
+use commensal_host::{Child, Host, Signal, SpawnSpec, Stdin};
+use commensal_sensors::usage::GroupDirs;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::iterator::Signals;
+
+/// Passed on to the command as they come.
+const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
+
+/// Runs the command.
+pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
+    let spec = group(context, options)?;
+    let name = spec.name.clone();
+    // Registered first, so that no signal is lost between the start of the command and its forwarding.
+    let mut signals = Signals::new(FORWARDED.into_iter().chain([SIGCHLD]))?;
+    let dirs = {
+        let _lock = context.lock()?;
+        let planned = prepare(context, &spec)?;
+        let policy = planned.plan.task_policies.get(&name);
+        let path = own_path(&planned, &name)?;
+        let hierarchies = if planned.plan.task_policies.is_empty() && no_obstacle(&planned) {
+            planned.actual.hierarchies.as_slice()
+        } else {
+            &[]
+        };
+        let dirs = GroupDirs::open(&mut context.host, hierarchies, &path);
+        for unmet in
+            planned.plan.unmet.iter().filter(|unmet| policy.is_none() || unmet.what.contains("limits"))
+        {
+            eprintln!("commensal: {}", unmet.describe());
+        }
+        let mut spec = command(options);
+        spec.groups = dirs.all();
+        if let Some(policy) = policy {
+            eprintln!("commensal: group {name}: {}", policy.weak.as_deref().unwrap_or("weak"));
+            spec.policy.idle = policy.idle;
+            spec.policy.nice = policy.idle.then_some(19);
+            spec.policy.cpus.clone_from(&policy.cpus);
+        }
+        match context.host.spawn(&spec) {
+            Ok(child) => Ok((child, dirs)),
+            Err(error) => {
+                dirs.close(&mut context.host);
+                Err(error)
+            }
+        }
+    };
+    let status = match dirs {
+        Ok((mut child, dirs)) => {
+            let status = follow(context, &mut signals, &mut child);
+            dirs.close(&mut context.host);
+            status
+        }
+        Err(error) => {
+            eprintln!("commensal: {error}");
+            Ok(if error.errno == Errno::ENOENT && error.operation == "start" { 127 } else { 126 })
+        }
+    };
+    release(context)?;
+    status
+}
+
+fn no_obstacle(planned: &Planned) -> bool {
+    planned.plan.unmet.iter().all(|unmet| !unmet.what.ends_with("and limits"))
+}
+
+/// The one group that is asked for.
+fn group(context: &Context, options: &Run) -> anyhow::Result<GroupSpec> {
+    let specs = context.specs(&options.config)?;
+    let known: Vec<String> = specs.iter().map(|spec| spec.name.to_string()).collect();
+    let found = specs.into_iter().find(|spec| spec.name.as_str() == options.group);
+    found.ok_or_else(|| {
+        anyhow!("no group {:?} in {}; there is {}", options.group, options.config.display(), known.join(", "))
+    })
+}
+
+fn command(options: &Run) -> SpawnSpec {
+    let (program, args) =
+        options.command.split_first().map_or((std::ffi::OsString::new(), &[][..]), |(p, a)| (p.clone(), a));
+    let mut spec = SpawnSpec::new(program);
+    spec.args = args.to_vec();
+    spec.stdin = Stdin::Inherit;
+    spec
+}
+
+/// Makes sure that the group's own cgroup is there with its limits. Other groups are not touched.
+fn prepare(context: &mut Context, spec: &GroupSpec) -> anyhow::Result<Planned> {
+    // Members found elsewhere are `apply`'s business; this is about the command's own cgroup.
+    let alone = GroupSpec { matches: Vec::new(), ..spec.clone() };
+    let mut planned =
+        context.plan(std::slice::from_ref(&alone), [spec.name.clone()].into_iter().collect())?;
+    // Values that other groups' plans keep are not "no longer wanted" here.
+    planned.plan.steps.retain(|step| {
+        let path = &step.place.path;
+        let own =
+            planned.desired.groups.iter().flat_map(|group| &group.members).any(|m| path.contains(&m.path));
+        own && !matches!(step.action, commensal_core::plan::Action::Remove)
+    });
+    let mut journal = context.journal(journal::RUN)?;
+    let outcome = carry_out(&mut context.host, &planned.plan.steps, &planned.actual, &mut journal);
+    match &outcome.failure {
+        Some(failure) => bail!("{}", refused(&planned, &outcome, failure)),
+        None => Ok(planned),
+    }
+}
+
+fn own_path(planned: &Planned, name: &GroupName) -> anyhow::Result<CgroupPath> {
+    let group = planned.desired.groups.iter().find(|group| group.name == *name);
+    let own = group.and_then(|group| group.members.iter().find(|member| member.own));
+    own.map(|member| member.path.clone()).ok_or_else(|| anyhow!("group {name} has no cgroup of its own"))
+}
+
+/// Waits for the command and passes signals on.
+fn follow(context: &mut Context, signals: &mut Signals, child: &mut Child) -> anyhow::Result<u8> {
+    loop {
+        if let Some(exit) = child.try_wait()? {
+            return Ok(u8::try_from(exit.status()).unwrap_or(u8::MAX));
+        }
+        // A child that ended before SIGCHLD was waited for has left the signal pending: nothing is lost.
+        for signal in signals.wait() {
+            if signal != SIGCHLD {
+                match context.host.signal(&child.process, Signal(signal)) {
+                    Err(error) if error.errno != Errno::ESRCH => return Err(error.into()),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// A group that `run` made goes away with its last command; one in use, or made by `apply`, stays.
+fn release(context: &mut Context) -> anyhow::Result<()> {
+    let _lock = context.lock()?;
+    let restored = restore_own(&mut context.host, &context.state_dir, journal::RUN)?;
+    for line in &restored.failed {
+        eprintln!("commensal: {line}");
+    }
+    Ok(())
+}

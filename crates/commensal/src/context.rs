@@ -1,0 +1,157 @@
+//! What every verb needs: the host, where state is kept, and how groups become a plan.
+
+use anyhow::{Context as _, anyhow, bail};
+use commensal_core::actual::{ActualState, Capabilities};
+use commensal_core::config::{self, ConfigError};
+use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
+use commensal_core::group::{GroupName, GroupSpec};
+use commensal_core::plan::{Plan, plan};
+use commensal_core::topology::Machine;
+use commensal_drivers::journal::{self, Journal, Owner};
+use commensal_host::{Host, LinuxHost, Lock};
+use commensal_sensors::{actual, capability, machine, mounts};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long to wait for another commensal that is changing the machine.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Host and state.
+#[derive(Debug)]
+pub struct Context {
+    /// The machine.
+    pub host: LinuxHost,
+    /// State directory.
+    pub state_dir: PathBuf,
+    /// First part of the names of our own cgroups.
+    pub prefix: String,
+}
+
+/// Groups, machine and plan, resolved against each other.
+#[derive(Debug)]
+pub struct Planned {
+    /// What the machine is made of.
+    pub machine: Machine,
+    /// Its cgroups now.
+    pub actual: ActualState,
+    /// What is wanted.
+    pub desired: DesiredState,
+    /// What to do.
+    pub plan: Plan,
+}
+
+impl Context {
+    /// For this user on this machine.
+    pub fn new(state_dir: Option<PathBuf>, prefix: String) -> anyhow::Result<Context> {
+        let host = LinuxHost::new();
+        GroupName::new(&prefix).map_err(|message| anyhow!("--cgroup-prefix: {message}"))?;
+        let state_dir = match state_dir {
+            Some(dir) => dir,
+            None => default_state_dir(host.euid())?,
+        };
+        Ok(Context { host, state_dir, prefix })
+    }
+
+    /// Reads the groups of a file or of every `*.toml` of a folder; all mistakes in one error.
+    pub fn specs(&self, path: &Path) -> anyhow::Result<Vec<GroupSpec>> {
+        let files = match self.host.list(path) {
+            Ok(names) => {
+                let toml = names.iter().filter(|name| name.ends_with(".toml"));
+                let files: Vec<PathBuf> = toml.map(|name| path.join(name)).collect();
+                if files.is_empty() {
+                    bail!("{} has no *.toml file; write one, or name a file with --config", path.display());
+                }
+                files
+            }
+            Err(_) => vec![path.to_owned()],
+        };
+        let mut specs = Vec::new();
+        let mut errors = Vec::new();
+        for file in files {
+            let text = self
+                .host
+                .read_file(&file)
+                .with_context(|| format!("cannot read the groups in {} (see --config)", file.display()))?;
+            match config::parse(&file.display().to_string(), &text) {
+                Ok(mut groups) => specs.append(&mut groups),
+                Err(mut wrong) => errors.append(&mut wrong),
+            }
+        }
+        if errors.is_empty() { Ok(specs) } else { Err(mistakes(&errors)) }
+    }
+
+    /// Looks at the machine and plans.
+    pub fn plan(&mut self, specs: &[GroupSpec], own: BTreeSet<GroupName>) -> anyhow::Result<Planned> {
+        let machine = machine::machine(&self.host)?;
+        let hierarchies = mounts::hierarchies(&mut self.host)?;
+        let caps = self.capabilities(&machine)?;
+        let mut found = actual::tree(&mut self.host, hierarchies)?;
+        found.ours = journal::ours(&mut self.host, &self.state_dir, journal::MACHINE, &found)?;
+        let of_run = journal::ours(&mut self.host, &self.state_dir, journal::RUN, &found)?;
+        found.ours.created.extend(of_run.created);
+        let options = ResolveOptions { prefix: self.prefix.clone(), own };
+        let desired = resolve(specs, &machine, &found, &options).map_err(|errors| mistakes(&errors))?;
+        let places = actual::places_of_interest(&desired, &found);
+        let disks: Vec<_> = machine.disks.iter().map(|disk| disk.device).collect();
+        actual::values(&mut self.host, &mut found, &places, &disks);
+        let plan = plan(&desired, &found, &caps);
+        tracing::debug!(steps = plan.steps.len(), unmet = plan.unmet.len(), "planned");
+        Ok(Planned { machine, actual: found, desired, plan })
+    }
+
+    /// What works here, by trying.
+    pub fn capabilities(&mut self, machine: &Machine) -> anyhow::Result<Capabilities> {
+        let hierarchies = mounts::hierarchies(&mut self.host)?;
+        let name = format!("commensal-probe-{}", std::process::id());
+        Ok(capability::probe(&mut self.host, &hierarchies, machine, &name))
+    }
+
+    /// Random number of this boot.
+    pub fn boot_id(&self) -> String {
+        machine::boot_id(&self.host).unwrap_or_default()
+    }
+
+    /// Opens a journal: [`journal::MACHINE`] or [`journal::RUN`].
+    pub fn journal(&mut self, name: &str) -> anyhow::Result<Journal> {
+        let pid = std::process::id();
+        let start_ticks = self.host.process(pid)?.start_ticks;
+        let owner = Owner { kind: name.to_owned(), pid, start_ticks, boot_id: self.boot_id() };
+        Ok(Journal::open(&mut self.host, &self.state_dir, name, owner)?)
+    }
+
+    /// One at a time changes the machine; the lock ends with the returned value or with the process.
+    pub fn lock(&mut self) -> anyhow::Result<Lock> {
+        self.host.state_dir(&self.state_dir)?;
+        let path = self.state_dir.join("lock");
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            if let Some(lock) = self.host.state_lock(&path)? {
+                return Ok(lock);
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "another commensal has been changing this machine for {} s (it holds {})",
+                    LOCK_PATIENCE.as_secs(),
+                    path.display()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn mistakes(errors: &[ConfigError]) -> anyhow::Error {
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    anyhow!("{}", lines.join("\n"))
+}
+
+fn default_state_dir(euid: u32) -> anyhow::Result<PathBuf> {
+    if euid == 0 {
+        return Ok(PathBuf::from("/var/lib/commensal"));
+    }
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
+    base.map(|base| base.join("commensal"))
+        .ok_or_else(|| anyhow!("neither XDG_STATE_HOME nor HOME is set: give --state-dir"))
+}
