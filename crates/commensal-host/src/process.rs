@@ -324,7 +324,8 @@ pub(crate) fn send(process: &Process, signal: Signal) -> Result<()> {
 /// `EPERM` without `CAP_SYS_NICE`, or in a cgroup v1 group with no real-time budget.
 pub fn precise_thread() -> Result<()> {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-    set_scheduler(libc::SCHED_FIFO, 1).map_err(|error| HostError {
+    // Children start as ordinary tasks: a real-time task is refused (EINVAL) by a group without a budget.
+    set_scheduler(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1).map_err(|error| HostError {
         operation: "make real-time",
         object: "the load generator".to_owned(),
         value: None,
