@@ -6,6 +6,7 @@
 //! are widened first and children tightened first; what the kernel cannot do is in `unmet` with its
 //! reason, never an error and never silence.
 
+mod bounds;
 mod explain;
 mod order;
 mod wants;
@@ -102,6 +103,7 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
     } else {
         let mut draft = wants::Draft::new(desired, actual, caps);
         draft.collect();
+        bounds::drop_impossible(&mut draft);
         plan.steps = order::steps(&draft, actual);
         plan.unmet.append(&mut draft.unmet);
         plan.notes.append(&mut draft.notes);

@@ -6,7 +6,7 @@
 use crate::journal::{self, Contents, Record, Target};
 use crate::members;
 use commensal_core::errno::Errno;
-use commensal_core::knob::{KnobId, Version};
+use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
 use commensal_host::{Dir, Host, HostError, below};
 use std::path::Path;
 use std::time::Duration;
@@ -212,12 +212,10 @@ fn disable(host: &mut dyn Host, group: &Target, controller: &str) -> Result<Opti
         host.close(dir);
         return Ok(None);
     }
-    // Somebody else's groups may count on it by now.
-    let others = host.children(dir).unwrap_or_default();
     let shown = below(Path::new(&group.mount), &group.path).display().to_string();
-    let written = match others.len() {
-        0 => host.write(dir, "cgroup.subtree_control", &format!("-{controller}")).map(|()| true),
-        _ => Ok(false),
+    let written = match user_of(host, dir, controller) {
+        None => host.write(dir, "cgroup.subtree_control", &format!("-{controller}")).map(|()| None),
+        Some(user) => Ok(Some(user)),
     };
     host.close(dir);
     match written {
@@ -227,6 +225,27 @@ fn disable(host: &mut dyn Host, group: &Target, controller: &str) -> Result<Opti
         }
         Err(error) => Err(Left::Failed(error)),
     }
+}
+
+/// A child group that somebody gave a value of this controller since it was enabled: it would lose it.
+fn user_of(host: &mut dyn Host, dir: Dir, controller: &str) -> Option<String> {
+    let controller = Controller::from_name(controller, Version::V2)?;
+    let files: Vec<_> =
+        TABLE.iter().filter(|row| row.controller == controller).filter_map(|row| row.v2).collect();
+    for name in host.children(dir).unwrap_or_default() {
+        let Ok(child) = host.open_child(dir, &name) else { continue };
+        let changed = files.iter().any(|file| {
+            let text = host.read(child, file.name).unwrap_or_default();
+            let text = text.trim();
+            let default = if file.per_device() { "" } else { file.default };
+            !matches!(file.form, Form::Trigger | Form::Opaque) && !text.is_empty() && text != default
+        });
+        host.close(child);
+        if changed {
+            return Some(name);
+        }
+    }
+    None
 }
 
 fn put_back(

@@ -53,8 +53,8 @@ fn walk(
     Ok(())
 }
 
-/// The places whose values a plan for `desired` looks at: members, everything above them, our parents,
-/// and what we made or changed before.
+/// The places whose values a plan for `desired` looks at: members, everything above and below them, our
+/// parents, and what we made or changed before.
 #[must_use]
 pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTreeSet<Place> {
     let mut paths: BTreeSet<CgroupPath> =
@@ -65,8 +65,12 @@ pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTree
         paths.extend(member.path.ancestors());
         paths.insert(member.path.clone());
     }
+    let members: BTreeSet<&CgroupPath> =
+        desired.groups.iter().flat_map(|group| group.members.iter().map(|member| &member.path)).collect();
     let mut places: BTreeSet<Place> =
         actual.cgroups.keys().filter(|place| paths.contains(&place.path)).cloned().collect();
+    let below = |place: &&Place| place.path.ancestors().iter().any(|above| members.contains(above));
+    places.extend(actual.cgroups.keys().filter(below).cloned());
     let ours = actual.ours.created.iter().chain(actual.ours.originals.keys().map(|(place, _, _)| place));
     places.extend(ours.filter(|place| actual.cgroups.contains_key(*place)).cloned());
     places

@@ -48,6 +48,9 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         if from == want.value {
             continue;
         }
+        if *knob == KnobId::CpuIdle && want.value == Value::Number(1) {
+            keyed.extend(keep_weight(actual, place, depth(place)));
+        }
         for (phase, from, to) in moves(*knob, from, want.value.clone()) {
             let level = if phase == Phase::Tighten { -depth(place) } else { depth(place) };
             let action = Action::Write { knob: *knob, device: *device, from, to };
@@ -76,6 +79,19 @@ fn current(actual: &ActualState, place: &Place, knob: KnobId, device: Option<Dev
     let file =
         actual.hierarchies.get(place.hierarchy).and_then(|hierarchy| knob.row().file(hierarchy.version));
     file.and_then(|file| file.parse(file.default, None).ok()).unwrap_or(Value::NoLimit)
+}
+
+/// `cpu.idle` = 1 forgets the weight: when it is cleared the kernel starts from its default. So a weight that
+/// is not the default is first set to it, as a step of its own, which undo and the journal know how to turn
+/// round.
+fn keep_weight(actual: &ActualState, place: &Place, depth: isize) -> Option<(Key, Step)> {
+    let file = KnobId::CpuWeight.row().file(actual.hierarchies.get(place.hierarchy)?.version)?;
+    let from = actual.cgroups.get(place)?.values.get(&(KnobId::CpuWeight, None))?.clone();
+    let to = file.parse(file.default, None).ok().filter(|default| *default != from)?;
+    let action = Action::Write { knob: KnobId::CpuWeight, device: None, from, to };
+    let why = "cpu.idle forgets the weight; put on record first, so that it can be put back".to_owned();
+    let key = (Phase::Idle, depth, 0, place.clone(), Some(KnobId::CpuWeight), None);
+    Some((key, Step { place: place.clone(), action, why }))
 }
 
 /// The writes that take a knob from one value to another, each with its phase.

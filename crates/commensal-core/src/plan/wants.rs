@@ -26,13 +26,15 @@ const PERIOD_US: u64 = 100_000;
 pub(super) struct Want {
     pub value: Value,
     pub why: String,
+    /// Who asked; nobody, when something goes back to what it was.
+    pub group: Option<GroupName>,
 }
 
 /// Everything wanted so far.
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
     desired: &'a DesiredState,
-    actual: &'a ActualState,
+    pub actual: &'a ActualState,
     caps: &'a Capabilities,
     pub creates: BTreeMap<Place, String>,
     pub enables: BTreeMap<(Place, Controller), String>,
@@ -92,6 +94,16 @@ impl<'a> Draft<'a> {
 
     fn unmet(&mut self, group: &DesiredGroup, what: String, because: String, try_this: &str) {
         self.unmet.push(Unmet { group: group.name.clone(), what, because, try_this: try_this.to_owned() });
+    }
+
+    /// A want that had to be dropped; one that nobody asked for is a note.
+    pub fn unmet_for(&mut self, want: &Want, what: String, because: String, try_this: &str) {
+        match &want.group {
+            Some(group) => {
+                self.unmet.push(Unmet { group: group.clone(), what, because, try_this: try_this.to_owned() });
+            }
+            None => self.notes.push(format!("{what} stays as it is: {because}")),
+        }
     }
 
     /// Our own group exists in every hierarchy that accounts or limits, so that usage can be read and
@@ -397,9 +409,11 @@ impl<'a> Draft<'a> {
             return;
         }
         let value = file.normalise(&value);
-        self.wants
-            .entry((place, knob, device))
-            .or_insert(Want { value, why: format!("{}: {why}", group.name) });
+        self.wants.entry((place, knob, device)).or_insert(Want {
+            value,
+            why: format!("{}: {why}", group.name),
+            group: Some(group.name.clone()),
+        });
     }
 
     /// v2: the controller must be enabled in every group above. Only the root and our own parents are
@@ -434,9 +448,11 @@ impl<'a> Draft<'a> {
         let actual = self.actual;
         for ((place, knob, device), original) in &actual.ours.originals {
             let key = (place.clone(), *knob, *device);
-            if actual.cgroups.contains_key(place) && !self.wants.contains_key(&key) {
+            // The weight comes back when the group is no longer idle; before, the kernel refuses it.
+            let forgotten = *knob == KnobId::CpuWeight && self.wants_idle(place);
+            if actual.cgroups.contains_key(place) && !self.wants.contains_key(&key) && !forgotten {
                 let why = "no longer wanted: put back what was there before".to_owned();
-                self.wants.insert(key, Want { value: original.clone(), why });
+                self.wants.insert(key, Want { value: original.clone(), why, group: None });
             }
         }
         for place in &actual.ours.created {
@@ -452,6 +468,11 @@ impl<'a> Draft<'a> {
                 self.removes.insert(place.clone());
             }
         }
+    }
+
+    fn wants_idle(&self, place: &Place) -> bool {
+        let want = self.wants.get(&(place.clone(), KnobId::CpuIdle, None));
+        want.is_some_and(|want| want.value == Value::Number(1))
     }
 
     fn needed(&self, place: &Place) -> bool {
@@ -491,11 +512,10 @@ impl<'a> Draft<'a> {
                 _ => file.parse(file.default, None).unwrap_or(Value::NoLimit),
             };
             // While the group is idle the kernel shows a weight that cannot be written.
-            let idle = self.wants.get(&(place.clone(), KnobId::CpuIdle, None)).map(|want| &want.value)
-                == Some(&Value::Number(1));
+            let idle = self.wants_idle(place);
             if *value != default && !(idle && *knob == KnobId::CpuWeight) {
                 let why = "no longer wanted: the kernel's default".to_owned();
-                self.wants.insert(key, Want { value: default, why });
+                self.wants.insert(key, Want { value: default, why, group: None });
             }
         }
     }

@@ -1,0 +1,14 @@
+//! The one integration binary of the workspace's top: plan, drivers, journal and sensors together on
+//! FakeHost, and the program itself on the running machine.
+//!
+//! A test that cannot run here prints `skipped: <test>: <reason>`.
+#![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
+#![allow(clippy::disallowed_methods, reason = "tests start the program and look at the machine themselves")]
+
+mod bad_input;
+mod lab;
+mod on_machine;
+mod properties;
+mod sense;
+mod support;
+mod undo;

@@ -1,0 +1,164 @@
+//! Helpers: a planned world on any host, the program as a child, scratch names.
+
+use commensal_core::actual::{ActualState, Capabilities};
+use commensal_core::config::{self, ConfigError};
+use commensal_core::desired::{ResolveOptions, resolve};
+use commensal_core::plan::{Plan, plan};
+use commensal_drivers::journal::{self, Journal, Owner};
+use commensal_drivers::{Outcome, apply};
+use commensal_host::Host;
+use commensal_sensors::{actual, capability, machine, mounts};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// State directory on FakeHost.
+pub const STATE: &str = "/var/lib/commensal";
+
+/// Groups of a text; the text is right.
+pub fn specs(text: &str) -> Vec<commensal_core::group::GroupSpec> {
+    config::parse("groups.toml", text).unwrap_or_else(|errors| panic!("{errors:?}"))
+}
+
+/// Looks at the host and plans for `text`.
+pub fn planned(host: &mut dyn Host, text: &str) -> Result<(ActualState, Plan), Vec<ConfigError>> {
+    let facts = machine::machine(host).unwrap();
+    let hierarchies = mounts::hierarchies(host).unwrap();
+    let caps: Capabilities = capability::probe(host, &hierarchies, &facts, "commensal-probe-test");
+    let mut found = actual::tree(host, hierarchies).unwrap();
+    found.ours = journal::ours(host, Path::new(STATE), journal::MACHINE, &found).unwrap();
+    let desired = resolve(&specs(text), &facts, &found, &ResolveOptions::default())?;
+    let places = actual::places_of_interest(&desired, &found);
+    let disks: Vec<_> = facts.disks.iter().map(|disk| disk.device).collect();
+    actual::values(host, &mut found, &places, &disks);
+    let plan = plan(&desired, &found, &caps);
+    Ok((found, plan))
+}
+
+/// Opens the journal of lasting changes.
+pub fn journal(host: &mut dyn Host) -> Result<Journal, commensal_drivers::JournalError> {
+    let boot_id = machine::boot_id(host).unwrap();
+    let owner = Owner { kind: journal::MACHINE.to_owned(), pid: 1, start_ticks: 0, boot_id };
+    Journal::open(host, Path::new(STATE), journal::MACHINE, owner)
+}
+
+/// Plans and applies.
+pub fn applied(host: &mut dyn Host, text: &str) -> (ActualState, Plan, Outcome) {
+    let (found, plan) = planned(host, text).unwrap();
+    let mut journal = journal(host).unwrap();
+    let outcome = apply(host, &plan.steps, &found, &mut journal);
+    (found, plan, outcome)
+}
+
+/// Restores everything; this boot.
+pub fn restored(host: &mut dyn Host) -> commensal_drivers::Restored {
+    let boot_id = machine::boot_id(host).unwrap();
+    commensal_drivers::restore(host, Path::new(STATE), &boot_id).unwrap()
+}
+
+/// The program under test, with its own state directory and cgroup prefix, which are cleaned up on drop.
+#[derive(Debug)]
+pub struct Program {
+    pub dir: tempfile::TempDir,
+    pub prefix: String,
+}
+
+impl Program {
+    pub fn new(test: &str) -> Program {
+        let prefix = format!("commensal-test-{}-{test}", std::process::id());
+        Program { dir: tempfile::tempdir().unwrap(), prefix }
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a groups file and gives its path.
+    pub fn groups(&self, text: &str) -> PathBuf {
+        let path = self.path("groups.toml");
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_commensal"));
+        command.arg("--state-dir").arg(self.state()).arg("--cgroup-prefix").arg(&self.prefix);
+        command.args(args).current_dir(self.dir.path());
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs, checks the status, gives standard output and standard error.
+    pub fn expect(&self, status: i32, args: &[&str]) -> (String, String) {
+        let output = self.run(args);
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(status),
+            "commensal {args:?}\n--- stdout\n{out}--- stderr\n{err}"
+        );
+        (out, err)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.command(&["restore"]).output();
+    }
+}
+
+/// Bytes as text.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// cgroup directories of this machine whose name contains `part`.
+pub fn cgroups_named(part: &str) -> Vec<PathBuf> {
+    fn walk(dir: &Path, part: &str, depth: usize, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let path = entry.path();
+                if entry.file_name().to_string_lossy().contains(part) {
+                    found.push(path.clone());
+                }
+                if depth > 0 {
+                    walk(&path, part, depth - 1, found);
+                }
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(Path::new("/sys/fs/cgroup"), part, 4, &mut found);
+    found
+}
+
+/// Whether this machine lets us make cgroups; prints the skip otherwise.
+pub fn can_write_cgroups(test: &str) -> bool {
+    let mut host = commensal_host::LinuxHost::new();
+    let facts = machine::machine(&host).unwrap();
+    let hierarchies = mounts::hierarchies(&mut host).unwrap();
+    let name = format!("commensal-probe-{}-{test}", std::process::id());
+    let caps = capability::probe(&mut host, &hierarchies, &facts, &name);
+    match &caps.cgroup_obstacle {
+        None => true,
+        Some(obstacle) => {
+            println!("skipped: {test}: {obstacle}");
+            false
+        }
+    }
+}
+
+/// The cpu hierarchy's mount of this machine.
+pub fn cpu_mount() -> PathBuf {
+    let mut host = commensal_host::LinuxHost::new();
+    let hierarchies = mounts::hierarchies(&mut host).unwrap();
+    let cpu = commensal_core::knob::Controller::Cpu;
+    let found = hierarchies.iter().find(|hierarchy| hierarchy.controllers.contains(&cpu));
+    PathBuf::from(&found.expect("checked by can_write_cgroups").mount)
+}

@@ -1,0 +1,241 @@
+//! Undo always works: after a refusal, a crash at any moment, a vanished group, a full disk, a damaged
+//! journal, a reboot; and twice in a row.
+
+use crate::support::{STATE, applied, journal, planned, restored};
+use commensal_core::errno::Errno;
+use commensal_drivers::journal::{self as journals, Record};
+use commensal_drivers::{JournalError, Refusal, apply, restore, restore_stale};
+use commensal_host::Host;
+use commensal_host::fake::FakeHost;
+use std::path::Path;
+
+const MEMORY: u64 = 16 << 30;
+
+const GROUPS: &str = r#"
+[group.web]
+class = "online"
+memory.max = "8 GiB"
+
+[group.etl]
+class = "offline"
+cpu.max = "50 %"
+memory.max = "1 GiB"
+io.read = "100 MiB/s"
+pids.max = 100
+cpu.set = "1-2"
+
+[group.batch]
+class = "offline"
+match = [{ cgroup = "/batch" }]
+cpu.max = "1 core"
+"#;
+
+/// A machine of each kind with a group of somebody else's.
+fn machines() -> Vec<(&'static str, FakeHost)> {
+    let machines = [
+        ("v1", FakeHost::v1(4, MEMORY)),
+        ("v1, cpu and cpuacct together", FakeHost::v1_comounted(4, MEMORY)),
+        ("v2", FakeHost::v2(4, MEMORY)),
+    ];
+    for (name, fake) in &machines {
+        let mut host = fake.another();
+        let mounts = match *name {
+            "v1" => vec!["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/memory"],
+            "v2" => vec!["/sys/fs/cgroup"],
+            _ => vec!["/sys/fs/cgroup/cpu,cpuacct"],
+        };
+        for mount in mounts {
+            let root = host.open(Path::new(mount)).unwrap();
+            if *name == "v2" {
+                host.write(root, "cgroup.subtree_control", "+cpu +memory").unwrap();
+            }
+            host.mkdir(root, "batch").unwrap();
+        }
+    }
+    machines.into_iter().collect()
+}
+
+#[test]
+fn restore_puts_everything_back_and_a_second_one_finds_nothing() {
+    for (name, fake) in machines() {
+        let mut host = fake.another();
+        let before = fake.snapshot();
+        let (_, plan, outcome) = applied(&mut host, GROUPS);
+        assert!(outcome.failure.is_none(), "{name}: {:?}", outcome.failure);
+        assert!(plan.steps.len() > 10 && fake.snapshot() != before, "{name}: nothing happened");
+        let first = restored(&mut fake.another());
+        assert!(first.left.is_empty() && first.failed.is_empty(), "{name}: {first:?}");
+        assert_eq!(fake.snapshot(), before, "{name}");
+        assert!(restored(&mut fake.another()).nothing(), "{name}");
+    }
+}
+
+#[test]
+fn a_refusal_at_any_write_leaves_the_machine_as_it_was() {
+    for (name, fake) in machines() {
+        let before = fake.snapshot();
+        let mut refused = 0;
+        for n in 1.. {
+            let mut host = fake.another();
+            let (found, plan) = planned(&mut host, GROUPS).unwrap();
+            let mut journal = journal(&mut host).unwrap();
+            fake.fail_write(n, Errno::EINVAL);
+            let outcome = apply(&mut host, &plan.steps, &found, &mut journal);
+            let Some(failure) = &outcome.failure else { break };
+            refused += 1;
+            assert!(failure.left.is_empty(), "{name}, write {n}: {:?}", failure.left);
+            assert_eq!(fake.snapshot(), before, "{name}, write {n}");
+            restored(&mut host);
+        }
+        assert!(refused > 15, "{name}: only {refused} writes were tried");
+        restored(&mut fake.another());
+    }
+}
+
+#[test]
+fn a_crash_at_any_moment_is_undone_by_restore() {
+    for (name, mut fake) in machines() {
+        let before = fake.snapshot();
+        let mut crashes = 0;
+        for n in 0.. {
+            let mut host = fake.another();
+            let (found, plan) = planned(&mut host, GROUPS).unwrap();
+            let mut journal = journal(&mut host).unwrap();
+            fake.crash_after(n);
+            let _ = apply(&mut host, &plan.steps, &found, &mut journal);
+            let crashed = fake.is_crashed();
+            let mut after = fake.restart();
+            let undone = restored(&mut after);
+            assert!(undone.left.is_empty() && undone.failed.is_empty(), "{name}, crash {n}: {undone:?}");
+            assert_eq!(after.snapshot(), before, "{name}, crash {n}");
+            assert!(restored(&mut after.another()).nothing(), "{name}, crash {n}");
+            if !crashed {
+                break;
+            }
+            crashes += 1;
+            // The crashed host answers EIO for ever; the next try is on the restarted one.
+            fake = after;
+        }
+        assert!(crashes > 15, "{name}: only {crashes} crashes");
+    }
+}
+
+#[test]
+fn a_group_that_vanishes_is_told_and_nothing_is_left() {
+    let fake = FakeHost::v1(4, MEMORY);
+    let mut host = fake.another();
+    let root = host.open(Path::new("/sys/fs/cgroup/cpu")).unwrap();
+    host.mkdir(root, "batch").unwrap();
+    let (found, plan) = planned(&mut host, GROUPS).unwrap();
+    let mut journal = journal(&mut host).unwrap();
+    fake.vanish("/sys/fs/cgroup/cpu/batch");
+    let before = fake.snapshot();
+    let outcome = apply(&mut host, &plan.steps, &found, &mut journal);
+    let failure = outcome.failure.unwrap();
+    assert!(matches!(failure.refusal, Refusal::Vanished { .. }), "{:?}", failure.refusal);
+    assert_eq!(failure.refusal.to_string(), "cpu:/batch vanished between planning and applying; plan again");
+    assert_eq!(fake.snapshot(), before);
+    // A new group of the same name is another group.
+    host.mkdir(root, "batch").unwrap();
+    let outcome = apply(&mut host, &plan.steps, &found, &mut journal);
+    assert!(matches!(outcome.failure.unwrap().refusal, Refusal::Vanished { .. }));
+}
+
+#[test]
+fn nothing_is_written_when_the_journal_cannot_be() {
+    let fake = FakeHost::v1(4, MEMORY);
+    let mut host = fake.another();
+    let (found, plan) = planned(&mut host, GROUPS).unwrap();
+    let mut journal = journal(&mut host).unwrap();
+    let before = fake.snapshot();
+    fake.state_full(true);
+    let outcome = apply(&mut host, &plan.steps, &found, &mut journal);
+    let failure = outcome.failure.unwrap();
+    assert!(failure.refusal.to_string().contains("nothing was written"), "{}", failure.refusal);
+    assert_eq!((outcome.done, fake.snapshot()), (0, before));
+}
+
+#[test]
+fn a_damaged_line_stops_apply_and_does_not_stop_restore() {
+    let fake = FakeHost::v1(4, MEMORY);
+    let mut host = fake.another();
+    let before = fake.snapshot();
+    let (_, _, outcome) = applied(&mut host, GROUPS);
+    assert!(outcome.failure.is_none());
+    let path = Path::new(STATE).join("machine.journal");
+    let good = host.state_read(&path).unwrap().unwrap();
+    let lines: Vec<&str> = good.lines().collect();
+    let victim = lines.iter().rposition(|line| line.contains("\"creating\"")).unwrap();
+    let damaged = good.replacen(lines[victim], &lines[victim].replace("creating", "cremating"), 1);
+    host.state_replace(&path, &damaged).unwrap();
+
+    let error = journal(&mut host).unwrap_err();
+    assert!(matches!(&error, JournalError::Damaged { line, .. } if *line == victim + 1), "{error}");
+
+    let result = restored(&mut host);
+    assert_eq!(result.failed.len(), 1, "{result:?}");
+    assert!(result.failed[0].contains(&format!("line {}", victim + 1)), "{result:?}");
+    assert_eq!(fake.snapshot(), before, "what could be read was undone");
+    // The damaged line stays for a person to look at, and is told again.
+    assert_eq!(restored(&mut host).failed.len(), 1);
+}
+
+#[test]
+fn a_journal_of_an_earlier_boot_means_groups_that_are_gone() {
+    let fake = FakeHost::v1(4, MEMORY);
+    let mut host = fake.another();
+    let (_, _, outcome) = applied(&mut host, GROUPS);
+    assert!(outcome.failure.is_none());
+    let result = restore(&mut host, Path::new(STATE), "another-boot").unwrap();
+    assert!(result.nothing(), "{result:?}");
+    assert!(restored(&mut host).nothing());
+}
+
+#[test]
+fn a_lab_journal_waits_for_its_owner_and_goes_after_it() {
+    let fake = FakeHost::v1(4, MEMORY);
+    let mut host = fake.another();
+    let before = fake.snapshot();
+    let owner_pid = fake.add_process(&[]);
+    let owner = host.process(owner_pid).unwrap();
+    let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
+    let written = journals::Owner {
+        kind: "lab".into(),
+        pid: owner_pid,
+        start_ticks: owner.start_ticks,
+        boot_id: boot_id.clone(),
+    };
+    let root = host.open(Path::new("/sys/fs/cgroup/cpu")).unwrap();
+    let mut journal =
+        journals::Journal::open(&mut host, Path::new(STATE), &format!("lab-{owner_pid}"), written).unwrap();
+    let (mount, path) = ("/sys/fs/cgroup/cpu".to_owned(), "/commensal-lab-7-offline".to_owned());
+    journal.append(&mut host, &[Record::Creating { mount: mount.clone(), path: path.clone() }]).unwrap();
+    let dir = host.mkdir(root, "commensal-lab-7-offline").unwrap();
+    let target = journals::Target { mount, path, inode: dir.inode };
+    journal.append(&mut host, &[Record::Created(target)]).unwrap();
+    let stray = fake.add_process(&["/sys/fs/cgroup/cpu/commensal-lab-7-offline"]);
+    fake.ignores_sigterm(stray);
+
+    let result = restore_stale(&mut host, Path::new(STATE), &boot_id).unwrap();
+    assert_eq!((result.done.len(), result.left.len()), (0, 1), "{result:?}");
+    fake.end(owner_pid, commensal_host::Exit::Signal(9));
+    let result = restore_stale(&mut host, Path::new(STATE), &boot_id).unwrap();
+    assert!(result.left.is_empty() && result.failed.is_empty(), "{result:?}");
+    assert_eq!(fake.snapshot(), before, "the stray process is dead and its group gone");
+}
+
+#[test]
+fn a_group_in_use_is_left_and_said_so() {
+    let fake = FakeHost::v1(4, MEMORY);
+    let mut host = fake.another();
+    let (_, _, outcome) = applied(&mut host, "[group.etl]\nclass = \"offline\"\n");
+    assert!(outcome.failure.is_none());
+    let pid = fake.add_process(&["/sys/fs/cgroup/cpu/commensal-offline/etl"]);
+    let result = restored(&mut host);
+    assert!(result.left.iter().any(|line| line.contains("1 running processes")), "{result:?}");
+    assert!(result.failed.is_empty(), "{result:?}");
+    fake.end(pid, commensal_host::Exit::Code(0));
+    let result = restored(&mut host);
+    assert!(result.left.is_empty() && result.failed.is_empty(), "{result:?}");
+    assert!(!fake.snapshot().keys().any(|path| path.contains("commensal")));
+}
