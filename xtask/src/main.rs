@@ -1,2 +1,58 @@
-//! placeholder
-fn main() {}
+//! Development tasks: `cargo xtask ci | tidy | gen | bench`.
+#![allow(clippy::disallowed_methods, reason = "a development tool works on the source tree directly")]
+
+mod bench;
+mod ci;
+mod generate;
+mod tidy;
+
+use anyhow::bail;
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+
+/// Development tasks.
+#[derive(Debug, Parser)]
+struct Xtask {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Everything that must hold before a change lands: format, lints, tidy, generated files, tests.
+    Ci {
+        /// The long runs as well: many property cases, a whole quickstart.
+        #[arg(long)]
+        long: bool,
+    },
+    /// Rules of the tree that no compiler checks.
+    Tidy,
+    /// Write man pages, completions, the knob reference and the schema of run.json.
+    Gen {
+        /// Only say whether they are up to date.
+        #[arg(long)]
+        check: bool,
+    },
+    /// Measure what DESIGN promises, as ratios within one run.
+    Bench,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Xtask::parse().task {
+        Task::Ci { long } => ci::run(long),
+        Task::Tidy => {
+            let problems = tidy::problems(&root())?;
+            if !problems.is_empty() {
+                bail!("{}", problems.join("\n"));
+            }
+            Ok(())
+        }
+        Task::Gen { check } => generate::run(&root(), check),
+        Task::Bench => bench::run(),
+    }
+}
+
+/// The top of the source tree.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
+}

@@ -181,6 +181,19 @@ impl ActualState {
         self.cgroups.keys().map(|place| &place.path).collect()
     }
 
+    /// The groups below `place`, in its hierarchy, with what was found.
+    pub fn below(&self, place: &Place) -> impl Iterator<Item = (&Place, &Cgroup)> {
+        // With the slash, siblings such as `/a-b` of `/a` lie outside the range.
+        let prefix = format!("{}/", place.path.0.trim_end_matches('/'));
+        let first = Place { hierarchy: place.hierarchy, path: CgroupPath(prefix.clone()) };
+        let hierarchy = place.hierarchy;
+        let inside = move |other: &Place| other.hierarchy == hierarchy && other.path.0.starts_with(&prefix);
+        self.cgroups
+            .range(first..)
+            .take_while(move |(other, _)| inside(other))
+            .filter(|(other, _)| other.path.0 != "/")
+    }
+
     /// `cpu:/etl`, `v2:/etl`.
     #[must_use]
     pub fn show(&self, place: &Place) -> String {
@@ -269,6 +282,22 @@ mod tests {
         assert_eq!(CgroupPath::root().parent(), None);
         assert_eq!(path("/a/b").ancestors(), [CgroupPath::root(), path("/a")]);
         assert!(path("/a").contains(&path("/a/b")) && !path("/a").contains(&path("/ab")));
+    }
+
+    #[test]
+    fn groups_below_a_place() {
+        let mut actual = ActualState::default();
+        for text in ["/", "/a", "/a-b", "/a/b", "/a/b/c", "/ab", "/b"] {
+            actual.cgroups.insert(Place { hierarchy: 0, path: path(text) }, Cgroup::default());
+            actual.cgroups.insert(Place { hierarchy: 1, path: path(text) }, Cgroup::default());
+        }
+        let below = |text: &str| -> Vec<String> {
+            let place = Place { hierarchy: 0, path: path(text) };
+            actual.below(&place).map(|(place, _)| place.path.to_string()).collect()
+        };
+        assert_eq!(below("/a"), ["/a/b", "/a/b/c"]);
+        assert_eq!(below("/").len(), 6);
+        assert!(below("/b").is_empty());
     }
 
     /// The scheduler compares children of the lowest common ancestor.

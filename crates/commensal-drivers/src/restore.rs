@@ -219,10 +219,13 @@ fn disable(host: &mut dyn Host, group: &Target, controller: &str) -> Result<Opti
     };
     host.close(dir);
     match written {
-        Ok(true) => Ok(Some(format!("disabled {controller} in {shown}"))),
-        Ok(false) => {
-            Err(Left::Busy(format!("{controller} stays enabled in {shown}: other groups are below it")))
+        Ok(None) => Ok(Some(format!("disabled {controller} in {shown}"))),
+        Ok(Some(user)) => {
+            Err(Left::Busy(format!("{controller} stays enabled in {shown}: group {user} uses it")))
         }
+        Err(error) if error.errno == Errno::EBUSY => Err(Left::Busy(format!(
+            "{controller} stays enabled in {shown}: a group below enables it as well"
+        ))),
         Err(error) => Err(Left::Failed(error)),
     }
 }

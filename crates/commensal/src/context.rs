@@ -32,7 +32,6 @@ pub struct Context {
 #[derive(Debug)]
 pub struct Planned {
     /// What the machine is made of.
-    pub machine: Machine,
     /// Its cgroups now.
     pub actual: ActualState,
     /// What is wanted.
@@ -97,7 +96,7 @@ impl Context {
         actual::values(&mut self.host, &mut found, &places, &disks);
         let plan = plan(&desired, &found, &caps);
         tracing::debug!(steps = plan.steps.len(), unmet = plan.unmet.len(), "planned");
-        Ok(Planned { machine, actual: found, desired, plan })
+        Ok(Planned { actual: found, desired, plan })
     }
 
     /// What works here, by trying.

@@ -40,10 +40,7 @@ fn conflict(draft: &Draft<'_>, place: &Place, knob: KnobId, want: &Want) -> Opti
             });
         }
     }
-    let below = actual.cgroups.keys().filter(|other| {
-        other.hierarchy == place.hierarchy && other.path != place.path && place.path.contains(&other.path)
-    });
-    below.into_iter().find_map(|child| {
+    actual.below(place).find_map(|(child, _)| {
         let value = value_of(draft, child, knob).filter(limits)?;
         let fits = within(actual, child, &value, place, &want.value);
         (!fits).then(|| {

@@ -243,8 +243,9 @@ impl<'a> Draft<'a> {
         let limits = &group.limits;
         let mut list = Vec::new();
         if let Some(weight) = limits.cpu_weight {
-            let yields =
-                self.mechanisms.keys().any(|(name, place)| *name == group.name && place.path == member.path);
+            let cpu = self.actual.hierarchy_of(Controller::Cpu).unwrap_or_default();
+            let place = Place { hierarchy: cpu, path: member.path.clone() };
+            let yields = self.mechanisms.contains_key(&(group.name.clone(), place));
             if yields {
                 let because = format!("class offline already sets the weight of {}", member.path);
                 self.unmet(
@@ -455,10 +456,16 @@ impl<'a> Draft<'a> {
                 self.wants.insert(key, Want { value: original.clone(), why, group: None });
             }
         }
+        let own = self.own_paths();
         for place in &actual.ours.created {
             let Some(found) = actual.cgroups.get(place) else { continue };
-            if self.needed(place) {
+            if own.contains(&place.path) {
                 self.reset(place, found);
+            } else if actual.below(place).any(|(_, found)| found.populated) {
+                self.notes.push(format!(
+                    "{} is no longer wanted but is in use below; left alone",
+                    actual.show(place)
+                ));
             } else if found.populated {
                 self.notes.push(format!(
                     "{} is no longer wanted but has processes; left alone",
@@ -475,20 +482,10 @@ impl<'a> Draft<'a> {
         want.is_some_and(|want| want.value == Value::Number(1))
     }
 
-    fn needed(&self, place: &Place) -> bool {
-        let member = |path: &CgroupPath| {
-            self.desired.groups.iter().flat_map(|g| &g.members).any(|m| m.own && m.path == *path)
-        };
-        let populated_below = self.actual.cgroups.iter().any(|(other, found)| {
-            other.hierarchy == place.hierarchy && place.path.contains(&other.path) && found.populated
-        });
-        let parent_of_member = self
-            .desired
-            .groups
-            .iter()
-            .flat_map(|g| &g.members)
-            .any(|m| m.own && place.path.contains(&m.path));
-        member(&place.path) || parent_of_member || (populated_below && !self.actual.cgroups[place].populated)
+    /// Paths of our own members and of everything above them.
+    fn own_paths(&self) -> BTreeSet<CgroupPath> {
+        let members = self.desired.groups.iter().flat_map(|group| &group.members).filter(|member| member.own);
+        members.flat_map(|member| member.path.ancestors().into_iter().chain([member.path.clone()])).collect()
     }
 
     /// Driven knobs of our own group that no longer have a wanted value return to the kernel's default.

@@ -1,1 +1,235 @@
-//! placeholder
+//! The lab end to end on the running kernel. Nothing here asserts interference: only that a run ends with a
+//! verdict, that its record is what the schema says, and that nothing is left however it ends.
+
+use crate::bad_input::assert_nothing_left;
+use crate::support::{Program, can_write_cgroups, cgroups_named, text};
+use commensal_lab::record::{Run, decode_histogram, encode_histogram, new_histogram};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const QUICK: [&str; 7] = ["lab", "run", "quickstart", "--rounds", "1", "--block", "0.5"];
+
+/// Statuses that are a verdict: PASS, FAIL or BROKEN, INCONCLUSIVE, INVALID.
+const VERDICTS: [i32; 4] = [0, 1, 3, 4];
+
+fn lab_groups() -> Vec<std::path::PathBuf> {
+    cgroups_named("commensal-lab-")
+}
+
+fn schema() -> jsonschema::Validator {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/run.schema.json");
+    let schema = std::fs::read_to_string(path).expect("the committed schema");
+    jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap()
+}
+
+#[test]
+fn a_short_run_ends_with_a_verdict_and_a_valid_record() {
+    if !can_write_cgroups("a_short_run_ends_with_a_verdict_and_a_valid_record") {
+        return;
+    }
+    let program = Program::new("lab");
+    let output = program.run(&QUICK);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let status = output.status.code().unwrap();
+    assert!(VERDICTS.contains(&status), "status {status}\n{out}{err}");
+    assert!(out.contains("baseline") && out.contains("contended") && out.contains("isolated"), "{out}");
+    let record = std::fs::read_to_string(program.path("run.json")).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&record).unwrap();
+    let problems: Vec<String> = schema().iter_errors(&value).map(|error| error.to_string()).collect();
+    assert!(problems.is_empty(), "{problems:?}");
+    let run = Run::from_json(record.as_bytes()).unwrap();
+    assert_eq!(run.blocks.len(), 4);
+    for block in &run.blocks {
+        let histogram = decode_histogram(block.hist.as_deref().unwrap()).unwrap();
+        assert!(histogram.len() > 500, "{} requests in half a second of 2100 per s", histogram.len());
+        let beside = block.arm == "contended" || block.arm == "isolated";
+        assert_eq!(block.work.offline.is_some(), beside, "{}", block.arm);
+        assert!(!beside || block.work.offline.unwrap() > 0.0);
+    }
+    let policy = run.arms[3].policy.as_ref().unwrap();
+    assert!(policy.applied.iter().all(commensal_lab::record::Applied::holds) && !policy.applied.is_empty());
+    // The same verdict again from the record, in every form.
+    let file = program.path("run.json");
+    let file = file.to_str().unwrap();
+    let (again, _) = program.expect(status, &["lab", "report", file]);
+    assert!(out.starts_with(again.lines().next().unwrap()), "{out}\n{again}");
+    let (markdown, _) = program.expect(status, &["lab", "report", file, "--format", "markdown"]);
+    assert!(markdown.contains('|') && markdown.lines().count() <= 40, "{markdown}");
+    let (csv, _) = program.expect(status, &["lab", "report", file, "--format", "csv"]);
+    assert_eq!(csv.lines().count(), 5, "{csv}");
+    assert!(lab_groups().is_empty() || other_labs_run(), "{:?}", lab_groups());
+    assert_nothing_left(&program.state());
+}
+
+/// Tests run side by side: groups of another test's run are not this one's.
+fn other_labs_run() -> bool {
+    lab_groups().iter().all(|path| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let pid = name.trim_start_matches("commensal-lab-").split('-').next().unwrap_or_default().to_owned();
+        std::path::Path::new(&format!("/proc/{pid}")).exists()
+    })
+}
+
+/// Starts a long run and waits until `until` holds.
+fn start(program: &Program, until: impl Fn(&[String]) -> bool) -> Child {
+    let args = ["lab", "run", "quickstart", "--rounds", "9", "--block", "1"];
+    let child = program.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !until(&workloads(child.id())) {
+        assert!(Instant::now() < deadline, "the run did not get there within a minute");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child
+}
+
+/// Command lines of the children of a process.
+fn workloads(pid: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = tasks.map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    let pids: Vec<String> =
+        lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let command = |pid: &String| {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ")
+    };
+    pids.iter().map(|pid| format!("{pid} {}", command(pid))).collect()
+}
+
+fn burners(lines: &[String]) -> bool {
+    lines.iter().any(|line| line.contains("burn"))
+}
+
+#[test]
+fn ctrl_c_and_sigterm_leave_nothing() {
+    if !can_write_cgroups("ctrl_c_and_sigterm_leave_nothing") {
+        return;
+    }
+    for signal in ["-INT", "-TERM"] {
+        let program = Program::new("stop");
+        let child = start(&program, burners);
+        let children = workloads(child.id());
+        let groups = format!("commensal-lab-{}-", child.id());
+        assert!(!cgroups_named(&groups).is_empty());
+        let asked = Instant::now();
+        assert!(Command::new("kill").arg(signal).arg(child.id().to_string()).status().unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        let err = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{err}");
+        assert!(err.contains("stopped before the end"), "{err}");
+        println!("{signal}: ended after {:?}", asked.elapsed());
+        assert!(cgroups_named(&groups).is_empty(), "{signal}");
+        assert_gone(&children);
+        assert_nothing_left(&program.state());
+    }
+}
+
+/// SIGKILL while the policy is on: the workloads die with the run; `restore`, or the next run, removes the rest.
+#[test]
+fn sigkill_is_cleaned_up_by_restore_or_the_next_run() {
+    if !can_write_cgroups("sigkill_is_cleaned_up_by_restore_or_the_next_run") {
+        return;
+    }
+    for cleaner in ["restore", "next run"] {
+        let program = Program::new("killed");
+        let mut child = start(&program, burners);
+        let children = workloads(child.id());
+        let groups = format!("commensal-lab-{}-", child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_gone(&children);
+        assert!(!cgroups_named(&groups).is_empty(), "SIGKILL leaves the groups");
+        if cleaner == "restore" {
+            let (out, _) = program.expect(0, &["restore"]);
+            assert!(out.contains(&groups), "{out}");
+            assert_eq!(program.expect(0, &["restore"]).0, "nothing to restore\n");
+        } else {
+            let output = program.run(&QUICK);
+            assert!(VERDICTS.contains(&output.status.code().unwrap()), "{}", text(&output.stderr));
+        }
+        assert!(cgroups_named(&groups).is_empty(), "{cleaner}");
+        assert_nothing_left(&program.state());
+    }
+}
+
+fn assert_gone(children: &[String]) {
+    assert!(!children.is_empty());
+    let deadline = Instant::now() + Duration::from_secs(5);
+    for child in children {
+        let (pid, command) = child.split_once(' ').unwrap();
+        let alive = || {
+            let now = std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
+                .unwrap_or_default()
+                .replace('\0', " ");
+            !now.is_empty() && now == command
+        };
+        while alive() {
+            assert!(Instant::now() < deadline, "{child} outlived its run");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// A record whose identical arms differ wildly: whatever the rest looks like, it is INVALID.
+#[test]
+fn a_machine_too_noisy_for_any_verdict() {
+    if !can_write_cgroups("a_machine_too_noisy_for_any_verdict") {
+        return;
+    }
+    let program = Program::new("noisy");
+    program.run(&QUICK);
+    let mut run = Run::from_json(&std::fs::read(program.path("run.json")).unwrap()).unwrap();
+    let one_round = run.blocks.clone();
+    run.blocks.clear();
+    run.design.rounds = 8;
+    for round in 0..8u32 {
+        for block in &one_round {
+            let mut block = block.clone();
+            block.round = round;
+            block.valid = true;
+            let factor = match (block.arm.as_str(), round % 2) {
+                ("baseline2", 0) => 1.6,
+                ("baseline2", _) => 0.6,
+                _ => 1.0,
+            };
+            let mut scaled = new_histogram();
+            for value in decode_histogram(block.hist.as_deref().unwrap()).unwrap().iter_recorded() {
+                let us = (value.value_iterated_to() as f64 * factor) as u64;
+                scaled.record_n(us.max(1), value.count_at_value()).unwrap();
+            }
+            block.hist = Some(encode_histogram(&scaled).unwrap());
+            run.blocks.push(block);
+        }
+    }
+    let file = program.path("noisy.json");
+    std::fs::write(&file, run.to_json().unwrap()).unwrap();
+    let (out, _) = program.expect(4, &["lab", "report", file.to_str().unwrap()]);
+    assert!(out.starts_with("INVALID") && out.contains("no result"), "{out}");
+    let broken = program.path("broken.json");
+    std::fs::write(&broken, &run.to_json().unwrap()[..5_000]).unwrap();
+    let (_, err) = program.expect(2, &["lab", "report", broken.to_str().unwrap()]);
+    assert!(err.contains("is not a record"), "{err}");
+}
+
+#[test]
+fn the_service_answers_over_loopback() {
+    let program = Program::new("http");
+    let mut child =
+        program.command(&["workload", "http", "--workers", "1"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line)
+        .unwrap();
+    let addr = line.trim().strip_prefix("listening ").unwrap().to_owned();
+    let get = |path: &str| {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(&addr).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let answers = [get("/cpu?cpu=1&count=1000"), get("/cpu?cpu=x"), get("/metrics"), get("/nothing")];
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let codes = answers.each_ref().map(|answer| answer.split(' ').nth(1).unwrap_or_default().to_owned());
+    assert_eq!(codes, ["200", "400", "200", "404"]);
+    assert!(answers[2].contains("http_response_time_count{path=\"/cpu\"} 1"), "{}", answers[2]);
+}

@@ -132,7 +132,7 @@ fn text(groups: &[Group]) -> String {
     text
 }
 
-/// The steps of `text` on a new copy of the world, and its snapshot before.
+/// Every step was accepted.
 macro_rules! outcome_is_whole {
     ($outcome:expr, $plan:expr, $found:expr) => {
         let outcome = &$outcome;
@@ -145,8 +145,15 @@ macro_rules! outcome_is_whole {
     };
 }
 
+/// 96 cases each; `PROPTEST_CASES` sets another number (`cargo xtask ci --long` does).
+fn settings() -> ProptestConfig {
+    let cases =
+        if std::env::var_os("PROPTEST_CASES").is_some() { ProptestConfig::default().cases } else { 96 };
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(settings())]
 
     #[test]
     fn applying_twice_does_nothing_the_second_time(

@@ -1,0 +1,151 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_commensal_global_optspecs
+    string join \n state-dir= cgroup-prefix= v/verbose h/help V/version
+end
+
+function __fish_commensal_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_commensal_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_commensal_using_subcommand
+    set -l cmd (__fish_commensal_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c commensal -n "__fish_commensal_needs_command" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_needs_command" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_needs_command" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_needs_command" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_needs_command" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "doctor" -d 'Say what this machine can enforce, by trying it in a scratch cgroup; what is missing and what would help'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "plan" -d 'Show every write that `apply` would make, in order, with its reason. Never writes'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "apply" -d 'Make it so, once; every original value is kept in the undo journal'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "restore" -d 'Put back every original value and remove commensal\'s own cgroups. Works with everything else dead'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "run" -d 'Start a command inside a group; signals and the exit status pass through'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "lab" -d 'Measure what co-location costs'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "workload" -d 'The lab\'s built-in workloads (started by the lab itself)'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand doctor" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand doctor" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand doctor" -l json -d 'Print JSON'
+complete -c commensal -n "__fish_commensal_using_subcommand doctor" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand doctor" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand plan" -s c -l config -d 'A groups file, or a folder of *.toml' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand plan" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand plan" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand plan" -l json -d 'Print JSON'
+complete -c commensal -n "__fish_commensal_using_subcommand plan" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand plan" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand plan" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand apply" -s c -l config -d 'A groups file, or a folder of *.toml' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand apply" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand apply" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand apply" -l json -d 'Print JSON'
+complete -c commensal -n "__fish_commensal_using_subcommand apply" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand apply" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand apply" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand restore" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand restore" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand restore" -l json -d 'Print JSON'
+complete -c commensal -n "__fish_commensal_using_subcommand restore" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand restore" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand restore" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand run" -s g -l group -d 'The group to start the command in' -r
+complete -c commensal -n "__fish_commensal_using_subcommand run" -s c -l config -d 'A groups file, or a folder of *.toml' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand run" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand run" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand run" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand run" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand run" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -f -a "run" -d 'Run an experiment: verdict, table, run.json. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -f -a "doctor" -d 'Say within about a minute whether this machine can decide a threshold, and how long a run would take'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -f -a "report" -d 'Show a recorded run again, with the verdict that its blocks support'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l rounds -d 'Rounds; each runs every arm once. Below 6 no interval exists' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l block -d 'Measured seconds per block' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l seed -d 'Seed of the order of the arms and of the requests' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l threshold -d 'Harm that still counts as none, in per cent' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l port -d 'Port of the built-in service; 0 is any free one' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -s o -l out -d 'Where to write the record' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l json -d 'Print the record instead of the report'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -l threshold -d 'The threshold that you want to decide, in per cent' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -l block -d 'Measured seconds per block' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -l json -d 'Print JSON'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l format -d 'In which form' -r -f -a "terminal\t'For reading in a terminal'
+markdown\t'For a pull request or a wiki'
+csv\t'One row per block'"
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l json -d 'Print the record with its results computed anew'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "run" -d 'Run an experiment: verdict, table, run.json. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "doctor" -d 'Say within about a minute whether this machine can decide a threshold, and how long a run would take'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "report" -d 'Show a recorded run again, with the verdict that its blocks support'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -f -a "http" -d 'The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l port -d 'Port on 127.0.0.1; 0 is any free one' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l workers -d 'Worker threads' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -l threads -d 'Threads' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "http" -d 'The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "doctor" -d 'Say what this machine can enforce, by trying it in a scratch cgroup; what is missing and what would help'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "plan" -d 'Show every write that `apply` would make, in order, with its reason. Never writes'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "apply" -d 'Make it so, once; every original value is kept in the undo journal'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "restore" -d 'Put back every original value and remove commensal\'s own cgroups. Works with everything else dead'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "run" -d 'Start a command inside a group; signals and the exit status pass through'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "lab" -d 'Measure what co-location costs'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "workload" -d 'The lab\'s built-in workloads (started by the lab itself)'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "run" -d 'Run an experiment: verdict, table, run.json. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "doctor" -d 'Say within about a minute whether this machine can decide a threshold, and how long a run would take'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "report" -d 'Show a recorded run again, with the verdict that its blocks support'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from workload" -f -a "http" -d 'The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from workload" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'

@@ -1,0 +1,219 @@
+//! What DESIGN promises, measured as ratios within one run, on the running kernel in scratch groups.
+
+use anyhow::{Context, bail};
+use commensal_core::actual::{ActualState, Capabilities};
+use commensal_core::config;
+use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
+use commensal_core::plan::plan;
+use commensal_drivers::journal::{self, Journal, Owner};
+use commensal_drivers::{apply, restore_own};
+use commensal_host::{Host, LinuxHost, below};
+use commensal_sensors::{actual, capability, machine, mounts};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const GROUPS: usize = 1_000;
+const WRITES: u32 = 20_000;
+const REPEATS: usize = 5;
+
+/// Runs every benchmark and prints figure, goal and ratio.
+pub fn run() -> anyhow::Result<()> {
+    if cfg!(debug_assertions) {
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["run", "--release", "--quiet", "--package", "xtask", "--", "bench"]);
+        let status = command.current_dir(crate::root()).status()?;
+        if !status.success() {
+            bail!("the benchmark failed");
+        }
+        return Ok(());
+    }
+    println!("medians of {REPEATS} runs; a goal is DESIGN's, a ratio compares within this run\n");
+    knob_write()?;
+    thousand_groups()?;
+    Ok(())
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+fn report(what: &str, time: Duration, goal: Duration, ratio: &str) {
+    let verdict = if time <= goal { "met" } else { "MISSED" };
+    println!("{what:<58} {time:>10.1?}   goal {goal:.0?} {verdict}   {ratio}");
+}
+
+/// A scratch group in the cpu hierarchy, gone at the end.
+struct Scratch {
+    host: LinuxHost,
+    path: std::path::PathBuf,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+fn knob_write() -> anyhow::Result<()> {
+    let mut host = LinuxHost::new();
+    let cpu = commensal_core::knob::Controller::Cpu;
+    let hierarchies = mounts::hierarchies(&mut host)?;
+    let hierarchy = hierarchies.iter().find(|h| h.controllers.contains(&cpu)).context("no cpu hierarchy")?;
+    let path = Path::new(&hierarchy.mount).join(format!("commensal-bench-{}", std::process::id()));
+    std::fs::create_dir(&path).context("needs root")?;
+    let mut scratch = Scratch { host, path: path.clone() };
+    let file =
+        commensal_core::knob::KnobId::CpuWeight.row().file(hierarchy.version).context("no weight")?.name;
+    let dir = scratch.host.open(&path)?;
+    let held = median(
+        (0..REPEATS)
+            .map(|_| {
+                let start = Instant::now();
+                for n in 0..WRITES {
+                    let value = if n % 2 == 0 { "200" } else { "300" };
+                    scratch.host.write(dir, file, value)?;
+                }
+                anyhow::Ok(start.elapsed() / WRITES)
+            })
+            .collect::<anyhow::Result<_>>()?,
+    );
+    let opened = median(
+        (0..REPEATS)
+            .map(|_| {
+                let start = Instant::now();
+                for n in 0..WRITES {
+                    std::fs::write(path.join(file), if n % 2 == 0 { "200" } else { "300" })?;
+                }
+                anyhow::Ok(start.elapsed() / WRITES)
+            })
+            .collect::<anyhow::Result<_>>()?,
+    );
+    let ratio =
+        format!("open + write + close {opened:.1?}: {:.1}x", opened.as_secs_f64() / held.as_secs_f64());
+    report("knob write on a held descriptor", held, Duration::from_micros(10), &ratio);
+    Ok(())
+}
+
+struct World {
+    host: LinuxHost,
+    state: std::path::PathBuf,
+    caps: Capabilities,
+    specs: Vec<commensal_core::group::GroupSpec>,
+    facts: commensal_core::topology::Machine,
+    options: ResolveOptions,
+}
+
+impl World {
+    fn new() -> anyhow::Result<World> {
+        let mut host = LinuxHost::new();
+        let pid = std::process::id();
+        let facts = machine::machine(&host)?;
+        let hierarchies = mounts::hierarchies(&mut host)?;
+        let caps = capability::probe(&mut host, &hierarchies, &facts, &format!("commensal-probe-{pid}"));
+        if let Some(obstacle) = &caps.cgroup_obstacle {
+            bail!("{obstacle}");
+        }
+        let text: String = (0..GROUPS)
+            .map(|n| {
+                format!("[group.g{n}]\nclass = \"offline\"\ncpu.max = \"1 core\"\nmemory.max = \"1 GiB\"\n")
+            })
+            .collect();
+        let specs = config::parse("bench.toml", &text).map_err(|errors| anyhow::anyhow!("{errors:?}"))?;
+        let options =
+            ResolveOptions { prefix: format!("commensal-bench-{pid}"), ..ResolveOptions::default() };
+        let state = std::env::temp_dir().join(format!("commensal-bench-{pid}"));
+        Ok(World { host, state, caps, specs, facts, options })
+    }
+
+    fn look(&mut self) -> anyhow::Result<(ActualState, DesiredState)> {
+        let hierarchies = mounts::hierarchies(&mut self.host)?;
+        let mut found = actual::tree(&mut self.host, hierarchies)?;
+        found.ours = journal::ours(&mut self.host, &self.state, "lab-bench", &found)?;
+        let desired = resolve(&self.specs, &self.facts, &found, &self.options)
+            .map_err(|errors| anyhow::anyhow!("{errors:?}"))?;
+        let places = actual::places_of_interest(&desired, &found);
+        actual::values(&mut self.host, &mut found, &places, &[]);
+        Ok((found, desired))
+    }
+
+    fn journal(&mut self) -> anyhow::Result<Journal> {
+        let pid = std::process::id();
+        let start_ticks = self.host.process(pid)?.start_ticks;
+        let boot_id = machine::boot_id(&self.host).unwrap_or_default();
+        let owner = Owner { kind: "lab".to_owned(), pid, start_ticks, boot_id };
+        Ok(Journal::open(&mut self.host, &self.state, "lab-bench", owner)?)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = restore_own(&mut self.host, &self.state, "lab-bench");
+        let _ = std::fs::remove_dir_all(&self.state);
+    }
+}
+
+fn thousand_groups() -> anyhow::Result<()> {
+    let mut world = World::new()?;
+    let (mut all, mut nothing, mut looks, mut bare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut steps = 0;
+    for _ in 0..REPEATS {
+        let (found, desired) = world.look()?;
+        let mut journal = world.journal()?;
+        let start = Instant::now();
+        let first = plan(&desired, &found, &world.caps);
+        let outcome = apply(&mut world.host, &first.steps, &found, &mut journal);
+        all.push(start.elapsed());
+        steps = first.steps.len();
+        if let Some(failure) = outcome.failure {
+            bail!("{}: {}", failure.description, failure.refusal);
+        }
+        let start = Instant::now();
+        let (found, desired) = world.look()?;
+        looks.push(start.elapsed());
+        let start = Instant::now();
+        let second = plan(&desired, &found, &world.caps);
+        let outcome = apply(&mut world.host, &second.steps, &found, &mut journal);
+        nothing.push(start.elapsed());
+        if !second.is_empty() || outcome.done > 0 {
+            bail!("the second plan is not empty");
+        }
+        restore_own(&mut world.host, &world.state, "lab-bench")?;
+        bare.push(bare_writes(&first, &found)?);
+    }
+    let (all, nothing, bare) = (median(all), median(nothing), median(bare));
+    let ratio = format!(
+        "{steps} steps; the bare system calls {bare:.0?}: {:.2}x",
+        all.as_secs_f64() / bare.as_secs_f64()
+    );
+    report("plan + apply of 1000 groups, all to do", all, Duration::from_millis(500), &ratio);
+    let ratio = format!("reading the machine before it: {:.0?}", median(looks));
+    report("plan + apply of 1000 groups, nothing to do", nothing, Duration::from_millis(20), &ratio);
+    Ok(())
+}
+
+/// The same mkdirs and writes by path, without journal, identity or reading back: what the kernel itself costs.
+fn bare_writes(plan: &commensal_core::plan::Plan, actual: &ActualState) -> anyhow::Result<Duration> {
+    use commensal_core::plan::Action;
+    let path = |step: &commensal_core::plan::Step| {
+        below(Path::new(&actual.hierarchies[step.place.hierarchy].mount), step.place.path.as_str())
+    };
+    let start = Instant::now();
+    for step in &plan.steps {
+        match &step.action {
+            Action::Create => std::fs::create_dir(path(step))?,
+            Action::Write { knob, device, to, .. } => {
+                let file =
+                    knob.row().file(actual.hierarchies[step.place.hierarchy].version).context("no file")?;
+                std::fs::write(path(step).join(file.name), file.encode(to, *device)?)?;
+            }
+            _ => {}
+        }
+    }
+    let took = start.elapsed();
+    for step in plan.steps.iter().rev().filter(|step| step.action == Action::Create) {
+        std::fs::remove_dir(path(step))?;
+    }
+    Ok(took)
+}

@@ -1,0 +1,141 @@
+//! Rules of the tree: crate edges, file headers and sizes, where unsafe may be, promises with their tests.
+
+use anyhow::Context;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Which crate may depend on which of ours: data flows one way.
+const EDGES: [(&str, &[&str]); 7] = [
+    ("commensal-core", &[]),
+    ("commensal-host", &["commensal-core"]),
+    ("commensal-sensors", &["commensal-core", "commensal-host"]),
+    ("commensal-drivers", &["commensal-core", "commensal-host"]),
+    ("commensal-lab", &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers"]),
+    (
+        "commensal",
+        &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-lab"],
+    ),
+    (
+        "xtask",
+        &[
+            "commensal",
+            "commensal-core",
+            "commensal-host",
+            "commensal-sensors",
+            "commensal-drivers",
+            "commensal-lab",
+        ],
+    ),
+];
+
+/// Lines of a source file; tables are one idea repeated and exempt.
+const MAX_LINES: usize = 800;
+const TABLES: [&str; 1] = ["crates/commensal-core/src/knob/table.rs"];
+/// Lines of the root audit surface, without the fake.
+const MAX_HOST_LINES: usize = 1_500;
+
+/// Everything that is wrong.
+pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
+    let mut problems = Vec::new();
+    edges(root, &mut problems)?;
+    let mut host_lines = 0;
+    let files = sources(root)?;
+    for path in &files {
+        let text = std::fs::read_to_string(path)?;
+        let name = path.strip_prefix(root).unwrap_or(path).display().to_string();
+        if !text.starts_with("//!") {
+            problems.push(format!("{name}: does not begin with a //! header that says what it holds"));
+        }
+        let lines = text.lines().count();
+        if lines > MAX_LINES && !TABLES.contains(&name.as_str()) {
+            problems.push(format!("{name}: {lines} lines, more than {MAX_LINES}"));
+        }
+        if name.starts_with("crates/commensal-host/src") && !name.contains("fake") {
+            host_lines += lines;
+        } else if text
+            .lines()
+            .any(|line| line.trim_start().starts_with("unsafe ") || line.contains("= unsafe {"))
+        {
+            problems.push(format!("{name}: unsafe code outside commensal-host"));
+        }
+        let ignore = concat!("#[", "ignore");
+        if text.contains(ignore) {
+            problems.push(format!(
+                "{name}: a test that cannot run prints \"skipped: <reason>\" instead of {ignore}]"
+            ));
+        }
+    }
+    if host_lines > MAX_HOST_LINES {
+        problems.push(format!(
+            "commensal-host has {host_lines} lines without the fake, more than {MAX_HOST_LINES}"
+        ));
+    }
+    promises(root, &files, &mut problems)?;
+    Ok(problems)
+}
+
+fn edges(root: &Path, problems: &mut Vec<String>) -> anyhow::Result<()> {
+    let allowed: BTreeMap<&str, &[&str]> = EDGES.into_iter().collect();
+    let mut manifests: Vec<PathBuf> = vec![root.join("xtask/Cargo.toml")];
+    for entry in std::fs::read_dir(root.join("crates"))? {
+        manifests.push(entry?.path().join("Cargo.toml"));
+    }
+    manifests.sort();
+    for path in manifests {
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let manifest: toml::Table = text.parse()?;
+        let name = manifest["package"]["name"].as_str().unwrap_or_default().to_owned();
+        let Some(may) = allowed.get(name.as_str()) else {
+            problems.push(format!("crate {name} is not in the list of allowed edges (xtask/src/tidy.rs)"));
+            continue;
+        };
+        let dependencies = manifest.get("dependencies").and_then(toml::Value::as_table);
+        for dependency in dependencies.into_iter().flat_map(toml::Table::keys) {
+            if dependency.starts_with("commensal") && !may.contains(&dependency.as_str()) {
+                problems.push(format!(
+                    "{name} depends on {dependency}: data flows the other way (ARCHITECTURE.md)"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every promise names a test that exists, or says that there is none yet.
+fn promises(root: &Path, files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(root.join("PROMISES.md")).context("PROMISES.md")?;
+    let sources: Vec<String> =
+        files.iter().map(|path| std::fs::read_to_string(path).unwrap_or_default()).collect();
+    for line in text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| #")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, number, _, tests, ..] = cells[..] else { continue };
+        if number.starts_with('-') || tests.starts_with("no test yet") {
+            continue;
+        }
+        for test in tests.split(',').map(|test| test.trim().trim_matches('`')) {
+            let name = test.rsplit("::").next().unwrap_or(test);
+            if !sources.iter().any(|source| source.contains(&format!("fn {name}("))) {
+                problems
+                    .push(format!("PROMISES.md: promise {number} names test {test}, which does not exist"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn sources(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![root.join("crates"), root.join("xtask")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
