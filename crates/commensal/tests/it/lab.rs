@@ -190,7 +190,7 @@ fn a_machine_too_noisy_for_any_verdict() {
                 ("baseline2", _) => 0.6,
                 _ => 1.0,
             };
-            let mut scaled = new_histogram();
+            let mut scaled = new_histogram().unwrap();
             for value in decode_histogram(block.hist.as_deref().unwrap()).unwrap().iter_recorded() {
                 let us = (value.value_iterated_to() as f64 * factor) as u64;
                 scaled.record_n(us.max(1), value.count_at_value()).unwrap();
