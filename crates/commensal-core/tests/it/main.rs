@@ -1,5 +1,6 @@
 //! Golden plans: each file in `tests/plan` holds a machine, its cgroup tree, a groups file and the
 //! plan that must come out. `UPDATE=1 cargo test -p commensal-core` rewrites the expectations.
+#![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 #![allow(clippy::disallowed_methods, reason = "tests read their scripts")]
 
 use commensal_core::actual::{ActualState, Capabilities, Cgroup, CgroupPath, Hierarchy, Place, Support};

@@ -138,7 +138,8 @@ fn follow(context: &mut Context, signals: &mut Signals, child: &mut Child) -> an
     }
 }
 
-/// A group that `run` made goes away with its last command; one in use, or made by `apply`, stays.
+/// A group that `run` made goes away with its last command; one in use, or made by `apply`, stays. What a
+/// command left running keeps the group until the next `run` or `restore` finds it empty.
 fn release(context: &mut Context) -> anyhow::Result<()> {
     let _lock = context.lock()?;
     let restored = restore_own(&mut context.host, &context.state_dir, journal::RUN)?;
