@@ -9,6 +9,7 @@ mod tidy;
 use anyhow::bail;
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Development tasks.
 #[derive(Debug, Parser)]
@@ -37,7 +38,17 @@ enum Task {
     Bench,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
     match Xtask::parse().task {
         Task::Ci { long } => ci::run(long),
         Task::Tidy => {
