@@ -1,4 +1,5 @@
 //! Development tasks: `cargo xtask ci | tidy | gen | bench`.
+#![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a development tool works on the source tree directly")]
 
 mod bench;

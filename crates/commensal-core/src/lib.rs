@@ -8,6 +8,7 @@
 //!
 //! **Invariant:** nothing here opens a file, reads a clock, starts a thread, looks at the environment
 //! or draws a random number. The same arguments always give the same result.
+#![forbid(unsafe_code)]
 
 pub mod actual;
 pub mod class;

@@ -9,6 +9,7 @@
 //! The knob table says how a value is spelled, so one writer serves every controller; a vendor whose
 //! knob needs more than a write gets a file of its own here. Drivers choose nothing: they do the steps
 //! of a plan in its order, stop at the first refusal, say how far they got and take it back.
+#![forbid(unsafe_code)]
 
 mod apply;
 pub mod journal;

@@ -2,6 +2,7 @@
 //!
 //! Everything is read through [`commensal_host::Host`]; a missing source is `None`, never 0 and never an
 //! error. The one thing written is a scratch group for [`capability::probe`], removed at once.
+#![forbid(unsafe_code)]
 
 pub mod actual;
 pub mod capability;
