@@ -139,7 +139,10 @@ impl Work<'_> {
                     let mount = self.mount(&step.place);
                     records.push(Record::Creating { mount, path: step.place.path.to_string() });
                 }
-                (Action::Enable(controller), Some(dir)) => {
+                // In a group of our own it ends with the group.
+                (Action::Enable(controller), Some(dir))
+                    if !self.actual.ours.created.contains(&step.place) =>
+                {
                     let group = self.target(&step.place, dir);
                     records.push(Record::Enabling { group, controller: controller.v2_name().to_owned() });
                 }

@@ -8,6 +8,7 @@ use crate::members;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
 use commensal_host::{Dir, Host, HostError, below};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -119,10 +120,22 @@ fn keep(
     host.state_replace(path, &lines)
 }
 
-/// Undoes the records from the last to the first; returns those that still stand, in their order.
+/// Values first, then our groups, then controllers, which the groups may use; each from the last to the first.
+fn rank(record: &Record) -> u8 {
+    match record {
+        Record::Owner(_) | Record::Original { .. } => 0,
+        Record::Creating { .. } | Record::Created(_) => 1,
+        Record::Enabling { .. } => 2,
+    }
+}
+
+/// Undoes the records in the order of [`rank`]; returns those that still stand, in the order of the journal.
 fn undo_all(host: &mut dyn Host, contents: &Contents, kill: bool, result: &mut Restored) -> Vec<Record> {
-    let mut kept = Vec::new();
-    for record in contents.records.iter().rev() {
+    let mut order: Vec<usize> = (0..contents.records.len()).rev().collect();
+    order.sort_by_key(|index| rank(&contents.records[*index]));
+    let mut kept = BTreeMap::new();
+    for index in order {
+        let record = &contents.records[index];
         let undone = match record {
             Record::Owner(_) => Ok(None),
             Record::Creating { mount, path } => {
@@ -143,16 +156,15 @@ fn undo_all(host: &mut dyn Host, contents: &Contents, kill: bool, result: &mut R
             Ok(None) => {}
             Err(Left::Busy(line)) => {
                 result.left.push(line);
-                kept.push(record.clone());
+                kept.insert(index, record.clone());
             }
             Err(Left::Failed(error)) => {
                 result.failed.push(error.to_string());
-                kept.push(record.clone());
+                kept.insert(index, record.clone());
             }
         }
     }
-    kept.reverse();
-    kept
+    kept.into_values().collect()
 }
 
 enum Left {
