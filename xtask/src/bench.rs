@@ -130,7 +130,10 @@ impl World {
     fn look(&mut self) -> anyhow::Result<(ActualState, DesiredState)> {
         let hierarchies = mounts::hierarchies(&mut self.host)?;
         let mut found = actual::tree(&mut self.host, hierarchies)?;
-        found.ours = journal::ours(&mut self.host, &self.state, "lab-bench", &found)?;
+        found.ours = {
+            let boot_id = machine::boot_id(&self.host).unwrap_or_default();
+            journal::ours(&mut self.host, &self.state, "lab-bench", &boot_id, &found)?
+        };
         let desired = resolve(&self.specs, &self.facts, &found, &self.options)
             .map_err(|errors| anyhow::anyhow!("{errors:?}"))?;
         let places = actual::places_of_interest(&desired, &found);

@@ -207,6 +207,11 @@ impl ActualState {
 pub enum Support {
     /// Tried and read back.
     Yes,
+    /// Should work; trying it would have changed something that is not ours.
+    Untried {
+        /// What would have to be changed.
+        because: String,
+    },
     /// Not there.
     No {
         /// Why, in words.
@@ -226,7 +231,7 @@ impl Support {
     #[must_use]
     pub fn obstacle(&self) -> Option<String> {
         match self {
-            Support::Yes => None,
+            Support::Yes | Support::Untried { .. } => None,
             Support::No { because } => Some(because.clone()),
             Support::Refused { errno, because } => Some(format!("{because} ({errno})")),
         }

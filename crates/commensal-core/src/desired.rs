@@ -197,7 +197,7 @@ fn find(one: &Match, actual: &ActualState, state: &DesiredState) -> Vec<CgroupPa
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
     let matches = |path: &CgroupPath| match one {
         Match::Cgroup(pattern) => pattern.matches_with(path.as_str(), options),
-        Match::Systemd(unit) => path.name() == unit,
+        Match::Systemd(unit) => path.name() == unit && is_system_unit(path),
         Match::DockerLabel(_) | Match::DockerName(_) | Match::Process { .. } => false,
     };
     actual
@@ -206,6 +206,12 @@ fn find(one: &Match, actual: &ActualState, state: &DesiredState) -> Vec<CgroupPa
         .filter(|path| path.depth() > 0 && !ours(path) && matches(path))
         .cloned()
         .collect()
+}
+
+/// A unit of the machine's own systemd: everything above it is a slice. A unit of the same name inside a
+/// container (`/lxc.payload.x/system.slice/…`) or of a user's systemd (`…/user@1000.service/…`) is another.
+fn is_system_unit(path: &CgroupPath) -> bool {
+    path.ancestors().iter().skip(1).all(|above| above.name().ends_with(".slice"))
 }
 
 fn nothing_found(one: &Match) -> (String, String) {

@@ -126,7 +126,7 @@ fn without_cgroups(group: &DesiredGroup, obstacle: &str, plan: &mut Plan) {
         group: group.name.clone(),
         what: format!("class {} and limits", group.class),
         because: obstacle.to_owned(),
-        try_this: "run as root, or ask for a delegated cgroup".to_owned(),
+        try_this: "run as root, outside a container".to_owned(),
     });
 }
 

@@ -2,11 +2,12 @@
 
 use crate::journal::{Journal, JournalError, Record, Target};
 use commensal_core::actual::{ActualState, Place};
+use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};
 use commensal_core::plan::{Action, Step, undo};
 use commensal_core::topology::Device;
 use commensal_host::{Dir, Host, HostError, below};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// A value that was written and read back.
@@ -53,6 +54,16 @@ pub enum Refusal {
         /// What it reads.
         read: String,
     },
+    /// The kernel took the value, and it could not be read back.
+    #[error("{place} {file} was written and cannot be read back: {because}")]
+    Unread {
+        /// The group.
+        place: String,
+        /// Kernel file.
+        file: &'static str,
+        /// Why.
+        because: String,
+    },
     /// The journal could not be kept.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -95,7 +106,8 @@ pub struct Outcome {
 /// Carries out `steps` in order. `actual` is what they were planned against. At the first refusal it
 /// stops and takes back what it did.
 pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal: &mut Journal) -> Outcome {
-    let mut work = Work { host, actual, dirs: BTreeMap::new(), outcome: Outcome::default() };
+    let mark = journal.len();
+    let mut work = Work { host, actual, dirs: BTreeMap::new(), outcome: Outcome::default(), reached: None };
     let structure =
         steps.iter().take_while(|step| matches!(step.action, Action::Create | Action::Enable(_))).count();
     let mut failed = work.prepare(steps, structure, journal).err();
@@ -103,11 +115,45 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
         failed = work.run(steps, structure, journal).err();
     }
     if let Some((step, refusal)) = failed {
-        let left = work.take_back(&steps[..work.outcome.done]);
+        // A value that reached the kernel and then read back wrong has to go back as well.
+        let touched = work.outcome.done.max(work.reached.map_or(0, |index| index + 1));
+        let mut left = work.take_back(&steps[..touched]);
+        if left.is_empty()
+            && let Err(error) = journal.forget(work.host, |index, _| index >= mark)
+        {
+            left.push(format!("records of the undo journal: {error}"));
+        }
         let description = steps.get(step).map(|step| step.describe(actual)).unwrap_or_default();
         work.outcome.failure = Some(Failure { step, description, refusal, left });
+    } else {
+        work.settle(steps, journal);
     }
     work.finish()
+}
+
+/// Reads again what the writes of `steps` left: whether a policy still is in force. A value that cannot be read
+/// is told in words in its place.
+pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<Applied> {
+    let mut work = Work { host, actual, dirs: BTreeMap::new(), outcome: Outcome::default(), reached: None };
+    for step in steps {
+        let Action::Write { knob, device, to, .. } = &step.action else { continue };
+        let Ok(file) = work.file(&step.place, *knob) else { continue };
+        let read = work.dir(&step.place).map_err(|refusal| refusal.to_string()).and_then(|dir| {
+            let text = work.host.read(dir, file.name).map_err(|error| error.to_string())?;
+            file.parse(&text, *device).map_err(|error| error.to_string())
+        });
+        let want = to.to_string();
+        let read = match read {
+            Ok(read) if file.holds(&read, to) => want.clone(),
+            Ok(read) => read.to_string(),
+            Err(because) => because,
+        };
+        let place = actual.show(&step.place);
+        // The last step that writes a knob says what is wanted.
+        work.outcome.applied.retain(|one| one.place != place || one.file != file.name);
+        work.outcome.applied.push(Applied { place, file: file.name, want, read });
+    }
+    work.finish().applied
 }
 
 struct Work<'a> {
@@ -115,6 +161,8 @@ struct Work<'a> {
     actual: &'a ActualState,
     dirs: BTreeMap<Place, Dir>,
     outcome: Outcome,
+    /// The last step whose write the kernel took.
+    reached: Option<usize>,
 }
 
 /// Index of a step and why it was refused.
@@ -129,11 +177,18 @@ impl Work<'_> {
     /// about to be created, enabled or overwritten.
     fn prepare(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
         let mut records = Vec::new();
+        let mut seen = BTreeSet::new();
+        let created: BTreeSet<&Place> = steps[..structure]
+            .iter()
+            .filter(|step| step.action == Action::Create)
+            .map(|step| &step.place)
+            .collect();
         for (index, step) in steps.iter().enumerate() {
-            let created =
-                steps[..structure].iter().any(|s| s.place == step.place && s.action == Action::Create);
             let stop = |refusal| (index, refusal);
-            let target_dir = if created { None } else { Some(self.dir(&step.place).map_err(stop)?) };
+            let target_dir = match created.contains(&step.place) {
+                true => None,
+                false => Some(self.dir(&step.place).map_err(stop)?),
+            };
             match (&step.action, target_dir) {
                 (Action::Create, _) => {
                     let mount = self.mount(&step.place);
@@ -153,7 +208,7 @@ impl Work<'_> {
                     let name = knob.to_string();
                     let device_name = device.map(|device| device.to_string());
                     let file = self.file(&step.place, *knob).map_err(stop)?;
-                    let again = records.iter().any(|record| matches!(record, Record::Original { group: g, knob: k, device: d, .. } if *g == group && *k == name && *d == device_name));
+                    let again = !seen.insert((step.place.clone(), *knob, *device));
                     if !again && !journal.has_original(&group, &name, device_name.as_deref()) {
                         let value = self.original(dir, *knob, file, *device).map_err(stop)?;
                         records.push(Record::Original {
@@ -182,10 +237,47 @@ impl Work<'_> {
         }
         journal.append(self.host, &created).map_err(|error| (structure, Refusal::Journal(error)))?;
         for (index, step) in steps.iter().enumerate().skip(structure) {
-            self.step(step).map_err(|refusal| (index, refusal))?;
+            self.step(step).map_err(|refusal| {
+                let reached = matches!(refusal, Refusal::ReadBack { .. } | Refusal::Unread { .. });
+                self.reached = reached.then_some(index);
+                (index, refusal)
+            })?;
             self.outcome.done += 1;
         }
         Ok(())
+    }
+
+    /// Values that are back at their originals, and groups that are gone, are off the record.
+    fn settle(&mut self, steps: &[Step], journal: &mut Journal) {
+        let mut back = BTreeSet::new();
+        for step in steps {
+            match &step.action {
+                Action::Write { knob, device, to, .. } => {
+                    let (Some(dir), Ok(file)) = (self.dirs.get(&step.place), self.file(&step.place, *knob))
+                    else {
+                        continue;
+                    };
+                    let group = self.target(&step.place, *dir);
+                    let value = file.encode(to, *device).unwrap_or_default();
+                    back.insert((group, knob.to_string(), device.map(|device| device.to_string()), value));
+                }
+                Action::Remove => {
+                    let inode = self.actual.cgroups.get(&step.place).map_or(0, |found| found.inode);
+                    let target =
+                        Target { mount: self.mount(&step.place), path: step.place.path.to_string(), inode };
+                    back.insert((target, String::new(), None, String::new()));
+                }
+                _ => {}
+            }
+        }
+        // Not being able to shorten the journal costs nothing but a superfluous look later.
+        let _ = journal.forget(self.host, |_, record| match record {
+            Record::Original { group, knob, device, value, .. } => {
+                back.contains(&(group.clone(), knob.clone(), device.clone(), value.clone()))
+            }
+            Record::Created(target) => back.contains(&(target.clone(), String::new(), None, String::new())),
+            _ => false,
+        });
     }
 
     fn step(&mut self, step: &Step) -> Result<(), Refusal> {
@@ -234,10 +326,11 @@ impl Work<'_> {
         let text = file.encode(to, device).map_err(|error| Refusal::Plan(error.to_string()))?;
         let knob_error = |error| host_error(error, Some(knob));
         self.host.write(dir, file.name, &text).map_err(knob_error)?;
-        let read = self.host.read(dir, file.name).map_err(knob_error)?;
-        let read = file.parse(&read, device).map_err(|error| Refusal::Plan(error.to_string()))?;
         let place = self.actual.show(place);
-        if read != file.normalise(to) {
+        let unread = |because: String| Refusal::Unread { place: place.clone(), file: file.name, because };
+        let read = self.host.read(dir, file.name).map_err(|error| unread(error.to_string()))?;
+        let read = file.parse(&read, device).map_err(|error| unread(error.to_string()))?;
+        if !file.holds(&read, to) {
             let (want, read) = (to.to_string(), read.to_string());
             return Err(Refusal::ReadBack { place, file: file.name, want, read });
         }
@@ -258,6 +351,11 @@ impl Work<'_> {
         file: &File,
         device: Option<Device>,
     ) -> Result<String, Refusal> {
+        // While a group is idle its weight reads a stand-in (3 in v1, 1 in v2); what it will have without
+        // cpu.idle is the kernel's default, because any other weight was put on record before (see the plan).
+        if knob == KnobId::CpuWeight && self.host.read(dir, "cpu.idle").is_ok_and(|idle| idle.trim() == "1") {
+            return Ok(file.default.to_owned());
+        }
         let text = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
         let value = file.parse(&text, device).map_err(|error| Refusal::Plan(error.to_string()))?;
         file.encode(&value, device).map_err(|error| Refusal::Plan(error.to_string()))
@@ -313,7 +411,10 @@ impl Work<'_> {
         }
         let vanished = || Refusal::Vanished { place: self.actual.show(place) };
         let path = below(Path::new(&self.mount(place)), place.path.as_str());
-        let dir = self.host.open(&path).map_err(|_| vanished())?;
+        let dir = self.host.open(&path).map_err(|error| match error.errno {
+            Errno::ENOENT | Errno::ENODEV => vanished(),
+            _ => host_error(error, None),
+        })?;
         let planned = self.actual.cgroups.get(place).map(|found| found.inode);
         if planned.is_some_and(|inode| inode != dir.inode) {
             self.host.close(dir);

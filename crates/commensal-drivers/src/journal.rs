@@ -164,7 +164,8 @@ fn parse_line(line: &str) -> Result<Record, String> {
 pub struct Journal {
     path: PathBuf,
     owner: Owner,
-    started: bool,
+    /// What is in the file, the owner's line left out.
+    records: Vec<Record>,
     originals: BTreeSet<(Target, String, Option<String>)>,
 }
 
@@ -194,15 +195,10 @@ impl Journal {
                 false => host.state_replace(&path, &kept)?,
             }
         }
-        let records = if stale { Vec::new() } else { contents.records };
-        let original = |record: &Record| match record {
-            Record::Original { group, knob, device, .. } => {
-                Some((group.clone(), knob.clone(), device.clone()))
-            }
-            _ => None,
-        };
+        let mut records = if stale { Vec::new() } else { contents.records };
+        records.retain(|record| !matches!(record, Record::Owner(_)));
         let originals = records.iter().filter_map(original).collect();
-        Ok(Journal { path, owner, started: !records.is_empty(), originals })
+        Ok(Journal { path, owner, records, originals })
     }
 
     /// Whether the original of this knob of this very group is on record already.
@@ -219,15 +215,53 @@ impl Journal {
         if records.is_empty() {
             return Ok(());
         }
-        let head = if self.started { String::new() } else { line(&Record::Owner(self.owner.clone())) };
+        let head = if self.records.is_empty() { self.head() } else { String::new() };
         let text: String = std::iter::once(head).chain(records.iter().map(line)).collect();
         host.state_append(&self.path, &text)?;
-        self.started = true;
-        for record in records {
-            if let Record::Original { group, knob, device, .. } = record {
-                self.originals.insert((group.clone(), knob.clone(), device.clone()));
+        self.originals.extend(records.iter().filter_map(original));
+        self.records.extend(records.iter().cloned());
+        Ok(())
+    }
+
+    fn head(&self) -> String {
+        line(&Record::Owner(self.owner.clone()))
+    }
+
+    /// How many records there are now: a mark for [`Journal::forget`].
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether nothing is on record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Takes records off the file that stand for nothing any more: what was put back belongs to whoever
+    /// writes it next, and must not be put back a second time.
+    ///
+    /// # Errors
+    /// When the file cannot be rewritten; then it is as it was.
+    pub fn forget(
+        &mut self,
+        host: &mut dyn Host,
+        mut gone: impl FnMut(usize, &Record) -> bool,
+    ) -> Result<(), JournalError> {
+        let kept: Vec<Record> =
+            self.records.iter().enumerate().filter(|(i, r)| !gone(*i, r)).map(|(_, r)| r.clone()).collect();
+        if kept.len() == self.records.len() {
+            return Ok(());
+        }
+        match kept.is_empty() {
+            true => host.state_remove(&self.path)?,
+            false => {
+                host.state_replace(&self.path, &(self.head() + &kept.iter().map(line).collect::<String>()))?
             }
         }
+        self.originals = kept.iter().filter_map(original).collect();
+        self.records = kept;
         Ok(())
     }
 
@@ -236,6 +270,45 @@ impl Journal {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// The key of an original.
+fn original(record: &Record) -> Option<(Target, String, Option<String>)> {
+    match record {
+        Record::Original { group, knob, device, .. } => Some((group.clone(), knob.clone(), device.clone())),
+        _ => None,
+    }
+}
+
+/// Moves what the journal of `run` says about wanted groups into `into`: groups that `apply` now answers for
+/// must not end with the last command that was started in them.
+///
+/// # Errors
+/// When a journal cannot be read or written.
+pub fn take_over(
+    host: &mut dyn Host,
+    dir: &Path,
+    into: &mut Journal,
+    wanted: impl Fn(&Target) -> bool,
+) -> Result<(), JournalError> {
+    let mut of_run = Journal::open(host, dir, RUN, into.owner.clone())?;
+    let moves = |record: &Record| match record {
+        Record::Created(target) => wanted(target),
+        // Enabled for groups that are wanted or not; `restore` disables what nobody uses.
+        Record::Enabling { .. } => true,
+        Record::Owner(_) | Record::Creating { .. } | Record::Original { .. } => false,
+    };
+    let moved: Vec<Record> = of_run.records.iter().filter(|record| moves(record)).cloned().collect();
+    if !moved.iter().any(|record| matches!(record, Record::Created(_))) {
+        return Ok(());
+    }
+    into.append(host, &moved)?;
+    of_run.forget(host, |_, record| match record {
+        Record::Creating { mount, path } => moved.iter().any(
+            |other| matches!(other, Record::Created(target) if target.mount == *mount && target.path == *path),
+        ),
+        record => moves(record),
+    })
 }
 
 pub(crate) fn path(dir: &Path, name: &str) -> PathBuf {
@@ -248,14 +321,25 @@ pub(crate) fn names(host: &dyn Host, dir: &Path) -> Vec<String> {
     names.iter().filter_map(|name| name.strip_suffix(ENDING)?.strip_suffix('.').map(str::to_owned)).collect()
 }
 
-/// What the journal `name` says is ours, as far as the groups it means still exist.
+/// What the journal `name` says is ours, as far as the groups it means still exist. A journal of another boot
+/// says nothing: inode numbers start again, so a group could look like one of then.
 ///
 /// # Errors
 /// When the file exists and cannot be read.
-pub fn ours(host: &mut dyn Host, dir: &Path, name: &str, actual: &ActualState) -> Result<Ours, JournalError> {
+pub fn ours(
+    host: &mut dyn Host,
+    dir: &Path,
+    name: &str,
+    boot_id: &str,
+    actual: &ActualState,
+) -> Result<Ours, JournalError> {
     let text = host.state_read(&path(dir, name))?.unwrap_or_default();
     let mut ours = Ours::default();
-    for record in parse(&text).records {
+    let contents = parse(&text);
+    if contents.owner().is_some_and(|owner| owner.boot_id != boot_id) {
+        return Ok(ours);
+    }
+    for record in contents.records {
         match record {
             Record::Created(target) => ours.created.extend(find(actual, &target)),
             Record::Original { group, knob, device, value, .. } => {

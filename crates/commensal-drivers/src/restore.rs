@@ -133,8 +133,37 @@ fn rank(record: &Record) -> u8 {
 fn undo_all(host: &mut dyn Host, contents: &Contents, kill: bool, result: &mut Restored) -> Vec<Record> {
     let mut order: Vec<usize> = (0..contents.records.len()).rev().collect();
     order.sort_by_key(|index| rank(&contents.records[*index]));
+    let originals = order.iter().take_while(|index| rank(&contents.records[**index]) == 0).count();
+    let (values, rest) = order.split_at(originals);
+    let mut waiting = values.to_vec();
     let mut kept = BTreeMap::new();
-    for index in order {
+    // Originals of several plans can stand in each other's way (a weight while the group is still idle, a child
+    // wider than its parent): as long as some went back, the others are tried again.
+    while !waiting.is_empty() {
+        let before = result.failed.len();
+        let failed = pass(host, contents, &waiting, kill, result, &mut kept);
+        if failed.len() == waiting.len() || failed.is_empty() {
+            break;
+        }
+        result.failed.truncate(before);
+        failed.iter().for_each(|index| drop(kept.remove(index)));
+        waiting = failed;
+    }
+    pass(host, contents, rest, kill, result, &mut kept);
+    kept.into_values().collect()
+}
+
+/// Undoes these records; returns those that failed. What still stands is in `kept`.
+fn pass(
+    host: &mut dyn Host,
+    contents: &Contents,
+    order: &[usize],
+    kill: bool,
+    result: &mut Restored,
+    kept: &mut BTreeMap<usize, Record>,
+) -> Vec<usize> {
+    let mut failed = Vec::new();
+    for index in order.iter().copied() {
         let record = &contents.records[index];
         let undone = match record {
             Record::Owner(_) => Ok(None),
@@ -143,7 +172,8 @@ fn undo_all(host: &mut dyn Host, contents: &Contents, kill: bool, result: &mut R
                 let known = contents.records.iter().any(
                     |other| matches!(other, Record::Created(target) if target.mount == *mount && target.path == *path),
                 );
-                if known { Ok(None) } else { remove(host, mount, path, None, kill) }
+                // Without an inode it may be somebody else's: removed if empty, never emptied by force.
+                if known { Ok(None) } else { remove(host, mount, path, None, false) }
             }
             Record::Created(target) => remove(host, &target.mount, &target.path, Some(target.inode), kill),
             Record::Enabling { group, controller } => disable(host, group, controller),
@@ -160,11 +190,12 @@ fn undo_all(host: &mut dyn Host, contents: &Contents, kill: bool, result: &mut R
             }
             Err(Left::Failed(error)) => {
                 result.failed.push(error.to_string());
+                failed.push(index);
                 kept.insert(index, record.clone());
             }
         }
     }
-    kept.into_values().collect()
+    failed
 }
 
 enum Left {
@@ -180,9 +211,27 @@ fn open(host: &mut dyn Host, mount: &str, path: &str, inode: Option<u64>) -> Res
             host.close(dir);
             Ok(None)
         }
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => Ok(None),
+        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => match mounted(host, mount) {
+            true => Ok(None),
+            false => {
+                let group = below(Path::new(mount), path).display().to_string();
+                Err(Left::Busy(format!(
+                    "{group} cannot be looked at: no cgroup hierarchy is mounted at {mount} here"
+                )))
+            }
+        },
         Err(error) => Err(Left::Failed(error)),
     }
+}
+
+/// Whether a cgroup file system is mounted there: in a chroot or a container the host's may not be.
+fn mounted(host: &dyn Host, mount: &str) -> bool {
+    let mounts = host.read_file(Path::new("/proc/mounts")).unwrap_or_default();
+    let escaped = mount.replace(' ', "\\040");
+    mounts.lines().any(|line| {
+        let mut fields = line.split(' ').skip(1);
+        fields.next() == Some(&escaped) && fields.next().is_some_and(|kind| kind.starts_with("cgroup"))
+    })
 }
 
 fn remove(
@@ -195,12 +244,13 @@ fn remove(
     let Some(dir) = open(host, mount, path, inode)? else { return Ok(None) };
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     let inside = members::pids(host, dir).unwrap_or_default();
-    if kill && !inside.is_empty() {
-        members::kill_all(host, dir, PATIENCE).map_err(Left::Failed)?;
-    }
-    let parent = host.open(&below(Path::new(mount), above)).map_err(Left::Failed)?;
-    let removed = host.rmdir(parent, name, dir.inode);
-    host.close(parent);
+    let ended = if kill && !inside.is_empty() { members::kill_all(host, dir, PATIENCE) } else { Ok(()) };
+    let parent = ended.and_then(|()| host.open(&below(Path::new(mount), above)));
+    let removed = parent.and_then(|parent| {
+        let removed = host.rmdir(parent, name, dir.inode);
+        host.close(parent);
+        removed
+    });
     host.close(dir);
     let shown = below(Path::new(mount), path).display().to_string();
     match removed {
@@ -279,7 +329,7 @@ fn put_back(
         let shown = below(Path::new(&group.mount), &group.path).join(file).display().to_string();
         match host.write(dir, file, value) {
             Ok(()) => Ok(Some(format!("{shown} is {} again", value.trim()))),
-            Err(error) if error.errno == Errno::ENODEV => Ok(None),
+            Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => Ok(None),
             Err(error) => Err(Left::Failed(error)),
         }
     };

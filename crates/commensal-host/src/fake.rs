@@ -294,6 +294,12 @@ impl FakeHost {
         self.machine().faults.fail = Some((n, errno));
     }
 
+    /// The next write to a file of this name takes `value` instead and says nothing: a kernel that handles the
+    /// knob otherwise, or somebody else who writes it at once.
+    pub fn takes_instead(&self, file: &str, value: &str) {
+        self.machine().faults.instead = Some((file.to_owned(), value.to_owned()));
+    }
+
     /// After `n` more mutations the agent is dead: everything fails with EIO, its locks are free, its
     /// children that die with it are killed.
     pub fn crash_after(&self, n: u32) {

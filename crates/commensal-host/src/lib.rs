@@ -123,7 +123,7 @@ pub trait Host {
     fn state_read(&mut self, path: &Path) -> Result<Option<String>>;
 
     /// Appends to a state file and returns when it is on the disk (`fsync`, also of the directory when
-    /// the file is new). On error nothing of `text` is left in the file.
+    /// the file is new). When the disk refuses, nothing of `text` is left in the file.
     fn state_append(&mut self, path: &Path, text: &str) -> Result<()>;
 
     /// Replaces a state file as a whole and durably (write aside, `fsync`, rename).

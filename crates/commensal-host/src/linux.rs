@@ -5,6 +5,7 @@ use crate::{Dir, Host, HostError, Lock, Result, state};
 use commensal_core::errno::Errno;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 
@@ -30,6 +31,8 @@ pub struct LinuxHost {
     held: HashMap<(u32, String), OwnedFd>,
     /// Keys of `held` in the order of opening.
     order: VecDeque<(u32, String)>,
+    /// The limit of open files before we raised ours: what a started command gets back.
+    descriptors: Option<Rlimit>,
 }
 
 #[derive(Debug)]
@@ -40,8 +43,6 @@ struct Slot {
 
 #[derive(Debug)]
 struct OpenDir {
-    /// `None` while the descriptor is let go to stay under the limit; reopened by `path`, then
-    /// compared by inode.
     fd: OwnedFd,
     /// For messages only.
     path: String,
@@ -63,8 +64,7 @@ impl LinuxHost {
     /// The machine this process runs on.
     #[must_use]
     pub fn new() -> LinuxHost {
-        raise_descriptor_limit();
-        LinuxHost::default()
+        LinuxHost { descriptors: raise_descriptor_limit(), ..LinuxHost::default() }
     }
 
     fn keep(&mut self, fd: OwnedFd, path: String) -> Result<Dir> {
@@ -177,11 +177,11 @@ fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
 }
 
 /// A plan over a thousand groups in five hierarchies holds five thousand directories; the soft limit
-/// of 1024 is raised to the hard one, which any process may do for itself.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+/// of 1024 is raised to the hard one, which any process may do for itself. Gives the limit before.
+fn raise_descriptor_limit() -> Option<Rlimit> {
     let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    setrlimit(Resource::Nofile, raised).is_ok().then_some(limit)
 }
 
 impl Host for LinuxHost {
@@ -274,7 +274,11 @@ impl Host for LinuxHost {
         component("create", name)?;
         rustix::fs::mkdirat(&self.dir(parent)?.fd, name, Mode::from_raw_mode(0o755))
             .map_err(|errno| fail("create", self.object(parent, name), None, errno))?;
-        self.open_child(parent, name)
+        let opened = self.open_child(parent, name);
+        if opened.is_err() {
+            let _ = rustix::fs::unlinkat(&self.dir(parent)?.fd, name, AtFlags::REMOVEDIR);
+        }
+        opened
     }
 
     fn rmdir(&mut self, parent: Dir, name: &str, inode: u64) -> Result<()> {
@@ -313,7 +317,7 @@ impl Host for LinuxHost {
             })?;
             procs.push(copy);
         }
-        process::spawn(spec, procs)
+        process::spawn(spec, procs, self.descriptors)
     }
 
     fn process(&mut self, pid: u32) -> Result<Process> {

@@ -5,7 +5,7 @@ use crate::{Dir, HostError, Result};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions, setrlimit};
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -195,7 +195,8 @@ pub(crate) fn failed(operation: &'static str, object: String, errno: rustix::io:
 }
 
 /// Starts the child. `procs` are the open `cgroup.procs` files of its groups.
-pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>) -> Result<Child> {
+/// `descriptors` is the limit of open files that the child gets.
+pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<Rlimit>) -> Result<Child> {
     let mut command = Command::new(&spec.program);
     command.args(&spec.args);
     command.stdin(match &spec.stdin {
@@ -222,6 +223,9 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>) -> Result<Child> {
     unsafe {
         command.pre_exec(move || {
             enter(&procs)?;
+            if let Some(limit) = &descriptors {
+                setrlimit(Resource::Nofile, *limit)?;
+            }
             apply_policy(&policy)?;
             parent.map_or(Ok(()), die_with)
         });

@@ -12,11 +12,10 @@ mod block;
 use crate::analysis;
 use crate::design;
 use crate::experiment::{Experiment, REQUEST_US};
-use crate::loadgen::{LoadBaseline, LoadError, LoadResult, invalid_reasons};
+use crate::loadgen::{LoadBaseline, LoadError, LoadResult, invalid_reasons, wait_ready};
 use crate::record::{self, Block, Machine, Role, Run, Tool};
 use crate::site::{self, Side, Site, SiteError};
 use crate::workload::cpu::calibrate;
-use commensal_core::knob::Version;
 use commensal_host::{Child, Host, SpawnSpec, Stdout};
 use commensal_sensors::{machine, mounts};
 use sha2::{Digest, Sha256};
@@ -25,7 +24,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long the service may take to listen.
 const READY: Duration = Duration::from_secs(10);
@@ -48,9 +47,6 @@ pub enum LabError {
     /// The user asked to stop.
     #[error("stopped before the end; everything that the run made has been removed")]
     Stopped,
-    /// Something of the run could not be removed.
-    #[error("the run could not remove all that it made: {0}; `commensal restore` will try again")]
-    Left(String),
 }
 
 impl From<commensal_host::HostError> for LabError {
@@ -66,6 +62,8 @@ pub struct Conduct {
     pub program: PathBuf,
     /// Where the journal is.
     pub state_dir: PathBuf,
+    /// Name of the scratch group in which knobs are tried before the run.
+    pub probe_name: String,
     /// Port of the service; 0 is any free one.
     pub port: u16,
     /// Command line, for the record.
@@ -92,91 +90,122 @@ pub enum Event<'a> {
     Round(&'a Run),
 }
 
+/// A finished run.
+#[derive(Debug)]
+pub struct Finished {
+    /// The record with its conclusion.
+    pub run: Run,
+    /// What the run made and could not remove; it stays in the journal for `commensal restore`.
+    pub left: Vec<String>,
+}
+
 /// Runs an experiment to its end and concludes.
 ///
 /// # Errors
 /// When it could not be carried out or was stopped. Whatever happens, what it made on the machine is removed
-/// before this returns, and what could not be is in the error.
+/// before this returns; the rounds finished by then were told as [`Event::Round`].
 pub fn run(
     host: &mut dyn Host,
     experiment: &Experiment,
     conduct: &Conduct,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
-) -> Result<Run, LabError> {
-    let mut site = site::open(host, conduct.state_dir.clone())?;
+) -> Result<Finished, LabError> {
+    let mut site = site::open(host, conduct.state_dir.clone(), &conduct.probe_name)?;
     tell(Event::Ready(&site));
-    let result = rounds(host, experiment, conduct, &mut site, stop, tell);
+    let result = Conductor { host, experiment, conduct, site: &mut site, stop, tell }.rounds();
     let left = site.close(host)?;
     let mut run = result?;
-    if !left.is_empty() {
-        return Err(LabError::Left(left.join("; ")));
-    }
     analysis::conclude(&mut run);
-    Ok(run)
+    Ok(Finished { run, left })
 }
 
-fn rounds(
-    host: &mut dyn Host,
-    experiment: &Experiment,
-    conduct: &Conduct,
-    site: &mut Site,
-    stop: &AtomicBool,
-    tell: &mut dyn FnMut(Event<'_>),
-) -> Result<Run, LabError> {
-    let mut run = record(host, experiment, conduct, site);
-    let precise = commensal_host::precise_thread();
-    if let Err(error) = &precise {
-        run.caveats
-            .push(format!("the load generator is not real-time ({error}), so it can be late under load"));
+struct Conductor<'a> {
+    host: &'a mut dyn Host,
+    experiment: &'a Experiment,
+    conduct: &'a Conduct,
+    site: &'a mut Site,
+    stop: &'a AtomicBool,
+    tell: &'a mut dyn FnMut(Event<'_>),
+}
+
+impl Conductor<'_> {
+    fn rounds(&mut self) -> Result<Run, LabError> {
+        let experiment = self.experiment;
+        let mut run = record(self.host, experiment, self.conduct, self.site);
+        if let Err(error) = commensal_host::precise_thread() {
+            let caveat =
+                format!("the load generator is not real-time ({error}), so it can be late under load");
+            run.caveats.push(caveat);
+        }
+        let count = calibrate(Duration::from_micros(REQUEST_US));
+        let at = |role| experiment.arms.iter().position(|arm| arm.role == role);
+        let pair = at(Role::Baseline).zip(at(Role::Baseline2));
+        let rounds = usize::try_from(experiment.design.rounds).unwrap_or(usize::MAX);
+        let order = design::order(experiment.seed, rounds, experiment.arms.len(), pair);
+        for (round, arms) in (0..).zip(&order) {
+            let mut service = start_service(self.host, self.site, self.conduct)?;
+            let outcome = self.one_round(round, arms, count, &mut service, &mut run);
+            let stopped = self.site.stop(self.host, Side::Online, &mut service.child);
+            let mut results = outcome?;
+            stopped?;
+            judge_round(experiment, &mut results);
+            run.blocks.extend(results.into_iter().map(|(block, _)| block));
+            (self.tell)(Event::Round(&run));
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(LabError::Stopped);
+            }
+        }
+        Ok(run)
     }
-    let count = calibrate(Duration::from_micros(REQUEST_US));
-    let roles: Vec<Role> = experiment.arms.iter().map(|arm| arm.role).collect();
-    let at = |role| roles.iter().position(|other| *other == role);
-    let pair = at(Role::Baseline).zip(at(Role::Baseline2));
-    let rounds = usize::try_from(experiment.design.rounds).unwrap_or(usize::MAX);
-    let order = design::order(experiment.seed, rounds, roles.len(), pair);
-    let total = order.iter().map(Vec::len).sum();
-    let mut done = 0;
-    for (round, arms) in (0..).zip(&order) {
-        let mut service = start_service(host, site, conduct)?;
-        let mut results: Vec<(Block, LoadResult)> = Vec::new();
-        let outcome: Result<(), LabError> = (0..).zip(arms).try_for_each(|(pos, arm)| {
-            tell(Event::Block { done, total, round: round + 1 });
-            done += 1;
-            let seed =
-                experiment.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round) * 64 + u64::from(pos));
+
+    fn one_round(
+        &mut self,
+        round: u32,
+        arms: &[usize],
+        count: u64,
+        service: &mut Service,
+        run: &mut Run,
+    ) -> Result<Vec<(Block, LoadResult)>, LabError> {
+        let experiment = self.experiment;
+        let in_a_round = experiment.arms.len();
+        let total = in_a_round * usize::try_from(experiment.design.rounds).unwrap_or(usize::MAX);
+        // Every arm of a round meets the very same requests.
+        let seed = experiment.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round));
+        let mut results = Vec::with_capacity(arms.len());
+        for (pos, arm) in (0..).zip(arms) {
+            let done = run.blocks.len() + results.len();
+            (self.tell)(Event::Block { done, total, round: round + 1 });
             let spec = block::load(experiment, service.addr, count, seed);
-            let mut block = block::Runner { host, site, conduct, stop };
-            let (mut recorded, load) = block.run(experiment, *arm, &spec, &mut run)?;
+            let mut runner =
+                block::Runner { host: self.host, site: self.site, conduct: self.conduct, stop: self.stop };
+            let (mut recorded, load) = runner.run(experiment, *arm, &spec, run)?;
             recorded.round = round;
             recorded.pos = pos;
             recorded.online_crashed = service.child.try_wait()?.is_some();
+            if recorded.online_crashed {
+                // The other arms of the round get an instance of their own.
+                self.site.stop(self.host, Side::Online, &mut service.child)?;
+                *service = start_service(self.host, self.site, self.conduct)?;
+            }
             results.push((recorded, load));
-            Ok(())
-        });
-        let stopped = site.stop(host, Side::Online, &mut service.child);
-        outcome?;
-        stopped?;
-        judge_round(&roles, experiment, &mut results);
-        run.blocks.extend(results.into_iter().map(|(block, _)| block));
-        tell(Event::Round(&run));
-        if stop.load(Ordering::Relaxed) {
-            return Err(LabError::Stopped);
         }
+        Ok(results)
     }
-    Ok(run)
 }
 
 /// A block is judged against the baseline of its own round: the rules were fixed before the run.
-fn judge_round(roles: &[Role], experiment: &Experiment, results: &mut [(Block, LoadResult)]) {
-    let is_baseline = |block: &Block| {
-        experiment.arms.iter().zip(roles).any(|(arm, role)| arm.name == block.arm && *role == Role::Baseline)
+fn judge_round(experiment: &Experiment, results: &mut [(Block, LoadResult)]) {
+    let role = |block: &Block| {
+        let arm = experiment.arms.iter().find(|arm| arm.name == block.arm);
+        arm.map_or(Role::Baseline, |arm| arm.role)
     };
-    let baseline =
-        results.iter().find(|(block, _)| is_baseline(block)).map(|(_, load)| LoadBaseline::of(load));
+    let baseline = results.iter().find(|(block, _)| role(block) == Role::Baseline);
+    let baseline = baseline.map(|(_, load)| LoadBaseline::of(load));
     for (block, load) in results {
-        let reasons = invalid_reasons(load, &baseline.unwrap_or_else(|| LoadBaseline::of(load)));
+        let beside_offline = !matches!(role(block), Role::Baseline | Role::Baseline2);
+        let baseline = baseline.unwrap_or_else(|| LoadBaseline::of(load));
+        let reasons = invalid_reasons(load, &baseline, beside_offline);
         block.valid = reasons.is_empty();
         block.invalid_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
     }
@@ -266,7 +295,13 @@ fn start_service(host: &mut dyn Host, site: &Site, conduct: &Conduct) -> Result<
     }
     let line = receive.recv_timeout(READY).unwrap_or_default();
     match line.trim().strip_prefix("listening ").and_then(|addr| addr.parse().ok()) {
-        Some(addr) => Ok(Service { child, addr }),
+        Some(addr) => match wait_ready(addr, "/healthz", Instant::now() + READY) {
+            Ok(()) => Ok(Service { child, addr }),
+            Err(error) => {
+                site.stop(host, Side::Online, &mut child)?;
+                Err(LabError::Service(error.to_string()))
+            }
+        },
         None => {
             let ended = child.try_wait()?;
             site.stop(host, Side::Online, &mut child)?;
@@ -276,14 +311,4 @@ fn start_service(host: &mut dyn Host, site: &Site, conduct: &Conduct) -> Result<
             }))
         }
     }
-}
-
-/// The version of the hierarchy that has the cpu controller, for a report.
-#[must_use]
-pub fn cpu_version(site: &Site) -> Option<Version> {
-    let cpu = commensal_core::knob::Controller::Cpu;
-    site.hierarchies
-        .iter()
-        .find(|hierarchy| hierarchy.controllers.contains(&cpu))
-        .map(|hierarchy| hierarchy.version)
 }

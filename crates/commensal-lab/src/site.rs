@@ -11,12 +11,12 @@ use commensal_core::group::{Class, GroupName, GroupSpec};
 use commensal_core::plan::{Plan, Step, plan, undo};
 use commensal_core::topology::Machine;
 use commensal_drivers::journal::{Journal, Owner};
-use commensal_drivers::{Applied, Failure, JournalError, apply, members, restore_own, restore_stale};
-use commensal_host::{Child, Host, HostError, SpawnSpec};
+use commensal_drivers::{Applied, Failure, JournalError, apply, members, restore_own, restore_stale, verify};
+use commensal_host::{Child, Host, HostError, Lock, SpawnSpec};
 use commensal_sensors::usage::GroupDirs;
 use commensal_sensors::{SensorError, actual, capability, machine, mounts};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Why a run could not take place or had to end.
@@ -34,6 +34,9 @@ pub enum SiteError {
     /// A step of the plan was refused.
     #[error("{}", refused(.0))]
     Refused(Box<Failure>),
+    /// Two runs at once would measure each other.
+    #[error("another lab run is using this machine (it holds {0}); two at once would measure each other")]
+    Busy(String),
     /// Our own groups could not be planned: our bug.
     #[error("the run's own groups cannot be planned: {0}")]
     Plan(String),
@@ -86,6 +89,8 @@ pub struct Site {
     task_policy: Option<TaskPolicy>,
     online: GroupDirs,
     offline: GroupDirs,
+    /// Nobody else measures meanwhile.
+    _lock: Lock,
 }
 
 /// Looks at the machine, removes what dead runs left, and makes the groups of this run.
@@ -93,28 +98,38 @@ pub struct Site {
 /// # Errors
 /// When the machine cannot be read, the journal cannot be kept, or the kernel refuses a group; then nothing
 /// of this run is left.
-pub fn open(host: &mut dyn Host, state_dir: PathBuf) -> Result<Site, SiteError> {
-    let boot_id = machine::boot_id(host).unwrap_or_default();
+pub fn open(host: &mut dyn Host, state_dir: PathBuf, probe_name: &str) -> Result<Site, SiteError> {
     host.state_dir(&state_dir)?;
+    let lock_path = state_dir.join("lab.lock");
+    let Some(lock) = host.state_lock(&lock_path)? else {
+        return Err(SiteError::Busy(lock_path.display().to_string()));
+    };
+    let name = format!("{}{}", commensal_drivers::journal::LAB, std::process::id());
+    // Whatever goes wrong on the way: what was made by then is removed.
+    build(host, state_dir.clone(), probe_name, lock).inspect_err(|_| {
+        let _ = restore_own(host, &state_dir, &name);
+    })
+}
+
+fn build(host: &mut dyn Host, state_dir: PathBuf, probe_name: &str, lock: Lock) -> Result<Site, SiteError> {
+    let boot_id = machine::boot_id(host).unwrap_or_default();
     let cleaned = restore_stale(host, &state_dir, &boot_id)?.done;
     let pid = std::process::id();
     let start_ticks = host.process(pid)?.start_ticks;
     let facts = machine::machine(host)?;
     let hierarchies = mounts::hierarchies(host)?;
-    let caps = capability::probe(host, &hierarchies, &facts, &format!("commensal-probe-{pid}"));
+    let caps = capability::probe(host, &hierarchies, &facts, probe_name);
     let journal_name = format!("{}{pid}", commensal_drivers::journal::LAB);
-    let owner = Owner { kind: "lab".to_owned(), pid, start_ticks, boot_id };
+    let owner = Owner { kind: "lab".to_owned(), pid, start_ticks, boot_id: boot_id.clone() };
     let mut journal = Journal::open(host, &state_dir, &journal_name, owner)?;
     let found = actual::tree(host, hierarchies.clone())?;
     let (desired, first) = replan(host, found, &facts, &caps, pid)?;
     let built = apply(host, first.1.structure(), &first.0, &mut journal);
     if let Some(failure) = built.failure {
-        // Undone step by step already; the journal's announcements go with it.
-        let _ = restore_own(host, &state_dir, &journal_name);
         return Err(SiteError::Refused(Box::new(failure)));
     }
     let mut found = actual::tree(host, hierarchies.clone())?;
-    found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &found)?;
+    found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
     let (_, (actual, plan)) = replan(host, found, &facts, &caps, pid)?;
     let member = |class: Class| {
         desired.groups.iter().find(|group| group.class == class).map(|group| &group.members[0].path)
@@ -138,6 +153,7 @@ pub fn open(host: &mut dyn Host, state_dir: PathBuf) -> Result<Site, SiteError> 
         task_policy: plan.task_policies.into_values().next(),
         online,
         offline,
+        _lock: lock,
     })
 }
 
@@ -179,11 +195,11 @@ fn means(plan: &Plan) -> Means {
 }
 
 impl Site {
-    /// Switches isolation on; what was written and read back.
+    /// Switches isolation on.
     ///
     /// # Errors
     /// When the kernel refuses a step; then the policy is off.
-    pub fn isolate(&mut self, host: &mut dyn Host) -> Result<Vec<Applied>, SiteError> {
+    pub fn isolate(&mut self, host: &mut dyn Host) -> Result<(), SiteError> {
         let steps = self.policy_on.clone();
         self.steps(host, &steps)
     }
@@ -194,13 +210,28 @@ impl Site {
     /// When the kernel refuses a step.
     pub fn release(&mut self, host: &mut dyn Host) -> Result<(), SiteError> {
         let steps = undo(&self.policy_on);
-        self.steps(host, &steps).map(|_| ())
+        self.steps(host, &steps)
     }
 
-    fn steps(&mut self, host: &mut dyn Host, steps: &[Step]) -> Result<Vec<Applied>, SiteError> {
+    /// Reads again what isolation set: whether it still is in force, and for a weak one whether the task has it.
+    pub fn policy_now(&self, host: &mut dyn Host, offline: Option<&Child>) -> Vec<Applied> {
+        let mut now = verify(host, &self.policy_on, &self.actual);
+        if let (Some(_), Some(child)) = (&self.task_policy, offline) {
+            let stat =
+                host.read_file(Path::new(&format!("/proc/{}/stat", child.process.pid))).unwrap_or_default();
+            // Field 41 of proc(5), counted from the last bracket: the scheduling policy, 5 is SCHED_IDLE.
+            let field =
+                stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(38)).unwrap_or("?");
+            let place = format!("task {}", child.process.pid);
+            now.push(Applied { place, file: "policy", want: "5".to_owned(), read: field.to_owned() });
+        }
+        now
+    }
+
+    fn steps(&mut self, host: &mut dyn Host, steps: &[Step]) -> Result<(), SiteError> {
         let outcome = apply(host, steps, &self.actual, &mut self.journal);
         match outcome.failure {
-            None => Ok(outcome.applied),
+            None => Ok(()),
             Some(failure) => Err(SiteError::Refused(Box::new(failure))),
         }
     }

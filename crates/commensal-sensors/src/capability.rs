@@ -3,12 +3,13 @@
 
 use commensal_core::actual::{Capabilities, Hierarchy, Support};
 use commensal_core::errno::Errno;
-use commensal_core::knob::{Controller, Knob, KnobId, Status, TABLE, Value, Version};
+use commensal_core::knob::{Knob, KnobId, Status, TABLE, Value, Version};
 use commensal_core::topology::Machine;
 use commensal_host::{Dir, Host, HostError};
 use std::path::Path;
 
-/// Tries every driven knob in a scratch group `NAME` at the root of each hierarchy.
+/// Tries every driven knob in a scratch group `name` at the root of each hierarchy. One that a killed probe of
+/// the same name left behind goes first; callers hold the state lock, so it is nobody's who lives.
 pub fn probe(host: &mut dyn Host, hierarchies: &[Hierarchy], machine: &Machine, name: &str) -> Capabilities {
     let mut caps = Capabilities::default();
     let mut refusals = Vec::new();
@@ -30,6 +31,11 @@ pub fn probe(host: &mut dyn Host, hierarchies: &[Hierarchy], machine: &Machine, 
     } else if refusals.len() == tried {
         caps.cgroup_obstacle = refusals.first().map(|error| obstacle(host, error));
     }
+    if hierarchies.iter().any(|hierarchy| namespaced_root(host, hierarchy)) {
+        let because =
+            "this is a container with a cgroup namespace of its own, whose processes sit in its root";
+        caps.cgroup_obstacle = Some(because.to_owned());
+    }
     features(host, machine, &mut caps);
     caps
 }
@@ -46,13 +52,36 @@ fn obstacle(host: &dyn Host, error: &HostError) -> String {
     }
 }
 
-fn scratch(host: &mut dyn Host, hierarchy: &Hierarchy, name: &str) -> Result<(Dir, Dir), HostError> {
-    let root = host.open(Path::new(&hierarchy.mount))?;
-    // One that a killed probe left behind is empty and goes first.
-    if let Ok(left) = host.open_child(root, name) {
-        let _ = host.rmdir(root, name, left.inode);
-        host.close(left);
+/// Removes the scratch groups that a killed probe left; what was removed.
+pub fn sweep(host: &mut dyn Host, hierarchies: &[Hierarchy], name: &str) -> Vec<String> {
+    let mut removed = Vec::new();
+    for hierarchy in hierarchies {
+        let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { continue };
+        if let Ok(left) = host.open_child(root, name) {
+            if host.rmdir(root, name, left.inode).is_ok() {
+                removed.push(format!("removed {}/{name}", hierarchy.mount));
+            }
+            host.close(left);
+        }
+        host.close(root);
     }
+    removed
+}
+
+/// A container's cgroup namespace has its own processes in what looks like the root: no controller can be
+/// enabled there for groups that shall hold processes (cgroup-v2.rst, "no internal process constraint").
+fn namespaced_root(host: &mut dyn Host, hierarchy: &Hierarchy) -> bool {
+    let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { return false };
+    let inner = hierarchy.version == Version::V2
+        && host.read(root, "cgroup.type").is_ok()
+        && host.read(root, "cgroup.procs").is_ok_and(|procs| !procs.trim().is_empty());
+    host.close(root);
+    inner
+}
+
+fn scratch(host: &mut dyn Host, hierarchy: &Hierarchy, name: &str) -> Result<(Dir, Dir), HostError> {
+    sweep(host, std::slice::from_ref(hierarchy), name);
+    let root = host.open(Path::new(&hierarchy.mount))?;
     match host.mkdir(root, name) {
         Ok(dir) => Ok((root, dir)),
         Err(error) => {
@@ -70,13 +99,19 @@ fn hierarchy_knobs(
     dir: Dir,
     caps: &mut Capabilities,
 ) {
-    let enabled = match hierarchy.version {
-        Version::V1 => Vec::new(),
-        Version::V2 => enable_missing(host, hierarchy, root),
-    };
+    let enabled = host.read(root, "cgroup.subtree_control").unwrap_or_default();
     for row in TABLE.iter().filter(|row| hierarchy.controllers.contains(&row.controller)) {
         if row.status == Status::Driven && row.file(hierarchy.version).is_some() {
-            let support = try_knob(host, dir, row, hierarchy.version, machine);
+            let name = row.controller.v2_name();
+            let off =
+                hierarchy.version == Version::V2 && enabled.split_whitespace().all(|other| other != name);
+            let support = match off {
+                // Enabling it would change every group below the root: that is a plan's business.
+                true => Support::Untried {
+                    because: format!("the root does not enable {name} yet; a plan that needs it does"),
+                },
+                false => try_knob(host, dir, row, hierarchy.version, machine),
+            };
             caps.knobs.insert((row.id, hierarchy.version), support);
         }
         if let Some(vendor) = &row.vendor {
@@ -89,23 +124,6 @@ fn hierarchy_knobs(
             caps.features.insert(row.name, support);
         }
     }
-    for controller in enabled.iter().rev() {
-        let _ = host.write(root, "cgroup.subtree_control", &format!("-{controller}"));
-    }
-}
-
-/// v2: the scratch group has a controller's files only while the root enables it. Returns what was
-/// enabled for the try, to be disabled after it.
-fn enable_missing(host: &mut dyn Host, hierarchy: &Hierarchy, root: Dir) -> Vec<Controller> {
-    let text = host.read(root, "cgroup.subtree_control").unwrap_or_default();
-    let mut enabled = Vec::new();
-    for controller in &hierarchy.controllers {
-        let there = text.split_whitespace().any(|name| name == controller.v2_name());
-        if !there && host.write(root, "cgroup.subtree_control", &format!("+{controller}")).is_ok() {
-            enabled.push(*controller);
-        }
-    }
-    enabled
 }
 
 /// Writes a value that differs from the default and reads it back.

@@ -1,7 +1,7 @@
 //! Which cgroup hierarchies are mounted, and where: v1, v2, or both at once (hybrid).
 
 use crate::SensorError;
-use commensal_core::actual::{CgroupPath, Hierarchy};
+use commensal_core::actual::Hierarchy;
 use commensal_core::knob::{Controller, Version};
 use commensal_host::Host;
 use std::collections::BTreeSet;
@@ -76,28 +76,6 @@ pub fn layout(hierarchies: &[Hierarchy]) -> Layout {
         (false, true) => Layout::V2,
         (false, false) => Layout::None,
     }
-}
-
-/// Paths of a process's groups, one per hierarchy, from `/proc/PID/cgroup`.
-#[must_use]
-pub fn groups_of(host: &dyn Host, pid: u32, hierarchies: &[Hierarchy]) -> Vec<Option<CgroupPath>> {
-    let text = host.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap_or_default();
-    let of = |hierarchy: &Hierarchy| {
-        text.lines().find_map(|line| {
-            let mut fields = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (fields.next()?, fields.next()?);
-            let names: BTreeSet<Controller> =
-                controllers.split(',').filter_map(|name| Controller::from_name(name, Version::V1)).collect();
-            let same = match hierarchy.version {
-                Version::V2 => controllers.is_empty(),
-                Version::V1 => {
-                    !names.is_empty() && names.iter().any(|name| hierarchy.controllers.contains(name))
-                }
-            };
-            same.then(|| CgroupPath::new(path))
-        })
-    };
-    hierarchies.iter().map(of).collect()
 }
 
 fn v1_controllers(options: &str) -> BTreeSet<Controller> {

@@ -41,7 +41,8 @@ pub struct Cli {
 pub enum Verb {
     /// Say what this machine can enforce, by trying it in a scratch cgroup; what is missing and what would help.
     Doctor(Json),
-    /// Show every write that `apply` would make, in order, with its reason. Never writes.
+    /// Show every write that `apply` would make, in order, with its reason. Changes nothing: knobs are tried in
+    /// an empty scratch cgroup only.
     Plan(Groups),
     /// Make it so, once; every original value is kept in the undo journal.
     Apply(Groups),

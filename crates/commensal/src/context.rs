@@ -38,6 +38,8 @@ pub struct Planned {
     pub desired: DesiredState,
     /// What to do.
     pub plan: Plan,
+    /// Why cgroups cannot be used at all, if they cannot.
+    pub obstacle: Option<String>,
 }
 
 impl Context {
@@ -86,8 +88,9 @@ impl Context {
         let hierarchies = mounts::hierarchies(&mut self.host)?;
         let caps = self.capabilities(&machine)?;
         let mut found = actual::tree(&mut self.host, hierarchies)?;
-        found.ours = journal::ours(&mut self.host, &self.state_dir, journal::MACHINE, &found)?;
-        let of_run = journal::ours(&mut self.host, &self.state_dir, journal::RUN, &found)?;
+        let boot_id = self.boot_id();
+        found.ours = journal::ours(&mut self.host, &self.state_dir, journal::MACHINE, &boot_id, &found)?;
+        let of_run = journal::ours(&mut self.host, &self.state_dir, journal::RUN, &boot_id, &found)?;
         found.ours.created.extend(of_run.created);
         let options = ResolveOptions { prefix: self.prefix.clone(), own };
         let desired = resolve(specs, &machine, &found, &options).map_err(|errors| mistakes(&errors))?;
@@ -96,14 +99,32 @@ impl Context {
         actual::values(&mut self.host, &mut found, &places, &disks);
         let plan = plan(&desired, &found, &caps);
         tracing::debug!(steps = plan.steps.len(), unmet = plan.unmet.len(), "planned");
-        Ok(Planned { actual: found, desired, plan })
+        Ok(Planned { actual: found, desired, plan, obstacle: caps.cgroup_obstacle })
     }
 
-    /// What works here, by trying.
+    /// What works here, by trying in a scratch group. The caller holds the lock, if there can be one.
     pub fn capabilities(&mut self, machine: &Machine) -> anyhow::Result<Capabilities> {
         let hierarchies = mounts::hierarchies(&mut self.host)?;
-        let name = format!("commensal-probe-{}", std::process::id());
+        let name = self.probe_name();
         Ok(capability::probe(&mut self.host, &hierarchies, machine, &name))
+    }
+
+    /// Name of the scratch group in which knobs are tried.
+    pub fn probe_name(&self) -> String {
+        format!("{}-probe", self.prefix)
+    }
+
+    /// The same for lab runs, which have a lock of their own.
+    pub fn lab_probe_name(&self) -> String {
+        format!("{}-lab-probe", self.prefix)
+    }
+
+    /// The lock for verbs that only look: without a state directory of one's own there is none to share.
+    pub fn lock_to_look(&mut self) -> anyhow::Result<Option<Lock>> {
+        match self.host.state_dir(&self.state_dir) {
+            Ok(()) => self.lock().map(Some),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Random number of this boot.

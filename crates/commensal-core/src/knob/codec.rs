@@ -7,6 +7,9 @@ use crate::topology::Device;
 /// Bytes in a page: memory limits are kept in whole pages.
 const PAGE: i64 = 4096;
 
+/// Bytes in the largest page of any machine that Linux runs on.
+const LARGEST_PAGE: i64 = 65_536;
+
 /// Text that does not have the file's form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file} holds {text:?}, which is not {expected}")]
@@ -106,6 +109,18 @@ impl File {
         }
     }
 
+    /// Whether the file, reading `read`, holds what was wanted. Memory limits are kept in whole pages of the
+    /// machine's size, which is 64 KiB on some.
+    #[must_use]
+    pub fn holds(&self, read: &Value, want: &Value) -> bool {
+        match (self.normalise, read, want) {
+            (Normalise::PageDown, Value::Number(read), Value::Number(want)) => {
+                read <= want && want - read < LARGEST_PAGE
+            }
+            _ => *read == self.normalise(want),
+        }
+    }
+
     /// Whether a number lies in the file's range (always, where the kernel clamps).
     #[must_use]
     pub fn accepts(&self, value: &Value) -> bool {
@@ -191,5 +206,9 @@ mod tests {
         let limit = file(KnobId::MemoryMax, Version::V1);
         assert_eq!(limit.normalise(&Value::Number(1_000_000)), Value::Number(999_424));
         assert_eq!(limit.normalise(&Value::Number(i64::MAX)), Value::NoLimit);
+        // 100 MB on a machine with pages of 64 KiB.
+        assert!(limit.holds(&Value::Number(99_942_400), &Value::Number(100_000_000)));
+        assert!(!limit.holds(&Value::Number(99_900_000), &Value::Number(100_000_000)));
+        assert!(!limit.holds(&Value::Number(100_003_840), &Value::Number(100_000_000)));
     }
 }

@@ -45,7 +45,9 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
     }
     for ((place, knob, device), want) in &draft.wants {
         let from = current(actual, place, *knob, *device);
-        if from == want.value {
+        let version = actual.hierarchies.get(place.hierarchy).map(|hierarchy| hierarchy.version);
+        let file = version.and_then(|version| knob.row().file(version));
+        if from == want.value || file.is_some_and(|file| file.holds(&from, &want.value)) {
             continue;
         }
         if *knob == KnobId::CpuIdle && want.value == Value::Number(1) {

@@ -192,7 +192,11 @@ impl<'a> Draft<'a> {
         };
         let version = self.actual.hierarchies[hierarchy].version;
         let own = *path == self.desired.offline_parent;
-        let mechanism = offline_mechanism(self.caps, version, path, group.takeover || own);
+        let already = self.idle_by_others(&Place { hierarchy, path: path.clone() });
+        let mechanism = match already {
+            true => Mechanism::CpuIdle,
+            false => offline_mechanism(self.caps, version, path, group.takeover || own),
+        };
         if let Mechanism::Nothing(because) = &mechanism {
             self.unmet(group, "class offline".to_owned(), because.clone(), "see `commensal doctor`");
         }
@@ -409,6 +413,12 @@ impl<'a> Draft<'a> {
         if version == Version::V2 && !self.enable(group, &place, row.controller, &what) {
             return;
         }
+        if knob == KnobId::CpuWeight && self.idle_by_others(&place) {
+            let because = format!(
+                "cpu.idle is 1 on {path}, set by somebody else, and the kernel refuses a weight there"
+            );
+            return self.unmet(group, what, because, "clear cpu.idle, or make the group offline");
+        }
         let value = file.normalise(&value);
         self.wants.entry((place, knob, device)).or_insert(Want {
             value,
@@ -475,6 +485,15 @@ impl<'a> Draft<'a> {
                 self.removes.insert(place.clone());
             }
         }
+    }
+
+    /// Whether the group is idle and not because of us: its weight cannot be written, and it yields already.
+    fn idle_by_others(&self, place: &Place) -> bool {
+        let idle =
+            self.actual.cgroups.get(place).and_then(|found| found.values.get(&(KnobId::CpuIdle, None)));
+        let ours = self.actual.ours.created.contains(place)
+            || self.actual.ours.originals.contains_key(&(place.clone(), KnobId::CpuIdle, None));
+        idle == Some(&Value::Number(1)) && !ours
     }
 
     fn wants_idle(&self, place: &Place) -> bool {

@@ -26,6 +26,8 @@ pub(super) struct Faults {
     pub(super) read_only: bool,
     pub(super) unprivileged: bool,
     pub(super) state_full: bool,
+    /// The next write to this file is taken with that value instead.
+    pub(super) instead: Option<(String, String)>,
 }
 
 /// Which permissions and faults a mutation is subject to.

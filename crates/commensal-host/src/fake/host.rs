@@ -190,6 +190,8 @@ impl Host for FakeHost {
         self.hold(dir, file).map_err(refuse)?;
         let mut machine = self.machine();
         machine.may_change(self.life, Kind::Group).map_err(refuse)?;
+        let instead = machine.faults.instead.take_if(|(name, _)| name == file);
+        let value = instead.as_ref().map_or(value, |(_, other)| other.as_str());
         machine.write(inode, file, value, own_pid()).map_err(refuse)?;
         machine.changed("write", path.clone(), value);
         Ok(())

@@ -4,19 +4,24 @@ use super::{Conduct, LabError};
 use crate::experiment::Experiment;
 use crate::loadgen::{self, LoadError, LoadResult, LoadSpec, Phase};
 use crate::record::{
-    Applied, Block, CpuUse, Lateness, PerSide, Policy, Psi, Role, Run, Work, encode_histogram,
+    Applied, Arm, Block, CpuUse, Lateness, PerSide, Policy, Psi, Role, Run, Work, encode_histogram,
 };
 use crate::site::{Side, Site};
 use crate::workload::burn::{CHUNK_ITERATIONS, WorkCounter};
-use commensal_core::observe::{MachineCpu, Pressures};
+use commensal_core::observe::{GroupUse, MachineCpu, Pressures};
 use commensal_host::{Child, Host, SpawnSpec, Stdin, Stdout};
 use commensal_sensors::run_delay::RunDelay;
+use commensal_sensors::usage::foreign_cpu_us;
 use commensal_sensors::{machine, pressure};
 use hdrhistogram::Histogram;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// How long the generator polls before a request is due: waking an idle virtual CPU takes most of 100 us, which
+/// is the lateness that a valid block may have. It costs a fifth of one CPU, the same in every arm.
+const SPIN: Duration = Duration::from_micros(100);
 
 /// The requests of one block.
 pub(super) fn load(experiment: &Experiment, addr: SocketAddr, count: u64, seed: u64) -> LoadSpec {
@@ -25,6 +30,7 @@ pub(super) fn load(experiment: &Experiment, addr: SocketAddr, count: u64, seed: 
     let measure = Duration::from_secs_f64(design.block_s);
     LoadSpec {
         seed,
+        spin: SPIN,
         warmup: Duration::from_secs_f64(design.warmup_s),
         ..LoadSpec::new(addr, format!("/cpu?cpu=1&count={count}"), rate, measure)
     }
@@ -55,10 +61,9 @@ impl Runner<'_> {
         let role = experiment.arms[arm].role;
         let isolated = role == Role::Isolated;
         if isolated {
-            let applied = self.site.isolate(self.host)?;
-            note_policy(run, arm, self.site, &applied);
+            self.site.isolate(self.host)?;
         }
-        let outcome = self.with_offline(experiment, role, spec);
+        let outcome = self.with_offline(experiment, role, spec, &mut run.arms[arm]);
         if isolated {
             self.site.release(self.host)?;
         }
@@ -72,6 +77,7 @@ impl Runner<'_> {
         experiment: &Experiment,
         role: Role,
         spec: &LoadSpec,
+        arm: &mut Arm,
     ) -> Result<(Block, LoadResult), LabError> {
         let mut offline = match role {
             Role::Contended | Role::Isolated | Role::OfflineAlone => {
@@ -80,6 +86,11 @@ impl Runner<'_> {
             Role::Baseline | Role::Baseline2 => None,
         };
         let measured = self.measure(experiment, spec, offline.as_ref());
+        if role == Role::Isolated {
+            // At the end of the block: a policy that somebody undid meanwhile was not in force.
+            let child = offline.as_ref().map(|offline| &offline.child);
+            note_policy(arm, self.site, &self.site.policy_now(self.host, child));
+        }
         if let Some(offline) = &mut offline {
             self.site.stop(self.host, Side::Offline, &mut offline.child)?;
         }
@@ -135,18 +146,24 @@ impl Runner<'_> {
     }
 }
 
-fn note_policy(run: &mut Run, arm: usize, site: &Site, applied: &[commensal_drivers::Applied]) {
+/// Keeps for each knob what it read; a value that was wrong in any round stays on record.
+fn note_policy(arm: &mut Arm, site: &Site, applied: &[commensal_drivers::Applied]) {
     let entry = |one: &commensal_drivers::Applied| Applied {
         path: one.place.clone(),
         file: one.file.to_owned(),
         want: one.want.clone(),
         read: Some(one.read.clone()),
     };
-    run.arms[arm].policy = Some(Policy {
-        driver: site.means.driver.clone(),
-        weak: site.means.weak.clone(),
-        applied: applied.iter().map(entry).collect(),
-    });
+    let before = arm.policy.take().map(|policy| policy.applied).unwrap_or_default();
+    let mut now: Vec<Applied> = applied.iter().map(entry).collect();
+    for one in &mut now {
+        let wrong = before.iter().find(|old| old.path == one.path && old.file == one.file && !old.holds());
+        if let Some(wrong) = wrong {
+            one.clone_from(wrong);
+        }
+    }
+    let (driver, weak) = (site.means.driver.clone(), site.means.weak.clone());
+    arm.policy = Some(Policy { driver, weak, applied: now });
 }
 
 /// Sources that remember threads between two snapshots.
@@ -160,8 +177,8 @@ struct Probe {
 struct Snapshot {
     at: Instant,
     machine: Option<MachineCpu>,
-    online_us: Option<u64>,
-    offline_us: Option<u64>,
+    online: GroupUse,
+    offline: GroupUse,
     online_delay_us: Option<u64>,
     offline_delay_us: Option<u64>,
     pressure: Pressures,
@@ -175,8 +192,8 @@ impl Probe {
             at: Instant::now(),
             chunks: offline.and_then(|offline| offline.counter.read().ok()),
             machine: machine::cpu_time(host),
-            online_us: site.group(Side::Online).cpu_us(host),
-            offline_us: site.group(Side::Offline).cpu_us(host),
+            online: site.group(Side::Online).read(host),
+            offline: site.group(Side::Offline).read(host),
             online_delay_us: online_dir.and_then(|dir| self.online_delay.read(host, dir)),
             offline_delay_us: offline_dir.and_then(|dir| self.offline_delay.read(host, dir)),
             pressure: pressure::machine(host),
@@ -190,11 +207,12 @@ fn fill(load: &LoadResult, before: &Snapshot, after: &Snapshot) -> Block {
     let delta = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?) as f64 / 1e6);
     let rate = |now, then| delta(now, then).map(|spent| spent / seconds);
     let machine = after.machine.zip(before.machine).map(|(now, then)| now.since(&then));
-    let online = rate(after.online_us, before.online_us);
-    let offline = rate(after.offline_us, before.offline_us);
-    let busy = machine.map(|machine| machine.busy_us() as f64 / 1e6 / seconds);
-    let other =
-        busy.zip(online).zip(offline).map(|((busy, online), offline)| (busy - online - offline).max(0.0));
+    let online = rate(after.online.cpu_us, before.online.cpu_us);
+    let offline = rate(after.offline.cpu_us, before.offline.cpu_us);
+    let used = |now: &GroupUse, then: &GroupUse| Some(now.cpu_us?.saturating_sub(then.cpu_us?));
+    let groups_us = [used(&after.online, &before.online), used(&after.offline, &before.offline)];
+    let foreign = machine.and_then(|machine| foreign_cpu_us(&machine, &groups_us));
+    let other = foreign.map(|us| us as f64 / 1e6 / seconds);
     let some_pct = |now: Option<commensal_core::observe::Pressure>,
                     then: Option<commensal_core::observe::Pressure>| {
         rate(now.map(|p| p.some_us), then.map(|p| p.some_us)).map(|share| share * 100.0)
@@ -234,7 +252,10 @@ fn fill(load: &LoadResult, before: &Snapshot, after: &Snapshot) -> Block {
             online: delta(after.online_delay_us, before.online_delay_us),
             offline: delta(after.offline_delay_us, before.offline_delay_us),
         },
-        throttled_s: PerSide::default(),
+        throttled_s: PerSide {
+            online: delta(after.online.throttled_us, before.online.throttled_us),
+            offline: delta(after.offline.throttled_us, before.offline.throttled_us),
+        },
         psi: (psi != Psi::default()).then_some(psi),
         work: Work { offline: work, unit: work.map(|_| format!("chunks of {CHUNK_ITERATIONS} iterations")) },
     }

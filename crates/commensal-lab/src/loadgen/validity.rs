@@ -29,14 +29,18 @@ impl LoadBaseline {
 }
 
 /// Why the block is INVALID; empty when it is valid. A baseline block is judged against itself.
+///
+/// `beside_offline`: a service that does not keep up or fails there is what the run wants to find out, not a
+/// fault of the environment. Only the generator's own lateness makes such a block invalid; its errors are the
+/// verdict BROKEN's business.
 #[must_use]
-pub fn invalid_reasons(result: &LoadResult, baseline: &LoadBaseline) -> Vec<String> {
+pub fn invalid_reasons(result: &LoadResult, baseline: &LoadBaseline, beside_offline: bool) -> Vec<String> {
     if result.offered == 0 {
         return vec!["no request was due in the measured window: raise the rate or the length".to_owned()];
     }
     let mut reasons = Vec::new();
     let achieved = result.achieved_per_s / result.offered_per_s;
-    if achieved < ACHIEVED_SHARE_MIN {
+    if achieved < ACHIEVED_SHARE_MIN && !beside_offline {
         reasons.push(format!(
             "achieved {:.1} of {:.1} offered requests/s = {:.1} %, below {:.0} %: the service did not keep up, or \
              the generator lacked CPU",
@@ -48,7 +52,7 @@ pub fn invalid_reasons(result: &LoadResult, baseline: &LoadBaseline) -> Vec<Stri
     }
     let allowed_us = (baseline.latency_us_p99 as f64 * LATENESS_SHARE_MAX).max(LATENESS_FLOOR_US);
     let lateness_us = result.lateness.value_at_quantile(0.99);
-    if result.lateness.is_empty() {
+    if result.lateness.is_empty() && !beside_offline {
         reasons.push(
             "no request found a free connection when it was due, so the generator's lateness is unknown: \
              raise the connections or lower the rate"
@@ -63,7 +67,7 @@ pub fn invalid_reasons(result: &LoadResult, baseline: &LoadBaseline) -> Vec<Stri
     let failed = failed_share(result);
     let over = failed - baseline.failed_share;
     // A hair above the limit is rounding, not a request.
-    if over > FAILED_SHARE_OVER_BASELINE_MAX + 1e-12 {
+    if over > FAILED_SHARE_OVER_BASELINE_MAX + 1e-12 && !beside_offline {
         reasons.push(format!(
             "{} errors and {} timeouts are {:.2} % of the requests, {:.2} points more than in the baseline, above \
              {:.1}",
@@ -115,7 +119,7 @@ mod tests {
     fn check(change: impl Fn(&mut LoadResult), baseline: LoadBaseline, words: &[&str]) {
         let mut result = good();
         change(&mut result);
-        let reasons = invalid_reasons(&result, &baseline);
+        let reasons = invalid_reasons(&result, &baseline, false);
         assert_eq!(reasons.len(), words.len(), "{reasons:?}");
         for (reason, word) in reasons.iter().zip(words) {
             assert!(reason.contains(word), "{reason} lacks {word}");

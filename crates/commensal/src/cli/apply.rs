@@ -2,14 +2,16 @@
 
 use super::Groups;
 use crate::context::{Context, Planned};
+use commensal_core::actual::CgroupPath;
 use commensal_core::plan::{Action, Step};
-use commensal_drivers::{Outcome, apply as carry_out, journal};
+use commensal_drivers::{Journal, Outcome, apply as carry_out, journal};
 use serde_json::json;
 use std::collections::BTreeSet;
 
 /// Shows the plan. Status 1 when something is to be done or cannot be had.
 pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     let specs = context.specs(&options.config)?;
+    let _lock = context.lock_to_look()?;
     let planned = context.plan(&specs, BTreeSet::new())?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&as_json(&planned, None))?);
@@ -31,6 +33,9 @@ pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     } else {
         print!("{}", planned.plan.describe(&planned.actual));
     }
+    if outcome.failure.is_none() {
+        take_over(context, &planned, &mut journal)?;
+    }
     if let Some(failure) = &outcome.failure {
         eprintln!("{}", refused(&planned, &outcome, failure));
         return Ok(2);
@@ -39,6 +44,16 @@ pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
         println!("done     {} of {} steps", outcome.done, planned.plan.steps.len());
     }
     Ok(u8::from(!planned.plan.unmet.is_empty()))
+}
+
+/// Groups that `run` made and this file wants as well no longer end with their last command.
+fn take_over(context: &mut Context, planned: &Planned, journal: &mut Journal) -> anyhow::Result<()> {
+    let own = planned.desired.groups.iter().flat_map(|group| &group.members).filter(|member| member.own);
+    let own: Vec<_> = own.map(|member| member.path.clone()).collect();
+    let wanted =
+        |target: &journal::Target| own.iter().any(|path| CgroupPath::new(&target.path).contains(path));
+    journal::take_over(&mut context.host, &context.state_dir, journal, wanted)?;
+    Ok(())
 }
 
 /// What was refused, why, how far it got, and what state that leaves.

@@ -10,6 +10,7 @@ use serde_json::json;
 
 /// Prints what works here. Status 1 when offline work can only be held back by weak means.
 pub fn run(context: &mut Context, as_json: bool) -> anyhow::Result<u8> {
+    let _lock = context.lock_to_look()?;
     let facts = machine::machine(&context.host)?;
     let identity = machine::identity(&context.host);
     let hierarchies = mounts::hierarchies(&mut context.host)?;
@@ -17,7 +18,7 @@ pub fn run(context: &mut Context, as_json: bool) -> anyhow::Result<u8> {
     let (mechanism, weak) = mechanism(&caps, &hierarchies, &context.prefix);
     if as_json {
         let support = |support: &Support| match support.obstacle() {
-            None => json!({ "works": true }),
+            None => json!({ "works": true, "tried": *support == Support::Yes }),
             Some(because) => json!({ "works": false, "because": because }),
         };
         let knobs: Vec<_> = caps
@@ -105,6 +106,7 @@ fn print_ledger(caps: &Capabilities, hierarchies: &[Hierarchy]) {
     }
     let row = |name: &str, file: &str, support: &Support| match support {
         Support::Yes => println!("  {name:<22} yes      {file}"),
+        Support::Untried { because } => println!("  {name:<22} untried  {because}"),
         Support::No { because } => println!("  {name:<22} no       {because}"),
         Support::Refused { errno, because } => println!("  {name:<22} refused  {because} ({errno})"),
     };

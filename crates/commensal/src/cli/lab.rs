@@ -4,8 +4,8 @@ use super::{Format, LabDoctor, LabReport, LabRun};
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
-use commensal_host::Host;
-use commensal_lab::conductor::{self, Conduct, Event, LabError};
+use commensal_host::{Host, LinuxHost};
+use commensal_lab::conductor::{self, Conduct, Event, Finished};
 use commensal_lab::experiment::{Choice, Experiment, quickstart};
 use commensal_lab::record::Run;
 use commensal_lab::{analysis, doctor as noise, report as render};
@@ -36,7 +36,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
         .host
         .list(parent)
         .with_context(|| format!("the record cannot be written to {}", out.display()))?;
-    let run = conduct(context, &quickstart(&choice), options.port, Some(&out))?;
+    let Finished { run, left } = conduct(context, &quickstart(&choice), options.port, Some(&out))?;
     context.host.state_replace(&out, &run.to_json()?).context("the record cannot be written")?;
     if options.json {
         println!("{}", run.to_json()?);
@@ -44,21 +44,32 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
         print!("{}", render::terminal(&run, std::io::stdout().is_terminal()));
         println!("\nrecord: {}   (again, in other forms: commensal lab report)", out.display());
     }
-    Ok(run.verdict.map_or(2, commensal_lab::verdict::Verdict::exit_code))
+    Ok(if told(&left) { 2 } else { run.verdict.map_or(2, commensal_lab::verdict::Verdict::exit_code) })
+}
+
+/// Tells what a run could not remove; whether there was anything.
+fn told(left: &[String]) -> bool {
+    for line in left {
+        eprintln!("commensal: {line}");
+    }
+    if !left.is_empty() {
+        eprintln!("commensal: the run could not remove all that it made; `commensal restore` will try again");
+    }
+    !left.is_empty()
 }
 
 /// Says whether this machine can decide a threshold.
 pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> {
     let choice = Choice { block_s: options.block, threshold_pct: options.threshold, ..Choice::QUICKSTART };
     choice.validate().map_err(anyhow::Error::msg)?;
-    let run = conduct(context, &noise::experiment(&choice), 0, None)?;
+    let Finished { run, left } = conduct(context, &noise::experiment(&choice), 0, None)?;
     let report = noise::judge(&run, &choice);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print!("{}", report.describe());
     }
-    Ok(report.verdict().exit_code())
+    Ok(if told(&left) { 2 } else { report.verdict().exit_code() })
 }
 
 /// Shows a recorded run again.
@@ -87,17 +98,19 @@ fn conduct(
     experiment: &Experiment,
     port: u16,
     out: Option<&Path>,
-) -> anyhow::Result<Run> {
+) -> anyhow::Result<Finished> {
     let stop = stop_flag()?;
     let conduct = Conduct {
         program: std::env::current_exe().context("this program's own file cannot be found")?,
         state_dir: context.state_dir.clone(),
+        probe_name: context.lab_probe_name(),
         port,
         args: std::env::args().skip(1).collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let bar = progress(experiment);
-    let mut saved: Option<String> = None;
+    let mut files = LinuxHost::new();
+    let mut saved = 0;
     let mut tell = |event: Event<'_>| match event {
         Event::Ready(site) => {
             for line in &site.cleaned {
@@ -113,15 +126,15 @@ fn conduct(
             bar.set_position(done as u64);
             bar.set_message(format!("round {round}"));
         }
-        Event::Round(run) => saved = run.to_json().ok(),
+        Event::Round(run) => {
+            // A failure to save shows at the end, when it is tried again and told.
+            let written = out.zip(run.to_json().ok()).map(|(out, json)| files.state_replace(out, &json));
+            saved += u32::from(matches!(written, Some(Ok(()))));
+        }
     };
-    let result = {
-        let mut tell_and_keep = |event: Event<'_>| tell(event);
-        conductor::run(&mut context.host, experiment, &conduct, &stop, &mut tell_and_keep)
-    };
+    let result = conductor::run(&mut context.host, experiment, &conduct, &stop, &mut tell);
     bar.finish_and_clear();
-    if let (Err(LabError::Stopped), Some(out), Some(partial)) = (&result, out, &saved) {
-        context.host.state_replace(out, partial)?;
+    if let (Err(_), Some(out), true) = (&result, out, saved > 0) {
         eprintln!("commensal: the rounds that were finished are in {}", out.display());
     }
     Ok(result?)

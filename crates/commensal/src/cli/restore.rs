@@ -1,12 +1,21 @@
 //! `restore`.
 
 use crate::context::Context;
+use commensal_host::Host;
+use commensal_sensors::{capability, mounts};
 
 /// Puts everything back. Status 1 when something was left because it is in use, 2 when something failed.
 pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
     let boot_id = context.boot_id();
     let _lock = context.lock()?;
-    let restored = commensal_drivers::restore(&mut context.host, &context.state_dir, &boot_id)?;
+    let mut restored = commensal_drivers::restore(&mut context.host, &context.state_dir, &boot_id)?;
+    let hierarchies = mounts::hierarchies(&mut context.host)?;
+    let (probe, lab_probe) = (context.probe_name(), context.lab_probe_name());
+    restored.done.extend(capability::sweep(&mut context.host, &hierarchies, &probe));
+    // The lab's scratch group is a running lab's, if there is one.
+    if context.host.state_lock(&context.state_dir.join("lab.lock"))?.is_some() {
+        restored.done.extend(capability::sweep(&mut context.host, &hierarchies, &lab_probe));
+    }
     if json {
         println!("{}", serde_json::to_string_pretty(&restored)?);
     } else if restored.nothing() {

@@ -13,6 +13,7 @@ use commensal_host::{Child, Host, Signal, SpawnSpec, Stdin};
 use commensal_sensors::usage::GroupDirs;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
+use std::io::IsTerminal;
 
 /// Passed on to the command as they come.
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
@@ -28,17 +29,15 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
         let planned = prepare(context, &spec)?;
         let policy = planned.plan.task_policies.get(&name);
         let path = own_path(&planned, &name)?;
-        let hierarchies = if planned.plan.task_policies.is_empty() && no_obstacle(&planned) {
-            planned.actual.hierarchies.as_slice()
-        } else {
-            &[]
-        };
-        let dirs = GroupDirs::open(&mut context.host, hierarchies, &path);
-        for unmet in
-            planned.plan.unmet.iter().filter(|unmet| policy.is_none() || unmet.what.contains("limits"))
-        {
+        // What cannot be had is told before the command starts; a weak policy tells it in its own words.
+        for unmet in planned.plan.unmet.iter().filter(|_| policy.is_none()) {
             eprintln!("commensal: {}", unmet.describe());
         }
+        let hierarchies = match planned.obstacle {
+            None => planned.actual.hierarchies.as_slice(),
+            Some(_) => &[],
+        };
+        let dirs = GroupDirs::open(&mut context.host, hierarchies, &path);
         let mut spec = command(options);
         spec.groups = dirs.all();
         if let Some(policy) = policy {
@@ -66,12 +65,11 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
             Ok(if error.errno == Errno::ENOENT && error.operation == "start" { 127 } else { 126 })
         }
     };
-    release(context)?;
+    // The command's status stands, whatever becomes of its group.
+    if let Err(error) = release(context) {
+        eprintln!("commensal: {error:#}");
+    }
     status
-}
-
-fn no_obstacle(planned: &Planned) -> bool {
-    planned.plan.unmet.iter().all(|unmet| !unmet.what.ends_with("and limits"))
 }
 
 /// The one group that is asked for.
@@ -128,7 +126,9 @@ fn follow(context: &mut Context, signals: &mut Signals, child: &mut Child) -> an
         }
         // A child that ended before SIGCHLD was waited for has left the signal pending: nothing is lost.
         for signal in signals.wait() {
-            if signal != SIGCHLD {
+            // Ctrl-C and Ctrl-\ go from the terminal to the command as well, which is in our process group.
+            let from_terminal = matches!(signal, SIGINT | SIGQUIT) && std::io::stdin().is_terminal();
+            if signal != SIGCHLD && !from_terminal {
                 match context.host.signal(&child.process, Signal(signal)) {
                     Err(error) if error.errno != Errno::ESRCH => return Err(error.into()),
                     _ => {}

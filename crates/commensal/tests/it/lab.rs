@@ -150,6 +150,89 @@ fn sigkill_is_cleaned_up_by_restore_or_the_next_run() {
     }
 }
 
+/// The service dies beside isolated offline work: that is a result, and the other arms get a new instance.
+#[test]
+fn a_service_that_dies_is_broken_not_lost() {
+    if !can_write_cgroups("a_service_that_dies_is_broken_not_lost") {
+        return;
+    }
+    let program = Program::new("dies");
+    let args = ["lab", "run", "quickstart", "--rounds", "1", "--block", "1"];
+    let mut child = program.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let isolated = || {
+        let groups = cgroups_named(&format!("commensal-lab-{pid}-offline"));
+        groups
+            .iter()
+            .any(|path| std::fs::read_to_string(path.join("cpu.idle")).is_ok_and(|text| text.trim() == "1"))
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !(isolated() && burners(&workloads(child.id()))) {
+        assert!(
+            Instant::now() < deadline && child.try_wait().unwrap().is_none(),
+            "no isolated arm within a minute"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // Into the measured part: settling and warm-up take 1.5 s.
+    std::thread::sleep(Duration::from_millis(1_800));
+    let service = workloads(child.id()).into_iter().find(|line| line.contains("http")).unwrap();
+    let pid = service.split(' ').next().unwrap();
+    assert!(Command::new("kill").args(["-KILL", pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{out}{err}");
+    assert!(out.starts_with("BROKEN"), "{out}");
+    let run = Run::from_json(&std::fs::read(program.path("run.json")).unwrap()).unwrap();
+    assert_eq!(run.blocks.len(), 4);
+    assert!(run.blocks.iter().all(|block| block.online_crashed == (block.arm == "isolated")));
+    assert_nothing_left(&program.state());
+}
+
+/// Somebody undoes the policy in the middle of the block: it was not in force, so there is no verdict.
+#[test]
+fn a_policy_that_is_undone_meanwhile_is_invalid() {
+    if !can_write_cgroups("a_policy_that_is_undone_meanwhile_is_invalid") {
+        return;
+    }
+    let program = Program::new("undone");
+    let args = ["lab", "run", "quickstart", "--rounds", "1", "--block", "1"];
+    let mut child = program.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let groups = cgroups_named(&format!("commensal-lab-{}-offline", child.id()));
+        let mut idle = groups.iter().map(|path| path.join("cpu.idle"));
+        let on = idle.find(|file| std::fs::read_to_string(file).is_ok_and(|text| text.trim() == "1"));
+        if let (Some(file), true) = (on, burners(&workloads(child.id()))) {
+            std::fs::write(file, "0").unwrap();
+            break;
+        }
+        assert!(
+            Instant::now() < deadline && child.try_wait().unwrap().is_none(),
+            "no isolated arm within a minute"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(4), "{out}{}", text(&output.stderr));
+    assert!(out.contains("the policy was not in force"), "{out}");
+}
+
+#[test]
+fn two_runs_at_once_are_refused() {
+    if !can_write_cgroups("two_runs_at_once_are_refused") {
+        return;
+    }
+    let program = Program::new("both");
+    let child = start(&program, |lines| !lines.is_empty());
+    let (_, err) = program.expect(2, &QUICK);
+    assert!(err.contains("another lab run is using this machine"), "{err}");
+    assert!(Command::new("kill").arg("-INT").arg(child.id().to_string()).status().unwrap().success());
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(2));
+    assert_nothing_left(&program.state());
+}
+
 fn assert_gone(children: &[String]) {
     assert!(!children.is_empty());
     let deadline = Instant::now() + Duration::from_secs(5);

@@ -38,7 +38,8 @@ fn apply_restore_and_again() {
     assert_eq!(read(group.join("cpu.idle")), "1");
     let quota =
         ["cpu.cfs_quota_us", "cpu.max"].map(|file| std::fs::read_to_string(group.join("etl").join(file)));
-    assert!(quota.into_iter().flatten().all(|text| !text.starts_with("-1") && !text.starts_with("max")));
+    let quota: Vec<String> = quota.into_iter().flatten().collect();
+    assert!(quota.len() == 1 && !quota[0].starts_with("-1") && !quota[0].starts_with("max"), "{quota:?}");
     let (out, _) = program.expect(0, &["apply", "-c", config]);
     assert!(out.starts_with("nothing to do"), "{out}");
     let (out, _) = program.expect(0, &["plan", "-c", config, "--json"]);
@@ -216,5 +217,48 @@ fn doctor_tells_the_mechanism() {
     let value: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(value["offline_yields_by"], "cpu.idle on its group", "{out}");
     assert!(value["knobs"].as_array().unwrap().len() >= 5 && value["threads"].as_u64().unwrap() >= 1);
-    assert!(cgroups_named("commensal-probe").is_empty());
+    assert!(cgroups_named(&program.prefix).is_empty());
+}
+
+/// A group that `run` made and `apply` confirmed does not end with its command.
+#[test]
+fn apply_takes_over_what_run_made() {
+    if !can_write_cgroups("apply_takes_over_what_run_made") {
+        return;
+    }
+    let program = Program::new("over");
+    let file = program.groups(ETL);
+    let config = file.to_str().unwrap();
+    let mut first =
+        program.command(&["run", "-g", "etl", "-c", config, "--", "sh", "-c", "echo ready; read -r _"]);
+    let mut first = first.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(first.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let (out, _) = program.expect(0, &["apply", "-c", config]);
+    assert!(out.starts_with("nothing to do"), "{out}");
+    drop(first.stdin.take());
+    first.wait().unwrap();
+    let group = cpu_mount().join(format!("{}-offline", program.prefix));
+    assert_eq!(read(group.join("cpu.idle")), "1");
+    program.expect(0, &["restore"]);
+    assert!(cgroups_named(&program.prefix).is_empty());
+}
+
+/// The command has the limits that its caller has, whatever commensal needs for itself.
+#[test]
+fn run_leaves_the_limit_of_open_files_alone() {
+    if !can_write_cgroups("run_leaves_the_limit_of_open_files_alone") {
+        return;
+    }
+    let program = Program::new("files");
+    let file = program.groups(ETL);
+    let script = format!(
+        "ulimit -Sn 300; {} --state-dir {} --cgroup-prefix {} run -g etl -c {} -- sh -c 'ulimit -Sn'",
+        env!("CARGO_BIN_EXE_commensal"),
+        program.state().display(),
+        program.prefix,
+        file.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!(text(&output.stdout), "300\n", "{}", text(&output.stderr));
 }

@@ -25,7 +25,8 @@ pub fn planned(host: &mut dyn Host, text: &str) -> Result<(ActualState, Plan), V
     let hierarchies = mounts::hierarchies(host).unwrap();
     let caps: Capabilities = capability::probe(host, &hierarchies, &facts, "commensal-probe-test");
     let mut found = actual::tree(host, hierarchies).unwrap();
-    found.ours = journal::ours(host, Path::new(STATE), journal::MACHINE, &found).unwrap();
+    let boot_id = machine::boot_id(host).unwrap();
+    found.ours = journal::ours(host, Path::new(STATE), journal::MACHINE, &boot_id, &found).unwrap();
     let desired = resolve(&specs(text), &facts, &found, &ResolveOptions::default())?;
     let places = actual::places_of_interest(&desired, &found);
     let disks: Vec<_> = facts.disks.iter().map(|disk| disk.device).collect();

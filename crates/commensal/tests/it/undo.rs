@@ -239,3 +239,114 @@ fn a_group_in_use_is_left_and_said_so() {
     assert!(result.left.is_empty() && result.failed.is_empty(), "{result:?}");
     assert!(!fake.snapshot().keys().any(|path| path.contains("commensal")));
 }
+
+/// A file that wants `theirs` (a group of somebody else's) so and so.
+fn theirs(class: &str, more: &str) -> String {
+    format!("[group.theirs]\nclass = \"{class}\"\n{more}\nmatch = [{{ cgroup = \"/theirs\" }}]\n")
+}
+
+fn with_theirs() -> (FakeHost, FakeHost, commensal_host::Dir) {
+    let fake = FakeHost::v1(4, MEMORY);
+    let mut host = fake.another();
+    let root = host.open(Path::new("/sys/fs/cgroup/cpu")).unwrap();
+    let dir = host.mkdir(root, "theirs").unwrap();
+    (fake, host, dir)
+}
+
+const OTHER: &str = "[group.other]\nclass = \"offline\"\n";
+
+/// What was put back is its owner's again: a value that they set later is not touched, ever.
+#[test]
+fn an_original_is_put_back_once() {
+    let (_fake, mut host, dir) = with_theirs();
+    assert!(applied(&mut host, &theirs("online", "cpu.weight = 300")).2.failure.is_none());
+    assert_eq!(host.read(dir, "cpu.shares").unwrap().trim(), "3072");
+    assert!(applied(&mut host, OTHER).2.failure.is_none());
+    assert_eq!(host.read(dir, "cpu.shares").unwrap().trim(), "1024");
+    host.write(dir, "cpu.shares", "5120").unwrap();
+    assert!(applied(&mut host, OTHER).2.failure.is_none());
+    assert_eq!(host.read(dir, "cpu.shares").unwrap().trim(), "5120");
+    restored(&mut host);
+    assert_eq!(host.read(dir, "cpu.shares").unwrap().trim(), "5120");
+}
+
+/// A refused apply that was taken back leaves no trap behind either.
+#[test]
+fn a_refused_apply_leaves_no_record() {
+    let (fake, mut host, dir) = with_theirs();
+    let (found, plan) = planned(&mut host, &theirs("online", "cpu.weight = 300")).unwrap();
+    let mut journal = journal(&mut host).unwrap();
+    fake.fail_write(2, Errno::EINVAL);
+    assert!(apply(&mut host, &plan.steps, &found, &mut journal).failure.is_some());
+    host.write(dir, "cpu.shares", "5120").unwrap();
+    assert!(restored(&mut host).nothing());
+    assert_eq!(host.read(dir, "cpu.shares").unwrap().trim(), "5120");
+}
+
+#[test]
+fn a_value_that_reads_back_otherwise_goes_back_too() {
+    let (fake, mut host, _) = with_theirs();
+    let before = fake.snapshot();
+    let (found, plan) = planned(&mut host, &theirs("online", "cpu.weight = 300")).unwrap();
+    let mut journal = journal(&mut host).unwrap();
+    fake.takes_instead("cpu.shares", "2000");
+    let outcome = apply(&mut host, &plan.steps, &found, &mut journal);
+    let failure = outcome.failure.unwrap();
+    assert!(failure.refusal.to_string().contains("wrote 3072, reads 2000"), "{}", failure.refusal);
+    assert!(failure.left.is_empty(), "{:?}", failure.left);
+    assert_eq!(fake.snapshot(), before);
+    assert!(restored(&mut host).nothing());
+}
+
+/// Originals recorded by several applies can stand in each other's way: the weight was recorded after
+/// cpu.idle, and cannot be written before cpu.idle is cleared.
+#[test]
+fn originals_of_several_applies_are_restored_in_one_go() {
+    let (fake, mut host, _) = with_theirs();
+    let before = fake.snapshot();
+    for file in [theirs("offline", ""), theirs("online", "cpu.weight = 50"), theirs("offline", "")] {
+        let (_, plan, outcome) = applied(&mut host, &file);
+        assert!(outcome.failure.is_none(), "{:?} {:?}", outcome.failure, plan.steps);
+    }
+    let result = restored(&mut host);
+    assert!(result.failed.is_empty() && result.left.is_empty(), "{result:?}");
+    assert_eq!(fake.snapshot(), before);
+}
+
+/// In a chroot or a container the hierarchy may not be mounted: that is not "gone".
+#[test]
+fn a_hierarchy_that_is_not_mounted_here_is_not_gone() {
+    let (fake, mut host, dir) = with_theirs();
+    assert!(applied(&mut host, &theirs("online", "cpu.weight = 300")).2.failure.is_none());
+    let path = Path::new(STATE).join("machine.journal");
+    let text = host.state_read(&path).unwrap().unwrap();
+    let elsewhere: String = journals::parse(&text)
+        .records
+        .into_iter()
+        .map(|record| match record {
+            Record::Original { group, knob, file, device, value } => {
+                let group = journals::Target { mount: "/mnt/cgroup/cpu".to_owned(), ..group };
+                journals::line(&Record::Original { group, knob, file, device, value })
+            }
+            other => journals::line(&other),
+        })
+        .collect();
+    host.state_replace(&path, &elsewhere).unwrap();
+    let result = restored(&mut host);
+    assert!(result.left.iter().any(|line| line.contains("no cgroup hierarchy is mounted")), "{result:?}");
+    host.state_replace(&path, &text).unwrap();
+    assert!(restored(&mut host).left.is_empty());
+    assert_eq!(host.read(dir, "cpu.shares").unwrap().trim(), "1024");
+    drop(fake);
+}
+
+/// Inode numbers start again with every boot: a journal of the last one must not be believed.
+#[test]
+fn a_journal_of_another_boot_plans_nothing() {
+    let (fake, mut host, dir) = with_theirs();
+    assert!(applied(&mut host, &theirs("online", "cpu.weight = 300")).2.failure.is_none());
+    fake.set_file("/proc/sys/kernel/random/boot_id", "another-boot\n");
+    let (_, plan) = planned(&mut host, OTHER).unwrap();
+    assert!(plan.steps.iter().all(|step| step.place.path.as_str() != "/theirs"), "{:?}", plan.steps);
+    assert_eq!(host.read(dir, "cpu.shares").unwrap().trim(), "3072");
+}

@@ -153,7 +153,7 @@ fn overload_is_bounded_by_the_backlog() {
     assert!(result.achieved_per_s < 0.2 * result.offered_per_s);
     // Unbounded, the last of 500 would wait for 9 s; eleven wait for 0.22 s.
     assert!(result.latency.max() < 3_000_000, "{} us", result.latency.max());
-    assert!(!invalid_reasons(&result, &LoadBaseline::of(&result)).is_empty());
+    assert!(!invalid_reasons(&result, &LoadBaseline::of(&result), false).is_empty());
 }
 
 #[test]
