@@ -157,7 +157,7 @@ fn a_service_that_dies_is_broken_not_lost() {
         return;
     }
     let program = Program::new("dies");
-    let args = ["lab", "run", "quickstart", "--rounds", "1", "--block", "1"];
+    let args = ["lab", "run", "quickstart", "--rounds", "1", "--block", "3"];
     let mut child = program.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id();
     let isolated = || {
@@ -175,7 +175,7 @@ fn a_service_that_dies_is_broken_not_lost() {
         std::thread::sleep(Duration::from_millis(5));
     }
     // Into the measured part: settling and warm-up take 1.5 s.
-    std::thread::sleep(Duration::from_millis(1_800));
+    std::thread::sleep(Duration::from_millis(2_300));
     let service = workloads(child.id()).into_iter().find(|line| line.contains("http")).unwrap();
     let pid = service.split(' ').next().unwrap();
     assert!(Command::new("kill").args(["-KILL", pid]).status().unwrap().success());
