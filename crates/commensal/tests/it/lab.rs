@@ -316,3 +316,22 @@ fn the_service_answers_over_loopback() {
     assert_eq!(codes, ["200", "400", "200", "404"]);
     assert!(answers[2].contains("http_response_time_count{path=\"/cpu\"} 1"), "{}", answers[2]);
 }
+
+/// The tables in the README are what the committed records say, not what somebody typed.
+#[test]
+fn the_readme_shows_what_the_records_say() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let readme = std::fs::read_to_string(format!("{root}/README.md")).unwrap();
+    let program = Program::new("readme");
+    for (record, status) in [("quickstart-6-rounds.json", 4), ("quickstart-40-rounds.json", 0)] {
+        let file = format!("{root}/docs/measurements/{record}");
+        let (out, _) = program.expect(status, &["lab", "report", &file]);
+        let table: Vec<&str> = out.lines().take_while(|line| *line != "notes").collect();
+        assert!(table.len() >= 5, "{out}");
+        for line in table {
+            assert!(readme.lines().any(|shown| shown == line), "{record}: the README lacks {line:?}");
+        }
+        let value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        assert!(schema().is_valid(&value), "{record}");
+    }
+}
