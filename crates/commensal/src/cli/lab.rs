@@ -113,13 +113,16 @@ fn conduct(
     let mut saved = 0;
     let mut tell = |event: Event<'_>| match event {
         Event::Ready(site) => {
-            for line in &site.cleaned {
-                bar.println(format!("left by an earlier run: {line}"));
-            }
-            bar.println(format!("isolated arm: {}", site.means.driver));
-            if let Some(weak) = &site.means.weak {
-                bar.println(format!("  {weak}"));
-            }
+            // Around the bar, and also where no bar is drawn.
+            bar.suspend(|| {
+                for line in &site.cleaned {
+                    eprintln!("left by an earlier run: {line}");
+                }
+                eprintln!("isolated arm: {}", site.means.driver);
+                if let Some(weak) = &site.means.weak {
+                    eprintln!("  {weak}");
+                }
+            });
         }
         Event::Block { done, total, round } => {
             bar.set_length(total as u64);
