@@ -74,6 +74,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What this machine cannot give.
     pub unmet: Vec<Unmet>,
+    /// Values that should go back to what they were and are so already: nothing to do, but off the record.
+    pub settled: Vec<(Place, KnobId, Option<Device>)>,
     /// Worth knowing: roundings, weaker means, groups left alone.
     pub notes: Vec<String>,
     /// How each offline group is made to yield, by group and cgroup.
@@ -105,6 +107,7 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
         draft.collect();
         bounds::drop_impossible(&mut draft);
         plan.steps = order::steps(&draft, actual);
+        plan.settled = order::settled(&draft, actual);
         plan.unmet.append(&mut draft.unmet);
         plan.notes.append(&mut draft.notes);
         plan.mechanisms.append(&mut draft.mechanisms);

@@ -117,10 +117,13 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
     if let Some((step, refusal)) = failed {
         // A value that reached the kernel and then read back wrong has to go back as well.
         let touched = work.outcome.done.max(work.reached.map_or(0, |index| index + 1));
-        let mut left = work.take_back(&steps[..touched]);
-        if left.is_empty()
-            && let Err(error) = journal.forget(work.host, |index, _| index >= mark)
-        {
+        let (mut left, again) = work.take_back(&steps[..touched]);
+        let forgotten = match left.is_empty() {
+            true => journal.forget(work.host, |index, _| index >= mark),
+            false => Ok(()),
+        };
+        // A group of ours that was removed and made again has another inode now.
+        if let Err(error) = forgotten.and_then(|()| journal.append(work.host, &again)) {
             left.push(format!("records of the undo journal: {error}"));
         }
         let description = steps.get(step).map(|step| step.describe(actual)).unwrap_or_default();
@@ -129,6 +132,31 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
         work.settle(steps, journal);
     }
     work.finish()
+}
+
+/// Takes originals off the record that are back in place already: values that a plan wanted back and found so.
+///
+/// # Errors
+/// When the journal cannot be rewritten.
+pub fn forget_settled(
+    host: &mut dyn Host,
+    settled: &[(Place, KnobId, Option<Device>)],
+    actual: &ActualState,
+    journal: &mut Journal,
+) -> Result<(), JournalError> {
+    let key = |(place, knob, device): &(Place, KnobId, Option<Device>)| {
+        let mount = actual.hierarchies.get(place.hierarchy)?.mount.clone();
+        let inode = actual.cgroups.get(place)?.inode;
+        let target = Target { mount, path: place.path.to_string(), inode };
+        Some((target, knob.to_string(), device.map(|device| device.to_string())))
+    };
+    let settled: BTreeSet<_> = settled.iter().filter_map(key).collect();
+    journal.forget(host, |_, record| match record {
+        Record::Original { group, knob, device, .. } => {
+            settled.contains(&(group.clone(), knob.clone(), device.clone()))
+        }
+        _ => false,
+    })
 }
 
 /// Reads again what the writes of `steps` left: whether a policy still is in force. A value that cannot be read
@@ -249,7 +277,9 @@ impl Work<'_> {
 
     /// Values that are back at their originals, and groups that are gone, are off the record.
     fn settle(&mut self, steps: &[Step], journal: &mut Journal) {
-        let mut back = BTreeSet::new();
+        // The last write of a knob counts: a set may pass through a wider one.
+        let mut last = BTreeMap::new();
+        let mut gone = BTreeSet::new();
         for step in steps {
             match &step.action {
                 Action::Write { knob, device, to, .. } => {
@@ -257,25 +287,25 @@ impl Work<'_> {
                     else {
                         continue;
                     };
-                    let group = self.target(&step.place, *dir);
-                    let value = file.encode(to, *device).unwrap_or_default();
-                    back.insert((group, knob.to_string(), device.map(|device| device.to_string()), value));
+                    let device_name = device.map(|device| device.to_string());
+                    let key = (self.target(&step.place, *dir), knob.to_string(), device_name);
+                    last.insert(key, file.encode(to, *device).unwrap_or_default());
                 }
                 Action::Remove => {
-                    let inode = self.actual.cgroups.get(&step.place).map_or(0, |found| found.inode);
-                    let target =
-                        Target { mount: self.mount(&step.place), path: step.place.path.to_string(), inode };
-                    back.insert((target, String::new(), None, String::new()));
+                    gone.insert((self.mount(&step.place), step.place.path.to_string()));
                 }
                 _ => {}
             }
         }
-        // Not being able to shorten the journal costs nothing but a superfluous look later.
+        // Not being able to shorten the journal is no reason to refuse what was done; the next apply finds
+        // the value in place and tries again.
         let _ = journal.forget(self.host, |_, record| match record {
             Record::Original { group, knob, device, value, .. } => {
-                back.contains(&(group.clone(), knob.clone(), device.clone(), value.clone()))
+                last.get(&(group.clone(), knob.clone(), device.clone())) == Some(value)
             }
-            Record::Created(target) => back.contains(&(target.clone(), String::new(), None, String::new())),
+            Record::Created(Target { mount, path, .. }) | Record::Creating { mount, path } => {
+                gone.contains(&(mount.clone(), path.clone()))
+            }
             _ => false,
         });
     }
@@ -361,14 +391,21 @@ impl Work<'_> {
         file.encode(&value, device).map_err(|error| Refusal::Plan(error.to_string()))
     }
 
-    fn take_back(&mut self, done: &[Step]) -> Vec<String> {
+    /// Undoes the steps; gives what could not be undone, and the groups that had to be made anew.
+    fn take_back(&mut self, done: &[Step]) -> (Vec<String>, Vec<Record>) {
         let mut left = Vec::new();
+        let mut again = Vec::new();
         for step in undo(done) {
-            if let Err(refusal) = self.step(&step) {
-                left.push(format!("{}: {refusal}", step.describe(self.actual)));
+            match self.step(&step) {
+                Err(refusal) => left.push(format!("{}: {refusal}", step.describe(self.actual))),
+                Ok(()) if step.action == Action::Create => {
+                    let dir = self.dirs.get(&step.place).copied();
+                    again.extend(dir.map(|dir| Record::Created(self.target(&step.place, dir))));
+                }
+                Ok(()) => {}
             }
         }
-        left
+        (left, again)
     }
 
     fn finish(self) -> Outcome {

@@ -16,6 +16,6 @@ pub mod journal;
 pub mod members;
 mod restore;
 
-pub use apply::{Applied, Failure, Outcome, Refusal, apply, verify};
+pub use apply::{Applied, Failure, Outcome, Refusal, apply, forget_settled, verify};
 pub use journal::{Journal, JournalError};
 pub use restore::{Restored, restore, restore_own, restore_stale};

@@ -15,6 +15,9 @@ use std::time::Duration;
 /// How long to wait for killed processes of a dead lab run to leave their group.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// In messages about damaged lines.
+const DAMAGED: &str = "cannot be used";
+
 /// What a restore did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Restored {
@@ -67,24 +70,41 @@ fn restore_where(
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Restored, HostError> {
     let mut result = Restored::default();
-    for name in journal::names(host, dir).into_iter().filter(|name| wanted(name)) {
-        let path = journal::path(dir, &name);
-        let contents = journal::parse(&host.state_read(&path)?.unwrap_or_default());
-        if let Some(owner) = contents.owner() {
-            if owner.boot_id != boot_id {
-                host.state_remove(&path)?;
-                continue;
-            }
-            let running =
-                host.process(owner.pid).is_ok_and(|process| process.start_ticks == owner.start_ticks);
-            if name.starts_with(journal::LAB) && running {
-                result.left.push(format!("{}: its owner, process {}, is running", path.display(), owner.pid));
-                continue;
-            }
+    // What one journal made can keep what another made busy: as long as something moved, look again.
+    loop {
+        let done = result.done.len();
+        result.left.clear();
+        result.failed.retain(|line| line.contains(DAMAGED));
+        for name in journal::names(host, dir).into_iter().filter(|name| wanted(name)) {
+            eligible(host, dir, boot_id, &name, &mut result)?;
         }
-        one_journal(host, dir, &name, &mut result)?;
+        if result.left.is_empty() || result.done.len() == done {
+            return Ok(result);
+        }
     }
-    Ok(result)
+}
+
+/// Undoes one journal, unless it is of an earlier boot or of a lab run that is still running.
+fn eligible(
+    host: &mut dyn Host,
+    dir: &Path,
+    boot_id: &str,
+    name: &str,
+    result: &mut Restored,
+) -> Result<(), HostError> {
+    let path = journal::path(dir, name);
+    let contents = journal::parse(&host.state_read(&path)?.unwrap_or_default());
+    if let Some(owner) = contents.owner() {
+        if owner.boot_id != boot_id {
+            return host.state_remove(&path);
+        }
+        let running = host.process(owner.pid).is_ok_and(|process| process.start_ticks == owner.start_ticks);
+        if name.starts_with(journal::LAB) && running {
+            result.left.push(format!("{}: its owner, process {}, is running", path.display(), owner.pid));
+            return Ok(());
+        }
+    }
+    one_journal(host, dir, name, result)
 }
 
 /// Undoes one journal. Only a lab's groups hold nothing but the lab's own processes, so only they are
@@ -94,29 +114,35 @@ fn one_journal(host: &mut dyn Host, dir: &Path, name: &str, result: &mut Restore
     let text = host.state_read(&path)?.unwrap_or_default();
     let contents = journal::parse(&text);
     for (line, reason) in &contents.damaged {
-        result.failed.push(format!("{} line {line} cannot be used: {reason}", path.display()));
+        result.failed.push(format!("{} line {line} {DAMAGED}: {reason}", path.display()));
     }
     let kept = undo_all(host, &contents, name.starts_with(journal::LAB), result);
-    keep(host, &path, &contents, &kept, &text)
+    keep(host, &path, &contents, &kept, &text, result)
 }
 
-/// Rewrites the journal with what is still to be undone; damaged lines stay, for a person to look at.
+/// Rewrites the journal with what is still to be undone. Damaged lines go to a file beside it, for a person to
+/// look at; they must not stand in the way of the next apply.
 fn keep(
     host: &mut dyn Host,
     path: &Path,
     contents: &Contents,
     kept: &[Record],
     text: &str,
+    result: &mut Restored,
 ) -> Result<(), HostError> {
-    if kept.is_empty() && contents.damaged.is_empty() {
+    if !contents.damaged.is_empty() {
+        let all: Vec<&str> = text.split_inclusive('\n').collect();
+        let lines: String =
+            contents.damaged.iter().filter_map(|(number, _)| all.get(number - 1).copied()).collect();
+        let aside = path.with_extension("damaged");
+        host.state_append(&aside, &lines)?;
+        result.failed.push(format!("the lines that {DAMAGED} are kept in {}", aside.display()));
+    }
+    if kept.is_empty() {
         return host.state_remove(path);
     }
     let owner = contents.owner().map(|owner| Record::Owner(owner.clone()));
-    let mut lines: String = owner.iter().chain(kept).map(journal::line).collect();
-    let all: Vec<&str> = text.split_inclusive('\n').collect();
-    for (number, _) in &contents.damaged {
-        lines.push_str(all.get(number - 1).copied().unwrap_or_default());
-    }
+    let lines: String = owner.iter().chain(kept).map(journal::line).collect();
     host.state_replace(path, &lines)
 }
 
@@ -184,6 +210,10 @@ fn pass(
         match undone {
             Ok(Some(line)) => result.done.push(line),
             Ok(None) => {}
+            // Somebody else has begun to use what a lab run enabled: it is theirs now.
+            Err(Left::Busy(line)) if kill && matches!(record, Record::Enabling { .. }) => {
+                result.done.push(line)
+            }
             Err(Left::Busy(line)) => {
                 result.left.push(line);
                 kept.insert(index, record.clone());

@@ -45,7 +45,7 @@ pub enum LabError {
     #[error("the offline work cannot be counted")]
     Counter(#[source] std::io::Error),
     /// The user asked to stop.
-    #[error("stopped before the end; everything that the run made has been removed")]
+    #[error("stopped before the end")]
     Stopped,
 }
 
@@ -88,15 +88,9 @@ pub enum Event<'a> {
     },
     /// A round is recorded.
     Round(&'a Run),
-}
-
-/// A finished run.
-#[derive(Debug)]
-pub struct Finished {
-    /// The record with its conclusion.
-    pub run: Run,
-    /// What the run made and could not remove; it stays in the journal for `commensal restore`.
-    pub left: Vec<String>,
+    /// The run is over, however it ended; what it made and could not remove, which `commensal restore` will
+    /// try again.
+    Closed(&'a [String]),
 }
 
 /// Runs an experiment to its end and concludes.
@@ -110,14 +104,15 @@ pub fn run(
     conduct: &Conduct,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
-) -> Result<Finished, LabError> {
+) -> Result<Run, LabError> {
     let mut site = site::open(host, conduct.state_dir.clone(), &conduct.probe_name)?;
     tell(Event::Ready(&site));
     let result = Conductor { host, experiment, conduct, site: &mut site, stop, tell }.rounds();
     let left = site.close(host)?;
+    tell(Event::Closed(&left));
     let mut run = result?;
     analysis::conclude(&mut run);
-    Ok(Finished { run, left })
+    Ok(run)
 }
 
 struct Conductor<'a> {

@@ -128,6 +128,8 @@ fn build(host: &mut dyn Host, state_dir: PathBuf, probe_name: &str, lock: Lock) 
     if let Some(failure) = built.failure {
         return Err(SiteError::Refused(Box::new(failure)));
     }
+    // What the root did not enable before could not be tried before.
+    let caps = capability::probe(host, &hierarchies, &facts, probe_name);
     let mut found = actual::tree(host, hierarchies.clone())?;
     found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
     let (_, (actual, plan)) = replan(host, found, &facts, &caps, pid)?;

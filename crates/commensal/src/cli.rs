@@ -220,7 +220,17 @@ pub enum WorkloadVerb {
 /// Parses the command line, does it, and gives the exit status.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() && is_run() {
+                125
+            } else {
+                u8::from(error.use_stderr()) * 2
+            });
+        }
+    };
     let level = if cli.verbose { tracing::Level::DEBUG } else { tracing::Level::WARN };
     tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).without_time().init();
     // `run` leaves 1 to 124 to the command that it runs.
@@ -232,6 +242,13 @@ pub fn main() -> ExitCode {
             ExitCode::from(trouble)
         }
     }
+}
+
+/// Whether the command line, although it cannot be parsed, is one of `run`.
+fn is_run() -> bool {
+    let verbs = ["doctor", "plan", "apply", "restore", "run", "lab", "help"];
+    let first = std::env::args().skip(1).find(|arg| verbs.contains(&arg.as_str()));
+    first.is_some_and(|verb| verb == "run")
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<u8> {

@@ -69,6 +69,15 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
     keyed.into_iter().map(|(_, step)| step).collect()
 }
 
+/// Wanted by nobody but the journal, and already as they were.
+pub(super) fn settled(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Place, KnobId, Option<Device>)> {
+    let of_journal = draft.wants.iter().filter(|(key, want)| {
+        let back = current(actual, &key.0, key.1, key.2) == want.value;
+        back && want.group.is_none() && actual.ours.originals.contains_key(key)
+    });
+    of_journal.map(|(key, _)| key.clone()).collect()
+}
+
 /// The value now; for a group that does not exist yet, what the kernel will give it.
 fn current(actual: &ActualState, place: &Place, knob: KnobId, device: Option<Device>) -> Value {
     let found = actual.cgroups.get(place).and_then(|cgroup| cgroup.values.get(&(knob, device)));

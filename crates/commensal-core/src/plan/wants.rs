@@ -471,7 +471,10 @@ impl<'a> Draft<'a> {
             let Some(found) = actual.cgroups.get(place) else { continue };
             if own.contains(&place.path) {
                 self.reset(place, found);
-            } else if actual.below(place).any(|(_, found)| found.populated) {
+            } else if actual.below(place).any(|(below, found)| {
+                // Groups that somebody made inside ours are theirs.
+                found.populated || !actual.ours.created.contains(below)
+            }) {
                 self.notes.push(format!(
                     "{} is no longer wanted but is in use below; left alone",
                     actual.show(place)

@@ -4,7 +4,7 @@ use super::Groups;
 use crate::context::{Context, Planned};
 use commensal_core::actual::CgroupPath;
 use commensal_core::plan::{Action, Step};
-use commensal_drivers::{Journal, Outcome, apply as carry_out, journal};
+use commensal_drivers::{Journal, Outcome, apply as carry_out, forget_settled, journal};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -26,6 +26,8 @@ pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     let specs = context.specs(&options.config)?;
     let _lock = context.lock()?;
     let planned = context.plan(&specs, BTreeSet::new())?;
+    // A damaged journal of either kind is found out before anything is written.
+    context.journal(journal::RUN)?;
     let mut journal = context.journal(journal::MACHINE)?;
     let outcome = carry_out(&mut context.host, &planned.plan.steps, &planned.actual, &mut journal);
     if options.json {
@@ -35,6 +37,7 @@ pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     }
     if outcome.failure.is_none() {
         take_over(context, &planned, &mut journal)?;
+        forget_settled(&mut context.host, &planned.plan.settled, &planned.actual, &mut journal)?;
     }
     if let Some(failure) = &outcome.failure {
         eprintln!("{}", refused(&planned, &outcome, failure));

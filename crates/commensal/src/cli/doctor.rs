@@ -3,7 +3,7 @@
 use crate::context::Context;
 use commensal_core::actual::{Capabilities, CgroupPath, Hierarchy, Support};
 use commensal_core::class::{Mechanism, offline_mechanism, offline_task_policy};
-use commensal_core::knob::{Controller, Version};
+use commensal_core::knob::{Controller, KnobId, Version};
 use commensal_core::topology::Machine;
 use commensal_sensors::{machine, mounts};
 use serde_json::json;
@@ -61,7 +61,15 @@ fn mechanism(caps: &Capabilities, hierarchies: &[Hierarchy], prefix: &str) -> (S
     };
     let own = CgroupPath::root().child(&format!("{prefix}-offline"));
     match offline_mechanism(caps, cpu.version, &own, true) {
-        Mechanism::CpuIdle => ("cpu.idle on its group".to_owned(), None),
+        Mechanism::CpuIdle => {
+            let tried = caps.knobs.get(&(KnobId::CpuIdle, cpu.version)) == Some(&Support::Yes);
+            let words = if tried {
+                "cpu.idle on its group"
+            } else {
+                "cpu.idle on its group, if the kernel has it (untried)"
+            };
+            (words.to_owned(), None)
+        }
         Mechanism::MinWeight(because) => {
             let weak =
                 format!("{because}; the smallest weight gives up CPU time but does not preempt as fast");

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
 use commensal_host::{Host, LinuxHost};
-use commensal_lab::conductor::{self, Conduct, Event, Finished};
+use commensal_lab::conductor::{self, Conduct, Event};
 use commensal_lab::experiment::{Choice, Experiment, quickstart};
 use commensal_lab::record::Run;
 use commensal_lab::{analysis, doctor as noise, report as render};
@@ -31,20 +31,31 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     choice.validate().map_err(anyhow::Error::msg)?;
     // Found out now, not after three minutes.
     let out = absolute(&options.out)?;
-    let parent = out.parent().unwrap_or(Path::new("/"));
-    context
-        .host
-        .list(parent)
-        .with_context(|| format!("the record cannot be written to {}", out.display()))?;
-    let Finished { run, left } = conduct(context, &quickstart(&choice), options.port, Some(&out))?;
-    context.host.state_replace(&out, &run.to_json()?).context("the record cannot be written")?;
+    writable(context, &out)?;
+    let (run, left) = conduct(context, &quickstart(&choice), options.port, Some(&out))?;
+    let saved = context.host.state_replace(&out, &run.to_json()?);
     if options.json {
         println!("{}", run.to_json()?);
     } else {
         print!("{}", render::terminal(&run, std::io::stdout().is_terminal()));
         println!("\nrecord: {}   (again, in other forms: commensal lab report)", out.display());
     }
-    Ok(if told(&left) { 2 } else { run.verdict.map_or(2, commensal_lab::verdict::Verdict::exit_code) })
+    saved.context("the record cannot be written")?;
+    Ok(if left { 2 } else { run.verdict.map_or(2, commensal_lab::verdict::Verdict::exit_code) })
+}
+
+/// Refuses a target that is not a file, or a folder that cannot be written, before the run.
+fn writable(context: &mut Context, out: &Path) -> anyhow::Result<()> {
+    let cannot = || format!("the record cannot be written to {}", out.display());
+    if let Ok(kind) = out.metadata()
+        && !kind.is_file()
+    {
+        bail!("{}: it is not a regular file (--json prints the record)", cannot());
+    }
+    let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let try_out = out.with_file_name(format!(".{name}.{}.try", std::process::id()));
+    context.host.state_replace(&try_out, "").with_context(cannot)?;
+    context.host.state_remove(&try_out).with_context(cannot)
 }
 
 /// Tells what a run could not remove; whether there was anything.
@@ -62,14 +73,14 @@ fn told(left: &[String]) -> bool {
 pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> {
     let choice = Choice { block_s: options.block, threshold_pct: options.threshold, ..Choice::QUICKSTART };
     choice.validate().map_err(anyhow::Error::msg)?;
-    let Finished { run, left } = conduct(context, &noise::experiment(&choice), 0, None)?;
+    let (run, left) = conduct(context, &noise::experiment(&choice), 0, None)?;
     let report = noise::judge(&run, &choice);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print!("{}", report.describe());
     }
-    Ok(if told(&left) { 2 } else { report.verdict().exit_code() })
+    Ok(if left { 2 } else { report.verdict().exit_code() })
 }
 
 /// Shows a recorded run again.
@@ -92,13 +103,14 @@ fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
     std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))
 }
 
-/// Conducts an experiment with a progress bar, and saves the record after every round.
+/// Conducts an experiment with a progress bar, and saves the record after every round. Also tells what could not
+/// be removed; whether there was anything.
 fn conduct(
     context: &mut Context,
     experiment: &Experiment,
     port: u16,
     out: Option<&Path>,
-) -> anyhow::Result<Finished> {
+) -> anyhow::Result<(Run, bool)> {
     let stop = stop_flag()?;
     let conduct = Conduct {
         program: std::env::current_exe().context("this program's own file cannot be found")?,
@@ -111,6 +123,7 @@ fn conduct(
     let bar = progress(experiment);
     let mut files = LinuxHost::new();
     let mut saved = 0;
+    let mut left = false;
     let mut tell = |event: Event<'_>| match event {
         Event::Ready(site) => {
             // Around the bar, and also where no bar is drawn.
@@ -134,13 +147,14 @@ fn conduct(
             let written = out.zip(run.to_json().ok()).map(|(out, json)| files.state_replace(out, &json));
             saved += u32::from(matches!(written, Some(Ok(()))));
         }
+        Event::Closed(lines) => bar.suspend(|| left = told(lines)),
     };
     let result = conductor::run(&mut context.host, experiment, &conduct, &stop, &mut tell);
     bar.finish_and_clear();
     if let (Err(_), Some(out), true) = (&result, out, saved > 0) {
         eprintln!("commensal: the rounds that were finished are in {}", out.display());
     }
-    Ok(result?)
+    Ok((result?, left))
 }
 
 fn progress(experiment: &Experiment) -> ProgressBar {

@@ -8,12 +8,13 @@ use commensal_sensors::{capability, mounts};
 pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
     let boot_id = context.boot_id();
     let _lock = context.lock()?;
+    // Held to the end: no lab run starts while what a dead one left is removed.
+    let lab = context.host.state_lock(&context.state_dir.join("lab.lock"))?;
     let mut restored = commensal_drivers::restore(&mut context.host, &context.state_dir, &boot_id)?;
     let hierarchies = mounts::hierarchies(&mut context.host)?;
     let (probe, lab_probe) = (context.probe_name(), context.lab_probe_name());
     restored.done.extend(capability::sweep(&mut context.host, &hierarchies, &probe));
-    // The lab's scratch group is a running lab's, if there is one.
-    if context.host.state_lock(&context.state_dir.join("lab.lock"))?.is_some() {
+    if lab.is_some() {
         restored.done.extend(capability::sweep(&mut context.host, &hierarchies, &lab_probe));
     }
     if json {

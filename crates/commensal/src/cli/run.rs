@@ -5,15 +5,17 @@ use super::Run;
 use super::apply::refused;
 use crate::context::{Context, Planned};
 use anyhow::{anyhow, bail};
-use commensal_core::actual::CgroupPath;
+use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
 use commensal_core::group::{GroupName, GroupSpec};
+use commensal_core::knob::Controller;
 use commensal_drivers::{apply as carry_out, journal, restore_own};
 use commensal_host::{Child, Host, Signal, SpawnSpec, Stdin};
 use commensal_sensors::usage::GroupDirs;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
 use std::io::IsTerminal;
+use std::path::Path;
 
 /// Passed on to the command as they come.
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
@@ -23,7 +25,9 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
     let spec = group(context, options)?;
     let name = spec.name.clone();
     // Registered first, so that no signal is lost between the start of the command and its forwarding.
-    let mut signals = Signals::new(FORWARDED.into_iter().chain([SIGCHLD]))?;
+    let ignored = ignored_signals(context);
+    let wanted = FORWARDED.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let mut signals = Signals::new(wanted.chain([SIGCHLD]))?;
     let dirs = {
         let _lock = context.lock()?;
         let planned = prepare(context, &spec)?;
@@ -38,6 +42,7 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
             Some(_) => &[],
         };
         let dirs = GroupDirs::open(&mut context.host, hierarchies, &path);
+        complete(&planned, hierarchies, &dirs)?;
         let mut spec = command(options);
         spec.groups = dirs.all();
         if let Some(policy) = policy {
@@ -62,7 +67,11 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
         }
         Err(error) => {
             eprintln!("commensal: {error}");
-            Ok(if error.errno == Errno::ENOENT && error.operation == "start" { 127 } else { 126 })
+            Ok(match (error.operation, error.errno) {
+                ("start", Errno::ENOENT) => 127,
+                ("start", _) => 126,
+                _ => 125,
+            })
         }
     };
     // The command's status stands, whatever becomes of its group.
@@ -70,6 +79,21 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
         eprintln!("commensal: {error:#}");
     }
     status
+}
+
+/// A command never starts outside a part of its limits without a word.
+fn complete(planned: &Planned, hierarchies: &[Hierarchy], dirs: &GroupDirs) -> anyhow::Result<()> {
+    let own = planned.desired.groups.iter().flat_map(|group| &group.members).find(|member| member.own);
+    let path = own.map(|member| &member.path);
+    let made = |hierarchy: &&Hierarchy| {
+        use Controller::{Cpu, Cpuacct, Io, Memory, Pids};
+        [Cpu, Cpuacct, Memory, Io, Pids].iter().any(|controller| hierarchy.controllers.contains(controller))
+    };
+    let wanted = hierarchies.iter().filter(made).count();
+    if path.is_some() && dirs.all().len() < wanted {
+        bail!("the group has vanished from {} of {wanted} hierarchies; try again", wanted - dirs.all().len());
+    }
+    Ok(())
 }
 
 /// The one group that is asked for.
@@ -89,6 +113,14 @@ fn command(options: &Run) -> SpawnSpec {
     spec.args = args.to_vec();
     spec.stdin = Stdin::Inherit;
     spec
+}
+
+/// Signals that our caller told us to ignore (nohup, a background job of a script), bit n-1 for signal n: they
+/// stay ignored, by us and by the command, which inherits that.
+fn ignored_signals(context: &Context) -> u64 {
+    let status = context.host.read_file(Path::new("/proc/self/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Makes sure that the group's own cgroup is there with its limits. Other groups are not touched.
@@ -130,7 +162,8 @@ fn follow(context: &mut Context, signals: &mut Signals, child: &mut Child) -> an
             let from_terminal = matches!(signal, SIGINT | SIGQUIT) && std::io::stdin().is_terminal();
             if signal != SIGCHLD && !from_terminal {
                 match context.host.signal(&child.process, Signal(signal)) {
-                    Err(error) if error.errno != Errno::ESRCH => return Err(error.into()),
+                    // Gone already, or another user's by now (sudo): waiting goes on either way.
+                    Err(error) if error.errno != Errno::ESRCH => eprintln!("commensal: {error}"),
                     _ => {}
                 }
             }

@@ -51,6 +51,11 @@ fn files_that_are_not_there() {
     assert!(err.contains("--rounds 0"), "{err}");
     let (_, err) = program.expect(2, &["lab", "run", "quickstart", "--out", "/nowhere/run.json"]);
     assert!(err.contains("cannot be written"), "{err}");
+    let (_, err) = program.expect(2, &["lab", "run", "quickstart", "--out", "/dev/null"]);
+    assert!(err.contains("not a regular file"), "{err}");
+    program.expect(125, &["run", "--nonsense", "--", "true"]);
+    program.expect(2, &["plan", "--nonsense"]);
+    program.expect(0, &["run", "--help"]);
     let (_, err) = program.expect(2, &["lab", "run", "quickstart", "--block", "nan"]);
     assert!(err.contains("--block"), "{err}");
     let file = program.groups("[group.etl]\nclass = \"offline\"\n");
@@ -183,7 +188,7 @@ fn a_damaged_journal() {
     let (out, err) = program.expect(2, &["restore"]);
     assert!(err.contains("line 1 cannot be used"), "{err}");
     assert!(out.contains("removed") && cgroups_named(&program.prefix).is_empty(), "{out}");
-    std::fs::remove_file(journal).unwrap();
+    assert!(err.contains("machine.damaged"), "{err}");
     let (out, _) = program.expect(0, &["restore"]);
     assert_eq!(out, "nothing to restore\n");
 }

@@ -262,3 +262,26 @@ fn run_leaves_the_limit_of_open_files_alone() {
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();
     assert_eq!(text(&output.stdout), "300\n", "{}", text(&output.stderr));
 }
+
+/// Under nohup the command keeps ignoring SIGHUP, and is not sent one by us.
+#[test]
+fn run_leaves_ignored_signals_ignored() {
+    if !can_write_cgroups("run_leaves_ignored_signals_ignored") {
+        return;
+    }
+    let program = Program::new("nohup");
+    let file = program.groups(ETL);
+    let script = format!(
+        "trap '' HUP; exec {} --state-dir {} --cgroup-prefix {} run -g etl -c {} -- \
+         sh -c 'kill -HUP $PPID; sleep 0.2; grep SigIgn /proc/self/status'",
+        env!("CARGO_BIN_EXE_commensal"),
+        program.state().display(),
+        program.prefix,
+        file.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{out}{}", text(&output.stderr));
+    let mask = u64::from_str_radix(out.trim().rsplit('\t').next().unwrap(), 16).unwrap();
+    assert_eq!(mask & 1, 1, "{out}");
+}

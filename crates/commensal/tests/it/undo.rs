@@ -173,11 +173,13 @@ fn a_damaged_line_stops_apply_and_does_not_stop_restore() {
     assert!(matches!(&error, JournalError::Damaged { line, .. } if *line == victim + 1), "{error}");
 
     let result = restored(&mut host);
-    assert_eq!(result.failed.len(), 1, "{result:?}");
+    assert_eq!(result.failed.len(), 2, "{result:?}");
     assert!(result.failed[0].contains(&format!("line {}", victim + 1)), "{result:?}");
     assert_eq!(fake.snapshot(), before, "what could be read was undone");
-    // The damaged line stays for a person to look at, and is told again.
-    assert_eq!(restored(&mut host).failed.len(), 1);
+    // The damaged line is kept aside for a person to look at, and no longer in the way.
+    assert!(host.state_read(&path.with_extension("damaged")).unwrap().unwrap().contains("cremating"));
+    assert!(restored(&mut host).nothing());
+    assert!(journal(&mut host).is_ok());
 }
 
 #[test]
@@ -349,4 +351,62 @@ fn a_journal_of_another_boot_plans_nothing() {
     let (_, plan) = planned(&mut host, OTHER).unwrap();
     assert!(plan.steps.iter().all(|step| step.place.path.as_str() != "/theirs"), "{:?}", plan.steps);
     assert_eq!(host.read(dir, "cpu.shares").unwrap().trim(), "3072");
+}
+
+/// A set that moves sideways passes through a wider one, which may be the original: that is not "put back".
+#[test]
+fn a_set_that_passes_its_original_is_not_settled() {
+    let fake = FakeHost::v1(4, MEMORY);
+    let mut host = fake.another();
+    let root = host.open(Path::new("/sys/fs/cgroup/cpuset")).unwrap();
+    let dir = host.mkdir(root, "theirs").unwrap();
+    host.write(dir, "cpuset.mems", "0").unwrap();
+    host.write(dir, "cpuset.cpus", "0-3").unwrap();
+    for set in ["0-1", "2-3"] {
+        let (_, plan, outcome) = applied(&mut host, &theirs("online", &format!("cpu.set = \"{set}\"")));
+        assert!(outcome.failure.is_none(), "{:?} {:?}", outcome.failure, plan.steps);
+        assert_eq!(host.read(dir, "cpuset.cpus").unwrap().trim(), set);
+    }
+    restored(&mut host);
+    assert_eq!(host.read(dir, "cpuset.cpus").unwrap().trim(), "0-3");
+}
+
+/// What one journal made can keep busy what another made: one restore still puts everything back.
+#[test]
+fn restore_goes_through_all_journals() {
+    let fake = FakeHost::v1(4, MEMORY);
+    let mut host = fake.another();
+    let before = fake.snapshot();
+    assert!(applied(&mut host, "[group.etl]\nclass = \"offline\"\n").2.failure.is_none());
+    let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
+    let owner = journals::Owner { kind: journals::RUN.into(), pid: 1, start_ticks: 0, boot_id };
+    let mut of_run = journals::Journal::open(&mut host, Path::new(STATE), journals::RUN, owner).unwrap();
+    let parent = host.open(Path::new("/sys/fs/cgroup/cpu/commensal-offline")).unwrap();
+    let (mount, path) = ("/sys/fs/cgroup/cpu".to_owned(), "/commensal-offline/other".to_owned());
+    of_run.append(&mut host, &[Record::Creating { mount: mount.clone(), path: path.clone() }]).unwrap();
+    let dir = host.mkdir(parent, "other").unwrap();
+    let made = Record::Created(journals::Target { mount, path, inode: dir.inode });
+    of_run.append(&mut host, &[made]).unwrap();
+    let result = restored(&mut host);
+    assert!(result.left.is_empty() && result.failed.is_empty(), "{result:?}");
+    assert_eq!(fake.snapshot(), before);
+}
+
+/// Somebody made a group inside one of ours that is no longer wanted: it is left alone, and nothing fails.
+#[test]
+fn a_foreign_group_inside_ours_is_left_alone() {
+    let fake = FakeHost::v1(4, MEMORY);
+    let mut host = fake.another();
+    assert!(applied(&mut host, "[group.etl]\nclass = \"offline\"\n").2.failure.is_none());
+    let etl = host.open(Path::new("/sys/fs/cgroup/memory/commensal-offline/etl")).unwrap();
+    let sub = host.mkdir(etl, "sub").unwrap();
+    for _ in 0..2 {
+        let (_, plan, outcome) = applied(&mut host, OTHER);
+        assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
+        assert!(plan.notes.iter().any(|note| note.contains("in use below")), "{:?}", plan.notes);
+    }
+    host.rmdir(etl, "sub", sub.inode).unwrap();
+    let result = restored(&mut host);
+    assert!(result.left.is_empty() && result.failed.is_empty(), "{result:?}");
+    assert!(!fake.snapshot().keys().any(|path| path.contains("commensal")));
 }
