@@ -330,7 +330,7 @@ pub fn precise_thread() -> Result<()> {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     // Children start as ordinary tasks: a real-time task is refused (EINVAL) by a group without a budget.
     set_scheduler(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1).map_err(|error| HostError {
-        operation: "make real-time",
+        operation: "set real-time scheduling of",
         object: "the load generator".to_owned(),
         value: None,
         errno: Errno(error.raw_os_error().unwrap_or(0)),
