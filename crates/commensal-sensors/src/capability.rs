@@ -72,7 +72,9 @@ pub fn sweep(host: &mut dyn Host, hierarchies: &[Hierarchy], name: &str) -> Vec<
 /// enabled there for groups that shall hold processes (cgroup-v2.rst, "no internal process constraint").
 fn namespaced_root(host: &mut dyn Host, hierarchy: &Hierarchy) -> bool {
     let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { return false };
+    // A v2 hierarchy without controllers, beside v1 ones, limits nothing and is not needed.
     let inner = hierarchy.version == Version::V2
+        && !hierarchy.controllers.is_empty()
         && host.read(root, "cgroup.type").is_ok()
         && host.read(root, "cgroup.procs").is_ok_and(|procs| !procs.trim().is_empty());
     host.close(root);

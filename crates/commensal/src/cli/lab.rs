@@ -111,7 +111,7 @@ fn conduct(
     port: u16,
     out: Option<&Path>,
 ) -> anyhow::Result<(Run, bool)> {
-    let stop = stop_flag()?;
+    let stop = stop_flag(&context.host)?;
     let conduct = Conduct {
         program: std::env::current_exe().context("this program's own file cannot be found")?,
         state_dir: context.state_dir.clone(),

@@ -4,6 +4,7 @@
 use super::Run;
 use super::apply::refused;
 use crate::context::{Context, Planned};
+use crate::signals::not_ignored;
 use anyhow::{anyhow, bail};
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
@@ -15,7 +16,6 @@ use commensal_sensors::usage::GroupDirs;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
 use std::io::IsTerminal;
-use std::path::Path;
 
 /// Passed on to the command as they come.
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
@@ -25,9 +25,8 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
     let spec = group(context, options)?;
     let name = spec.name.clone();
     // Registered first, so that no signal is lost between the start of the command and its forwarding.
-    let ignored = ignored_signals(context);
-    let wanted = FORWARDED.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
-    let mut signals = Signals::new(wanted.chain([SIGCHLD]))?;
+    let wanted = not_ignored(&context.host, &FORWARDED);
+    let mut signals = Signals::new(wanted.into_iter().chain([SIGCHLD]))?;
     let dirs = {
         let _lock = context.lock()?;
         let planned = prepare(context, &spec)?;
@@ -42,7 +41,7 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
             Some(_) => &[],
         };
         let dirs = GroupDirs::open(&mut context.host, hierarchies, &path);
-        complete(&planned, hierarchies, &dirs)?;
+        complete(hierarchies, &dirs)?;
         let mut spec = command(options);
         spec.groups = dirs.all();
         if let Some(policy) = policy {
@@ -82,16 +81,13 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
 }
 
 /// A command never starts outside a part of its limits without a word.
-fn complete(planned: &Planned, hierarchies: &[Hierarchy], dirs: &GroupDirs) -> anyhow::Result<()> {
-    let own = planned.desired.groups.iter().flat_map(|group| &group.members).find(|member| member.own);
-    let path = own.map(|member| &member.path);
-    let made = |hierarchy: &&Hierarchy| {
-        use Controller::{Cpu, Cpuacct, Io, Memory, Pids};
-        [Cpu, Cpuacct, Memory, Io, Pids].iter().any(|controller| hierarchy.controllers.contains(controller))
-    };
-    let wanted = hierarchies.iter().filter(made).count();
-    if path.is_some() && dirs.all().len() < wanted {
-        bail!("the group has vanished from {} of {wanted} hierarchies; try again", wanted - dirs.all().len());
+fn complete(hierarchies: &[Hierarchy], dirs: &GroupDirs) -> anyhow::Result<()> {
+    use Controller::{Cpu, Cpuacct, Io, Memory, Pids};
+    for controller in [Cpu, Cpuacct, Memory, Io, Pids] {
+        let mounted = hierarchies.iter().any(|hierarchy| hierarchy.controllers.contains(&controller));
+        if mounted && dirs.of(controller).is_none() {
+            bail!("the group has vanished from the {controller} hierarchy; try again");
+        }
     }
     Ok(())
 }
@@ -113,14 +109,6 @@ fn command(options: &Run) -> SpawnSpec {
     spec.args = args.to_vec();
     spec.stdin = Stdin::Inherit;
     spec
-}
-
-/// Signals that our caller told us to ignore (nohup, a background job of a script), bit n-1 for signal n: they
-/// stay ignored, by us and by the command, which inherits that.
-fn ignored_signals(context: &Context) -> u64 {
-    let status = context.host.read_file(Path::new("/proc/self/status")).unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Makes sure that the group's own cgroup is there with its limits. Other groups are not touched.
