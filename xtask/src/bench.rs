@@ -1,14 +1,14 @@
 //! What DESIGN promises, measured as ratios within one run, on the running kernel in scratch groups.
 
 use anyhow::{Context, bail};
-use commensal_core::actual::{ActualState, Capabilities};
+use commensal_core::actual::ActualState;
 use commensal_core::config;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
 use commensal_core::plan::plan;
 use commensal_drivers::journal::{self, Journal, Owner};
 use commensal_drivers::{apply, restore_own};
 use commensal_host::{Host, LinuxHost, below};
-use commensal_sensors::{actual, capability, machine, mounts};
+use commensal_sensors::{Survey, machine, mounts, survey};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -99,9 +99,8 @@ fn knob_write() -> anyhow::Result<()> {
 struct World {
     host: LinuxHost,
     state: std::path::PathBuf,
-    caps: Capabilities,
+    look: Survey,
     specs: Vec<commensal_core::group::GroupSpec>,
-    facts: commensal_core::topology::Machine,
     options: ResolveOptions,
 }
 
@@ -109,10 +108,8 @@ impl World {
     fn new() -> anyhow::Result<World> {
         let mut host = LinuxHost::new();
         let pid = std::process::id();
-        let facts = machine::machine(&host)?;
-        let hierarchies = mounts::hierarchies(&mut host)?;
-        let caps = capability::probe(&mut host, &hierarchies, &facts, &format!("commensal-probe-{pid}"));
-        if let Some(obstacle) = &caps.cgroup_obstacle {
+        let look = survey(&mut host, &format!("commensal-probe-{pid}"), None)?;
+        if let Some(obstacle) = look.caps.cgroup_obstacle.as_ref().or(look.tenancy.obstacle.as_ref()) {
             bail!("{obstacle}");
         }
         let text: String = (0..GROUPS)
@@ -124,20 +121,18 @@ impl World {
         let options =
             ResolveOptions { prefix: format!("commensal-bench-{pid}"), ..ResolveOptions::default() };
         let state = std::env::temp_dir().join(format!("commensal-bench-{pid}"));
-        Ok(World { host, state, caps, specs, facts, options })
+        Ok(World { host, state, look, specs, options })
     }
 
-    fn look(&mut self) -> anyhow::Result<(ActualState, DesiredState)> {
-        let hierarchies = mounts::hierarchies(&mut self.host)?;
-        let mut found = actual::tree(&mut self.host, hierarchies)?;
+    fn see(&mut self) -> anyhow::Result<(ActualState, DesiredState)> {
+        let mut found = self.look.tree(&mut self.host)?;
         found.ours = {
             let boot_id = machine::boot_id(&self.host).unwrap_or_default();
             journal::ours(&mut self.host, &self.state, "lab-bench", &boot_id, &found)?
         };
-        let desired = resolve(&self.specs, &self.facts, &found, &self.options)
+        let desired = resolve(&self.specs, &self.look.machine, &found, &self.options)
             .map_err(|errors| anyhow::anyhow!("{errors:?}"))?;
-        let places = actual::places_of_interest(&desired, &found);
-        actual::values(&mut self.host, &mut found, &places, &[]);
+        self.look.fill(&mut self.host, &desired, &mut found);
         Ok((found, desired))
     }
 
@@ -162,10 +157,10 @@ fn thousand_groups() -> anyhow::Result<()> {
     let (mut all, mut nothing, mut looks, mut bare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut steps = 0;
     for _ in 0..REPEATS {
-        let (found, desired) = world.look()?;
+        let (found, desired) = world.see()?;
         let mut journal = world.journal()?;
         let start = Instant::now();
-        let first = plan(&desired, &found, &world.caps);
+        let first = plan(&desired, &found, &world.look.caps);
         let outcome = apply(&mut world.host, &first.steps, &found, &mut journal);
         all.push(start.elapsed());
         steps = first.steps.len();
@@ -173,10 +168,10 @@ fn thousand_groups() -> anyhow::Result<()> {
             bail!("{}: {}", failure.description, failure.refusal);
         }
         let start = Instant::now();
-        let (found, desired) = world.look()?;
+        let (found, desired) = world.see()?;
         looks.push(start.elapsed());
         let start = Instant::now();
-        let second = plan(&desired, &found, &world.caps);
+        let second = plan(&desired, &found, &world.look.caps);
         let outcome = apply(&mut world.host, &second.steps, &found, &mut journal);
         nothing.push(start.elapsed());
         if !second.is_empty() || outcome.done > 0 {

@@ -96,7 +96,7 @@ fn one_knob(text: &mut String, knob: &Knob) {
         row(version, file.as_ref().map_or("-".to_owned(), one_file));
     }
     if let Some(vendor) = &knob.vendor {
-        row(vendor.kernel, format!("{}; needs {}", one_file(&vendor.file), vendor.needs));
+        row("only on", format!("kernels of {}; needs {}", vendor.kernel, vendor.needs));
     }
     row(
         "exists in",
@@ -112,7 +112,7 @@ fn one_knob(text: &mut String, knob: &Knob) {
             Order::Free => "free".to_owned(),
             Order::WithinParent => "parents first when widening, children first when tightening".to_owned(),
             Order::NotWhileIdle => "not while cpu.idle is 1".to_owned(),
-            Order::Idle => "last when set, first when cleared".to_owned(),
+            Order::Last => "last when set, first when cleared".to_owned(),
             Order::AtLeast(file) => format!("must stay at or above {file}"),
         },
     );

@@ -5,6 +5,7 @@
 use crate::errno::Errno;
 use crate::knob::{Controller, KnobId, Value, Version};
 use crate::topology::Device;
+use crate::vendor::{QosLevels, Switch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -78,6 +79,16 @@ impl CgroupPath {
             || other.0.strip_prefix(&self.0).is_some_and(|rest| rest.starts_with('/'))
     }
 
+    /// The systemd unit that the group is or lies in: the longest start of the path whose every part is named like a
+    /// unit with a cgroup. `None` for the root and below a first part that is none (`/docker/x`).
+    #[must_use]
+    pub fn unit(&self) -> Option<CgroupPath> {
+        const KINDS: [&str; 5] = [".slice", ".service", ".scope", ".mount", ".socket"];
+        let is_unit = |part: &&str| KINDS.iter().any(|kind| part.ends_with(kind));
+        let parts: Vec<&str> = self.parts().take_while(is_unit).collect();
+        (!parts.is_empty()).then(|| CgroupPath::new(&parts.join("/")))
+    }
+
     /// The group on the way to `self` that the kernel's scheduler compares with the one on the way to
     /// `other`: the child of their lowest common ancestor. `None` when one contains the other.
     #[must_use]
@@ -88,6 +99,12 @@ impl CgroupPath {
         let common = self.parts().zip(other.parts()).take_while(|(a, b)| a == b).count();
         let parts: Vec<&str> = self.parts().take(common + 1).collect();
         Some(CgroupPath::new(&parts.join("/")))
+    }
+}
+
+impl Default for CgroupPath {
+    fn default() -> CgroupPath {
+        CgroupPath::root()
     }
 }
 
@@ -146,6 +163,34 @@ pub struct Cgroup {
     pub subtree: BTreeSet<Controller>,
     /// Whether processes are in it (not below it).
     pub populated: bool,
+    /// Whether its manager has handed over what is below it (systemd's `Delegate=yes`).
+    pub delegated: bool,
+    /// Core-scheduling cookies of its threads and those below it; `None` when nobody looked.
+    pub cookies: Option<Cookies>,
+}
+
+/// Who else manages the tree of the unified hierarchy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Manager {
+    /// Nobody.
+    #[default]
+    Nobody,
+    /// systemd: it is the only writer of the groups of its units and of the root, except below units with
+    /// `Delegate=yes` (systemd's CGROUP_DELEGATION.md).
+    Systemd,
+}
+
+/// Core-scheduling cookies of the threads of a group and below it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cookies {
+    /// There is no thread.
+    Empty,
+    /// No thread has one.
+    None,
+    /// Every thread has the same one.
+    One,
+    /// Some threads have none, or not the same.
+    Mixed,
 }
 
 /// What commensal did to the machine earlier and has not undone, from the journal.
@@ -155,6 +200,10 @@ pub struct Ours {
     pub created: BTreeSet<Place>,
     /// Original values of knobs that commensal wrote in groups of others.
     pub originals: BTreeMap<(Place, KnobId, Option<Device>), Value>,
+    /// Original values of switches that commensal changed.
+    pub switches: BTreeMap<Switch, i64>,
+    /// Groups of others whose threads commensal gave a core-scheduling cookie.
+    pub cookies: BTreeSet<Place>,
 }
 
 /// The machine's cgroups now.
@@ -164,6 +213,14 @@ pub struct ActualState {
     pub hierarchies: Vec<Hierarchy>,
     /// Groups by place.
     pub cgroups: BTreeMap<Place, Cgroup>,
+    /// Who else manages the unified hierarchy.
+    pub manager: Manager,
+    /// Below which group our own groups are made: the root, or one that was delegated to us.
+    pub base: CgroupPath,
+    /// Why groups of our own cannot be made although others can be written.
+    pub own_obstacle: Option<String>,
+    /// Machine-wide switches of this kernel.
+    pub switches: BTreeMap<Switch, i64>,
     /// What is ours.
     pub ours: Ours,
 }
@@ -192,6 +249,20 @@ impl ActualState {
             .range(first..)
             .take_while(move |(other, _)| inside(other))
             .filter(|(other, _)| other.path.0 != "/")
+    }
+
+    /// The unit of systemd that manages this group and has not handed it over; `None` where we may write. Only the unified
+    /// hierarchy has a single-writer rule.
+    #[must_use]
+    pub fn managed_by(&self, place: &Place) -> Option<CgroupPath> {
+        let version = self.hierarchies.get(place.hierarchy)?.version;
+        if self.manager != Manager::Systemd || version != Version::V2 {
+            return None;
+        }
+        let unit = place.path.unit()?;
+        let found = self.cgroups.get(&Place { hierarchy: place.hierarchy, path: unit.clone() });
+        let handed_over = found.is_some_and(|found| found.delegated) && unit != place.path;
+        (!handed_over).then_some(unit)
     }
 
     /// `cpu:/etl`, `v2:/etl`.
@@ -245,18 +316,38 @@ pub struct Capabilities {
     pub cgroup_obstacle: Option<String>,
     /// Each knob by trying it in a scratch group.
     pub knobs: BTreeMap<(KnobId, Version), Support>,
-    /// Everything else that was looked for: PSI, run delay, sched_ext, core scheduling, vendor knobs.
+    /// Everything else that was looked for: PSI, run delay, sched_ext, core scheduling.
     pub features: BTreeMap<&'static str, Support>,
+    /// What `cpu.qos_level` can do; `None` where it does not work.
+    pub qos: Option<QosLevels>,
 }
 
+/// Name of the feature "core scheduling" in [`Capabilities::features`].
+pub const CORE_SCHED: &str = "core scheduling";
+/// Name of the feature "openEuler's SMT expulsion" in [`Capabilities::features`].
+pub const QOS_SMT_EXPEL: &str = "qos_level SMT expulsion";
+/// Name of the feature "SMT" in [`Capabilities::features`].
+pub const SMT: &str = "smt";
+/// Name of the feature "sched_ext" in [`Capabilities::features`].
+pub const SCHED_EXT: &str = "sched_ext";
+
 impl Capabilities {
-    /// Every knob of the table works: for tests and golden plans.
+    /// Every knob of the table works but those of vendors: for tests and golden plans.
     #[must_use]
     pub fn everything() -> Capabilities {
-        let rows = crate::knob::TABLE.iter();
+        let rows = crate::knob::TABLE.iter().filter(|knob| knob.vendor.is_none());
         let keys = rows.flat_map(|knob| [(knob.id, Version::V1), (knob.id, Version::V2)]);
         let supported = keys.filter(|(knob, version)| knob.row().file(*version).is_some());
         Capabilities { knobs: supported.map(|key| (key, Support::Yes)).collect(), ..Capabilities::default() }
+    }
+
+    /// Why a feature cannot be used; `None` when it can.
+    #[must_use]
+    pub fn feature_obstacle(&self, name: &str) -> Option<String> {
+        match self.features.get(name) {
+            Some(support) => support.obstacle(),
+            None => Some(format!("{name} was not looked for here")),
+        }
     }
 
     /// Why `knob` cannot be used in a hierarchy of `version`; `None` when it can.
@@ -265,6 +356,10 @@ impl Capabilities {
         match self.knobs.get(&(knob, version)) {
             Some(support) => support.obstacle(),
             None if knob.row().file(version).is_none() => Some(format!("cgroup {version} has no {knob}")),
+            None if knob.row().vendor.is_some() => {
+                let kernel = knob.row().vendor.map_or("a vendor", |vendor| vendor.kernel);
+                Some(format!("not a kernel of {kernel}"))
+            }
             None => Some(format!("{knob} was not tried here")),
         }
     }

@@ -4,13 +4,18 @@
 //! a group of their own protect nobody outside it (measured: P90 +382 % with SCHED_IDLE in a shared
 //! autogroup), so they are the last resort and are called weak.
 
-use crate::actual::{Capabilities, CgroupPath};
+use crate::actual::{Capabilities, CgroupPath, SCHED_EXT};
 use crate::cpuset::CpuSet;
 use crate::knob::{KnobId, Value, Version};
+use crate::vendor::{BVT_OFFLINE, QOS_OFFLINE};
 
 /// What makes a group yield.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mechanism {
+    /// Anolis/Alibaba Group Identity: `cpu.bvt_warp_ns` -1, online groups 2.
+    GroupIdentity,
+    /// openEuler: `cpu.qos_level` -1.
+    QosLevel,
     /// `cpu.idle` = 1: the group is `SCHED_IDLE` against its siblings.
     CpuIdle,
     /// The smallest weight (`cpu.weight` 1, `cpu.shares` 2), for the stated reason.
@@ -24,6 +29,8 @@ impl Mechanism {
     #[must_use]
     pub fn setting(&self, version: Version) -> Option<(KnobId, Value)> {
         match (self, version) {
+            (Mechanism::GroupIdentity, _) => Some((KnobId::CpuBvtWarpNs, Value::Number(BVT_OFFLINE))),
+            (Mechanism::QosLevel, _) => Some((KnobId::CpuQosLevel, Value::Number(QOS_OFFLINE))),
             (Mechanism::CpuIdle, _) => Some((KnobId::CpuIdle, Value::Number(1))),
             (Mechanism::MinWeight(_), Version::V1) => Some((KnobId::CpuWeight, Value::Number(2))),
             (Mechanism::MinWeight(_), Version::V2) => Some((KnobId::CpuWeight, Value::Number(1))),
@@ -35,11 +42,46 @@ impl Mechanism {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
+            Mechanism::GroupIdentity => "Group Identity",
+            Mechanism::QosLevel => "cpu.qos_level",
             Mechanism::CpuIdle => "cpu.idle",
             Mechanism::MinWeight(_) => "smallest weight",
             Mechanism::Nothing(_) => "none",
         }
     }
+}
+
+/// One means of making offline work yield, best first, and why it cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rung {
+    /// Name for people, as [`Mechanism::name`].
+    pub name: &'static str,
+    /// The knob that it writes; `None` for a scheduler.
+    pub knob: Option<KnobId>,
+    /// Why it cannot be used here; `None` when it can.
+    pub obstacle: Option<String>,
+}
+
+/// Every means, best first (the order and its evidence: DESIGN 4). `identity` is an obstacle to Group
+/// Identity that only the state of the machine shows.
+#[must_use]
+pub fn ladder(caps: &Capabilities, version: Version, identity: Option<&str>) -> Vec<Rung> {
+    let knob = |name: &'static str, knob: KnobId| Rung {
+        name,
+        knob: Some(knob),
+        obstacle: caps.obstacle(knob, version),
+    };
+    let mut first = knob("Group Identity", KnobId::CpuBvtWarpNs);
+    first.obstacle = first.obstacle.or_else(|| identity.map(str::to_owned));
+    let loader = "the scheduler that commensal loads is to come".to_owned();
+    let sched_ext = caps.feature_obstacle(SCHED_EXT).unwrap_or(loader);
+    vec![
+        first,
+        knob("cpu.qos_level", KnobId::CpuQosLevel),
+        Rung { name: "sched_ext scheduler", knob: None, obstacle: Some(sched_ext) },
+        knob("cpu.idle", KnobId::CpuIdle),
+        knob("smallest weight", KnobId::CpuWeight),
+    ]
 }
 
 /// Who, besides us, writes the weight of a group: `cpu.idle` makes every such write fail with EINVAL
@@ -64,9 +106,22 @@ pub fn offline_mechanism(
     version: Version,
     path: &CgroupPath,
     takeover: bool,
+    identity: Option<&str>,
 ) -> Mechanism {
+    let rungs = ladder(caps, version, identity);
+    let obstacle = |knob: KnobId| {
+        let rung = rungs.iter().find(|rung| rung.knob == Some(knob));
+        rung.map_or_else(|| Some("not on the ladder".to_owned()), |rung| rung.obstacle.clone())
+    };
+    // Vendors' knobs do not touch the weight, so whoever writes that is not in the way.
+    if obstacle(KnobId::CpuBvtWarpNs).is_none() {
+        return Mechanism::GroupIdentity;
+    }
+    if obstacle(KnobId::CpuQosLevel).is_none() {
+        return Mechanism::QosLevel;
+    }
     let writer = weight_writer(path).filter(|_| !takeover);
-    let no_idle = match (writer, caps.obstacle(KnobId::CpuIdle, version)) {
+    let no_idle = match (writer, obstacle(KnobId::CpuIdle)) {
         (Some(writer), _) => {
             format!(
                 "{writer} writes the weight here, and cpu.idle would make its writes fail; takeover = true would use it"
@@ -75,7 +130,7 @@ pub fn offline_mechanism(
         (None, Some(obstacle)) => format!("cpu.idle cannot be used: {obstacle}"),
         (None, None) => return Mechanism::CpuIdle,
     };
-    match caps.obstacle(KnobId::CpuWeight, version) {
+    match obstacle(KnobId::CpuWeight) {
         None => Mechanism::MinWeight(no_idle),
         Some(obstacle) => Mechanism::Nothing(format!("{no_idle}; cpu.weight cannot be used: {obstacle}")),
     }
@@ -113,14 +168,36 @@ mod tests {
         let mut caps = Capabilities::everything();
         let own = CgroupPath::new("/commensal-offline");
         let docker = CgroupPath::new("/docker/abc");
-        assert_eq!(offline_mechanism(&caps, Version::V1, &own, false), Mechanism::CpuIdle);
-        assert_eq!(offline_mechanism(&caps, Version::V2, &docker, false).name(), "smallest weight");
-        assert_eq!(offline_mechanism(&caps, Version::V2, &docker, true), Mechanism::CpuIdle);
+        let best = |caps: &Capabilities, version, path, takeover| {
+            offline_mechanism(caps, version, path, takeover, None)
+        };
+        assert_eq!(best(&caps, Version::V1, &own, false), Mechanism::CpuIdle);
+        assert_eq!(best(&caps, Version::V2, &docker, false).name(), "smallest weight");
+        assert_eq!(best(&caps, Version::V2, &docker, true), Mechanism::CpuIdle);
         caps.knobs
             .insert((KnobId::CpuIdle, Version::V1), Support::No { because: "no file cpu.idle".to_owned() });
-        let weight = offline_mechanism(&caps, Version::V1, &own, false);
+        let weight = best(&caps, Version::V1, &own, false);
         assert_eq!(weight.setting(Version::V1), Some((KnobId::CpuWeight, Value::Number(2))));
+        caps.knobs.insert((KnobId::CpuQosLevel, Version::V1), Support::Yes);
+        assert_eq!(best(&caps, Version::V1, &docker, false), Mechanism::QosLevel);
+        caps.knobs.insert((KnobId::CpuBvtWarpNs, Version::V1), Support::Yes);
+        assert_eq!(best(&caps, Version::V1, &docker, false), Mechanism::GroupIdentity);
+        let refused =
+            offline_mechanism(&caps, Version::V1, &docker, false, Some("core scheduling is in use"));
+        assert_eq!(refused, Mechanism::QosLevel);
         caps.knobs.clear();
-        assert_eq!(offline_mechanism(&caps, Version::V1, &own, false).setting(Version::V1), None);
+        assert_eq!(best(&caps, Version::V1, &own, false).setting(Version::V1), None);
+    }
+
+    #[test]
+    fn the_ladder_says_why_not() {
+        let rungs = ladder(&Capabilities::everything(), Version::V1, None);
+        let names: Vec<_> = rungs.iter().map(|rung| rung.name).collect();
+        assert_eq!(
+            names,
+            ["Group Identity", "cpu.qos_level", "sched_ext scheduler", "cpu.idle", "smallest weight"]
+        );
+        assert_eq!(rungs[0].obstacle.as_deref(), Some("not a kernel of Anolis/Alibaba"));
+        assert!(rungs[2].obstacle.is_some() && rungs[3].obstacle.is_none());
     }
 }

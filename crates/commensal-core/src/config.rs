@@ -5,8 +5,8 @@
 
 use crate::cpuset::CpuSet;
 use crate::group::{
-    Class, GroupName, GroupSpec, IoLimits, LimitScope, Match, MemoryLimits, OnExceed, Position, Queue,
-    SafeState, Source,
+    Class, GroupName, GroupSpec, IoLimits, LimitScope, Match, MemoryLimits, OnExceed, Partition, Position,
+    Queue, SafeState, Source,
 };
 use crate::units::Weight;
 use std::collections::BTreeMap;
@@ -39,6 +39,7 @@ pub const KEYS: &[&str] = &[
     "cpu.weight",
     "cpu.max",
     "cpu.set",
+    "cpu.partition",
     "memory.min",
     "memory.low",
     "memory.high",
@@ -48,8 +49,11 @@ pub const KEYS: &[&str] = &[
     "io.write",
     "io.read-iops",
     "io.write-iops",
+    "io.weight",
+    "io.cost",
     "io.devices",
     "pids.max",
+    "frozen",
     "remote.read",
     "queue.max-concurrency",
     "queue.max-size",
@@ -160,12 +164,18 @@ impl Reader<'_> {
             self.error(key.span(), message);
         }
         let mut spec = GroupSpec {
-            cpu_weight: self.weight(&leaves),
+            cpu_weight: self.weight(&leaves, "cpu.weight"),
             cpu_max: self.quantity(&leaves, "cpu.max"),
             cpu_set: self.cpu_set(&leaves),
+            cpu_partition: self.word(
+                &leaves,
+                "cpu.partition",
+                &[("root", Partition::Root), ("isolated", Partition::Isolated)],
+            ),
             memory: self.memory(&leaves),
             io: self.io(&leaves),
             pids_max: self.integer(&leaves, "pids.max", 1, 4_194_304),
+            frozen: self.flag(&leaves, "frozen"),
             remote_read: self.quantity(&leaves, "remote.read"),
             queue: self.queue(&leaves),
             expel: self.flag(&leaves, "expel"),
@@ -219,8 +229,21 @@ impl Reader<'_> {
             self.errors.push((at("memory.on-exceed"), message));
         }
         if !spec.io.devices.is_empty() && spec.io.is_empty() {
-            let message = format!("group {:?}: io.devices has no effect without a rate", name.as_str());
+            let message =
+                format!("group {:?}: io.devices has no effect without a rate or io.weight", name.as_str());
             self.errors.push((at("io.devices"), message));
+        }
+        if spec.io.cost && spec.io.weight.is_none() {
+            let message = format!("group {:?}: io.cost has no effect without io.weight", name.as_str());
+            self.errors.push((at("io.cost"), message));
+        }
+        if spec.cpu_partition.is_some() && spec.cpu_set.is_none() {
+            let message = format!("group {:?}: cpu.partition has no effect without cpu.set", name.as_str());
+            self.errors.push((at("cpu.partition"), message));
+        }
+        if spec.frozen && spec.class == Class::Online {
+            let message = format!("group {:?}: frozen would stop the online group for good", name.as_str());
+            self.errors.push((at("frozen"), message));
         }
     }
 
@@ -296,8 +319,8 @@ impl Reader<'_> {
         found
     }
 
-    fn weight(&mut self, leaves: &Leaves<'_, '_>) -> Option<Weight> {
-        let number = self.integer(leaves, "cpu.weight", 1, 10_000)?;
+    fn weight(&mut self, leaves: &Leaves<'_, '_>, key: &str) -> Option<Weight> {
+        let number = self.integer(leaves, key, 1, 10_000)?;
         u16::try_from(number).ok().and_then(Weight::new)
     }
 
@@ -349,6 +372,8 @@ impl Reader<'_> {
             write: self.quantity(leaves, "io.write"),
             read_iops: self.quantity(leaves, "io.read-iops"),
             write_iops: self.quantity(leaves, "io.write-iops"),
+            weight: self.weight(leaves, "io.weight"),
+            cost: self.flag(leaves, "io.cost"),
             devices,
         }
     }
@@ -531,6 +556,11 @@ mod tests {
             ("cpu.max = \"0 %\"", "above zero"),
             ("pids.max = 0", "from 1 to"),
             ("expel = 1", "must be true or false"),
+            ("io.weight = 0", "from 1 to 10000"),
+            ("io.cost = true", "no effect without io.weight"),
+            ("cpu.partition = \"isolated\"", "no effect without cpu.set"),
+            ("cpu.partition = \"isolate\"\ncpu.set = \"0\"", "did you mean \"isolated\"?"),
+            ("frozen = \"yes\"", "must be true or false"),
             ("memory.on-exceed = \"kill-largest\"", "no effect without memory.max"),
             ("io.devices = [\"254:0\"]", "no effect without a rate"),
             ("queue.max-size = 3", "needs max-concurrency"),
@@ -540,6 +570,7 @@ mod tests {
             assert!(got.contains(want), "{text}: {got}");
         }
         assert!(errors("[group.g]\nclass = \"online\"\ncpu.max = \"50 %\"\n").contains("would stall"));
+        assert!(errors("[group.g]\nclass = \"online\"\nfrozen = true\n").contains("would stop"));
         assert!(errors("").contains("no groups here"));
         assert!(errors("[group.g\n").contains("groups.toml:1:"));
         assert!(errors("group = 3").contains("must be a table of groups"));

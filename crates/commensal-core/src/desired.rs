@@ -4,8 +4,8 @@
 use crate::actual::{ActualState, CgroupPath};
 use crate::config::ConfigError;
 use crate::cpuset::CpuSet;
-use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed};
-use crate::topology::{Device, Machine};
+use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed, Partition};
+use crate::topology::{Device, Disk, Machine};
 use crate::units::{Bytes, BytesPerS, IoPerS, MemoryAmount, MicroCpus, Weight};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,6 +41,16 @@ pub struct Limits {
     pub io: BTreeMap<Device, DiskLimits>,
     /// Largest number of tasks.
     pub pids_max: Option<u32>,
+    /// Whether nobody else may run on its CPUs.
+    pub cpu_partition: Option<Partition>,
+    /// Share of disk time.
+    pub io_weight: Option<Weight>,
+    /// Whether cost-based I/O control is to be on for its disks.
+    pub io_cost: bool,
+    /// Disks that its I/O keys are about.
+    pub disks: Vec<Disk>,
+    /// Whether its tasks are stopped.
+    pub frozen: bool,
 }
 
 /// Limits on one disk.
@@ -67,6 +77,8 @@ pub struct DesiredGroup {
     pub members: Vec<Member>,
     /// Its limits, for each member.
     pub limits: Limits,
+    /// Whether SMT siblings of online threads are kept free of it.
+    pub expel: bool,
     /// Whether class knobs go also where a manager writes the weight.
     pub takeover: bool,
     /// What was asked for and is not a matter of a plan: (key, reason, way out).
@@ -86,6 +98,8 @@ pub struct DesiredState {
     pub cpus: CpuSet,
     /// All memory nodes of the machine.
     pub mems: CpuSet,
+    /// Kernel names of the disks.
+    pub disk_names: BTreeMap<Device, String>,
 }
 
 /// How to resolve.
@@ -114,7 +128,7 @@ pub fn resolve(
     options: &ResolveOptions,
 ) -> Result<DesiredState, Vec<ConfigError>> {
     let mut errors = Vec::new();
-    let parent = |class: Class| CgroupPath::new(&format!("/{}-{class}", options.prefix));
+    let parent = |class: Class| actual.base.child(&format!("{}-{class}", options.prefix));
     let mut nodes: CpuSet = machine.topology.nodes().into_keys().collect();
     if nodes.is_empty() {
         nodes.insert(0);
@@ -125,6 +139,7 @@ pub fn resolve(
         offline_parent: parent(Class::Offline),
         cpus: machine.topology.all(),
         mems: nodes,
+        disk_names: machine.disks.iter().map(|disk| (disk.device, disk.name.clone())).collect(),
     };
     let mut names: BTreeMap<&GroupName, &GroupSpec> = BTreeMap::new();
     for spec in specs {
@@ -188,6 +203,7 @@ fn resolve_group(
         members,
         limits: limits(spec, machine),
         takeover: spec.takeover,
+        expel: spec.expel,
         elsewhere,
     }
 }
@@ -247,13 +263,6 @@ fn not_by_plan(spec: &GroupSpec) -> Vec<(String, String, String)> {
             "remove the key, or start members one after the other",
         );
     }
-    if spec.expel {
-        add(
-            "expel",
-            "keeping the SMT sibling free needs core scheduling, Group Identity or the sched_ext scheduler, whose drivers are to come",
-            "set cpu.set to whole cores instead",
-        );
-    }
     match spec.memory.on_exceed {
         Some(OnExceed::Freeze) => add(
             "memory.on-exceed = \"freeze\"",
@@ -272,17 +281,16 @@ fn not_by_plan(spec: &GroupSpec) -> Vec<(String, String, String)> {
 
 fn limits(spec: &GroupSpec, machine: &Machine) -> Limits {
     let bytes = |amount: Option<MemoryAmount>| amount.map(|amount| amount.on(machine.memory));
-    let disks: Vec<Device> = match spec.io.devices.as_slice() {
-        [] => machine.disks.iter().map(|disk| disk.device).collect(),
-        named => named.to_vec(),
-    };
+    let named = |disk: &&Disk| spec.io.devices.is_empty() || spec.io.devices.contains(&disk.device);
+    let disks: Vec<Disk> = machine.disks.iter().filter(named).cloned().collect();
     let disk_limits = DiskLimits {
         read: spec.io.read,
         write: spec.io.write,
         read_iops: spec.io.read_iops,
         write_iops: spec.io.write_iops,
     };
-    let io = if spec.io.is_empty() { Vec::new() } else { disks };
+    let limited = disk_limits != DiskLimits::default();
+    let io: Vec<Device> = disks.iter().filter(|_| limited).map(|disk| disk.device).collect();
     Limits {
         cpu_weight: spec.cpu_weight,
         cpu_max: spec.cpu_max.map(|amount| amount.on(machine.topology.threads())),
@@ -294,6 +302,11 @@ fn limits(spec: &GroupSpec, machine: &Machine) -> Limits {
         memory_kill_group: spec.memory.on_exceed == Some(OnExceed::KillGroup),
         io: io.into_iter().map(|device| (device, disk_limits)).collect(),
         pids_max: spec.pids_max,
+        cpu_partition: spec.cpu_partition,
+        io_weight: spec.io.weight,
+        io_cost: spec.io.cost,
+        disks,
+        frozen: spec.frozen,
     }
 }
 

@@ -101,6 +101,24 @@ pub enum LimitScope {
     Total,
 }
 
+/// Whether a group's CPUs are a scheduling domain of their own (`cpuset.cpus.partition`, cgroup v2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Partition {
+    /// Nobody else runs there; the scheduler balances within.
+    Root,
+    /// Nobody else runs there and the scheduler does not balance: for threads that are pinned one by one.
+    Isolated,
+}
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Partition::Root => "root",
+            Partition::Isolated => "isolated",
+        })
+    }
+}
+
 /// Memory limits of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryLimits {
@@ -127,6 +145,10 @@ pub struct IoLimits {
     pub read_iops: Option<IoPerS>,
     /// Write operations.
     pub write_iops: Option<IoPerS>,
+    /// Share of disk time among siblings.
+    pub weight: Option<Weight>,
+    /// Turn cost-based I/O control on for these disks, which the weight needs unless they use BFQ.
+    pub cost: bool,
     /// Devices; empty means every whole disk of the machine.
     pub devices: Vec<Device>,
 }
@@ -135,7 +157,9 @@ impl IoLimits {
     /// Whether nothing is limited.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.read.is_none() && self.write.is_none() && self.read_iops.is_none() && self.write_iops.is_none()
+        let rates =
+            [self.read.is_some(), self.write.is_some(), self.read_iops.is_some(), self.write_iops.is_some()];
+        !rates.contains(&true) && self.weight.is_none()
     }
 }
 
@@ -212,12 +236,16 @@ pub struct GroupSpec {
     pub cpu_max: Option<CpuAmount>,
     /// CPUs to run on.
     pub cpu_set: Option<CpuSet>,
+    /// Whether nobody else may run on them.
+    pub cpu_partition: Option<Partition>,
     /// Memory limits.
     pub memory: MemoryLimits,
     /// Disk limits.
     pub io: IoLimits,
     /// Largest number of tasks.
     pub pids_max: Option<u32>,
+    /// Every task is stopped.
+    pub frozen: bool,
     /// Remote-read rate, enforced by the SQL engine.
     pub remote_read: Option<BytesPerS>,
     /// Admission queue, enforced by the agent and the SQL engine.
@@ -266,9 +294,11 @@ impl GroupSpec {
             cpu_weight: None,
             cpu_max: None,
             cpu_set: None,
+            cpu_partition: None,
             memory: MemoryLimits::default(),
             io: IoLimits::default(),
             pids_max: None,
+            frozen: false,
             remote_read: None,
             queue: None,
             expel: false,

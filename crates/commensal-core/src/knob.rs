@@ -48,6 +48,12 @@ impl Controller {
         Controller::Core,
     ];
 
+    /// Whether groups of this version have it without anybody enabling it.
+    #[must_use]
+    pub fn built_in(self, version: Version) -> bool {
+        version == Version::V1 || matches!(self, Controller::Core | Controller::Freezer)
+    }
+
     /// Name in a v1 mount option or `/proc/cgroups`.
     #[must_use]
     pub fn v1_name(self) -> &'static str {
@@ -152,6 +158,12 @@ pub enum Form {
     DeviceKey(&'static str),
     /// One of these words.
     Word(&'static [&'static str]),
+    /// Words that stand for 0 and 1; further ones are read as 1 and never written.
+    Words(&'static [&'static str]),
+    /// v2 weight: `default N`, then lines of single devices, which commensal leaves alone.
+    DefaultWeight,
+    /// v2 device line `major:minor key=0|1 …` whose other keys keep their values; without a line 0.
+    DeviceFlag(&'static str),
     /// Anything; commensal shows it and does not write it.
     Opaque,
     /// A write makes something happen; reading is refused or empty.
@@ -186,13 +198,11 @@ pub struct File {
     pub normalise: Normalise,
 }
 
-/// A file that only a vendor's kernel has.
+/// Whose kernel has a row's files, when no other has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vendor {
     /// Whose kernel.
     pub kernel: &'static str,
-    /// The file.
-    pub file: File,
     /// What else must be set for it to work.
     pub needs: &'static str,
 }
@@ -217,8 +227,8 @@ pub enum Order {
     WithinParent,
     /// Not while `cpu.idle` is 1 (EINVAL): before it is set, after it is cleared.
     NotWhileIdle,
-    /// Sets the class: last when set, first when cleared.
-    Idle,
+    /// Sets the class, or needs what the others set: last when set, first when cleared.
+    Last,
     /// Must stay at or above the named file of the same group.
     AtLeast(&'static str),
 }
@@ -260,7 +270,7 @@ pub struct Knob {
     pub v1: Option<File>,
     /// File in cgroup v2.
     pub v2: Option<File>,
-    /// File of a vendor's kernel.
+    /// Set when only a vendor's kernel has the files.
     pub vendor: Option<Vendor>,
     /// Where the file exists.
     pub scope: Scope,
@@ -315,7 +325,7 @@ impl File {
     /// Whether the file holds one line per device.
     #[must_use]
     pub fn per_device(&self) -> bool {
-        matches!(self.form, Form::DeviceNumber | Form::DeviceKey(_))
+        matches!(self.form, Form::DeviceNumber | Form::DeviceKey(_) | Form::DeviceFlag(_))
     }
 }
 
@@ -335,11 +345,7 @@ mod tests {
         for (index, knob) in TABLE.iter().enumerate() {
             assert_eq!(knob.id as usize, index, "{}", knob.name);
             assert!(names.insert(knob.name), "{} appears twice", knob.name);
-            assert!(
-                knob.v1.is_some() || knob.v2.is_some() || knob.vendor.is_some(),
-                "{} has no file",
-                knob.name
-            );
+            assert!(knob.v1.is_some() || knob.v2.is_some(), "{} has no file", knob.name);
             assert!(knob.doc.ends_with('.') && knob.doc.len() > 20, "{}: {:?}", knob.name, knob.doc);
             if matches!(knob.status, Status::Driven) {
                 assert!(!knob.errnos.is_empty(), "{} is written but no refusal is explained", knob.name);

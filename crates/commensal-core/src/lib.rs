@@ -22,3 +22,4 @@ pub mod observe;
 pub mod plan;
 pub mod topology;
 pub mod units;
+pub mod vendor;

@@ -9,7 +9,11 @@
 mod bounds;
 mod explain;
 mod order;
+mod share;
+mod systemd;
+mod vendor;
 mod wants;
+mod yielding;
 
 use crate::actual::{ActualState, Capabilities, Place};
 use crate::class::{Mechanism, TaskPolicy, offline_task_policy};
@@ -17,6 +21,7 @@ use crate::desired::{DesiredGroup, DesiredState};
 use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId, Value};
 use crate::topology::Device;
+use crate::vendor::Switch;
 use std::collections::BTreeMap;
 
 /// One change of one cgroup.
@@ -40,6 +45,39 @@ pub enum Action {
         from: Value,
         /// What it will hold, as the kernel will read it back.
         to: Value,
+    },
+    /// Write a knob that the kernel does not let back: undone by [`Action::Renew`].
+    OneWay {
+        /// Which.
+        knob: KnobId,
+        /// What it holds now.
+        from: Value,
+        /// What it will hold.
+        to: Value,
+    },
+    /// Give a one-way knob its old value back: the members move to a fresh group with the same settings, which
+    /// then takes the old one's name.
+    Renew {
+        /// Which.
+        knob: KnobId,
+        /// What it holds now.
+        from: Value,
+        /// What the fresh group will hold.
+        to: Value,
+    },
+    /// Change a machine-wide switch that knobs of this hierarchy need; the place is the hierarchy's root.
+    Switch {
+        /// Which.
+        switch: Switch,
+        /// What it is now.
+        from: i64,
+        /// What it will be.
+        to: i64,
+    },
+    /// Give every thread of the group and below it one core-scheduling cookie of its own, or take it away.
+    Cookie {
+        /// Give or take away.
+        give: bool,
     },
 }
 
@@ -103,6 +141,12 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
             without_cgroups(group, obstacle, &mut plan);
         }
     } else {
+        if let Some(obstacle) = &actual.own_obstacle {
+            let own = |group: &&DesiredGroup| group.members.iter().any(|member| member.own);
+            for group in desired.groups.iter().filter(own) {
+                without_cgroups(group, obstacle, &mut plan);
+            }
+        }
         let mut draft = wants::Draft::new(desired, actual, caps);
         draft.collect();
         bounds::drop_impossible(&mut draft);
@@ -119,6 +163,10 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
     plan
 }
 
+/// How to get a delegated cgroup from systemd.
+const DELEGATE: &str = "start it in a unit of its own that systemd hands over: systemd-run --scope -p Delegate=yes \
+                        commensal …; or insist with --cgroup-root /";
+
 fn without_cgroups(group: &DesiredGroup, obstacle: &str, plan: &mut Plan) {
     if group.class == Class::Offline {
         let policy = offline_task_policy(obstacle, group.limits.cpu_set.clone());
@@ -129,7 +177,12 @@ fn without_cgroups(group: &DesiredGroup, obstacle: &str, plan: &mut Plan) {
         group: group.name.clone(),
         what: format!("class {} and limits", group.class),
         because: obstacle.to_owned(),
-        try_this: "run as root, outside a container".to_owned(),
+        try_this: match obstacle.contains("systemd") {
+            true => DELEGATE.to_owned(),
+            false => {
+                "run as root, outside a container, or below a cgroup that was delegated to you".to_owned()
+            }
+        },
     });
 }
 
@@ -169,6 +222,14 @@ pub fn undo(steps: &[Step]) -> Vec<Step> {
             Action::Write { knob, device, from, to } => {
                 Action::Write { knob: *knob, device: *device, from: to.clone(), to: from.clone() }
             }
+            Action::OneWay { knob, from, to } => {
+                Action::Renew { knob: *knob, from: to.clone(), to: from.clone() }
+            }
+            Action::Renew { knob, from, to } => {
+                Action::OneWay { knob: *knob, from: to.clone(), to: from.clone() }
+            }
+            Action::Switch { switch, from, to } => Action::Switch { switch: *switch, from: *to, to: *from },
+            Action::Cookie { give } => Action::Cookie { give: !give },
         },
         why: "undo".to_owned(),
     };

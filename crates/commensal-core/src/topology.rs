@@ -115,6 +115,8 @@ pub struct Disk {
     pub name: String,
     /// Its number.
     pub device: Device,
+    /// Its I/O scheduler, `bfq` or `mq-deadline` for example; `None` when the machine does not tell.
+    pub scheduler: Option<String>,
 }
 
 /// What the machine is made of.
@@ -142,7 +144,7 @@ impl Machine {
             node: Some(0),
         };
         let topology = Topology { cpus: (0..cpus).map(cpu).collect() };
-        let disk = Disk { name: "vda".to_owned(), device: Device { major: 254, minor: 0 } };
+        let disk = Disk { name: "vda".to_owned(), device: Device { major: 254, minor: 0 }, scheduler: None };
         Machine { topology, memory, disks: vec![disk] }
     }
 }

@@ -1,11 +1,13 @@
 //! Carrying out a plan: journal, create, write, read back; at the first refusal take it all back.
 
 use crate::journal::{Journal, JournalError, Record, Target};
-use commensal_core::actual::{ActualState, Place};
+use crate::{cookies, renew};
+use commensal_core::actual::{ActualState, CgroupPath, Place};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};
 use commensal_core::plan::{Action, Step, undo};
 use commensal_core::topology::Device;
+use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError, below};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -107,7 +109,7 @@ pub struct Outcome {
 /// stops and takes back what it did.
 pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal: &mut Journal) -> Outcome {
     let mark = journal.len();
-    let mut work = Work { host, actual, dirs: BTreeMap::new(), outcome: Outcome::default(), reached: None };
+    let mut work = Work::new(host, actual);
     let structure =
         steps.iter().take_while(|step| matches!(step.action, Action::Create | Action::Enable(_))).count();
     let mut failed = work.prepare(steps, structure, journal).err();
@@ -117,7 +119,7 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
     if let Some((step, refusal)) = failed {
         // A value that reached the kernel and then read back wrong has to go back as well.
         let touched = work.outcome.done.max(work.reached.map_or(0, |index| index + 1));
-        let (mut left, again) = work.take_back(&steps[..touched]);
+        let (mut left, again) = work.take_back(&steps[..touched], journal);
         let forgotten = match left.is_empty() {
             true => journal.forget(work.host, |index, _| index >= mark),
             false => Ok(()),
@@ -162,9 +164,13 @@ pub fn forget_settled(
 /// Reads again what the writes of `steps` left: whether a policy still is in force. A value that cannot be read
 /// is told in words in its place.
 pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<Applied> {
-    let mut work = Work { host, actual, dirs: BTreeMap::new(), outcome: Outcome::default(), reached: None };
+    let mut work = Work::new(host, actual);
     for step in steps {
-        let Action::Write { knob, device, to, .. } = &step.action else { continue };
+        let (knob, device, to) = match &step.action {
+            Action::Write { knob, device, to, .. } => (knob, device, to),
+            Action::OneWay { knob, to, .. } | Action::Renew { knob, to, .. } => (knob, &None, to),
+            _ => continue,
+        };
         let Ok(file) = work.file(&step.place, *knob) else { continue };
         let read = work.dir(&step.place).map_err(|refusal| refusal.to_string()).and_then(|dir| {
             let text = work.host.read(dir, file.name).map_err(|error| error.to_string())?;
@@ -191,6 +197,8 @@ struct Work<'a> {
     outcome: Outcome,
     /// The last step whose write the kernel took.
     reached: Option<usize>,
+    /// Inodes of groups that were replaced by fresh ones.
+    renewed: BTreeMap<Place, u64>,
 }
 
 /// Index of a step and why it was refused.
@@ -200,7 +208,12 @@ fn host_error(error: HostError, knob: Option<KnobId>) -> Refusal {
     Refusal::Host { error, knob }
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
+    fn new(host: &'a mut dyn Host, actual: &'a ActualState) -> Work<'a> {
+        let (dirs, renewed) = (BTreeMap::new(), BTreeMap::new());
+        Work { host, actual, dirs, outcome: Outcome::default(), reached: None, renewed }
+    }
+
     /// Opens every existing group, checks that it is the one planned for, and puts on record what is
     /// about to be created, enabled or overwritten.
     fn prepare(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
@@ -229,9 +242,24 @@ impl Work<'_> {
                     let group = self.target(&step.place, dir);
                     records.push(Record::Enabling { group, controller: controller.v2_name().to_owned() });
                 }
-                (Action::Write { knob, device, .. }, Some(dir))
+                (Action::Switch { switch, from, .. }, _) => {
+                    let record = Record::Switching { switch: switch.to_string(), value: from.to_string() };
+                    records.extend(Some(record).filter(|record| !journal.has(record)));
+                }
+                (Action::Cookie { give: true }, Some(dir))
                     if !self.actual.ours.created.contains(&step.place) =>
                 {
+                    let record = Record::Cookied(self.target(&step.place, dir));
+                    records.extend(Some(record).filter(|record| !journal.has(record)));
+                }
+                (Action::Write { .. } | Action::OneWay { .. }, Some(dir))
+                    if !self.actual.ours.created.contains(&step.place) =>
+                {
+                    let (knob, device) = match &step.action {
+                        Action::Write { knob, device, .. } => (knob, device),
+                        Action::OneWay { knob, .. } => (knob, &None),
+                        _ => continue,
+                    };
                     let group = self.target(&step.place, dir);
                     let name = knob.to_string();
                     let device_name = device.map(|device| device.to_string());
@@ -257,7 +285,7 @@ impl Work<'_> {
     fn run(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
         let mut created = Vec::new();
         for (index, step) in steps[..structure].iter().enumerate() {
-            self.step(step).map_err(|refusal| (index, refusal))?;
+            self.step(step, journal).map_err(|refusal| (index, refusal))?;
             self.outcome.done += 1;
             if let (Action::Create, Some(dir)) = (&step.action, self.dirs.get(&step.place).copied()) {
                 created.push(Record::Created(self.target(&step.place, dir)));
@@ -265,7 +293,7 @@ impl Work<'_> {
         }
         journal.append(self.host, &created).map_err(|error| (structure, Refusal::Journal(error)))?;
         for (index, step) in steps.iter().enumerate().skip(structure) {
-            self.step(step).map_err(|refusal| {
+            self.step(step, journal).map_err(|refusal| {
                 let reached = matches!(refusal, Refusal::ReadBack { .. } | Refusal::Unread { .. });
                 self.reached = reached.then_some(index);
                 (index, refusal)
@@ -280,9 +308,22 @@ impl Work<'_> {
         // The last write of a knob counts: a set may pass through a wider one.
         let mut last = BTreeMap::new();
         let mut gone = BTreeSet::new();
+        let mut switches = BTreeMap::new();
+        let mut taken = BTreeSet::new();
         for step in steps {
             match &step.action {
-                Action::Write { knob, device, to, .. } => {
+                Action::Switch { switch, to, .. } => {
+                    switches.insert(switch.to_string(), to.to_string());
+                }
+                Action::Cookie { give: false } => {
+                    taken.extend(self.dirs.get(&step.place).map(|dir| self.target(&step.place, *dir)));
+                }
+                Action::Write { .. } | Action::OneWay { .. } | Action::Renew { .. } => {
+                    let (knob, device, to) = match &step.action {
+                        Action::Write { knob, device, to, .. } => (knob, device, to),
+                        Action::OneWay { knob, to, .. } | Action::Renew { knob, to, .. } => (knob, &None, to),
+                        _ => continue,
+                    };
                     let (Some(dir), Ok(file)) = (self.dirs.get(&step.place), self.file(&step.place, *knob))
                     else {
                         continue;
@@ -303,6 +344,8 @@ impl Work<'_> {
             Record::Original { group, knob, device, value, .. } => {
                 last.get(&(group.clone(), knob.clone(), device.clone())) == Some(value)
             }
+            Record::Switching { switch, value } => switches.get(switch) == Some(value),
+            Record::Cookied(target) => taken.contains(target),
             Record::Created(Target { mount, path, .. }) | Record::Creating { mount, path } => {
                 gone.contains(&(mount.clone(), path.clone()))
             }
@@ -310,13 +353,21 @@ impl Work<'_> {
         });
     }
 
-    fn step(&mut self, step: &Step) -> Result<(), Refusal> {
+    fn step(&mut self, step: &Step, journal: &mut Journal) -> Result<(), Refusal> {
         match &step.action {
             Action::Create => self.create(&step.place),
             Action::Remove => self.remove(&step.place),
             Action::Enable(controller) => self.subtree(&step.place, '+', *controller),
             Action::Disable(controller) => self.subtree(&step.place, '-', *controller),
             Action::Write { knob, device, to, .. } => self.write(&step.place, *knob, *device, to),
+            Action::OneWay { knob, to, .. } => self.write(&step.place, *knob, None, to),
+            Action::Renew { knob, to, .. } => self.renew(&step.place, *knob, to, journal),
+            Action::Switch { switch, to, .. } => self.switch(*switch, *to),
+            Action::Cookie { give } => {
+                let dir = self.dir(&step.place)?;
+                let done = if *give { cookies::give(self.host, dir) } else { cookies::take(self.host, dir) };
+                done.map_err(|error| host_error(error, None))
+            }
         }
     }
 
@@ -341,6 +392,57 @@ impl Work<'_> {
         let dir = self.dir(place)?;
         let value = format!("{sign}{controller}");
         self.host.write(dir, "cgroup.subtree_control", &value).map_err(|error| host_error(error, None))
+    }
+
+    fn switch(&mut self, switch: Switch, to: i64) -> Result<(), Refusal> {
+        let path = Path::new(switch.path());
+        let failed = |error| host_error(error, None);
+        self.host.write_setting(path, &to.to_string()).map_err(failed)?;
+        let read = self.host.read_file(path).map_err(failed)?;
+        if read.trim() != to.to_string() {
+            let (place, read) = (switch.to_string(), read.trim().to_owned());
+            return Err(Refusal::ReadBack { place, file: "", want: to.to_string(), read });
+        }
+        Ok(())
+    }
+
+    /// The members move to a fresh group; on record first, so that what is interrupted can be finished.
+    fn renew(
+        &mut self,
+        place: &Place,
+        knob: KnobId,
+        to: &Value,
+        journal: &mut Journal,
+    ) -> Result<(), Refusal> {
+        let dir = self.dir(place)?;
+        let (mount, target) = (self.mount(place), self.target(place, dir));
+        journal.append(self.host, &[Record::Renewing(target)])?;
+        // What is open below the group would be of groups that are gone.
+        let stale = self
+            .dirs
+            .keys()
+            .filter(|open| open.hierarchy == place.hierarchy && place.path.contains(&open.path));
+        for open in stale.cloned().collect::<Vec<_>>() {
+            if let Some(dir) = self.dirs.remove(&open) {
+                self.host.close(dir);
+            }
+        }
+        let renewed = renew::renew(self.host, &mount, place.path.as_str())
+            .map_err(|error| host_error(error, Some(knob)))?;
+        for group in &renewed {
+            let place = Place { hierarchy: place.hierarchy, path: CgroupPath::new(&group.path) };
+            self.renewed.insert(place, group.new);
+        }
+        journal.renewed(self.host, &mount, &renewed)?;
+        let file = self.file(place, knob)?;
+        let dir = self.dir(place)?;
+        let read = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
+        let (place, want, read) = (self.actual.show(place), to.to_string(), read.trim().to_owned());
+        if read != want {
+            return Err(Refusal::ReadBack { place, file: file.name, want, read });
+        }
+        self.outcome.applied.push(Applied { place, file: file.name, want, read });
+        Ok(())
     }
 
     /// One value, one write, read back and compared after normalisation.
@@ -392,11 +494,11 @@ impl Work<'_> {
     }
 
     /// Undoes the steps; gives what could not be undone, and the groups that had to be made anew.
-    fn take_back(&mut self, done: &[Step]) -> (Vec<String>, Vec<Record>) {
+    fn take_back(&mut self, done: &[Step], journal: &mut Journal) -> (Vec<String>, Vec<Record>) {
         let mut left = Vec::new();
         let mut again = Vec::new();
         for step in undo(done) {
-            match self.step(&step) {
+            match self.step(&step, journal) {
                 Err(refusal) => left.push(format!("{}: {refusal}", step.describe(self.actual))),
                 Ok(()) if step.action == Action::Create => {
                     let dir = self.dirs.get(&step.place).copied();
@@ -452,7 +554,8 @@ impl Work<'_> {
             Errno::ENOENT | Errno::ENODEV => vanished(),
             _ => host_error(error, None),
         })?;
-        let planned = self.actual.cgroups.get(place).map(|found| found.inode);
+        let renewed = self.renewed.get(place).copied();
+        let planned = renewed.or_else(|| self.actual.cgroups.get(place).map(|found| found.inode));
         if planned.is_some_and(|inode| inode != dir.inode) {
             self.host.close(dir);
             return Err(vanished());

@@ -6,9 +6,11 @@
 //! JSON in hex, a space, the JSON. A last line without a line break was torn by a crash before the write
 //! it announces, so it is dropped; any other damage is reported and never guessed around.
 
+use crate::renew::Renewed;
 use commensal_core::actual::{ActualState, Ours, Place};
 use commensal_core::knob::KnobId;
 use commensal_core::topology::Device;
+use commensal_core::vendor::Switch;
 use commensal_host::{Host, HostError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -69,6 +71,17 @@ pub enum Record {
         /// v2 name of the controller.
         controller: String,
     },
+    /// A machine-wide switch is about to be changed for the first time.
+    Switching {
+        /// Its name, as sysctl(8) spells it.
+        switch: String,
+        /// Value to write to put it back.
+        value: String,
+    },
+    /// The threads of somebody else's group are about to get a core-scheduling cookie.
+    Cookied(Target),
+    /// A group is about to be replaced by a fresh one of the same name.
+    Renewing(Target),
     /// A knob of somebody else's group is about to be written for the first time.
     Original {
         /// The group.
@@ -207,6 +220,45 @@ impl Journal {
         self.originals.contains(&(group.clone(), knob.to_owned(), device.map(str::to_owned)))
     }
 
+    /// Whether a record of this kind is there already.
+    #[must_use]
+    pub fn has(&self, record: &Record) -> bool {
+        self.records.iter().any(|one| match (one, record) {
+            (Record::Switching { switch, .. }, Record::Switching { switch: other, .. }) => switch == other,
+            (one, other) => one == other,
+        })
+    }
+
+    /// Groups that were replaced by fresh ones of the same name have other inodes now; what is on record of the
+    /// old ones holds for the new ones, and the replacing itself is over.
+    ///
+    /// # Errors
+    /// When the file cannot be rewritten.
+    pub(crate) fn renewed(
+        &mut self,
+        host: &mut dyn Host,
+        mount: &str,
+        groups: &[Renewed],
+    ) -> Result<(), JournalError> {
+        let mut records = self.records.clone();
+        let over = |record: &Record| match record {
+            Record::Renewing(target) => {
+                target.mount == mount && groups.iter().any(|group| group.path == target.path)
+            }
+            _ => false,
+        };
+        records.retain(|record| !over(record));
+        rename(&mut records, mount, groups);
+        if records == self.records {
+            return Ok(());
+        }
+        let text = self.head() + &records.iter().map(line).collect::<String>();
+        host.state_replace(&self.path, &text)?;
+        self.originals = records.iter().filter_map(original).collect();
+        self.records = records;
+        Ok(())
+    }
+
     /// Puts the records on the disk; when this returns they survive a crash.
     ///
     /// # Errors
@@ -272,6 +324,26 @@ impl Journal {
     }
 }
 
+/// Writes the new inodes into the records.
+pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Renewed]) {
+    let new = |target: &Target| {
+        let found = groups.iter().find(|group| group.path == target.path && target.mount == mount)?;
+        (found.old == 0 || found.old == target.inode).then_some(found.new)
+    };
+    for record in records {
+        let (Record::Created(target)
+        | Record::Cookied(target)
+        | Record::Enabling { group: target, .. }
+        | Record::Original { group: target, .. }) = record
+        else {
+            continue;
+        };
+        if let Some(inode) = new(target) {
+            target.inode = inode;
+        }
+    }
+}
+
 /// The key of an original.
 fn original(record: &Record) -> Option<(Target, String, Option<String>)> {
     match record {
@@ -296,7 +368,7 @@ pub fn take_over(
         Record::Created(target) => wanted(target),
         // Enabled for groups that are wanted or not; `restore` disables what nobody uses.
         Record::Enabling { .. } => true,
-        Record::Owner(_) | Record::Creating { .. } | Record::Original { .. } => false,
+        _ => false,
     };
     let moved: Vec<Record> = of_run.records.iter().filter(|record| moves(record)).cloned().collect();
     if !moved.iter().any(|record| matches!(record, Record::Created(_))) {
@@ -351,7 +423,12 @@ pub fn ours(
                     ours.originals.insert((place, id, device), value);
                 }
             }
-            Record::Owner(_) | Record::Creating { .. } | Record::Enabling { .. } => {}
+            Record::Switching { switch, value } => {
+                let found = Switch::from_name(&switch).zip(value.trim().parse().ok());
+                ours.switches.extend(found);
+            }
+            Record::Cookied(target) => ours.cookies.extend(find(actual, &target)),
+            Record::Owner(_) | Record::Creating { .. } | Record::Enabling { .. } | Record::Renewing(_) => {}
         }
     }
     Ok(ours)

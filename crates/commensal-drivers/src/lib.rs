@@ -12,8 +12,10 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod cookies;
 pub mod journal;
 pub mod members;
+mod renew;
 mod restore;
 
 pub use apply::{Applied, Failure, Outcome, Refusal, apply, forget_settled, verify};

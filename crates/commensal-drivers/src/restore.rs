@@ -4,9 +4,11 @@
 //! journal of an earlier boot means groups that no longer exist.
 
 use crate::journal::{self, Contents, Record, Target};
-use crate::members;
+use crate::renew::Renewed;
+use crate::{cookies, members, renew};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
+use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError, below};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -149,14 +151,18 @@ fn keep(
 /// Values first, then our groups, then controllers, which the groups may use; each from the last to the first.
 fn rank(record: &Record) -> u8 {
     match record {
-        Record::Owner(_) | Record::Original { .. } => 0,
-        Record::Creating { .. } | Record::Created(_) => 1,
-        Record::Enabling { .. } => 2,
+        Record::Owner(_) | Record::Original { .. } | Record::Cookied(_) | Record::Renewing(_) => 0,
+        // Turning a switch clears what it governs.
+        Record::Switching { .. } => 1,
+        Record::Creating { .. } | Record::Created(_) => 2,
+        Record::Enabling { .. } => 3,
     }
 }
 
 /// Undoes the records in the order of [`rank`]; returns those that still stand, in the order of the journal.
 fn undo_all(host: &mut dyn Host, contents: &Contents, kill: bool, result: &mut Restored) -> Vec<Record> {
+    let contents = &mut contents.clone();
+    finish_renewing(host, contents, result);
     let mut order: Vec<usize> = (0..contents.records.len()).rev().collect();
     order.sort_by_key(|index| rank(&contents.records[*index]));
     let originals = order.iter().take_while(|index| rank(&contents.records[**index]) == 0).count();
@@ -182,7 +188,7 @@ fn undo_all(host: &mut dyn Host, contents: &Contents, kill: bool, result: &mut R
 /// Undoes these records; returns those that failed. What still stands is in `kept`.
 fn pass(
     host: &mut dyn Host,
-    contents: &Contents,
+    contents: &mut Contents,
     order: &[usize],
     kill: bool,
     result: &mut Restored,
@@ -190,9 +196,12 @@ fn pass(
 ) -> Vec<usize> {
     let mut failed = Vec::new();
     for index in order.iter().copied() {
-        let record = &contents.records[index];
+        let record = &contents.records[index].clone();
         let undone = match record {
-            Record::Owner(_) => Ok(None),
+            // What was interrupted was finished before anything else; if not, it says so itself.
+            Record::Owner(_) | Record::Renewing(_) => Ok(None),
+            Record::Switching { switch, value } => switch_back(host, switch, value),
+            Record::Cookied(target) => take_cookies(host, target),
             Record::Creating { mount, path } => {
                 // The inode was never learnt: either a `Created` follows, or the crash came between.
                 let known = contents.records.iter().any(
@@ -204,7 +213,13 @@ fn pass(
             Record::Created(target) => remove(host, &target.mount, &target.path, Some(target.inode), kill),
             Record::Enabling { group, controller } => disable(host, group, controller),
             Record::Original { group, knob, file, device, value } => {
-                put_back(host, group, knob, file, device.as_deref(), value)
+                let back = put_back(host, group, knob, file, device.as_deref(), value);
+                match back {
+                    Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {
+                        renew_back(host, contents, group, file, value)
+                    }
+                    back => back,
+                }
             }
         };
         match undone {
@@ -226,6 +241,79 @@ fn pass(
         }
     }
     failed
+}
+
+/// Groups whose replacing by a fresh one was interrupted get it finished, so that what is on record of them finds
+/// them.
+fn finish_renewing(host: &mut dyn Host, contents: &mut Contents, result: &mut Restored) {
+    let open: Vec<Target> = contents
+        .records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Renewing(target) => Some(target.clone()),
+            _ => None,
+        })
+        .collect();
+    for target in open {
+        let done = match interrupted(host, &target) {
+            Some(new) => Ok(vec![Renewed { path: target.path.clone(), old: target.inode, new }]),
+            None => renew::renew(host, &target.mount, &target.path),
+        };
+        match done {
+            Ok(groups) => {
+                journal::rename(&mut contents.records, &target.mount, &groups);
+                contents.records.retain(|record| *record != Record::Renewing(target.clone()));
+                let shown = below(Path::new(&target.mount), &target.path).display().to_string();
+                result.done.push(format!("{shown} is a fresh group with the same settings and members"));
+            }
+            Err(error) => result.failed.push(error.to_string()),
+        }
+    }
+}
+
+/// The group that has the name already, if only the record was not rewritten any more.
+fn interrupted(host: &mut dyn Host, target: &Target) -> Option<u64> {
+    let dir = host.open(&below(Path::new(&target.mount), &target.path)).ok()?;
+    host.close(dir);
+    (dir.inode != target.inode).then_some(dir.inode)
+}
+
+/// A level that the kernel does not let up again: the members move to a fresh group.
+fn renew_back(
+    host: &mut dyn Host,
+    contents: &mut Contents,
+    group: &Target,
+    file: &str,
+    value: &str,
+) -> Result<Option<String>, Left> {
+    let groups = renew::renew(host, &group.mount, &group.path).map_err(Left::Failed)?;
+    journal::rename(&mut contents.records, &group.mount, &groups);
+    let shown = below(Path::new(&group.mount), &group.path).join(file).display().to_string();
+    Ok(Some(format!("{shown} is {value} again, in a fresh group with the same settings and members")))
+}
+
+fn switch_back(host: &mut dyn Host, switch: &str, value: &str) -> Result<Option<String>, Left> {
+    let Some(switch) = Switch::from_name(switch) else { return Ok(None) };
+    let path = Path::new(switch.path());
+    match host.read_file(path) {
+        Ok(now) if now.trim() != value => {
+            host.write_setting(path, value).map_err(Left::Failed)?;
+            Ok(Some(format!("{switch} is {value} again")))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn take_cookies(host: &mut dyn Host, target: &Target) -> Result<Option<String>, Left> {
+    let Some(dir) = open(host, &target.mount, &target.path, Some(target.inode))? else { return Ok(None) };
+    let taken = cookies::take(host, dir);
+    host.close(dir);
+    let shown = below(Path::new(&target.mount), &target.path).display().to_string();
+    match taken {
+        Ok(()) => Ok(Some(format!("threads of {shown} have no core-scheduling cookie any more"))),
+        Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => Ok(None),
+        Err(error) => Err(Left::Failed(error)),
+    }
 }
 
 enum Left {

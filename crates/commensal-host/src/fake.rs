@@ -24,12 +24,14 @@ mod parse;
 mod procs;
 mod rules;
 mod tree;
+mod vendor;
 
 pub use faults::Mutation;
 pub use files::driven_files;
 pub use fixture::FixtureError;
 pub use procs::FakeProcess;
 pub(crate) use procs::Running;
+pub use vendor::VendorKernel;
 
 use crate::Exit;
 use commensal_core::errno::Errno;
@@ -203,14 +205,76 @@ impl FakeHost {
         self.machine().devices.insert(device);
     }
 
-    /// Gives every group, now and later, the files of a vendor's kernel, named as in the knob table.
-    pub fn vendor_kernel(&self, kernel: &'static str) {
+    /// Makes the kernel a vendor's: its files in every group, now and later, its switch (off), its release.
+    pub fn vendor_kernel(&self, kernel: VendorKernel) {
         let mut machine = self.machine();
         machine.vendor = Some(kernel);
         for inode in machine.groups.keys().copied().collect::<Vec<_>>() {
             let controllers =
                 machine.group(inode).map(|group| machine.controllers(group)).unwrap_or_default();
             machine.populate(inode, &controllers);
+            if let Ok(group) = machine.group_mut(inode) {
+                group.files.remove("cpu.idle");
+            }
+        }
+        if let Some(switch) = kernel.switch() {
+            machine.files.insert(PathBuf::from(switch.path()), "0\n".to_owned());
+        }
+        machine.files.insert(PathBuf::from("/proc/sys/kernel/osrelease"), format!("{}\n", kernel.release()));
+    }
+
+    /// Pairs the CPUs into cores of two threads.
+    pub fn smt(&self) {
+        let mut machine = self.machine();
+        for cpu in machine.cpus.clone().iter() {
+            let first = cpu / 2 * 2;
+            let siblings = format!("{first}-{}\n", first + 1);
+            let folder = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
+            machine.files.insert(PathBuf::from(format!("{folder}/thread_siblings_list")), siblings);
+            machine.files.insert(PathBuf::from(format!("{folder}/core_id")), format!("{}\n", first / 2));
+        }
+    }
+
+    /// The kernel has core scheduling, and SMT is on or not (`ENODEV`).
+    pub fn core_scheduling(&self, smt: bool) {
+        self.machine().core_sched = Some(smt);
+    }
+
+    /// The process starts one more thread, with the cookie of its first one; gives its number.
+    pub fn add_thread(&self, pid: u32) -> u32 {
+        self.machine().add_thread(pid)
+    }
+
+    /// The process starts one more thread while cookies are handed out for the next time.
+    pub fn thread_appears(&self, pid: u32) {
+        self.machine().faults.threads_appear.push(pid);
+    }
+
+    /// Gives a thread a core-scheduling cookie, as somebody else would.
+    pub fn set_cookie(&self, tid: u32, cookie: u64) {
+        let mut machine = self.machine();
+        if let Some(process) = machine.processes.values_mut().find(|process| process.cookie(tid).is_some()) {
+            process.set_cookie(tid, cookie);
+        }
+    }
+
+    /// The group belongs to user 1000, as a service manager delegates one.
+    pub fn give_to_user(&self, group: impl AsRef<Path>) {
+        let mut machine = self.machine();
+        if let Ok(inode) = machine.group_at(group.as_ref())
+            && let Ok(group) = machine.group_mut(inode)
+        {
+            group.given = true;
+        }
+    }
+
+    /// Sets an extended attribute of a group.
+    pub fn set_attribute(&self, group: impl AsRef<Path>, name: &str, value: &str) {
+        let mut machine = self.machine();
+        if let Ok(inode) = machine.group_at(group.as_ref())
+            && let Ok(group) = machine.group_mut(inode)
+        {
+            group.attributes.insert(name.to_owned(), value.to_owned());
         }
     }
 

@@ -25,7 +25,7 @@ mod process;
 mod state;
 
 pub use linux::LinuxHost;
-pub use process::{Child, Exit, Policy, Process, Signal, SpawnSpec, Stdin, Stdout, precise_thread};
+pub use process::{Child, Cookie, Exit, Policy, Process, Signal, SpawnSpec, Stdin, Stdout, precise_thread};
 pub use state::Lock;
 
 use commensal_core::errno::Errno;
@@ -100,6 +100,20 @@ pub trait Host {
     /// Removes the child group `name`, if it still is the one with this inode (`ENOENT` otherwise).
     fn rmdir(&mut self, parent: Dir, name: &str, inode: u64) -> Result<()>;
 
+    /// Gives the child group `from`, if it still is the one with this inode, the name `to`. Only cgroup v1 can
+    /// (v2 says EPERM), and only to a name that is free (`EEXIST` otherwise).
+    fn rename(&mut self, parent: Dir, from: &str, inode: u64, to: &str) -> Result<()>;
+
+    /// An extended attribute of a group, such as systemd's `trusted.delegate`; `None` if it has none, or the
+    /// hierarchy keeps none.
+    fn attribute(&mut self, dir: Dir, name: &str) -> Result<Option<String>>;
+
+    /// Whether this user may write the control file; nothing is tried.
+    fn may_write(&mut self, dir: Dir, file: &str) -> bool;
+
+    /// Writes a machine-wide kernel setting below `/proc/sys`.
+    fn write_setting(&mut self, path: &Path, value: &str) -> Result<()>;
+
     /// Lets go of the descriptors of `dir`.
     fn close(&mut self, dir: Dir);
 
@@ -112,6 +126,16 @@ pub trait Host {
 
     /// Sends a signal to exactly this process; `ESRCH` once it is gone, also if its pid lives on.
     fn signal(&mut self, process: &Process, signal: Signal) -> Result<()>;
+
+    /// Core-scheduling cookie of a thread; 0 is none. `EINVAL` without `CONFIG_SCHED_CORE`, `ENODEV` without SMT.
+    fn cookie(&mut self, tid: u32) -> Result<u64>;
+
+    /// Gives every thread of `tids` the same core-scheduling cookie. Threads that have ended meanwhile are passed
+    /// over.
+    fn share_cookie(&mut self, cookie: Cookie, tids: &[u32]) -> Result<()>;
+
+    /// Gives a thread that is `SCHED_IDLE` the normal policy.
+    fn make_normal(&mut self, tid: u32) -> Result<()>;
 
     /// Effective user number of this process.
     fn euid(&self) -> u32;

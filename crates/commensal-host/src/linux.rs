@@ -295,6 +295,45 @@ impl Host for LinuxHost {
         rustix::fs::unlinkat(fd, name, AtFlags::REMOVEDIR).map_err(refuse)
     }
 
+    fn rename(&mut self, parent: Dir, from: &str, inode: u64, to: &str) -> Result<()> {
+        component("rename", from)?;
+        component("rename", to)?;
+        let object = self.object(parent, from);
+        let fd = &self.dir(parent)?.fd;
+        let refuse = |errno| fail("rename", object.clone(), Some(to), errno);
+        let now = rustix::fs::statat(fd, from, AtFlags::SYMLINK_NOFOLLOW).map_err(refuse)?;
+        if now.st_ino != inode {
+            return Err(refuse(rustix::io::Errno::NOENT));
+        }
+        rustix::fs::renameat(fd, from, fd, to).map_err(refuse)
+    }
+
+    fn attribute(&mut self, dir: Dir, name: &str) -> Result<Option<String>> {
+        let open = self.dir(dir)?;
+        let mut text = [0u8; 256];
+        match rustix::fs::fgetxattr(&open.fd, name, &mut text) {
+            Ok(length) => Ok(Some(String::from_utf8_lossy(&text[..length]).into_owned())),
+            Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::PERM) => {
+                Ok(None)
+            }
+            Err(errno) => Err(fail("read an attribute of", open.path.clone(), Some(name), errno)),
+        }
+    }
+
+    fn may_write(&mut self, dir: Dir, file: &str) -> bool {
+        let access = rustix::fs::Access::WRITE_OK;
+        self.dir(dir).is_ok_and(|open| rustix::fs::accessat(&open.fd, file, access, AtFlags::EACCESS).is_ok())
+    }
+
+    fn write_setting(&mut self, path: &Path, value: &str) -> Result<()> {
+        std::fs::write(path, value).map_err(|error| HostError {
+            operation: "write",
+            object: path.display().to_string(),
+            value: Some(value.to_owned()),
+            errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
+        })
+    }
+
     fn close(&mut self, dir: Dir) {
         let Some(slot) = self.dirs.get_mut(dir.slot as usize) else { return };
         if slot.generation == dir.generation && slot.open.take().is_some() {
@@ -326,6 +365,18 @@ impl Host for LinuxHost {
 
     fn signal(&mut self, process: &Process, signal: Signal) -> Result<()> {
         process::send(process, signal)
+    }
+
+    fn cookie(&mut self, tid: u32) -> Result<u64> {
+        process::cookie_of(tid)
+    }
+
+    fn share_cookie(&mut self, cookie: crate::Cookie, tids: &[u32]) -> Result<()> {
+        process::share_cookie(cookie, tids)
+    }
+
+    fn make_normal(&mut self, tid: u32) -> Result<()> {
+        process::make_normal(tid)
     }
 
     fn euid(&self) -> u32 {

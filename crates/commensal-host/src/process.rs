@@ -24,6 +24,18 @@ impl Signal {
     pub const TERM: Signal = Signal(15);
 }
 
+/// A core-scheduling cookie (Documentation/admin-guide/hw-vuln/core-scheduling.rst): threads with different ones
+/// never share a core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cookie {
+    /// One that nobody has yet.
+    New,
+    /// The one that this thread has.
+    Of(u32),
+    /// None: what every thread has that nobody gave one.
+    None,
+}
+
 /// Scheduling that a child gives itself before its program starts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
@@ -35,6 +47,8 @@ pub struct Policy {
     pub nice: Option<i32>,
     /// CPUs it may use.
     pub cpus: Option<CpuSet>,
+    /// Core-scheduling cookie; unset, the child has its parent's.
+    pub cookie: Option<Cookie>,
 }
 
 /// Where a child's standard input comes from.
@@ -273,7 +287,80 @@ fn apply_policy(policy: &Policy) -> io::Result<()> {
     if let Some(priority) = policy.fifo {
         set_scheduler(libc::SCHED_FIFO, priority)?;
     }
-    Ok(())
+    match policy.cookie {
+        Some(cookie) => take_cookie(cookie),
+        None => Ok(()),
+    }
+}
+
+/// `prctl(PR_SCHED_CORE, …)` on one thread; 0 is the calling one. rustix has no wrapper that names a thread
+/// and a scope.
+fn core_sched(command: libc::c_int, tid: u32, value: *mut u64) -> io::Result<()> {
+    const THREAD: libc::c_ulong = 0;
+    // SAFETY: the pointer is null or to a live u64, and only PR_SCHED_CORE_GET writes to it.
+    match unsafe { libc::prctl(libc::PR_SCHED_CORE, command, libc::c_ulong::from(tid), THREAD, value) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The calling thread takes the cookie. Makes system calls only.
+fn take_cookie(cookie: Cookie) -> io::Result<()> {
+    let none = std::ptr::null_mut();
+    match cookie {
+        Cookie::New => core_sched(libc::PR_SCHED_CORE_CREATE, 0, none),
+        Cookie::Of(tid) => core_sched(libc::PR_SCHED_CORE_SHARE_FROM, tid, none),
+        Cookie::None => Ok(()),
+    }
+}
+
+pub(crate) fn cookie_of(tid: u32) -> Result<u64> {
+    let mut cookie = 0;
+    core_sched(libc::PR_SCHED_CORE_GET, tid, &raw mut cookie)
+        .map_err(|error| cookie_failed("read", tid, &error))?;
+    Ok(cookie)
+}
+
+fn cookie_failed(operation: &'static str, tid: u32, error: &io::Error) -> HostError {
+    let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
+    HostError { operation, object: format!("the core-scheduling cookie of thread {tid}"), value: None, errno }
+}
+
+/// A thread of our own takes the cookie, hands it on and ends, so that none of the others ever has it.
+pub(crate) fn share_cookie(cookie: Cookie, tids: &[u32]) -> Result<()> {
+    let hand_on = || {
+        take_cookie(cookie).map_err(|error| cookie_failed("make", 0, &error))?;
+        if cookie == Cookie::None && cookie_of(0)? != 0 {
+            // We were started with a cookie ourselves and cannot hand on none.
+            return Err(cookie_failed("clear", 0, &io::Error::from_raw_os_error(Errno::EBUSY.0)));
+        }
+        for tid in tids {
+            match core_sched(libc::PR_SCHED_CORE_SHARE_TO, *tid, std::ptr::null_mut()) {
+                Err(error) if error.raw_os_error() != Some(Errno::ESRCH.0) => {
+                    return Err(cookie_failed("give", *tid, &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| scope.spawn(hand_on).join())
+        .unwrap_or_else(|_| Err(cookie_failed("give", 0, &io::Error::from_raw_os_error(Errno::EIO.0))))
+}
+
+pub(crate) fn make_normal(tid: u32) -> Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    let raw = i32::try_from(tid).unwrap_or(-1);
+    // SAFETY: the pointer is to a live value of the type the call reads.
+    match unsafe { libc::sched_setscheduler(raw, libc::SCHED_OTHER, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(HostError {
+            operation: "reset the scheduling policy of",
+            object: format!("thread {tid}"),
+            value: None,
+            errno: Errno(io::Error::last_os_error().raw_os_error().unwrap_or(Errno::EIO.0)),
+        }),
+    }
 }
 
 /// `sched_setscheduler(2)` for the calling thread; rustix has no wrapper for it.

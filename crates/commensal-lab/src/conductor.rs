@@ -64,6 +64,8 @@ pub struct Conduct {
     pub state_dir: PathBuf,
     /// Name of the scratch group in which knobs are tried before the run.
     pub probe_name: String,
+    /// Below which cgroup the run's groups go, if the user insists.
+    pub cgroup_root: Option<commensal_core::actual::CgroupPath>,
     /// Port of the service; 0 is any free one.
     pub port: u16,
     /// Command line, for the record.
@@ -105,7 +107,8 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Run, LabError> {
-    let mut site = site::open(host, conduct.state_dir.clone(), &conduct.probe_name)?;
+    let mut site =
+        site::open(host, conduct.state_dir.clone(), &conduct.probe_name, conduct.cgroup_root.as_ref())?;
     tell(Event::Ready(&site));
     let result = Conductor { host, experiment, conduct, site: &mut site, stop, tell }.rounds();
     let left = site.close(host)?;

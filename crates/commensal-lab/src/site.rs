@@ -3,7 +3,7 @@
 //! Everything written goes through plan, drivers and journal, so that a run killed at any moment is undone
 //! by the next one or by `commensal restore`. The groups are the run's own: two parents named after its pid.
 
-use commensal_core::actual::{ActualState, Capabilities, CgroupPath, Hierarchy};
+use commensal_core::actual::{ActualState, CgroupPath, Hierarchy};
 use commensal_core::class::TaskPolicy;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
 use commensal_core::errno::Errno;
@@ -14,7 +14,7 @@ use commensal_drivers::journal::{Journal, Owner};
 use commensal_drivers::{Applied, Failure, JournalError, apply, members, restore_own, restore_stale, verify};
 use commensal_host::{Child, Host, HostError, Lock, SpawnSpec};
 use commensal_sensors::usage::GroupDirs;
-use commensal_sensors::{SensorError, actual, capability, machine, mounts};
+use commensal_sensors::{SensorError, Survey, machine, survey};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -98,7 +98,12 @@ pub struct Site {
 /// # Errors
 /// When the machine cannot be read, the journal cannot be kept, or the kernel refuses a group; then nothing
 /// of this run is left.
-pub fn open(host: &mut dyn Host, state_dir: PathBuf, probe_name: &str) -> Result<Site, SiteError> {
+pub fn open(
+    host: &mut dyn Host,
+    state_dir: PathBuf,
+    probe_name: &str,
+    cgroup_root: Option<&CgroupPath>,
+) -> Result<Site, SiteError> {
     host.state_dir(&state_dir)?;
     let lock_path = state_dir.join("lab.lock");
     let Some(lock) = host.state_lock(&lock_path)? else {
@@ -106,38 +111,44 @@ pub fn open(host: &mut dyn Host, state_dir: PathBuf, probe_name: &str) -> Result
     };
     let name = format!("{}{}", commensal_drivers::journal::LAB, std::process::id());
     // Whatever goes wrong on the way: what was made by then is removed.
-    build(host, state_dir.clone(), probe_name, lock).inspect_err(|_| {
+    build(host, state_dir.clone(), probe_name, cgroup_root, lock).inspect_err(|_| {
         let _ = restore_own(host, &state_dir, &name);
     })
 }
 
-fn build(host: &mut dyn Host, state_dir: PathBuf, probe_name: &str, lock: Lock) -> Result<Site, SiteError> {
+fn build(
+    host: &mut dyn Host,
+    state_dir: PathBuf,
+    probe_name: &str,
+    cgroup_root: Option<&CgroupPath>,
+    lock: Lock,
+) -> Result<Site, SiteError> {
     let boot_id = machine::boot_id(host).unwrap_or_default();
     let cleaned = restore_stale(host, &state_dir, &boot_id)?.done;
     let pid = std::process::id();
     let start_ticks = host.process(pid)?.start_ticks;
-    let facts = machine::machine(host)?;
-    let hierarchies = mounts::hierarchies(host)?;
-    let caps = capability::probe(host, &hierarchies, &facts, probe_name);
+    let first_look = survey(host, probe_name, cgroup_root)?;
     let journal_name = format!("{}{pid}", commensal_drivers::journal::LAB);
     let owner = Owner { kind: "lab".to_owned(), pid, start_ticks, boot_id: boot_id.clone() };
     let mut journal = Journal::open(host, &state_dir, &journal_name, owner)?;
-    let found = actual::tree(host, hierarchies.clone())?;
-    let (desired, first) = replan(host, found, &facts, &caps, pid)?;
+    let found = first_look.tree(host)?;
+    let (desired, first) = replan(host, found, &first_look, pid)?;
     let built = apply(host, first.1.structure(), &first.0, &mut journal);
     if let Some(failure) = built.failure {
         return Err(SiteError::Refused(Box::new(failure)));
     }
     // What the root did not enable before could not be tried before.
-    let caps = capability::probe(host, &hierarchies, &facts, probe_name);
-    let mut found = actual::tree(host, hierarchies.clone())?;
+    let looked = survey(host, probe_name, cgroup_root)?;
+    let mut found = looked.tree(host)?;
     found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
-    let (_, (actual, plan)) = replan(host, found, &facts, &caps, pid)?;
+    let (_, (actual, plan)) = replan(host, found, &looked, pid)?;
+    let obstacle = looked.caps.cgroup_obstacle.clone().or(looked.tenancy.obstacle);
+    let (facts, hierarchies) = (looked.machine, looked.hierarchies);
     let member = |class: Class| {
         desired.groups.iter().find(|group| group.class == class).map(|group| &group.members[0].path)
     };
     let root = CgroupPath::root();
-    let mut dirs = |class| match caps.cgroup_obstacle {
+    let mut dirs = |class| match obstacle {
         None => GroupDirs::open(host, &hierarchies, member(class).unwrap_or(&root)),
         Some(_) => GroupDirs::open(host, &[], &root),
     };
@@ -163,20 +174,18 @@ fn build(host: &mut dyn Host, state_dir: PathBuf, probe_name: &str, lock: Lock) 
 fn replan(
     host: &mut dyn Host,
     mut found: ActualState,
-    machine: &Machine,
-    caps: &Capabilities,
+    look: &Survey,
     pid: u32,
 ) -> Result<(DesiredState, (ActualState, Plan)), SiteError> {
     let name = |text: &str| GroupName::new(text).map_err(SiteError::Plan);
     let specs =
         [GroupSpec::new(name("service")?, Class::Online), GroupSpec::new(name("batch")?, Class::Offline)];
     let options = ResolveOptions { prefix: format!("commensal-lab-{pid}"), ..ResolveOptions::default() };
-    let desired = resolve(&specs, machine, &found, &options).map_err(|errors| {
+    let desired = resolve(&specs, &look.machine, &found, &options).map_err(|errors| {
         SiteError::Plan(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     })?;
-    let places = actual::places_of_interest(&desired, &found);
-    actual::values(host, &mut found, &places, &[]);
-    let plan = plan(&desired, &found, caps);
+    look.fill(host, &desired, &mut found);
+    let plan = plan(&desired, &found, &look.caps);
     Ok((desired, (found, plan)))
 }
 

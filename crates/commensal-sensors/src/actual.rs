@@ -1,10 +1,11 @@
 //! The machine's cgroups as found: first the tree with identities, then the values that a plan needs.
 
-use crate::SensorError;
-use commensal_core::actual::{ActualState, Cgroup, CgroupPath, Hierarchy, Place};
+use crate::{SensorError, delegation};
+use commensal_core::actual::{ActualState, Cgroup, CgroupPath, Hierarchy, Manager, Place};
 use commensal_core::desired::DesiredState;
 use commensal_core::knob::{Controller, Knob, KnobId, Status, TABLE, Version};
 use commensal_core::topology::Device;
+use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, below};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,6 +20,10 @@ const MAX_GROUPS: usize = 100_000;
 /// When a mounted hierarchy cannot be opened, or has more than 100 000 groups.
 pub fn tree(host: &mut dyn Host, hierarchies: Vec<Hierarchy>) -> Result<ActualState, SensorError> {
     let mut state = ActualState { hierarchies, ..ActualState::default() };
+    for switch in Switch::ALL {
+        let text = host.read_file(Path::new(switch.path())).unwrap_or_default();
+        state.switches.extend(text.trim().parse().ok().map(|value: i64| (switch, value)));
+    }
     for index in 0..state.hierarchies.len() {
         let mount = state.hierarchies[index].mount.clone();
         let root = host.open(Path::new(&mount))?;
@@ -71,6 +76,11 @@ pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTree
         actual.cgroups.keys().filter(|place| paths.contains(&place.path)).cloned().collect();
     let below = |place: &&Place| place.path.ancestors().iter().any(|above| members.contains(above));
     places.extend(actual.cgroups.keys().filter(below).cloned());
+    // Turning Group Identity on clears the identity of every group, so every one of them matters.
+    if actual.switches.get(&Switch::GroupIdentity) == Some(&0) {
+        let cpu = actual.hierarchy_of(Controller::Cpu);
+        places.extend(actual.cgroups.keys().filter(|place| Some(place.hierarchy) == cpu).cloned());
+    }
     let ours = actual.ours.created.iter().chain(actual.ours.originals.keys().map(|(place, _, _)| place));
     places.extend(ours.filter(|place| actual.cgroups.contains_key(*place)).cloned());
     places
@@ -85,7 +95,10 @@ pub fn values(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<P
             actual.cgroups.remove(place);
             continue;
         };
-        let found = group(host, dir, &hierarchy, disks);
+        let mut found = group(host, dir, &hierarchy, disks);
+        if actual.manager == Manager::Systemd && hierarchy.version == Version::V2 {
+            found.delegated = delegation::delegated(host, dir);
+        }
         host.close(dir);
         actual.cgroups.insert(place.clone(), found);
     }

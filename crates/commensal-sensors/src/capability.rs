@@ -1,22 +1,36 @@
 //! What works here, by trying it in a scratch group: never by distribution name, and not by a file's
 //! existence alone. The scratch group is removed before the answer is given.
 
-use commensal_core::actual::{Capabilities, Hierarchy, Support};
+use crate::delegation::Tenancy;
+use crate::vendor;
+use commensal_core::actual::{
+    CORE_SCHED, Capabilities, CgroupPath, Hierarchy, QOS_SMT_EXPEL, SCHED_EXT, SMT, Support,
+};
 use commensal_core::errno::Errno;
-use commensal_core::knob::{Knob, KnobId, Status, TABLE, Value, Version};
+use commensal_core::knob::{Knob, KnobId, Scope, Status, TABLE, Value, Version};
 use commensal_core::topology::Machine;
-use commensal_host::{Dir, Host, HostError};
+use commensal_host::{Dir, Host, HostError, below};
 use std::path::Path;
 
 /// Tries every driven knob in a scratch group `name` at the root of each hierarchy. One that a killed probe of
 /// the same name left behind goes first; callers hold the state lock, so it is nobody's who lives.
-pub fn probe(host: &mut dyn Host, hierarchies: &[Hierarchy], machine: &Machine, name: &str) -> Capabilities {
+pub fn probe(
+    host: &mut dyn Host,
+    hierarchies: &[Hierarchy],
+    tenancy: &Tenancy,
+    machine: &Machine,
+    name: &str,
+) -> Capabilities {
     let mut caps = Capabilities::default();
     let mut refusals = Vec::new();
     let mut tried = 0;
     for hierarchy in hierarchies.iter().filter(|hierarchy| !hierarchy.controllers.is_empty()) {
         tried += 1;
-        match scratch(host, hierarchy, name) {
+        if hierarchy.version == Version::V2 && tenancy.obstacle.is_some() {
+            by_sight(host, hierarchy, &mut caps);
+            continue;
+        }
+        match scratch(host, hierarchy, &base_of(hierarchy, tenancy), name) {
             Ok((root, dir)) => {
                 hierarchy_knobs(host, hierarchy, machine, root, dir, &mut caps);
                 let _ = host.rmdir(root, name, dir.inode);
@@ -40,6 +54,35 @@ pub fn probe(host: &mut dyn Host, hierarchies: &[Hierarchy], machine: &Machine, 
     caps
 }
 
+/// The group below which ours go in this hierarchy: only the unified one is delegated.
+fn base_of(hierarchy: &Hierarchy, tenancy: &Tenancy) -> CgroupPath {
+    match hierarchy.version {
+        Version::V1 => CgroupPath::root(),
+        Version::V2 => tenancy.base.clone(),
+    }
+}
+
+/// Without a group of our own to try in, a file in somebody's group is all there is to go by.
+fn by_sight(host: &mut dyn Host, hierarchy: &Hierarchy, caps: &mut Capabilities) {
+    let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { return };
+    let names = host.children(root).unwrap_or_default();
+    let child = names.iter().find_map(|name| host.open_child(root, name).ok());
+    for row in TABLE.iter().filter(|row| hierarchy.controllers.contains(&row.controller)) {
+        let Some(file) = row.file(hierarchy.version).filter(|_| row.status == Status::Driven) else {
+            continue;
+        };
+        let dir = if row.scope == Scope::RootOnly { Some(root) } else { child };
+        let there = dir.is_some_and(|dir| host.read(dir, file.name).is_ok());
+        let support = match there {
+            true => Support::Untried { because: "there is no cgroup of our own to try it in".to_owned() },
+            false => Support::No { because: format!("no file {} was found", file.name) },
+        };
+        caps.knobs.insert((row.id, hierarchy.version), support);
+    }
+    child.into_iter().for_each(|child| host.close(child));
+    host.close(root);
+}
+
 fn obstacle(host: &dyn Host, error: &HostError) -> String {
     match error.errno {
         Errno::EROFS => {
@@ -53,13 +96,15 @@ fn obstacle(host: &dyn Host, error: &HostError) -> String {
 }
 
 /// Removes the scratch groups that a killed probe left; what was removed.
-pub fn sweep(host: &mut dyn Host, hierarchies: &[Hierarchy], name: &str) -> Vec<String> {
+pub fn sweep(host: &mut dyn Host, hierarchies: &[Hierarchy], tenancy: &Tenancy, name: &str) -> Vec<String> {
     let mut removed = Vec::new();
     for hierarchy in hierarchies {
-        let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { continue };
+        let base = base_of(hierarchy, tenancy);
+        let Ok(root) = host.open(&below(Path::new(&hierarchy.mount), base.as_str())) else { continue };
         if let Ok(left) = host.open_child(root, name) {
             if host.rmdir(root, name, left.inode).is_ok() {
-                removed.push(format!("removed {}/{name}", hierarchy.mount));
+                let base = below(Path::new(&hierarchy.mount), base.as_str());
+                removed.push(format!("removed {}", base.join(name).display()));
             }
             host.close(left);
         }
@@ -74,16 +119,22 @@ fn namespaced_root(host: &mut dyn Host, hierarchy: &Hierarchy) -> bool {
     let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { return false };
     // A v2 hierarchy without controllers, beside v1 ones, limits nothing and is not needed.
     let inner = hierarchy.version == Version::V2
-        && !hierarchy.controllers.is_empty()
+        && hierarchy.controllers.iter().any(|one| !one.built_in(Version::V2))
         && host.read(root, "cgroup.type").is_ok()
         && host.read(root, "cgroup.procs").is_ok_and(|procs| !procs.trim().is_empty());
     host.close(root);
     inner
 }
 
-fn scratch(host: &mut dyn Host, hierarchy: &Hierarchy, name: &str) -> Result<(Dir, Dir), HostError> {
-    sweep(host, std::slice::from_ref(hierarchy), name);
-    let root = host.open(Path::new(&hierarchy.mount))?;
+fn scratch(
+    host: &mut dyn Host,
+    hierarchy: &Hierarchy,
+    base: &CgroupPath,
+    name: &str,
+) -> Result<(Dir, Dir), HostError> {
+    let tenancy = Tenancy { base: base.clone(), ..Tenancy::default() };
+    sweep(host, std::slice::from_ref(hierarchy), &tenancy, name);
+    let root = host.open(&below(Path::new(&hierarchy.mount), base.as_str()))?;
     match host.mkdir(root, name) {
         Ok(dir) => Ok((root, dir)),
         Err(error) => {
@@ -103,41 +154,60 @@ fn hierarchy_knobs(
 ) {
     let enabled = host.read(root, "cgroup.subtree_control").unwrap_or_default();
     for row in TABLE.iter().filter(|row| hierarchy.controllers.contains(&row.controller)) {
-        if row.status == Status::Driven && row.file(hierarchy.version).is_some() {
-            let name = row.controller.v2_name();
-            let off =
-                hierarchy.version == Version::V2 && enabled.split_whitespace().all(|other| other != name);
-            let support = match off {
-                // Enabling it would change every group below the root: that is a plan's business.
-                true => Support::Untried {
-                    because: format!("the root does not enable {name} yet; a plan that needs it does"),
-                },
-                false => try_knob(host, dir, row, hierarchy.version, machine),
-            };
-            caps.knobs.insert((row.id, hierarchy.version), support);
+        if row.status != Status::Driven || row.file(hierarchy.version).is_none() {
+            continue;
         }
-        if let Some(vendor) = &row.vendor {
-            let support = match host.read(dir, vendor.file.name) {
-                Ok(_) => {
-                    Support::No { because: format!("{} is there; its driver is to come", vendor.file.name) }
-                }
-                Err(_) => Support::No { because: format!("not a kernel of {}", vendor.kernel) },
-            };
-            caps.features.insert(row.name, support);
-        }
+        let name = row.controller.v2_name();
+        let off = !row.controller.built_in(hierarchy.version)
+            && enabled.split_whitespace().all(|other| other != name);
+        let scratch = Scratch { root, dir, version: hierarchy.version, machine };
+        let support = match off && row.scope != Scope::RootOnly {
+            // Enabling it would change every group below the root: that is a plan's business.
+            true => Support::Untried {
+                because: format!("the root does not enable {name} yet; a plan that needs it does"),
+            },
+            false => match row.id {
+                KnobId::CpuQosLevel => vendor::qos(host, scratch, caps),
+                KnobId::CpuBvtWarpNs => vendor::identity(host, scratch),
+                KnobId::MemoryQosLevel => vendor::memory_qos(host, scratch),
+                _ => try_knob(host, scratch, row),
+            },
+        };
+        caps.knobs.insert((row.id, hierarchy.version), support);
     }
 }
 
+/// Where knobs are tried.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scratch<'a> {
+    pub root: Dir,
+    pub dir: Dir,
+    pub version: Version,
+    pub machine: &'a Machine,
+}
+
 /// Writes a value that differs from the default and reads it back.
-fn try_knob(host: &mut dyn Host, dir: Dir, row: &Knob, version: Version, machine: &Machine) -> Support {
+pub(crate) fn try_knob(host: &mut dyn Host, scratch: Scratch<'_>, row: &Knob) -> Support {
+    let Scratch { root, dir, version, machine } = scratch;
     let Some(file) = row.file(version) else {
         return Support::No { because: format!("cgroup {version} has no {}", row.name) };
     };
+    let dir = if row.scope == Scope::RootOnly { root } else { dir };
     if let Err(error) = host.read(dir, file.name) {
         return match error.errno {
             Errno::ENOENT => Support::No { because: format!("this kernel has no file {}", file.name) },
             errno => Support::Refused { errno, because: format!("{} cannot be read", file.name) },
         };
+    }
+    let everybody = match row.id {
+        KnobId::IoCostQos => Some("turning it on would change that disk for everybody"),
+        KnobId::CpusetPartition | KnobId::CpusetCpusExclusive => {
+            Some("trying it would take CPUs from everybody")
+        }
+        _ => None,
+    };
+    if let Some(because) = everybody {
+        return Support::Untried { because: because.to_owned() };
     }
     let device = machine.disks.first().map(|disk| disk.device).filter(|_| file.per_device());
     if file.per_device() && device.is_none() {
@@ -155,9 +225,9 @@ fn try_knob(host: &mut dyn Host, dir: Dir, row: &Knob, version: Version, machine
     }
     let read = host.read(dir, file.name).ok().and_then(|text| file.parse(&text, device).ok());
     if read.as_ref() == Some(&value) {
-        // The next knob is tried on a group that is not idle.
-        if row.id == KnobId::CpuIdle {
-            let _ = host.write(dir, file.name, "0");
+        // The next knob is tried on a group that is neither idle nor frozen.
+        if matches!(row.id, KnobId::CpuIdle | KnobId::CgroupFreeze) {
+            let _ = host.write(dir, file.name, file.default);
         }
         return Support::Yes;
     }
@@ -168,7 +238,8 @@ fn try_knob(host: &mut dyn Host, dir: Dir, row: &Knob, version: Version, machine
 /// A harmless value for an empty group.
 fn test_value(knob: KnobId, machine: &Machine) -> Value {
     match knob {
-        KnobId::CpuIdle | KnobId::MemoryOomGroup => Value::Number(1),
+        KnobId::CpuIdle | KnobId::MemoryOomGroup | KnobId::CgroupFreeze => Value::Number(1),
+        KnobId::CpuQosLevel | KnobId::CpuBvtWarpNs | KnobId::MemoryQosLevel => Value::Number(-1),
         KnobId::CpusetCpus => Value::List(machine.topology.all()),
         KnobId::CpusetMems => {
             let mut mems: commensal_core::cpuset::CpuSet = machine.topology.nodes().into_keys().collect();
@@ -178,12 +249,12 @@ fn test_value(knob: KnobId, machine: &Machine) -> Value {
             Value::List(mems)
         }
         KnobId::CpuMax => Value::Number(50_000),
-        KnobId::CpuWeight | KnobId::PidsMax => Value::Number(512),
+        KnobId::CpuWeight | KnobId::PidsMax | KnobId::IoWeight | KnobId::IoBfqWeight => Value::Number(512),
         _ => Value::Number(1 << 30),
     }
 }
 
-fn features(host: &dyn Host, machine: &Machine, caps: &mut Capabilities) {
+fn features(host: &mut dyn Host, machine: &Machine, caps: &mut Capabilities) {
     let mut there = |name: &'static str, path: &str, because: &str| {
         let support = match host.read_file(Path::new(path)) {
             Ok(_) => Support::Yes,
@@ -194,7 +265,7 @@ fn features(host: &dyn Host, machine: &Machine, caps: &mut Capabilities) {
     there("psi", "/proc/pressure/cpu", "CONFIG_PSI is off, or psi=1 is missing on the kernel command line");
     there("run delay", "/proc/self/schedstat", "CONFIG_SCHED_INFO is off");
     there(
-        "sched_ext",
+        SCHED_EXT,
         "/sys/kernel/sched_ext/state",
         "CONFIG_SCHED_CLASS_EXT is off (Linux 6.12 and newer can have it)",
     );
@@ -205,5 +276,9 @@ fn features(host: &dyn Host, machine: &Machine, caps: &mut Capabilities) {
             because: "each core has one online thread, so there is no sibling to keep quiet".to_owned(),
         }
     };
-    caps.features.insert("smt", smt);
+    caps.features.insert(SMT, smt);
+    caps.features.insert(CORE_SCHED, vendor::core_sched(host));
+    if caps.qos.is_some() {
+        caps.features.insert(QOS_SMT_EXPEL, vendor::smt_expel(host));
+    }
 }

@@ -4,13 +4,19 @@
 //! error. The one thing written is a scratch group for [`capability::probe`], removed at once.
 #![forbid(unsafe_code)]
 
-pub mod actual;
+mod actual;
 pub mod capability;
+mod cookies;
+pub mod delegation;
 pub mod machine;
 pub mod mounts;
 pub mod pressure;
 pub mod run_delay;
+mod survey;
 pub mod usage;
+mod vendor;
+
+pub use survey::{Survey, survey};
 
 use commensal_host::HostError;
 

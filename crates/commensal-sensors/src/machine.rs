@@ -92,7 +92,11 @@ fn disks(host: &dyn Host) -> Vec<Disk> {
             return None;
         }
         let device = text(host, &format!("/sys/block/{name}/dev"))?.parse().ok()?;
-        Some(Disk { name: name.clone(), device })
+        // The one in use is in brackets: `none [mq-deadline] bfq`.
+        let schedulers = text(host, &format!("/sys/block/{name}/queue/scheduler"));
+        let scheduler =
+            schedulers.and_then(|list| Some(list.split_once('[')?.1.split_once(']')?.0.to_owned()));
+        Some(Disk { name: name.clone(), device, scheduler })
     };
     names.iter().filter_map(disk).collect()
 }

@@ -63,6 +63,11 @@ pub fn hierarchies(host: &mut dyn Host) -> Result<Vec<Hierarchy>, SensorError> {
             found.push(hierarchy);
         }
     }
+    // The unified hierarchy freezes groups by itself, unless v1 has the controller.
+    let frozen_by_v1 = found.iter().any(|one| one.controllers.contains(&Controller::Freezer));
+    for hierarchy in found.iter_mut().filter(|one| one.version == Version::V2 && !frozen_by_v1) {
+        hierarchy.controllers.insert(Controller::Freezer);
+    }
     Ok(found)
 }
 

@@ -27,6 +27,11 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "NAME", default_value = "commensal")]
     pub cgroup_prefix: String,
 
+    /// Make commensal's own cgroups below this one [default: the root; as another user, or where systemd manages the
+    /// tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it.
+    #[arg(long, global = true, value_name = "CGROUP")]
+    pub cgroup_root: Option<String>,
+
     /// Print what happens in detail (to standard error).
     #[arg(long, short, global = true)]
     pub verbose: bool,
@@ -255,7 +260,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     if let Verb::Workload(workload) = cli.verb {
         return workload::run(&workload.verb);
     }
-    let mut context = Context::new(cli.state_dir, cli.cgroup_prefix)?;
+    let mut context = Context::new(cli.state_dir, cli.cgroup_prefix, cli.cgroup_root.as_deref())?;
     match cli.verb {
         Verb::Doctor(options) => doctor::run(&mut context, options.json),
         Verb::Plan(options) => apply::plan(&mut context, &options),

@@ -1,15 +1,14 @@
 //! What every verb needs: the host, where state is kept, and how groups become a plan.
 
 use anyhow::{Context as _, anyhow, bail};
-use commensal_core::actual::{ActualState, Capabilities};
+use commensal_core::actual::{ActualState, CgroupPath};
 use commensal_core::config::{self, ConfigError};
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::plan::{Plan, plan};
-use commensal_core::topology::Machine;
 use commensal_drivers::journal::{self, Journal, Owner};
 use commensal_host::{Host, LinuxHost, Lock};
-use commensal_sensors::{actual, capability, machine, mounts};
+use commensal_sensors::{Survey, machine, survey};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -26,32 +25,38 @@ pub struct Context {
     pub state_dir: PathBuf,
     /// First part of the names of our own cgroups.
     pub prefix: String,
+    /// Below which cgroup our own go, if the user insists.
+    pub cgroup_root: Option<CgroupPath>,
 }
 
 /// Groups, machine and plan, resolved against each other.
 #[derive(Debug)]
 pub struct Planned {
-    /// What the machine is made of.
-    /// Its cgroups now.
+    /// The machine's cgroups now.
     pub actual: ActualState,
     /// What is wanted.
     pub desired: DesiredState,
     /// What to do.
     pub plan: Plan,
-    /// Why cgroups cannot be used at all, if they cannot.
+    /// Why groups of our own cannot be made, if they cannot.
     pub obstacle: Option<String>,
 }
 
 impl Context {
     /// For this user on this machine.
-    pub fn new(state_dir: Option<PathBuf>, prefix: String) -> anyhow::Result<Context> {
+    pub fn new(
+        state_dir: Option<PathBuf>,
+        prefix: String,
+        cgroup_root: Option<&str>,
+    ) -> anyhow::Result<Context> {
         let host = LinuxHost::new();
         GroupName::new(&prefix).map_err(|message| anyhow!("--cgroup-prefix: {message}"))?;
         let state_dir = match state_dir {
             Some(dir) => dir,
             None => default_state_dir(host.euid())?,
         };
-        Ok(Context { host, state_dir, prefix })
+        let cgroup_root = cgroup_root.map(CgroupPath::new);
+        Ok(Context { host, state_dir, prefix, cgroup_root })
     }
 
     /// Reads the groups of a file or of every `*.toml` of a folder; all mistakes in one error.
@@ -84,29 +89,27 @@ impl Context {
 
     /// Looks at the machine and plans.
     pub fn plan(&mut self, specs: &[GroupSpec], own: BTreeSet<GroupName>) -> anyhow::Result<Planned> {
-        let machine = machine::machine(&self.host)?;
-        let hierarchies = mounts::hierarchies(&mut self.host)?;
-        let caps = self.capabilities(&machine)?;
-        let mut found = actual::tree(&mut self.host, hierarchies)?;
+        let survey = self.survey()?;
+        let mut found = survey.tree(&mut self.host)?;
         let boot_id = self.boot_id();
         found.ours = journal::ours(&mut self.host, &self.state_dir, journal::MACHINE, &boot_id, &found)?;
         let of_run = journal::ours(&mut self.host, &self.state_dir, journal::RUN, &boot_id, &found)?;
         found.ours.created.extend(of_run.created);
+        found.ours.switches.extend(of_run.switches);
         let options = ResolveOptions { prefix: self.prefix.clone(), own };
-        let desired = resolve(specs, &machine, &found, &options).map_err(|errors| mistakes(&errors))?;
-        let places = actual::places_of_interest(&desired, &found);
-        let disks: Vec<_> = machine.disks.iter().map(|disk| disk.device).collect();
-        actual::values(&mut self.host, &mut found, &places, &disks);
-        let plan = plan(&desired, &found, &caps);
+        let desired =
+            resolve(specs, &survey.machine, &found, &options).map_err(|errors| mistakes(&errors))?;
+        survey.fill(&mut self.host, &desired, &mut found);
+        let plan = plan(&desired, &found, &survey.caps);
         tracing::debug!(steps = plan.steps.len(), unmet = plan.unmet.len(), "planned");
-        Ok(Planned { actual: found, desired, plan, obstacle: caps.cgroup_obstacle })
+        let obstacle = survey.caps.cgroup_obstacle.or_else(|| found.own_obstacle.clone());
+        Ok(Planned { actual: found, desired, plan, obstacle })
     }
 
-    /// What works here, by trying in a scratch group. The caller holds the lock, if there can be one.
-    pub fn capabilities(&mut self, machine: &Machine) -> anyhow::Result<Capabilities> {
-        let hierarchies = mounts::hierarchies(&mut self.host)?;
+    /// The machine and what works on it, by trying in a scratch group. The caller holds the lock, if there can be one.
+    pub fn survey(&mut self) -> anyhow::Result<Survey> {
         let name = self.probe_name();
-        Ok(capability::probe(&mut self.host, &hierarchies, machine, &name))
+        Ok(survey(&mut self.host, &name, self.cgroup_root.as_ref())?)
     }
 
     /// Name of the scratch group in which knobs are tried.

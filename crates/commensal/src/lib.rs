@@ -6,4 +6,5 @@
 
 pub mod cli;
 mod context;
+pub mod ledger;
 mod signals;

@@ -67,6 +67,21 @@ impl File {
                     max_or_number(word).ok_or_else(|| wrong("keys with numbers or \"max\""))
                 })
             }
+            Form::Words(words) => match words.iter().position(|word| *word == text) {
+                Some(at) => Ok(Value::Number(i64::from(at > 0))),
+                None => Err(wrong("one of its words")),
+            },
+            Form::DefaultWeight => {
+                let line = text.lines().find_map(|line| line.trim().strip_prefix("default "));
+                number(line.unwrap_or(text)).map_err(|_| wrong("a weight"))
+            }
+            Form::DeviceFlag(key) => {
+                let Some(rest) = device_line(text, device) else { return Ok(Value::Number(0)) };
+                let field =
+                    rest.split_whitespace().find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+                field
+                    .map_or(Ok(Value::Number(0)), |word| number(word).map_err(|_| wrong("keys with numbers")))
+            }
             Form::Word(_) | Form::Opaque | Form::Trigger => Ok(Value::Word(text.to_owned())),
         }
     }
@@ -93,7 +108,16 @@ impl File {
             (Form::DeviceKey(key), Value::Number(n), Some(device)) => Ok(format!("{device} {key}={n}")),
             (Form::DeviceKey(key), Value::NoLimit, Some(device)) => Ok(format!("{device} {key}=max")),
             (Form::Word(_) | Form::Trigger, Value::Word(word), _) => Ok(word.clone()),
-            (Form::DeviceNumber | Form::DeviceKey(_), _, None) => Err(wrong("written without a device")),
+            (Form::Words(words), Value::Number(n @ (0 | 1)), _) => {
+                Ok(words.get(usize::from(*n == 1)).copied().unwrap_or_default().to_owned())
+            }
+            (Form::DefaultWeight, Value::Number(n), _) => Ok(format!("default {n}")),
+            (Form::DeviceFlag(key), Value::Number(n @ (0 | 1)), Some(device)) => {
+                Ok(format!("{device} {key}={n}"))
+            }
+            (Form::DeviceNumber | Form::DeviceKey(_) | Form::DeviceFlag(_), _, None) => {
+                Err(wrong("written without a device"))
+            }
             _ => Err(wrong("of this file's form")),
         }
     }
@@ -187,6 +211,21 @@ mod tests {
             "254:0 wiops=max",
         );
         check(PidsMax, V2, "max", Value::NoLimit, "max");
+        check(CgroupFreeze, V1, "FROZEN", Value::Number(1), "FROZEN");
+        check(CgroupFreeze, V2, "1", Value::Number(1), "1");
+        check(IoWeight, V2, "default 200\n254:0 50", Value::Number(200), "default 200");
+        check(IoBfqWeight, V1, "200", Value::Number(200), "200");
+        check(IoCostQos, V2, "254:0 enable=1 ctrl=auto rpct=0.00", Value::Number(1), "254:0 enable=1");
+        check(IoCostQos, V2, "8:0 enable=1 ctrl=auto", Value::Number(0), "254:0 enable=0");
+        check(CpuQosLevel, V1, "-1", Value::Number(-1), "-1");
+        check(CpuBvtWarpNs, V2, "2", Value::Number(2), "2");
+    }
+
+    #[test]
+    fn a_group_that_is_still_freezing_counts_as_frozen() {
+        let file = file(KnobId::CgroupFreeze, Version::V1);
+        assert_eq!(file.parse("FREEZING\n", None), Ok(Value::Number(1)));
+        assert!(file.parse("MELTING", None).is_err() && file.encode(&Value::Number(2), None).is_err());
     }
 
     #[test]

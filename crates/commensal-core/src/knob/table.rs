@@ -135,7 +135,53 @@ const IO_ERRNOS: &[ErrnoMeaning] = &[
 const PIDS_ERRNOS: &[ErrnoMeaning] =
     &[meaning(Errno::EINVAL, "pids.max takes 0 to 4194304 or \"max\"", "choose a number in that range")];
 
-const TO_COME_VENDOR: Status = Status::DriverToCome("driver to come: needs this vendor's kernel");
+const QOS_ERRNOS: &[ErrnoMeaning] = &[meaning(
+    Errno::EINVAL,
+    "on a kernel with two levels the way from -1 to 0 is closed; a child of an offline group has its parent's level; the root has none",
+    "move the members to a fresh group, which `commensal restore` does; put online work outside offline groups",
+)];
+const BVT_ERRNOS: &[ErrnoMeaning] = &[
+    meaning(Errno::EINVAL, "the root group has no identity", "use a child group"),
+    meaning(Errno::ERANGE, "the kernel takes -2 to 2", "choose a value in that range"),
+];
+const MEMORY_QOS_ERRNOS: &[ErrnoMeaning] = &[
+    meaning(Errno::EACCES, "vm.memcg_qos_enable is 0", "set it to 1 first"),
+    meaning(Errno::EINVAL, "it takes -1 or 0, and not in the root group", "use a child group"),
+];
+const FREEZE_ERRNOS: &[ErrnoMeaning] = &[
+    meaning(Errno::ERANGE, "it takes 0 or 1", "use 0 or 1"),
+    meaning(Errno::EINVAL, "it takes THAWED or FROZEN", "use one of them"),
+];
+const PARTITION_ERRNOS: &[ErrnoMeaning] = &[
+    meaning(Errno::EINVAL, "it takes member, root or isolated, and not in the root group", "use one of them"),
+    meaning(Errno::EBUSY, "a child group is a partition, too", "make the children members first"),
+];
+const EXCLUSIVE_ERRNOS: &[ErrnoMeaning] = &[
+    meaning(
+        Errno::EINVAL,
+        "a sibling group has set one of these CPUs aside, or has nothing else",
+        "name free CPUs",
+    ),
+    meaning(Errno::ERANGE, "the list names CPUs that this kernel cannot have", "name only CPUs that exist"),
+];
+const IO_WEIGHT_ERRNOS: &[ErrnoMeaning] =
+    &[meaning(Errno::EINVAL, "it takes 1 to 10000", "choose a weight in that range")];
+const BFQ_WEIGHT_ERRNOS: &[ErrnoMeaning] =
+    &[meaning(Errno::ERANGE, "it takes 1 to 1000", "choose a weight in that range")];
+const IO_COST_ERRNOS: &[ErrnoMeaning] = &[
+    meaning(Errno::ENODEV, "there is no such block device, or it is a partition", "name a whole disk"),
+    meaning(
+        Errno::EOPNOTSUPP,
+        "the device does not go through the block multi-queue layer",
+        "name another disk",
+    ),
+];
+
+/// Name of openEuler's kernel in messages.
+const OPENEULER: &str = "openEuler";
+/// Name of the Anolis kernel, which Alibaba Cloud Linux has.
+const ANOLIS: &str = "Anolis/Alibaba";
+
 const NOT_DRIVEN: Status = Status::DriverToCome("driver to come: no group key uses it yet");
 
 knobs! {
@@ -177,7 +223,7 @@ knobs! {
     CpuIdle {
         name: "cpu.idle", controller: Controller::Cpu, unit: "0 or 1",
         v1: flag("cpu.idle", "0"), v2: flag("cpu.idle", "0"),
-        order: Order::Idle, status: Status::Driven, errnos: IDLE_ERRNOS,
+        order: Order::Last, status: Status::Driven, errnos: IDLE_ERRNOS,
         doc: "Makes the whole group SCHED_IDLE against its siblings (Linux 5.15 and newer); forgets the weight.",
     }
     CpuUclampMin {
@@ -203,21 +249,25 @@ knobs! {
     }
     CpuQosLevel {
         name: "cpu.qos_level", controller: Controller::Cpu, unit: "-1 offline, 0 online",
-        vendor: Some(Vendor {
-            kernel: "openEuler", needs: "CONFIG_QOS_SCHED",
-            file: File { name: "cpu.qos_level", form: Form::Number, range: (-2, 2), default: "0", normalise: Normalise::Exact },
-        }),
-        status: TO_COME_VENDOR,
-        doc: "openEuler: an offline group yields to online ones at once; it cannot be raised again.",
+        v1: file("cpu.qos_level", Form::Number, (-2, 2), "0"),
+        vendor: Some(Vendor { kernel: OPENEULER, needs: "CONFIG_QOS_SCHED" }),
+        order: Order::Last, status: Status::Driven, errnos: QOS_ERRNOS,
+        doc: "openEuler: an offline group and all below it run only when no online task wants the CPU; kernels with two levels never let it back to 0, those with five have -2 to 2.",
     }
     CpuBvtWarpNs {
         name: "cpu.bvt_warp_ns", controller: Controller::Cpu, unit: "-1 offline, 0 normal, 2 online",
-        vendor: Some(Vendor {
-            kernel: "Anolis/Alibaba", needs: "kernel.sched_group_identity_enabled = 1",
-            file: File { name: "cpu.bvt_warp_ns", form: Form::Number, range: (-2, 2), default: "0", normalise: Normalise::Exact },
-        }),
-        status: TO_COME_VENDOR,
-        doc: "Anolis/Alibaba Group Identity: scheduling rank of the group, with SMT expulsion.",
+        v1: file("cpu.bvt_warp_ns", Form::Number, (-2, 2), "0"),
+        v2: file("cpu.bvt_warp_ns", Form::Number, (-2, 2), "0"),
+        vendor: Some(Vendor { kernel: ANOLIS, needs: "kernel.sched_group_identity_enabled = 1, where that exists" }),
+        scope: Scope::All, order: Order::Last, status: Status::Driven, errnos: BVT_ERRNOS,
+        doc: "Anolis/Alibaba Group Identity: scheduling rank of the group; 2 also expels offline tasks from the SMT sibling; a new child copies its parent's, a later write does not reach children.",
+    }
+    CpuIdentity {
+        name: "cpu.identity", controller: Controller::Cpu, unit: "bits",
+        v1: opaque("cpu.identity"), v2: opaque("cpu.identity"),
+        vendor: Some(Vendor { kernel: ANOLIS, needs: "kernel.sched_group_identity_enabled = 1, where that exists" }),
+        scope: Scope::All,
+        doc: "Anolis/Alibaba Group Identity: the flags that cpu.bvt_warp_ns stands for (22 for 2, 18 for 1, 9 for -1).",
     }
     // ---- cpuset ----
     CpusetCpus {
@@ -234,13 +284,13 @@ knobs! {
     }
     CpusetCpusExclusive {
         name: "cpuset.cpus.exclusive", controller: Controller::Cpuset, unit: "CPU list",
-        v2: list("cpuset.cpus.exclusive"), order: Order::WithinParent, status: NOT_DRIVEN,
+        v2: list("cpuset.cpus.exclusive"), order: Order::WithinParent, status: Status::Driven, errnos: EXCLUSIVE_ERRNOS,
         doc: "CPUs set aside for a partition below this group (Linux 6.7 and newer).",
     }
     CpusetPartition {
         name: "cpuset.cpus.partition", controller: Controller::Cpuset, unit: "word",
         v2: file("cpuset.cpus.partition", Form::Word(&["member", "root", "isolated"]), (0, 0), "member"),
-        status: NOT_DRIVEN,
+        order: Order::Last, status: Status::Driven, errnos: PARTITION_ERRNOS,
         doc: "Makes the group a scheduling partition of its own, or one without load balancing.",
     }
     CpusetCpuExclusive {
@@ -391,11 +441,9 @@ knobs! {
     }
     MemoryQosLevel {
         name: "memory.qos_level", controller: Controller::Memory, unit: "-1 offline, 0 online",
-        vendor: Some(Vendor {
-            kernel: "openEuler", needs: "vm.memcg_qos_enable = 1",
-            file: File { name: "memory.qos_level", form: Form::Number, range: (-1, 0), default: "0", normalise: Normalise::Exact },
-        }),
-        status: TO_COME_VENDOR,
+        v1: file("memory.qos_level", Form::Number, (-1, 0), "0"),
+        vendor: Some(Vendor { kernel: OPENEULER, needs: "vm.memcg_qos_enable = 1" }),
+        status: Status::Driven, errnos: MEMORY_QOS_ERRNOS,
         doc: "openEuler: on out-of-memory offline groups are killed first.",
     }
     // ---- io / blkio ----
@@ -425,12 +473,15 @@ knobs! {
     }
     IoWeight {
         name: "io.weight", controller: Controller::Io, unit: "weight",
-        v1: opaque("blkio.weight"), v2: opaque("io.weight"), status: NOT_DRIVEN,
+        v1: file("blkio.weight", Form::Number, (10, 1_000), "500"), v2: file("io.weight", Form::DefaultWeight, (1, 10_000), "default 100"),
+        status: Status::Driven, errnos: IO_WEIGHT_ERRNOS,
         doc: "Share of disk time among siblings; works with io.cost on v2, with the old CFQ scheduler on v1.",
     }
     IoBfqWeight {
         name: "io.bfq.weight", controller: Controller::Io, unit: "1 to 1000",
-        v1: opaque("blkio.bfq.weight"), v2: opaque("io.bfq.weight"), status: NOT_DRIVEN,
+        v1: file("blkio.bfq.weight", Form::Number, (1, 1_000), "100"),
+        v2: file("io.bfq.weight", Form::DefaultWeight, (1, 1_000), "default 100"),
+        status: Status::Driven, errnos: BFQ_WEIGHT_ERRNOS,
         doc: "Share of disk time among siblings where the disk uses the BFQ scheduler.",
     }
     IoWeightDevice {
@@ -460,8 +511,9 @@ knobs! {
     }
     IoCostQos {
         name: "io.cost.qos", controller: Controller::Io, unit: "text",
-        v2: opaque("io.cost.qos"), scope: Scope::RootOnly, status: NOT_DRIVEN,
-        doc: "Turns on cost-based I/O control of a disk and sets its latency goals.",
+        v2: file("io.cost.qos", Form::DeviceFlag("enable"), (0, 1), ""), scope: Scope::RootOnly,
+        status: Status::Driven, errnos: IO_COST_ERRNOS,
+        doc: "Whether cost-based I/O control, which io.weight needs, is on for a disk; the line also has its latency goals, which stay as they are.",
     }
     IoCostModel {
         name: "io.cost.model", controller: Controller::Io, unit: "text",
@@ -487,19 +539,14 @@ knobs! {
     }
     // ---- cgroup core ----
     CgroupFreeze {
-        name: "cgroup.freeze", controller: Controller::Core, unit: "0 or 1",
-        v2: flag("cgroup.freeze", "0"), status: NOT_DRIVEN,
-        errnos: &[meaning(Errno::ERANGE, "it takes 0 or 1", "use 0 or 1")],
-        doc: "Stops or resumes every task of the group and below (Linux 5.2 and newer).",
-    }
-    FreezerState {
-        name: "freezer.state", controller: Controller::Freezer, unit: "word",
-        v1: file("freezer.state", Form::Word(&["THAWED", "FROZEN"]), (0, 0), "THAWED"), status: NOT_DRIVEN,
-        doc: "v1: stops or resumes every task of the group and below.",
+        name: "cgroup.freeze", controller: Controller::Freezer, unit: "0 or 1",
+        v1: file("freezer.state", Form::Words(&["THAWED", "FROZEN", "FREEZING"]), (0, 1), "THAWED"),
+        v2: flag("cgroup.freeze", "0"), status: Status::Driven, errnos: FREEZE_ERRNOS,
+        doc: "Stops or resumes every task of the group and below (v2: Linux 5.2 and newer).",
     }
     CgroupKill {
         name: "cgroup.kill", controller: Controller::Core, unit: "1",
-        v2: trigger("cgroup.kill"), status: NOT_DRIVEN,
+        v2: trigger("cgroup.kill"), status: Status::Shown,
         doc: "Kills every process of the group and below at once (Linux 5.14 and newer).",
     }
 }

@@ -14,13 +14,34 @@ impl Step {
             Action::Remove => format!("remove   {place}"),
             Action::Enable(controller) => format!("enable   {place}  +{controller} for its children"),
             Action::Disable(controller) => format!("disable  {place}  -{controller} for its children"),
-            Action::Write { knob, device, from, to } => {
-                let version = actual.hierarchies.get(self.place.hierarchy).map(|hierarchy| hierarchy.version);
-                let file = version.and_then(|version| knob.row().file(version)).map_or("?", |file| file.name);
+            Action::OneWay { from, to, .. } => {
+                format!("write    {place}  {}  {from} -> {to}  (one-way)", self.file(actual))
+            }
+            Action::Renew { from, to, .. } => {
+                format!(
+                    "renew    {place}  {}  {from} -> {to}  (members move to a fresh group)",
+                    self.file(actual)
+                )
+            }
+            Action::Switch { switch, from, to } => format!("switch   {switch}  {from} -> {to}"),
+            Action::Cookie { give: true } => format!("cookie   {place}  one for all its threads"),
+            Action::Cookie { give: false } => format!("cookie   {place}  none for its threads"),
+            Action::Write { device, from, to, .. } => {
                 let device = device.map(|device| format!(" [{device}]")).unwrap_or_default();
-                format!("write    {place}  {file}{device}  {from} -> {to}")
+                format!("write    {place}  {}{device}  {from} -> {to}", self.file(actual))
             }
         }
+    }
+
+    /// Name of the kernel file that the step writes.
+    fn file(&self, actual: &ActualState) -> &'static str {
+        let (Action::Write { knob, .. } | Action::OneWay { knob, .. } | Action::Renew { knob, .. }) =
+            &self.action
+        else {
+            return "?";
+        };
+        let version = actual.hierarchies.get(self.place.hierarchy).map(|hierarchy| hierarchy.version);
+        version.and_then(|version| knob.row().file(version)).map_or("?", |file| file.name)
     }
 }
 

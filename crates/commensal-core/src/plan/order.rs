@@ -2,29 +2,33 @@
 //!
 //! ```text
 //! 1 structure     create groups and enable controllers, from the top
-//! 2 un-idle       cpu.idle 1 -> 0, because a weight cannot be written before
-//! 3 widen         limits that must stay within the parent's, from the top
-//! 4 free          everything whose order does not matter
-//! 5 tighten       limits that must stay within the parent's, from the bottom
-//! 6 idle          cpu.idle 0 -> 1, because a weight cannot be written after
-//! 7 remove        our empty groups, from the bottom
+//! 2 on            machine-wide switches, because turning one on clears what it governs
+//! 3 first         what sets a class goes back: cpu.idle 1 -> 0, because a weight cannot be written before
+//! 4 widen         limits that must stay within the parent's, from the top
+//! 5 free          everything whose order does not matter
+//! 6 tighten       limits that must stay within the parent's, from the bottom
+//! 7 last          what sets a class: cpu.idle 0 -> 1, because a weight cannot be written after
+//! 8 renew         groups that a one-way knob has spoilt, and switches off
+//! 9 remove        our empty groups, from the bottom
 //! ```
 //! A set that is neither wider nor narrower (CPUs 0-1 to 2-3) is first widened to both, then tightened.
 
 use super::wants::Draft;
 use super::{Action, Step};
-use crate::actual::{ActualState, Place};
+use crate::actual::{ActualState, CgroupPath, Place};
 use crate::knob::{KnobId, Order, Value};
 use crate::topology::Device;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Structure,
-    UnIdle,
+    On,
+    First,
     Widen,
     Free,
     Tighten,
-    Idle,
+    Last,
+    Renew,
     Remove,
 }
 
@@ -53,12 +57,36 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         if *knob == KnobId::CpuIdle && want.value == Value::Number(1) {
             keyed.extend(keep_weight(actual, place, depth(place)));
         }
+        if *knob == KnobId::CpuQosLevel && draft.one_way() {
+            let (phase, action) = one_way(*knob, from, want.value.clone());
+            let step = Step { place: place.clone(), action, why: want.why.clone() };
+            keyed.push(((phase, depth(place), 0, place.clone(), Some(*knob), None), step));
+            continue;
+        }
         for (phase, from, to) in moves(*knob, from, want.value.clone()) {
-            let level = if phase == Phase::Tighten { -depth(place) } else { depth(place) };
+            let bottom_up =
+                phase == Phase::Tighten || (phase == Phase::First && *knob == KnobId::CpusetPartition);
+            let level = if bottom_up { -depth(place) } else { depth(place) };
             let action = Action::Write { knob: *knob, device: *device, from, to };
             let step = Step { place: place.clone(), action, why: want.why.clone() };
             keyed.push(((phase, level, 0, place.clone(), Some(*knob), *device), step));
         }
+    }
+    for (switch, (to, why)) in &draft.switches {
+        let from = actual.switches.get(switch).copied().unwrap_or(0);
+        let hierarchy = actual.hierarchy_of(switch.knob().row().controller).unwrap_or(0);
+        let place = Place { hierarchy, path: CgroupPath::root() };
+        if from != *to {
+            let phase = if *to == 0 { Phase::Renew } else { Phase::On };
+            let action = Action::Switch { switch: *switch, from, to: *to };
+            let step = Step { place: place.clone(), action, why: why.clone() };
+            keyed.push(((phase, isize::MAX, *switch as u8, place, None, None), step));
+        }
+    }
+    for (place, (give, why)) in &draft.cookies {
+        let phase = if *give { Phase::Last } else { Phase::First };
+        let step = Step { place: place.clone(), action: Action::Cookie { give: *give }, why: why.clone() };
+        keyed.push(((phase, depth(place), 1, place.clone(), None, None), step));
     }
     for place in &draft.removes {
         let why = "ours, empty and no longer wanted".to_owned();
@@ -101,15 +129,18 @@ fn keep_weight(actual: &ActualState, place: &Place, depth: isize) -> Option<(Key
     let to = file.parse(file.default, None).ok().filter(|default| *default != from)?;
     let action = Action::Write { knob: KnobId::CpuWeight, device: None, from, to };
     let why = "cpu.idle forgets the weight; put on record first, so that it can be put back".to_owned();
-    let key = (Phase::Idle, depth, 0, place.clone(), Some(KnobId::CpuWeight), None);
+    let key = (Phase::Last, depth, 0, place.clone(), Some(KnobId::CpuWeight), None);
     Some((key, Step { place: place.clone(), action, why }))
 }
 
 /// The writes that take a knob from one value to another, each with its phase.
 fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
     match knob.row().order {
-        Order::Idle if to == Value::Number(1) => vec![(Phase::Idle, from, to)],
-        Order::Idle => vec![(Phase::UnIdle, from, to)],
+        // Back to the kernel's own value, which is 0 or a word that stands for it.
+        Order::Last if to == Value::Number(0) || to == Value::Word("member".to_owned()) => {
+            vec![(Phase::First, from, to)]
+        }
+        Order::Last => vec![(Phase::Last, from, to)],
         Order::WithinParent => match (&from, &to) {
             (Value::List(old), Value::List(new)) if !old.is_subset(new) && !new.is_subset(old) => {
                 let both = Value::List(old.union(new));
@@ -119,6 +150,14 @@ fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
             _ => vec![(Phase::Tighten, from, to)],
         },
         Order::Free | Order::NotWhileIdle | Order::AtLeast(_) => vec![(Phase::Free, from, to)],
+    }
+}
+
+/// The step of a knob that only goes down, and how it comes up again.
+fn one_way(knob: KnobId, from: Value, to: Value) -> (Phase, Action) {
+    match to < from {
+        true => (Phase::Last, Action::OneWay { knob, from, to }),
+        false => (Phase::Renew, Action::Renew { knob, from, to }),
     }
 }
 

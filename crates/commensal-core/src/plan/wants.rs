@@ -2,18 +2,14 @@
 
 use super::Unmet;
 use crate::actual::{ActualState, Capabilities, CgroupPath, Place};
-use crate::class::{Mechanism, offline_mechanism};
+use crate::class::Mechanism;
 use crate::desired::{DesiredGroup, DesiredState, Member};
 use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId, Status, Value, Version};
 use crate::topology::Device;
 use crate::units::{Bytes, MicroCpus};
+use crate::vendor::Switch;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Weight of the parent of our own online groups: `cpu.idle` shields online work from offline work but
-/// not from third parties, which even gain from it (measured x1.4 to x3.3), so online groups get ten
-/// times the share of unclassified work.
-const ONLINE_WEIGHT: i64 = 1000;
 
 /// Shortest quota that the kernel takes, per period (`min_cfs_quota_period`, kernel/sched/core.c).
 const QUOTA_MIN_US: u64 = 1_000;
@@ -33,28 +29,36 @@ pub(super) struct Want {
 /// Everything wanted so far.
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
-    desired: &'a DesiredState,
+    pub desired: &'a DesiredState,
     pub actual: &'a ActualState,
-    caps: &'a Capabilities,
+    pub caps: &'a Capabilities,
     pub creates: BTreeMap<Place, String>,
     pub enables: BTreeMap<(Place, Controller), String>,
     pub wants: BTreeMap<(Place, KnobId, Option<Device>), Want>,
     pub removes: BTreeSet<Place>,
+    /// Machine-wide switches: value and reason.
+    pub switches: BTreeMap<Switch, (i64, String)>,
+    /// Core-scheduling cookies: give or take, and reason.
+    pub cookies: BTreeMap<Place, (bool, String)>,
+    /// Groups whose cookie of an earlier plan is still wanted.
+    pub kept_cookies: BTreeSet<Place>,
+    /// Why Group Identity cannot be used although the kernel has it.
+    pub identity: Option<String>,
     pub unmet: Vec<Unmet>,
     pub notes: Vec<String>,
     pub mechanisms: BTreeMap<(GroupName, Place), Mechanism>,
 }
 
 /// One thing to set on one path, before the hierarchy is known.
-struct Setting {
-    knob: KnobId,
-    device: Option<Device>,
-    value: Value,
-    why: String,
+pub(super) struct Setting {
+    pub knob: KnobId,
+    pub device: Option<Device>,
+    pub value: Value,
+    pub why: String,
 }
 
 impl Setting {
-    fn new(knob: KnobId, value: Value, why: String) -> Setting {
+    pub fn new(knob: KnobId, value: Value, why: String) -> Setting {
         Setting { knob, device: None, value, why }
     }
 }
@@ -69,16 +73,28 @@ impl<'a> Draft<'a> {
             enables: BTreeMap::new(),
             wants: BTreeMap::new(),
             removes: BTreeSet::new(),
+            switches: BTreeMap::new(),
+            cookies: BTreeMap::new(),
+            kept_cookies: BTreeSet::new(),
+            identity: super::vendor::identity_obstacle(desired, actual),
             unmet: Vec::new(),
             notes: Vec::new(),
             mechanisms: BTreeMap::new(),
         }
     }
 
+    /// Whether `cpu.qos_level` does not come up again once it was lowered.
+    pub fn one_way(&self) -> bool {
+        self.caps.qos.is_some_and(|qos| !qos.reversible)
+    }
+
     pub fn collect(&mut self) {
         let desired = self.desired;
         for group in &desired.groups {
             for member in &group.members {
+                if member.own && self.actual.own_obstacle.is_some() {
+                    continue;
+                }
                 if member.own {
                     self.own_group(group, &member.path);
                 }
@@ -88,11 +104,12 @@ impl<'a> Draft<'a> {
                 }
                 self.limits(group, member);
             }
+            self.expel(group);
         }
         self.leftovers();
     }
 
-    fn unmet(&mut self, group: &DesiredGroup, what: String, because: String, try_this: &str) {
+    pub fn unmet(&mut self, group: &DesiredGroup, what: String, because: String, try_this: &str) {
         self.unmet.push(Unmet { group: group.name.clone(), what, because, try_this: try_this.to_owned() });
     }
 
@@ -111,8 +128,8 @@ impl<'a> Draft<'a> {
     fn own_group(&mut self, group: &DesiredGroup, path: &CgroupPath) {
         let actual = self.actual;
         for (index, hierarchy) in actual.hierarchies.iter().enumerate() {
-            use Controller::{Cpu, Cpuacct, Io, Memory, Pids};
-            if [Cpu, Cpuacct, Memory, Io, Pids].iter().any(|c| hierarchy.controllers.contains(c)) {
+            use Controller::{Cpu, Cpuacct, Freezer, Io, Memory, Pids};
+            if [Cpu, Cpuacct, Memory, Io, Pids, Freezer].iter().any(|c| hierarchy.controllers.contains(c)) {
                 self.create(&Place { hierarchy: index, path: path.clone() }, group);
             }
         }
@@ -131,115 +148,15 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Makes the group yield, at the level where the scheduler compares it with the online side.
-    fn offline(&mut self, group: &DesiredGroup, member: &Member) {
-        if member.own {
-            let parent = self.desired.offline_parent.clone();
-            return self.yield_at(group, &parent);
-        }
-        let mut met = false;
-        for (entity, online) in self.entities(&member.path) {
-            if entity == member.path {
-                met = true;
-                continue;
-            }
-            let claimed = self.desired.groups.iter().any(|other| {
-                other.class == Class::Offline && other.members.iter().any(|member| member.path == entity)
-            });
-            if claimed {
-                continue;
-            }
-            let what = format!("class offline of {} against {online}", member.path);
-            let because = format!(
-                "the kernel compares {entity} with {online} at their common parent, and no offline group claims {entity}"
-            );
-            let own = &self.desired.offline_parent;
-            let try_this = format!(
-                "claim it with match = [{{ cgroup = \"{entity}\" }}] if everything in it is offline, or start the members \
-                 below {own} (for containers: --cgroup-parent)"
-            );
-            self.unmet(group, what, because, &try_this);
-        }
-        if met {
-            self.yield_at(group, &member.path);
-        }
-    }
-
-    /// The groups on the way to `path` that are compared with something online: for each online member
-    /// the child of the common ancestor; without any, the one at the top, against everything else.
-    fn entities(&self, path: &CgroupPath) -> BTreeMap<CgroupPath, String> {
-        let online = self.desired.groups.iter().filter(|group| group.class == Class::Online);
-        let members = online.flat_map(|group| group.members.iter());
-        let mut entities: BTreeMap<CgroupPath, String> = members
-            .filter_map(|member| Some((path.entity_against(&member.path)?, member.path.to_string())))
-            .collect();
-        if entities.is_empty() {
-            let top = path.parts().next().map(|part| CgroupPath::root().child(part));
-            entities.extend(top.map(|top| (top, "everything outside".to_owned())));
-        }
-        entities
-    }
-
-    fn yield_at(&mut self, group: &DesiredGroup, path: &CgroupPath) {
-        let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu) else {
-            let because = "no cgroup hierarchy has the cpu controller".to_owned();
-            return self.unmet(
-                group,
-                "class offline".to_owned(),
-                because,
-                "mount or enable the cpu controller",
-            );
-        };
-        let version = self.actual.hierarchies[hierarchy].version;
-        let own = *path == self.desired.offline_parent;
-        let already = self.idle_by_others(&Place { hierarchy, path: path.clone() });
-        let mechanism = match already {
-            true => Mechanism::CpuIdle,
-            false => offline_mechanism(self.caps, version, path, group.takeover || own),
-        };
-        if let Mechanism::Nothing(because) = &mechanism {
-            self.unmet(group, "class offline".to_owned(), because.clone(), "see `commensal doctor`");
-        }
-        let mut why = "class offline yields to everything beside it".to_owned();
-        if let Mechanism::MinWeight(because) = &mechanism {
-            why = "class offline yields, by the smallest weight".to_owned();
-            self.notes.push(format!(
-                "group {}: {path} gets the smallest weight, not cpu.idle: {because}",
-                group.name
-            ));
-        }
-        if let Some((knob, value)) = mechanism.setting(version) {
-            self.want(group, path, own, Setting::new(knob, value, why));
-        }
-        let place = Place { hierarchy, path: path.clone() };
-        self.mechanisms.insert((group.name.clone(), place), mechanism);
-    }
-
-    fn online(&mut self, group: &DesiredGroup, member: &Member) {
-        if member.own {
-            let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu) else { return };
-            let value = match self.actual.hierarchies[hierarchy].version {
-                Version::V1 => Value::Number(ONLINE_WEIGHT * 1024 / 100),
-                Version::V2 => Value::Number(ONLINE_WEIGHT),
-            };
-            let parent = self.desired.online_parent.clone();
-            let why = "class online has ten times the weight of unclassified work".to_owned();
-            self.want(group, &parent, true, Setting::new(KnobId::CpuWeight, value, why));
-        } else if group.limits.cpu_weight.is_none() {
-            let note = format!(
-                "group {}: {} keeps its weight against unclassified work; cpu.weight would raise it",
-                group.name, member.path
-            );
-            self.notes.push(note);
-        }
-    }
-
     fn limits(&mut self, group: &DesiredGroup, member: &Member) {
         for setting in self.limit_settings(group, member) {
             self.want(group, &member.path, member.own, setting);
         }
         if let Some(set) = &group.limits.cpu_set {
             self.cpuset(group, member, set.clone());
+        }
+        if let Some(weight) = group.limits.io_weight {
+            self.disk_share(group, member, weight);
         }
     }
 
@@ -311,6 +228,9 @@ impl<'a> Draft<'a> {
                 format!("pids.max = {tasks}"),
             ));
         }
+        if limits.frozen {
+            list.push(Setting::new(KnobId::CgroupFreeze, Value::Number(1), "frozen = true".to_owned()));
+        }
         list
     }
 
@@ -344,37 +264,8 @@ impl<'a> Draft<'a> {
         Setting::new(KnobId::CpuMax, Value::Number(i64::try_from(quota_us).unwrap_or(i64::MAX)), why)
     }
 
-    /// v1 needs memory nodes and CPUs in every own group on the way before a process can enter.
-    fn cpuset(&mut self, group: &DesiredGroup, member: &Member, set: crate::cpuset::CpuSet) {
-        let v1 =
-            self.actual.hierarchy_of(Controller::Cpuset).map(|index| self.actual.hierarchies[index].version)
-                == Some(Version::V1);
-        if v1 && member.own {
-            let (cpus, mems) = (self.desired.cpus.clone(), self.desired.mems.clone());
-            if let Some(parent) = member.path.parent() {
-                let why = "the parent must allow what its groups use".to_owned();
-                self.want(
-                    group,
-                    &parent,
-                    true,
-                    Setting::new(KnobId::CpusetCpus, Value::List(cpus), why.clone()),
-                );
-                self.want(
-                    group,
-                    &parent,
-                    true,
-                    Setting::new(KnobId::CpusetMems, Value::List(mems.clone()), why),
-                );
-            }
-            let why = "cgroup v1 lets no process in before memory nodes are set".to_owned();
-            self.want(group, &member.path, true, Setting::new(KnobId::CpusetMems, Value::List(mems), why));
-        }
-        let why = format!("cpu.set = {set}");
-        self.want(group, &member.path, member.own, Setting::new(KnobId::CpusetCpus, Value::List(set), why));
-    }
-
     /// One wanted value, if this machine can have it at all.
-    fn want(&mut self, group: &DesiredGroup, path: &CgroupPath, own: bool, setting: Setting) {
+    pub fn want(&mut self, group: &DesiredGroup, path: &CgroupPath, own: bool, setting: Setting) {
         let Setting { knob, device, value, why } = setting;
         let row = knob.row();
         let what = match device {
@@ -410,8 +301,16 @@ impl<'a> Draft<'a> {
                 "create it there, or use a group of our own with `commensal run`",
             );
         }
-        if version == Version::V2 && !self.enable(group, &place, row.controller, &what) {
+        if let Some(unit) = self.actual.managed_by(&place).filter(|_| !group.takeover) {
+            let because = format!("systemd manages {unit} and is the only writer there");
+            let try_this = super::systemd::instead(&unit, knob, device, &value, &self.desired.disk_names);
+            return self.unmet(group, format!("{what} of {path}"), because, &try_this);
+        }
+        if !row.controller.built_in(version) && !self.enable(group, &place, row.controller, &what) {
             return;
+        }
+        if let Some(switch) = Switch::of(knob) {
+            self.switch_on(switch, group);
         }
         if knob == KnobId::CpuWeight && self.idle_by_others(&place) {
             let because = format!(
@@ -437,8 +336,8 @@ impl<'a> Draft<'a> {
             if enabled {
                 continue;
             }
-            let ours = [&self.desired.offline_parent, &self.desired.online_parent].contains(&&parent.path);
-            if parent.path.depth() > 0 && !ours {
+            let ours = [&self.desired.offline_parent, &self.desired.online_parent, &self.actual.base];
+            if !ours.contains(&&parent.path) {
                 let because = format!(
                     "{} does not enable the {controller} controller for its children, and no group claims it",
                     parent.path
@@ -466,6 +365,7 @@ impl<'a> Draft<'a> {
                 self.wants.insert(key, Want { value: original.clone(), why, group: None });
             }
         }
+        self.leftover_switches();
         let own = self.own_paths();
         for place in &actual.ours.created {
             let Some(found) = actual.cgroups.get(place) else { continue };
@@ -488,20 +388,6 @@ impl<'a> Draft<'a> {
                 self.removes.insert(place.clone());
             }
         }
-    }
-
-    /// Whether the group is idle and not because of us: its weight cannot be written, and it yields already.
-    fn idle_by_others(&self, place: &Place) -> bool {
-        let idle =
-            self.actual.cgroups.get(place).and_then(|found| found.values.get(&(KnobId::CpuIdle, None)));
-        let ours = self.actual.ours.created.contains(place)
-            || self.actual.ours.originals.contains_key(&(place.clone(), KnobId::CpuIdle, None));
-        idle == Some(&Value::Number(1)) && !ours
-    }
-
-    fn wants_idle(&self, place: &Place) -> bool {
-        let want = self.wants.get(&(place.clone(), KnobId::CpuIdle, None));
-        want.is_some_and(|want| want.value == Value::Number(1))
     }
 
     /// Paths of our own members and of everything above them.

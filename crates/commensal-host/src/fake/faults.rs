@@ -28,6 +28,8 @@ pub(super) struct Faults {
     pub(super) state_full: bool,
     /// The next write to this file is taken with that value instead.
     pub(super) instead: Option<(String, String)>,
+    /// Processes that start a thread during the next handing out of cookies.
+    pub(super) threads_appear: Vec<u32>,
 }
 
 /// Which permissions and faults a mutation is subject to.
@@ -37,6 +39,8 @@ pub(super) enum Kind {
     Group,
     /// A state file that grows.
     State,
+    /// A setting of the machine.
+    Setting,
     /// Anything else.
     Other,
 }
@@ -56,10 +60,30 @@ impl Machine {
         }
         match kind {
             Kind::Group if self.faults.read_only => Err(Errno::EROFS),
-            Kind::Group if self.faults.unprivileged => Err(Errno::EACCES),
+            Kind::Setting if self.faults.read_only => Err(Errno::EROFS),
+            Kind::Setting if self.faults.unprivileged => Err(Errno::EACCES),
             Kind::State if self.faults.state_full => Err(Errno::ENOSPC),
             _ => Ok(()),
         }
+    }
+
+    /// Whether this user may write this file of a group (or make and remove groups in it, for `""`). A user who is not
+    /// root may do so below a group that was given to them; of that group itself they get only the files that
+    /// cgroup-v2.rst names under "Model of Delegation".
+    pub(super) fn permitted(&self, inode: u64, file: &str) -> Answer<()> {
+        if !self.faults.unprivileged {
+            return Ok(());
+        }
+        let given = |inode: &u64| self.groups.get(inode).is_some_and(|group| group.given);
+        let own =
+            given(&inode) && ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"].contains(&file);
+        let mut above = self.groups.get(&inode).and_then(|group| group.parent);
+        let mut below = false;
+        while let Some(at) = above {
+            below |= given(&at);
+            above = self.groups.get(&at).and_then(|group| group.parent);
+        }
+        if own || below { Ok(()) } else { Err(Errno::EACCES) }
     }
 
     /// Records a mutation that succeeded, and crashes if it was the last one allowed.

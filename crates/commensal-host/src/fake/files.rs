@@ -2,7 +2,8 @@
 //! process lists).
 
 use super::tree::Machine;
-use commensal_core::knob::{Controller, Form, Scope, Status, TABLE, Version};
+use super::vendor::VendorKernel;
+use commensal_core::knob::{Controller, Form, KnobId, Scope, Status, TABLE, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Files of the table that a usual kernel is built without (6.18: CFQ is gone; uclamp, io.latency and
@@ -120,22 +121,29 @@ impl Machine {
                 }
             }
         }
-        for knob in TABLE.iter().filter(|knob| controllers.contains(&knob.controller)) {
-            let vendor = knob.vendor.as_ref().filter(|vendor| self.vendor == Some(vendor.kernel));
-            for file in knob.file(version).into_iter().chain(vendor.map(|vendor| &vendor.file)) {
-                if exists(scope_in(version, knob.scope, knob.controller, file.name), root)
-                    && !NOT_BUILT.contains(&file.name)
-                {
-                    files.insert(file.name.to_owned(), Some(file.default.to_owned()));
-                }
+        // What the core of v2 has without a controller comes with the core.
+        let core = version == Version::V2 && controllers.contains(&Controller::Core);
+        let wanted = |one: Controller| controllers.contains(&one) || (core && one.built_in(version));
+        for knob in TABLE.iter().filter(|knob| wanted(knob.controller)) {
+            let built =
+                knob.vendor.is_none_or(|vendor| self.vendor.map(VendorKernel::name) == Some(vendor.kernel));
+            let Some(file) = knob.file(version).filter(|_| built && self.has(knob.id)) else { continue };
+            if exists(scope_in(version, knob.scope, knob.controller, file.name), root)
+                && !NOT_BUILT.contains(&file.name)
+            {
+                files.insert(file.name.to_owned(), Some(file.default.to_owned()));
             }
+        }
+        if let Some(known) = &self.trees[group.tree].known {
+            // Of a controller that no group of the fixture has, nothing is known.
+            let controller = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+            let told: BTreeSet<String> = known.iter().map(|name| controller(name)).collect();
+            files.retain(|name, _| known.contains(name) || !told.contains(&controller(name)));
         }
         // Defaults that the table cannot say in one word.
         for (name, text) in [
-            ("blkio.bfq.weight", "100"),
             ("blkio.bfq.weight_device", "default 100"),
-            ("io.bfq.weight", "default 100"),
-            ("io.weight", "default 100"),
+            ("cpu.identity", "0"),
             ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0"),
         ] {
             files.entry(name.to_owned()).and_modify(|value| *value = Some(text.to_owned()));
@@ -149,6 +157,11 @@ impl Machine {
                 group.files.entry(name).or_insert(text);
             }
         }
+    }
+
+    /// Vendors' kernels are of 5.10, which has no `cpu.idle`.
+    fn has(&self, knob: KnobId) -> bool {
+        knob != KnobId::CpuIdle || self.vendor.is_none()
     }
 
     fn root_defaults(&self, files: &mut BTreeMap<String, Option<String>>) {
@@ -195,5 +208,6 @@ pub(super) fn triggers(version: Version, file: &str) -> bool {
 #[must_use]
 pub fn driven_files(version: Version) -> BTreeSet<&'static str> {
     let driven = TABLE.iter().filter(|knob| knob.status == Status::Driven);
-    driven.filter_map(|knob| knob.file(version)).map(|file| file.name).collect()
+    let files = driven.filter_map(|knob| knob.file(version)).map(|file| file.name);
+    files.filter(|name| !NOT_BUILT.contains(name)).collect()
 }

@@ -1,9 +1,11 @@
 //! The plain files of a fake machine (`/proc`, `/sys`) and the text form of a whole machine.
 
 use super::tree::{Group, Machine};
+use super::vendor::VendorKernel;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::knob::{Controller, Version};
 use commensal_core::topology::Device;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -156,7 +158,9 @@ pub(super) fn read(text: &str) -> Result<Machine, FixtureError> {
         files.iter().find(|(path, _)| path == Path::new(wanted)).map(|(_, text)| text.as_str())
     };
     let cpus = find("/sys/devices/system/cpu/online").and_then(|text| text.parse().ok());
+    let nodes = find("/sys/devices/system/node/online").and_then(|text| text.parse().ok());
     let mut machine = Machine::new(cpus.unwrap_or_else(|| [0].into_iter().collect()));
+    machine.nodes = nodes.unwrap_or_else(|| [0].into_iter().collect());
     let mounts = find("/proc/mounts").or_else(|| find("/proc/self/mounts")).unwrap_or_default().to_owned();
     for line in mounts.lines() {
         mount_line(&mut machine, line);
@@ -168,6 +172,14 @@ pub(super) fn read(text: &str) -> Result<Machine, FixtureError> {
         {
             machine.devices.insert(device);
         }
+        if let Some((group, attribute)) = path.to_str().and_then(|path| path.rsplit_once('@'))
+            && attribute.contains('.')
+            && let Ok(inode) = machine.group_at(Path::new(group))
+            && let Ok(group) = machine.group_mut(inode)
+        {
+            group.attributes.insert(attribute.to_owned(), text);
+            continue;
+        }
         match machine.locate(&path) {
             Some((inode, left)) => add_group_file(&mut machine, inode, &left, &text),
             None => {
@@ -175,7 +187,26 @@ pub(super) fn read(text: &str) -> Result<Machine, FixtureError> {
             }
         }
     }
+    learn_files(&mut machine);
     Ok(machine)
+}
+
+/// New groups of the machine have the files that its groups below the root have; those that only a vendor has
+/// tell whose kernel it is.
+fn learn_files(machine: &mut Machine) {
+    for index in 0..machine.trees.len() {
+        let groups = machine.groups.values().filter(|group| group.tree == index && group.parent.is_some());
+        let known: BTreeSet<String> = groups.flat_map(|group| group.files.keys().cloned()).collect();
+        if known.contains("cpu.qos_level") {
+            machine.vendor = Some(VendorKernel::OPENEULER);
+        }
+        if known.contains("cpu.bvt_warp_ns") {
+            machine.vendor = Some(VendorKernel::ANOLIS);
+        }
+        if !known.is_empty() {
+            machine.trees[index].known = Some(known);
+        }
+    }
 }
 
 fn mount_line(machine: &mut Machine, line: &str) {
@@ -209,5 +240,33 @@ fn add_group_file(machine: &mut Machine, mut at: u64, left: &Path, text: &str) {
         }
         at = child;
     }
-    machine.store(at, &file, text.trim_end_matches('\n').to_owned());
+    let words = text.split_whitespace();
+    match file.as_str() {
+        // These are computed from what is there.
+        "cgroup.procs" => {
+            for pid in words.filter_map(|word| word.parse().ok()) {
+                if !machine.processes.contains_key(&pid) {
+                    let roots = machine.roots();
+                    machine.add(pid, roots, None);
+                }
+                machine.enter(at, pid);
+            }
+        }
+        "cgroup.threads" | "tasks" => {}
+        "cgroup.subtree_control" | "cgroup.controllers" => {
+            let controllers = words.filter_map(|word| Controller::from_name(word, Version::V2));
+            let controllers: Vec<Controller> = controllers.collect();
+            if let Some(group) = machine.groups.get_mut(&at) {
+                match (file.as_str(), group.parent) {
+                    ("cgroup.subtree_control", _) => group.enabled = controllers.into_iter().collect(),
+                    (_, None) => machine.trees[group.tree].controllers = controllers,
+                    _ => {}
+                }
+            }
+        }
+        _ => return machine.store(at, &file, text.trim_end_matches('\n').to_owned()),
+    }
+    if let Some(group) = machine.groups.get_mut(&at) {
+        group.files.insert(file, None);
+    }
 }

@@ -4,7 +4,7 @@ use super::faults::Kind;
 use super::tree::{Answer, Machine};
 use super::{FakeHost, OpenDir, own_pid};
 use crate::linux::{SNAPSHOTS, component};
-use crate::{Child, Dir, Host, HostError, Lock, Process, Result, Signal, SpawnSpec, Stdout};
+use crate::{Child, Cookie, Dir, Host, HostError, Lock, Process, Result, Signal, SpawnSpec, Stdout};
 use commensal_core::errno::Errno;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -190,6 +190,7 @@ impl Host for FakeHost {
         self.hold(dir, file).map_err(refuse)?;
         let mut machine = self.machine();
         machine.may_change(self.life, Kind::Group).map_err(refuse)?;
+        machine.permitted(inode, file).map_err(refuse)?;
         let instead = machine.faults.instead.take_if(|(name, _)| name == file);
         let value = instead.as_ref().map_or(value, |(_, other)| other.as_str());
         machine.write(inode, file, value, own_pid()).map_err(refuse)?;
@@ -201,7 +202,8 @@ impl Host for FakeHost {
         component("create", name)?;
         let (inode, path) = self.at(parent, name)?;
         let mut machine = self.machine();
-        let made = machine.may_change(self.life, Kind::Group).and_then(|()| machine.mkdir(inode, name));
+        let allowed = machine.may_change(self.life, Kind::Group).and_then(|()| machine.permitted(inode, ""));
+        let made = allowed.and_then(|()| machine.mkdir(inode, name));
         let made = made.map_err(|errno| refused("create", path.as_str(), errno))?;
         machine.changed("create", path.clone(), "");
         drop(machine);
@@ -212,10 +214,50 @@ impl Host for FakeHost {
         component("remove", name)?;
         let (above, path) = self.at(parent, name)?;
         let mut machine = self.machine();
-        let gone =
-            machine.may_change(self.life, Kind::Group).and_then(|()| machine.rmdir(above, name, inode));
+        let allowed = machine.may_change(self.life, Kind::Group).and_then(|()| machine.permitted(above, ""));
+        let gone = allowed.and_then(|()| machine.rmdir(above, name, inode));
         gone.map_err(|errno| refused("remove", path.as_str(), errno))?;
         machine.changed("remove", path, "");
+        Ok(())
+    }
+
+    fn rename(&mut self, parent: Dir, from: &str, inode: u64, to: &str) -> Result<()> {
+        component("rename", from)?;
+        component("rename", to)?;
+        let (above, path) = self.at(parent, from)?;
+        let mut machine = self.machine();
+        let done =
+            machine.may_change(self.life, Kind::Group).and_then(|()| machine.rename(above, from, inode, to));
+        done.map_err(|errno| HostError {
+            value: Some(to.to_owned()),
+            ..refused("rename", path.as_str(), errno)
+        })?;
+        machine.changed("rename", path, to);
+        Ok(())
+    }
+
+    fn attribute(&mut self, dir: Dir, name: &str) -> Result<Option<String>> {
+        let (inode, path) = self.at(dir, "")?;
+        let machine = self.machine();
+        machine.alive(self.life).map_err(|errno| refused("read an attribute of", path, errno))?;
+        Ok(machine.groups.get(&inode).and_then(|group| group.attributes.get(name).cloned()))
+    }
+
+    fn may_write(&mut self, dir: Dir, file: &str) -> bool {
+        let machine = self.machine();
+        let there = machine.groups.get(&dir.inode).is_some_and(|group| group.files.contains_key(file));
+        there && machine.permitted(dir.inode, file).is_ok()
+    }
+
+    fn write_setting(&mut self, path: &Path, value: &str) -> Result<()> {
+        let mut machine = self.machine();
+        let done =
+            machine.may_change(self.life, Kind::Setting).and_then(|()| machine.write_setting(path, value));
+        done.map_err(|errno| HostError {
+            value: Some(value.to_owned()),
+            ..refused("write", shown(path), errno)
+        })?;
+        machine.changed("set", shown(path), value);
         Ok(())
     }
 
@@ -237,6 +279,9 @@ impl Host for FakeHost {
         let kind = if groups.is_empty() { Kind::Other } else { Kind::Group };
         let mut machine = self.machine();
         machine.may_change(self.life, kind).map_err(refuse)?;
+        for inode in &groups {
+            machine.permitted(*inode, "cgroup.procs").map_err(refuse)?;
+        }
         let pid = machine.spawn(spec, &groups, own_pid()).map_err(refuse)?;
         let stdout = match spec.stdout {
             Stdout::Pipe => {
@@ -272,6 +317,32 @@ impl Host for FakeHost {
         });
         sent.map_err(|errno| refused("signal", object.as_str(), errno))?;
         machine.changed("signal", object, &signal.0.to_string());
+        Ok(())
+    }
+
+    fn cookie(&mut self, tid: u32) -> Result<u64> {
+        let machine = self.machine();
+        let cookie = machine.alive(self.life).and_then(|()| machine.cookie(tid));
+        cookie.map_err(|errno| refused("read", format!("the core-scheduling cookie of thread {tid}"), errno))
+    }
+
+    fn share_cookie(&mut self, cookie: Cookie, tids: &[u32]) -> Result<()> {
+        let mut machine = self.machine();
+        let done =
+            machine.may_change(self.life, Kind::Other).and_then(|()| machine.share_cookie(cookie, tids));
+        done.map_err(|errno| refused("give", "a core-scheduling cookie", errno))?;
+        machine.changed("cookie", format!("{tids:?}"), &format!("{cookie:?}"));
+        Ok(())
+    }
+
+    fn make_normal(&mut self, tid: u32) -> Result<()> {
+        let mut machine = self.machine();
+        let object = format!("thread {tid}");
+        let refuse = |errno| refused("reset the scheduling policy of", object.as_str(), errno);
+        machine.may_change(self.life, Kind::Other).map_err(refuse)?;
+        let found = machine.processes.values_mut().find(|process| process.cookie(tid).is_some());
+        found.ok_or_else(|| refuse(Errno::ESRCH))?.idle = false;
+        machine.changed("policy", object.clone(), "normal");
         Ok(())
     }
 

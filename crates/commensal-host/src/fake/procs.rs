@@ -5,6 +5,7 @@ use super::tree::{Answer, Machine};
 use crate::{Exit, Signal, SpawnSpec};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Version};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -61,6 +62,24 @@ pub(super) struct Proc {
     pub(super) running: Running,
     pub(super) ignores_sigterm: bool,
     pub(super) signals: Vec<Signal>,
+    /// `SCHED_IDLE`.
+    pub(super) idle: bool,
+    /// Core-scheduling cookie by thread; the first thread has the process's number.
+    pub(super) threads: BTreeMap<u32, u64>,
+}
+
+impl Proc {
+    pub(super) fn cookie(&self, tid: u32) -> Option<u64> {
+        self.threads.get(&tid).copied().filter(|_| self.running.exit().is_none())
+    }
+
+    pub(super) fn set_cookie(&mut self, tid: u32, cookie: u64) {
+        self.threads.insert(tid, cookie);
+    }
+
+    pub(super) fn cookies(&self) -> impl Iterator<Item = u64> + '_ {
+        self.threads.values().copied().filter(|_| self.running.exit().is_none())
+    }
 }
 
 /// A process as a test sees it.
@@ -78,6 +97,10 @@ pub struct FakeProcess {
     pub exit: Option<Exit>,
     /// Signals it got, oldest first.
     pub signals: Vec<Signal>,
+    /// `SCHED_IDLE`.
+    pub idle: bool,
+    /// Core-scheduling cookie by thread.
+    pub threads: BTreeMap<u32, u64>,
 }
 
 impl Machine {
@@ -85,6 +108,13 @@ impl Machine {
     pub(super) fn members(&self, inode: u64) -> Vec<u32> {
         let live = |process: &&Proc| process.running.exit().is_none() && process.groups.contains(&inode);
         self.processes.iter().filter(|(_, process)| live(process)).map(|(pid, _)| *pid).collect()
+    }
+
+    /// Threads of the live processes of a group, ascending.
+    pub(super) fn threads(&self, inode: u64) -> Vec<u32> {
+        let members = self.members(inode);
+        let processes = members.iter().filter_map(|pid| self.processes.get(pid));
+        processes.flat_map(|process| process.threads.keys().copied()).collect()
     }
 
     /// A process that can still be named: alive, or dead and not yet waited for.
@@ -102,6 +132,8 @@ impl Machine {
             running: running.clone(),
             ignores_sigterm: false,
             signals: Vec::new(),
+            idle: false,
+            threads: [(pid, 0)].into(),
         };
         self.processes.insert(pid, process);
         running
@@ -163,6 +195,7 @@ impl Machine {
         if let Some(at) = self.processes.get_mut(&pid).and_then(|process| process.groups.get_mut(tree)) {
             *at = inode;
         }
+        self.enters_offline(inode, pid);
     }
 
     /// Starts a child of `caller` inside `groups`.
@@ -186,8 +219,16 @@ impl Machine {
         if spec.policy.fifo.is_some() && places.iter().filter_map(budget).any(|text| text == "0") {
             return Err(Errno::EPERM);
         }
+        let cookie = spec.policy.cookie.map(|cookie| self.resolve_cookie(cookie)).transpose()?;
         let pid = self.new_pid();
-        self.add(pid, places, Some(spec.clone()));
+        self.add(pid, places.clone(), Some(spec.clone()));
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.idle = spec.policy.idle;
+            process.threads = [(pid, cookie.unwrap_or(0))].into();
+        }
+        for inode in places {
+            self.enters_offline(inode, pid);
+        }
         Ok(pid)
     }
 
@@ -219,8 +260,12 @@ impl Machine {
                 let nice = process.spec.as_ref().and_then(|spec| spec.policy.nice).unwrap_or(0);
                 let priority = 20 + nice;
                 let start = process.start_ticks;
+                // Up to field 41, the policy: 5 is SCHED_IDLE.
+                let policy = if process.idle { 5 } else { 0 };
+                let between = "0 ".repeat(18);
                 Some(format!(
-                    "{pid} ({name}) {letter} 1 {pid} {pid} 0 -1 4194304 0 0 0 0 0 0 0 0 {priority} {nice} 1 0 {start} 0 0\n"
+                    "{pid} ({name}) {letter} 1 {pid} {pid} 0 -1 4194304 0 0 0 0 0 0 0 0 {priority} {nice} 1 0 {start} \
+                     {between}{policy}\n"
                 ))
             }
             "status" => {
@@ -258,6 +303,8 @@ impl Machine {
             groups: process.groups.iter().map(|inode| self.full_path(*inode)).collect(),
             exit: process.running.exit(),
             signals: process.signals.clone(),
+            idle: process.idle,
+            threads: process.threads.clone(),
         }
     }
 }

@@ -30,10 +30,9 @@ impl Machine {
             "memory.reclaim" | "memory.force_empty" => return self.reclaim(inode, file, text),
             _ => {}
         }
-        let vendor = || TABLE.iter().find_map(|knob| Some((knob, &knob.vendor.as_ref()?.file)));
         let row =
             TABLE.iter().find_map(|knob| Some((knob, knob.file(version)?)).filter(|row| row.1.name == file));
-        match row.or_else(|| vendor().filter(|row| row.1.name == file)) {
+        match row {
             Some((knob, row)) => self.write_knob(inode, knob, row, text),
             // A statistic: the file opens for root, the write is refused.
             None => self.write_plain(inode, file, text),
@@ -73,6 +72,9 @@ impl Machine {
                 self.store(inode, row.name, stored);
                 return Ok(());
             }
+            "cpu.bvt_warp_ns" => return self.set_bvt(inode, text),
+            "cpu.identity" => return Err(Errno::EINVAL),
+            "cpu.qos_level" | "memory.qos_level" => return self.set_qos(inode, row.name, text),
             "cpu.cfs_quota_us" | "cpu.cfs_period_us" | "cpu.cfs_burst_us" | "cpu.max" | "cpu.max.burst" => {
                 return self.set_bandwidth(inode, row.name, text);
             }
@@ -103,6 +105,15 @@ impl Machine {
             Form::MaxWord => in_range(knob, row, text.trim())?,
             Form::Word(words) if words.contains(&text.trim()) => text.trim().to_owned(),
             Form::Word(_) => return Err(Errno::EINVAL),
+            Form::Words(words) if words.iter().take(2).any(|word| *word == text.trim()) => {
+                text.trim().to_owned()
+            }
+            Form::Words(_) => return Err(Errno::EINVAL),
+            Form::DefaultWeight => {
+                let number = text.trim();
+                let weight = in_range(knob, row, number.strip_prefix("default ").unwrap_or(number).trim())?;
+                format!("default {weight}")
+            }
             Form::Opaque | Form::Trigger => text.trim().to_owned(),
             _ if row.name.starts_with("cpuset.") && row.range == (0, 1) => {
                 u8::from(parse::unsigned(text)? != 0).to_string()
@@ -228,6 +239,7 @@ impl Machine {
         let same = |line: &&str| line.split(' ').next() == Some(&device.to_string());
         let line = match row.form {
             Form::DeviceNumber => one_limit(row.name, rest)?.map(|limit| limit.to_string()),
+            Form::DeviceFlag(_) => Some(cost_line(old.lines().find(same).unwrap_or_default(), rest)?),
             _ => four_limits(old.lines().find(same).unwrap_or_default(), rest)?,
         };
         let mut lines: Vec<String> = old.lines().filter(|line| !same(line)).map(str::to_owned).collect();
@@ -306,6 +318,20 @@ fn one_limit(file: &str, rest: &str) -> Answer<Option<u64>> {
     Ok(Some(limit)
         .map(|limit| if file.contains("iops") { limit & narrow } else { limit })
         .filter(|limit| !file.contains("iops") || *limit != narrow))
+}
+
+/// io.cost: the line after `rest` is applied to `old`; keys that are not named stay.
+fn cost_line(old: &str, rest: &str) -> Answer<String> {
+    let mut enable = if old.contains("enable=1") { "1" } else { "0" };
+    for word in rest.split_whitespace() {
+        match word.split_once('=') {
+            Some(("enable", "0")) => enable = "0",
+            Some(("enable", "1")) => enable = "1",
+            Some(("ctrl" | "rpct" | "rlat" | "wpct" | "wlat" | "min" | "max", _)) => {}
+            _ => return Err(Errno::EINVAL),
+        }
+    }
+    Ok(format!("enable={enable} ctrl=auto rpct=0.00 rlat=250000 wpct=0.00 wlat=250000 min=1.00 max=10000.00"))
 }
 
 /// v2: the line after `rest` is applied to `old`; keys that are not named stay.

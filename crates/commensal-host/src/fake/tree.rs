@@ -5,6 +5,7 @@
 use super::faults::{Faults, Mutation};
 use super::files::triggers;
 use super::procs::Proc;
+use super::vendor::VendorKernel;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, TABLE, Version};
@@ -32,6 +33,10 @@ pub(super) struct Group {
     pub(super) enabled: BTreeSet<Controller>,
     /// Bytes that the group itself holds, without its children.
     pub(super) usage: u64,
+    /// Whether it belongs to user 1000.
+    pub(super) given: bool,
+    /// Extended attributes.
+    pub(super) attributes: BTreeMap<String, String>,
 }
 
 /// One mounted hierarchy.
@@ -41,6 +46,8 @@ pub(super) struct Tree {
     pub(super) version: Version,
     pub(super) controllers: Vec<Controller>,
     pub(super) root: u64,
+    /// Files that this kernel's groups have, where a fixture says so.
+    pub(super) known: Option<BTreeSet<String>>,
 }
 
 /// Everything that outlives the host's process.
@@ -57,7 +64,10 @@ pub(super) struct Machine {
     pub(super) devices: BTreeSet<Device>,
     pub(super) missing: BTreeSet<PathBuf>,
     pub(super) outputs: BTreeMap<PathBuf, String>,
-    pub(super) vendor: Option<&'static str>,
+    pub(super) vendor: Option<VendorKernel>,
+    /// Core scheduling: `None` without it, `Some(false)` without SMT.
+    pub(super) core_sched: Option<bool>,
+    pub(super) next_cookie: u64,
     pub(super) faults: Faults,
     pub(super) mutations: Vec<Mutation>,
     /// Which life of the agent this is; a host of an earlier one is dead.
@@ -82,6 +92,8 @@ impl Machine {
             missing: BTreeSet::new(),
             outputs: BTreeMap::new(),
             vendor: None,
+            core_sched: None,
+            next_cookie: 0,
             faults: Faults::default(),
             mutations: Vec::new(),
             life: 0,
@@ -95,7 +107,13 @@ impl Machine {
     pub(super) fn mount(&mut self, mount: &str, version: Version, controllers: &[Controller]) -> usize {
         let tree = self.trees.len();
         let root = self.new_inode();
-        self.trees.push(Tree { mount: mount.into(), version, controllers: controllers.to_vec(), root });
+        self.trees.push(Tree {
+            mount: mount.into(),
+            version,
+            controllers: controllers.to_vec(),
+            root,
+            known: None,
+        });
         self.groups.insert(root, Group { tree, ..Group::default() });
         tree
     }
@@ -162,7 +180,28 @@ impl Machine {
         let mut controllers = self.controllers(self.group(inode)?);
         controllers.push(Controller::Core);
         self.populate(inode, &controllers);
+        self.inherit(parent, inode);
         Ok(inode)
+    }
+
+    /// v1 only: gives a group another name under the same parent.
+    pub(super) fn rename(&mut self, parent: u64, from: &str, expect: u64, to: &str) -> Answer<()> {
+        let above = self.groups.get(&parent).ok_or(Errno::ENOENT)?;
+        let inode = *above.children.get(from).filter(|inode| **inode == expect).ok_or(Errno::ENOENT)?;
+        if self.version(above) == Version::V2 {
+            return Err(Errno::EPERM);
+        }
+        if above.files.contains_key(to) {
+            return Err(Errno::ENOTDIR);
+        }
+        if above.children.contains_key(to) {
+            return Err(Errno::EEXIST);
+        }
+        let above = self.group_mut(parent)?;
+        above.children.remove(from);
+        above.children.insert(to.to_owned(), inode);
+        self.group_mut(inode)?.name = to.to_owned();
+        Ok(())
     }
 
     pub(super) fn rmdir(&mut self, parent: u64, name: &str, expect: u64) -> Answer<()> {
@@ -279,7 +318,8 @@ impl Machine {
             list.iter().map(|controller| controller.v2_name()).collect::<Vec<_>>().join(" ")
         };
         match file {
-            "cgroup.procs" | "cgroup.threads" | "tasks" => lines(self.members(inode)),
+            "cgroup.procs" => lines(self.members(inode)),
+            "cgroup.threads" | "tasks" => lines(self.threads(inode)),
             "cgroup.controllers" => words(self.controllers(group)),
             "cgroup.subtree_control" => {
                 words(V2_ORDER.into_iter().filter(|controller| group.enabled.contains(controller)).collect())
@@ -312,7 +352,6 @@ impl Machine {
                 name == "cgroup.subtree_control"
                     || TABLE.iter().any(|row| {
                         row.file(version).is_some_and(|file| file.name == name && file.form != Form::Trigger)
-                            || row.vendor.is_some_and(|vendor| vendor.file.name == name)
                     })
             };
             for name in group.files.keys().filter(|name| knob(name)) {

@@ -1,7 +1,7 @@
 //! The fake by itself: faults, crashes, identities, fixtures, and what sensors read.
 
 use commensal_core::errno::Errno;
-use commensal_host::fake::FakeHost;
+use commensal_host::fake::{FakeHost, VendorKernel};
 use commensal_host::{Dir, Exit, Host, Signal, SpawnSpec, Stdout};
 use std::io::Read;
 use std::path::Path;
@@ -226,7 +226,7 @@ fn a_vendor_kernel_has_its_files() {
     let root = cpu_root(&mut host);
     let group = host.mkdir(root, "g").unwrap();
     assert_eq!(errno(host.read(group, "cpu.qos_level")), "ENOENT");
-    host.vendor_kernel("openEuler");
+    host.vendor_kernel(VendorKernel::OPENEULER);
     assert_eq!(host.read(group, "cpu.qos_level").unwrap(), "0\n");
     host.write(group, "cpu.qos_level", "-1").unwrap();
     assert_eq!(host.read(group, "cpu.qos_level").unwrap(), "-1\n");

@@ -11,7 +11,7 @@ mod real;
 mod script;
 
 use commensal_core::knob::{Form, Status, TABLE, Version};
-use commensal_host::fake::{FakeHost, driven_files};
+use commensal_host::fake::{FakeHost, VendorKernel, driven_files};
 use commensal_host::{Host, LinuxHost};
 use script::{Run, Section, Tally, sections};
 use std::path::Path;
@@ -52,6 +52,36 @@ fn fake_conforms_v2() {
     host.write(root, "cgroup.subtree_control", "+cpu +cpuset +memory +io +pids").unwrap();
     assert_eq!(host.read(root, "cgroup.subtree_control").unwrap(), "cpuset cpu io memory pids\n");
     on_fake(&fake, "v2 with controllers", |section| section.kind == "v2-documented");
+}
+
+#[test]
+fn fake_conforms_to_vendors() {
+    let machine = |make: fn(u32, u64) -> FakeHost, kernel| {
+        let fake = make(4, GIB);
+        fake.vendor_kernel(kernel);
+        fake
+    };
+    let five = VendorKernel::OpenEuler { five_levels: true, reversible: true };
+    for (kind, fake) in [
+        ("v1-openeuler", machine(FakeHost::v1, VendorKernel::OPENEULER)),
+        ("v1-openeuler5", machine(FakeHost::v1, five)),
+        ("v1-anolis", machine(FakeHost::v1_comounted, VendorKernel::ANOLIS)),
+    ] {
+        on_fake(&fake, kind, |section| section.kind == kind);
+    }
+    let fake = machine(FakeHost::v2, VendorKernel::ANOLIS);
+    let mut host = fake.another();
+    let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
+    host.write(root, "cgroup.subtree_control", "+cpu").unwrap();
+    on_fake(&fake, "v2-anolis", |section| section.kind == "v2-anolis");
+}
+
+#[test]
+fn fake_conforms_to_core_scheduling() {
+    let fake = FakeHost::v1(4, GIB);
+    on_fake(&fake, "no core scheduling", |section| section.kind == "v1-no-core-sched");
+    fake.core_scheduling(true);
+    on_fake(&fake, "core scheduling", |section| section.kind == "v1-core-sched");
 }
 
 #[test]

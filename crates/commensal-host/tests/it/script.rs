@@ -2,7 +2,7 @@
 
 use commensal_core::errno::Errno;
 use commensal_host::fake::FakeHost;
-use commensal_host::{Child, Dir, Exit, Host, HostError, Result, Signal, SpawnSpec, Stdin, Stdout};
+use commensal_host::{Child, Cookie, Dir, Exit, Host, HostError, Result, Signal, SpawnSpec, Stdin, Stdout};
 use std::collections::BTreeMap;
 use std::io::{PipeWriter, Read};
 use std::path::{Path, PathBuf};
@@ -98,6 +98,17 @@ impl<'a, H: Host> Run<'a, H> {
 
     /// Why the section cannot run here.
     fn missing(&mut self, section: &Section) -> Option<String> {
+        if section.kind.contains("openeuler") || section.kind.contains("anolis") {
+            return self.no_vendor(section);
+        }
+        if section.kind.ends_with("core-sched") {
+            let there = self.host.cookie(0).is_ok();
+            let wanted = section.kind == "v1-core-sched";
+            return (self.fake.is_none() && there != wanted).then(|| match there {
+                true => "this kernel has core scheduling".to_owned(),
+                false => "no core scheduling: CONFIG_SCHED_CORE is off, or there is no SMT".to_owned(),
+            });
+        }
         if section.kind == "v1" {
             return section
                 .controllers
@@ -112,6 +123,31 @@ impl<'a, H: Host> Run<'a, H> {
             .iter()
             .find(|controller| !given.split_whitespace().any(|one| one == *controller))
             .map(|controller| format!("the v2 root gives no {controller} to its children"))
+    }
+
+    /// Why a vendor's section cannot run here: its first row with `has` says what it is about.
+    fn no_vendor(&mut self, section: &Section) -> Option<String> {
+        let (vendor, file) = match section.kind.contains("anolis") {
+            true => ("Anolis/Alibaba", "cpu.bvt_warp_ns"),
+            false => ("openEuler", "cpu.qos_level"),
+        };
+        if let Some(fake) = &self.fake {
+            // The caller chose the fake for this very section.
+            let _ = fake;
+            return None;
+        }
+        let hierarchy = if section.kind.starts_with("v1") { "cpu" } else { "v2" };
+        let mount = self.mount(hierarchy)?;
+        let root = self.host.open(&mount).ok()?;
+        let name = self.scratch.clone();
+        let there = self.host.mkdir(root, &name).ok().map(|dir| {
+            let there = self.host.read(dir, file).is_ok();
+            self.host.close(dir);
+            let _ = self.host.rmdir(root, &name, dir.inode);
+            there
+        });
+        self.host.close(root);
+        (there != Some(true)).then(|| format!("not a kernel of {vendor}"))
     }
 
     pub fn section(&mut self, section: &Section) {
@@ -175,6 +211,13 @@ impl<'a, H: Host> Run<'a, H> {
                 self.split(path).and_then(|(dir, name)| self.host.mkdir(dir, &name)).map(|_| "ok".into())
             }
             "rmdir" => self.rmdir(path),
+            "rename" => self.rename(path, &value),
+            "sysctl" => {
+                let file = Path::new("/proc/sys").join(path.replace('.', "/"));
+                self.host.write_setting(&file, &value).and_then(|()| self.host.read_file(&file))
+            }
+            "policy" => Ok(self.policy(path)),
+            "cookie" => self.cookie(path, &value),
             "has" => {
                 let (dir, name) = self.split(path).unwrap();
                 Ok(match self.host.read(dir, &name) {
@@ -236,6 +279,42 @@ impl<'a, H: Host> Run<'a, H> {
         self.host.rmdir(parent, &name, inode?)?;
         self.forget(path);
         Ok("ok".to_owned())
+    }
+
+    fn rename(&mut self, path: &str, to: &str) -> Result<String> {
+        let inode = self.open(path).map(|dir| {
+            self.host.close(dir);
+            dir.inode
+        });
+        let (parent, name) = self.split(path)?;
+        self.host.rename(parent, &name, inode?, to)?;
+        self.forget(path);
+        Ok("ok".to_owned())
+    }
+
+    /// Scheduling policy of a process: field 41 of proc(5), counted from the last bracket.
+    fn policy(&self, name: &str) -> String {
+        let pid = self.children[name].process.pid;
+        let stat = self.host.read_file(Path::new(&format!("/proc/{pid}/stat"))).unwrap();
+        let (_, rest) = stat.rsplit_once(')').unwrap();
+        match rest.split_whitespace().nth(38).unwrap() {
+            "0" => "normal",
+            "5" => "idle",
+            _ => "other",
+        }
+        .to_owned()
+    }
+
+    /// `cookie A new|none|B`: gives A's first thread a cookie and says whether it has one then.
+    fn cookie(&mut self, name: &str, which: &str) -> Result<String> {
+        let tid = self.children[name].process.pid;
+        let cookie = match which {
+            "new" => Cookie::New,
+            "none" => Cookie::None,
+            other => Cookie::Of(self.children[other].process.pid),
+        };
+        self.host.share_cookie(cookie, &[tid])?;
+        Ok(if self.host.cookie(tid)? == 0 { "none" } else { "some" }.to_owned())
     }
 
     fn forget(&mut self, path: &str) {

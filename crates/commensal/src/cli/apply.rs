@@ -84,6 +84,19 @@ fn as_json(planned: &Planned, outcome: Option<&Outcome>) -> serde_json::Value {
             Action::Remove => ("remove", None, None, None, None),
             Action::Enable(controller) => ("enable", Some(controller.to_string()), None, None, None),
             Action::Disable(controller) => ("disable", Some(controller.to_string()), None, None, None),
+            Action::OneWay { knob, from, to } => {
+                ("write-one-way", Some(knob.to_string()), None, Some(from.to_string()), Some(to.to_string()))
+            }
+            Action::Renew { knob, from, to } => {
+                ("renew", Some(knob.to_string()), None, Some(from.to_string()), Some(to.to_string()))
+            }
+            Action::Switch { switch, from, to } => {
+                ("switch", Some(switch.to_string()), None, Some(from.to_string()), Some(to.to_string()))
+            }
+            Action::Cookie { give } => {
+                let word = |given: bool| Some(if given { "one" } else { "none" }.to_owned());
+                ("cookie", None, None, word(!give), word(*give))
+            }
             Action::Write { knob, device, from, to } => {
                 let device = device.map(|device| device.to_string());
                 ("write", Some(knob.to_string()), device, Some(from.to_string()), Some(to.to_string()))

@@ -116,6 +116,7 @@ fn conduct(
         program: std::env::current_exe().context("this program's own file cannot be found")?,
         state_dir: context.state_dir.clone(),
         probe_name: context.lab_probe_name(),
+        cgroup_root: context.cgroup_root.clone(),
         port,
         args: std::env::args().skip(1).collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use commensal_host::Host;
-use commensal_sensors::{capability, mounts};
+use commensal_sensors::{capability, delegation, mounts};
 
 /// Puts everything back. Status 1 when something was left because it is in use, 2 when something failed.
 pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
@@ -12,10 +12,11 @@ pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
     let lab = context.host.state_lock(&context.state_dir.join("lab.lock"))?;
     let mut restored = commensal_drivers::restore(&mut context.host, &context.state_dir, &boot_id)?;
     let hierarchies = mounts::hierarchies(&mut context.host)?;
+    let tenancy = delegation::look(&mut context.host, &hierarchies, context.cgroup_root.as_ref());
     let (probe, lab_probe) = (context.probe_name(), context.lab_probe_name());
-    restored.done.extend(capability::sweep(&mut context.host, &hierarchies, &probe));
+    restored.done.extend(capability::sweep(&mut context.host, &hierarchies, &tenancy, &probe));
     if lab.is_some() {
-        restored.done.extend(capability::sweep(&mut context.host, &hierarchies, &lab_probe));
+        restored.done.extend(capability::sweep(&mut context.host, &hierarchies, &tenancy, &lab_probe));
     }
     if json {
         println!("{}", serde_json::to_string_pretty(&restored)?);

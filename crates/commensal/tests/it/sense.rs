@@ -6,7 +6,7 @@ use commensal_host::Host;
 use commensal_host::fake::FakeHost;
 use commensal_sensors::mounts::{Layout, hierarchies, layout};
 use commensal_sensors::usage::GroupDirs;
-use commensal_sensors::{capability, machine, pressure};
+use commensal_sensors::{machine, pressure, survey};
 use std::path::Path;
 
 const MEMORY: u64 = 8 << 30;
@@ -89,9 +89,7 @@ fn probing_leaves_no_trace_and_says_why_not() {
     for fake in [FakeHost::v1(2, MEMORY), FakeHost::v2(2, MEMORY), FakeHost::hybrid(2, MEMORY)] {
         let before = fake.snapshot();
         let mut host = fake.another();
-        let found = hierarchies(&mut host).unwrap();
-        let facts = machine::machine(&host).unwrap();
-        let caps = capability::probe(&mut host, &found, &facts, "commensal-probe-1");
+        let caps = survey(&mut host, "commensal-probe-1", None).unwrap().caps;
         assert_eq!(caps.cgroup_obstacle, None);
         assert!(
             caps.knobs.values().filter(|support| support.obstacle().is_none()).count() >= 11,
@@ -100,11 +98,11 @@ fn probing_leaves_no_trace_and_says_why_not() {
         );
         assert_eq!(fake.snapshot(), before);
         fake.read_only(true);
-        let caps = capability::probe(&mut host, &found, &facts, "commensal-probe-1");
+        let caps = survey(&mut host, "commensal-probe-1", None).unwrap().caps;
         assert!(caps.cgroup_obstacle.unwrap().contains("read-only"));
         fake.read_only(false);
         fake.unprivileged(true);
-        let caps = capability::probe(&mut host, &found, &facts, "commensal-probe-1");
+        let caps = survey(&mut host, "commensal-probe-1", None).unwrap().caps;
         assert!(caps.cgroup_obstacle.unwrap().contains("may not create cgroups"));
     }
 }

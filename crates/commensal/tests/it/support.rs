@@ -1,13 +1,13 @@
 //! Helpers: a planned world on any host, the program as a child, scratch names.
 
-use commensal_core::actual::{ActualState, Capabilities};
+use commensal_core::actual::ActualState;
 use commensal_core::config::{self, ConfigError};
 use commensal_core::desired::{ResolveOptions, resolve};
 use commensal_core::plan::{Plan, plan};
 use commensal_drivers::journal::{self, Journal, Owner};
 use commensal_drivers::{Outcome, apply};
 use commensal_host::Host;
-use commensal_sensors::{actual, capability, machine, mounts};
+use commensal_sensors::{machine, mounts, survey};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -21,17 +21,13 @@ pub fn specs(text: &str) -> Vec<commensal_core::group::GroupSpec> {
 
 /// Looks at the host and plans for `text`.
 pub fn planned(host: &mut dyn Host, text: &str) -> Result<(ActualState, Plan), Vec<ConfigError>> {
-    let facts = machine::machine(host).unwrap();
-    let hierarchies = mounts::hierarchies(host).unwrap();
-    let caps: Capabilities = capability::probe(host, &hierarchies, &facts, "commensal-probe-test");
-    let mut found = actual::tree(host, hierarchies).unwrap();
+    let look = survey(host, "commensal-probe-test", None).unwrap();
+    let mut found = look.tree(host).unwrap();
     let boot_id = machine::boot_id(host).unwrap();
     found.ours = journal::ours(host, Path::new(STATE), journal::MACHINE, &boot_id, &found).unwrap();
-    let desired = resolve(&specs(text), &facts, &found, &ResolveOptions::default())?;
-    let places = actual::places_of_interest(&desired, &found);
-    let disks: Vec<_> = facts.disks.iter().map(|disk| disk.device).collect();
-    actual::values(host, &mut found, &places, &disks);
-    let plan = plan(&desired, &found, &caps);
+    let desired = resolve(&specs(text), &look.machine, &found, &ResolveOptions::default())?;
+    look.fill(host, &desired, &mut found);
+    let plan = plan(&desired, &found, &look.caps);
     Ok((found, plan))
 }
 
@@ -142,11 +138,9 @@ pub fn cgroups_named(part: &str) -> Vec<PathBuf> {
 /// Whether this machine lets us make cgroups; prints the skip otherwise.
 pub fn can_write_cgroups(test: &str) -> bool {
     let mut host = commensal_host::LinuxHost::new();
-    let facts = machine::machine(&host).unwrap();
-    let hierarchies = mounts::hierarchies(&mut host).unwrap();
     let name = format!("commensal-probe-{}-{test}", std::process::id());
-    let caps = capability::probe(&mut host, &hierarchies, &facts, &name);
-    match &caps.cgroup_obstacle {
+    let look = survey(&mut host, &name, None).unwrap();
+    match look.caps.cgroup_obstacle.as_ref().or(look.tenancy.obstacle.as_ref()) {
         None => true,
         Some(obstacle) => {
             println!("skipped: {test}: {obstacle}");

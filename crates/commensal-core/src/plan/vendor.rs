@@ -1,0 +1,136 @@
+//! What vendors' knobs need around them: machine-wide switches, memory that yields too, and free SMT siblings.
+
+use super::wants::{Draft, Setting};
+use crate::actual::{ActualState, CORE_SCHED, Cgroup, CgroupPath, Cookies, Place, QOS_SMT_EXPEL, SMT};
+use crate::class::Mechanism;
+use crate::desired::{DesiredGroup, DesiredState};
+use crate::group::Class;
+use crate::knob::{Controller, KnobId, Value};
+use crate::vendor::{QOS_OFFLINE, Switch};
+
+/// Why Group Identity is left alone although the kernel has it: it is off, and turning it on would wipe what
+/// somebody has stored in groups that nobody claims.
+pub(super) fn identity_obstacle(desired: &DesiredState, actual: &ActualState) -> Option<String> {
+    if actual.switches.get(&Switch::GroupIdentity) != Some(&0) {
+        return None;
+    }
+    let claimed = |path: &CgroupPath| {
+        let members = desired.groups.iter().flat_map(|group| &group.members);
+        members.into_iter().any(|member| member.path.contains(path))
+    };
+    let theirs = |place: &Place, found: &Cgroup| {
+        let value = found.values.get(&(KnobId::CpuBvtWarpNs, None));
+        let set = value.is_some_and(|value| *value != Value::Number(0));
+        set && !actual.ours.created.contains(place) && !claimed(&place.path)
+    };
+    let (place, _) = actual.cgroups.iter().find(|(place, found)| theirs(place, found))?;
+    Some(format!(
+        "{} is 0, and turning it on would clear the identity that somebody has set in {}",
+        Switch::GroupIdentity,
+        place.path
+    ))
+}
+
+impl Draft<'_> {
+    /// A knob is wanted that does nothing before this switch is on.
+    pub(super) fn switch_on(&mut self, switch: Switch, group: &DesiredGroup) {
+        if self.actual.switches.contains_key(&switch) {
+            let why = format!("group {} needs it: without it {} does nothing", group.name, switch.knob());
+            self.switches.entry(switch).or_insert((1, why));
+        }
+    }
+
+    /// Switches that an earlier plan turned on and nobody needs any more.
+    pub(super) fn leftover_switches(&mut self) {
+        for (switch, original) in &self.actual.ours.switches {
+            if !self.switches.contains_key(switch) && self.actual.switches.contains_key(switch) {
+                let why = "no longer wanted: put back what was there before".to_owned();
+                self.switches.insert(*switch, (*original, why));
+            }
+        }
+        for place in &self.actual.ours.cookies {
+            let wanted = self.cookies.contains_key(place) || self.kept_cookies.contains(place);
+            if self.actual.cgroups.contains_key(place) && !wanted {
+                let why = "no longer wanted".to_owned();
+                self.cookies.insert(place.clone(), (false, why));
+            }
+        }
+    }
+
+    /// openEuler: on out-of-memory offline groups are killed first, where the kernel can.
+    pub(super) fn memory_yields(&mut self, group: &DesiredGroup, path: &CgroupPath, own: bool) {
+        let Some(hierarchy) = self.actual.hierarchy_of(Controller::Memory) else { return };
+        let version = self.actual.hierarchies[hierarchy].version;
+        let there = own || self.actual.cgroups.contains_key(&Place { hierarchy, path: path.clone() });
+        if there && self.caps.obstacle(KnobId::MemoryQosLevel, version).is_none() {
+            let why = "class offline is killed first when memory runs out".to_owned();
+            let value = Value::Number(QOS_OFFLINE);
+            self.want(group, path, own, Setting::new(KnobId::MemoryQosLevel, value, why));
+        }
+    }
+
+    /// `expel`: no thread of this offline group runs on a core whose sibling runs an online one.
+    pub(super) fn expel(&mut self, group: &DesiredGroup) {
+        if !group.expel {
+            return;
+        }
+        if let Some(because) = self.caps.feature_obstacle(SMT) {
+            self.notes.push(format!("group {}: expel has nothing to do: {because}", group.name));
+            return;
+        }
+        let by = |wanted: Mechanism| {
+            self.mechanisms.iter().any(|((name, _), mechanism)| *name == group.name && *mechanism == wanted)
+        };
+        let online = self.desired.groups.iter().any(|other| other.class == Class::Online);
+        if by(Mechanism::GroupIdentity) {
+            if !online {
+                let because =
+                    "Group Identity expels for groups with identity 2, and no online group is declared";
+                self.unmet(group, "expel".to_owned(), because.to_owned(), "declare the online groups");
+            }
+            return;
+        }
+        if by(Mechanism::QosLevel) && self.caps.feature_obstacle(QOS_SMT_EXPEL).is_none() {
+            return;
+        }
+        self.expel_by_cookies(group);
+    }
+
+    /// One core-scheduling cookie for the group: the kernel lets no two threads with different cookies onto one core.
+    fn expel_by_cookies(&mut self, group: &DesiredGroup) {
+        let identity_on = self.actual.switches.get(&Switch::GroupIdentity).is_some_and(|on| *on != 0)
+            || self.switches.contains_key(&Switch::GroupIdentity);
+        let obstacle = match identity_on {
+            true => Some("Group Identity is on, and the kernel allows only one of the two".to_owned()),
+            false => self.caps.feature_obstacle(CORE_SCHED),
+        };
+        if let Some(obstacle) = obstacle {
+            let because = format!("keeping the SMT sibling free needs core scheduling here: {obstacle}");
+            return self.unmet(group, "expel".to_owned(), because, "set cpu.set to whole cores instead");
+        }
+        let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu) else { return };
+        for member in &group.members {
+            let place = Place { hierarchy, path: member.path.clone() };
+            let found = self.actual.cgroups.get(&place).and_then(|found| found.cookies);
+            let ours = member.own || self.actual.ours.cookies.contains(&place);
+            match found {
+                // Threads that start in the group get the cookie of those that are there.
+                None | Some(Cookies::Empty | Cookies::One) => {
+                    // Still wanted: not a leftover.
+                    if ours && !member.own {
+                        self.kept_cookies.insert(place);
+                    }
+                }
+                Some(Cookies::Mixed) if !ours => {
+                    let because =
+                        format!("threads in {} have core-scheduling cookies of somebody else", member.path);
+                    self.unmet(group, "expel".to_owned(), because, "let one of the two manage them");
+                }
+                Some(Cookies::None | Cookies::Mixed) => {
+                    let why = format!("{}: expel: its threads share a core only with each other", group.name);
+                    self.cookies.insert(place, (true, why));
+                }
+            }
+        }
+    }
+}

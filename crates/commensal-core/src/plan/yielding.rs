@@ -1,0 +1,219 @@
+//! Class: which cgroup is made to yield or to come first, and by what.
+
+use super::wants::{Draft, Setting};
+use crate::actual::{CgroupPath, Place};
+use crate::class::{Mechanism, offline_mechanism};
+use crate::desired::{DesiredGroup, Member};
+use crate::group::Class;
+use crate::knob::{Controller, KnobId, Value, Version};
+use crate::vendor::BVT_ONLINE;
+use std::collections::BTreeMap;
+
+/// Weight of the parent of our own online groups: `cpu.idle` shields online work from offline work but
+/// not from third parties, which even gain from it (measured x1.4 to x3.3), so online groups get ten
+/// times the share of unclassified work.
+const ONLINE_WEIGHT: i64 = 1000;
+
+impl Draft<'_> {
+    /// Makes the group yield, at the level where the scheduler compares it with the online side.
+    pub(super) fn offline(&mut self, group: &DesiredGroup, member: &Member) {
+        if member.own {
+            let parent = self.desired.offline_parent.clone();
+            self.base_against_the_rest(group, &parent);
+            return self.yield_at(group, &parent);
+        }
+        let mut met = false;
+        for (entity, online) in self.entities(&member.path) {
+            if entity == member.path {
+                met = true;
+                continue;
+            }
+            let claimed = self.desired.groups.iter().any(|other| {
+                other.class == Class::Offline && other.members.iter().any(|member| member.path == entity)
+            });
+            if claimed {
+                continue;
+            }
+            let what = format!("class offline of {} against {online}", member.path);
+            let because = format!(
+                "the kernel compares {entity} with {online} at their common parent, and no offline group claims {entity}"
+            );
+            let own = &self.desired.offline_parent;
+            let try_this = format!(
+                "claim it with match = [{{ cgroup = \"{entity}\" }}] if everything in it is offline, or start the members \
+                 below {own} (for containers: --cgroup-parent)"
+            );
+            self.unmet(group, what, because, &try_this);
+        }
+        if met {
+            self.yield_at(group, &member.path);
+        }
+    }
+
+    /// Below a delegated group class holds among our own groups; against the rest of the machine that group as a whole
+    /// is compared, and its weight is its manager's to set.
+    fn base_against_the_rest(&mut self, group: &DesiredGroup, parent: &CgroupPath) {
+        for (entity, online) in self.entities(parent) {
+            if entity == *parent {
+                continue;
+            }
+            let what = format!("class offline of group {} against {online}", group.name);
+            let because = format!("the kernel compares {entity} with {online}, and {entity} is not ours");
+            let try_this = match entity.unit() {
+                Some(unit) => format!("systemctl set-property --runtime {} CPUWeight=idle", unit.name()),
+                None => "ask whoever delegated it to give it a small weight".to_owned(),
+            };
+            self.unmet(group, what, because, &try_this);
+        }
+    }
+
+    /// The groups on the way to `path` that are compared with something online: for each online member
+    /// the child of the common ancestor; without any, the one at the top, against everything else.
+    fn entities(&self, path: &CgroupPath) -> BTreeMap<CgroupPath, String> {
+        let online = self.desired.groups.iter().filter(|group| group.class == Class::Online);
+        let members = online.flat_map(|group| group.members.iter());
+        let mut entities: BTreeMap<CgroupPath, String> = members
+            .filter_map(|member| Some((path.entity_against(&member.path)?, member.path.to_string())))
+            .collect();
+        if entities.is_empty() {
+            let top = path.parts().next().map(|part| CgroupPath::root().child(part));
+            entities.extend(top.map(|top| (top, "everything outside".to_owned())));
+        }
+        entities
+    }
+
+    fn yield_at(&mut self, group: &DesiredGroup, path: &CgroupPath) {
+        let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu) else {
+            let because = "no cgroup hierarchy has the cpu controller".to_owned();
+            return self.unmet(
+                group,
+                "class offline".to_owned(),
+                because,
+                "mount or enable the cpu controller",
+            );
+        };
+        let version = self.actual.hierarchies[hierarchy].version;
+        let own = *path == self.desired.offline_parent;
+        let already = self.idle_by_others(&Place { hierarchy, path: path.clone() });
+        let mechanism = match already {
+            true => Mechanism::CpuIdle,
+            false => {
+                offline_mechanism(self.caps, version, path, group.takeover || own, self.identity.as_deref())
+            }
+        };
+        if let Mechanism::Nothing(because) = &mechanism {
+            self.unmet(group, "class offline".to_owned(), because.clone(), "see `commensal doctor`");
+        }
+        let mut why = "class offline yields to everything beside it".to_owned();
+        if let Mechanism::MinWeight(because) = &mechanism {
+            why = "class offline yields, by the smallest weight".to_owned();
+            self.notes.push(format!(
+                "group {}: {path} gets the smallest weight, not cpu.idle: {because}",
+                group.name
+            ));
+        }
+        if mechanism == Mechanism::QosLevel && !own && self.one_way() {
+            self.notes.push(format!(
+                "group {}: {path} cannot be made online again on this kernel; `commensal restore` moves its members to \
+                 a fresh group of the same name",
+                group.name
+            ));
+        }
+        if let Some((knob, value)) = mechanism.setting(version) {
+            let below = mechanism == Mechanism::GroupIdentity;
+            for path in self.with_below(hierarchy, path, below) {
+                self.want(group, &path, own, Setting::new(knob, value.clone(), why.clone()));
+            }
+        }
+        if mechanism == Mechanism::QosLevel {
+            self.memory_yields(group, path, own);
+        }
+        let place = Place { hierarchy, path: path.clone() };
+        self.mechanisms.insert((group.name.clone(), place), mechanism);
+    }
+
+    /// The group and, when asked for, what is or will be below it: a child copies its parent's identity only when it is
+    /// made.
+    fn with_below(&self, hierarchy: usize, path: &CgroupPath, below: bool) -> Vec<CgroupPath> {
+        let place = Place { hierarchy, path: path.clone() };
+        let mut paths = vec![path.clone()];
+        if below {
+            paths.extend(self.actual.below(&place).map(|(place, _)| place.path.clone()));
+            let made = self.creates.keys().filter(|made| made.hierarchy == hierarchy && made.path != *path);
+            paths.extend(made.filter(|made| path.contains(&made.path)).map(|made| made.path.clone()));
+        }
+        paths
+    }
+
+    pub(super) fn online(&mut self, group: &DesiredGroup, member: &Member) {
+        self.identity_online(group, member);
+        self.not_offline_by_others(group, member);
+        if member.own {
+            let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu) else { return };
+            let value = match self.actual.hierarchies[hierarchy].version {
+                Version::V1 => Value::Number(ONLINE_WEIGHT * 1024 / 100),
+                Version::V2 => Value::Number(ONLINE_WEIGHT),
+            };
+            let parent = self.desired.online_parent.clone();
+            let why = "class online has ten times the weight of unclassified work".to_owned();
+            self.want(group, &parent, true, Setting::new(KnobId::CpuWeight, value, why));
+        } else if group.limits.cpu_weight.is_none() {
+            let note = format!(
+                "group {}: {} keeps its weight against unclassified work; cpu.weight would raise it",
+                group.name, member.path
+            );
+            self.notes.push(note);
+        }
+    }
+
+    /// Group Identity: online groups come first, and offline tasks leave their SMT siblings.
+    fn identity_online(&mut self, group: &DesiredGroup, member: &Member) {
+        let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu) else { return };
+        let version = self.actual.hierarchies[hierarchy].version;
+        if self.identity.is_some() || self.caps.obstacle(KnobId::CpuBvtWarpNs, version).is_some() {
+            return;
+        }
+        let path = if member.own { self.desired.online_parent.clone() } else { member.path.clone() };
+        let why = "class online: Group Identity puts it first, also against SMT siblings".to_owned();
+        for path in self.with_below(hierarchy, &path, true) {
+            let value = Value::Number(BVT_ONLINE);
+            self.want(group, &path, member.own, Setting::new(KnobId::CpuBvtWarpNs, value, why.clone()));
+        }
+    }
+
+    /// An online group that somebody made offline by `cpu.qos_level` goes back, where the kernel lets it.
+    fn not_offline_by_others(&mut self, group: &DesiredGroup, member: &Member) {
+        let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu) else { return };
+        let place = Place { hierarchy, path: member.path.clone() };
+        let level =
+            self.actual.cgroups.get(&place).and_then(|found| found.values.get(&(KnobId::CpuQosLevel, None)));
+        if !matches!(level, Some(Value::Number(..=-1))) {
+            return;
+        }
+        if self.one_way() {
+            let because = format!(
+                "{} has cpu.qos_level -1, set by somebody else, and this kernel has no way back",
+                member.path
+            );
+            let try_this = "restart the service in a new cgroup";
+            return self.unmet(group, "class online".to_owned(), because, try_this);
+        }
+        let why = "class online: was offline".to_owned();
+        let setting = Setting::new(KnobId::CpuQosLevel, Value::Number(0), why);
+        self.want(group, &member.path, member.own, setting);
+    }
+
+    /// Whether the group is idle and not because of us: its weight cannot be written, and it yields already.
+    pub(super) fn idle_by_others(&self, place: &Place) -> bool {
+        let idle =
+            self.actual.cgroups.get(place).and_then(|found| found.values.get(&(KnobId::CpuIdle, None)));
+        let ours = self.actual.ours.created.contains(place)
+            || self.actual.ours.originals.contains_key(&(place.clone(), KnobId::CpuIdle, None));
+        idle == Some(&Value::Number(1)) && !ours
+    }
+
+    pub(super) fn wants_idle(&self, place: &Place) -> bool {
+        let want = self.wants.get(&(place.clone(), KnobId::CpuIdle, None));
+        want.is_some_and(|want| want.value == Value::Number(1))
+    }
+}

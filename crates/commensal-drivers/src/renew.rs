@@ -1,0 +1,179 @@
+//! Undoing what has no way back: the members move to a fresh group with the same settings, which then takes the
+//! old one's name. Only cgroup v1 can rename groups, and only its `cpu.qos_level` (openEuler) needs it.
+//!
+//! ```text
+//! /a/x (-1)            /a/x (-1)  members ─►  /a/x.commensal-renew (0)            /a/x (0)
+//!   members     ──►    then the old one goes, and the fresh one has its name ──►    members
+//! ```
+//! Whatever is interrupted here is finished by doing it again: settings are copied again, members that are
+//! left move, and a fresh group without an old one only lacks its name.
+
+use commensal_core::errno::Errno;
+use commensal_core::knob::{Form, KnobId, TABLE, Version};
+use commensal_host::{Dir, Host, HostError, below};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// End of the name of a fresh group until it has the old one's.
+const ASIDE: &str = ".commensal-renew";
+
+/// How long members may go on forking while they are moved.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A group that was replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Renewed {
+    /// Its path.
+    pub path: String,
+    /// Inode of the group that is gone; 0 when it was gone before.
+    pub old: u64,
+    /// Inode of the one that has its name now.
+    pub new: u64,
+}
+
+/// Replaces the group at `path` by a fresh one and gives its members the normal scheduling policy, which leaving
+/// an offline group does not give back. What each group of the subtree became is in the result.
+///
+/// # Errors
+/// When the kernel refuses a step; doing it again goes on from there.
+pub(crate) fn renew(host: &mut dyn Host, mount: &str, path: &str) -> Result<Vec<Renewed>, HostError> {
+    let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let parent = host.open(&below(Path::new(mount), above))?;
+    let mut done = Vec::new();
+    let result = replace(host, parent, name, path, &mut done);
+    host.close(parent);
+    result.map(|()| done)
+}
+
+fn replace(
+    host: &mut dyn Host,
+    parent: Dir,
+    name: &str,
+    path: &str,
+    done: &mut Vec<Renewed>,
+) -> Result<(), HostError> {
+    let aside = format!("{name}{ASIDE}");
+    let fresh = match host.mkdir(parent, &aside) {
+        // Of an earlier try: nobody else uses this name.
+        Err(error) if error.errno == Errno::EEXIST => host.open_child(parent, &aside)?,
+        made => made?,
+    };
+    let moved = match host.open_child(parent, name) {
+        Ok(old) => {
+            let moved = empty(host, old, fresh, path, done);
+            host.close(old);
+            moved.and_then(|()| host.rmdir(parent, name, old.inode))
+        }
+        Err(error) if error.errno == Errno::ENOENT => {
+            done.push(Renewed { path: path.to_owned(), old: 0, new: fresh.inode });
+            Ok(())
+        }
+        Err(error) => Err(error),
+    };
+    let named = moved.and_then(|()| host.rename(parent, &aside, fresh.inode, name));
+    host.close(fresh);
+    named
+}
+
+/// Copies the settings, moves the members, and does the same for every child, which is then removed.
+fn empty(
+    host: &mut dyn Host,
+    old: Dir,
+    fresh: Dir,
+    path: &str,
+    done: &mut Vec<Renewed>,
+) -> Result<(), HostError> {
+    copy_settings(host, old, fresh)?;
+    for name in host.children(old)? {
+        let old_child = host.open_child(old, &name)?;
+        let fresh_child = match host.mkdir(fresh, &name) {
+            Err(error) if error.errno == Errno::EEXIST => host.open_child(fresh, &name)?,
+            made => made?,
+        };
+        let moved = empty(host, old_child, fresh_child, &format!("{path}/{name}"), done);
+        host.close(fresh_child);
+        host.close(old_child);
+        moved?;
+        host.rmdir(old, &name, old_child.inode)?;
+    }
+    move_members(host, old, fresh)?;
+    done.push(Renewed { path: path.to_owned(), old: old.inode, new: fresh.inode });
+    Ok(())
+}
+
+/// Every knob but the one that has no way back. Some need another to be set first (a quota its period), so those
+/// that are refused are tried again as long as some go through.
+fn copy_settings(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostError> {
+    let idle = host.read(old, "cpu.idle").is_ok_and(|text| text.trim() == "1");
+    let mut waiting: Vec<(&str, String)> = Vec::new();
+    for row in TABLE.iter().filter(|row| row.id != KnobId::CpuQosLevel) {
+        let Some(file) = row.file(Version::V1) else { continue };
+        // While a group is idle its weight reads a stand-in and cannot be written.
+        let shown_only =
+            matches!(file.form, Form::Opaque | Form::Trigger) || (idle && row.id == KnobId::CpuWeight);
+        if shown_only {
+            continue;
+        }
+        let Ok(text) = host.read(old, file.name) else { continue };
+        if host.read(fresh, file.name).is_ok_and(|now| now == text) {
+            continue;
+        }
+        // A device file takes one line per write.
+        let lines = if file.per_device() { text.lines().map(str::to_owned).collect() } else { vec![text] };
+        waiting.extend(lines.into_iter().map(|line| (file.name, line.trim().to_owned())));
+    }
+    loop {
+        let before = waiting.len();
+        let mut last = None;
+        waiting.retain(|(file, text)| match host.write(fresh, file, text) {
+            Ok(()) => false,
+            Err(error) => {
+                last = Some(error);
+                true
+            }
+        });
+        match last {
+            None => return Ok(()),
+            Some(error) if waiting.len() == before => return Err(error),
+            Some(_) => {}
+        }
+    }
+}
+
+/// Thread by thread, because the threads of one process may sit in different groups.
+fn move_members(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let text = host.read(old, "tasks")?;
+        let tids: Vec<u32> = text.split_whitespace().filter_map(|tid| tid.parse().ok()).collect();
+        if tids.is_empty() {
+            return Ok(());
+        }
+        for tid in tids {
+            match host.write(fresh, "tasks", &tid.to_string()) {
+                Ok(()) => {
+                    if is_idle(host, tid) {
+                        match host.make_normal(tid) {
+                            Err(error) if error.errno != Errno::ESRCH => return Err(error),
+                            _ => {}
+                        }
+                    }
+                }
+                // It has ended; a dead one that nobody has waited for yet cannot be moved either.
+                Err(error) if error.errno == Errno::ESRCH => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if Instant::now() > deadline {
+            let object = "a group whose members appear faster than they can be moved".to_owned();
+            return Err(HostError { operation: "empty", object, value: None, errno: Errno::EBUSY });
+        }
+    }
+}
+
+/// Field 41 of proc(5), counted from the last bracket: the scheduling policy, 5 is `SCHED_IDLE`.
+fn is_idle(host: &dyn Host, tid: u32) -> bool {
+    let stat = host.read_file(Path::new(&format!("/proc/{tid}/stat"))).unwrap_or_default();
+    let policy = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(38));
+    policy == Some("5")
+}

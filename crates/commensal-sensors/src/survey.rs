@@ -1,0 +1,70 @@
+//! Everything that a plan is made against, in one look: machine, hierarchies, who manages them, what works.
+
+use crate::delegation::{self, Tenancy};
+use crate::{SensorError, actual, capability, cookies, machine, mounts};
+use commensal_core::actual::{ActualState, CORE_SCHED, Capabilities, CgroupPath, Hierarchy, Place};
+use commensal_core::desired::DesiredState;
+use commensal_core::knob::Controller;
+use commensal_core::topology::{Device, Machine};
+use commensal_host::Host;
+use std::collections::BTreeSet;
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survey {
+    /// CPUs, memory, disks.
+    pub machine: Machine,
+    /// Mounted cgroup hierarchies.
+    pub hierarchies: Vec<Hierarchy>,
+    /// Who manages the unified one, and where our own groups go.
+    pub tenancy: Tenancy,
+    /// What works, by trying.
+    pub caps: Capabilities,
+}
+
+/// Looks and tries, in a scratch group called `probe`. The caller holds the lock, if there can be one. Own groups go below
+/// `cgroup_root` if it is given.
+///
+/// # Errors
+/// When `/proc` or `/sys` lack what every Linux has there.
+pub fn survey(
+    host: &mut dyn Host,
+    probe: &str,
+    cgroup_root: Option<&CgroupPath>,
+) -> Result<Survey, SensorError> {
+    let machine = machine::machine(host)?;
+    let hierarchies = mounts::hierarchies(host)?;
+    let tenancy = delegation::look(host, &hierarchies, cgroup_root);
+    let caps = capability::probe(host, &hierarchies, &tenancy, &machine, probe);
+    Ok(Survey { machine, hierarchies, tenancy, caps })
+}
+
+impl Survey {
+    /// The groups as they are now, without values.
+    ///
+    /// # Errors
+    /// When a mounted hierarchy cannot be opened, or has more than 100 000 groups.
+    pub fn tree(&self, host: &mut dyn Host) -> Result<ActualState, SensorError> {
+        let mut found = actual::tree(host, self.hierarchies.clone())?;
+        found.manager = self.tenancy.manager;
+        found.base = self.tenancy.base.clone();
+        found.own_obstacle.clone_from(&self.tenancy.obstacle);
+        Ok(found)
+    }
+
+    /// Reads into `found` what a plan for `desired` looks at. Cookies are looked at only where they may be wanted,
+    /// because that is a system call for every thread.
+    pub fn fill(&self, host: &mut dyn Host, desired: &DesiredState, found: &mut ActualState) {
+        let places = actual::places_of_interest(desired, found);
+        let disks: Vec<Device> = self.machine.disks.iter().map(|disk| disk.device).collect();
+        actual::values(host, found, &places, &disks);
+        let cpu =
+            found.hierarchy_of(Controller::Cpu).filter(|_| self.caps.feature_obstacle(CORE_SCHED).is_none());
+        let Some(hierarchy) = cpu else { return };
+        let members = desired.groups.iter().filter(|group| group.expel).flat_map(|group| &group.members);
+        let mut places: BTreeSet<Place> =
+            members.map(|member| Place { hierarchy, path: member.path.clone() }).collect();
+        places.extend(found.ours.cookies.iter().cloned());
+        cookies::read(host, found, &places);
+    }
+}

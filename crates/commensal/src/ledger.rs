@@ -1,0 +1,259 @@
+//! The capability ledger: what this machine can enforce, by trying, and by what offline work yields here.
+//!
+//! Built from a survey of any host, so the goldens of other machines are made from fixtures.
+
+use anyhow::Context as _;
+use commensal_core::actual::{CgroupPath, Manager, Support};
+use commensal_core::class::{Mechanism, Rung, ladder, offline_mechanism, offline_task_policy};
+use commensal_core::knob::{Controller, KnobId, Status, TABLE, Version};
+use commensal_host::Host;
+use commensal_sensors::{Survey, machine, mounts, survey};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// What was found, ready to be told.
+#[derive(Debug)]
+pub struct Ledger {
+    identity: machine::Identity,
+    survey: Survey,
+    /// Name of the means by which a group of our own yields.
+    yields_by: String,
+    /// Why that is weak, if it is.
+    weak: Option<String>,
+    rungs: Vec<Rung>,
+}
+
+/// Whether something works: yes, not tried, no, refused; and a remark.
+type Entry<'a> = (String, &'static str, String);
+
+impl Ledger {
+    /// Looks at the machine. Knobs are tried in a scratch cgroup called `probe`; own groups are called `prefix-…`.
+    ///
+    /// # Errors
+    /// When `/proc` or `/sys` lack what every Linux has there.
+    pub fn look(
+        host: &mut dyn Host,
+        probe: &str,
+        prefix: &str,
+        cgroup_root: Option<&CgroupPath>,
+    ) -> anyhow::Result<Ledger> {
+        let survey = survey(host, probe, cgroup_root).context("cannot look at this machine")?;
+        let identity = machine::identity(host);
+        let (yields_by, weak, rungs) = mechanism(&survey, prefix);
+        Ok(Ledger { identity, survey, yields_by, weak, rungs })
+    }
+
+    /// Whether offline work can only be held back by weak means.
+    #[must_use]
+    pub fn is_weak(&self) -> bool {
+        self.weak.is_some()
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        self.machine(&mut text);
+        text.push_str("\nWhat works, by trying it in a scratch cgroup:\n");
+        if let Some(obstacle) = &self.survey.caps.cgroup_obstacle {
+            let _ = writeln!(text, "  no cgroup knob: {obstacle}");
+        }
+        for (name, word, remark) in self.entries() {
+            let _ = writeln!(text, "  {name:<24} {word:<8} {remark}");
+        }
+        self.conclusion(&mut text);
+        text
+    }
+
+    fn conclusion(&self, text: &mut String) {
+        let _ = writeln!(text, "\nOffline work yields to online work here by: {}", self.yields_by);
+        if let Some(weak) = &self.weak {
+            let _ = writeln!(text, "  {weak}");
+        }
+        if self.yields_by.starts_with("cpu.qos_level")
+            && let Some(qos) = self.survey.caps.qos
+        {
+            let _ = writeln!(text, "  {qos}");
+        }
+        let mut below = false;
+        let mut heading = false;
+        for rung in &self.rungs {
+            below |= self.yields_by.starts_with(rung.name);
+            if let (false, Some(obstacle)) = (below, &rung.obstacle) {
+                if !heading {
+                    text.push_str("Better, but not here:\n");
+                    heading = true;
+                }
+                let _ = writeln!(text, "  {:<24} {obstacle}", rung.name);
+            }
+        }
+        text.push_str(
+            "Whether that is enough on this machine is measured by: commensal lab run quickstart\n",
+        );
+    }
+
+    /// Every knob and feature with what was found, in the order of the table.
+    fn entries(&self) -> Vec<Entry<'_>> {
+        let mut entries = Vec::new();
+        let caps = &self.survey.caps;
+        for ((knob, version), support) in &caps.knobs {
+            let file = knob.row().file(*version).map_or("", |file| file.name);
+            entries.push(entry(&knob.to_string(), &format!("cgroup {version} {file}"), support));
+        }
+        // What the machine's cgroup version cannot do at all, so that nobody searches for it.
+        for knob in TABLE.iter().filter(|knob| knob.status == Status::Driven) {
+            let version = self.version_of(knob.controller);
+            let Some(version) = version.filter(|version| knob.file(*version).is_none()) else { continue };
+            if caps.cgroup_obstacle.is_none() {
+                let other = if version == Version::V1 { Version::V2 } else { Version::V1 };
+                let because =
+                    format!("only cgroup {other} has it, and {} is on {version} here", knob.controller);
+                entries.push(entry(knob.name, "", &Support::No { because }));
+            }
+        }
+        entries.extend(caps.features.iter().map(|(name, support)| entry(name, "", support)));
+        entries
+    }
+
+    fn version_of(&self, controller: Controller) -> Option<Version> {
+        let found = self.survey.hierarchies.iter().find(|one| one.controllers.contains(&controller));
+        found.map(|hierarchy| hierarchy.version)
+    }
+
+    fn machine(&self, text: &mut String) {
+        let (facts, identity) = (&self.survey.machine, &self.identity);
+        let topology = &facts.topology;
+        let virtualised = match identity.virtualised {
+            Some(true) => ", virtual machine (topology as the hypervisor shows it)",
+            _ => "",
+        };
+        let _ = writeln!(text, "{}{virtualised}", identity.kernel);
+        let _ = writeln!(
+            text,
+            "{}: {} cores, {} threads, SMT {}, {} last-level cache(s), {} NUMA node(s), {}",
+            identity.cpu.as_deref().unwrap_or("CPU unknown"),
+            topology.cores(),
+            topology.threads(),
+            if topology.smt() { "on" } else { "off" },
+            topology.llcs().len(),
+            topology.nodes().len().max(1),
+            facts.memory,
+        );
+        let disks: Vec<String> =
+            facts.disks.iter().map(|disk| format!("{} ({})", disk.name, disk.device)).collect();
+        let _ = writeln!(
+            text,
+            "disks: {}",
+            if disks.is_empty() { "none found".to_owned() } else { disks.join(", ") }
+        );
+        let _ = writeln!(text, "cgroup: {}", mounts::layout(&self.survey.hierarchies));
+        for hierarchy in &self.survey.hierarchies {
+            let names: Vec<&str> =
+                hierarchy.controllers.iter().map(|controller| controller.v2_name()).collect();
+            let names = if names.is_empty() { "no controllers".to_owned() } else { names.join(" ") };
+            let _ = writeln!(text, "  {} {}: {names}", hierarchy.version, hierarchy.mount);
+        }
+        let tenancy = &self.survey.tenancy;
+        let who = match tenancy.manager {
+            Manager::Systemd => {
+                Some("managed by systemd, the only writer except below units with Delegate=yes")
+            }
+            Manager::Nobody => None,
+        };
+        let own = match &tenancy.obstacle {
+            Some(obstacle) => Some(format!("no group of our own: {obstacle}")),
+            None if tenancy.base.depth() > 0 => Some(format!("own groups go below {}", tenancy.base)),
+            None => None,
+        };
+        for line in who.map(str::to_owned).into_iter().chain(own) {
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+
+    /// For programs.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let (facts, identity, caps) = (&self.survey.machine, &self.identity, &self.survey.caps);
+        let support = |support: &Support| match support.obstacle() {
+            None => json!({ "works": true, "tried": *support == Support::Yes }),
+            Some(because) => json!({ "works": false, "because": because }),
+        };
+        let knobs: Vec<Value> = caps
+            .knobs
+            .iter()
+            .map(|((knob, version), found)| {
+                json!({ "knob": knob.to_string(), "cgroup": version.to_string(), "support": support(found) })
+            })
+            .collect();
+        let features: serde_json::Map<_, _> =
+            caps.features.iter().map(|(name, found)| ((*name).to_owned(), support(found))).collect();
+        let disks: Vec<Value> = facts
+            .disks
+            .iter()
+            .map(|disk| json!({ "name": disk.name, "device": disk.device.to_string() }))
+            .collect();
+        let rungs: Vec<Value> = self
+            .rungs
+            .iter()
+            .map(|rung| json!({ "name": rung.name, "because_not": rung.obstacle }))
+            .collect();
+        let tenancy = &self.survey.tenancy;
+        let qos = caps
+            .qos
+            .map(|qos| json!({ "levels": if qos.five { 5 } else { 2 }, "reversible": qos.reversible }));
+        json!({
+            "kernel": identity.kernel, "cpu": identity.cpu, "virtualised": identity.virtualised,
+            "cores": facts.topology.cores(), "threads": facts.topology.threads(), "smt": facts.topology.smt(),
+            "memory_bytes": facts.memory.0, "cgroup": mounts::layout(&self.survey.hierarchies).to_string(),
+            "managed_by": (tenancy.manager == Manager::Systemd).then_some("systemd"),
+            "own_groups_below": tenancy.obstacle.is_none().then(|| tenancy.base.to_string()),
+            "own_groups_obstacle": tenancy.obstacle,
+            "disks": disks, "cgroup_obstacle": caps.cgroup_obstacle, "knobs": knobs, "features": features,
+            "qos_level": qos, "offline_yields_by": self.yields_by, "weak_because": self.weak, "ladder": rungs,
+        })
+    }
+}
+
+fn entry<'a>(name: &str, file: &str, support: &Support) -> Entry<'a> {
+    let (word, remark) = match support {
+        Support::Yes => ("yes", file.to_owned()),
+        Support::Untried { because } => ("untried", because.clone()),
+        Support::No { because } => ("no", because.clone()),
+        Support::Refused { errno, because } => ("refused", format!("{because} ({errno})")),
+    };
+    (name.to_owned(), word, remark)
+}
+
+/// The mechanism for a group of our own, why it is weak if it is, and the ladder.
+fn mechanism(survey: &Survey, prefix: &str) -> (String, Option<String>, Vec<Rung>) {
+    let caps = &survey.caps;
+    let cpu = survey.hierarchies.iter().find(|hierarchy| hierarchy.controllers.contains(&Controller::Cpu));
+    let version = cpu.map_or(Version::V2, |cpu| cpu.version);
+    let rungs = ladder(caps, version, None);
+    let no_cpu = cpu.is_none().then(|| "no cgroup hierarchy has the cpu controller".to_owned());
+    let obstacle = caps.cgroup_obstacle.clone().or(survey.tenancy.obstacle.clone()).or(no_cpu);
+    if let Some(obstacle) = obstacle {
+        let weak = offline_task_policy(&obstacle, None).weak;
+        return ("SCHED_IDLE and nice 19 on tasks".to_owned(), weak, rungs);
+    }
+    let own = survey.tenancy.base.child(&format!("{prefix}-offline"));
+    let untried = |knob: KnobId| matches!(caps.knobs.get(&(knob, version)), Some(Support::Untried { .. }));
+    let (words, weak) = match offline_mechanism(caps, version, &own, true, None) {
+        Mechanism::GroupIdentity if untried(KnobId::CpuBvtWarpNs) => {
+            ("Group Identity, once a plan has turned it on", None)
+        }
+        Mechanism::GroupIdentity => ("Group Identity", None),
+        Mechanism::QosLevel => ("cpu.qos_level on its group", None),
+        Mechanism::CpuIdle if untried(KnobId::CpuIdle) => {
+            ("cpu.idle on its group, if the kernel has it (untried)", None)
+        }
+        Mechanism::CpuIdle => ("cpu.idle on its group", None),
+        Mechanism::MinWeight(because) => {
+            let weak =
+                format!("{because}; the smallest weight gives up CPU time but does not preempt as fast");
+            ("smallest weight of its group", Some(weak))
+        }
+        Mechanism::Nothing(because) => ("nothing", Some(because)),
+    };
+    (words.to_owned(), weak, rungs)
+}
