@@ -1,11 +1,13 @@
-//! Development tasks: `cargo xtask ci | tidy | gen | bench`.
+//! Development tasks: `cargo xtask ci | tidy | gen | bench | vm`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a development tool works on the source tree directly")]
 
 mod bench;
 mod ci;
 mod generate;
+mod tally;
 mod tidy;
+mod vm;
 
 use anyhow::bail;
 use clap::{Parser, Subcommand};
@@ -37,11 +39,13 @@ enum Task {
     },
     /// Measure what DESIGN promises, as ratios within one run.
     Bench,
+    /// Run the kernel tests, or a command, on kernels in virtual machines.
+    Vm(vm::Args),
 }
 
 fn main() -> ExitCode {
     match run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE
@@ -49,19 +53,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> anyhow::Result<()> {
+fn run() -> anyhow::Result<ExitCode> {
     match Xtask::parse().task {
-        Task::Ci { long } => ci::run(long),
+        Task::Ci { long } => ci::run(long)?,
         Task::Tidy => {
             let problems = tidy::problems(&root())?;
             if !problems.is_empty() {
                 bail!("{}", problems.join("\n"));
             }
-            Ok(())
         }
-        Task::Gen { check } => generate::run(&root(), check),
-        Task::Bench => bench::run(),
+        Task::Gen { check } => generate::run(&root(), check)?,
+        Task::Bench => bench::run()?,
+        Task::Vm(args) => return vm::run(&args),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The top of the source tree.

@@ -1,0 +1,287 @@
+//! Kernels under test: boots Debian's kernels in QEMU without KVM, a network or root, and runs the kernel
+//! tests or any command in them.
+
+mod guest;
+mod image;
+mod kernel;
+mod qemu;
+
+use crate::tally::{Quiet, Tally};
+use anyhow::{Context, bail};
+use image::Image;
+use kernel::Kernel;
+use qemu::{Boot, Report, Trouble};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// A guest: a kernel, and how its cgroups are mounted.
+#[derive(Debug)]
+pub struct Layout {
+    pub name: &'static str,
+    /// Debian's suite and the flavour of its kernel.
+    pub suite: &'static str,
+    pub flavour: &'static str,
+}
+
+/// `v1`: every v1 controller below /sys/fs/cgroup, a bare v2 at unified. Later kernels of Debian lack v1's
+/// memory and cpuset. `v2`: the unified hierarchy on the newest kernel, with all controllers given away.
+pub const LAYOUTS: [Layout; 2] = [
+    Layout { name: "v1", suite: "bookworm", flavour: "cloud-amd64" },
+    Layout { name: "v2", suite: "sid", flavour: "cloud-amd64" },
+];
+
+/// Programs that the harness starts, and the Debian packages that have them.
+const NEEDS: [(&str, &str); 14] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
+    ("cpio", "cpio"),
+    ("modprobe", "kmod"),
+    ("depmod", "kmod"),
+    ("xz", "xz-utils"),
+    ("zstd", "zstd"),
+    ("objcopy", "binutils"),
+    ("unshare", "util-linux"),
+    ("setpriv", "util-linux"),
+    ("taskset", "util-linux"),
+    ("ldd", "libc-bin"),
+    ("apt-get", "apt"),
+    ("dpkg-deb", "dpkg"),
+];
+
+const TIME_LIMIT_S: u64 = 900;
+const MEMORY_MIB: u32 = 1024;
+
+/// Where the guest died or reached its limit, a shell sees what `timeout` would give.
+const STATUS_LIMIT: u8 = 124;
+const STATUS_DIED: u8 = 125;
+const STATUS_INTERRUPTED: u8 = 130;
+
+/// Run the kernel tests, or a command, on kernels in virtual machines.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// v2 (Debian sid's kernel, unified hierarchy) or v1 (Debian 12's, one hierarchy per controller); tests
+    /// run in both, a command in v2.
+    #[arg(long, value_parser = layout)]
+    layout: Option<&'static Layout>,
+    /// Keep the kernel's messages there.
+    #[arg(long, value_name = "FILE")]
+    keep_console: Option<PathBuf>,
+    /// Wall-clock limit of a boot, s.
+    #[arg(long, value_name = "S", default_value_t = TIME_LIMIT_S)]
+    time_limit: u64,
+    /// Memory of a guest, MiB.
+    #[arg(long, value_name = "MIB", default_value_t = MEMORY_MIB)]
+    memory: u32,
+    /// Put a file or folder into the guest, with the libraries it needs; programs go to /usr/bin by default,
+    /// the rest to /.
+    #[arg(short, value_name = "SRC[:DST]")]
+    file: Vec<String>,
+    /// Receive what the command leaves in /out.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Run this instead of the tests, and end with its status.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+fn layout(name: &str) -> Result<&'static Layout, String> {
+    let names = LAYOUTS.map(|layout| layout.name).join(" or ");
+    LAYOUTS.iter().find(|layout| layout.name == name).ok_or_else(|| format!("not a layout: {names}"))
+}
+
+/// `cargo xtask vm`.
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(reason) = missing() {
+        bail!("{reason}");
+    }
+    if args.command.is_empty() {
+        let started = Instant::now();
+        let suite = guest::Suite::build()?;
+        let mut tally = Tally::default();
+        for layout in LAYOUTS.iter().filter(|one| args.layout.is_none_or(|wanted| wanted.name == one.name)) {
+            tally.add(tests_in(layout, &kernel::obtain(layout)?, &suite, args)?);
+        }
+        tally.print(started);
+        return Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    let layout = args.layout.unwrap_or(&LAYOUTS[1]);
+    let words: Vec<String> = args.command.iter().map(|word| guest::quoted(word)).collect();
+    match in_guest(layout, &kernel::obtain(layout)?, args, true, |image| {
+        image.text("/etc/command", &(words.join(" ") + "\n"), 0o644)
+    }) {
+        Ok(report) => Ok(ExitCode::from(report.status)),
+        Err(error) => {
+            let status = match error.downcast_ref() {
+                Some(Trouble::LimitReached { .. }) => STATUS_LIMIT,
+                Some(Trouble::Died { .. }) => STATUS_DIED,
+                Some(Trouble::Interrupted) => STATUS_INTERRUPTED,
+                None => return Err(error),
+            };
+            eprintln!("xtask: {error:#}");
+            Ok(ExitCode::from(status))
+        }
+    }
+}
+
+/// The kernel tests in every layout, as a step of CI: what is missing is a skip, what goes wrong a failure.
+pub fn kernels() -> anyhow::Result<Tally> {
+    let mut all = Tally::default();
+    if let Some(reason) = missing() {
+        for layout in &LAYOUTS {
+            all.skip(format!("kernel tests in VMs: {}: {reason}", layout.name));
+        }
+        return Ok(all);
+    }
+    let suite = guest::Suite::build()?;
+    let args = Args {
+        layout: None,
+        keep_console: None,
+        time_limit: TIME_LIMIT_S,
+        memory: MEMORY_MIB,
+        file: Vec::new(),
+        out: None,
+        command: Vec::new(),
+    };
+    for layout in &LAYOUTS {
+        match kernel::obtain(layout) {
+            Ok(kernel) => all.add(tests_in(layout, &kernel, &suite, &args)?),
+            Err(error) => all.skip(format!("kernel tests in VMs: {}: {error:#}", layout.name)),
+        }
+    }
+    Ok(all)
+}
+
+/// Runs the kernel tests in one guest, prints what a person wants to see of it, and counts.
+fn tests_in(layout: &Layout, kernel: &Kernel, suite: &guest::Suite, args: &Args) -> anyhow::Result<Tally> {
+    println!("VM {} {}", layout.name, kernel.release);
+    let done = in_guest(layout, kernel, args, false, |image| {
+        suite.add_to(image)?;
+        image.text("/etc/command", &suite.script(), 0o644)
+    });
+    let mut tally = Tally::default();
+    let mut quiet = Quiet::default();
+    let mut count = |out: &[u8]| {
+        for line in String::from_utf8_lossy(out).lines() {
+            tally.line(line);
+            if quiet.shows(line) {
+                println!("{line}");
+            }
+        }
+    };
+    let mut release = kernel.release.clone();
+    let trouble = match done {
+        Ok(report) => {
+            count(&report.out);
+            release = report.release;
+            let (wall, ready) = (report.wall.as_secs_f64(), report.ready_s);
+            println!(
+                "VM {} {release}: {wall:.1} s, ready {ready:.1} s after the kernel's start",
+                layout.name
+            );
+            (report.status != 0).then(|| format!("the tests ended with status {}", report.status))
+        }
+        Err(error) => match error.downcast_ref() {
+            // Neither is a reason to lose what other places have found.
+            Some(Trouble::LimitReached { out, .. }) => {
+                count(out);
+                Some(format!("{error}"))
+            }
+            Some(Trouble::Died { .. }) => Some(format!("{error}")),
+            _ => return Err(error),
+        },
+    };
+    if let Some(trouble) = trouble {
+        eprintln!("VM {} {release}: {trouble}", layout.name);
+        // A test program that died leaves no result of its own.
+        tally.failed = tally.failed.max(1);
+    }
+    Ok(tally.on(&format!("VM {} {release}", layout.name), Some(layout.name)))
+}
+
+/// Boots the layout's kernel with what `fill` puts into the image, and takes everything temporary away.
+fn in_guest(
+    layout: &Layout,
+    kernel: &Kernel,
+    args: &Args,
+    live: bool,
+    fill: impl FnOnce(&Image) -> anyhow::Result<()>,
+) -> anyhow::Result<Report> {
+    let scratch =
+        tempfile::Builder::new().prefix("commensal-vm.").tempdir().context("make a temporary folder")?;
+    let image = Image::new(scratch.path().join("root"), kernel)?;
+    let wants_files = if args.out.is_some() { "1" } else { "" };
+    image.text("/etc/guest", &format!("LAYOUT={}\nWANTS_FILES={wants_files}\n", layout.name), 0o644)?;
+    for file in &args.file {
+        let (source, path) = placed(file);
+        image.add(&source, &path).with_context(|| format!("-f {file}"))?;
+    }
+    fill(&image)?;
+    let initrd = scratch.path().join("initrd");
+    image.pack(&initrd)?;
+    let both = args.command.is_empty() && args.layout.is_none();
+    let console = args.keep_console.as_ref().map(|path| match both {
+        true => PathBuf::from(format!("{}.{}", path.display(), layout.name)),
+        false => path.clone(),
+    });
+    let report = qemu::boot(&Boot {
+        scratch: scratch.path(),
+        kernel: kernel.image(),
+        initrd,
+        memory_mib: args.memory,
+        limit: Duration::from_secs(args.time_limit),
+        live,
+        keep_console: console.as_deref(),
+    })?;
+    if let Some(out) = &args.out {
+        std::fs::create_dir_all(out).with_context(|| format!("create {}", out.display()))?;
+        kernel::run(tool("tar").arg("-C").arg(out).arg("-xf").arg(scratch.path().join("files")))?;
+    }
+    Ok(report)
+}
+
+/// Source and place of `SRC[:DST]`.
+fn placed(file: &str) -> (PathBuf, PathBuf) {
+    if let Some((source, path)) = file.split_once(':') {
+        return (PathBuf::from(source), PathBuf::from(path));
+    }
+    let source = PathBuf::from(file);
+    let program = std::fs::metadata(&source).is_ok_and(|data| {
+        data.is_file() && std::os::unix::fs::PermissionsExt::mode(&data.permissions()) & 0o111 != 0
+    });
+    let name = source.file_name().map(PathBuf::from).unwrap_or_default();
+    let path = Path::new(if program { "/usr/bin" } else { "/" }).join(name);
+    (source, path)
+}
+
+/// Why no guest can be booted here.
+fn missing() -> Option<String> {
+    // Tests are built for this machine, and guests are its kind.
+    if std::env::consts::ARCH != "x86_64" {
+        return Some(format!("guests are x86-64 and this machine is {}", std::env::consts::ARCH));
+    }
+    let absent = NEEDS.iter().filter(|(program, _)| find_tool(program).is_none());
+    let mut packages: Vec<&str> = absent.map(|(_, package)| *package).collect();
+    packages.dedup();
+    let list = packages.join(" ");
+    (!packages.is_empty()).then(|| format!("missing; apt-get install --no-install-recommends {list}"))
+}
+
+/// depmod and its like are in folders that are not in everybody's PATH.
+fn tool_path() -> OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/sbin:/sbin:/usr/bin:/bin");
+    path
+}
+
+fn tool(name: &str) -> Command {
+    let mut command = Command::new(name);
+    // Output is read, and so has to be in no language.
+    command.env("PATH", tool_path()).env("LC_ALL", "C");
+    command
+}
+
+fn find_tool(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&tool_path()).map(|folder| folder.join(name)).find(|path| path.is_file())
+}

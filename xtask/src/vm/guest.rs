@@ -1,0 +1,152 @@
+//! The kernel tests as a guest runs them: which, where their programs are, and the script that starts them.
+
+use super::image::Image;
+use crate::root;
+use anyhow::{Context, bail};
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Which tests say something about a kernel, by package: filters of the one integration binary.
+const TESTS: [(&str, &[&str]); 2] =
+    [("commensal-host", &["kernel_conforms", "real::"]), ("commensal", &["on_machine::", "limits::"])];
+/// The name of the integration binaries, and of the program that tests start by its absolute path.
+const INTEGRATION: &str = "it";
+const PROGRAM: &str = "commensal";
+
+/// What the tests need of the build.
+#[derive(Debug)]
+pub struct Suite {
+    /// Package folder, test program and filters.
+    tests: Vec<(PathBuf, PathBuf, &'static [&'static str])>,
+    program: PathBuf,
+}
+
+impl Suite {
+    /// Builds the tests, or finds them built.
+    pub fn build() -> anyhow::Result<Suite> {
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["test", "--no-run", "--workspace", "--all-features"]);
+        command.arg("--message-format=json-render-diagnostics");
+        let done = command.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo test")?;
+        if !done.status.success() {
+            bail!("the tests do not build");
+        }
+        Suite::find(&String::from_utf8_lossy(&done.stdout))
+    }
+
+    /// Finds the programs in cargo's messages.
+    fn find(messages: &str) -> anyhow::Result<Suite> {
+        let artifacts: Vec<Artifact> = messages.lines().filter_map(Artifact::read).collect();
+        let mut tests = Vec::new();
+        for (package, filters) in TESTS {
+            let test = artifacts
+                .iter()
+                .find(|one| one.package == package && one.kind == "test" && one.name == INTEGRATION);
+            let test = test.with_context(|| format!("{package} has no integration test {INTEGRATION}"))?;
+            tests.push((test.folder.clone(), test.executable.clone(), filters));
+        }
+        let program = artifacts.iter().find(|one| one.kind == "bin" && one.name == PROGRAM && !one.is_test);
+        let program = program.with_context(|| format!("cargo built no program {PROGRAM}"))?;
+        Ok(Suite { tests, program: program.executable.clone() })
+    }
+
+    /// Puts everything at the same place as here: tests have paths compiled in.
+    pub fn add_to(&self, image: &Image) -> anyhow::Result<()> {
+        image.add_stripped(&self.program, &self.program)?;
+        for (folder, test, _) in &self.tests {
+            image.add_stripped(test, test)?;
+            image.folder(folder)?;
+        }
+        Ok(())
+    }
+
+    /// The command that runs all of them, in a shell.
+    pub fn script(&self) -> String {
+        // One stream, so that a panic stands beside its test.
+        let mut script = "exec 2>&1\nstatus=0\n".to_owned();
+        for (folder, test, filters) in &self.tests {
+            let (folder, test) = (quoted(&folder.display().to_string()), quoted(&test.display().to_string()));
+            let filters = filters.join(" ");
+            let _ = writeln!(
+                script,
+                "cd {folder} && {test} {filters} --show-output --test-threads=1 || status=1"
+            );
+        }
+        script + "exit $status\n"
+    }
+}
+
+/// A program that cargo built.
+struct Artifact {
+    package: String,
+    folder: PathBuf,
+    kind: String,
+    name: String,
+    is_test: bool,
+    executable: PathBuf,
+}
+
+impl Artifact {
+    fn read(line: &str) -> Option<Artifact> {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        // The form of package_id has changed between versions of cargo; the folder's name has not.
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+        Some(Artifact {
+            package: folder.file_name()?.to_str()?.to_owned(),
+            kind: text(&message["target"]["kind"][0])?,
+            name: text(&message["target"]["name"])?,
+            is_test: message["profile"]["test"].as_bool()?,
+            executable: PathBuf::from(message["executable"].as_str()?),
+            folder,
+        })
+    }
+}
+
+/// A word for a shell, whatever is in it.
+pub fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(package: &str, kind: &str, name: &str, test: bool, executable: &str) -> String {
+        serde_json::json!({
+            "reason": "compiler-artifact", "manifest_path": format!("/src/{package}/Cargo.toml"),
+            "target": { "kind": [kind], "name": name }, "profile": { "test": test },
+            "executable": executable,
+        })
+        .to_string()
+    }
+
+    #[test]
+    fn programs_are_found_among_messages() {
+        let messages = [
+            "not json".to_owned(),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+            message("commensal-core", "lib", "commensal_core", true, "/t/core"),
+            message("commensal", "bin", "commensal", true, "/t/unit-tests-of-the-program"),
+            message("commensal", "bin", "commensal", false, "/t/commensal"),
+            message("commensal", "test", "it", true, "/t/it-1"),
+            message("commensal-host", "test", "it", true, "/t/it-2"),
+        ];
+        let suite = Suite::find(&messages.join("\n")).unwrap();
+        assert_eq!(suite.program, Path::new("/t/commensal"));
+        let script = suite.script();
+        assert!(
+            script.contains("cd '/src/commensal-host' && '/t/it-2' kernel_conforms real:: --show-output"),
+            "{script}"
+        );
+        assert!(script.contains("'/t/it-1' on_machine:: limits:: "), "{script}");
+        assert!(Suite::find("").is_err());
+    }
+
+    #[test]
+    fn words_stay_words() {
+        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+    }
+}

@@ -1,0 +1,185 @@
+//! The initramfs of a guest: busybox, the init, modules, and files of this machine with their libraries.
+
+use super::kernel::{Kernel, output, run};
+use super::{find_tool, tool};
+use anyhow::{Context, bail};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Started by the kernel as the first process.
+const INIT: &str = include_str!("init.sh");
+/// What a stock kernel may have as modules: the bus, the ports of results, the scratch disks.
+const MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_blk"];
+/// Busybox has these as well, without the long options that tests use.
+const TOOLS: [&str; 3] = ["unshare", "setpriv", "taskset"];
+const FOLDERS: [&str; 15] = [
+    "bin", "sbin", "usr/bin", "usr/sbin", "lib", "lib64", "proc", "sys", "dev", "etc", "modules", "out",
+    "root", "run", "tmp",
+];
+
+/// The files of a guest, as they are gathered.
+#[derive(Debug)]
+pub struct Image {
+    root: PathBuf,
+}
+
+impl Image {
+    /// What every guest has.
+    pub fn new(root: PathBuf, kernel: &Kernel) -> anyhow::Result<Image> {
+        for folder in FOLDERS {
+            let folder = root.join(folder);
+            fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+        }
+        let image = Image { root };
+        image.add(&find_tool("busybox").context("needs busybox")?, Path::new("/bin/busybox"))?;
+        for name in TOOLS {
+            let source = find_tool(name).with_context(|| format!("needs {name}"))?;
+            image.add(&source, &Path::new("/usr/bin").join(name))?;
+        }
+        image.text("/init", INIT, 0o755)?;
+        image.text(
+            "/etc/passwd",
+            "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
+            0o644,
+        )?;
+        image.text("/etc/group", "root:x:0:\nnogroup:x:65534:\n", 0o644)?;
+        image.modules(kernel)?;
+        Ok(image)
+    }
+
+    /// A text of ours.
+    pub fn text(&self, path: &str, text: &str, mode: u32) -> anyhow::Result<()> {
+        let path = self.inside(Path::new(path))?;
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        fs::set_permissions(&path, Permissions::from_mode(mode))?;
+        Ok(())
+    }
+
+    /// A file or folder of this machine; a program brings its shared libraries.
+    pub fn add(&self, source: &Path, path: &Path) -> anyhow::Result<()> {
+        let inside = self.inside(path)?;
+        run(tool("cp").arg("-aL").arg("-T").arg(source).arg(&inside))?;
+        self.add_libraries(source)
+    }
+
+    /// A program without its debug information: that is most of its size, and a guest has to unpack it.
+    pub fn add_stripped(&self, source: &Path, path: &Path) -> anyhow::Result<()> {
+        let inside = self.inside(path)?;
+        run(tool("objcopy").arg("--strip-debug").arg(source).arg(&inside))?;
+        self.add_libraries(source)
+    }
+
+    /// An empty folder.
+    pub fn folder(&self, path: &Path) -> anyhow::Result<()> {
+        let inside = self.inside(path)?;
+        fs::create_dir_all(&inside).with_context(|| format!("create {}", inside.display()))
+    }
+
+    /// Where a path of the guest is here; the folders above it are made.
+    fn inside(&self, path: &Path) -> anyhow::Result<PathBuf> {
+        let Ok(below) = path.strip_prefix("/") else {
+            bail!("{}: a path in the guest begins with /", path.display());
+        };
+        let inside = self.root.join(below);
+        if let Some(above) = inside.parent() {
+            fs::create_dir_all(above).with_context(|| format!("create {}", above.display()))?;
+        }
+        Ok(inside)
+    }
+
+    fn add_libraries(&self, program: &Path) -> anyhow::Result<()> {
+        let executable =
+            fs::metadata(program).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0);
+        if !executable {
+            return Ok(());
+        }
+        // A script or a static program is no error: ldd fails, and there is nothing to bring.
+        let done = tool("ldd").arg(program).output().context("start ldd")?;
+        for library in libraries(&String::from_utf8_lossy(&done.stdout)) {
+            let inside = self.inside(&library)?;
+            if !inside.exists() {
+                run(tool("cp").arg("-aL").arg("-T").arg(&library).arg(&inside))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Modules and what they depend on, decompressed, and their order for the init.
+    fn modules(&self, kernel: &Kernel) -> anyhow::Result<()> {
+        let mut order: Vec<String> = Vec::new();
+        for name in MODULES {
+            let mut command = tool("modprobe");
+            command.arg("-d").arg(&kernel.tree).arg("-S").arg(&kernel.release);
+            let needed = output(command.args(["--show-depends", name]))?;
+            for file in insmods(&needed) {
+                let packed =
+                    file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                let (name, unpack) = match packed.rsplit_once('.') {
+                    Some((name, "xz")) => (name, "xz"),
+                    Some((name, "zst")) => (name, "zstd"),
+                    Some((name, "gz")) => (name, "gzip"),
+                    _ => (packed.as_str(), "cat"),
+                };
+                if order.iter().any(|known| known == name) {
+                    continue;
+                }
+                let path = self.inside(&Path::new("/modules").join(name))?;
+                let to = File::create(&path).with_context(|| format!("create {}", path.display()))?;
+                let mut command = tool(unpack);
+                if unpack != "cat" {
+                    command.arg("-dc");
+                }
+                run(command.arg(&file).stdout(to))?;
+                order.push(name.to_owned());
+            }
+        }
+        order.push(String::new());
+        self.text("/modules/order", &order.join("\n"), 0o644)
+    }
+
+    /// Writes the archive. It is not compressed: QEMU reads it at once, an emulated CPU would unpack for long.
+    pub fn pack(self, path: &Path) -> anyhow::Result<()> {
+        let to = File::create(path).with_context(|| format!("create {}", path.display()))?;
+        let script = "find . -print0 | cpio --null --create --format=newc --owner=+0:+0 --quiet";
+        run(tool("sh").args(["-c", script]).current_dir(&self.root).stdout(to))?;
+        fs::remove_dir_all(&self.root).with_context(|| format!("remove {}", self.root.display()))
+    }
+}
+
+/// The paths that ldd prints: `name => /path (address)`, or `/path (address)` for the loader.
+fn libraries(ldd: &str) -> Vec<PathBuf> {
+    let words = ldd.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    // ldd says `PATH:` above an error about the file itself.
+    words.filter(|word| !word.ends_with(':')).map(PathBuf::from).collect()
+}
+
+/// The files that `modprobe --show-depends` would load, in order; what is built in needs none.
+fn insmods(modprobe: &str) -> Vec<PathBuf> {
+    let files = modprobe.lines().filter_map(|line| line.strip_prefix("insmod "));
+    files.filter_map(|rest| rest.split_whitespace().next()).map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_have_paths() {
+        let ldd = "\tlinux-vdso.so.1 (0x00007ffd4a5f2000)\n\
+                   \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1b3d600000)\n\
+                   \t/lib64/ld-linux-x86-64.so.2 (0x00007f1b3d8f3000)\n";
+        let expect = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from);
+        assert_eq!(libraries(ldd), expect);
+        assert_eq!(libraries("\tstatically linked\n"), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn modules_come_in_order() {
+        let text = "builtin virtio_pci\ninsmod /t/lib/modules/7/a.ko.xz \ninsmod /t/lib/modules/7/b.ko.xz option=1\n";
+        assert_eq!(
+            insmods(text),
+            ["/t/lib/modules/7/a.ko.xz", "/t/lib/modules/7/b.ko.xz"].map(PathBuf::from)
+        );
+    }
+}

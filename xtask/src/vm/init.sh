@@ -1,0 +1,64 @@
+#!/bin/busybox sh
+# The first process of a guest: mounts, loads modules, runs /etc/command, reports, powers off.
+# /etc/guest names the layout. Everything leaves by virtio-serial ports: vm.out and vm.err are the
+# command's, vm.state says `ready RELEASE UPTIME` and `done STATUS UPTIME`, vm.files is a tar of /out.
+/bin/busybox --install -s /bin 2>/dev/null
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev 2>/dev/null
+mkdir -p /dev/shm /dev/pts
+mount -t tmpfs shm /dev/shm
+mount -t devpts pts /dev/pts
+ln -sf /proc/self/fd /dev/fd
+chmod 1777 /tmp /dev/shm
+while read -r module; do
+  insmod "/modules/$module" || echo "init: insmod $module failed" >/dev/console
+done </modules/order
+. /etc/guest
+case $LAYOUT in
+v1)
+  mount -t tmpfs cgroup /sys/fs/cgroup
+  for controller in cpu cpuacct cpuset memory blkio pids freezer; do
+    mkdir "/sys/fs/cgroup/$controller"
+    if ! mount -t cgroup -o "$controller" "$controller" "/sys/fs/cgroup/$controller"; then
+      echo "init: no v1 hierarchy with $controller" >/dev/console
+      rmdir "/sys/fs/cgroup/$controller"
+    fi
+  done
+  mkdir /sys/fs/cgroup/unified
+  mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified
+  ;;
+*)
+  mount -t cgroup2 cgroup2 /sys/fs/cgroup
+  # One by one: a controller that cannot be given away must not keep the others back.
+  for controller in $(cat /sys/fs/cgroup/cgroup.controllers); do
+    echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control
+  done
+  ;;
+esac
+ip link set lo up
+port() {
+  for one in /sys/class/virtio-ports/*; do
+    [ "$(cat "$one/name" 2>/dev/null)" = "vm.$1" ] && { echo "/dev/${one##*/}"; return; }
+  done
+}
+# The names come by messages from the host, a moment after the device itself.
+tries=0
+while [ $tries -lt 500 ]; do
+  out=$(port out) err=$(port err) state=$(port state) files=$(port files)
+  [ -n "$out" ] && [ -n "$err" ] && [ -n "$state" ] && [ -n "$files" ] && break
+  usleep 20000
+  tries=$((tries + 1))
+done
+read -r uptime _ </proc/uptime
+echo "ready $(uname -r) $uptime" >"$state"
+export COMMENSAL_VM="$LAYOUT"
+cd /root
+sh /etc/command >"$out" 2>"$err" </dev/null
+status=$?
+[ -z "$WANTS_FILES" ] || tar -C /out -cf "$files" .
+read -r uptime _ </proc/uptime
+echo "done $status $uptime" >"$state"
+sync
+poweroff -f
