@@ -37,6 +37,16 @@ v1)
   done
   ;;
 esac
+# Every real machine has groups. Here one more thing hangs on them: with the first cpuset and the first quota
+# the kernel patches its own code, and an emulated CPU that is just there may run half of the old
+# instruction (seen: panic in get_page_from_freelist, QEMU 7.2). These keep the patches in for good.
+for group in /sys/fs/cgroup/system /sys/fs/cgroup/cpu/system /sys/fs/cgroup/cpuset/system \
+  /sys/fs/cgroup/memory/system; do
+  [ -e "${group%/*}/cgroup.procs" ] && mkdir "$group"
+done
+for quota in /sys/fs/cgroup/system/cpu.max /sys/fs/cgroup/cpu/system/cpu.cfs_quota_us; do
+  [ -e "$quota" ] && echo 1000000 >"$quota"
+done
 ip link set lo up
 port() {
   for one in /sys/class/virtio-ports/*; do
