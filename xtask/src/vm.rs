@@ -12,9 +12,11 @@ use image::Image;
 use kernel::Kernel;
 use qemu::{Boot, Report, Trouble};
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// A guest: a kernel, and how its cgroups are mounted.
 #[derive(Debug)]
@@ -208,8 +210,8 @@ fn in_guest(
     live: bool,
     fill: impl FnOnce(&Image) -> anyhow::Result<()>,
 ) -> anyhow::Result<Report> {
-    let scratch =
-        tempfile::Builder::new().prefix("commensal-vm.").tempdir().context("make a temporary folder")?;
+    qemu::watch()?;
+    let (scratch, _lock) = scratch()?;
     let image = Image::new(scratch.path().join("root"), kernel)?;
     let wants_files = if args.out.is_some() { "1" } else { "" };
     image.text("/etc/guest", &format!("LAYOUT={}\nWANTS_FILES={wants_files}\n", layout.name), 0o644)?;
@@ -239,6 +241,26 @@ fn in_guest(
         kernel::run(tool("tar").arg("-C").arg(out).arg("-xf").arg(scratch.path().join("files")))?;
     }
     Ok(report)
+}
+
+/// A temporary folder, held by a lock: one that nobody holds was left by a run that was killed, and goes.
+fn scratch() -> anyhow::Result<(TempDir, File)> {
+    const PREFIX: &str = "commensal-vm.";
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        let lock = ours.then(|| File::open(entry.path().join("lock")).ok()).flatten();
+        if lock.is_some_and(|lock| lock.try_lock().is_ok()) {
+            // Somebody else's folder cannot be removed, and need not be.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    let scratch = tempfile::Builder::new().prefix(PREFIX).tempdir().context("make a temporary folder")?;
+    // Locked before it has its name: to another run a folder without a lock is one in use.
+    let early = scratch.path().join("lock.new");
+    let lock = File::create(&early).with_context(|| format!("create {}", early.display()))?;
+    lock.lock().context("lock a temporary folder")?;
+    std::fs::rename(&early, scratch.path().join("lock"))?;
+    Ok((scratch, lock))
 }
 
 /// Source and place of `SRC[:DST]`.

@@ -33,6 +33,8 @@ impl Image {
         }
         let image = Image { root };
         image.add(&find_tool("busybox").context("needs busybox")?, Path::new("/bin/busybox"))?;
+        // The shell of Debian, as on the machines that tests know. Busybox's would prefer its own commands.
+        image.add(&find_tool("sh").context("needs sh")?, Path::new("/bin/sh"))?;
         for name in TOOLS {
             let source = find_tool(name).with_context(|| format!("needs {name}"))?;
             image.add(&source, &Path::new("/usr/bin").join(name))?;

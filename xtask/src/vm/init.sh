@@ -65,7 +65,7 @@ read -r uptime _ </proc/uptime
 echo "ready $(uname -r) $uptime" >"$state"
 export COMMENSAL_VM="$LAYOUT"
 cd /root
-sh /etc/command >"$out" 2>"$err" </dev/null
+/bin/sh /etc/command >"$out" 2>"$err" </dev/null
 status=$?
 [ -z "$WANTS_FILES" ] || tar -C /out -cf "$files" .
 read -r uptime _ </proc/uptime

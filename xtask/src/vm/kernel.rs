@@ -287,7 +287,8 @@ pub fn output(command: &mut Command) -> anyhow::Result<String> {
     let done = command.output().with_context(|| format!("start {name}"))?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
-        bail!("{name} failed ({}): {}", done.status, said.trim());
+        let said: Vec<&str> = said.lines().map(str::trim).collect();
+        bail!("{name} failed ({}): {}", done.status, said.join("; "));
     }
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }

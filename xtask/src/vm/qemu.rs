@@ -3,13 +3,14 @@
 
 use super::tool;
 use anyhow::Context;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The guest sees siblings, so that placement by cores has something to decide.
@@ -88,13 +89,9 @@ impl std::error::Error for Trouble {}
 
 /// Boots, again when the guest itself failed, never when its command did.
 pub fn boot(boot: &Boot) -> anyhow::Result<Report> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted)).context("watch for signals")?;
-    }
     let mut attempt = 1;
     loop {
-        match once(boot, &interrupted) {
+        match once(boot) {
             Err(error)
                 if attempt < ATTEMPTS && matches!(error.downcast_ref(), Some(Trouble::Died { .. })) =>
             {
@@ -104,6 +101,22 @@ pub fn boot(boot: &Boot) -> anyhow::Result<Report> {
             done => return done,
         }
     }
+}
+
+/// Whether a signal asked us to end since `watch`.
+static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// From now on a signal does not end xtask at once: what is temporary goes first.
+pub fn watch() -> anyhow::Result<()> {
+    let flag = INTERRUPTED.get_or_init(Arc::default);
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(flag)).context("watch for signals")?;
+    }
+    Ok(())
+}
+
+fn interrupted() -> bool {
+    INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
 /// Ends with its owner, whatever the way.
@@ -116,7 +129,7 @@ impl Drop for Running {
     }
 }
 
-fn once(boot: &Boot, interrupted: &AtomicBool) -> anyhow::Result<Report> {
+fn once(boot: &Boot) -> anyhow::Result<Report> {
     let file = |name: &str| boot.scratch.join(name);
     for port in PORTS {
         File::create(file(port)).with_context(|| format!("create {}", file(port).display()))?;
@@ -144,7 +157,7 @@ fn once(boot: &Boot, interrupted: &AtomicBool) -> anyhow::Result<Report> {
         if ended.is_some() {
             break ended;
         }
-        if interrupted.load(Ordering::Relaxed) {
+        if interrupted() {
             return Err(Trouble::Interrupted.into());
         }
         let ready = fs::metadata(file("state")).is_ok_and(|data| data.len() > 0);
