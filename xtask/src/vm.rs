@@ -28,9 +28,11 @@ pub struct Layout {
 }
 
 /// `v1`: every v1 controller below /sys/fs/cgroup, a bare v2 at unified. Later kernels of Debian lack v1's
-/// memory and cpuset. `v2`: the unified hierarchy on the newest kernel, with all controllers given away.
-pub const LAYOUTS: [Layout; 2] = [
+/// memory and cpuset. `v2`: the unified hierarchy on the newest kernel, with all controllers given away;
+/// `v2-old`: the same on the kernel that a stable Debian has.
+pub const LAYOUTS: [Layout; 3] = [
     Layout { name: "v1", suite: "bookworm", flavour: "cloud-amd64" },
+    Layout { name: "v2-old", suite: "bookworm", flavour: "cloud-amd64" },
     Layout { name: "v2", suite: "sid", flavour: "cloud-amd64" },
 ];
 
@@ -63,8 +65,8 @@ const STATUS_INTERRUPTED: u8 = 130;
 /// Run the kernel tests, or a command, on kernels in virtual machines.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// v2 (Debian sid's kernel, unified hierarchy) or v1 (Debian 12's, one hierarchy per controller); tests
-    /// run in both, a command in v2.
+    /// v2 (Debian sid's kernel, unified hierarchy), v2-old (Debian 12's) or v1 (Debian 12's, one hierarchy per
+    /// controller); tests run in all, a command in v2.
     #[arg(long, value_parser = layout)]
     layout: Option<&'static Layout>,
     /// Keep the kernel's messages there.
@@ -108,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         tally.print(started);
         return Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    let layout = args.layout.unwrap_or(&LAYOUTS[1]);
+    let layout = args.layout.unwrap_or(&LAYOUTS[2]);
     let words: Vec<String> = args.command.iter().map(|word| guest::quoted(word)).collect();
     match in_guest(layout, &kernel::obtain(layout)?, args, true, |image| {
         image.text("/etc/command", &(words.join(" ") + "\n"), 0o644)

@@ -20,6 +20,8 @@ pub fn pids(host: &mut dyn Host, group: Dir) -> Result<Vec<u32>, HostError> {
 /// `EBUSY` when some are still there after `patience`.
 pub fn kill_all(host: &mut dyn Host, group: Dir, patience: Duration) -> Result<(), HostError> {
     let deadline = Instant::now() + patience;
+    // v2 kills all of them at once, also those that are just being forked (Linux 5.14 and newer).
+    let _ = host.write(group, "cgroup.kill", "1");
     loop {
         let left = match pids(host, group) {
             Ok(left) => left,

@@ -81,6 +81,7 @@ fn plain(version: Version, controller: Controller) -> &'static [Plain] {
         (Version::V2, Cpuset) => &[
             ("cpuset.cpus.effective", None, Scope::All),
             ("cpuset.mems.effective", None, Scope::All),
+            ("cpuset.cpus.exclusive.effective", None, Scope::NonRoot),
             ("cpuset.cpus.isolated", Some(""), Scope::RootOnly),
         ],
         (Version::V2, Memory) => &[

@@ -165,6 +165,69 @@ impl Machine {
         Ok(())
     }
 
+    /// v2: CPUs set aside for a partition at or below the group. No two siblings may name the same.
+    pub(super) fn set_aside(&mut self, inode: u64, text: &str) -> Answer<()> {
+        let limit = self.cpus.iter().last().map_or(0, |last| last + 1);
+        let new = parse::list(text, limit)?;
+        let group = self.group(inode)?;
+        let siblings = self.parent(group).map(|parent| parent.children.values()).into_iter().flatten();
+        let mut others =
+            siblings.filter(|sibling| **sibling != inode).filter_map(|other| self.groups.get(other));
+        if others.any(|other| self.set_of(other, "cpuset.cpus.exclusive").iter().any(|cpu| new.contains(cpu)))
+        {
+            return Err(Errno::EINVAL);
+        }
+        self.store(inode, "cpuset.cpus.exclusive", new.to_string());
+        Ok(())
+    }
+
+    fn is_partition(&self, group: &Group) -> bool {
+        matches!(self.text(group, "cpuset.cpus.partition"), "root" | "isolated")
+    }
+
+    /// What of the CPUs set aside the groups above set aside as well; a partition without any has its own set.
+    pub(super) fn set_aside_in(&self, group: &Group) -> CpuSet {
+        let named = self.set_of(group, "cpuset.cpus.exclusive");
+        let own = match named.is_empty() && self.is_partition(group) {
+            true => self.set_of(group, "cpuset.cpus"),
+            false => named,
+        };
+        match self.parent(group).filter(|parent| parent.parent.is_some()) {
+            Some(parent) => {
+                let above = self.set_aside_in(parent);
+                own.iter().filter(|cpu| above.contains(*cpu)).collect()
+            }
+            None => own,
+        }
+    }
+
+    /// v2: what cannot be is kept, and shown as invalid with the reason (texts of Linux 7.2).
+    pub(super) fn set_partition(&mut self, inode: u64, text: &str) -> Answer<()> {
+        let word = text.trim();
+        if !["member", "root", "isolated"].contains(&word) {
+            return Err(Errno::EINVAL);
+        }
+        let group = self.group(inode)?;
+        let Some(parent) = self.parent(group) else { return Err(Errno::EACCES) };
+        let (own, aside) = (self.set_of(group, "cpuset.cpus"), self.set_of(group, "cpuset.cpus.exclusive"));
+        let local = parent.parent.is_none() || self.is_partition(parent);
+        let reason = if own.is_empty() && aside.is_empty() {
+            Some("cpuset.cpus and cpuset.cpus.exclusive are empty")
+        } else if local && self.effective(parent, "cpuset.cpus", &self.cpus).is_subset(&own) {
+            Some("Parent unable to distribute cpu downstream")
+        } else if !local && self.set_aside_in(group).is_empty() {
+            Some("Invalid cpu list in cpuset.cpus.exclusive")
+        } else {
+            None
+        };
+        let shown = match reason.filter(|_| word != "member") {
+            Some(reason) => format!("{word} invalid ({reason})"),
+            None => word.to_owned(),
+        };
+        self.store(inode, "cpuset.cpus.partition", shown);
+        Ok(())
+    }
+
     /// Whether `set` shares a CPU with a sibling although one of the two is to be exclusive.
     fn overlaps(&self, inode: u64, file: &str, set: &CpuSet, exclusive: bool) -> bool {
         let parent = self.groups.get(&inode).and_then(|group| self.parent(group));

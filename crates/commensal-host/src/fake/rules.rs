@@ -79,6 +79,8 @@ impl Machine {
                 return self.set_bandwidth(inode, row.name, text);
             }
             "cpuset.cpus" | "cpuset.mems" => return self.set_list(inode, row.name, text),
+            "cpuset.cpus.exclusive" => return self.set_aside(inode, text),
+            "cpuset.cpus.partition" => return self.set_partition(inode, text),
             "cpuset.cpu_exclusive" | "cpuset.mem_exclusive" => {
                 return self.set_exclusive(inode, row.name, text);
             }

@@ -332,6 +332,7 @@ impl Machine {
             "cpuset.cpus.effective" | "cpuset.effective_cpus" => {
                 self.effective(group, "cpuset.cpus", &self.cpus).to_string()
             }
+            "cpuset.cpus.exclusive.effective" => self.set_aside_in(group).to_string(),
             "cpuset.mems.effective" | "cpuset.effective_mems" => {
                 self.effective(group, "cpuset.mems", &self.nodes).to_string()
             }

@@ -11,6 +11,13 @@ use std::time::{Duration, Instant};
 
 pub const SCRIPT: &str = include_str!("../conformance.txt");
 
+/// Part of a section's kind, the file that it needs, and what it means if that is not there.
+const SPECIAL: [(&str, &str, &str); 3] = [
+    ("anolis", "cpu.bvt_warp_ns", "not a kernel of Anolis/Alibaba"),
+    ("openeuler", "cpu.qos_level", "not a kernel of openEuler"),
+    ("exclusive", "cpuset.cpus.exclusive", "Linux before 6.7, or no cpuset in v2"),
+];
+
 /// Memory that `hog` uses.
 const HOG_BYTES: u64 = 32 << 20;
 
@@ -23,7 +30,7 @@ pub struct Row {
 
 #[derive(Debug)]
 pub struct Section {
-    /// `v1`, `v2` or `v2-documented`.
+    /// `v1` or `v2`, perhaps with what else the kernel must be.
     pub kind: String,
     pub controllers: Vec<String>,
     pub rows: Vec<Row>,
@@ -98,8 +105,10 @@ impl<'a, H: Host> Run<'a, H> {
 
     /// Why the section cannot run here.
     fn missing(&mut self, section: &Section) -> Option<String> {
-        if section.kind.contains("openeuler") || section.kind.contains("anolis") {
-            return self.no_vendor(section);
+        if let Some((_, file, reason)) = SPECIAL.iter().find(|(kind, _, _)| section.kind.contains(kind))
+            && let Some(reason) = self.lacks(section, file, reason)
+        {
+            return Some(reason);
         }
         if section.kind.ends_with("core-sched") {
             let there = self.host.cookie(0).is_ok();
@@ -109,7 +118,7 @@ impl<'a, H: Host> Run<'a, H> {
                 false => "no core scheduling: CONFIG_SCHED_CORE is off, or there is no SMT".to_owned(),
             });
         }
-        if section.kind == "v1" {
+        if section.kind.starts_with("v1") {
             return section
                 .controllers
                 .iter()
@@ -125,20 +134,15 @@ impl<'a, H: Host> Run<'a, H> {
             .map(|controller| format!("the v2 root gives no {controller} to its children"))
     }
 
-    /// Why a vendor's section cannot run here: its first row with `has` says what it is about.
-    fn no_vendor(&mut self, section: &Section) -> Option<String> {
-        let (vendor, file) = match section.kind.contains("anolis") {
-            true => ("Anolis/Alibaba", "cpu.bvt_warp_ns"),
-            false => ("openEuler", "cpu.qos_level"),
-        };
-        if let Some(fake) = &self.fake {
-            // The caller chose the fake for this very section.
-            let _ = fake;
+    /// Why a section about what only some kernels have cannot run here.
+    fn lacks(&mut self, section: &Section, file: &str, reason: &str) -> Option<String> {
+        // A fake's kernel was chosen for this very section.
+        if self.fake.is_some() {
             return None;
         }
         let hierarchy = if section.kind.starts_with("v1") { "cpu" } else { "v2" };
-        let mount = self.mount(hierarchy)?;
-        let root = self.host.open(&mount).ok()?;
+        let Some(mount) = self.mount(hierarchy) else { return Some(format!("no {hierarchy} hierarchy")) };
+        let Ok(root) = self.host.open(&mount) else { return Some(format!("{hierarchy} cannot be opened")) };
         let name = self.scratch.clone();
         let there = self.host.mkdir(root, &name).ok().map(|dir| {
             let there = self.host.read(dir, file).is_ok();
@@ -147,7 +151,7 @@ impl<'a, H: Host> Run<'a, H> {
             there
         });
         self.host.close(root);
-        (there != Some(true)).then(|| format!("not a kernel of {vendor}"))
+        (there != Some(true)).then(|| reason.to_owned())
     }
 
     pub fn section(&mut self, section: &Section) {
