@@ -22,7 +22,7 @@ use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId, Value};
 use crate::topology::Device;
 use crate::vendor::Switch;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One change of one cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +118,8 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// How each offline group is made to yield, by group and cgroup.
     pub mechanisms: BTreeMap<(GroupName, Place), Mechanism>,
+    /// Groups whose tasks start with the group's core-scheduling cookie.
+    pub cookies: BTreeSet<GroupName>,
     /// How tasks of a group are started when cgroups cannot be written.
     pub task_policies: BTreeMap<GroupName, TaskPolicy>,
 }
@@ -155,6 +157,7 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
         plan.unmet.append(&mut draft.unmet);
         plan.notes.append(&mut draft.notes);
         plan.mechanisms.append(&mut draft.mechanisms);
+        plan.cookies.append(&mut draft.cookie_groups);
     }
     plan.unmet.sort();
     plan.unmet.dedup();

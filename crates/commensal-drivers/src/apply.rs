@@ -396,7 +396,7 @@ impl<'a> Work<'a> {
 
     fn switch(&mut self, switch: Switch, to: i64) -> Result<(), Refusal> {
         let path = Path::new(switch.path());
-        let failed = |error| host_error(error, None);
+        let failed = |error| host_error(error, Some(switch.knob()));
         self.host.write_setting(path, &to.to_string()).map_err(failed)?;
         let read = self.host.read_file(path).map_err(failed)?;
         if read.trim() != to.to_string() {

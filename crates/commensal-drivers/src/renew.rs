@@ -45,6 +45,12 @@ pub(crate) fn renew(host: &mut dyn Host, mount: &str, path: &str) -> Result<Vec<
     result.map(|()| done)
 }
 
+/// Whether a replacing of the group at `path` was begun and not finished.
+pub(crate) fn is_begun(host: &mut dyn Host, mount: &str, path: &str) -> bool {
+    let aside = host.open(&below(Path::new(mount), &format!("{path}{ASIDE}")));
+    aside.map(|dir| host.close(dir)).is_ok()
+}
+
 fn replace(
     host: &mut dyn Host,
     parent: Dir,
@@ -147,18 +153,11 @@ fn move_members(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostErr
         let text = host.read(old, "tasks")?;
         let tids: Vec<u32> = text.split_whitespace().filter_map(|tid| tid.parse().ok()).collect();
         if tids.is_empty() {
-            return Ok(());
+            return make_normal(host, fresh);
         }
         for tid in tids {
             match host.write(fresh, "tasks", &tid.to_string()) {
-                Ok(()) => {
-                    if is_idle(host, tid) {
-                        match host.make_normal(tid) {
-                            Err(error) if error.errno != Errno::ESRCH => return Err(error),
-                            _ => {}
-                        }
-                    }
-                }
+                Ok(()) => {}
                 // It has ended; a dead one that nobody has waited for yet cannot be moved either.
                 Err(error) if error.errno == Errno::ESRCH => {}
                 Err(error) => return Err(error),
@@ -169,6 +168,20 @@ fn move_members(host: &mut dyn Host, old: Dir, fresh: Dir) -> Result<(), HostErr
             return Err(HostError { operation: "empty", object, value: None, errno: Errno::EBUSY });
         }
     }
+}
+
+/// Everybody in the fresh group, also those that an interrupted try moved.
+fn make_normal(host: &mut dyn Host, fresh: Dir) -> Result<(), HostError> {
+    let text = host.read(fresh, "tasks")?;
+    for tid in text.split_whitespace().filter_map(|tid| tid.parse().ok()) {
+        if is_idle(host, tid) {
+            match host.make_normal(tid) {
+                Err(error) if error.errno != Errno::ESRCH => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Field 41 of proc(5), counted from the last bracket: the scheduling policy, 5 is `SCHED_IDLE`.

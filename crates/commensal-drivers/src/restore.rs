@@ -151,9 +151,9 @@ fn keep(
 /// Values first, then our groups, then controllers, which the groups may use; each from the last to the first.
 fn rank(record: &Record) -> u8 {
     match record {
-        Record::Owner(_) | Record::Original { .. } | Record::Cookied(_) | Record::Renewing(_) => 0,
-        // Turning a switch clears what it governs.
-        Record::Switching { .. } => 1,
+        // Turning a switch clears what it governs; values that were there before can be written once more then.
+        Record::Owner(_) | Record::Switching { .. } => 0,
+        Record::Original { .. } | Record::Cookied(_) | Record::Renewing(_) => 1,
         Record::Creating { .. } | Record::Created(_) => 2,
         Record::Enabling { .. } => 3,
     }
@@ -165,7 +165,7 @@ fn undo_all(host: &mut dyn Host, contents: &Contents, kill: bool, result: &mut R
     finish_renewing(host, contents, result);
     let mut order: Vec<usize> = (0..contents.records.len()).rev().collect();
     order.sort_by_key(|index| rank(&contents.records[*index]));
-    let originals = order.iter().take_while(|index| rank(&contents.records[**index]) == 0).count();
+    let originals = order.iter().take_while(|index| rank(&contents.records[**index]) <= 1).count();
     let (values, rest) = order.split_at(originals);
     let mut waiting = values.to_vec();
     let mut kept = BTreeMap::new();
@@ -246,14 +246,18 @@ fn pass(
 /// Groups whose replacing by a fresh one was interrupted get it finished, so that what is on record of them finds
 /// them.
 fn finish_renewing(host: &mut dyn Host, contents: &mut Contents, result: &mut Restored) {
-    let open: Vec<Target> = contents
-        .records
-        .iter()
-        .filter_map(|record| match record {
-            Record::Renewing(target) => Some(target.clone()),
-            _ => None,
-        })
-        .collect();
+    let mut open: Vec<Target> = Vec::new();
+    for record in &contents.records {
+        match record {
+            Record::Renewing(target) => open.push(target.clone()),
+            // An earlier restore was on it.
+            Record::Original { group, knob, .. } if *knob == KnobId::CpuQosLevel.to_string() => {
+                let begun = renew::is_begun(host, &group.mount, &group.path);
+                open.extend(Some(group.clone()).filter(|group| begun && !open.contains(group)));
+            }
+            _ => {}
+        }
+    }
     for target in open {
         let done = match interrupted(host, &target) {
             Some(new) => Ok(vec![Renewed { path: target.path.clone(), old: target.inode, new }]),

@@ -143,6 +143,11 @@ const QOS_ERRNOS: &[ErrnoMeaning] = &[meaning(
 const BVT_ERRNOS: &[ErrnoMeaning] = &[
     meaning(Errno::EINVAL, "the root group has no identity", "use a child group"),
     meaning(Errno::ERANGE, "the kernel takes -2 to 2", "choose a value in that range"),
+    meaning(
+        Errno::EBUSY,
+        "core scheduling is in use, and the kernel allows only one of the two",
+        "take the core-scheduling cookies away first, or leave Group Identity off",
+    ),
 ];
 const MEMORY_QOS_ERRNOS: &[ErrnoMeaning] = &[
     meaning(Errno::EACCES, "vm.memcg_qos_enable is 0", "set it to 1 first"),

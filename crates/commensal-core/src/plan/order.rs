@@ -18,6 +18,7 @@ use super::{Action, Step};
 use crate::actual::{ActualState, CgroupPath, Place};
 use crate::knob::{KnobId, Order, Value};
 use crate::topology::Device;
+use crate::vendor::Switch;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
@@ -48,7 +49,14 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         keyed.push(((Phase::Structure, depth(place), 1, place.clone(), None, None), step));
     }
     for ((place, knob, device), want) in &draft.wants {
-        let from = current(actual, place, *knob, *device);
+        // Turning its switch on clears what the knob holds.
+        let cleared = Switch::of(*knob).is_some_and(|switch| {
+            actual.switches.get(&switch) == Some(&0) && draft.switches.contains_key(&switch)
+        });
+        let from = match cleared {
+            true => Value::Number(0),
+            false => current(actual, place, *knob, *device),
+        };
         let version = actual.hierarchies.get(place.hierarchy).map(|hierarchy| hierarchy.version);
         let file = version.and_then(|version| knob.row().file(version));
         if from == want.value || file.is_some_and(|file| file.holds(&from, &want.value)) {

@@ -109,6 +109,7 @@ impl Draft<'_> {
             return self.unmet(group, "expel".to_owned(), because, "set cpu.set to whole cores instead");
         }
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu) else { return };
+        self.cookie_groups.insert(group.name.clone());
         for member in &group.members {
             let place = Place { hierarchy, path: member.path.clone() };
             let found = self.actual.cgroups.get(&place).and_then(|found| found.cookies);

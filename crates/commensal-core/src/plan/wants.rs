@@ -40,6 +40,8 @@ pub(super) struct Draft<'a> {
     pub switches: BTreeMap<Switch, (i64, String)>,
     /// Core-scheduling cookies: give or take, and reason.
     pub cookies: BTreeMap<Place, (bool, String)>,
+    /// Groups whose tasks start with a cookie.
+    pub cookie_groups: BTreeSet<GroupName>,
     /// Groups whose cookie of an earlier plan is still wanted.
     pub kept_cookies: BTreeSet<Place>,
     /// Why Group Identity cannot be used although the kernel has it.
@@ -76,6 +78,7 @@ impl<'a> Draft<'a> {
             switches: BTreeMap::new(),
             cookies: BTreeMap::new(),
             kept_cookies: BTreeSet::new(),
+            cookie_groups: BTreeSet::new(),
             identity: super::vendor::identity_obstacle(desired, actual),
             unmet: Vec::new(),
             notes: Vec::new(),
@@ -416,6 +419,15 @@ impl<'a> Draft<'a> {
                 _ if device.is_some() => Value::NoLimit,
                 _ => file.parse(file.default, None).unwrap_or(Value::NoLimit),
             };
+            // A vendor's level comes down from the parent, and stays while the parent has it.
+            let from_above = row.vendor.is_some()
+                && place.path.ancestors().into_iter().any(|path| {
+                    let above = (Place { hierarchy: place.hierarchy, path }, *knob, *device);
+                    self.wants.get(&above).is_some_and(|want| want.value == *value)
+                });
+            if from_above {
+                continue;
+            }
             // While the group is idle the kernel shows a weight that cannot be written.
             let idle = self.wants_idle(place);
             if *value != default && !(idle && *knob == KnobId::CpuWeight) {

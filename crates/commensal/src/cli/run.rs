@@ -11,7 +11,7 @@ use commensal_core::errno::Errno;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::knob::Controller;
 use commensal_drivers::{apply as carry_out, journal, restore_own};
-use commensal_host::{Child, Host, Signal, SpawnSpec, Stdin};
+use commensal_host::{Child, Cookie, Host, Signal, SpawnSpec, Stdin};
 use commensal_sensors::usage::GroupDirs;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
@@ -23,6 +23,12 @@ const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
 /// Runs the command.
 pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
     let spec = group(context, options)?;
+    if spec.frozen {
+        bail!(
+            "group {} is frozen (frozen = true): a command would never begin; take the key out first",
+            spec.name
+        );
+    }
     let name = spec.name.clone();
     // Registered first, so that no signal is lost between the start of the command and its forwarding.
     let wanted = not_ignored(&context.host, &FORWARDED);
@@ -49,6 +55,9 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
             spec.policy.idle = policy.idle;
             spec.policy.nice = policy.idle.then_some(19);
             spec.policy.cpus.clone_from(&policy.cpus);
+        }
+        if planned.plan.cookies.contains(&name) && planned.obstacle.is_none() {
+            spec.policy.cookie = Some(cookie(&mut context.host, &dirs));
         }
         match context.host.spawn(&spec) {
             Ok(child) => Ok((child, dirs)),
@@ -78,6 +87,15 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
         eprintln!("commensal: {error:#}");
     }
     status
+}
+
+/// The core-scheduling cookie that the group's other commands have, or the group's first. The lock is held, so no other
+/// command starts meanwhile.
+fn cookie(host: &mut dyn Host, dirs: &GroupDirs) -> Cookie {
+    let procs = dirs.any().and_then(|dir| host.read(dir, "cgroup.procs").ok()).unwrap_or_default();
+    let pids = procs.split_whitespace().filter_map(|pid| pid.parse().ok());
+    let with = pids.into_iter().find(|pid| host.cookie(*pid).is_ok_and(|cookie| cookie != 0));
+    with.map_or(Cookie::New, Cookie::Of)
 }
 
 /// A command never starts outside a part of its limits without a word.

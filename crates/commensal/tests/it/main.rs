@@ -12,3 +12,4 @@ mod properties;
 mod sense;
 mod support;
 mod undo;
+mod vendors;
