@@ -59,7 +59,7 @@ impl Ledger {
             let _ = writeln!(text, "  no cgroup knob: {obstacle}");
         }
         for (name, word, remark) in self.entries() {
-            let _ = writeln!(text, "  {name:<24} {word:<8} {remark}");
+            let _ = writeln!(text, "{}", format!("  {name:<24} {word:<8} {remark}").trim_end());
         }
         self.conclusion(&mut text);
         text
@@ -69,6 +69,9 @@ impl Ledger {
         let _ = writeln!(text, "\nOffline work yields to online work here by: {}", self.yields_by);
         if let Some(weak) = &self.weak {
             let _ = writeln!(text, "  {weak}");
+        }
+        if self.survey.tenancy.obstacle.is_some() {
+            text.push_str("  way out: systemd-run --scope -p Delegate=yes commensal …, or insist with --cgroup-root /\n");
         }
         if self.yields_by.starts_with("cpu.qos_level")
             && let Some(qos) = self.survey.caps.qos

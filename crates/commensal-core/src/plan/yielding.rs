@@ -22,6 +22,10 @@ impl Draft<'_> {
             self.base_against_the_rest(group, &parent);
             return self.yield_at(group, &parent);
         }
+        // openEuler's kernel throttles offline groups wherever they are (check_qos_cfs_rq, kernel/sched/fair.c).
+        if self.anywhere(&member.path) {
+            return self.yield_at(group, &member.path);
+        }
         let mut met = false;
         for (entity, online) in self.entities(&member.path) {
             if entity == member.path {
@@ -48,6 +52,15 @@ impl Draft<'_> {
         if met {
             self.yield_at(group, &member.path);
         }
+    }
+
+    /// Whether the means for a group here does not depend on where it is.
+    fn anywhere(&self, path: &CgroupPath) -> bool {
+        let cpu =
+            self.actual.hierarchy_of(Controller::Cpu).map(|index| self.actual.hierarchies[index].version);
+        let mechanism =
+            cpu.map(|version| offline_mechanism(self.caps, version, path, false, self.identity.as_deref()));
+        mechanism == Some(Mechanism::QosLevel)
     }
 
     /// Below a delegated group class holds among our own groups; against the rest of the machine that group as a whole
@@ -104,6 +117,13 @@ impl Draft<'_> {
         if let Mechanism::Nothing(because) = &mechanism {
             self.unmet(group, "class offline".to_owned(), because.clone(), "see `commensal doctor`");
         }
+        let place = Place { hierarchy, path: path.clone() };
+        if let Some(unit) = self.actual.managed_by(&place).filter(|_| !group.takeover) {
+            let because = format!("systemd manages {unit} and is the only writer there");
+            let disks = &self.desired.disk_names;
+            let try_this = super::systemd::instead(&unit, KnobId::CpuIdle, None, &Value::Number(1), disks);
+            return self.unmet(group, format!("class offline of {path}"), because, &try_this);
+        }
         let mut why = "class offline yields to everything beside it".to_owned();
         if let Mechanism::MinWeight(because) = &mechanism {
             why = "class offline yields, by the smallest weight".to_owned();
@@ -128,7 +148,6 @@ impl Draft<'_> {
         if mechanism == Mechanism::QosLevel {
             self.memory_yields(group, path, own);
         }
-        let place = Place { hierarchy, path: path.clone() };
         self.mechanisms.insert((group.name.clone(), place), mechanism);
     }
 

@@ -130,7 +130,7 @@ impl Machine {
                 knob.vendor.is_none_or(|vendor| self.vendor.map(VendorKernel::name) == Some(vendor.kernel));
             let Some(file) = knob.file(version).filter(|_| built && self.has(knob.id)) else { continue };
             if exists(scope_in(version, knob.scope, knob.controller, file.name), root)
-                && !NOT_BUILT.contains(&file.name)
+                && (!NOT_BUILT.contains(&file.name) || self.is_known(inode, file.name))
             {
                 files.insert(file.name.to_owned(), Some(file.default.to_owned()));
             }
@@ -158,6 +158,12 @@ impl Machine {
                 group.files.entry(name).or_insert(text);
             }
         }
+    }
+
+    /// Whether a fixture says that groups of this hierarchy have the file.
+    fn is_known(&self, inode: u64, file: &str) -> bool {
+        let known = self.groups.get(&inode).and_then(|group| self.trees[group.tree].known.as_ref());
+        known.is_some_and(|known| known.contains(file))
     }
 
     /// Vendors' kernels are of 5.10, which has no `cpu.idle`.

@@ -1,0 +1,70 @@
+//! `doctor` and `plan` on machines of other kinds: each `fixtures/*.tree` has its golden output in
+//! `tests/golden`. `UPDATE=1 cargo test -p commensal --test it fixtures` rewrites them.
+
+use crate::support::{applied, planned, restored};
+use commensal::ledger::Ledger;
+use commensal_host::fake::FakeHost;
+use std::path::{Path, PathBuf};
+
+/// The groups file that is the same for all.
+const GROUPS: &str = include_str!("../../../../fixtures/groups.toml");
+
+fn trees() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut trees: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|ending| ending == "tree")).collect();
+    trees.sort();
+    trees
+}
+
+fn machine(tree: &Path) -> FakeHost {
+    let text = std::fs::read_to_string(tree).unwrap();
+    FakeHost::from_fixture(&text).unwrap_or_else(|error| panic!("{}: {error}", tree.display()))
+}
+
+#[test]
+fn golden_doctor_and_plan() {
+    let update = std::env::var_os("UPDATE").is_some();
+    let mut wrong = Vec::new();
+    let all = trees();
+    assert!(all.len() >= 5, "{all:?}");
+    for tree in all {
+        let name = tree.file_stem().unwrap().to_str().unwrap().to_owned();
+        let fake = machine(&tree);
+        let before = fake.snapshot();
+        let doctor = Ledger::look(&mut fake.another(), "commensal-probe", "commensal", None).unwrap().text();
+        let plan = match planned(&mut fake.another(), GROUPS) {
+            Ok((found, plan)) => plan.describe(&found),
+            Err(errors) => errors.iter().map(|error| format!("error {error}\n")).collect(),
+        };
+        assert_eq!(fake.snapshot(), before, "{name}: looking changed something");
+        let got = format!("$ commensal doctor\n{doctor}\n$ commensal plan -c groups.toml\n{plan}");
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.txt"));
+        let want = std::fs::read_to_string(&golden).unwrap_or_default();
+        if got != want && update {
+            std::fs::write(&golden, &got).unwrap();
+        } else if got != want {
+            wrong.push(format!("{}\n--- expected\n{want}--- got\n{got}", golden.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The plan can be carried out there, a second one is empty, and restoring leaves the machine as it was.
+#[test]
+fn every_machine_takes_its_plan_and_gets_everything_back() {
+    for tree in trees() {
+        let name = tree.file_stem().unwrap().to_str().unwrap().to_owned();
+        let fake = machine(&tree);
+        let before = fake.snapshot();
+        let (found, plan, outcome) = applied(&mut fake.another(), GROUPS);
+        let failure = outcome.failure.map(|failure| failure.refusal.to_string());
+        assert_eq!(failure, None, "{name}\n{}", plan.describe(&found));
+        let (again, second) = planned(&mut fake.another(), GROUPS).unwrap();
+        assert!(second.is_empty(), "{name}\n{}\nagain\n{}", plan.describe(&found), second.describe(&again));
+        let back = restored(&mut fake.another());
+        assert!(back.failed.is_empty() && back.left.is_empty(), "{name}: {back:?}");
+        assert_eq!(fake.snapshot(), before, "{name}");
+    }
+}
