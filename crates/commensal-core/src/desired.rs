@@ -94,6 +94,8 @@ pub struct DesiredState {
     pub online_parent: CgroupPath,
     /// Parent of our own offline groups.
     pub offline_parent: CgroupPath,
+    /// Where this process itself goes to make room in a delegated group.
+    pub aside: CgroupPath,
     /// All CPUs of the machine.
     pub cpus: CpuSet,
     /// All memory nodes of the machine.
@@ -137,6 +139,7 @@ pub fn resolve(
         groups: Vec::new(),
         online_parent: parent(Class::Online),
         offline_parent: parent(Class::Offline),
+        aside: actual.base.child(&format!("{}-self", options.prefix)),
         cpus: machine.topology.all(),
         mems: nodes,
         disk_names: machine.disks.iter().map(|disk| (disk.device, disk.name.clone())).collect(),

@@ -42,6 +42,19 @@ pub enum Refusal {
         /// The group.
         place: String,
     },
+    /// v2: processes sit in a group whose children are to get a controller.
+    #[error(
+        "{error}\n  because: {place} has processes of its own, and the kernel gives {controller} only to groups below one that has \
+         none\n  try: move them into a child group, or start commensal elsewhere"
+    )]
+    Internal {
+        /// The group.
+        place: String,
+        /// What was to be given.
+        controller: Controller,
+        /// The kernel's answer.
+        error: HostError,
+    },
     /// The kernel took the value and shows another.
     #[error(
         "{place} {file}: wrote {want}, reads {read}; something else writes it, or this kernel handles it otherwise"
@@ -391,7 +404,11 @@ impl<'a> Work<'a> {
     fn subtree(&mut self, place: &Place, sign: char, controller: Controller) -> Result<(), Refusal> {
         let dir = self.dir(place)?;
         let value = format!("{sign}{controller}");
-        self.host.write(dir, "cgroup.subtree_control", &value).map_err(|error| host_error(error, None))
+        let place = place.clone();
+        self.host.write(dir, "cgroup.subtree_control", &value).map_err(|error| match (sign, error.errno) {
+            ('+', Errno::EBUSY) => Refusal::Internal { place: self.actual.show(&place), controller, error },
+            _ => host_error(error, None),
+        })
     }
 
     fn switch(&mut self, switch: Switch, to: i64) -> Result<(), Refusal> {

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod aside;
 mod cookies;
 pub mod journal;
 pub mod members;
@@ -19,5 +20,6 @@ mod renew;
 mod restore;
 
 pub use apply::{Applied, Failure, Outcome, Refusal, apply, forget_settled, verify};
+pub use aside::{NoRoom, step_aside};
 pub use journal::{Journal, JournalError};
 pub use restore::{Restored, restore, restore_own, restore_stale};

@@ -61,8 +61,17 @@ pub fn restore_stale(host: &mut dyn Host, dir: &Path, boot_id: &str) -> Result<R
 /// When the journal cannot be read or rewritten.
 pub fn restore_own(host: &mut dyn Host, dir: &Path, name: &str) -> Result<Restored, HostError> {
     let mut result = Restored::default();
-    one_journal(host, dir, name, &mut result)?;
-    Ok(result)
+    // A group that we sit in ourselves can be left when the controllers above it are gone: as long as something moved, look
+    // again.
+    loop {
+        let done = result.done.len();
+        result.left.clear();
+        result.failed.retain(|line| line.contains(DAMAGED));
+        one_journal(host, dir, name, &mut result)?;
+        if result.left.is_empty() || result.done.len() == done {
+            return Ok(result);
+        }
+    }
 }
 
 fn restore_where(
@@ -118,8 +127,29 @@ fn one_journal(host: &mut dyn Host, dir: &Path, name: &str, result: &mut Restore
     for (line, reason) in &contents.damaged {
         result.failed.push(format!("{} line {line} {DAMAGED}: {reason}", path.display()));
     }
-    let kept = undo_all(host, &contents, name.starts_with(journal::LAB), result);
+    let mut contents = contents;
+    // A switch is for everything that `run` started, so it goes back with the last of them.
+    let waiting: Vec<Record> = match name == journal::RUN && in_use(host, &contents) {
+        true => {
+            contents.records.extract_if(.., |record| matches!(record, Record::Switching { .. })).collect()
+        }
+        false => Vec::new(),
+    };
+    let mut kept = undo_all(host, &contents, name.starts_with(journal::LAB), result);
+    kept.extend(waiting);
     keep(host, &path, &contents, &kept, &text, result)
+}
+
+/// Whether a group on record has processes besides this one.
+fn in_use(host: &mut dyn Host, contents: &Contents) -> bool {
+    contents.records.iter().any(|record| {
+        let Record::Created(target) = record else { return false };
+        let Ok(dir) = host.open(&below(Path::new(&target.mount), &target.path)) else { return false };
+        let pids = members::pids(host, dir).unwrap_or_default();
+        let used = dir.inode == target.inode && pids.iter().any(|pid| *pid != std::process::id());
+        host.close(dir);
+        used
+    })
 }
 
 /// Rewrites the journal with what is still to be undone. Damaged lines go to a file beside it, for a person to
@@ -365,7 +395,22 @@ fn remove(
 ) -> Result<Option<String>, Left> {
     let Some(dir) = open(host, mount, path, inode)? else { return Ok(None) };
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let inside = members::pids(host, dir).unwrap_or_default();
+    let mut inside = members::pids(host, dir).unwrap_or_default();
+    let own = std::process::id();
+    if inside.contains(&own) {
+        // This very process stepped aside into it (see `aside`), and goes back where it was.
+        let back = host.open(&below(Path::new(mount), above)).and_then(|parent| {
+            let back = host.write(parent, "cgroup.procs", &own.to_string());
+            host.close(parent);
+            back
+        });
+        if let Err(error) = back {
+            host.close(dir);
+            let shown = below(Path::new(mount), path).display().to_string();
+            return Err(Left::Busy(format!("{shown} was left: this process sits in it ({error})")));
+        }
+        inside.retain(|pid| *pid != own);
+    }
     let ended = if kill && !inside.is_empty() { members::kill_all(host, dir, PATIENCE) } else { Ok(()) };
     let parent = ended.and_then(|()| host.open(&below(Path::new(mount), above)));
     let removed = parent.and_then(|parent| {

@@ -11,7 +11,9 @@ use commensal_core::group::{Class, GroupName, GroupSpec};
 use commensal_core::plan::{Plan, Step, plan, undo};
 use commensal_core::topology::Machine;
 use commensal_drivers::journal::{Journal, Owner};
-use commensal_drivers::{Applied, Failure, JournalError, apply, members, restore_own, restore_stale, verify};
+use commensal_drivers::{
+    Applied, Failure, JournalError, apply, members, restore_own, restore_stale, step_aside, verify,
+};
 use commensal_host::{Child, Host, HostError, Lock, SpawnSpec};
 use commensal_sensors::usage::GroupDirs;
 use commensal_sensors::{SensorError, Survey, machine, survey};
@@ -37,6 +39,9 @@ pub enum SiteError {
     /// Two runs at once would measure each other.
     #[error("another lab run is using this machine (it holds {0}); two at once would measure each other")]
     Busy(String),
+    /// The delegated group cannot be used.
+    #[error(transparent)]
+    NoRoom(#[from] commensal_drivers::NoRoom),
     /// Our own groups could not be planned: our bug.
     #[error("the run's own groups cannot be planned: {0}")]
     Plan(String),
@@ -133,6 +138,7 @@ fn build(
     let mut journal = Journal::open(host, &state_dir, &journal_name, owner)?;
     let found = first_look.tree(host)?;
     let (desired, first) = replan(host, found, &first_look, pid)?;
+    step_aside(host, first.1.structure(), &first.0, desired.aside.name(), &mut journal)?;
     let built = apply(host, first.1.structure(), &first.0, &mut journal);
     if let Some(failure) = built.failure {
         return Err(SiteError::Refused(Box::new(failure)));

@@ -162,6 +162,11 @@ fn hierarchy_knobs(
             && enabled.split_whitespace().all(|other| other != name);
         let scratch = Scratch { root, dir, version: hierarchy.version, machine };
         let support = match off && row.scope != Scope::RootOnly {
+            // Without its files only a vendor's switch tells whose kernel it is.
+            true if row.vendor.is_some() && !vendor::has_switch(host, row.id) => {
+                let kernel = row.vendor.map_or("a vendor", |vendor| vendor.kernel);
+                Support::No { because: format!("not a kernel of {kernel}") }
+            }
             // Enabling it would change every group below the root: that is a plan's business.
             true => Support::Untried {
                 because: format!("the root does not enable {name} yet; a plan that needs it does"),

@@ -29,6 +29,11 @@ fn absent(host: &mut dyn Host, scratch: Scratch<'_>, knob: KnobId) -> Option<Sup
         .then(|| Support::No { because: format!("not a kernel of {kernel}") })
 }
 
+/// Whether the machine-wide switch of the knob is there.
+pub(crate) fn has_switch(host: &dyn Host, knob: KnobId) -> bool {
+    Switch::of(knob).is_some_and(|switch| number(host, switch.path()).is_some())
+}
+
 /// `cpu.qos_level`: levels are told apart by a write of 1, which a kernel with two refuses; whether the way up is
 /// open by trying it. The scratch group is removed afterwards, so being stuck at -1 does not matter.
 pub(crate) fn qos(host: &mut dyn Host, scratch: Scratch<'_>, caps: &mut Capabilities) -> Support {

@@ -95,7 +95,6 @@ impl Context {
         found.ours = journal::ours(&mut self.host, &self.state_dir, journal::MACHINE, &boot_id, &found)?;
         let of_run = journal::ours(&mut self.host, &self.state_dir, journal::RUN, &boot_id, &found)?;
         found.ours.created.extend(of_run.created);
-        found.ours.switches.extend(of_run.switches);
         let options = ResolveOptions { prefix: self.prefix.clone(), own };
         let desired =
             resolve(specs, &survey.machine, &found, &options).map_err(|errors| mistakes(&errors))?;
@@ -128,6 +127,13 @@ impl Context {
             Ok(()) => self.lock().map(Some),
             Err(_) => Ok(None),
         }
+    }
+
+    /// Moves this process out of a delegated group that is to give controllers to its children.
+    pub fn step_aside(&mut self, planned: &Planned, journal: &mut Journal) -> anyhow::Result<()> {
+        let name = planned.desired.aside.name().to_owned();
+        commensal_drivers::step_aside(&mut self.host, &planned.plan.steps, &planned.actual, &name, journal)?;
+        Ok(())
     }
 
     /// Random number of this boot.

@@ -6,5 +6,6 @@
 
 pub mod cli;
 mod context;
+mod enforce;
 pub mod ledger;
 mod signals;

@@ -396,7 +396,9 @@ impl<'a> Draft<'a> {
     /// Paths of our own members and of everything above them.
     fn own_paths(&self) -> BTreeSet<CgroupPath> {
         let members = self.desired.groups.iter().flat_map(|group| &group.members).filter(|member| member.own);
-        members.flat_map(|member| member.path.ancestors().into_iter().chain([member.path.clone()])).collect()
+        let members =
+            members.flat_map(|member| member.path.ancestors().into_iter().chain([member.path.clone()]));
+        members.chain([self.desired.aside.clone()]).collect()
     }
 
     /// Driven knobs of our own group that no longer have a wanted value return to the kernel's default.

@@ -2,9 +2,10 @@
 
 use super::Groups;
 use crate::context::{Context, Planned};
+use crate::enforce::enforce;
 use commensal_core::actual::CgroupPath;
 use commensal_core::plan::{Action, Step};
-use commensal_drivers::{Journal, Outcome, apply as carry_out, forget_settled, journal};
+use commensal_drivers::{Journal, Outcome, forget_settled, journal};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -25,11 +26,10 @@ pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
 pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     let specs = context.specs(&options.config)?;
     let _lock = context.lock()?;
-    let planned = context.plan(&specs, BTreeSet::new())?;
     // A damaged journal of either kind is found out before anything is written.
     context.journal(journal::RUN)?;
     let mut journal = context.journal(journal::MACHINE)?;
-    let outcome = carry_out(&mut context.host, &planned.plan.steps, &planned.actual, &mut journal);
+    let (planned, outcome) = enforce(context, &specs, &BTreeSet::new(), &mut journal, |_, _| true)?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&as_json(&planned, Some(&outcome)))?);
     } else {

@@ -4,13 +4,15 @@
 use super::Run;
 use super::apply::refused;
 use crate::context::{Context, Planned};
+use crate::enforce::enforce;
 use crate::signals::not_ignored;
 use anyhow::{anyhow, bail};
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::knob::Controller;
-use commensal_drivers::{apply as carry_out, journal, restore_own};
+use commensal_core::plan::{Action, Step};
+use commensal_drivers::{journal, restore_own};
 use commensal_host::{Child, Cookie, Host, Signal, SpawnSpec, Stdin};
 use commensal_sensors::usage::GroupDirs;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
@@ -133,17 +135,18 @@ fn command(options: &Run) -> SpawnSpec {
 fn prepare(context: &mut Context, spec: &GroupSpec) -> anyhow::Result<Planned> {
     // Members found elsewhere are `apply`'s business; this is about the command's own cgroup.
     let alone = GroupSpec { matches: Vec::new(), ..spec.clone() };
-    let mut planned =
-        context.plan(std::slice::from_ref(&alone), [spec.name.clone()].into_iter().collect())?;
     // Values that other groups' plans keep are not "no longer wanted" here.
-    planned.plan.steps.retain(|step| {
-        let path = &step.place.path;
-        let own =
-            planned.desired.groups.iter().flat_map(|group| &group.members).any(|m| path.contains(&m.path));
-        own && !matches!(step.action, commensal_core::plan::Action::Remove)
-    });
+    let ours = |planned: &Planned, step: &Step| {
+        let mut members = planned.desired.groups.iter().flat_map(|group| &group.members);
+        match step.action {
+            Action::Switch { to, .. } => to != 0,
+            Action::Remove => false,
+            _ => members.any(|member| step.place.path.contains(&member.path)),
+        }
+    };
+    let own = [spec.name.clone()].into_iter().collect();
     let mut journal = context.journal(journal::RUN)?;
-    let outcome = carry_out(&mut context.host, &planned.plan.steps, &planned.actual, &mut journal);
+    let (planned, outcome) = enforce(context, std::slice::from_ref(&alone), &own, &mut journal, ours)?;
     match &outcome.failure {
         Some(failure) => bail!("{}", refused(&planned, &outcome, failure)),
         None => Ok(planned),

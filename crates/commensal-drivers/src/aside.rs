@@ -1,0 +1,94 @@
+//! Room in a delegated group: the kernel gives controllers only to the children of a group without processes of its
+//! own (cgroup-v2.rst, "No Internal Process Constraint"), and a process that was started in a delegated group sits
+//! right in it. So this process, and no other, moves into a child group before controllers are enabled.
+
+use crate::journal::{Journal, JournalError, Record, Target};
+use commensal_core::actual::{ActualState, Place};
+use commensal_core::errno::Errno;
+use commensal_core::plan::{Action, Step};
+use commensal_host::{Dir, Host, HostError, below};
+use std::path::Path;
+
+/// Why there is no room.
+#[derive(Debug, thiserror::Error)]
+pub enum NoRoom {
+    /// The system refused.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The undo journal could not be kept.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// Others are in the way.
+    #[error(
+        "{group} was delegated but has processes of its own ({pids}), and the kernel gives controllers only to groups below \
+         one that has none; start commensal as the only process of its unit (systemd-run --scope -p Delegate=yes \
+         commensal …), or set DelegateSubgroup= in the unit (systemd 254 and newer)"
+    )]
+    Others {
+        /// The group.
+        group: String,
+        /// The processes.
+        pids: String,
+    },
+}
+
+/// Moves this process out of the way, if `steps` enable controllers in a delegated group in which it sits. It goes to
+/// the child group `name`, which is put on record first. Gives whether it had to.
+///
+/// # Errors
+/// When somebody else sits there, or the system or the journal refuses; then this process is where it was.
+pub fn step_aside(
+    host: &mut dyn Host,
+    steps: &[Step],
+    actual: &ActualState,
+    name: &str,
+    journal: &mut Journal,
+) -> Result<bool, NoRoom> {
+    let enables = |step: &&Step| matches!(step.action, Action::Enable(_)) && step.place.path == actual.base;
+    let Some(step) = steps.iter().find(enables).filter(|step| step.place.path.depth() > 0) else {
+        return Ok(false);
+    };
+    let Place { hierarchy, path } = &step.place;
+    let Some(mount) = actual.hierarchies.get(*hierarchy).map(|one| one.mount.clone()) else {
+        return Ok(false);
+    };
+    let base = host.open(&below(Path::new(&mount), path.as_str()))?;
+    let moved = leave(host, base, &mount, path.as_str(), name, journal);
+    host.close(base);
+    moved
+}
+
+fn leave(
+    host: &mut dyn Host,
+    base: Dir,
+    mount: &str,
+    path: &str,
+    name: &str,
+    journal: &mut Journal,
+) -> Result<bool, NoRoom> {
+    let own = std::process::id();
+    let inside: Vec<u32> = crate::members::pids(host, base)?;
+    let others: Vec<String> = inside.iter().filter(|pid| **pid != own).map(u32::to_string).collect();
+    if !others.is_empty() {
+        return Err(NoRoom::Others { group: path.to_owned(), pids: others.join(", ") });
+    }
+    if inside.is_empty() {
+        return Ok(false);
+    }
+    let target = format!("{path}/{name}");
+    journal.append(host, &[Record::Creating { mount: mount.to_owned(), path: target.clone() }])?;
+    let group = match host.mkdir(base, name) {
+        // Of an earlier command in the same unit.
+        Err(error) if error.errno == Errno::EEXIST => host.open_child(base, name)?,
+        made => made?,
+    };
+    let created = Record::Created(Target { mount: mount.to_owned(), path: target, inode: group.inode });
+    let known = journal.has(&created);
+    let moved = host.write(group, "cgroup.procs", &own.to_string());
+    host.close(group);
+    moved?;
+    if !known {
+        journal.append(host, &[created])?;
+    }
+    Ok(true)
+}

@@ -1,0 +1,75 @@
+//! From specs to a machine that obeys them: plan, journal, apply. Where a controller has to be enabled first, its knobs
+//! cannot be tried before, so the structure comes first and the rest is planned against what is there then.
+
+use crate::context::{Context, Planned};
+use commensal_core::group::{GroupName, GroupSpec};
+use commensal_core::plan::{Action, Step, undo};
+use commensal_drivers::{Journal, Outcome, apply};
+use std::collections::BTreeSet;
+
+/// Plans and carries out. `only` keeps the steps that the caller answers for.
+///
+/// # Errors
+/// When the machine cannot be read, a group does not fit it, or there is no room in a delegated group; a refusal by the
+/// kernel is in the outcome, and then everything is as it was.
+pub fn enforce(
+    context: &mut Context,
+    specs: &[GroupSpec],
+    own: &BTreeSet<GroupName>,
+    journal: &mut Journal,
+    only: impl Fn(&Planned, &Step) -> bool,
+) -> anyhow::Result<(Planned, Outcome)> {
+    let first = plan(context, specs, own, &only)?;
+    context.step_aside(&first, journal)?;
+    let enables = |step: &Step| matches!(step.action, Action::Enable(_));
+    if !first.plan.structure().iter().any(enables) {
+        let outcome = apply(&mut context.host, &first.plan.steps, &first.actual, journal);
+        return Ok((first, outcome));
+    }
+    let structure = first.plan.structure().to_vec();
+    let built = apply(&mut context.host, &structure, &first.actual, journal);
+    if built.failure.is_some() {
+        return Ok((first, built));
+    }
+    let settled = settle(context, specs, own, journal, &only);
+    let failed = settled.as_ref().map_or(true, |(_, outcome)| outcome.failure.is_some());
+    let mut left = Vec::new();
+    if failed {
+        let now = context.plan(specs, own.clone())?;
+        let back = apply(&mut context.host, &undo(&structure), &now.actual, journal);
+        left.extend(back.failure.map(|failure| format!("{}: {}", failure.description, failure.refusal)));
+    }
+    let (mut planned, mut outcome) = settled?;
+    if let Some(failure) = &mut outcome.failure {
+        failure.step += structure.len();
+        failure.left.append(&mut left);
+    }
+    outcome.done += built.done;
+    planned.plan.steps.splice(0..0, structure);
+    Ok((planned, outcome))
+}
+
+fn plan(
+    context: &mut Context,
+    specs: &[GroupSpec],
+    own: &BTreeSet<GroupName>,
+    only: &impl Fn(&Planned, &Step) -> bool,
+) -> anyhow::Result<Planned> {
+    let mut planned = context.plan(specs, own.clone())?;
+    let steps = std::mem::take(&mut planned.plan.steps);
+    planned.plan.steps = steps.into_iter().filter(|step| only(&planned, step)).collect();
+    Ok(planned)
+}
+
+/// The rest, against what the structure has made visible.
+fn settle(
+    context: &mut Context,
+    specs: &[GroupSpec],
+    own: &BTreeSet<GroupName>,
+    journal: &mut Journal,
+    only: &impl Fn(&Planned, &Step) -> bool,
+) -> anyhow::Result<(Planned, Outcome)> {
+    let planned = plan(context, specs, own, only)?;
+    let outcome = apply(&mut context.host, &planned.plan.steps, &planned.actual, journal);
+    Ok((planned, outcome))
+}
