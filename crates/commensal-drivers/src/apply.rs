@@ -87,7 +87,8 @@ pub enum Refusal {
     Plan(String),
 }
 
-fn with_meaning(error: &HostError, knob: Option<KnobId>) -> String {
+/// The error with what its number means for the knob, and the way out.
+pub(crate) fn with_meaning(error: &HostError, knob: Option<KnobId>) -> String {
     match knob.and_then(|knob| knob.row().meaning(error.errno)) {
         Some(meaning) => format!("{error}\n  because: {}\n  try: {}", meaning.because, meaning.try_this),
         None => error.to_string(),

@@ -3,6 +3,7 @@
 //! Works from the journals alone, with whoever wrote them dead; a second run finds nothing to do; a
 //! journal of an earlier boot means groups that no longer exist.
 
+use crate::apply::with_meaning;
 use crate::journal::{self, Contents, Record, Target};
 use crate::renew::Renewed;
 use crate::{cookies, members, renew};
@@ -264,7 +265,11 @@ fn pass(
                 kept.insert(index, record.clone());
             }
             Err(Left::Failed(error)) => {
-                result.failed.push(error.to_string());
+                let knob = match record {
+                    Record::Original { knob, .. } => KnobId::from_name(knob),
+                    _ => None,
+                };
+                result.failed.push(with_meaning(&error, knob));
                 failed.push(index);
                 kept.insert(index, record.clone());
             }

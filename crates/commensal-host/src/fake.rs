@@ -111,7 +111,9 @@ impl FakeHost {
         FakeHost::mounted(cpus, memory_bytes, &mounts, Some(("/sys/fs/cgroup/unified", &[])))
     }
 
-    fn mounted(
+    /// Any mixture: v1 hierarchies by mount point, and the unified one with what is left to it.
+    #[must_use]
+    pub fn mounted(
         cpus: u32,
         memory_bytes: u64,
         v1: &[(String, Vec<Controller>)],
@@ -198,6 +200,19 @@ impl FakeHost {
             group.files.remove(left.to_string_lossy().as_ref());
         }
         machine.files.remove(path);
+    }
+
+    /// The device is unplugged: limits on it go, and writing one says ENODEV. Its files in `/sys` stay.
+    pub fn unplug(&self, device: Device) {
+        let mut machine = self.machine();
+        machine.devices.remove(&device);
+        let line = format!("{device} ");
+        for group in machine.groups.values_mut() {
+            for text in group.files.values_mut().flatten() {
+                let kept: Vec<&str> = text.lines().filter(|one| !one.starts_with(&line)).collect();
+                *text = kept.join("\n");
+            }
+        }
     }
 
     /// Adds a block device that I/O limits accept, besides `254:0`.

@@ -34,10 +34,13 @@ fn conflict(draft: &Draft<'_>, place: &Place, knob: KnobId, want: &Want) -> Opti
         let above = Place { hierarchy: place.hierarchy, path };
         let Some(bound) = value_of(draft, &above, knob) else { continue };
         if limits(&bound) {
-            let fits = within(actual, place, &want.value, &above, &bound);
-            return (!fits).then(|| {
-                format!("{} above it has {bound}, which cgroup v1 does not let it exceed", above.path)
-            });
+            if !within(actual, place, &want.value, &above, &bound) {
+                return Some(format!(
+                    "{} above it has {bound}, which cgroup v1 does not let it exceed",
+                    above.path
+                ));
+            }
+            break;
         }
     }
     actual.below(place).find_map(|(child, _)| {

@@ -3,9 +3,10 @@
 use super::wants::{Draft, Setting};
 use crate::actual::{CgroupPath, Place};
 use crate::cpuset::CpuSet;
-use crate::desired::{DesiredGroup, Member};
+use crate::desired::{DesiredGroup, Limits, Member};
 use crate::group::Partition;
 use crate::knob::{Controller, KnobId, Value, Version};
+use crate::topology::Device;
 use crate::units::Weight;
 
 impl Draft<'_> {
@@ -103,6 +104,12 @@ impl Draft<'_> {
         self.want(group, path, own, setting);
     }
 
+    /// Whether another group turns cost-based control of the disk on.
+    fn cost_comes(&self, device: Device) -> bool {
+        let asks = |limits: &Limits| limits.io_cost && limits.disks.iter().any(|disk| disk.device == device);
+        self.desired.groups.iter().any(|group| asks(&group.limits))
+    }
+
     /// `io.weight`: by io.cost (v2), by BFQ where a disk uses it, or by the CFQ scheduler of old kernels (v1).
     pub(super) fn disk_share(&mut self, group: &DesiredGroup, member: &Member, weight: Weight) {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Io) else {
@@ -142,7 +149,9 @@ impl Draft<'_> {
                     };
                     self.want(group, &root.path, false, setting);
                 }
-                Version::V2 if cost == Some(&Value::Number(1)) => works = true,
+                Version::V2 if cost == Some(&Value::Number(1)) || self.cost_comes(disk.device) => {
+                    works = true
+                }
                 Version::V1 if uses(disk, "cfq") => works = true,
                 _ => {
                     let because = format!(
