@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Which tests say something about a kernel, by package: filters of the one integration binary.
-const TESTS: [(&str, &[&str]); 2] =
-    [("commensal-host", &["kernel_conforms", "real::"]), ("commensal", &["on_machine::", "limits::"])];
+const TESTS: [(&str, &[&str]); 2] = [
+    ("commensal-host", &["kernel_conforms", "real::"]),
+    ("commensal", &["on_machine::", "limits::", "unified::"]),
+];
 /// The name of the integration binaries, and of the program that tests start by its absolute path.
 const INTEGRATION: &str = "it";
 const PROGRAM: &str = "commensal";

@@ -15,4 +15,5 @@ mod properties;
 mod sense;
 mod support;
 mod undo;
+mod unified;
 mod vendors;
