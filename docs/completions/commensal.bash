@@ -128,7 +128,7 @@ _commensal() {
 
     case "${cmd}" in
         commensal)
-            opts="-v -h -V --state-dir --cgroup-prefix --verbose --help --version doctor plan apply restore run lab workload help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version doctor plan apply restore run lab workload help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -142,6 +142,10 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -150,7 +154,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__apply)
-            opts="-c -v -h -V --config --json --state-dir --cgroup-prefix --verbose --help --version"
+            opts="-c -v -h -V --config --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -172,6 +176,10 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -180,7 +188,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__doctor)
-            opts="-v -h -V --json --state-dir --cgroup-prefix --verbose --help --version"
+            opts="-v -h -V --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -191,6 +199,10 @@ _commensal() {
                     return 0
                     ;;
                 --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -398,7 +410,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab)
-            opts="-v -h -V --state-dir --cgroup-prefix --verbose --help --version run doctor report help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version run doctor report help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -412,6 +424,10 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -420,7 +436,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__doctor)
-            opts="-v -h -V --threshold --block --json --state-dir --cgroup-prefix --verbose --help --version"
+            opts="-v -h -V --threshold --block --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -439,6 +455,10 @@ _commensal() {
                     return 0
                     ;;
                 --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -520,7 +540,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__report)
-            opts="-v -h -V --format --json --state-dir --cgroup-prefix --verbose --help --version"
+            opts="-v -h -V --format --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -538,6 +558,10 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -546,7 +570,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__run)
-            opts="-o -v -h -V --rounds --block --seed --threshold --port --out --json --state-dir --cgroup-prefix --verbose --help --version"
+            opts="-o -v -h -V --rounds --block --seed --threshold --port --out --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -588,6 +612,10 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -596,7 +624,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__plan)
-            opts="-c -v -h -V --config --json --state-dir --cgroup-prefix --verbose --help --version"
+            opts="-c -v -h -V --config --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -618,6 +646,10 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -626,7 +658,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__restore)
-            opts="-v -h -V --json --state-dir --cgroup-prefix --verbose --help --version"
+            opts="-v -h -V --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -640,6 +672,10 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -648,7 +684,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__run)
-            opts="-g -c -v -h -V --group --config --state-dir --cgroup-prefix --verbose --help --version"
+            opts="-g -c -v -h -V --group --config --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -678,6 +714,10 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -686,7 +726,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload)
-            opts="-v -h -V --state-dir --cgroup-prefix --verbose --help --version http burn help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version http burn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -700,6 +740,10 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -708,7 +752,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload__subcmd__burn)
-            opts="-v -h -V --threads --state-dir --cgroup-prefix --verbose --help --version"
+            opts="-v -h -V --threads --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -723,6 +767,10 @@ _commensal() {
                     return 0
                     ;;
                 --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -790,7 +838,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload__subcmd__http)
-            opts="-v -h -V --port --workers --state-dir --cgroup-prefix --verbose --help --version"
+            opts="-v -h -V --port --workers --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -809,6 +857,10 @@ _commensal() {
                     return 0
                     ;;
                 --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_commensal_global_optspecs
-    string join \n state-dir= cgroup-prefix= v/verbose h/help V/version
+    string join \n state-dir= cgroup-prefix= cgroup-root= v/verbose h/help V/version
 end
 
 function __fish_commensal_needs_command
@@ -26,6 +26,7 @@ end
 
 complete -c commensal -n "__fish_commensal_needs_command" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_needs_command" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_needs_command" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_needs_command" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_needs_command" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_needs_command" -s V -l version -d 'Print version'
@@ -39,6 +40,7 @@ complete -c commensal -n "__fish_commensal_needs_command" -f -a "workload" -d 'T
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c commensal -n "__fish_commensal_using_subcommand doctor" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand doctor" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand doctor" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand doctor" -l json -d 'Print JSON'
 complete -c commensal -n "__fish_commensal_using_subcommand doctor" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand doctor" -s h -l help -d 'Print help'
@@ -46,6 +48,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand doctor" -s V -l vers
 complete -c commensal -n "__fish_commensal_using_subcommand plan" -s c -l config -d 'A groups file, or a folder of *.toml' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand plan" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand plan" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand plan" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand plan" -l json -d 'Print JSON'
 complete -c commensal -n "__fish_commensal_using_subcommand plan" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand plan" -s h -l help -d 'Print help'
@@ -53,12 +56,14 @@ complete -c commensal -n "__fish_commensal_using_subcommand plan" -s V -l versio
 complete -c commensal -n "__fish_commensal_using_subcommand apply" -s c -l config -d 'A groups file, or a folder of *.toml' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand apply" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand apply" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand apply" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand apply" -l json -d 'Print JSON'
 complete -c commensal -n "__fish_commensal_using_subcommand apply" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand apply" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand apply" -s V -l version -d 'Print version'
 complete -c commensal -n "__fish_commensal_using_subcommand restore" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand restore" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand restore" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand restore" -l json -d 'Print JSON'
 complete -c commensal -n "__fish_commensal_using_subcommand restore" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand restore" -s h -l help -d 'Print help'
@@ -67,11 +72,13 @@ complete -c commensal -n "__fish_commensal_using_subcommand run" -s g -l group -
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s c -l config -d 'A groups file, or a folder of *.toml' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand run" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand run" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand run" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s V -l version -d 'Print version'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -s V -l version -d 'Print version'
@@ -87,6 +94,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -s o -l out -d 'Where to write the record' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l json -d 'Print the record instead of the report'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -s h -l help -d 'Print help'
@@ -95,6 +103,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -l block -d 'Measured seconds per block' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -l json -d 'Print JSON'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from doctor" -s h -l help -d 'Print help'
@@ -104,6 +113,7 @@ markdown\t'For a pull request or a wiki'
 csv\t'One row per block'"
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l json -d 'Print the record with its results computed anew'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -114,6 +124,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -s V -l version -d 'Print version'
@@ -124,12 +135,14 @@ complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l workers -d 'Worker threads' -r
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -s V -l version -d 'Print version'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -l threads -d 'Threads' -r
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -s V -l version -d 'Print version'
