@@ -13,6 +13,15 @@ pub fn pids(host: &mut dyn Host, group: Dir) -> Result<Vec<u32>, HostError> {
     Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
+/// Lets frozen tasks of the group go on. Where nothing freezes, or nobody is frozen, nothing happens.
+pub fn thaw(host: &mut dyn Host, group: Dir) {
+    for (file, thawed) in [("cgroup.freeze", "0"), ("freezer.state", "THAWED")] {
+        if host.read(group, file).is_ok_and(|state| state.trim() != thawed) {
+            let _ = host.write(group, file, thawed);
+        }
+    }
+}
+
 /// Kills every process of the group with SIGKILL and waits until the kernel has let go of them, so that
 /// the group can be removed. A process that forks faster than we read is caught by a later look.
 ///

@@ -416,6 +416,10 @@ fn remove(
         }
         inside.retain(|pid| *pid != own);
     }
+    // A command that is left running is not left stopped; and frozen tasks of cgroup v1 do not die before they thaw.
+    if !inside.is_empty() {
+        members::thaw(host, dir);
+    }
     let ended = if kill && !inside.is_empty() { members::kill_all(host, dir, PATIENCE) } else { Ok(()) };
     let parent = ended.and_then(|()| host.open(&below(Path::new(mount), above)));
     let removed = parent.and_then(|parent| {

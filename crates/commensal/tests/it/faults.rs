@@ -212,6 +212,23 @@ fn a_container_without_cgroups() {
     assert_eq!(plan.task_policies.len(), 1);
 }
 
+/// Restoring leaves a running command alone, and running: not frozen for good.
+#[test]
+fn restore_thaws_what_it_leaves() {
+    let text = "[group.etl]\nclass = \"offline\"\nfrozen = true\n";
+    for (fake, group, file) in [
+        (FakeHost::v1(4, MEMORY), "/sys/fs/cgroup/freezer/commensal-offline/etl", "freezer.state"),
+        (FakeHost::v2(4, MEMORY), "/sys/fs/cgroup/commensal-offline/etl", "cgroup.freeze"),
+    ] {
+        assert!(with_meddling(&fake, text, |_| ()).failure.is_none());
+        fake.add_process(&[group]);
+        let back = restored(&mut fake.another());
+        assert!(back.left.iter().any(|line| line.contains("running processes")), "{back:?}");
+        let state = fake.another().read_file(&Path::new(group).join(file)).unwrap();
+        assert!(["THAWED\n", "0\n"].contains(&state.as_str()), "{state}");
+    }
+}
+
 /// Frozen groups are thawed by restore, on both versions.
 #[test]
 fn freezing_is_undone() {

@@ -7,6 +7,7 @@
 
 mod bad_input;
 mod delegation;
+mod expel;
 mod faults;
 mod fixtures;
 mod lab;
