@@ -24,7 +24,7 @@ pub fn run(long: bool) -> anyhow::Result<()> {
     step("tests");
     let mut tally = tests(long)?;
     step("kernels");
-    tally.add(vm::kernels()?);
+    tally.add(vm::kernels(long)?);
     if long {
         step("a whole quickstart");
         tally.long_run(quickstart()?);

@@ -5,6 +5,7 @@ mod guest;
 mod image;
 mod kernel;
 mod qemu;
+mod rootfs;
 
 use crate::tally::{Quiet, Tally};
 use anyhow::{Context, bail};
@@ -18,23 +19,52 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A guest: a kernel, and how its cgroups are mounted.
+/// A guest: a kernel, its first process, and how its cgroups are mounted.
 #[derive(Debug)]
 pub struct Layout {
     pub name: &'static str,
     /// Debian's suite and the flavour of its kernel.
     pub suite: &'static str,
     pub flavour: &'static str,
+    pub first: First,
+    /// Which tests run in it.
+    tests: guest::Filters,
+    memory_mib: u32,
+}
+
+/// The first process of a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum First {
+    /// A script, on a tree that has only what tests need.
+    Ours,
+    /// systemd, on Debian's tree. Tests of the long tier: the tree takes a minute to make, and root.
+    Systemd,
 }
 
 /// `v1`: every v1 controller below /sys/fs/cgroup, a bare v2 at unified. Later kernels of Debian lack v1's
 /// memory and cpuset. `v2`: the unified hierarchy on the newest kernel, with all controllers given away;
-/// `v2-old`: the same on the kernel that a stable Debian has.
-pub const LAYOUTS: [Layout; 3] = [
-    Layout { name: "v1", suite: "bookworm", flavour: "cloud-amd64" },
-    Layout { name: "v2-old", suite: "bookworm", flavour: "cloud-amd64" },
-    Layout { name: "v2", suite: "sid", flavour: "cloud-amd64" },
+/// `v2-old`: the same on the kernel that a stable Debian has. `systemd`: the unified hierarchy in the hands of
+/// that Debian's systemd.
+pub const LAYOUTS: [Layout; 4] = [
+    ours("v1", "bookworm"),
+    ours("v2-old", "bookworm"),
+    ours("v2", "sid"),
+    Layout {
+        name: "systemd",
+        suite: "bookworm",
+        flavour: FLAVOUR,
+        first: First::Systemd,
+        tests: guest::OF_SYSTEMD,
+        // Its files are in memory twice while the kernel unpacks them.
+        memory_mib: 2048,
+    },
 ];
+const FLAVOUR: &str = "cloud-amd64";
+
+const fn ours(name: &'static str, suite: &'static str) -> Layout {
+    let tests = guest::OF_KERNELS;
+    Layout { name, suite, flavour: FLAVOUR, first: First::Ours, tests, memory_mib: 1024 }
+}
 
 /// Programs that the harness starts, and the Debian packages that have them.
 const NEEDS: [(&str, &str); 14] = [
@@ -55,7 +85,6 @@ const NEEDS: [(&str, &str); 14] = [
 ];
 
 const TIME_LIMIT_S: u64 = 900;
-const MEMORY_MIB: u32 = 1024;
 
 /// Where the guest died or reached its limit, a shell sees what `timeout` would give.
 const STATUS_LIMIT: u8 = 124;
@@ -65,8 +94,9 @@ const STATUS_INTERRUPTED: u8 = 130;
 /// Run the kernel tests, or a command, on kernels in virtual machines.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// v2 (Debian sid's kernel, unified hierarchy), v2-old (Debian 12's) or v1 (Debian 12's, one hierarchy per
-    /// controller); tests run in all, a command in v2.
+    /// v2 (Debian sid's kernel, unified hierarchy), v2-old (Debian 12's), v1 (Debian 12's, one hierarchy per
+    /// controller) or systemd (Debian 12 with its systemd as the first process); tests run in all but the last, a
+    /// command in v2.
     #[arg(long, value_parser = layout)]
     layout: Option<&'static Layout>,
     /// Keep the kernel's messages there.
@@ -75,9 +105,9 @@ pub struct Args {
     /// Wall-clock limit of a boot, s.
     #[arg(long, value_name = "S", default_value_t = TIME_LIMIT_S)]
     time_limit: u64,
-    /// Memory of a guest, MiB.
-    #[arg(long, value_name = "MIB", default_value_t = MEMORY_MIB)]
-    memory: u32,
+    /// Memory of a guest, MiB [default: 1024; with systemd 2048].
+    #[arg(long, value_name = "MIB")]
+    memory: Option<u32>,
     /// Put a file or folder into the guest, with the libraries it needs; programs go to /usr/bin by default,
     /// the rest to /.
     #[arg(short, value_name = "SRC[:DST]")]
@@ -104,15 +134,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let started = Instant::now();
         let suite = guest::Suite::build()?;
         let mut tally = Tally::default();
-        for layout in LAYOUTS.iter().filter(|one| args.layout.is_none_or(|wanted| wanted.name == one.name)) {
-            tally.add(tests_in(layout, &kernel::obtain(layout)?, &suite, args)?);
+        for layout in args.layout.map_or_else(|| by_default(false), |wanted| vec![wanted]) {
+            tally.add(tests_in(layout, &Base::obtain(layout)?, &suite, args)?);
         }
         tally.print(started);
         return Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let layout = args.layout.unwrap_or(&LAYOUTS[2]);
     let words: Vec<String> = args.command.iter().map(|word| guest::quoted(word)).collect();
-    match in_guest(layout, &kernel::obtain(layout)?, args, true, |image| {
+    match in_guest(layout, &Base::obtain(layout)?, args, true, |image| {
         image.text("/etc/command", &(words.join(" ") + "\n"), 0o644)
     }) {
         Ok(report) => Ok(ExitCode::from(report.status)),
@@ -129,11 +159,34 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The kernel tests in every layout, as a step of CI: what is missing is a skip, what goes wrong a failure.
-pub fn kernels() -> anyhow::Result<Tally> {
+/// The layouts that take part when none was chosen.
+fn by_default(long: bool) -> Vec<&'static Layout> {
+    LAYOUTS.iter().filter(|layout| long || layout.first == First::Ours).collect()
+}
+
+/// What a layout boots that does not come from this tree.
+struct Base {
+    kernel: Kernel,
+    /// The archive of its root file system, if it needs more than ours.
+    tree: Option<PathBuf>,
+}
+
+impl Base {
+    fn obtain(layout: &Layout) -> anyhow::Result<Base> {
+        let kernel = kernel::obtain(layout)?;
+        let tree = match layout.first {
+            First::Ours => None,
+            First::Systemd => Some(rootfs::obtain(layout.suite)?),
+        };
+        Ok(Base { kernel, tree })
+    }
+}
+
+/// The tests in every layout, as a step of CI: what is missing is a skip, what goes wrong a failure.
+pub fn kernels(long: bool) -> anyhow::Result<Tally> {
     let mut all = Tally::default();
     if let Some(reason) = missing() {
-        for layout in &LAYOUTS {
+        for layout in by_default(long) {
             all.skip(format!("kernel tests in VMs: {}: {reason}", layout.name));
         }
         return Ok(all);
@@ -143,26 +196,28 @@ pub fn kernels() -> anyhow::Result<Tally> {
         layout: None,
         keep_console: None,
         time_limit: TIME_LIMIT_S,
-        memory: MEMORY_MIB,
+        memory: None,
         file: Vec::new(),
         out: None,
         command: Vec::new(),
     };
-    for layout in &LAYOUTS {
-        match kernel::obtain(layout) {
-            Ok(kernel) => all.add(tests_in(layout, &kernel, &suite, &args)?),
+    for layout in by_default(long) {
+        match Base::obtain(layout) {
+            Ok(base) => all.add(tests_in(layout, &base, &suite, &args)?),
+            // What was stopped in the middle is not missing.
+            Err(_) if qemu::interrupted() => return Err(Trouble::Interrupted.into()),
             Err(error) => all.skip(format!("kernel tests in VMs: {}: {error:#}", layout.name)),
         }
     }
     Ok(all)
 }
 
-/// Runs the kernel tests in one guest, prints what a person wants to see of it, and counts.
-fn tests_in(layout: &Layout, kernel: &Kernel, suite: &guest::Suite, args: &Args) -> anyhow::Result<Tally> {
-    println!("VM {} {}", layout.name, kernel.release);
-    let done = in_guest(layout, kernel, args, false, |image| {
-        suite.add_to(image)?;
-        image.text("/etc/command", &suite.script(), 0o644)
+/// Runs the layout's tests in one guest, prints what a person wants to see of it, and counts.
+fn tests_in(layout: &Layout, base: &Base, suite: &guest::Suite, args: &Args) -> anyhow::Result<Tally> {
+    println!("VM {} {}", layout.name, base.kernel.release);
+    let done = in_guest(layout, base, args, false, |image| {
+        suite.add_to(image, layout.tests)?;
+        image.text("/etc/command", &suite.script(layout.tests), 0o644)
     });
     let mut tally = Tally::default();
     let mut quiet = Quiet::default();
@@ -174,7 +229,7 @@ fn tests_in(layout: &Layout, kernel: &Kernel, suite: &guest::Suite, args: &Args)
             }
         }
     };
-    let mut release = kernel.release.clone();
+    let mut release = base.kernel.release.clone();
     let trouble = match done {
         Ok(report) => {
             count(&report.out);
@@ -207,14 +262,14 @@ fn tests_in(layout: &Layout, kernel: &Kernel, suite: &guest::Suite, args: &Args)
 /// Boots the layout's kernel with what `fill` puts into the image, and takes everything temporary away.
 fn in_guest(
     layout: &Layout,
-    kernel: &Kernel,
+    base: &Base,
     args: &Args,
     live: bool,
     fill: impl FnOnce(&Image) -> anyhow::Result<()>,
 ) -> anyhow::Result<Report> {
     qemu::watch()?;
     let (scratch, _lock) = scratch()?;
-    let image = Image::new(scratch.path().join("root"), kernel)?;
+    let image = Image::new(scratch.path().join("root"), &base.kernel, layout.first)?;
     let wants_files = if args.out.is_some() { "1" } else { "" };
     image.text("/etc/guest", &format!("LAYOUT={}\nWANTS_FILES={wants_files}\n", layout.name), 0o644)?;
     for file in &args.file {
@@ -223,7 +278,7 @@ fn in_guest(
     }
     fill(&image)?;
     let initrd = scratch.path().join("initrd");
-    image.pack(&initrd)?;
+    image.pack(&initrd, base.tree.as_deref())?;
     let both = args.command.is_empty() && args.layout.is_none();
     let console = args.keep_console.as_ref().map(|path| match both {
         true => PathBuf::from(format!("{}.{}", path.display(), layout.name)),
@@ -231,9 +286,9 @@ fn in_guest(
     });
     let report = qemu::boot(&Boot {
         scratch: scratch.path(),
-        kernel: kernel.image(),
+        kernel: base.kernel.image(),
         initrd,
-        memory_mib: args.memory,
+        memory_mib: args.memory.unwrap_or(layout.memory_mib),
         limit: Duration::from_secs(args.time_limit),
         live,
         keep_console: console.as_deref(),
@@ -308,4 +363,16 @@ fn tool(name: &str) -> Command {
 
 fn find_tool(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&tool_path()).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systemd_is_for_the_long_tier() {
+        let names = |long| by_default(long).iter().map(|layout| layout.name).collect::<Vec<_>>();
+        assert_eq!(names(false), ["v1", "v2-old", "v2"]);
+        assert_eq!(names(true), ["v1", "v2-old", "v2", "systemd"]);
+    }
 }

@@ -8,11 +8,15 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Which tests say something about a kernel, by package: filters of the one integration binary.
-const TESTS: [(&str, &[&str]); 2] = [
+/// Some tests, by package: filters of the one integration binary.
+pub type Filters = &'static [(&'static str, &'static [&'static str])];
+/// Which tests say something about a kernel.
+pub const OF_KERNELS: Filters = &[
     ("commensal-host", &["kernel_conforms", "real::"]),
-    ("commensal", &["on_machine::", "limits::", "unified::"]),
+    ("commensal", &["on_machine::", "limits::", "unified::", "expel::"]),
 ];
+/// Which tests say something about life beside systemd.
+pub const OF_SYSTEMD: Filters = &[("commensal", &["systemd::"])];
 /// The name of the integration binaries, and of the program that tests start by its absolute path.
 const INTEGRATION: &str = "it";
 const PROGRAM: &str = "commensal";
@@ -20,8 +24,8 @@ const PROGRAM: &str = "commensal";
 /// What the tests need of the build.
 #[derive(Debug)]
 pub struct Suite {
-    /// Package folder, test program and filters.
-    tests: Vec<(PathBuf, PathBuf, &'static [&'static str])>,
+    /// Package, its folder and its test program.
+    tests: Vec<(&'static str, PathBuf, PathBuf)>,
     program: PathBuf,
 }
 
@@ -42,12 +46,12 @@ impl Suite {
     fn find(messages: &str) -> anyhow::Result<Suite> {
         let artifacts: Vec<Artifact> = messages.lines().filter_map(Artifact::read).collect();
         let mut tests = Vec::new();
-        for (package, filters) in TESTS {
+        for (package, _) in OF_KERNELS {
             let test = artifacts
                 .iter()
-                .find(|one| one.package == package && one.kind == "test" && one.name == INTEGRATION);
+                .find(|one| one.package == *package && one.kind == "test" && one.name == INTEGRATION);
             let test = test.with_context(|| format!("{package} has no integration test {INTEGRATION}"))?;
-            tests.push((test.folder.clone(), test.executable.clone(), filters));
+            tests.push((*package, test.folder.clone(), test.executable.clone()));
         }
         let program = artifacts.iter().find(|one| one.kind == "bin" && one.name == PROGRAM && !one.is_test);
         let program = program.with_context(|| format!("cargo built no program {PROGRAM}"))?;
@@ -55,20 +59,20 @@ impl Suite {
     }
 
     /// Puts everything at the same place as here: tests have paths compiled in.
-    pub fn add_to(&self, image: &Image) -> anyhow::Result<()> {
+    pub fn add_to(&self, image: &Image, wanted: Filters) -> anyhow::Result<()> {
         image.add_stripped(&self.program, &self.program)?;
-        for (folder, test, _) in &self.tests {
+        for (folder, test, _) in self.programs(wanted) {
             image.add_stripped(test, test)?;
             image.folder(folder)?;
         }
         Ok(())
     }
 
-    /// The command that runs all of them, in a shell.
-    pub fn script(&self) -> String {
+    /// The command that runs these tests, in a shell.
+    pub fn script(&self, wanted: Filters) -> String {
         // One stream, so that a panic stands beside its test.
         let mut script = "exec 2>&1\nstatus=0\n".to_owned();
-        for (folder, test, filters) in &self.tests {
+        for (folder, test, filters) in self.programs(wanted) {
             let (folder, test) = (quoted(&folder.display().to_string()), quoted(&test.display().to_string()));
             let filters = filters.join(" ");
             let _ = writeln!(
@@ -77,6 +81,14 @@ impl Suite {
             );
         }
         script + "exit $status\n"
+    }
+
+    /// Folder, program and filters of these tests.
+    fn programs(&self, wanted: Filters) -> impl Iterator<Item = (&Path, &Path, &'static [&'static str])> {
+        wanted.iter().filter_map(|(package, filters)| {
+            let (_, folder, test) = self.tests.iter().find(|(name, _, _)| name == package)?;
+            Some((folder.as_path(), test.as_path(), *filters))
+        })
     }
 }
 
@@ -138,12 +150,14 @@ mod tests {
         ];
         let suite = Suite::find(&messages.join("\n")).unwrap();
         assert_eq!(suite.program, Path::new("/t/commensal"));
-        let script = suite.script();
+        let script = suite.script(OF_KERNELS);
         assert!(
             script.contains("cd '/src/commensal-host' && '/t/it-2' kernel_conforms real:: --show-output"),
             "{script}"
         );
         assert!(script.contains("'/t/it-1' on_machine:: limits:: "), "{script}");
+        let script = suite.script(OF_SYSTEMD);
+        assert!(script.contains("'/t/it-1' systemd:: ") && !script.contains("/t/it-2"), "{script}");
         assert!(Suite::find("").is_err());
     }
 

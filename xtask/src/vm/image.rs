@@ -1,7 +1,8 @@
-//! The initramfs of a guest: busybox, the init, modules, and files of this machine with their libraries.
+//! The initramfs of a guest: busybox, the init, modules, and files of this machine with their libraries; for a
+//! guest with systemd on top of Debian's tree.
 
 use super::kernel::{Kernel, output, run};
-use super::{find_tool, tool};
+use super::{First, find_tool, tool};
 use anyhow::{Context, bail};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +10,17 @@ use std::path::{Path, PathBuf};
 
 /// Started by the kernel as the first process.
 const INIT: &str = include_str!("init.sh");
+const INIT_SYSTEMD: &str = include_str!("init-systemd.sh");
+/// What either does in the end.
+const REPORT: &str = include_str!("report.sh");
+/// All that systemd starts, and the slice that its init has made.
+const UNITS: [(&str, &str); 3] = [
+    ("default.target", include_str!("units/default.target")),
+    ("command.service", include_str!("units/command.service")),
+    ("patches.slice", include_str!("units/patches.slice")),
+];
+/// Folders that are links in Debian's tree: as folders they would replace the links.
+const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 /// What a stock kernel may have as modules: the bus, the ports of results, the scratch disks.
 const MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_blk"];
 /// Busybox has these as well, without the long options that tests use.
@@ -25,29 +37,56 @@ pub struct Image {
 }
 
 impl Image {
-    /// What every guest has.
-    pub fn new(root: PathBuf, kernel: &Kernel) -> anyhow::Result<Image> {
-        for folder in FOLDERS {
-            let folder = root.join(folder);
-            fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-        }
+    /// What the guests of this kind have.
+    pub fn new(root: PathBuf, kernel: &Kernel, first: First) -> anyhow::Result<Image> {
         let image = Image { root };
+        match first {
+            First::Ours => image.whole()?,
+            First::Systemd => image.over_debian()?,
+        }
         image.add(&find_tool("busybox").context("needs busybox")?, Path::new("/bin/busybox"))?;
+        image.text("/etc/report", REPORT, 0o644)?;
+        image.modules(kernel)?;
+        Ok(image)
+    }
+
+    /// All that a guest has.
+    fn whole(&self) -> anyhow::Result<()> {
+        for folder in FOLDERS {
+            self.folder(&Path::new("/").join(folder))?;
+        }
         // The shell of Debian, as on the machines that tests know. Busybox's would prefer its own commands.
-        image.add(&find_tool("sh").context("needs sh")?, Path::new("/bin/sh"))?;
+        self.add(&find_tool("sh").context("needs sh")?, Path::new("/bin/sh"))?;
         for name in TOOLS {
             let source = find_tool(name).with_context(|| format!("needs {name}"))?;
-            image.add(&source, &Path::new("/usr/bin").join(name))?;
+            self.add(&source, &Path::new("/usr/bin").join(name))?;
         }
-        image.text("/init", INIT, 0o755)?;
-        image.text(
+        self.text("/init", INIT, 0o755)?;
+        self.text(
             "/etc/passwd",
             "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n",
             0o644,
         )?;
-        image.text("/etc/group", "root:x:0:\nnogroup:x:65534:\n", 0o644)?;
-        image.modules(kernel)?;
-        Ok(image)
+        self.text("/etc/group", "root:x:0:\nnogroup:x:65534:\n", 0o644)
+    }
+
+    /// What Debian's tree lacks. The libraries of the programs that come later replace the tree's own: a program
+    /// needs those that it was built with, and the tree's are content with newer ones.
+    fn over_debian(&self) -> anyhow::Result<()> {
+        for folder in MERGED {
+            let usr = Path::new("usr").join(folder);
+            self.folder(&Path::new("/").join(&usr))?;
+            let link = self.root.join(folder);
+            std::os::unix::fs::symlink(&usr, &link).with_context(|| format!("link {}", link.display()))?;
+        }
+        self.folder(Path::new("/out"))?;
+        self.text("/init", INIT_SYSTEMD, 0o755)?;
+        for (name, text) in UNITS {
+            self.text(&format!("/etc/systemd/system/{name}"), text, 0o644)?;
+        }
+        // Without one systemd takes the boot for the first one of a machine that has to be set up.
+        self.text("/etc/machine-id", "c0ffee00c0ffee00c0ffee00c0ffee00\n", 0o444)?;
+        self.text("/etc/hostname", "guest\n", 0o644)
     }
 
     /// A text of ours.
@@ -140,9 +179,14 @@ impl Image {
         self.text("/modules/order", &order.join("\n"), 0o644)
     }
 
-    /// Writes the archive. It is not compressed: QEMU reads it at once, an emulated CPU would unpack for long.
-    pub fn pack(self, path: &Path) -> anyhow::Result<()> {
-        let to = File::create(path).with_context(|| format!("create {}", path.display()))?;
+    /// Writes the archive, behind that of a whole tree if there is one: the kernel unpacks one after the other. It
+    /// is not compressed: QEMU reads it at once, an emulated CPU would unpack for long.
+    pub fn pack(self, path: &Path, tree: Option<&Path>) -> anyhow::Result<()> {
+        let mut to = File::create(path).with_context(|| format!("create {}", path.display()))?;
+        if let Some(tree) = tree {
+            let copied = File::open(tree).and_then(|mut tree| std::io::copy(&mut tree, &mut to));
+            copied.with_context(|| format!("copy {}", tree.display()))?;
+        }
         let script = "find . -print0 | cpio --null --create --format=newc --owner=+0:+0 --quiet";
         run(tool("sh").args(["-c", script]).current_dir(&self.root).stdout(to))?;
         fs::remove_dir_all(&self.root).with_context(|| format!("remove {}", self.root.display()))

@@ -1,7 +1,5 @@
 #!/bin/busybox sh
-# The first process of a guest: mounts, loads modules, runs /etc/command, reports, powers off.
-# /etc/guest names the layout. Everything leaves by virtio-serial ports: vm.out and vm.err are the
-# command's, vm.state says `ready RELEASE UPTIME` and `done STATUS UPTIME`, vm.files is a tar of /out.
+# The first process of a guest: mounts, loads modules, and goes on with report.sh. /etc/guest names the layout.
 /bin/busybox --install -s /bin 2>/dev/null
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb
 mount -t proc proc /proc
@@ -48,27 +46,4 @@ for quota in /sys/fs/cgroup/system/cpu.max /sys/fs/cgroup/cpu/system/cpu.cfs_quo
   [ -e "$quota" ] && echo 1000000 >"$quota"
 done
 ip link set lo up
-port() {
-  for one in /sys/class/virtio-ports/*; do
-    [ "$(cat "$one/name" 2>/dev/null)" = "vm.$1" ] && { echo "/dev/${one##*/}"; return; }
-  done
-}
-# The names come by messages from the host, a moment after the device itself.
-tries=0
-while [ $tries -lt 500 ]; do
-  out=$(port out) err=$(port err) state=$(port state) files=$(port files)
-  [ -n "$out" ] && [ -n "$err" ] && [ -n "$state" ] && [ -n "$files" ] && break
-  usleep 20000
-  tries=$((tries + 1))
-done
-read -r uptime _ </proc/uptime
-echo "ready $(uname -r) $uptime" >"$state"
-export COMMENSAL_VM="$LAYOUT"
-cd /root
-/bin/sh /etc/command >"$out" 2>"$err" </dev/null
-status=$?
-[ -z "$WANTS_FILES" ] || tar -C /out -cf "$files" .
-read -r uptime _ </proc/uptime
-echo "done $status $uptime" >"$state"
-sync
-poweroff -f
+. /etc/report

@@ -67,20 +67,22 @@ pub fn obtain(layout: &Layout) -> anyhow::Result<Kernel> {
     }
 }
 
-fn cache() -> anyhow::Result<PathBuf> {
+/// Where everything that is fetched is kept.
+pub fn cache() -> anyhow::Result<PathBuf> {
     let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")));
     Ok(base
-        .context("neither XDG_CACHE_HOME nor HOME is set, and kernels are kept there")?
+        .context("neither XDG_CACHE_HOME nor HOME is set, and what is fetched is kept there")?
         .join("commensal-vm"))
 }
 
-fn lock(path: &Path) -> anyhow::Result<File> {
+/// Held by one run at a time, until the file is dropped.
+pub fn lock(path: &Path) -> anyhow::Result<File> {
     let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            eprintln!("xtask: waits for another run that fetches a kernel");
+            eprintln!("xtask: waits for another run that fetches a kernel or a root file system");
             file.lock().with_context(|| format!("lock {}", path.display()))?;
         }
         Err(TryLockError::Error(error)) => {
@@ -232,7 +234,7 @@ impl Apt {
 }
 
 /// Where this machine gets Debian's main archive from.
-fn mirror() -> anyhow::Result<String> {
+pub fn mirror() -> anyhow::Result<String> {
     let format = "$(REPO_URI) $(ORIGIN) $(CODENAME)";
     let targets = output(tool("apt-get").args(["indextargets", "--format", format, "Created-By: Packages"]))?;
     let from_lists = targets.lines().find_map(|line| {
@@ -245,7 +247,7 @@ fn mirror() -> anyhow::Result<String> {
     }
     // Before the first `apt-get update` apt knows only what the sources say.
     let uris = output(tool("apt-get").args(["update", "--print-uris"]))?;
-    main_archive(&uris).context("apt's sources name no Debian archive to take a kernel from")
+    main_archive(&uris).context("apt's sources name no Debian archive to fetch from")
 }
 
 /// The archive among what `apt-get update --print-uris` would read: `'<archive>dists/<suite>/InRelease' …`.

@@ -115,7 +115,8 @@ pub fn watch() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn interrupted() -> bool {
+/// Whether a signal asked us to end.
+pub fn interrupted() -> bool {
     INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 

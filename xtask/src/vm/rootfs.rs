@@ -1,0 +1,102 @@
+//! The root file system of guests whose first process is systemd: Debian's own packages as debootstrap installs
+//! them, packed once into an archive that lies before the files of a run in the guest's initramfs.
+
+use super::kernel::{cache, lock, mirror, run};
+use super::{find_tool, tool};
+use anyhow::{Context, bail};
+use commensal_host::{Host, LinuxHost};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A stable suite changes by security updates only, and no guest has a network.
+const FRESH: Duration = Duration::from_secs(30 * 24 * 3600);
+/// On top of what Debian calls essential.
+const PACKAGES: &str = "systemd,systemd-sysv,dbus,util-linux";
+/// What no guest reads: an emulated CPU has to unpack all that is there. Units that systemd starts by default and
+/// its generators are left out as well, so that a guest starts what its own units ask for and nothing else.
+const LEFT_OUT: [&str; 17] = [
+    "./boot/*",
+    "./dev/*",
+    "./etc/apt/*",
+    "./etc/systemd/system/*.wants/*",
+    "./run/*",
+    "./tmp/*",
+    "./usr/lib/apt/*",
+    "./usr/lib/systemd/system-generators/*",
+    "./usr/lib/systemd/system/*.target.wants/*",
+    "./usr/lib/x86_64-linux-gnu/gconv/*",
+    "./usr/lib/x86_64-linux-gnu/perl-base/*",
+    "./usr/share/doc/*",
+    "./usr/share/locale/*",
+    "./usr/share/man/*",
+    "./usr/share/zoneinfo/*",
+    "./var/cache/*",
+    "./var/lib/*/*",
+];
+
+/// The archive of the suite; without a network, root or debootstrap the one that is cached.
+pub fn obtain(suite: &str) -> anyhow::Result<PathBuf> {
+    let cache = cache()?;
+    let folder = cache.join("roots");
+    fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    // Held until the archive is complete: one download is enough for two runs.
+    let _lock = lock(&cache.join("lock"))?;
+    let (archive, recipe) = (folder.join(format!("{suite}.cpio")), folder.join(format!("{suite}.recipe")));
+    let made = fs::metadata(&archive).and_then(|data| data.modified()).ok();
+    let same = fs::read_to_string(&recipe).is_ok_and(|text| text == self::recipe());
+    if same && made.is_some_and(|made| made.elapsed().is_ok_and(|age| age < FRESH)) {
+        return Ok(archive);
+    }
+    match make(suite, &folder, &archive) {
+        Ok(()) => {
+            fs::write(&recipe, self::recipe()).with_context(|| format!("write {}", recipe.display()))?;
+            Ok(archive)
+        }
+        Err(error) if made.is_some() => {
+            eprintln!("xtask: uses the cached root file system {}: {error:#}", archive.display());
+            Ok(archive)
+        }
+        Err(error) => Err(error.context(format!("no root file system of Debian {suite}"))),
+    }
+}
+
+/// What an archive is made of: one that was made otherwise is not fresh.
+fn recipe() -> String {
+    format!("{PACKAGES}\nwithout\n{}\n", LEFT_OUT.join("\n"))
+}
+
+fn make(suite: &str, folder: &Path, archive: &Path) -> anyhow::Result<()> {
+    if LinuxHost::new().euid() != 0 {
+        bail!("debootstrap needs root");
+    }
+    if find_tool("debootstrap").is_none() {
+        bail!("missing; apt-get install --no-install-recommends debootstrap");
+    }
+    eprintln!("xtask: makes a root file system of Debian {suite}");
+    // Beside the archive and then gone; only the archive is kept, which needs no root to be read.
+    let tree = folder.join(format!("{suite}.new"));
+    if tree.exists() {
+        fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()))?;
+    }
+    // What debootstrap mounts goes away with its namespace, so nothing that is removed here can be a mount; and when
+    // xtask is killed, everything in the namespace of processes is.
+    let mut command = tool("setpriv");
+    command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"]);
+    command.args(["--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase"]);
+    command.args(["--force-check-gpg", "--arch=amd64", &format!("--include={PACKAGES}"), suite]);
+    let made = run(command.arg(&tree).arg(mirror()?)).and_then(|()| pack(&tree, archive));
+    let removed = fs::remove_dir_all(&tree).with_context(|| format!("remove {}", tree.display()));
+    made.and(removed)
+}
+
+/// Aside and renamed: a run that is stopped in between leaves nothing that looks complete.
+fn pack(tree: &Path, archive: &Path) -> anyhow::Result<()> {
+    let aside = archive.with_extension("cpio.new");
+    let to = File::create(&aside).with_context(|| format!("create {}", aside.display()))?;
+    let left_out: Vec<String> = LEFT_OUT.iter().map(|path| format!("! -path '{path}'")).collect();
+    let script =
+        format!("find . {} -print0 | cpio --null --create --format=newc --quiet", left_out.join(" "));
+    run(tool("sh").args(["-c", &script]).current_dir(tree).stdout(to))?;
+    fs::rename(&aside, archive).with_context(|| format!("rename to {}", archive.display()))
+}
