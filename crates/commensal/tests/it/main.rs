@@ -15,6 +15,7 @@ mod on_machine;
 mod properties;
 mod sense;
 mod support;
+mod systemd;
 mod undo;
 mod unified;
 mod vendors;
