@@ -185,6 +185,9 @@ fn a_unit_is_left_to_systemd_with_the_command_to_tell_it() {
     }
     let after = |file: &str| read(unit.group().join(file));
     assert_eq!([after("cpu.idle"), after("pids.max"), after("cpu.max")], ["1", "300", "100000 100000"]);
+    // What systemd was told holds, so nothing is missing any more.
+    let (out, _) = program.expect(0, &["apply", "-c", file.to_str().unwrap()]);
+    assert!(!out.contains("unmet"), "{out}");
 }
 
 #[test]
