@@ -35,6 +35,11 @@ impl Tally {
         }
     }
 
+    /// Rows of the conformance script that ran.
+    pub fn rows_ran(&self) -> usize {
+        self.kernels.iter().map(|(_, ran, _)| ran).sum()
+    }
+
     /// Something that could not be started at all.
     pub fn skip(&mut self, what: String) {
         self.not_started.push(what);

@@ -83,7 +83,7 @@ impl CgroupPath {
     /// unit with a cgroup. `None` for the root and below a first part that is none (`/docker/x`).
     #[must_use]
     pub fn unit(&self) -> Option<CgroupPath> {
-        const KINDS: [&str; 5] = [".slice", ".service", ".scope", ".mount", ".socket"];
+        const KINDS: [&str; 6] = [".slice", ".service", ".scope", ".mount", ".socket", ".swap"];
         let is_unit = |part: &&str| KINDS.iter().any(|kind| part.ends_with(kind));
         let parts: Vec<&str> = self.parts().take_while(is_unit).collect();
         (!parts.is_empty()).then(|| CgroupPath::new(&parts.join("/")))
@@ -217,8 +217,12 @@ pub struct ActualState {
     pub manager: Manager,
     /// Below which group our own groups are made: the root, or one that was delegated to us.
     pub base: CgroupPath,
-    /// Why groups of our own cannot be made although others can be written.
+    /// Why groups of our own cannot be made in the unified hierarchy although others can be written.
     pub own_obstacle: Option<String>,
+    /// Hierarchies in which no group can be made at all.
+    pub closed: BTreeSet<usize>,
+    /// Whether this user can write only below [`ActualState::base`].
+    pub confined: bool,
     /// Machine-wide switches of this kernel.
     pub switches: BTreeMap<Switch, i64>,
     /// What is ours.
@@ -251,18 +255,35 @@ impl ActualState {
             .filter(|(other, _)| other.path.0 != "/")
     }
 
-    /// The unit of systemd that manages this group and has not handed it over; `None` where we may write. Only the unified
-    /// hierarchy has a single-writer rule.
+    /// The unit of systemd that manages this group and has not handed it over (the root for the root); `None` where we
+    /// may write. Only the unified hierarchy has a single-writer rule. Below a unit that was handed over somebody else
+    /// manages, a container's systemd for example; only a user's systemd is of the same kind.
     #[must_use]
     pub fn managed_by(&self, place: &Place) -> Option<CgroupPath> {
         let version = self.hierarchies.get(place.hierarchy)?.version;
         if self.manager != Manager::Systemd || version != Version::V2 {
             return None;
         }
+        if place.path.depth() == 0 {
+            return Some(CgroupPath::root());
+        }
         let unit = place.path.unit()?;
-        let found = self.cgroups.get(&Place { hierarchy: place.hierarchy, path: unit.clone() });
-        let handed_over = found.is_some_and(|found| found.delegated) && unit != place.path;
+        let mut above = unit.ancestors();
+        above.push(unit.clone());
+        let handed_over =
+            above.into_iter().filter(|path| *path != place.path && path.depth() > 0).any(|path| {
+                let delegated = |found: &Cgroup| found.delegated;
+                let found = self.cgroups.get(&Place { hierarchy: place.hierarchy, path: path.clone() });
+                found.is_some_and(delegated) && !(path.name().starts_with("user@") && path != unit)
+            });
         (!handed_over).then_some(unit)
+    }
+
+    /// Whether groups of our own can be made in this hierarchy.
+    #[must_use]
+    pub fn own_possible(&self, hierarchy: usize) -> bool {
+        let unified = self.hierarchies.get(hierarchy).is_some_and(|one| one.version == Version::V2);
+        !(unified && self.own_obstacle.is_some()) && !self.closed.contains(&hierarchy)
     }
 
     /// `cpu:/etl`, `v2:/etl`.
@@ -320,6 +341,8 @@ pub struct Capabilities {
     pub features: BTreeMap<&'static str, Support>,
     /// What `cpu.qos_level` can do; `None` where it does not work.
     pub qos: Option<QosLevels>,
+    /// Hierarchies in which no group can be made, although it can in others.
+    pub closed: BTreeSet<usize>,
 }
 
 /// Name of the feature "core scheduling" in [`Capabilities::features`].

@@ -84,8 +84,8 @@ pub fn ladder(caps: &Capabilities, version: Version, identity: Option<&str>) -> 
     ]
 }
 
-/// Who, besides us, writes the weight of a group: `cpu.idle` makes every such write fail with EINVAL
-/// and forgets the old value, so it is used only where the answer is nobody.
+/// Who, besides us, writes the weight of a group: `cpu.idle` makes such a write fail with EINVAL and forgets
+/// the old value (and systemd 252 clears it to write the weight), so it is used only where the answer is nobody.
 #[must_use]
 pub fn weight_writer(path: &CgroupPath) -> Option<&'static str> {
     let container = ["docker", "kubepods", "containerd", "crio", "libpod", "lxc"];
@@ -124,7 +124,7 @@ pub fn offline_mechanism(
     let no_idle = match (writer, obstacle(KnobId::CpuIdle)) {
         (Some(writer), _) => {
             format!(
-                "{writer} writes the weight here, and cpu.idle would make its writes fail; takeover = true would use it"
+                "{writer} writes the weight here: with cpu.idle its writes fail, or undo it; takeover = true would use it"
             )
         }
         (None, Some(obstacle)) => format!("cpu.idle cannot be used: {obstacle}"),

@@ -124,6 +124,8 @@ pub struct Plan {
     pub task_policies: BTreeMap<GroupName, TaskPolicy>,
 }
 
+pub use vendor::identity_obstacle;
+
 /// Plans.
 #[must_use]
 pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -> Plan {
@@ -143,7 +145,9 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
             without_cgroups(group, obstacle, &mut plan);
         }
     } else {
-        if let Some(obstacle) = &actual.own_obstacle {
+        let cpu = actual.hierarchy_of(Controller::Cpu);
+        let none = cpu.is_none_or(|cpu| !actual.own_possible(cpu));
+        if let Some(obstacle) = actual.own_obstacle.as_ref().filter(|_| none) {
             let own = |group: &&DesiredGroup| group.members.iter().any(|member| member.own);
             for group in desired.groups.iter().filter(own) {
                 without_cgroups(group, obstacle, &mut plan);
@@ -168,7 +172,7 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
 
 /// How to get a delegated cgroup from systemd.
 const DELEGATE: &str = "start it in a unit of its own that systemd hands over: systemd-run --scope -p Delegate=yes \
-                        commensal …; or insist with --cgroup-root /";
+                        commensal … (as a user: systemd-run --user --scope …); or, as root, insist with --cgroup-root /";
 
 fn without_cgroups(group: &DesiredGroup, obstacle: &str, plan: &mut Plan) {
     if group.class == Class::Offline {

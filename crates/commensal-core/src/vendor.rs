@@ -97,7 +97,8 @@ impl fmt::Display for QosLevels {
 /// 4.19.91-26 to 26.3, 5.10.112-11 to 11.2 and 5.10.134-12 to 12.2 the feature is compiled in and off.
 #[must_use]
 pub fn identity_obstacle(release: &str) -> Option<String> {
-    const BAD: [(&str, (u32, u32), (u32, u32), &str); 4] = [
+    type Build = (u32, u32);
+    const BAD: [(&str, Build, Build, &str); 4] = [
         ("4.19.91", (25, 1), (25, 5), "can bring the machine down"),
         ("4.19.91", (26, 0), (26, 3), "has it switched off for good"),
         ("5.10.112", (11, 0), (11, 2), "has it switched off for good"),

@@ -228,7 +228,7 @@ impl FakeHost {
             let controllers =
                 machine.group(inode).map(|group| machine.controllers(group)).unwrap_or_default();
             machine.populate(inode, &controllers);
-            if let Ok(group) = machine.group_mut(inode) {
+            if let (VendorKernel::OpenEuler { .. }, Ok(group)) = (kernel, machine.group_mut(inode)) {
                 group.files.remove("cpu.idle");
             }
         }

@@ -24,7 +24,7 @@ pub fn probe(
     let mut caps = Capabilities::default();
     let mut refusals = Vec::new();
     let mut tried = 0;
-    for hierarchy in hierarchies.iter().filter(|hierarchy| !hierarchy.controllers.is_empty()) {
+    for (index, hierarchy) in hierarchies.iter().enumerate().filter(|(_, one)| !one.controllers.is_empty()) {
         tried += 1;
         if hierarchy.version == Version::V2 && tenancy.obstacle.is_some() {
             by_sight(host, hierarchy, &mut caps);
@@ -32,23 +32,37 @@ pub fn probe(
         }
         match scratch(host, hierarchy, &base_of(hierarchy, tenancy), name) {
             Ok((root, dir)) => {
-                hierarchy_knobs(host, hierarchy, machine, root, dir, &mut caps);
+                let base = base_of(hierarchy, tenancy);
+                let above = if base.depth() == 0 { "the root" } else { base.as_str() };
+                hierarchy_knobs(host, hierarchy, machine, root, dir, above, &mut caps);
                 let _ = host.rmdir(root, name, dir.inode);
                 host.close(dir);
                 host.close(root);
             }
-            Err(error) => refusals.push(error),
+            Err(error) => {
+                let because = format!("no group can be made in {}", hierarchy.mount);
+                for row in TABLE.iter().filter(|row| hierarchy.controllers.contains(&row.controller)) {
+                    if row.status == Status::Driven && row.file(hierarchy.version).is_some() {
+                        let support = Support::Refused { errno: error.errno, because: because.clone() };
+                        caps.knobs.insert((row.id, hierarchy.version), support);
+                    }
+                }
+                caps.closed.insert(index);
+                refusals.push(error);
+            }
         }
     }
     if tried == 0 {
         caps.cgroup_obstacle = Some("no cgroup controller is mounted".to_owned());
     } else if refusals.len() == tried {
         caps.cgroup_obstacle = refusals.first().map(|error| obstacle(host, error));
+        caps.knobs.clear();
     }
     if hierarchies.iter().any(|hierarchy| namespaced_root(host, hierarchy)) {
         let because =
             "this is a container with a cgroup namespace of its own, whose processes sit in its root";
-        caps.cgroup_obstacle = Some(because.to_owned());
+        let first = caps.cgroup_obstacle.take().map(|first| format!("{first}; also, "));
+        caps.cgroup_obstacle = Some(first.unwrap_or_default() + because);
     }
     features(host, machine, &mut caps);
     caps
@@ -66,11 +80,23 @@ fn base_of(hierarchy: &Hierarchy, tenancy: &Tenancy) -> CgroupPath {
 fn by_sight(host: &mut dyn Host, hierarchy: &Hierarchy, caps: &mut Capabilities) {
     let Ok(root) = host.open(Path::new(&hierarchy.mount)) else { return };
     let names = host.children(root).unwrap_or_default();
+    let enabled = host.read(root, "cgroup.subtree_control").unwrap_or_default();
     let child = names.iter().find_map(|name| host.open_child(root, name).ok());
     for row in TABLE.iter().filter(|row| hierarchy.controllers.contains(&row.controller)) {
         let Some(file) = row.file(hierarchy.version).filter(|_| row.status == Status::Driven) else {
             continue;
         };
+        let name = row.controller.v2_name();
+        if !row.controller.built_in(hierarchy.version)
+            && enabled.split_whitespace().all(|other| other != name)
+        {
+            let support = match row.vendor.is_some() && !vendor::has_switch(host, row.id) {
+                true => Support::No { because: "no sign of this vendor's kernel".to_owned() },
+                false => Support::Untried { because: format!("the root does not enable {name}") },
+            };
+            caps.knobs.insert((row.id, hierarchy.version), support);
+            continue;
+        }
         let dir = if row.scope == Scope::RootOnly { Some(root) } else { child };
         let there = dir.is_some_and(|dir| host.read(dir, file.name).is_ok());
         let support = match there {
@@ -150,9 +176,11 @@ fn hierarchy_knobs(
     machine: &Machine,
     root: Dir,
     dir: Dir,
+    above: &str,
     caps: &mut Capabilities,
 ) {
     let enabled = host.read(root, "cgroup.subtree_control").unwrap_or_default();
+    let available = host.read(root, "cgroup.controllers").unwrap_or_default();
     for row in TABLE.iter().filter(|row| hierarchy.controllers.contains(&row.controller)) {
         if row.status != Status::Driven || row.file(hierarchy.version).is_none() {
             continue;
@@ -160,8 +188,14 @@ fn hierarchy_knobs(
         let name = row.controller.v2_name();
         let off = !row.controller.built_in(hierarchy.version)
             && enabled.split_whitespace().all(|other| other != name);
-        let scratch = Scratch { root, dir, version: hierarchy.version, machine };
+        let scratch = Scratch { root, dir, version: hierarchy.version, machine, above };
+        let delegated = row.controller.built_in(hierarchy.version)
+            || hierarchy.version == Version::V1
+            || available.split_whitespace().any(|other| other == name);
         let support = match off && row.scope != Scope::RootOnly {
+            true if !delegated => {
+                Support::No { because: format!("{above} has no {name} controller to give") }
+            }
             // Without its files only a vendor's switch tells whose kernel it is.
             true if row.vendor.is_some() && !vendor::has_switch(host, row.id) => {
                 let kernel = row.vendor.map_or("a vendor", |vendor| vendor.kernel);
@@ -169,7 +203,7 @@ fn hierarchy_knobs(
             }
             // Enabling it would change every group below the root: that is a plan's business.
             true => Support::Untried {
-                because: format!("the root does not enable {name} yet; a plan that needs it does"),
+                because: format!("{} does not enable {name} yet; a plan that needs it does", scratch.above),
             },
             false => match row.id {
                 KnobId::CpuQosLevel => vendor::qos(host, scratch, caps),
@@ -189,11 +223,13 @@ pub(crate) struct Scratch<'a> {
     pub dir: Dir,
     pub version: Version,
     pub machine: &'a Machine,
+    /// The group above it, in words.
+    pub above: &'a str,
 }
 
 /// Writes a value that differs from the default and reads it back.
 pub(crate) fn try_knob(host: &mut dyn Host, scratch: Scratch<'_>, row: &Knob) -> Support {
-    let Scratch { root, dir, version, machine } = scratch;
+    let Scratch { root, dir, version, machine, .. } = scratch;
     let Some(file) = row.file(version) else {
         return Support::No { because: format!("cgroup {version} has no {}", row.name) };
     };

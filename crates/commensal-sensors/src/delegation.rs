@@ -28,12 +28,17 @@ pub fn look(host: &mut dyn Host, hierarchies: &[Hierarchy], chosen: Option<&Cgro
         hierarchy.version == Version::V2 && hierarchy.controllers.iter().any(|one| !one.built_in(Version::V2))
     });
     let Some(unified) = unified else { return Tenancy::default() };
-    let systemd = host.list(Path::new("/run/systemd/system")).is_ok();
+    // In a container that shares the host's tree only the tree itself tells whose it is.
+    let systemd = host.list(Path::new("/run/systemd/system")).is_ok()
+        || open(host, unified, &CgroupPath::new("/init.scope")).map(|dir| host.close(dir)).is_some();
     if let Some(chosen) = chosen {
         // The root of the hierarchy means: I know who manages it.
         let manager = if systemd && chosen.depth() > 0 { Manager::Systemd } else { Manager::Nobody };
         let there = open(host, unified, chosen).map(|dir| host.close(dir)).is_some();
-        let obstacle = (!there).then(|| format!("there is no cgroup {chosen} (--cgroup-root)"));
+        let obstacle = match there {
+            false => Some(format!("there is no cgroup {chosen} (--cgroup-root)")),
+            true => out_of_reach(host, unified, chosen),
+        };
         return Tenancy { manager, base: chosen.clone(), obstacle };
     }
     let manager = if systemd { Manager::Systemd } else { Manager::Nobody };
@@ -66,7 +71,11 @@ fn of_unit(host: &mut dyn Host, unified: &Hierarchy, manager: Manager) -> Tenanc
     let own = own(host).unwrap_or_default();
     let unit = own.unit().and_then(|unit| Some((open(host, unified, &unit)?, unit)));
     let found = unit.and_then(|(dir, unit)| {
-        let usable = delegated(host, dir) && host.may_write(dir, "cgroup.subtree_control");
+        // To a user of the machine's systemd the files say enough; systemd before 251 marks them for root only. Below
+        // user@UID.service the files are the user's anyway, and the user's systemd is the writer.
+        let files = host.may_write(dir, "cgroup.subtree_control");
+        let of_user = unit.ancestors().iter().any(|above| above.name().starts_with("user@"));
+        let usable = files && (delegated(host, dir) || (host.euid() != 0 && !of_user));
         host.close(dir);
         usable.then_some(unit)
     });
@@ -74,11 +83,27 @@ fn of_unit(host: &mut dyn Host, unified: &Hierarchy, manager: Manager) -> Tenanc
         Some(base) => Tenancy { manager, base, obstacle: None },
         None => {
             let obstacle = format!(
-                "systemd manages this cgroup tree and has not delegated any of it to this process, which runs in {own}"
+                "systemd manages this cgroup tree, and nothing shows that it has delegated any of it to this process, which \
+                 runs in {own}"
             );
             Tenancy { manager, base: CgroupPath::root(), obstacle: Some(obstacle) }
         }
     }
+}
+
+/// Another user's process cannot be moved there unless the group above both is theirs too (cgroup-v2.rst,
+/// "Delegation Containment").
+fn out_of_reach(host: &mut dyn Host, unified: &Hierarchy, chosen: &CgroupPath) -> Option<String> {
+    let own = own(host).filter(|_| host.euid() != 0)?;
+    let mut above = own.ancestors();
+    above.push(own.clone());
+    let common = above.into_iter().rev().find(|path| path.contains(chosen))?;
+    let dir = open(host, unified, &common)?;
+    let writable = host.may_write(dir, "cgroup.procs");
+    host.close(dir);
+    (!writable).then(|| {
+        format!("this process runs in {own} and may not move to {chosen}: {common} above both belongs to somebody else")
+    })
 }
 
 /// The highest group at or above our own that belongs to this user.

@@ -4,7 +4,7 @@ use crate::delegation::{self, Tenancy};
 use crate::{SensorError, actual, capability, cookies, machine, mounts};
 use commensal_core::actual::{ActualState, CORE_SCHED, Capabilities, CgroupPath, Hierarchy, Place};
 use commensal_core::desired::DesiredState;
-use commensal_core::knob::Controller;
+use commensal_core::knob::{Controller, Version};
 use commensal_core::topology::{Device, Machine};
 use commensal_host::Host;
 use std::collections::BTreeSet;
@@ -49,7 +49,17 @@ impl Survey {
         found.manager = self.tenancy.manager;
         found.base = self.tenancy.base.clone();
         found.own_obstacle.clone_from(&self.tenancy.obstacle);
+        found.closed.clone_from(&self.caps.closed);
+        let unified = self.hierarchies.iter().any(|one| one.version == Version::V2);
+        found.confined = host.euid() != 0 && unified && self.tenancy.base.depth() > 0;
         Ok(found)
+    }
+
+    /// Reads the values of every group of the cpu controller into `found`.
+    pub fn fill_all(&self, host: &mut dyn Host, found: &mut ActualState) {
+        let cpu = found.hierarchy_of(Controller::Cpu);
+        let places = found.cgroups.keys().filter(|place| Some(place.hierarchy) == cpu).cloned().collect();
+        actual::values(host, found, &places, &[]);
     }
 
     /// Reads into `found` what a plan for `desired` looks at. Cookies are looked at only where they may be wanted,

@@ -101,7 +101,9 @@ impl Context {
         survey.fill(&mut self.host, &desired, &mut found);
         let plan = plan(&desired, &found, &survey.caps);
         tracing::debug!(steps = plan.steps.len(), unmet = plan.unmet.len(), "planned");
-        let obstacle = survey.caps.cgroup_obstacle.or_else(|| found.own_obstacle.clone());
+        let cpu = found.hierarchy_of(commensal_core::knob::Controller::Cpu);
+        let own = found.own_obstacle.clone().filter(|_| cpu.is_none_or(|cpu| !found.own_possible(cpu)));
+        let obstacle = survey.caps.cgroup_obstacle.or(own);
         Ok(Planned { actual: found, desired, plan, obstacle })
     }
 

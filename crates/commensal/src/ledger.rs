@@ -6,6 +6,8 @@ use anyhow::Context as _;
 use commensal_core::actual::{CgroupPath, Manager, Support};
 use commensal_core::class::{Mechanism, Rung, ladder, offline_mechanism, offline_task_policy};
 use commensal_core::knob::{Controller, KnobId, Status, TABLE, Version};
+use commensal_core::plan::identity_obstacle;
+use commensal_core::vendor::Switch;
 use commensal_host::Host;
 use commensal_sensors::{Survey, machine, mounts, survey};
 use serde_json::{Value, json};
@@ -21,6 +23,7 @@ pub struct Ledger {
     /// Why that is weak, if it is.
     weak: Option<String>,
     rungs: Vec<Rung>,
+    root: bool,
 }
 
 /// Whether something works: yes, not tried, no, refused; and a remark.
@@ -39,8 +42,10 @@ impl Ledger {
     ) -> anyhow::Result<Ledger> {
         let survey = survey(host, probe, cgroup_root).context("cannot look at this machine")?;
         let identity = machine::identity(host);
-        let (yields_by, weak, rungs) = mechanism(&survey, prefix);
-        Ok(Ledger { identity, survey, yields_by, weak, rungs })
+        let stored = stored_identity(host, &survey)?;
+        let (yields_by, weak, rungs) = mechanism(&survey, prefix, stored.as_deref());
+        let root = host.euid() == 0;
+        Ok(Ledger { identity, survey, yields_by, weak, rungs, root })
     }
 
     /// Whether offline work can only be held back by weak means.
@@ -70,8 +75,13 @@ impl Ledger {
         if let Some(weak) = &self.weak {
             let _ = writeln!(text, "  {weak}");
         }
-        if self.survey.tenancy.obstacle.is_some() {
-            text.push_str("  way out: systemd-run --scope -p Delegate=yes commensal …, or insist with --cgroup-root /\n");
+        let systemd = self.survey.tenancy.manager == Manager::Systemd;
+        match (systemd && self.survey.tenancy.obstacle.is_some(), self.root) {
+            (true, true) => text.push_str(
+                "  way out: systemd-run --scope -p Delegate=yes commensal …, or insist with --cgroup-root /\n",
+            ),
+            (true, false) => text.push_str("  way out: systemd-run --user --scope -p Delegate=yes commensal …\n"),
+            (false, _) => {}
         }
         if self.yields_by.starts_with("cpu.qos_level")
             && let Some(qos) = self.survey.caps.qos
@@ -227,21 +237,32 @@ fn entry<'a>(name: &str, file: &str, support: &Support) -> Entry<'a> {
     (name.to_owned(), word, remark)
 }
 
+/// What stands against turning Group Identity on, which only the values of all groups tell.
+fn stored_identity(host: &mut dyn Host, survey: &Survey) -> anyhow::Result<Option<String>> {
+    let mut found = survey.tree(host)?;
+    if !found.switches.contains_key(&Switch::GroupIdentity) {
+        return Ok(None);
+    }
+    survey.fill_all(host, &mut found);
+    Ok(identity_obstacle(None, &found))
+}
+
 /// The mechanism for a group of our own, why it is weak if it is, and the ladder.
-fn mechanism(survey: &Survey, prefix: &str) -> (String, Option<String>, Vec<Rung>) {
+fn mechanism(survey: &Survey, prefix: &str, identity: Option<&str>) -> (String, Option<String>, Vec<Rung>) {
     let caps = &survey.caps;
     let cpu = survey.hierarchies.iter().find(|hierarchy| hierarchy.controllers.contains(&Controller::Cpu));
     let version = cpu.map_or(Version::V2, |cpu| cpu.version);
-    let rungs = ladder(caps, version, None);
+    let rungs = ladder(caps, version, identity);
     let no_cpu = cpu.is_none().then(|| "no cgroup hierarchy has the cpu controller".to_owned());
-    let obstacle = caps.cgroup_obstacle.clone().or(survey.tenancy.obstacle.clone()).or(no_cpu);
+    let own = survey.tenancy.obstacle.clone().filter(|_| version == Version::V2);
+    let obstacle = caps.cgroup_obstacle.clone().or(own).or(no_cpu);
     if let Some(obstacle) = obstacle {
         let weak = offline_task_policy(&obstacle, None).weak;
         return ("SCHED_IDLE and nice 19 on tasks".to_owned(), weak, rungs);
     }
     let own = survey.tenancy.base.child(&format!("{prefix}-offline"));
     let untried = |knob: KnobId| matches!(caps.knobs.get(&(knob, version)), Some(Support::Untried { .. }));
-    let (words, weak) = match offline_mechanism(caps, version, &own, true, None) {
+    let (words, weak) = match offline_mechanism(caps, version, &own, true, identity) {
         Mechanism::GroupIdentity if untried(KnobId::CpuBvtWarpNs) => {
             ("Group Identity, once a plan has turned it on", None)
         }

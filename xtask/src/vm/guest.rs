@@ -74,6 +74,13 @@ impl Suite {
         let mut script = "exec 2>&1\nstatus=0\n".to_owned();
         for (folder, test, filters) in self.programs(wanted) {
             let (folder, test) = (quoted(&folder.display().to_string()), quoted(&test.display().to_string()));
+            // A filter that matches nothing would pass without a word.
+            for filter in filters {
+                let _ = writeln!(
+                    script,
+                    "{test} {filter} --list | grep -q ': test$' || {{ echo 'no test is called {filter}'; status=1; }}"
+                );
+            }
             let filters = filters.join(" ");
             let _ = writeln!(
                 script,

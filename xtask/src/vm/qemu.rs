@@ -26,6 +26,8 @@ const PORTS: [&str; 4] = ["out", "err", "state", "files"];
 const BOOT_LIMIT: Duration = Duration::from_secs(240);
 /// Attempts when a guest ends or hangs without having had its say.
 const ATTEMPTS: usize = 3;
+/// How long a guest may take to power off.
+const POWER_OFF: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
 /// Lines of the console in an error.
 const CONSOLE_LINES: usize = 30;
@@ -63,8 +65,8 @@ pub struct Report {
 pub enum Trouble {
     /// The command ran when the time was over; what it had printed, and the kernel's release.
     LimitReached { limit: Duration, out: Vec<u8>, console: String },
-    /// The guest ended, or never reached its init.
-    Died { how: String, console: String },
+    /// The guest ended, or never reached its init; what its command had printed.
+    Died { how: String, out: Vec<u8>, console: String },
     /// A signal asked xtask to end.
     Interrupted,
 }
@@ -77,7 +79,7 @@ impl fmt::Display for Trouble {
                 "the guest reached the limit of {} s (--time-limit gives it more); its console ends:\n{console}",
                 limit.as_secs()
             ),
-            Trouble::Died { how, console } => {
+            Trouble::Died { how, console, .. } => {
                 write!(f, "the guest {how} before it reported; its console ends:\n{console}")
             }
             Trouble::Interrupted => f.write_str("interrupted"),
@@ -92,8 +94,10 @@ pub fn boot(boot: &Boot) -> anyhow::Result<Report> {
     let mut attempt = 1;
     loop {
         match once(boot) {
+            // Once the command has printed something its say counts, also if the guest died of it.
             Err(error)
-                if attempt < ATTEMPTS && matches!(error.downcast_ref(), Some(Trouble::Died { .. })) =>
+                if attempt < ATTEMPTS
+                    && matches!(error.downcast_ref(), Some(Trouble::Died { out, .. }) if out.is_empty()) =>
             {
                 eprintln!("xtask: attempt {attempt} of {ATTEMPTS}: {error}");
                 attempt += 1;
@@ -149,6 +153,7 @@ fn once(boot: &Boot) -> anyhow::Result<Report> {
     command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let mut qemu = Running(command.spawn().context("start setpriv for qemu-system-x86_64")?);
     let mut copied = [0, 0];
+    let mut reported = None;
     let ended = loop {
         let ended = qemu.0.try_wait()?;
         if boot.live {
@@ -161,7 +166,14 @@ fn once(boot: &Boot) -> anyhow::Result<Report> {
         if interrupted() {
             return Err(Trouble::Interrupted.into());
         }
-        let ready = fs::metadata(file("state")).is_ok_and(|data| data.len() > 0);
+        let state = fs::read_to_string(file("state")).unwrap_or_default();
+        let ready = !state.is_empty();
+        // A guest that has reported and does not power off has nothing more to say.
+        if State::read(&state).done.is_some()
+            && *reported.get_or_insert_with(Instant::now) + POWER_OFF < Instant::now()
+        {
+            break None;
+        }
         if started.elapsed() > if ready { boot.limit } else { boot.limit.min(BOOT_LIMIT) } {
             break None;
         }
@@ -184,9 +196,9 @@ fn once(boot: &Boot) -> anyhow::Result<Report> {
         (None, Some(_)) => Trouble::LimitReached { limit: boot.limit, out, console }.into(),
         (None, None) => {
             let how = format!("did not reach its init within {} s", started.elapsed().as_secs());
-            Trouble::Died { how, console }.into()
+            Trouble::Died { how, out, console }.into()
         }
-        (Some(status), _) => Trouble::Died { how: format!("ended ({status})"), console }.into(),
+        (Some(status), _) => Trouble::Died { how: format!("ended ({status})"), out, console }.into(),
     })
 }
 

@@ -13,6 +13,7 @@ macro_rules! knobs {
         pub enum KnobId { $($id),* }
 
         /// Every knob, in the order of [`KnobId`].
+        #[allow(clippy::needless_update, reason = "some rows say everything")]
         pub static TABLE: &[Knob] = &[$(Knob { id: KnobId::$id, $($field: $value,)* ..BLANK }),*];
     };
 }

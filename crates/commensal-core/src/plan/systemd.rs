@@ -1,32 +1,98 @@
 //! What to tell systemd where it is the only writer: the property that does what a knob would have done
 //! (systemd.resource-control(5)).
 
+use super::wants::Setting;
 use crate::actual::CgroupPath;
-use crate::knob::{KnobId, Value};
+use crate::knob::{Controller, KnobId, Value};
 use crate::topology::Device;
 use std::collections::BTreeMap;
 
-/// The command that sets the same through systemd, or the ways around it.
-pub(super) fn instead(
-    unit: &CgroupPath,
-    knob: KnobId,
-    device: Option<Device>,
-    value: &Value,
-    disks: &BTreeMap<Device, String>,
-) -> String {
-    let name = unit.name();
-    let disk = device.map(|device| match disks.get(&device) {
-        Some(disk) => format!("/dev/{disk}"),
-        None => format!("/dev/block/{device}"),
-    });
-    match property(knob, disk.as_deref(), value) {
-        Some(property) => format!("systemctl set-property --runtime {name} {property}; or takeover = true"),
-        None if knob == KnobId::CgroupFreeze => format!("systemctl freeze {name}; or takeover = true"),
-        None => format!("add Delegate=yes to {name} and match a cgroup below it; or takeover = true"),
+/// What stands in the way of a write to `path`, which `unit` manages.
+pub(super) fn because(unit: &CgroupPath) -> String {
+    match unit.depth() {
+        0 => "systemd manages the root and is the only writer there".to_owned(),
+        _ => format!("systemd manages {unit} and is the only writer there"),
     }
 }
 
-fn property(knob: KnobId, disk: Option<&str>, value: &Value) -> Option<String> {
+/// The command that sets the same through systemd, or the ways around it. `path` is the group, in or below `unit`;
+/// `period_us` is the period of its quota.
+pub(super) fn instead(
+    unit: &CgroupPath,
+    path: &CgroupPath,
+    setting: &Setting,
+    period_us: i64,
+    disks: &BTreeMap<Device, String>,
+) -> String {
+    // A property of the unit would be for everything in it.
+    if unit != path || unit.depth() == 0 {
+        return "takeover = true writes it all the same".to_owned();
+    }
+    let disk = setting.device.map(|device| match disks.get(&device) {
+        Some(disk) => format!("/dev/{disk}"),
+        None => format!("/dev/block/{device}"),
+    });
+    let (command, name) = (systemctl(unit), quoted(unit.name()));
+    match property(setting.knob, disk.as_deref(), &setting.value, period_us) {
+        Some(property) => format!("{command} set-property --runtime {name} {property}; or takeover = true"),
+        None if setting.knob == KnobId::CgroupFreeze => {
+            format!("{command} freeze {name}; or takeover = true")
+        }
+        None if [".service", ".scope"].iter().any(|kind| unit.name().ends_with(kind)) => {
+            format!("add Delegate=yes to {name} and match a cgroup below it; or takeover = true")
+        }
+        None => "takeover = true writes it all the same".to_owned(),
+    }
+}
+
+/// Units below `user@UID.service` are of that user's own systemd.
+fn systemctl(unit: &CgroupPath) -> &'static str {
+    match unit.ancestors().iter().any(|above| above.name().starts_with("user@")) {
+        true => "systemctl --user",
+        false => "systemctl",
+    }
+}
+
+/// The unit's name for a shell: names have backslashes (`dev-disk-by\\x2dlabel.swap`), and a directory whose name could be
+/// taken for a control file has an underscore in front.
+fn quoted(name: &str) -> String {
+    let name = name.strip_prefix('_').unwrap_or(name);
+    let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@:".contains(c));
+    if plain { name.to_owned() } else { format!("'{name}'") }
+}
+
+/// What makes systemd enable a controller for a unit: it does so for every group above one that has such a property.
+pub(super) fn enabling(unit: &CgroupPath, controller: Controller) -> String {
+    let property = match controller {
+        Controller::Cpu | Controller::Cpuacct => "CPUWeight=100",
+        Controller::Cpuset => "AllowedCPUs=…",
+        Controller::Io => "IOWeight=100",
+        Controller::Memory => "MemoryAccounting=yes",
+        Controller::Pids | Controller::Freezer | Controller::Core => "TasksAccounting=yes",
+    };
+    format!("{} set-property --runtime {} {property}", systemctl(unit), quoted(unit.name()))
+}
+
+/// How a group as a whole is made to yield to its siblings. Slices that everybody's units are in are no place for that.
+pub(super) fn yielding(entity: &CgroupPath) -> String {
+    const SHARED: [&str; 5] = ["system.slice", "user.slice", "machine.slice", "app.slice", "session.slice"];
+    match entity.unit() {
+        Some(unit) if SHARED.contains(&unit.name()) => {
+            "start commensal in a slice of its own: systemd-run --scope --slice=batch.slice -p Delegate=yes commensal …, \
+             and then systemctl set-property --runtime batch.slice CPUWeight=idle"
+                .to_owned()
+        }
+        Some(unit) if unit == *entity => {
+            format!("{} set-property --runtime {} {IDLE}", systemctl(&unit), quoted(unit.name()))
+        }
+        _ => "ask whoever delegated it to give it a small weight".to_owned(),
+    }
+}
+
+/// systemd 252 and newer have a word for it.
+const IDLE: &str = "CPUWeight=idle (before systemd 252: CPUWeight=1)";
+
+fn property(knob: KnobId, disk: Option<&str>, value: &Value, period_us: i64) -> Option<String> {
     let number = match value {
         Value::Number(number) => number.to_string(),
         Value::NoLimit => "infinity".to_owned(),
@@ -35,12 +101,11 @@ fn property(knob: KnobId, disk: Option<&str>, value: &Value) -> Option<String> {
     };
     let disk_rate = |name: &str| disk.map(|disk| format!("'{name}={disk} {number}'"));
     Some(match knob {
-        // systemd 252 and newer.
-        KnobId::CpuIdle => "CPUWeight=idle".to_owned(),
+        KnobId::CpuIdle => IDLE.to_owned(),
         KnobId::CpuWeight => format!("CPUWeight={number}"),
-        // The share of one CPU: microseconds of every 100 000, which is systemd's own period.
+        // The share of one CPU, in whole per cent.
         KnobId::CpuMax => match value {
-            Value::Number(us) => format!("CPUQuota={}%", (us / 1_000).max(1)),
+            Value::Number(us) => format!("CPUQuota={}%", (us * 100 / period_us.max(1)).max(1)),
             _ => "CPUQuota=".to_owned(),
         },
         KnobId::CpusetCpus => format!("AllowedCPUs={number}"),
@@ -50,7 +115,7 @@ fn property(knob: KnobId, disk: Option<&str>, value: &Value) -> Option<String> {
         KnobId::MemoryHigh => format!("MemoryHigh={number}"),
         KnobId::MemoryMax => format!("MemoryMax={number}"),
         KnobId::PidsMax => format!("TasksMax={number}"),
-        KnobId::IoWeight => format!("IOWeight={number}"),
+        KnobId::IoWeight | KnobId::IoBfqWeight => format!("IOWeight={number}"),
         KnobId::IoReadBps => disk_rate("IOReadBandwidthMax")?,
         KnobId::IoWriteBps => disk_rate("IOWriteBandwidthMax")?,
         KnobId::IoReadIops => disk_rate("IOReadIOPSMax")?,
@@ -69,16 +134,34 @@ mod tests {
         let disk = Device { major: 259, minor: 0 };
         let disks = [(disk, "nvme0n1".to_owned())].into();
         let check = |knob: KnobId, device, value: Value, want: &str| {
-            let got = instead(&unit, knob, device, &value, &disks);
+            let setting = Setting { knob, device, value, why: String::new() };
+            let got = instead(&unit, &unit, &setting, 50_000, &disks);
             assert!(got.contains(want), "{knob}: {got}");
         };
         check(KnobId::CpuIdle, None, Value::Number(1), "set-property --runtime etl.service CPUWeight=idle");
-        check(KnobId::CpuMax, None, Value::Number(250_000), "CPUQuota=250%");
+        check(KnobId::CpuMax, None, Value::Number(125_000), "CPUQuota=250%");
         check(KnobId::CpuMax, None, Value::NoLimit, "CPUQuota=;");
         check(KnobId::MemoryMax, None, Value::NoLimit, "MemoryMax=infinity");
         check(KnobId::CpusetCpus, None, Value::List("0-1".parse().unwrap()), "AllowedCPUs=0-1");
         check(KnobId::IoReadBps, Some(disk), Value::Number(7), "'IOReadBandwidthMax=/dev/nvme0n1 7'");
         check(KnobId::CgroupFreeze, None, Value::Number(1), "systemctl freeze etl.service");
         check(KnobId::CpusetPartition, None, Value::Word("root".to_owned()), "Delegate=yes");
+    }
+
+    #[test]
+    fn whose_unit_and_which() {
+        let setting = Setting::new(KnobId::PidsMax, Value::Number(9), String::new());
+        let check = |unit: &str, path: &str, want: &str| {
+            let (unit, path) = (CgroupPath::new(unit), CgroupPath::new(path));
+            let got = instead(&unit, &path, &setting, 100_000, &BTreeMap::new());
+            assert!(got.starts_with(want), "{got}");
+        };
+        let user = "/user.slice/user-1000.slice/user@1000.service/app.slice/x.service";
+        check(user, user, "systemctl --user set-property --runtime x.service TasksMax=9");
+        check("/batch.slice", "/batch.slice/worker", "takeover = true");
+        check("/", "/", "takeover = true");
+        let odd = "/machine.slice/machine-qemu\\x2d1.scope";
+        check(odd, odd, "systemctl set-property --runtime 'machine-qemu\\x2d1.scope' TasksMax=9");
+        check("/_cpu.service", "/_cpu.service", "systemctl set-property --runtime cpu.service");
     }
 }

@@ -10,12 +10,14 @@ use crate::vendor::{QOS_OFFLINE, Switch};
 
 /// Why Group Identity is left alone although the kernel has it: it is off, and turning it on would wipe what
 /// somebody has stored in groups that nobody claims.
-pub(super) fn identity_obstacle(desired: &DesiredState, actual: &ActualState) -> Option<String> {
+#[must_use]
+pub fn identity_obstacle(desired: Option<&DesiredState>, actual: &ActualState) -> Option<String> {
     if actual.switches.get(&Switch::GroupIdentity) != Some(&0) {
         return None;
     }
     let claimed = |path: &CgroupPath| {
-        let members = desired.groups.iter().flat_map(|group| &group.members);
+        let groups = desired.iter().flat_map(|desired| &desired.groups);
+        let members = groups.flat_map(|group| &group.members);
         members.into_iter().any(|member| member.path.contains(path))
     };
     let theirs = |place: &Place, found: &Cgroup| {

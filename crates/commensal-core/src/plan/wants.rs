@@ -1,7 +1,7 @@
 //! From groups to wanted knob values: which hierarchy, which file, which number, and what is missing.
 
 use super::Unmet;
-use crate::actual::{ActualState, Capabilities, CgroupPath, Place};
+use crate::actual::{ActualState, Capabilities, CgroupPath, Manager, Place};
 use crate::class::Mechanism;
 use crate::desired::{DesiredGroup, DesiredState, Member};
 use crate::group::{Class, GroupName};
@@ -79,7 +79,7 @@ impl<'a> Draft<'a> {
             cookies: BTreeMap::new(),
             kept_cookies: BTreeSet::new(),
             cookie_groups: BTreeSet::new(),
-            identity: super::vendor::identity_obstacle(desired, actual),
+            identity: super::vendor::identity_obstacle(Some(desired), actual),
             unmet: Vec::new(),
             notes: Vec::new(),
             mechanisms: BTreeMap::new(),
@@ -95,7 +95,11 @@ impl<'a> Draft<'a> {
         let desired = self.desired;
         for group in &desired.groups {
             for member in &group.members {
-                if member.own && self.actual.own_obstacle.is_some() {
+                let cpu = self.actual.hierarchy_of(Controller::Cpu);
+                if member.own
+                    && cpu.is_none_or(|cpu| !self.actual.own_possible(cpu))
+                    && self.actual.own_obstacle.is_some()
+                {
                     continue;
                 }
                 if member.own {
@@ -132,7 +136,9 @@ impl<'a> Draft<'a> {
         let actual = self.actual;
         for (index, hierarchy) in actual.hierarchies.iter().enumerate() {
             use Controller::{Cpu, Cpuacct, Freezer, Io, Memory, Pids};
-            if [Cpu, Cpuacct, Memory, Io, Pids, Freezer].iter().any(|c| hierarchy.controllers.contains(c)) {
+            let wanted =
+                [Cpu, Cpuacct, Memory, Io, Pids, Freezer].iter().any(|c| hierarchy.controllers.contains(c));
+            if wanted && actual.own_possible(index) {
                 self.create(&Place { hierarchy: index, path: path.clone() }, group);
             }
         }
@@ -237,6 +243,17 @@ impl<'a> Draft<'a> {
         list
     }
 
+    /// What to tell systemd, in words.
+    pub fn through_systemd(&self, unit: &CgroupPath, place: &Place, setting: &Setting) -> String {
+        let found =
+            self.actual.cgroups.get(place).and_then(|found| found.values.get(&(KnobId::CpuPeriod, None)));
+        let period_us = match found {
+            Some(Value::Number(period)) => *period,
+            _ => i64::try_from(PERIOD_US).unwrap_or(i64::MAX),
+        };
+        super::systemd::instead(unit, &place.path, setting, period_us, &self.desired.disk_names)
+    }
+
     fn cpu_version(&self) -> Option<Version> {
         self.actual.hierarchy_of(Controller::Cpu).map(|index| self.actual.hierarchies[index].version)
     }
@@ -290,6 +307,10 @@ impl<'a> Draft<'a> {
             return self.unmet(group, what, because, "choose a value in that range");
         }
         let place = Place { hierarchy, path: path.clone() };
+        if own && !self.actual.own_possible(hierarchy) {
+            let because = self.actual.own_obstacle.clone().unwrap_or_default();
+            return self.unmet(group, what, because, super::DELEGATE);
+        }
         if own {
             self.create(&place, group);
         } else if !self.actual.cgroups.contains_key(&place) {
@@ -304,10 +325,19 @@ impl<'a> Draft<'a> {
                 "create it there, or use a group of our own with `commensal run`",
             );
         }
-        if let Some(unit) = self.actual.managed_by(&place).filter(|_| !group.takeover) {
-            let because = format!("systemd manages {unit} and is the only writer there");
-            let try_this = super::systemd::instead(&unit, knob, device, &value, &self.desired.disk_names);
+        if let Some(unit) = self.actual.managed_by(&place).filter(|_| !group.takeover && !own) {
+            let found = self.actual.cgroups.get(&place).and_then(|found| found.values.get(&(knob, device)));
+            if found.is_some_and(|found| file.holds(found, &value)) {
+                return;
+            }
+            let because = super::systemd::because(&unit);
+            let setting = Setting { knob, device, value, why };
+            let try_this = self.through_systemd(&unit, &place, &setting);
             return self.unmet(group, format!("{what} of {path}"), because, &try_this);
+        }
+        if self.actual.confined && !self.actual.base.contains(path) {
+            let because = format!("this user can write only below {}", self.actual.base);
+            return self.unmet(group, format!("{what} of {path}"), because, "ask root for it");
         }
         if !row.controller.built_in(version) && !self.enable(group, &place, row.controller, &what) {
             return;
@@ -340,12 +370,18 @@ impl<'a> Draft<'a> {
                 continue;
             }
             let ours = [&self.desired.offline_parent, &self.desired.online_parent, &self.actual.base];
-            if !ours.contains(&&parent.path) {
+            let managed =
+                self.actual.managed_by(&parent).is_some() && !self.actual.own_possible(parent.hierarchy);
+            if !ours.contains(&&parent.path) || (managed && !group.takeover) {
                 let because = format!(
                     "{} does not enable the {controller} controller for its children, and no group claims it",
                     parent.path
                 );
-                let try_this = format!("enable it there: echo +{controller} > cgroup.subtree_control");
+                let unit = place.path.unit().filter(|_| self.actual.manager == Manager::Systemd);
+                let try_this = match unit {
+                    Some(unit) => super::systemd::enabling(&unit, controller),
+                    None => format!("enable it there: echo +{controller} > cgroup.subtree_control"),
+                };
                 self.unmet(group, what.to_owned(), because, &try_this);
                 return false;
             }

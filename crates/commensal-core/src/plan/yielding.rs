@@ -67,15 +67,17 @@ impl Draft<'_> {
     /// is compared, and its weight is its manager's to set.
     fn base_against_the_rest(&mut self, group: &DesiredGroup, parent: &CgroupPath) {
         for (entity, online) in self.entities(parent) {
-            if entity == *parent {
+            let idle = self.actual.hierarchy_of(Controller::Cpu).is_some_and(|hierarchy| {
+                let found = self.actual.cgroups.get(&Place { hierarchy, path: entity.clone() });
+                let value = found.and_then(|found| found.values.get(&(KnobId::CpuIdle, None)));
+                value == Some(&Value::Number(1))
+            });
+            if entity == *parent || idle {
                 continue;
             }
             let what = format!("class offline of group {} against {online}", group.name);
             let because = format!("the kernel compares {entity} with {online}, and {entity} is not ours");
-            let try_this = match entity.unit() {
-                Some(unit) => format!("systemctl set-property --runtime {} CPUWeight=idle", unit.name()),
-                None => "ask whoever delegated it to give it a small weight".to_owned(),
-            };
+            let try_this = super::systemd::yielding(&entity);
             self.unmet(group, what, because, &try_this);
         }
     }
@@ -118,10 +120,11 @@ impl Draft<'_> {
             self.unmet(group, "class offline".to_owned(), because.clone(), "see `commensal doctor`");
         }
         let place = Place { hierarchy, path: path.clone() };
-        if let Some(unit) = self.actual.managed_by(&place).filter(|_| !group.takeover) {
-            let because = format!("systemd manages {unit} and is the only writer there");
-            let disks = &self.desired.disk_names;
-            let try_this = super::systemd::instead(&unit, KnobId::CpuIdle, None, &Value::Number(1), disks);
+        let managed = self.actual.managed_by(&place).filter(|_| !group.takeover && !already && !own);
+        if let Some(unit) = managed {
+            let setting = Setting::new(KnobId::CpuIdle, Value::Number(1), String::new());
+            let because = super::systemd::because(&unit);
+            let try_this = self.through_systemd(&unit, &place, &setting);
             return self.unmet(group, format!("class offline of {path}"), because, &try_this);
         }
         let mut why = "class offline yields to everything beside it".to_owned();

@@ -86,6 +86,24 @@ impl Machine {
         if own || below { Ok(()) } else { Err(Errno::EACCES) }
     }
 
+    /// v2: a user who is not root moves a process only within what was given to them: the group above both places must
+    /// be theirs too (cgroup-v2.rst, "Delegation Containment").
+    pub(super) fn may_move(&self, pid: u32, to: u64) -> Answer<()> {
+        let (Some(group), Some(process)) = (self.groups.get(&to), self.processes.get(&pid)) else {
+            return Ok(());
+        };
+        let Some(from) = process.groups.get(group.tree).copied() else { return Ok(()) };
+        let above = |inode: u64| -> Vec<u64> {
+            std::iter::successors(Some(inode), |at| self.groups.get(at).and_then(|group| group.parent))
+                .collect()
+        };
+        let ours = above(from);
+        match above(to).into_iter().find(|inode| ours.contains(inode)) {
+            Some(common) => self.permitted(common, "cgroup.procs"),
+            None => Ok(()),
+        }
+    }
+
     /// Records a mutation that succeeded, and crashes if it was the last one allowed.
     pub(super) fn changed(&mut self, operation: &'static str, path: String, value: &str) {
         self.mutations.push(Mutation { operation, path, value: value.to_owned() });

@@ -166,9 +166,9 @@ impl Machine {
         known.is_some_and(|known| known.contains(file))
     }
 
-    /// Vendors' kernels are of 5.10, which has no `cpu.idle`.
+    /// Vendors' kernels are of 5.10, which has no `cpu.idle`; Alibaba has brought it back since 5.10.134-16.
     fn has(&self, knob: KnobId) -> bool {
-        knob != KnobId::CpuIdle || self.vendor.is_none()
+        knob != KnobId::CpuIdle || !matches!(self.vendor, Some(VendorKernel::OpenEuler { .. }))
     }
 
     fn root_defaults(&self, files: &mut BTreeMap<String, Option<String>>) {

@@ -207,6 +207,13 @@ fn learn_files(machine: &mut Machine) {
             machine.trees[index].known = Some(known);
         }
     }
+    // A kernel with core scheduling counts the time that siblings were kept idle.
+    let counts = |group: &Group| machine.text(group, "cpu.stat").contains("core_sched.force_idle_usec");
+    if machine.groups.values().any(counts) {
+        let siblings = Path::new("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list");
+        let alone = machine.files.get(siblings).is_none_or(|list| !list.contains([',', '-']));
+        machine.core_sched = Some(!alone);
+    }
 }
 
 fn mount_line(machine: &mut Machine, line: &str) {

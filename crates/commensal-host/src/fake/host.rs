@@ -191,6 +191,10 @@ impl Host for FakeHost {
         let mut machine = self.machine();
         machine.may_change(self.life, Kind::Group).map_err(refuse)?;
         machine.permitted(inode, file).map_err(refuse)?;
+        if matches!(file, "cgroup.procs" | "tasks") {
+            let pid = value.trim().parse().ok().filter(|pid| *pid != 0).unwrap_or(own_pid());
+            machine.may_move(pid, inode).map_err(refuse)?;
+        }
         let instead = machine.faults.instead.take_if(|(name, _)| name == file);
         let value = instead.as_ref().map_or(value, |(_, other)| other.as_str());
         machine.write(inode, file, value, own_pid()).map_err(refuse)?;
@@ -226,8 +230,10 @@ impl Host for FakeHost {
         component("rename", to)?;
         let (above, path) = self.at(parent, from)?;
         let mut machine = self.machine();
-        let done =
-            machine.may_change(self.life, Kind::Group).and_then(|()| machine.rename(above, from, inode, to));
+        let done = machine
+            .may_change(self.life, Kind::Group)
+            .and_then(|()| machine.permitted(above, ""))
+            .and_then(|()| machine.rename(above, from, inode, to));
         done.map_err(|errno| HostError {
             value: Some(to.to_owned()),
             ..refused("rename", path.as_str(), errno)
@@ -246,7 +252,7 @@ impl Host for FakeHost {
     fn may_write(&mut self, dir: Dir, file: &str) -> bool {
         let machine = self.machine();
         let there = machine.groups.get(&dir.inode).is_some_and(|group| group.files.contains_key(file));
-        there && machine.permitted(dir.inode, file).is_ok()
+        there && !machine.faults.read_only && machine.permitted(dir.inode, file).is_ok()
     }
 
     fn write_setting(&mut self, path: &Path, value: &str) -> Result<()> {
@@ -281,6 +287,7 @@ impl Host for FakeHost {
         machine.may_change(self.life, kind).map_err(refuse)?;
         for inode in &groups {
             machine.permitted(*inode, "cgroup.procs").map_err(refuse)?;
+            machine.may_move(own_pid(), *inode).map_err(refuse)?;
         }
         let pid = machine.spawn(spec, &groups, own_pid()).map_err(refuse)?;
         let stdout = match spec.stdout {

@@ -173,8 +173,13 @@ impl Machine {
         let siblings = self.parent(group).map(|parent| parent.children.values()).into_iter().flatten();
         let mut others =
             siblings.filter(|sibling| **sibling != inode).filter_map(|other| self.groups.get(other));
-        if others.any(|other| self.set_of(other, "cpuset.cpus.exclusive").iter().any(|cpu| new.contains(cpu)))
-        {
+        // Nor may a sibling be left with nothing but what is set aside.
+        let clashes = |other: &Group| {
+            let (aside, set) =
+                (self.set_of(other, "cpuset.cpus.exclusive"), self.set_of(other, "cpuset.cpus"));
+            aside.iter().any(|cpu| new.contains(cpu)) || (!set.is_empty() && set.is_subset(&new))
+        };
+        if others.any(clashes) {
             return Err(Errno::EINVAL);
         }
         self.store(inode, "cpuset.cpus.exclusive", new.to_string());

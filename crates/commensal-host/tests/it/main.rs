@@ -82,9 +82,9 @@ fn fake_conforms_to_vendors() {
 #[test]
 fn fake_conforms_to_core_scheduling() {
     let fake = FakeHost::v1(4, GIB);
-    on_fake(&fake, "no core scheduling", |section| section.kind == "v1-no-core-sched");
+    on_fake(&fake, "no core scheduling", |section| section.kind == "no-core-sched");
     fake.core_scheduling(true);
-    on_fake(&fake, "core scheduling", |section| section.kind == "v1-core-sched");
+    on_fake(&fake, "core scheduling", |section| section.kind == "core-sched");
 }
 
 #[test]

@@ -112,7 +112,7 @@ impl<'a, H: Host> Run<'a, H> {
         }
         if section.kind.ends_with("core-sched") {
             let there = self.host.cookie(0).is_ok();
-            let wanted = section.kind == "v1-core-sched";
+            let wanted = section.kind == "core-sched";
             return (self.fake.is_none() && there != wanted).then(|| match there {
                 true => "this kernel has core scheduling".to_owned(),
                 false => "no core scheduling: CONFIG_SCHED_CORE is off, or there is no SMT".to_owned(),

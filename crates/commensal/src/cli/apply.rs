@@ -43,6 +43,15 @@ pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
         eprintln!("{}", refused(&planned, &outcome, failure));
         return Ok(2);
     }
+    let base = &planned.actual.base;
+    if base.unit().as_ref() == Some(base)
+        && planned.plan.steps.iter().any(|step| step.action == Action::Create)
+    {
+        eprintln!(
+            "commensal: groups of our own live in {base} and end with it, when its last process ends: start their commands with \
+             `commensal run` in the same unit"
+        );
+    }
     if !options.json {
         println!("done     {} of {} steps", outcome.done, planned.plan.steps.len());
     }

@@ -44,12 +44,14 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
         for unmet in planned.plan.unmet.iter().filter(|_| policy.is_none()) {
             eprintln!("commensal: {}", unmet.describe());
         }
-        let hierarchies = match planned.obstacle {
-            None => planned.actual.hierarchies.as_slice(),
-            Some(_) => &[],
-        };
-        let dirs = GroupDirs::open(&mut context.host, hierarchies, &path);
-        complete(hierarchies, &dirs)?;
+        let actual = &planned.actual;
+        let usable = |index: &usize| planned.obstacle.is_none() && actual.own_possible(*index);
+        let hierarchies: Vec<Hierarchy> = (0..actual.hierarchies.len())
+            .filter(usable)
+            .map(|index| actual.hierarchies[index].clone())
+            .collect();
+        let dirs = GroupDirs::open(&mut context.host, &hierarchies, &path);
+        complete(&hierarchies, &dirs)?;
         let mut spec = command(options);
         spec.groups = dirs.all();
         if let Some(policy) = policy {

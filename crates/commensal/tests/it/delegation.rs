@@ -2,7 +2,6 @@
 
 use crate::support::{journal, planned, restored};
 use commensal_core::actual::{CgroupPath, Manager};
-use commensal_core::plan::Action;
 use commensal_drivers::{NoRoom, apply, step_aside};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
@@ -67,7 +66,7 @@ fn a_user_works_below_what_was_given() {
     assert_eq!(groups_of_this_process(&fake), [BASE]);
 }
 
-/// Nothing is written outside: a plan made there has steps only below the given group.
+/// Nothing is written outside: what is asked for there is told.
 #[test]
 fn nothing_outside_is_planned() {
     let fake = given();
@@ -76,8 +75,9 @@ fn nothing_outside_is_planned() {
     let base = CgroupPath::new("/users/u1000");
     let outside = |step: &&commensal_core::plan::Step| !base.contains(&step.place.path);
     let writes: Vec<_> = plan.steps.iter().filter(outside).collect();
-    // The user asks for /users, which is not theirs: that is the kernel's to refuse, and it is told before.
-    assert!(writes.iter().all(|step| matches!(step.action, Action::Write { .. })), "{writes:?}");
+    assert!(writes.is_empty(), "{writes:?}");
+    let told = plan.unmet.iter().find(|unmet| unmet.group.as_str() == "other").unwrap();
+    assert!(told.because.contains("this user can write only below /users/u1000"), "{told:?}");
 }
 
 #[test]
@@ -130,8 +130,9 @@ fn a_scope_that_systemd_hands_over() {
     assert_eq!((look.tenancy.manager, look.tenancy.obstacle), (Manager::Systemd, None));
     let words = applied_aside(&fake, ETL);
     assert!(words.contains("create   v2:/system.slice/run-r1.scope/commensal-offline/etl"), "{words}");
-    // The scope's own share is systemd's to set.
-    assert!(words.contains("systemctl set-property --runtime system.slice CPUWeight=idle"), "{words}");
+    // Nothing is advised that would make every service of the machine idle.
+    assert!(words.contains("systemd-run --scope --slice=batch.slice -p Delegate=yes"), "{words}");
+    assert!(!words.contains("system.slice CPUWeight"), "{words}");
     let back = restored(&mut fake.another());
     assert!(back.failed.is_empty() && back.left.is_empty(), "{back:?}");
     assert_eq!(fake.snapshot(), before);
@@ -143,7 +144,7 @@ fn a_scope_that_it_keeps() {
     scope(&fake, false);
     let before = fake.mutations().len();
     let look = survey(&mut fake.another(), "commensal-probe-test", None).unwrap();
-    assert!(look.tenancy.obstacle.unwrap().contains("has not delegated any of it"));
+    assert!(look.tenancy.obstacle.unwrap().contains("nothing shows that it has delegated any of it"));
     let (found, plan) = planned(&mut fake.another(), ETL).unwrap();
     assert!(plan.is_empty(), "{}", plan.describe(&found));
     assert_eq!(fake.mutations().len(), before, "not even a scratch group was made");
@@ -160,4 +161,35 @@ fn insisting_on_the_root() {
     let missing = CgroupPath::new("/no/such");
     let look = survey(&mut fake.another(), "commensal-probe-test", Some(&missing)).unwrap();
     assert!(look.tenancy.obstacle.unwrap().contains("there is no cgroup /no/such"));
+}
+
+/// A user who names a group that is theirs, but cannot be reached from where the process runs.
+#[test]
+fn a_chosen_group_out_of_reach() {
+    let fake = given();
+    let mut host = fake.another();
+    fake.unprivileged(false);
+    let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
+    host.mkdir(root, "elsewhere").unwrap();
+    fake.give_to_user("/sys/fs/cgroup/elsewhere");
+    fake.unprivileged(true);
+    let chosen = CgroupPath::new("/elsewhere");
+    let look = survey(&mut fake.another(), "commensal-probe-test", Some(&chosen)).unwrap();
+    let obstacle = look.tenancy.obstacle.unwrap();
+    assert!(
+        obstacle.contains("may not move to /elsewhere: / above both belongs to somebody else"),
+        "{obstacle}"
+    );
+}
+
+/// A pod that sees the host's tree has no `/run/systemd`, and the tree is systemd's all the same.
+#[test]
+fn a_container_that_shares_the_hosts_tree() {
+    let fake = ubuntu();
+    let listed = fake.another().list(Path::new("/run/systemd/system")).unwrap();
+    for file in listed {
+        fake.remove_file(Path::new("/run/systemd/system").join(file));
+    }
+    let look = survey(&mut fake.another(), "commensal-probe-test", None).unwrap();
+    assert_eq!(look.tenancy.manager, Manager::Systemd);
 }

@@ -3,6 +3,7 @@
 
 use crate::support::{applied, planned, restored};
 use commensal::ledger::Ledger;
+use commensal_host::Host;
 use commensal_host::fake::FakeHost;
 use std::path::{Path, PathBuf};
 
@@ -57,8 +58,21 @@ fn every_machine_takes_its_plan_and_gets_everything_back() {
     for tree in trees() {
         let name = tree.file_stem().unwrap().to_str().unwrap().to_owned();
         let fake = machine(&tree);
+        // Where systemd manages the tree, from a scope that it has handed over.
+        let slice = Path::new("/sys/fs/cgroup/system.slice");
+        let mut host = fake.another();
+        if fake.another().list(Path::new("/sys/fs/cgroup/init.scope")).is_ok() {
+            let slice = host.open(slice).unwrap();
+            let scope = host.mkdir(slice, "run-r1.scope").unwrap();
+            host.mkdir(scope, "inner").unwrap();
+            let scope = "/sys/fs/cgroup/system.slice/run-r1.scope";
+            fake.set_attribute(scope, "trusted.delegate", "1");
+            fake.set_file("/proc/self/cgroup", "0::/system.slice/run-r1.scope/inner\n");
+            fake.move_process(std::process::id(), format!("{scope}/inner"));
+        }
         let before = fake.snapshot();
         let (found, plan, outcome) = applied(&mut fake.another(), GROUPS);
+        assert!(plan.steps.len() > 5, "{name}\n{}", plan.describe(&found));
         let failure = outcome.failure.map(|failure| failure.refusal.to_string());
         assert_eq!(failure, None, "{name}\n{}", plan.describe(&found));
         let (again, second) = planned(&mut fake.another(), GROUPS).unwrap();
