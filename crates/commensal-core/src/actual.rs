@@ -221,6 +221,8 @@ pub struct ActualState {
     pub own_obstacle: Option<String>,
     /// Hierarchies in which no group can be made at all.
     pub closed: BTreeSet<usize>,
+    /// Where this process runs.
+    pub here: BTreeSet<Place>,
     /// Whether this user can write only below [`ActualState::base`].
     pub confined: bool,
     /// Machine-wide switches of this kernel.
@@ -283,7 +285,8 @@ impl ActualState {
     #[must_use]
     pub fn own_possible(&self, hierarchy: usize) -> bool {
         let unified = self.hierarchies.get(hierarchy).is_some_and(|one| one.version == Version::V2);
-        !(unified && self.own_obstacle.is_some()) && !self.closed.contains(&hierarchy)
+        let managed = unified && self.own_obstacle.is_some();
+        !managed && !self.closed.contains(&hierarchy)
     }
 
     /// `cpu:/etl`, `v2:/etl`.

@@ -94,6 +94,8 @@ pub struct DesiredState {
     pub online_parent: CgroupPath,
     /// Parent of our own offline groups.
     pub offline_parent: CgroupPath,
+    /// Whether this is only a part of what is in force: see [`ResolveOptions::alone`].
+    pub alone: bool,
     /// Where this process itself goes to make room in a delegated group.
     pub aside: CgroupPath,
     /// All CPUs of the machine.
@@ -111,11 +113,13 @@ pub struct ResolveOptions {
     pub prefix: String,
     /// Groups that need a cgroup of their own although they have matches (for `run`).
     pub own: BTreeSet<GroupName>,
+    /// These groups are a part of what others keep in force: nothing that they do not ask for is taken back.
+    pub alone: bool,
 }
 
 impl Default for ResolveOptions {
     fn default() -> ResolveOptions {
-        ResolveOptions { prefix: "commensal".to_owned(), own: BTreeSet::new() }
+        ResolveOptions { prefix: "commensal".to_owned(), own: BTreeSet::new(), alone: false }
     }
 }
 
@@ -139,6 +143,7 @@ pub fn resolve(
         groups: Vec::new(),
         online_parent: parent(Class::Online),
         offline_parent: parent(Class::Offline),
+        alone: options.alone,
         aside: actual.base.child(&format!("{}-self", options.prefix)),
         cpus: machine.topology.all(),
         mems: nodes,

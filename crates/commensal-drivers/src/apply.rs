@@ -134,6 +134,12 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
         // A value that reached the kernel and then read back wrong has to go back as well.
         let touched = work.outcome.done.max(work.reached.map_or(0, |index| index + 1));
         let (mut left, again) = work.take_back(&steps[..touched], journal);
+        // `restore` finds the members wherever they are by then.
+        left.extend(
+            journal
+                .renewing()
+                .map(|target| format!("{} is half renewed; `commensal restore` finishes it", target.path)),
+        );
         let forgotten = match left.is_empty() {
             true => journal.forget(work.host, |index, _| index >= mark),
             false => Ok(()),
@@ -324,10 +330,16 @@ impl<'a> Work<'a> {
         let mut gone = BTreeSet::new();
         let mut switches = BTreeMap::new();
         let mut taken = BTreeSet::new();
+        let mut disabled = BTreeSet::new();
         for step in steps {
             match &step.action {
                 Action::Switch { switch, to, .. } => {
                     switches.insert(switch.to_string(), to.to_string());
+                }
+                Action::Disable(controller) => {
+                    if let Some(dir) = self.dirs.get(&step.place) {
+                        disabled.insert((self.target(&step.place, *dir), controller.v2_name().to_owned()));
+                    }
                 }
                 Action::Cookie { give: false } => {
                     taken.extend(self.dirs.get(&step.place).map(|dir| self.target(&step.place, *dir)));
@@ -360,6 +372,7 @@ impl<'a> Work<'a> {
             }
             Record::Switching { switch, value } => switches.get(switch) == Some(value),
             Record::Cookied(target) => taken.contains(target),
+            Record::Enabling { group, controller } => disabled.contains(&(group.clone(), controller.clone())),
             Record::Created(Target { mount, path, .. }) | Record::Creating { mount, path } => {
                 gone.contains(&(mount.clone(), path.clone()))
             }
@@ -507,7 +520,11 @@ impl<'a> Work<'a> {
             return Ok(file.default.to_owned());
         }
         let text = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
-        let value = file.parse(&text, device).map_err(|error| Refusal::Plan(error.to_string()))?;
+        let value = match file.parse(&text, device).map_err(|error| Refusal::Plan(error.to_string()))? {
+            // A partition that became invalid reads `root invalid (why)` and takes back `root`.
+            Value::Word(word) => Value::Word(word.split(' ').next().unwrap_or_default().to_owned()),
+            value => value,
+        };
         file.encode(&value, device).map_err(|error| Refusal::Plan(error.to_string()))
     }
 

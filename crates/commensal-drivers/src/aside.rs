@@ -9,6 +9,9 @@ use commensal_core::plan::{Action, Step};
 use commensal_host::{Dir, Host, HostError, below};
 use std::path::Path;
 
+/// End of the name of the group that this process moves into.
+pub(crate) const ENDING: &str = "-self";
+
 /// Why there is no room.
 #[derive(Debug, thiserror::Error)]
 pub enum NoRoom {

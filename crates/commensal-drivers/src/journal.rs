@@ -229,6 +229,14 @@ impl Journal {
         })
     }
 
+    /// Groups whose replacing was begun and is not over.
+    pub(crate) fn renewing(&self) -> impl Iterator<Item = &Target> {
+        self.records.iter().filter_map(|record| match record {
+            Record::Renewing(target) => Some(target),
+            _ => None,
+        })
+    }
+
     /// Groups that were replaced by fresh ones of the same name have other inodes now; what is on record of the
     /// old ones holds for the new ones, and the replacing itself is over.
     ///

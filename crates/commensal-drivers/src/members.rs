@@ -13,6 +13,20 @@ pub fn pids(host: &mut dyn Host, group: Dir) -> Result<Vec<u32>, HostError> {
     Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
+/// Whether the group or one below it has processes besides this one.
+pub(crate) fn others(host: &mut dyn Host, group: Dir) -> bool {
+    let own = std::process::id();
+    if pids(host, group).is_ok_and(|pids| pids.iter().any(|pid| *pid != own)) {
+        return true;
+    }
+    host.children(group).unwrap_or_default().into_iter().any(|name| {
+        let Ok(child) = host.open_child(group, &name) else { return false };
+        let used = others(host, child);
+        host.close(child);
+        used
+    })
+}
+
 /// Lets frozen tasks of the group go on. Where nothing freezes, or nobody is frozen, nothing happens.
 pub fn thaw(host: &mut dyn Host, group: Dir) {
     for (file, thawed) in [("cgroup.freeze", "0"), ("freezer.state", "THAWED")] {

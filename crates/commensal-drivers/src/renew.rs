@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// End of the name of a fresh group until it has the old one's.
-const ASIDE: &str = ".commensal-renew";
+pub(crate) const ASIDE: &str = ".commensal-renew";
 
 /// How long members may go on forking while they are moved.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -3,13 +3,14 @@
 //! Works from the journals alone, with whoever wrote them dead; a second run finds nothing to do; a
 //! journal of an earlier boot means groups that no longer exist.
 
+mod renewing;
+mod shared;
+
 use crate::apply::with_meaning;
 use crate::journal::{self, Contents, Record, Target};
-use crate::renew::Renewed;
-use crate::{cookies, members, renew};
+use crate::{cookies, members};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
-use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError, below};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -136,7 +137,7 @@ fn one_journal(host: &mut dyn Host, dir: &Path, name: &str, result: &mut Restore
         }
         false => Vec::new(),
     };
-    let mut kept = undo_all(host, &contents, name.starts_with(journal::LAB), result);
+    let mut kept = undo_all(host, &path, &contents, name.starts_with(journal::LAB), result);
     kept.extend(waiting);
     keep(host, &path, &contents, &kept, &text, result)
 }
@@ -146,8 +147,7 @@ fn in_use(host: &mut dyn Host, contents: &Contents) -> bool {
     contents.records.iter().any(|record| {
         let Record::Created(target) = record else { return false };
         let Ok(dir) = host.open(&below(Path::new(&target.mount), &target.path)) else { return false };
-        let pids = members::pids(host, dir).unwrap_or_default();
-        let used = dir.inode == target.inode && pids.iter().any(|pid| *pid != std::process::id());
+        let used = dir.inode == target.inode && members::others(host, dir);
         host.close(dir);
         used
     })
@@ -191,9 +191,16 @@ fn rank(record: &Record) -> u8 {
 }
 
 /// Undoes the records in the order of [`rank`]; returns those that still stand, in the order of the journal.
-fn undo_all(host: &mut dyn Host, contents: &Contents, kill: bool, result: &mut Restored) -> Vec<Record> {
+fn undo_all(
+    host: &mut dyn Host,
+    journal: &Path,
+    contents: &Contents,
+    kill: bool,
+    result: &mut Restored,
+) -> Vec<Record> {
     let contents = &mut contents.clone();
-    finish_renewing(host, contents, result);
+    let stuck = renewing::finish(host, journal, contents, result);
+    let job = Job { journal, kill, stuck };
     let mut order: Vec<usize> = (0..contents.records.len()).rev().collect();
     order.sort_by_key(|index| rank(&contents.records[*index]));
     let originals = order.iter().take_while(|index| rank(&contents.records[**index]) <= 1).count();
@@ -204,7 +211,7 @@ fn undo_all(host: &mut dyn Host, contents: &Contents, kill: bool, result: &mut R
     // wider than its parent): as long as some went back, the others are tried again.
     while !waiting.is_empty() {
         let before = result.failed.len();
-        let failed = pass(host, contents, &waiting, kill, result, &mut kept);
+        let failed = pass(host, contents, &waiting, &job, result, &mut kept);
         if failed.len() == waiting.len() || failed.is_empty() {
             break;
         }
@@ -212,8 +219,48 @@ fn undo_all(host: &mut dyn Host, contents: &Contents, kill: bool, result: &mut R
         failed.iter().for_each(|index| drop(kept.remove(index)));
         waiting = failed;
     }
-    pass(host, contents, rest, kill, result, &mut kept);
+    pass(host, contents, rest, &job, result, &mut kept);
     kept.into_values().collect()
+}
+
+/// What holds for all records of a journal.
+struct Job<'a> {
+    journal: &'a Path,
+    kill: bool,
+    /// Groups that are half replaced: nothing of them or below them can be found now.
+    stuck: Vec<Target>,
+}
+
+impl Job<'_> {
+    fn is_stuck(&self, record: &Record) -> bool {
+        let target = match record {
+            Record::Renewing(_) => return true,
+            Record::Created(target) | Record::Cookied(target) => target,
+            Record::Enabling { group, .. } | Record::Original { group, .. } => group,
+            Record::Owner(_) | Record::Creating { .. } | Record::Switching { .. } => return false,
+        };
+        self.stuck.iter().any(|stuck| {
+            let inside = target
+                .path
+                .strip_prefix(&stuck.path)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            stuck.mount == target.mount && inside
+        })
+    }
+}
+
+/// Paths of every group on record.
+fn known_paths(contents: &Contents) -> Vec<String> {
+    let path = |record: &Record| match record {
+        Record::Created(target) | Record::Cookied(target) => Some(target.path.clone()),
+        Record::Original { group, .. } => Some(group.path.clone()),
+        _ => None,
+    };
+    contents.records.iter().filter_map(path).filter(|path| path != "/").collect()
+}
+
+fn is_within(path: &str, above: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Undoes these records; returns those that failed. What still stands is in `kept`.
@@ -221,17 +268,26 @@ fn pass(
     host: &mut dyn Host,
     contents: &mut Contents,
     order: &[usize],
-    kill: bool,
+    job: &Job<'_>,
     result: &mut Restored,
     kept: &mut BTreeMap<usize, Record>,
 ) -> Vec<usize> {
     let mut failed = Vec::new();
     for index in order.iter().copied() {
         let record = &contents.records[index].clone();
+        if job.is_stuck(record) {
+            kept.insert(index, record.clone());
+            continue;
+        }
+        let kill = job.kill;
         let undone = match record {
-            // What was interrupted was finished before anything else; if not, it says so itself.
             Record::Owner(_) | Record::Renewing(_) => Ok(None),
-            Record::Switching { switch, value } => switch_back(host, switch, value),
+            Record::Switching { switch, value } => {
+                let known = known_paths(contents);
+                shared::switch_back(host, switch, value, &|path| {
+                    known.iter().any(|ours| is_within(path, ours))
+                })
+            }
             Record::Cookied(target) => take_cookies(host, target),
             Record::Creating { mount, path } => {
                 // The inode was never learnt: either a `Created` follows, or the crash came between.
@@ -244,10 +300,23 @@ fn pass(
             Record::Created(target) => remove(host, &target.mount, &target.path, Some(target.inode), kill),
             Record::Enabling { group, controller } => disable(host, group, controller),
             Record::Original { group, knob, file, device, value } => {
-                let back = put_back(host, group, knob, file, device.as_deref(), value);
+                let known = known_paths(contents);
+                let user = (*knob == KnobId::IoCostQos.to_string())
+                    .then(|| {
+                        shared::user(host, KnobId::IoWeight, &|path| {
+                            known.iter().any(|ours| is_within(path, ours))
+                        })
+                    })
+                    .flatten();
+                let back = match user {
+                    Some(user) => Err(Left::Busy(format!(
+                        "{file} stays as it is: group {user} has a weight of its own"
+                    ))),
+                    None => put_back(host, group, knob, file, device.as_deref(), value),
+                };
                 match back {
                     Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {
-                        renew_back(host, contents, group, file, value)
+                        renewing::renew_back(host, job.journal, contents, group, file, value)
                     }
                     back => back,
                 }
@@ -276,71 +345,6 @@ fn pass(
         }
     }
     failed
-}
-
-/// Groups whose replacing by a fresh one was interrupted get it finished, so that what is on record of them finds
-/// them.
-fn finish_renewing(host: &mut dyn Host, contents: &mut Contents, result: &mut Restored) {
-    let mut open: Vec<Target> = Vec::new();
-    for record in &contents.records {
-        match record {
-            Record::Renewing(target) => open.push(target.clone()),
-            // An earlier restore was on it.
-            Record::Original { group, knob, .. } if *knob == KnobId::CpuQosLevel.to_string() => {
-                let begun = renew::is_begun(host, &group.mount, &group.path);
-                open.extend(Some(group.clone()).filter(|group| begun && !open.contains(group)));
-            }
-            _ => {}
-        }
-    }
-    for target in open {
-        let done = match interrupted(host, &target) {
-            Some(new) => Ok(vec![Renewed { path: target.path.clone(), old: target.inode, new }]),
-            None => renew::renew(host, &target.mount, &target.path),
-        };
-        match done {
-            Ok(groups) => {
-                journal::rename(&mut contents.records, &target.mount, &groups);
-                contents.records.retain(|record| *record != Record::Renewing(target.clone()));
-                let shown = below(Path::new(&target.mount), &target.path).display().to_string();
-                result.done.push(format!("{shown} is a fresh group with the same settings and members"));
-            }
-            Err(error) => result.failed.push(error.to_string()),
-        }
-    }
-}
-
-/// The group that has the name already, if only the record was not rewritten any more.
-fn interrupted(host: &mut dyn Host, target: &Target) -> Option<u64> {
-    let dir = host.open(&below(Path::new(&target.mount), &target.path)).ok()?;
-    host.close(dir);
-    (dir.inode != target.inode).then_some(dir.inode)
-}
-
-/// A level that the kernel does not let up again: the members move to a fresh group.
-fn renew_back(
-    host: &mut dyn Host,
-    contents: &mut Contents,
-    group: &Target,
-    file: &str,
-    value: &str,
-) -> Result<Option<String>, Left> {
-    let groups = renew::renew(host, &group.mount, &group.path).map_err(Left::Failed)?;
-    journal::rename(&mut contents.records, &group.mount, &groups);
-    let shown = below(Path::new(&group.mount), &group.path).join(file).display().to_string();
-    Ok(Some(format!("{shown} is {value} again, in a fresh group with the same settings and members")))
-}
-
-fn switch_back(host: &mut dyn Host, switch: &str, value: &str) -> Result<Option<String>, Left> {
-    let Some(switch) = Switch::from_name(switch) else { return Ok(None) };
-    let path = Path::new(switch.path());
-    match host.read_file(path) {
-        Ok(now) if now.trim() != value => {
-            host.write_setting(path, value).map_err(Left::Failed)?;
-            Ok(Some(format!("{switch} is {value} again")))
-        }
-        _ => Ok(None),
-    }
 }
 
 fn take_cookies(host: &mut dyn Host, target: &Target) -> Result<Option<String>, Left> {
@@ -402,7 +406,8 @@ fn remove(
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     let mut inside = members::pids(host, dir).unwrap_or_default();
     let own = std::process::id();
-    if inside.contains(&own) {
+    // Only from where `aside` put it: a commensal that was started inside a group stays there.
+    if inside.contains(&own) && name.ends_with(crate::aside::ENDING) {
         // This very process stepped aside into it (see `aside`), and goes back where it was.
         let back = host.open(&below(Path::new(mount), above)).and_then(|parent| {
             let back = host.write(parent, "cgroup.procs", &own.to_string());
@@ -524,7 +529,9 @@ fn same(knob: &str, file: &str, device: Option<&str>, now: &str, value: &str) ->
     let original = match device {
         // A device line as it would be read: v2 keys keep their form, v1's 0 means no line.
         Some(_) => file.parse(value, device).map(|original| match original {
-            commensal_core::knob::Value::Number(0) => commensal_core::knob::Value::NoLimit,
+            commensal_core::knob::Value::Number(0) if file.form == Form::DeviceNumber => {
+                commensal_core::knob::Value::NoLimit
+            }
             other => other,
         }),
         None => file.parse(value, None),

@@ -247,7 +247,15 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
     let mut child = command.spawn().map_err(|error| start_failed(spec, &error))?;
     let stdout = child.stdout.take();
     // The child is not reaped until we wait for it, so its pid cannot have been reused here.
-    let process = identify(child.id())?;
+    let process = match identify(child.id()) {
+        Ok(process) => process,
+        Err(error) => {
+            // Nobody could wait for it.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(error);
+        }
+    };
     Ok(Child {
         process,
         stdout,
@@ -344,8 +352,12 @@ pub(crate) fn share_cookie(cookie: Cookie, tids: &[u32]) -> Result<()> {
         }
         Ok(())
     };
-    std::thread::scope(|scope| scope.spawn(hand_on).join())
-        .unwrap_or_else(|_| Err(cookie_failed("give", 0, &io::Error::from_raw_os_error(Errno::EIO.0))))
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().spawn_scoped(scope, hand_on);
+        let thread = thread.map_err(|error| cookie_failed("make", 0, &error))?;
+        let panicked = || Err(cookie_failed("give", 0, &io::Error::from_raw_os_error(Errno::EIO.0)));
+        thread.join().unwrap_or_else(|_| panicked())
+    })
 }
 
 pub(crate) fn make_normal(tid: u32) -> Result<()> {

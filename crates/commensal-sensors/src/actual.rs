@@ -74,7 +74,15 @@ pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTree
         desired.groups.iter().flat_map(|group| group.members.iter().map(|member| &member.path)).collect();
     let mut places: BTreeSet<Place> =
         actual.cgroups.keys().filter(|place| paths.contains(&place.path)).cloned().collect();
-    let below = |place: &&Place| place.path.ancestors().iter().any(|above| members.contains(above));
+    // Values come down from, or were copied from, groups of others that an earlier plan wrote.
+    let written: BTreeSet<&CgroupPath> =
+        actual.ours.originals.keys().map(|(place, _, _)| &place.path).collect();
+    let tops = [&desired.online_parent, &desired.offline_parent];
+    let below = |place: &&Place| {
+        let mut above = place.path.ancestors();
+        above.retain(|path| path.depth() > 0);
+        above.iter().any(|above| members.contains(above) || written.contains(above) || tops.contains(&above))
+    };
     places.extend(actual.cgroups.keys().filter(below).cloned());
     // Turning Group Identity on clears the identity of every group, so every one of them matters.
     if actual.switches.get(&Switch::GroupIdentity) == Some(&0) {

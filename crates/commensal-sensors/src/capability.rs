@@ -34,7 +34,8 @@ pub fn probe(
             Ok((root, dir)) => {
                 let base = base_of(hierarchy, tenancy);
                 let above = if base.depth() == 0 { "the root" } else { base.as_str() };
-                hierarchy_knobs(host, hierarchy, machine, root, dir, above, &mut caps);
+                let scratch = Scratch { root, dir, version: hierarchy.version, machine, above };
+                hierarchy_knobs(host, hierarchy, scratch, &mut caps);
                 let _ = host.rmdir(root, name, dir.inode);
                 host.close(dir);
                 host.close(root);
@@ -173,12 +174,10 @@ fn scratch(
 fn hierarchy_knobs(
     host: &mut dyn Host,
     hierarchy: &Hierarchy,
-    machine: &Machine,
-    root: Dir,
-    dir: Dir,
-    above: &str,
+    scratch: Scratch<'_>,
     caps: &mut Capabilities,
 ) {
+    let Scratch { root, above, .. } = scratch;
     let enabled = host.read(root, "cgroup.subtree_control").unwrap_or_default();
     let available = host.read(root, "cgroup.controllers").unwrap_or_default();
     for row in TABLE.iter().filter(|row| hierarchy.controllers.contains(&row.controller)) {
@@ -188,7 +187,7 @@ fn hierarchy_knobs(
         let name = row.controller.v2_name();
         let off = !row.controller.built_in(hierarchy.version)
             && enabled.split_whitespace().all(|other| other != name);
-        let scratch = Scratch { root, dir, version: hierarchy.version, machine, above };
+
         let delegated = row.controller.built_in(hierarchy.version)
             || hierarchy.version == Version::V1
             || available.split_whitespace().any(|other| other == name);
@@ -203,7 +202,7 @@ fn hierarchy_knobs(
             }
             // Enabling it would change every group below the root: that is a plan's business.
             true => Support::Untried {
-                because: format!("{} does not enable {name} yet; a plan that needs it does", scratch.above),
+                because: format!("{above} does not enable {name} yet; a plan that needs it does"),
             },
             false => match row.id {
                 KnobId::CpuQosLevel => vendor::qos(host, scratch, caps),

@@ -8,6 +8,7 @@ use commensal_core::knob::{Controller, Version};
 use commensal_core::topology::{Device, Machine};
 use commensal_host::Host;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +40,23 @@ pub fn survey(
     Ok(Survey { machine, hierarchies, tenancy, caps })
 }
 
+/// The groups of this process: `0::/a` in the unified hierarchy, `5:cpu,cpuacct:/b` in others.
+fn here(host: &dyn Host, found: &ActualState) -> BTreeSet<Place> {
+    let text = host.read_file(Path::new("/proc/self/cgroup")).unwrap_or_default();
+    let place = |line: &str| {
+        let (_, rest) = line.split_once(':')?;
+        let (names, path) = rest.split_once(':')?;
+        let hierarchy = found.hierarchies.iter().position(|one| match one.version {
+            Version::V2 => names.is_empty(),
+            Version::V1 => {
+                one.controllers.iter().any(|known| names.split(',').any(|name| name == known.v1_name()))
+            }
+        })?;
+        Some(Place { hierarchy, path: CgroupPath::new(path) })
+    };
+    text.lines().filter_map(place).collect()
+}
+
 impl Survey {
     /// The groups as they are now, without values.
     ///
@@ -52,6 +70,7 @@ impl Survey {
         found.closed.clone_from(&self.caps.closed);
         let unified = self.hierarchies.iter().any(|one| one.version == Version::V2);
         found.confined = host.euid() != 0 && unified && self.tenancy.base.depth() > 0;
+        found.here = here(host, &found);
         Ok(found)
     }
 

@@ -5,7 +5,7 @@ use commensal_core::actual::{Capabilities, Support};
 use commensal_core::errno::Errno;
 use commensal_core::knob::KnobId;
 use commensal_core::vendor::{QosLevels, Switch, identity_obstacle};
-use commensal_host::{Cookie, Host};
+use commensal_host::Host;
 use std::path::Path;
 
 /// The switch of Alibaba Cloud Linux for core scheduling; other kernels have none.
@@ -87,7 +87,8 @@ fn switched(host: &mut dyn Host, scratch: Scratch<'_>, knob: KnobId) -> Support 
     }
 }
 
-/// Core scheduling, by giving a cookie to a thread of our own that ends at once.
+/// Core scheduling, by asking for the cookie of our own thread: making one would switch the whole machine's scheduler for a
+/// moment.
 pub(crate) fn core_sched(host: &mut dyn Host) -> Support {
     if number(host, Switch::GroupIdentity.path()).is_some_and(|on| on != 0) {
         let because = "Group Identity is on, and the kernel allows only one of the two".to_owned();
@@ -96,15 +97,17 @@ pub(crate) fn core_sched(host: &mut dyn Host) -> Support {
     if number(host, SCHED_CORE) == Some(0) {
         return Support::No { because: "kernel.sched_core is 0".to_owned() };
     }
-    match host.share_cookie(Cookie::New, &[]) {
-        Ok(()) => Support::Yes,
+    match host.cookie(0) {
+        Ok(_) => Support::Yes,
         Err(error) if error.errno == Errno::EINVAL => {
             Support::No { because: "CONFIG_SCHED_CORE is off (Linux 5.14 and newer can have it)".to_owned() }
         }
         Err(error) if error.errno == Errno::ENODEV => {
             Support::No { because: "each core has one online thread".to_owned() }
         }
-        Err(error) => Support::Refused { errno: error.errno, because: "making a cookie failed".to_owned() },
+        Err(error) => {
+            Support::Refused { errno: error.errno, because: "asking for a cookie failed".to_owned() }
+        }
     }
 }
 

@@ -95,7 +95,7 @@ impl Context {
         found.ours = journal::ours(&mut self.host, &self.state_dir, journal::MACHINE, &boot_id, &found)?;
         let of_run = journal::ours(&mut self.host, &self.state_dir, journal::RUN, &boot_id, &found)?;
         found.ours.created.extend(of_run.created);
-        let options = ResolveOptions { prefix: self.prefix.clone(), own };
+        let options = ResolveOptions { prefix: self.prefix.clone(), alone: !own.is_empty(), own };
         let desired =
             resolve(specs, &survey.machine, &found, &options).map_err(|errors| mistakes(&errors))?;
         survey.fill(&mut self.host, &desired, &mut found);

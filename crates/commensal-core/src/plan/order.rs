@@ -4,6 +4,7 @@
 //! 1 structure     create groups and enable controllers, from the top
 //! 2 on            machine-wide switches, because turning one on clears what it governs
 //! 3 first         what sets a class goes back: cpu.idle 1 -> 0, because a weight cannot be written before
+//!   release       CPUs set aside that go to a sibling, from the bottom
 //! 4 widen         limits that must stay within the parent's, from the top
 //! 5 free          everything whose order does not matter
 //! 6 tighten       limits that must stay within the parent's, from the bottom
@@ -25,6 +26,7 @@ enum Phase {
     Structure,
     On,
     First,
+    Release,
     Widen,
     Free,
     Tighten,
@@ -72,8 +74,8 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
             continue;
         }
         for (phase, from, to) in moves(*knob, from, want.value.clone()) {
-            let bottom_up =
-                phase == Phase::Tighten || (phase == Phase::First && *knob == KnobId::CpusetPartition);
+            let bottom_up = matches!(phase, Phase::Tighten | Phase::Release)
+                || (phase == Phase::First && *knob == KnobId::CpusetPartition);
             let level = if bottom_up { -depth(place) } else { depth(place) };
             let action = Action::Write { knob: *knob, device: *device, from, to };
             let step = Step { place: place.clone(), action, why: want.why.clone() };
@@ -149,6 +151,22 @@ fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
             vec![(Phase::First, from, to)]
         }
         Order::Last => vec![(Phase::Last, from, to)],
+        // No two siblings may set the same CPUs aside: first everybody lets go of what goes.
+        Order::WithinParent if knob == KnobId::CpusetCpusExclusive => match (&from, &to) {
+            (Value::List(old), Value::List(new)) => {
+                let kept: crate::cpuset::CpuSet = old.iter().filter(|cpu| new.contains(*cpu)).collect();
+                let kept = Value::List(kept);
+                let mut writes = Vec::new();
+                if kept != from {
+                    writes.push((Phase::Release, from.clone(), kept.clone()));
+                }
+                if kept != to {
+                    writes.push((Phase::Widen, kept, to));
+                }
+                writes
+            }
+            _ => vec![(Phase::Free, from, to)],
+        },
         Order::WithinParent => match (&from, &to) {
             (Value::List(old), Value::List(new)) if !old.is_subset(new) && !new.is_subset(old) => {
                 let both = Value::List(old.union(new));

@@ -53,6 +53,7 @@ impl Draft<'_> {
     fn partition(&mut self, group: &DesiredGroup, member: &Member, set: &CpuSet, partition: Partition) {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpuset) else { return };
         let why = format!("cpu.partition = {partition}");
+        let version = self.actual.hierarchies[hierarchy].version;
         for above in member.path.ancestors().into_iter().skip(1) {
             if self.is_partition(&Place { hierarchy, path: above.clone() }) {
                 continue;
@@ -61,6 +62,13 @@ impl Draft<'_> {
             if !ours && !self.claimed(&above) {
                 let because = format!("{above} above it is no partition, and no group claims it");
                 let try_this = "claim it, or use a group of our own with `commensal run`";
+                return self.unmet(group, "cpu.partition".to_owned(), because, try_this);
+            }
+            if let Some(obstacle) = self.caps.obstacle(KnobId::CpusetCpusExclusive, version) {
+                let because = format!(
+                    "{above} above it is no partition, and setting CPUs aside there cannot be done: {obstacle}"
+                );
+                let try_this = "match a cgroup below the root, or use Linux 6.7 or newer";
                 return self.unmet(group, "cpu.partition".to_owned(), because, try_this);
             }
             // The parent has what its groups have, together.
@@ -75,11 +83,10 @@ impl Draft<'_> {
     }
 
     fn is_partition(&self, place: &Place) -> bool {
-        let found = self
-            .actual
-            .cgroups
-            .get(place)
-            .and_then(|found| found.values.get(&(KnobId::CpusetPartition, None)));
+        let wanted = self.wants.get(&(place.clone(), KnobId::CpusetPartition, None)).map(|want| &want.value);
+        let found = self.actual.cgroups.get(place);
+        let found =
+            wanted.or_else(|| found.and_then(|found| found.values.get(&(KnobId::CpusetPartition, None))));
         matches!(found, Some(Value::Word(word)) if word == "root" || word == "isolated")
     }
 
@@ -87,9 +94,13 @@ impl Draft<'_> {
         self.desired.groups.iter().any(|group| group.members.iter().any(|member| member.path == *path))
     }
 
-    /// The CPUs set aside that are wanted so far.
+    /// The CPUs set aside that are wanted so far; where others' groups are not part of this plan, also what is there.
     fn exclusive_of(&self, place: &Place) -> CpuSet {
-        match self.wants.get(&(place.clone(), KnobId::CpusetCpusExclusive, None)).map(|want| &want.value) {
+        let wanted =
+            self.wants.get(&(place.clone(), KnobId::CpusetCpusExclusive, None)).map(|want| &want.value);
+        let found = self.actual.cgroups.get(place).filter(|_| self.desired.alone);
+        let found = found.and_then(|found| found.values.get(&(KnobId::CpusetCpusExclusive, None)));
+        match wanted.or(found) {
             Some(Value::List(set)) => set.clone(),
             _ => CpuSet::new(),
         }

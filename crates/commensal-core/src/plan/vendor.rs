@@ -45,6 +45,10 @@ impl Draft<'_> {
     /// Switches that an earlier plan turned on and nobody needs any more.
     pub(super) fn leftover_switches(&mut self) {
         for (switch, original) in &self.actual.ours.switches {
+            if let Some(user) = self.switch_user(*switch) {
+                self.notes.push(format!("{switch} stays as it is: {user} uses it"));
+                continue;
+            }
             if !self.switches.contains_key(switch) && self.actual.switches.contains_key(switch) {
                 let why = "no longer wanted: put back what was there before".to_owned();
                 self.switches.insert(*switch, (*original, why));
@@ -57,6 +61,26 @@ impl Draft<'_> {
                 self.cookies.insert(place.clone(), (false, why));
             }
         }
+    }
+
+    /// A group that will have a value which turning the switch off would clear.
+    fn switch_user(&self, switch: Switch) -> Option<String> {
+        let knob = switch.knob();
+        let at_end = |place: &Place, found: &Cgroup| {
+            let wanted = |path: CgroupPath| {
+                let key = (Place { hierarchy: place.hierarchy, path }, knob, None);
+                self.wants.get(&key).map(|want| want.value.clone())
+            };
+            // The kernel takes a memory level down to the groups below.
+            let above = place.path.ancestors().into_iter().rev().filter(|_| switch == Switch::MemcgQos);
+            let want = std::iter::once(place.path.clone()).chain(above).find_map(wanted);
+            want.or_else(|| found.values.get(&(knob, None)).cloned())
+        };
+        let used = |(place, found): &(&Place, &Cgroup)| {
+            let empty = self.actual.ours.created.contains(*place) && !found.populated;
+            !empty && at_end(place, found).is_some_and(|value| value != Value::Number(0))
+        };
+        self.actual.cgroups.iter().find(used).map(|(place, _)| self.actual.show(place))
     }
 
     /// openEuler: on out-of-memory offline groups are killed first, where the kernel can.

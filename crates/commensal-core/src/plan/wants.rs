@@ -345,6 +345,12 @@ impl<'a> Draft<'a> {
         if let Some(switch) = Switch::of(knob) {
             self.switch_on(switch, group);
         }
+        if knob == KnobId::CgroupFreeze
+            && self.actual.here.iter().any(|here| here.hierarchy == hierarchy && path.contains(&here.path))
+        {
+            let because = format!("commensal itself runs in {path} and would stop with it");
+            return self.unmet(group, what, because, "start commensal outside the group");
+        }
         if knob == KnobId::CpuWeight && self.idle_by_others(&place) {
             let because = format!(
                 "cpu.idle is 1 on {path}, set by somebody else, and the kernel refuses a weight there"
@@ -395,10 +401,29 @@ impl<'a> Draft<'a> {
     /// What an earlier plan set and nobody wants any more goes back; empty groups of ours go away.
     fn leftovers(&mut self) {
         let actual = self.actual;
+        if self.desired.alone {
+            let members = self.desired.groups.iter().flat_map(|group| &group.members);
+            let own: BTreeSet<&CgroupPath> =
+                members.filter(|member| member.own).map(|member| &member.path).collect();
+            for place in actual.ours.created.iter().filter(|place| own.contains(&place.path)) {
+                if let Some(found) = actual.cgroups.get(place) {
+                    self.reset(place, found);
+                }
+            }
+            return;
+        }
         for ((place, knob, device), original) in &actual.ours.originals {
             let key = (place.clone(), *knob, *device);
             // The weight comes back when the group is no longer idle; before, the kernel refuses it.
             let forgotten = *knob == KnobId::CpuWeight && self.wants_idle(place);
+            // A group above that keeps the value keeps it below as well.
+            let imposed = self.imposed(place, *knob);
+            if imposed {
+                continue;
+            }
+            if *knob == KnobId::CpuBvtWarpNs && !self.wants.contains_key(&key) {
+                self.identity_below(place, original);
+            }
             if actual.cgroups.contains_key(place) && !self.wants.contains_key(&key) && !forgotten {
                 let why = "no longer wanted: put back what was there before".to_owned();
                 self.wants.insert(key, Want { value: original.clone(), why, group: None });
@@ -419,6 +444,7 @@ impl<'a> Draft<'a> {
                     actual.show(place)
                 ));
             } else if found.populated {
+                self.thaw(place, found);
                 self.notes.push(format!(
                     "{} is no longer wanted but has processes; left alone",
                     actual.show(place)
@@ -426,6 +452,48 @@ impl<'a> Draft<'a> {
             } else {
                 self.removes.insert(place.clone());
             }
+        }
+    }
+
+    /// Whether a group above keeps this knob, which goes for everything below it, at another value than the kernel's own.
+    fn imposed(&self, place: &Place, knob: KnobId) -> bool {
+        let comes_down = matches!(knob, KnobId::CpuQosLevel | KnobId::MemoryQosLevel | KnobId::CgroupFreeze);
+        comes_down
+            && place.path.ancestors().into_iter().any(|path| {
+                let above = (Place { hierarchy: place.hierarchy, path }, knob, None);
+                self.wants.get(&above).is_some_and(|want| want.value != Value::Number(0))
+            })
+    }
+
+    /// Groups made since have copied the identity that goes back now.
+    fn identity_below(&mut self, place: &Place, original: &Value) {
+        let key = |place: &Place| (place.clone(), KnobId::CpuBvtWarpNs, None);
+        let value = |found: &crate::actual::Cgroup| found.values.get(&(KnobId::CpuBvtWarpNs, None)).cloned();
+        let Some(now) = self.actual.cgroups.get(place).and_then(value).filter(|now| now != original) else {
+            return;
+        };
+        let copied: Vec<Place> = self
+            .actual
+            .below(place)
+            .filter(|(below, found)| {
+                let known = self.actual.ours.originals.contains_key(&key(below))
+                    || self.actual.ours.created.contains(*below);
+                !known && value(found).as_ref() == Some(&now)
+            })
+            .map(|(below, _)| below.clone())
+            .collect();
+        for below in copied {
+            let why = "copied from a group above that no longer has it".to_owned();
+            self.wants.entry(key(&below)).or_insert(Want { value: original.clone(), why, group: None });
+        }
+    }
+
+    /// A group of ours that is left alone with its processes is not left stopped.
+    fn thaw(&mut self, place: &Place, found: &crate::actual::Cgroup) {
+        if found.values.get(&(KnobId::CgroupFreeze, None)) == Some(&Value::Number(1)) {
+            let why = "no longer wanted: its processes go on".to_owned();
+            let key = (place.clone(), KnobId::CgroupFreeze, None);
+            self.wants.entry(key).or_insert(Want { value: Value::Number(0), why, group: None });
         }
     }
 

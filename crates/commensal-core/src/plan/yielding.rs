@@ -197,7 +197,17 @@ impl Draft<'_> {
         }
         let path = if member.own { self.desired.online_parent.clone() } else { member.path.clone() };
         let why = "class online: Group Identity puts it first, also against SMT siblings".to_owned();
-        for path in self.with_below(hierarchy, &path, true) {
+        // What is offline inside stays offline.
+        let members = self
+            .desired
+            .groups
+            .iter()
+            .filter(|other| other.class == Class::Offline)
+            .flat_map(|other| &other.members);
+        let offline: Vec<CgroupPath> = members.map(|member| member.path.clone()).collect();
+        let mut paths = self.with_below(hierarchy, &path, true);
+        paths.retain(|path| !offline.iter().any(|offline| offline.contains(path)));
+        for path in paths {
             let value = Value::Number(BVT_ONLINE);
             self.want(group, &path, member.own, Setting::new(KnobId::CpuBvtWarpNs, value, why.clone()));
         }
@@ -209,7 +219,8 @@ impl Draft<'_> {
         let place = Place { hierarchy, path: member.path.clone() };
         let level =
             self.actual.cgroups.get(&place).and_then(|found| found.values.get(&(KnobId::CpuQosLevel, None)));
-        if !matches!(level, Some(Value::Number(..=-1))) {
+        let ours = self.actual.ours.originals.contains_key(&(place.clone(), KnobId::CpuQosLevel, None));
+        if ours || !matches!(level, Some(Value::Number(..=-1))) {
             return;
         }
         if self.one_way() {

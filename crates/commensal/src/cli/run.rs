@@ -13,7 +13,7 @@ use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::knob::Controller;
 use commensal_core::plan::{Action, Step};
 use commensal_drivers::{journal, restore_own};
-use commensal_host::{Child, Cookie, Host, Signal, SpawnSpec, Stdin};
+use commensal_host::{Child, Cookie, Host, HostError, Signal, SpawnSpec, Stdin};
 use commensal_sensors::usage::GroupDirs;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
@@ -37,7 +37,14 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
     let mut signals = Signals::new(wanted.into_iter().chain([SIGCHLD]))?;
     let dirs = {
         let _lock = context.lock()?;
-        let planned = prepare(context, &spec)?;
+        let planned = match prepare(context, &spec) {
+            Ok(planned) => planned,
+            Err(error) => {
+                // Perhaps this process stepped aside already.
+                let _ = restore_own(&mut context.host, &context.state_dir, journal::RUN);
+                return Err(error);
+            }
+        };
         let policy = planned.plan.task_policies.get(&name);
         let path = own_path(&planned, &name)?;
         // What cannot be had is told before the command starts; a weak policy tells it in its own words.
@@ -63,7 +70,15 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
         if planned.plan.cookies.contains(&name) && planned.obstacle.is_none() {
             spec.policy.cookie = Some(cookie(&mut context.host, &dirs));
         }
-        match context.host.spawn(&spec) {
+        let mut started = context.host.spawn(&spec);
+        if let (Err(HostError { errno: Errno::ESRCH, .. }), Some(Cookie::Of(_))) =
+            (&started, spec.policy.cookie)
+        {
+            // The one whose cookie it was to share has ended meanwhile.
+            spec.policy.cookie = Some(cookie(&mut context.host, &dirs));
+            started = context.host.spawn(&spec);
+        }
+        match started {
             Ok(child) => Ok((child, dirs)),
             Err(error) => {
                 dirs.close(&mut context.host);

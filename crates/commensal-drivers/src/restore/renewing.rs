@@ -1,0 +1,116 @@
+//! Restoring through a fresh group, and finishing what was interrupted on the way.
+//!
+//! The journal says so before a group is replaced, and has the new inodes right after: whatever moment a crash chooses,
+//! the next restore finds either the old group, or the fresh one beside it, or the fresh one in its place.
+
+use super::{Left, Restored};
+use crate::journal::{self, Contents, Record, Target};
+use crate::renew;
+use commensal_core::knob::KnobId;
+use commensal_host::{Host, HostError, below};
+use std::path::Path;
+
+/// Finishes every replacing that was begun; gives those that could not be.
+pub(super) fn finish(
+    host: &mut dyn Host,
+    journal: &Path,
+    contents: &mut Contents,
+    result: &mut Restored,
+) -> Vec<Target> {
+    let mut open: Vec<Target> = Vec::new();
+    for record in &contents.records {
+        match record {
+            Record::Renewing(target) => open.push(target.clone()),
+            Record::Original { group, knob, .. } if *knob == KnobId::CpuQosLevel.to_string() => {
+                let begun = renew::is_begun(host, &group.mount, &group.path);
+                open.extend(Some(group.clone()).filter(|group| begun && !open.contains(group)));
+            }
+            _ => {}
+        }
+    }
+    let mut stuck = Vec::new();
+    for target in open {
+        let done = match replaced(host, &target) {
+            true => Ok(()),
+            false => renew::renew(host, &target.mount, &target.path).map(drop),
+        };
+        let done = done.and_then(|()| over(host, journal, contents, &target));
+        match done {
+            Ok(()) => {
+                let shown = below(Path::new(&target.mount), &target.path).display().to_string();
+                result.done.push(format!("{shown} is a fresh group with the same settings and members"));
+            }
+            Err(error) => {
+                result.failed.push(error.to_string());
+                stuck.push(target);
+            }
+        }
+    }
+    stuck
+}
+
+/// A level that the kernel does not let up again: the members move to a fresh group.
+pub(super) fn renew_back(
+    host: &mut dyn Host,
+    journal: &Path,
+    contents: &mut Contents,
+    group: &Target,
+    file: &str,
+    value: &str,
+) -> Result<Option<String>, Left> {
+    let record = journal::line(&Record::Renewing(group.clone()));
+    let renewed = host
+        .state_append(journal, &record)
+        .and_then(|()| renew::renew(host, &group.mount, &group.path))
+        .and_then(|_| over(host, journal, contents, group));
+    renewed.map_err(Left::Failed)?;
+    let shown = below(Path::new(&group.mount), &group.path).join(file).display().to_string();
+    Ok(Some(format!("{shown} is {value} again, in a fresh group with the same settings and members")))
+}
+
+/// Whether another group has the name already, and none is waiting beside it.
+fn replaced(host: &mut dyn Host, target: &Target) -> bool {
+    let Ok(dir) = host.open(&below(Path::new(&target.mount), &target.path)) else { return false };
+    host.close(dir);
+    dir.inode != target.inode && !renew::is_begun(host, &target.mount, &target.path)
+}
+
+/// What is on record of the group and of those below it holds for the ones that are there now.
+fn over(
+    host: &mut dyn Host,
+    journal: &Path,
+    contents: &mut Contents,
+    target: &Target,
+) -> Result<(), HostError> {
+    let inside = format!("{}/", target.path);
+    for record in &mut contents.records {
+        let (Record::Created(group)
+        | Record::Cookied(group)
+        | Record::Enabling { group, .. }
+        | Record::Original { group, .. }) = record
+        else {
+            continue;
+        };
+        let replaced =
+            group.mount == target.mount && (group.path == target.path || group.path.starts_with(&inside));
+        if replaced && let Ok(dir) = host.open(&below(Path::new(&group.mount), &group.path)) {
+            group.inode = dir.inode;
+            host.close(dir);
+        }
+    }
+    // Its place stays, so that the others keep theirs: a group that is renewed already needs nothing more.
+    for record in &mut contents.records {
+        if *record == Record::Renewing(target.clone()) {
+            *record = Record::Creating {
+                mount: target.mount.clone(),
+                path: format!("{}{}", target.path, renew::ASIDE),
+            };
+        }
+    }
+    // Lines that cannot be read have to be kept aside first.
+    if contents.damaged.is_empty() {
+        let text: String = contents.records.iter().map(journal::line).collect();
+        host.state_replace(journal, &text)?;
+    }
+    Ok(())
+}
