@@ -69,6 +69,16 @@ pub struct DiskUse {
     pub writes: Option<u64>,
 }
 
+/// What the kernel counts of a group that ran out of memory, since its creation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Processes that the kernel killed for want of memory, whoever's it was; v1 counts since Linux 4.13.
+    pub kills: Option<u64>,
+    /// How often the group reached its own hard limit: v2 counts when nothing could be reclaimed any more, v1
+    /// every time.
+    pub limit_hits: Option<u64>,
+}
+
 /// What one group has used since its creation, and holds now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupUse {
@@ -80,7 +90,7 @@ pub struct GroupUse {
     pub throttled_us: Option<u64>,
     /// Memory held now, page cache included, bytes.
     pub memory_bytes: Option<u64>,
-    /// Processes killed for reaching the memory limit.
+    /// Processes that the kernel killed for want of memory.
     pub oom_kills: Option<u64>,
     /// Tasks now.
     pub tasks: Option<u64>,

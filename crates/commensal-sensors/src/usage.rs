@@ -3,7 +3,7 @@
 use crate::pressure;
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::knob::{Controller, Version};
-use commensal_core::observe::{DiskUse, GroupUse, MachineCpu};
+use commensal_core::observe::{DiskUse, GroupUse, MachineCpu, OutOfMemory};
 use commensal_core::topology::Device;
 use commensal_host::{Dir, Host, below};
 use std::collections::BTreeMap;
@@ -66,6 +66,20 @@ impl GroupDirs {
         }
     }
 
+    /// What the kernel counts when memory runs out.
+    pub fn out_of_memory(&self, host: &mut dyn Host) -> OutOfMemory {
+        let Some((version, dir)) = self.of(Controller::Memory) else { return OutOfMemory::default() };
+        let (events, limit_hits) = match version {
+            Version::V1 => (host.read(dir, "memory.oom_control").ok(), number(host, dir, "memory.failcnt")),
+            Version::V2 => {
+                let events = host.read(dir, "memory.events").ok();
+                let limit_hits = events.as_deref().and_then(|text| field(text, "oom"));
+                (events, limit_hits)
+            }
+        };
+        OutOfMemory { kills: events.and_then(|text| field(&text, "oom_kill")), limit_hits }
+    }
+
     /// Everything that is counted.
     pub fn read(&self, host: &mut dyn Host) -> GroupUse {
         let mut used = GroupUse { cpu_us: self.cpu_us(host), ..GroupUse::default() };
@@ -79,12 +93,12 @@ impl GroupDirs {
             };
         }
         if let Some((version, dir)) = self.of(Controller::Memory) {
-            let files = match version {
-                Version::V1 => ("memory.usage_in_bytes", "memory.oom_control"),
-                Version::V2 => ("memory.current", "memory.events"),
+            let file = match version {
+                Version::V1 => "memory.usage_in_bytes",
+                Version::V2 => "memory.current",
             };
-            used.memory_bytes = number(host, dir, files.0);
-            used.oom_kills = host.read(dir, files.1).ok().and_then(|text| field(&text, "oom_kill"));
+            used.memory_bytes = number(host, dir, file);
+            used.oom_kills = self.out_of_memory(host).kills;
         }
         if let Some((_, dir)) = self.of(Controller::Pids) {
             used.tasks = number(host, dir, "pids.current");

@@ -4,6 +4,7 @@
 mod apply;
 mod doctor;
 mod lab;
+mod oom;
 mod restore;
 mod run;
 mod workload;

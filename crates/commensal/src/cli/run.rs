@@ -3,11 +3,13 @@
 
 use super::Run;
 use super::apply::refused;
+use super::oom;
 use crate::context::{Context, Planned};
 use crate::enforce::enforce;
 use crate::signals::not_ignored;
 use anyhow::{anyhow, bail};
 use commensal_core::actual::{CgroupPath, Hierarchy};
+use commensal_core::desired::Limits;
 use commensal_core::errno::Errno;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::knob::Controller;
@@ -70,6 +72,7 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
         if planned.plan.cookies.contains(&name) && planned.obstacle.is_none() {
             spec.policy.cookie = Some(cookie(&mut context.host, &dirs));
         }
+        let memory = oom::Watch::begin(&mut context.host, &dirs, &limits_of(&planned, &name));
         let mut started = context.host.spawn(&spec);
         if let (Err(HostError { errno: Errno::ESRCH, .. }), Some(Cookie::Of(_))) =
             (&started, spec.policy.cookie)
@@ -79,7 +82,7 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
             started = context.host.spawn(&spec);
         }
         match started {
-            Ok(child) => Ok((child, dirs)),
+            Ok(child) => Ok((child, dirs, memory)),
             Err(error) => {
                 dirs.close(&mut context.host);
                 Err(error)
@@ -87,8 +90,11 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
         }
     };
     let status = match dirs {
-        Ok((mut child, dirs)) => {
+        Ok((mut child, dirs, memory)) => {
             let status = follow(context, &mut signals, &mut child);
+            if let Some(kills) = memory.end(&mut context.host, &dirs) {
+                eprintln!("commensal: {}", kills.describe(&name));
+            }
             dirs.close(&mut context.host);
             status
         }
@@ -174,6 +180,12 @@ fn own_path(planned: &Planned, name: &GroupName) -> anyhow::Result<CgroupPath> {
     let group = planned.desired.groups.iter().find(|group| group.name == *name);
     let own = group.and_then(|group| group.members.iter().find(|member| member.own));
     own.map(|member| member.path.clone()).ok_or_else(|| anyhow!("group {name} has no cgroup of its own"))
+}
+
+/// The group's limits on this machine.
+fn limits_of(planned: &Planned, name: &GroupName) -> Limits {
+    let group = planned.desired.groups.iter().find(|group| group.name == *name);
+    group.map(|group| group.limits.clone()).unwrap_or_default()
 }
 
 /// Waits for the command and passes signals on.

@@ -1,0 +1,149 @@
+//! What `run` says when the kernel killed in its group for want of memory. The command's own status says at most
+//! that something ended by a signal.
+
+use commensal_core::desired::Limits;
+use commensal_core::group::GroupName;
+use commensal_core::knob::{Controller, Version};
+use commensal_core::observe::OutOfMemory;
+use commensal_core::units::Bytes;
+use commensal_host::Host;
+use commensal_sensors::usage::GroupDirs;
+
+/// The counters before the command starts.
+#[derive(Debug)]
+pub struct Watch {
+    before: OutOfMemory,
+    max: Option<Bytes>,
+    on_exceed: OnExceed,
+}
+
+/// What this machine does when the limit is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnExceed {
+    /// One process, and there is nothing else to choose: cgroup v1.
+    Largest,
+    /// One process, and the other way is to be had.
+    LargestOrGroup,
+    /// All of them.
+    Group,
+}
+
+/// The kernel killed in the group while the command ran.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Kills {
+    count: u64,
+    /// The hard limit, if that was the reason.
+    max: Option<Bytes>,
+    on_exceed: OnExceed,
+}
+
+impl Watch {
+    /// Looks at the counters; the group exists and the command does not run yet.
+    pub fn begin(host: &mut dyn Host, dirs: &GroupDirs, limits: &Limits) -> Watch {
+        let version = dirs.of(Controller::Memory).map(|(version, _)| version);
+        let on_exceed = match (version, limits.memory_kill_group) {
+            (Some(Version::V2), true) => OnExceed::Group,
+            (Some(Version::V2), false) => OnExceed::LargestOrGroup,
+            _ => OnExceed::Largest,
+        };
+        Watch { before: dirs.out_of_memory(host), max: limits.memory_max, on_exceed }
+    }
+
+    /// Looks again; `None` when nothing was killed, or the kernel does not count.
+    pub fn end(self, host: &mut dyn Host, dirs: &GroupDirs) -> Option<Kills> {
+        self.compare(&dirs.out_of_memory(host))
+    }
+
+    fn compare(self, after: &OutOfMemory) -> Option<Kills> {
+        let count = after.kills?.checked_sub(self.before.kills?).filter(|count| *count > 0)?;
+        // The machine's own want of memory, or that of a group above, kills here as well and counts as such.
+        let at_limit = after.limit_hits > self.before.limit_hits;
+        Some(Kills { count, max: self.max.filter(|_| at_limit), on_exceed: self.on_exceed })
+    }
+}
+
+impl Kills {
+    /// One line: what happened, why, and the way out.
+    pub fn describe(&self, group: &GroupName) -> String {
+        let whom = match (self.on_exceed, self.count) {
+            // With the whole group the kernel counts its first victim twice at times: the number would mislead.
+            (OnExceed::Group, _) => format!("every process of group {group}"),
+            (_, 1) => format!("1 process of group {group}"),
+            (_, count) => format!("{count} processes of group {group}"),
+        };
+        let Some(max) = self.max else {
+            return format!(
+                "the kernel killed {whom} because the machine, or a cgroup above the group, ran out of memory; free \
+                 memory there, or give the group a lower memory.max"
+            );
+        };
+        let way_out = match self.on_exceed {
+            OnExceed::Largest => "",
+            OnExceed::LargestOrGroup => ", or set memory.on-exceed = \"kill-group\" to end all of it at once",
+            OnExceed::Group => {
+                ", or set memory.on-exceed = \"kill-largest\" to lose only the largest process"
+            }
+        };
+        format!(
+            "the kernel killed {whom} because the group reached memory.max = {max}; raise memory.max{way_out}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(kills: Option<u64>, limit_hits: Option<u64>) -> OutOfMemory {
+        OutOfMemory { kills, limit_hits }
+    }
+
+    #[test]
+    fn one_line_says_what_why_and_the_way_out() {
+        let check = |before, after, on_exceed, expect: Option<&str>| {
+            let watch = Watch { before, max: Some(Bytes(64 << 20)), on_exceed };
+            let said = watch.compare(&after).map(|kills| kills.describe(&GroupName::new("etl").unwrap()));
+            assert_eq!(said.as_deref(), expect);
+        };
+        let none = counts(Some(2), Some(7));
+        check(none, none, OnExceed::Largest, None);
+        check(none, counts(Some(2), Some(9)), OnExceed::Largest, None);
+        // Before Linux 4.13 v1 does not count, and a kill is nobody's to tell.
+        check(counts(None, Some(0)), counts(None, Some(9)), OnExceed::Largest, None);
+        check(
+            none,
+            counts(Some(3), Some(9)),
+            OnExceed::Largest,
+            Some(
+                "the kernel killed 1 process of group etl because the group reached memory.max = 64 MiB; raise memory.max",
+            ),
+        );
+        check(
+            none,
+            counts(Some(4), Some(8)),
+            OnExceed::LargestOrGroup,
+            Some(
+                "the kernel killed 2 processes of group etl because the group reached memory.max = 64 MiB; raise \
+                 memory.max, or set memory.on-exceed = \"kill-group\" to end all of it at once",
+            ),
+        );
+        check(
+            none,
+            counts(Some(6), Some(8)),
+            OnExceed::Group,
+            Some(
+                "the kernel killed every process of group etl because the group reached memory.max = 64 MiB; raise \
+                 memory.max, or set memory.on-exceed = \"kill-largest\" to lose only the largest process",
+            ),
+        );
+        check(
+            none,
+            counts(Some(3), Some(7)),
+            OnExceed::Largest,
+            Some(
+                "the kernel killed 1 process of group etl because the machine, or a cgroup above the group, ran out of \
+                 memory; free memory there, or give the group a lower memory.max",
+            ),
+        );
+    }
+}
