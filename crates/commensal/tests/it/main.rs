@@ -11,6 +11,7 @@ mod expel;
 mod faults;
 mod fixtures;
 mod lab;
+mod limits;
 mod on_machine;
 mod properties;
 mod sense;

@@ -1,0 +1,130 @@
+//! Limits on the running kernel: each does what its name says, through the program, with processes that really burn,
+//! eat, read, write and fork. Bounds are wide, because the machine may be busy and the kernel may run in an
+//! emulator: what is asserted is a direction, a ratio, or a share with room on both sides.
+
+mod cpu;
+mod disk;
+mod memory;
+mod tasks;
+
+use crate::support::{Program, can_write_cgroups};
+use commensal_core::actual::{CgroupPath, Hierarchy};
+use commensal_core::knob::{Controller, Version};
+use commensal_core::observe::GroupUse;
+use commensal_core::topology::Machine;
+use commensal_host::LinuxHost;
+use commensal_sensors::usage::GroupDirs;
+use commensal_sensors::{machine, mounts};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Held by each of these tests: they would measure each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// How long a killed command may take to be gone. Only a frozen or an uninterruptible one takes longer than a moment.
+const END_PATIENCE: Duration = Duration::from_secs(20);
+
+/// The program with a groups file, and nobody else measuring.
+struct Scene {
+    program: Program,
+    hierarchies: Vec<Hierarchy>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Scene {
+    /// `None` where groups cannot be made, which it prints.
+    fn new(test: &str) -> Option<Scene> {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if !can_write_cgroups(test) {
+            return None;
+        }
+        let hierarchies = mounts::hierarchies(&mut LinuxHost::new()).unwrap();
+        // Test names have more letters than a cgroup's name needs.
+        let short: String = test.split('_').filter_map(|word| word.chars().next()).collect();
+        Some(Scene { program: Program::new(&short), hierarchies, _alone: alone })
+    }
+
+    fn machine(&self) -> Machine {
+        machine::machine(&LinuxHost::new()).unwrap()
+    }
+
+    /// Which cgroup version limits by `controller`, if any does.
+    fn version(&self, controller: Controller) -> Option<Version> {
+        let found = self.hierarchies.iter().find(|hierarchy| hierarchy.controllers.contains(&controller));
+        found.map(|hierarchy| hierarchy.version)
+    }
+
+    /// `commensal run` of a shell script; its first word is to be `exec`, or what it starts has to end with it.
+    fn command(&self, group: &str, groups: &Path, script: &str) -> Command {
+        let config = groups.to_str().unwrap();
+        self.program.command(&["run", "-g", group, "-c", config, "--", "sh", "-c", script])
+    }
+
+    /// Starts a script in the group, and waits until it runs.
+    fn start(&self, group: &str, groups: &Path, script: &str) -> Running {
+        let script = format!("echo $$; {script}");
+        let mut child = self.command(group, groups, &script).stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let pid = line.trim().parse();
+        let running = Running { child, pid: pid.clone().unwrap_or_default() };
+        assert!(pid.is_ok(), "the command in group {group} did not begin: {line:?}");
+        running
+    }
+
+    /// A file of one of our own groups.
+    fn file(&self, controller: Controller, group: &str, name: &str) -> PathBuf {
+        let found = self.hierarchies.iter().find(|hierarchy| hierarchy.controllers.contains(&controller));
+        let mount = PathBuf::from(&found.expect("checked by the test").mount);
+        mount.join(format!("{}-{group}", self.program.prefix)).join(name)
+    }
+
+    /// What a group (`online/web`) has used.
+    fn used(&self, group: &str) -> GroupUse {
+        let mut host = LinuxHost::new();
+        let path = CgroupPath::new(&format!("/{}-{group}", self.program.prefix));
+        let dirs = GroupDirs::open(&mut host, &self.hierarchies, &path);
+        let used = dirs.read(&mut host);
+        dirs.close(&mut host);
+        used
+    }
+}
+
+/// A command in a group. It is killed in the end, whatever becomes of the test.
+struct Running {
+    child: Child,
+    /// Of the command itself, not of the program that started it.
+    pid: u32,
+}
+
+impl Running {
+    /// CPU time so far, ns: field 1 of schedstat.
+    fn cpu_ns(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.pid)).unwrap();
+        text.split_whitespace().next().unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // As long as its parent runs, the number is the command's.
+        if self.pid > 0 && self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = Command::new("kill").args(["-KILL", &self.pid.to_string()]).status();
+        }
+        let end = Instant::now() + END_PATIENCE;
+        while self.child.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Sleeps, and gives how long it really was, s.
+fn window(length: Duration) -> f64 {
+    let started = Instant::now();
+    std::thread::sleep(length);
+    started.elapsed().as_secs_f64()
+}

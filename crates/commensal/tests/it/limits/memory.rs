@@ -1,0 +1,77 @@
+//! Memory: who is killed at the hard limit, and that `run` says so.
+
+use super::Scene;
+use crate::support::text;
+use commensal_core::knob::{Controller, Version};
+use std::process::Output;
+
+/// The limit has room for two shells and a dd that holds [`WITHIN`].
+const MAX: &str = "48 MiB";
+/// dd fills a buffer of this size at once: far beyond the limit, and far below the memory of any machine.
+const EATER: &str = "dd if=/dev/zero of=/dev/null bs=128M count=1";
+const WITHIN: &str = "dd if=/dev/zero of=/dev/null bs=8M count=1";
+
+/// A scene in which a limit can be reached.
+fn scene(test: &str) -> Option<Scene> {
+    let scene = Scene::new(test)?;
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let swap = meminfo.lines().find_map(|line| line.strip_prefix("SwapTotal:"));
+    let reason = match (scene.version(Controller::Memory), swap.map(str::trim)) {
+        (None, _) => "no cgroup hierarchy has the memory controller",
+        (_, Some("0 kB")) => return Some(scene),
+        _ => "this machine has swap, into which a group goes at its limit",
+    };
+    println!("skipped: {test}: {reason}");
+    None
+}
+
+/// Runs a script in a group with the limit.
+fn limited(scene: &Scene, on_exceed: &str, script: &str) -> Output {
+    let groups = scene.program.groups(&format!(
+        "[group.etl]\nclass = \"offline\"\nmemory = {{ max = \"{MAX}\", on-exceed = \"{on_exceed}\" }}\n"
+    ));
+    scene.command("etl", &groups, script).output().unwrap()
+}
+
+#[test]
+fn the_largest_process_is_killed_at_memory_max() {
+    let test = "the_largest_process_is_killed_at_memory_max";
+    let Some(scene) = scene(test) else { return };
+    let within = limited(&scene, "kill-largest", &format!("exec {WITHIN}"));
+    let err = text(&within.stderr);
+    assert_eq!(within.status.code(), Some(0), "{err}");
+    assert!(!err.contains("killed"), "{err}");
+
+    let alone = limited(&scene, "kill-largest", &format!("exec {EATER}"));
+    let err = text(&alone.stderr);
+    println!("{test}: {err}");
+    assert_eq!(alone.status.code(), Some(137), "{err}");
+    let said =
+        format!("the kernel killed 1 process of group etl because the group reached memory.max = {MAX}");
+    assert!(err.contains(&said) && err.contains("raise memory.max"), "{err}");
+
+    // Its sibling and the shell live on, and the shell's status is the command's; what was killed is told all the same.
+    let script = format!("sleep 60 & {EATER}; echo $?; kill $! && echo alive; exit 3");
+    let beside = limited(&scene, "kill-largest", &script);
+    let (out, err) = (text(&beside.stdout), text(&beside.stderr));
+    assert_eq!((beside.status.code(), out.as_str()), (Some(3), "137\nalive\n"), "{err}");
+    assert!(err.contains(&said), "{err}");
+}
+
+#[test]
+fn the_whole_group_is_killed_at_memory_max() {
+    let test = "the_whole_group_is_killed_at_memory_max";
+    let Some(scene) = scene(test) else { return };
+    if scene.version(Controller::Memory) == Some(Version::V1) {
+        println!("skipped: {test}: cgroup v1 has no memory.oom.group");
+        return;
+    }
+    let done = limited(&scene, "kill-group", &format!("sleep 60 & echo $!; {EATER}; echo survived"));
+    let (out, err) = (text(&done.stdout), text(&done.stderr));
+    println!("{test}: {err}");
+    assert_eq!(done.status.code(), Some(137), "{err}");
+    assert!(err.contains("the kernel killed every process of group etl because the group reached"), "{err}");
+    let sibling: u32 = out.trim().parse().unwrap_or_else(|_| panic!("the shell went on: {out}"));
+    let status = std::fs::read_to_string(format!("/proc/{sibling}/status")).unwrap_or_default();
+    assert!(status.is_empty() || status.contains("State:\tZ"), "{status}");
+}

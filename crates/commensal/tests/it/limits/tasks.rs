@@ -1,0 +1,109 @@
+//! Tasks: how many there may be, and that a frozen group stands still.
+
+use super::{Scene, window};
+use crate::support::text;
+use commensal_core::knob::{Controller, Version};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const PIDS_MAX: u32 = 20;
+
+/// Starts sleeping processes until the kernel refuses or there are twice as many as the group may have; says how many
+/// it started, and ends them.
+fn forks() -> String {
+    format!(
+        "forked=0; trap 'echo $forked; kill $pids; wait' EXIT; \
+         while [ $forked -lt {} ]; do sleep 60 & pids=\"$pids $!\"; forked=$((forked + 1)); done",
+        2 * PIDS_MAX
+    )
+}
+
+#[test]
+fn forks_end_at_pids_max() {
+    let test = "forks_end_at_pids_max";
+    let Some(scene) = Scene::new(test) else { return };
+    if scene.version(Controller::Pids).is_none() {
+        println!("skipped: {test}: no cgroup hierarchy has the pids controller");
+        return;
+    }
+    let groups = scene.program.groups(&format!("[group.etl]\nclass = \"offline\"\npids.max = {PIDS_MAX}\n"));
+    // The group stays after the command, so that its events can be read.
+    scene.program.expect(0, &["apply", "-c", groups.to_str().unwrap()]);
+    let inside = scene.command("etl", &groups, &forks()).output().unwrap();
+    let refused = refusals(&scene.file(Controller::Pids, "offline/etl", "pids.events"));
+    let outside = Command::new("sh").args(["-c", &forks()]).output().unwrap();
+    let err = text(&inside.stderr);
+    println!(
+        "{test}: {} forks of {PIDS_MAX}, {refused} refused, outside {}",
+        text(&inside.stdout).trim(),
+        text(&outside.stdout).trim()
+    );
+    // The shell is one of them.
+    assert_eq!(text(&inside.stdout), format!("{}\n", PIDS_MAX - 1), "{err}");
+    assert!(err.contains("Cannot fork"), "{err}");
+    assert!(refused > 0, "pids.events counts no refusal");
+    assert_eq!(text(&outside.stdout), format!("{}\n", 2 * PIDS_MAX), "{}", text(&outside.stderr));
+}
+
+/// Forks that the kernel refused: `max 1`.
+fn refusals(events: &Path) -> u64 {
+    let text = std::fs::read_to_string(events).unwrap();
+    text.lines().find_map(|line| line.strip_prefix("max ")?.parse().ok()).unwrap()
+}
+
+/// A burner that is awake has at least this much of a window; on a busy machine an offline one has little.
+const AWAKE_NS: u64 = 20_000_000;
+/// How long until it has had that.
+const AWAKE_PATIENCE: Duration = Duration::from_secs(15);
+/// Frozen tasks stop at their next way out of the kernel, which takes an emulated CPU a moment.
+const FREEZING: Duration = Duration::from_millis(500);
+
+/// A frozen group of v1 cannot even be killed: whatever becomes of the test, it is thawed.
+struct Thaw(PathBuf, &'static str);
+
+impl Drop for Thaw {
+    fn drop(&mut self) {
+        let _ = std::fs::write(&self.0, self.1);
+    }
+}
+
+#[test]
+fn a_frozen_group_stands_still() {
+    let test = "a_frozen_group_stands_still";
+    let Some(scene) = Scene::new(test) else { return };
+    let (file, thawed) = match scene.version(Controller::Freezer) {
+        Some(Version::V1) => ("freezer.state", "THAWED"),
+        Some(Version::V2) => ("cgroup.freeze", "0"),
+        None => {
+            println!("skipped: {test}: no cgroup hierarchy can freeze");
+            return;
+        }
+    };
+    let groups = |name: &str, more: &str| {
+        let path = scene.program.path(name);
+        std::fs::write(&path, format!("[group.etl]\nclass = \"offline\"\n{more}")).unwrap();
+        path
+    };
+    let (awake, frozen) = (groups("awake.toml", ""), groups("frozen.toml", "frozen = true\n"));
+    let apply = |file: &Path| scene.program.expect(0, &["apply", "-c", file.to_str().unwrap()]);
+    let burner = scene.start("etl", &awake, "while :; do :; done");
+    let _thaw = Thaw(scene.file(Controller::Freezer, "offline/etl", file), thawed);
+    let goes_on = |when: &str| {
+        let (begin, end) = (burner.cpu_ns(), Instant::now() + AWAKE_PATIENCE);
+        while burner.cpu_ns() < begin + AWAKE_NS {
+            assert!(Instant::now() < end, "{when} the burner has had {} ns", burner.cpu_ns() - begin);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    goes_on("before");
+    apply(&frozen);
+    std::thread::sleep(FREEZING);
+    let before = burner.cpu_ns();
+    let wall = window(Duration::from_secs(1));
+    let used = burner.cpu_ns() - before;
+    println!("{test}: {used} ns in {wall:.2} s");
+    assert_eq!(used, 0, "a frozen process was on a CPU");
+    apply(&awake);
+    goes_on("thawed");
+}
