@@ -57,7 +57,8 @@ impl Scene {
         found.map(|hierarchy| hierarchy.version)
     }
 
-    /// `commensal run` of a shell script; its first word is to be `exec`, or what it starts has to end with it.
+    /// `commensal run` of a shell script, which leaves no process behind when it is killed: one that starts another
+    /// becomes it, by `exec`, or waits for it.
     fn command(&self, group: &str, groups: &Path, script: &str) -> Command {
         let config = groups.to_str().unwrap();
         self.program.command(&["run", "-g", group, "-c", config, "--", "sh", "-c", script])
@@ -74,6 +75,15 @@ impl Scene {
         let running = Running { child, pid: pid.clone().unwrap_or_default() };
         assert!(pid.is_ok(), "the command in group {group} did not begin: {line:?}");
         running
+    }
+
+    /// What a plan says that this machine cannot do of these groups, if anything: what, and why.
+    fn unmet(&self, groups: &Path) -> Option<String> {
+        let plan = self.program.run(&["plan", "-c", groups.to_str().unwrap(), "--json"]);
+        let plan: serde_json::Value = serde_json::from_slice(&plan.stdout).unwrap();
+        let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+        let first = plan["unmet"].as_array().unwrap().first()?;
+        Some(format!("{}: {}", text(&first["what"]), text(&first["because"])))
     }
 
     /// A file of one of our own groups.

@@ -1,6 +1,7 @@
 //! CPU: the quota of one group, the shares of two, and CPUs that nobody else may use.
 
 use super::{Running, Scene, window};
+use commensal_core::cpuset::CpuSet;
 use std::time::Duration;
 
 /// A loop of the shell: one process that never sleeps.
@@ -77,6 +78,41 @@ fn weights_divide_a_cpu() {
     let ratio = used[0] / used[1];
     println!("{test}: {:.3} : {:.3} CPUs = {ratio:.2}", used[0], used[1]);
     assert!(WEIGHT_RATIO.contains(&ratio), "{:.3} : {:.3} CPUs = {ratio:.2}", used[0], used[1]);
+}
+
+/// CPUs that are set aside have nobody else's work on them, from the moment the group is there until it is gone.
+#[test]
+fn a_partition_has_its_cpus_alone() {
+    let test = "a_partition_has_its_cpus_alone";
+    let Some(scene) = Scene::new(test) else { return };
+    let all = scene.machine().topology.all();
+    let cpu = all.iter().last().unwrap();
+    let groups = scene.program.groups(&format!(
+        "[group.alone]\nclass = \"online\"\ncpu.set = \"{cpu}\"\ncpu.partition = \"isolated\"\n\
+         [group.other]\nclass = \"online\"\n"
+    ));
+    if let Some(unmet) = scene.unmet(&groups) {
+        println!("skipped: {test}: {unmet}");
+        return;
+    }
+    let other = scene.start("other", &groups, BURN);
+    assert_eq!(allowed(other.pid), all);
+    let alone = scene.start("alone", &groups, BURN);
+    let meanwhile = (allowed(alone.pid), allowed(other.pid), allowed(std::process::id()));
+    let rest = all.difference(&meanwhile.0);
+    println!("{test}: inside {}, another group {}, the root {}", meanwhile.0, meanwhile.1, meanwhile.2);
+    assert_eq!(meanwhile.0.iter().collect::<Vec<_>>(), [cpu]);
+    assert_eq!((&meanwhile.1, &meanwhile.2), (&rest, &rest));
+    drop(alone);
+    // The group has gone with its last command, and its CPU is everybody's again.
+    assert_eq!((allowed(other.pid), allowed(std::process::id())), (all.clone(), all));
+}
+
+/// Where the kernel lets a process run.
+fn allowed(pid: u32) -> CpuSet {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.unwrap().trim().parse().unwrap()
 }
 
 /// A burner on one CPU.

@@ -106,4 +106,10 @@ fn a_frozen_group_stands_still() {
     assert_eq!(used, 0, "a frozen process was on a CPU");
     apply(&awake);
     goes_on("thawed");
+
+    // The group cannot go while it is in use, and must not stay frozen: no signal would end the burner then.
+    apply(&frozen);
+    let (_, left) = scene.program.expect(1, &["restore"]);
+    assert!(left.contains("running processes"), "{left}");
+    goes_on("restored");
 }
