@@ -86,11 +86,15 @@ impl Scene {
         Some(format!("{}: {}", text(&first["what"]), text(&first["because"])))
     }
 
+    /// Where the hierarchy is that limits by `controller`; the test has seen that there is one.
+    fn mount(&self, controller: Controller) -> PathBuf {
+        let found = self.hierarchies.iter().find(|hierarchy| hierarchy.controllers.contains(&controller));
+        PathBuf::from(&found.unwrap().mount)
+    }
+
     /// A file of one of our own groups.
     fn file(&self, controller: Controller, group: &str, name: &str) -> PathBuf {
-        let found = self.hierarchies.iter().find(|hierarchy| hierarchy.controllers.contains(&controller));
-        let mount = PathBuf::from(&found.expect("checked by the test").mount);
-        mount.join(format!("{}-{group}", self.program.prefix)).join(name)
+        self.mount(controller).join(format!("{}-{group}", self.program.prefix)).join(name)
     }
 
     /// What a group (`online/web`) has used.

@@ -3,6 +3,7 @@
 use super::Scene;
 use crate::support::text;
 use commensal_core::knob::{Controller, Version};
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 /// The limit has room for two shells and a dd that holds [`WITHIN`].
@@ -25,24 +26,28 @@ fn scene(test: &str) -> Option<Scene> {
     None
 }
 
-/// Runs a script in a group with the limit.
-fn limited(scene: &Scene, on_exceed: &str, script: &str) -> Output {
-    let groups = scene.program.groups(&format!(
+fn groups(scene: &Scene, on_exceed: &str) -> PathBuf {
+    scene.program.groups(&format!(
         "[group.etl]\nclass = \"offline\"\nmemory = {{ max = \"{MAX}\", on-exceed = \"{on_exceed}\" }}\n"
-    ));
-    scene.command("etl", &groups, script).output().unwrap()
+    ))
+}
+
+/// Runs a script in a group with the limit.
+fn limited(scene: &Scene, groups: &Path, script: &str) -> Output {
+    scene.command("etl", groups, script).output().unwrap()
 }
 
 #[test]
 fn the_largest_process_is_killed_at_memory_max() {
     let test = "the_largest_process_is_killed_at_memory_max";
     let Some(scene) = scene(test) else { return };
-    let within = limited(&scene, "kill-largest", &format!("exec {WITHIN}"));
+    let groups = groups(&scene, "kill-largest");
+    let within = limited(&scene, &groups, &format!("exec {WITHIN}"));
     let err = text(&within.stderr);
     assert_eq!(within.status.code(), Some(0), "{err}");
     assert!(!err.contains("killed"), "{err}");
 
-    let alone = limited(&scene, "kill-largest", &format!("exec {EATER}"));
+    let alone = limited(&scene, &groups, &format!("exec {EATER}"));
     let err = text(&alone.stderr);
     println!("{test}: {err}");
     assert_eq!(alone.status.code(), Some(137), "{err}");
@@ -52,7 +57,7 @@ fn the_largest_process_is_killed_at_memory_max() {
 
     // Its sibling and the shell live on, and the shell's status is the command's; what was killed is told all the same.
     let script = format!("sleep 60 & {EATER}; echo $?; kill $! && echo alive; exit 3");
-    let beside = limited(&scene, "kill-largest", &script);
+    let beside = limited(&scene, &groups, &script);
     let (out, err) = (text(&beside.stdout), text(&beside.stderr));
     assert_eq!((beside.status.code(), out.as_str()), (Some(3), "137\nalive\n"), "{err}");
     assert!(err.contains(&said), "{err}");
@@ -66,9 +71,12 @@ fn the_whole_group_is_killed_at_memory_max() {
         println!("skipped: {test}: cgroup v1 has no memory.oom.group");
         return;
     }
-    let done = limited(&scene, "kill-group", &format!("sleep 60 & echo $!; {EATER}; echo survived"));
+    let groups = groups(&scene, "kill-group");
+    // The group stays after the command, so that the kernel's count can be looked at.
+    scene.program.expect(0, &["apply", "-c", groups.to_str().unwrap()]);
+    let done = limited(&scene, &groups, &format!("sleep 60 & echo $!; {EATER}; echo survived"));
     let (out, err) = (text(&done.stdout), text(&done.stderr));
-    println!("{test}: {err}");
+    println!("{test}: {:?} kills; {err}", scene.used("offline/etl").oom_kills);
     assert_eq!(done.status.code(), Some(137), "{err}");
     assert!(err.contains("the kernel killed every process of group etl because the group reached"), "{err}");
     let sibling: u32 = out.trim().parse().unwrap_or_else(|_| panic!("the shell went on: {out}"));
