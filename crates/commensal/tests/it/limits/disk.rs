@@ -155,9 +155,10 @@ fn rates_of_a_disk_hold() {
     let Some(targets) = fast_targets(test, &scene) else { return };
     let target = &targets[0];
     let device = target.disk.device;
+    // Online, so that on a busy machine they have the CPU to ask for what they may have.
     let groups = scene.program.groups(&format!(
-        "[group.etl]\nclass = \"offline\"\n{RATES}io.devices = [\"{device}\"]\n\
-         [group.ops]\nclass = \"offline\"\nio.read-iops = \"{READ_IOPS} iops\"\nio.devices = [\"{device}\"]\n"
+        "[group.etl]\nclass = \"online\"\n{RATES}io.devices = [\"{device}\"]\n\
+         [group.ops]\nclass = \"online\"\nio.read-iops = \"{READ_IOPS} iops\"\nio.devices = [\"{device}\"]\n"
     ));
     let reader = scene.start("etl", &groups, &reading(target, BLOCK));
     let writer = scene.start("etl", &groups, &writing(target));
@@ -179,7 +180,7 @@ fn rates_hold_on_each_of_several_disks() {
         return;
     }
     let Some(targets) = fast_targets(test, &scene) else { return };
-    let groups = scene.program.groups(&format!("[group.etl]\nclass = \"offline\"\n{RATES}"));
+    let groups = scene.program.groups(&format!("[group.etl]\nclass = \"online\"\n{RATES}"));
     let readers: Vec<_> =
         targets.iter().map(|target| scene.start("etl", &groups, &reading(target, BLOCK))).collect();
     let writers: Vec<_> =

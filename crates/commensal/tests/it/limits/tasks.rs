@@ -52,12 +52,19 @@ fn refusals(events: &Path) -> u64 {
     text.lines().find_map(|line| line.strip_prefix("max ")?.parse().ok()).unwrap()
 }
 
-/// A burner that is awake has at least this much of a window; on a busy machine an offline one has little.
-const AWAKE_NS: u64 = 20_000_000;
-/// How long until it has had that.
-const AWAKE_PATIENCE: Duration = Duration::from_secs(15);
-/// Frozen tasks stop at their next way out of the kernel, which takes an emulated CPU a moment.
-const FREEZING: Duration = Duration::from_millis(500);
+/// What shows that a burner is awake. On a busy machine an offline one has three thousandths of a CPU.
+const AWAKE_NS: u64 = 5_000_000;
+/// How long until it has had that, or until a task that hardly ever runs has come to where it freezes.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Waits until something is so.
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < end, "{what}: not within {} s", PATIENCE.as_secs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
 
 /// A frozen group of v1 cannot even be killed: whatever becomes of the test, it is thawed.
 struct Thaw(PathBuf, &'static str);
@@ -72,9 +79,9 @@ impl Drop for Thaw {
 fn a_frozen_group_stands_still() {
     let test = "a_frozen_group_stands_still";
     let Some(scene) = Scene::new(test) else { return };
-    let (file, thawed) = match scene.version(Controller::Freezer) {
-        Some(Version::V1) => ("freezer.state", "THAWED"),
-        Some(Version::V2) => ("cgroup.freeze", "0"),
+    let (file, thawed, told, frozen_says) = match scene.version(Controller::Freezer) {
+        Some(Version::V1) => ("freezer.state", "THAWED", "freezer.state", "FROZEN"),
+        Some(Version::V2) => ("cgroup.freeze", "0", "cgroup.events", "frozen 1"),
         None => {
             println!("skipped: {test}: no cgroup hierarchy can freeze");
             return;
@@ -90,15 +97,15 @@ fn a_frozen_group_stands_still() {
     let burner = scene.start("etl", &awake, "while :; do :; done");
     let _thaw = Thaw(scene.file(Controller::Freezer, "offline/etl", file), thawed);
     let goes_on = |when: &str| {
-        let (begin, end) = (burner.cpu_ns(), Instant::now() + AWAKE_PATIENCE);
-        while burner.cpu_ns() < begin + AWAKE_NS {
-            assert!(Instant::now() < end, "{when} the burner has had {} ns", burner.cpu_ns() - begin);
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let begin = burner.cpu_ns();
+        until(&format!("the burner runs {when}"), || burner.cpu_ns() >= begin + AWAKE_NS);
     };
     goes_on("before");
     apply(&frozen);
-    std::thread::sleep(FREEZING);
+    // The kernel takes the value at once; each task stops when it next comes by.
+    let told = scene.file(Controller::Freezer, "offline/etl", told);
+    let is_frozen = || std::fs::read_to_string(&told).unwrap().lines().any(|line| line == frozen_says);
+    until("the group is frozen", is_frozen);
     let before = burner.cpu_ns();
     let wall = window(Duration::from_secs(1));
     let used = burner.cpu_ns() - before;
