@@ -215,6 +215,15 @@ impl FakeHost {
         }
     }
 
+    /// The kernel does not have this file, in any group, now or later.
+    pub fn without_file(&self, name: &str) {
+        let mut machine = self.machine();
+        machine.lacking.insert(name.to_owned());
+        for group in machine.groups.values_mut() {
+            group.files.remove(name);
+        }
+    }
+
     /// Adds a block device that I/O limits accept, besides `254:0`.
     pub fn add_device(&self, device: Device) {
         self.machine().devices.insert(device);

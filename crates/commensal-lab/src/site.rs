@@ -8,7 +8,7 @@ use commensal_core::class::TaskPolicy;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
 use commensal_core::errno::Errno;
 use commensal_core::group::{Class, GroupName, GroupSpec};
-use commensal_core::plan::{Plan, Step, plan, undo};
+use commensal_core::plan::{Action, Plan, Step, plan, undo};
 use commensal_core::topology::Machine;
 use commensal_drivers::journal::{Journal, Owner};
 use commensal_drivers::{
@@ -90,6 +90,9 @@ pub struct Site {
     journal: Journal,
     journal_name: String,
     actual: ActualState,
+    survey: Survey,
+    /// Of the groups of both sides.
+    paths: [CgroupPath; 2],
     policy_on: Vec<Step>,
     task_policy: Option<TaskPolicy>,
     online: GroupDirs,
@@ -148,20 +151,17 @@ fn build(
     let mut found = looked.tree(host)?;
     found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
     let (_, (actual, plan)) = replan(host, found, &looked, pid)?;
-    let obstacle = looked.caps.cgroup_obstacle.clone().or(looked.tenancy.obstacle);
-    let (facts, hierarchies) = (looked.machine, looked.hierarchies);
     let member = |class: Class| {
-        desired.groups.iter().find(|group| group.class == class).map(|group| &group.members[0].path)
+        let group = desired.groups.iter().find(|group| group.class == class);
+        group.map(|group| group.members[0].path.clone()).unwrap_or_default()
     };
-    let root = CgroupPath::root();
-    let mut dirs = |class| match obstacle {
-        None => GroupDirs::open(host, &hierarchies, member(class).unwrap_or(&root)),
-        Some(_) => GroupDirs::open(host, &[], &root),
-    };
-    let (online, offline) = (dirs(Class::Online), dirs(Class::Offline));
+    let paths = [member(Class::Online), member(Class::Offline)];
+    let [online, offline] = open_groups(host, &looked, &paths);
     Ok(Site {
-        machine: facts,
-        hierarchies,
+        machine: looked.machine.clone(),
+        hierarchies: looked.hierarchies.clone(),
+        survey: looked,
+        paths,
         means: means(&plan),
         cleaned,
         state_dir,
@@ -174,6 +174,13 @@ fn build(
         offline,
         _lock: lock,
     })
+}
+
+/// The groups of both sides; none where groups of our own cannot be.
+fn open_groups(host: &mut dyn Host, look: &Survey, paths: &[CgroupPath; 2]) -> [GroupDirs; 2] {
+    let possible = look.caps.cgroup_obstacle.is_none() && look.tenancy.obstacle.is_none();
+    let hierarchies = if possible { look.hierarchies.as_slice() } else { &[] };
+    [0, 1].map(|side| GroupDirs::open(host, hierarchies, &paths[side]))
 }
 
 /// The same two groups against what is there: before the structure, and again after it.
@@ -248,9 +255,26 @@ impl Site {
     fn steps(&mut self, host: &mut dyn Host, steps: &[Step]) -> Result<(), SiteError> {
         let outcome = apply(host, steps, &self.actual, &mut self.journal);
         match outcome.failure {
+            None if steps.iter().any(|step| matches!(step.action, Action::Renew { .. })) => {
+                self.renewed(host)
+            }
             None => Ok(()),
             Some(failure) => Err(SiteError::Refused(Box::new(failure))),
         }
+    }
+
+    /// A level without a way back was undone by fresh groups of the same names.
+    fn renewed(&mut self, host: &mut dyn Host) -> Result<(), SiteError> {
+        let fresh = self.survey.tree(host)?;
+        for (place, found) in &mut self.actual.cgroups {
+            if let Some(now) = fresh.cgroups.get(place) {
+                found.inode = now.inode;
+            }
+        }
+        let [online, offline] = open_groups(host, &self.survey, &self.paths);
+        std::mem::replace(&mut self.online, online).close(host);
+        std::mem::replace(&mut self.offline, offline).close(host);
+        Ok(())
     }
 
     /// The groups of one side.

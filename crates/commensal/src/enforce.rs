@@ -7,7 +7,8 @@ use commensal_core::plan::{Action, Step, undo};
 use commensal_drivers::{Journal, Outcome, apply};
 use std::collections::BTreeSet;
 
-/// Plans and carries out. `only` keeps the steps that the caller answers for.
+/// Plans and carries out. `own` names groups that need a cgroup of their own: then the specs are a part of what is in force,
+/// and nothing else is taken back.
 ///
 /// # Errors
 /// When the machine cannot be read, a group does not fit it, or there is no room in a delegated group; a refusal by the
@@ -17,9 +18,8 @@ pub fn enforce(
     specs: &[GroupSpec],
     own: &BTreeSet<GroupName>,
     journal: &mut Journal,
-    only: impl Fn(&Planned, &Step) -> bool,
 ) -> anyhow::Result<(Planned, Outcome)> {
-    let first = plan(context, specs, own, &only)?;
+    let first = context.plan(specs, own.clone())?;
     context.step_aside(&first, journal)?;
     let enables = |step: &Step| matches!(step.action, Action::Enable(_));
     if !first.plan.structure().iter().any(enables) {
@@ -31,13 +31,20 @@ pub fn enforce(
     if built.failure.is_some() {
         return Ok((first, built));
     }
-    let settled = settle(context, specs, own, journal, &only);
+    let settled = settle(context, specs, own, journal);
     let failed = settled.as_ref().map_or(true, |(_, outcome)| outcome.failure.is_some());
     let mut left = Vec::new();
     if failed {
-        let now = context.plan(specs, own.clone())?;
-        let back = apply(&mut context.host, &undo(&structure), &now.actual, journal);
-        left.extend(back.failure.map(|failure| format!("{}: {}", failure.description, failure.refusal)));
+        match context.plan(specs, own.clone()) {
+            Ok(now) => {
+                let back = apply(&mut context.host, &undo(&structure), &now.actual, journal);
+                left.extend(
+                    back.failure.map(|failure| format!("{}: {}", failure.description, failure.refusal)),
+                );
+            }
+            Err(error) => left
+                .push(format!("the groups made for it, because {error:#}; `commensal restore` removes them")),
+        }
     }
     let (mut planned, mut outcome) = settled?;
     if let Some(failure) = &mut outcome.failure {
@@ -49,27 +56,14 @@ pub fn enforce(
     Ok((planned, outcome))
 }
 
-fn plan(
-    context: &mut Context,
-    specs: &[GroupSpec],
-    own: &BTreeSet<GroupName>,
-    only: &impl Fn(&Planned, &Step) -> bool,
-) -> anyhow::Result<Planned> {
-    let mut planned = context.plan(specs, own.clone())?;
-    let steps = std::mem::take(&mut planned.plan.steps);
-    planned.plan.steps = steps.into_iter().filter(|step| only(&planned, step)).collect();
-    Ok(planned)
-}
-
 /// The rest, against what the structure has made visible.
 fn settle(
     context: &mut Context,
     specs: &[GroupSpec],
     own: &BTreeSet<GroupName>,
     journal: &mut Journal,
-    only: &impl Fn(&Planned, &Step) -> bool,
 ) -> anyhow::Result<(Planned, Outcome)> {
-    let planned = plan(context, specs, own, only)?;
+    let planned = context.plan(specs, own.clone())?;
     let outcome = apply(&mut context.host, &planned.plan.steps, &planned.actual, journal);
     Ok((planned, outcome))
 }

@@ -135,6 +135,7 @@ impl Machine {
                 files.insert(file.name.to_owned(), Some(file.default.to_owned()));
             }
         }
+        files.retain(|name, _| !self.lacking.contains(name));
         if let Some(known) = &self.trees[group.tree].known {
             // Of a controller that no group of the fixture has, nothing is known.
             let controller = |name: &str| name.split('.').next().unwrap_or_default().to_owned();

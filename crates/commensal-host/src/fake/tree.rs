@@ -63,6 +63,8 @@ pub(super) struct Machine {
     pub(super) nodes: CpuSet,
     pub(super) devices: BTreeSet<Device>,
     pub(super) missing: BTreeSet<PathBuf>,
+    /// Control files that the kernel does not have.
+    pub(super) lacking: BTreeSet<String>,
     pub(super) outputs: BTreeMap<PathBuf, String>,
     pub(super) vendor: Option<VendorKernel>,
     /// Core scheduling: `None` without it, `Some(false)` without SMT.
@@ -90,6 +92,7 @@ impl Machine {
             nodes: [0].into_iter().collect(),
             devices: BTreeSet::new(),
             missing: BTreeSet::new(),
+            lacking: BTreeSet::new(),
             outputs: BTreeMap::new(),
             vendor: None,
             core_sched: None,

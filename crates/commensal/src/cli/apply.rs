@@ -29,7 +29,7 @@ pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     // A damaged journal of either kind is found out before anything is written.
     context.journal(journal::RUN)?;
     let mut journal = context.journal(journal::MACHINE)?;
-    let (planned, outcome) = enforce(context, &specs, &BTreeSet::new(), &mut journal, |_, _| true)?;
+    let (planned, outcome) = enforce(context, &specs, &BTreeSet::new(), &mut journal)?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&as_json(&planned, Some(&outcome)))?);
     } else {

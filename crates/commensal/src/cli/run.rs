@@ -13,7 +13,6 @@ use commensal_core::desired::Limits;
 use commensal_core::errno::Errno;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::knob::Controller;
-use commensal_core::plan::{Action, Step};
 use commensal_drivers::{journal, restore_own};
 use commensal_host::{Child, Cookie, Host, HostError, Signal, SpawnSpec, Stdin};
 use commensal_sensors::usage::GroupDirs;
@@ -73,15 +72,7 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
             spec.policy.cookie = Some(cookie(&mut context.host, &dirs));
         }
         let memory = oom::Watch::begin(&mut context.host, &dirs, &limits_of(&planned, &name));
-        let mut started = context.host.spawn(&spec);
-        if let (Err(HostError { errno: Errno::ESRCH, .. }), Some(Cookie::Of(_))) =
-            (&started, spec.policy.cookie)
-        {
-            // The one whose cookie it was to share has ended meanwhile.
-            spec.policy.cookie = Some(cookie(&mut context.host, &dirs));
-            started = context.host.spawn(&spec);
-        }
-        match started {
+        match spawn(&mut context.host, &mut spec, &dirs) {
             Ok(child) => Ok((child, dirs, memory)),
             Err(error) => {
                 dirs.close(&mut context.host);
@@ -112,6 +103,17 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
         eprintln!("commensal: {error:#}");
     }
     status
+}
+
+/// Starts the command; if the one whose cookie it was to share has ended meanwhile, with another cookie.
+fn spawn(host: &mut dyn Host, spec: &mut SpawnSpec, dirs: &GroupDirs) -> commensal_host::Result<Child> {
+    match (host.spawn(spec), spec.policy.cookie) {
+        (Err(HostError { errno: Errno::ESRCH, .. }), Some(Cookie::Of(_))) => {
+            spec.policy.cookie = Some(cookie(host, dirs));
+            host.spawn(spec)
+        }
+        (started, _) => started,
+    }
 }
 
 /// The core-scheduling cookie that the group's other commands have, or the group's first. The lock is held, so no other
@@ -158,18 +160,9 @@ fn command(options: &Run) -> SpawnSpec {
 fn prepare(context: &mut Context, spec: &GroupSpec) -> anyhow::Result<Planned> {
     // Members found elsewhere are `apply`'s business; this is about the command's own cgroup.
     let alone = GroupSpec { matches: Vec::new(), ..spec.clone() };
-    // Values that other groups' plans keep are not "no longer wanted" here.
-    let ours = |planned: &Planned, step: &Step| {
-        let mut members = planned.desired.groups.iter().flat_map(|group| &group.members);
-        match step.action {
-            Action::Switch { to, .. } => to != 0,
-            Action::Remove => false,
-            _ => members.any(|member| step.place.path.contains(&member.path)),
-        }
-    };
     let own = [spec.name.clone()].into_iter().collect();
     let mut journal = context.journal(journal::RUN)?;
-    let (planned, outcome) = enforce(context, std::slice::from_ref(&alone), &own, &mut journal, ours)?;
+    let (planned, outcome) = enforce(context, std::slice::from_ref(&alone), &own, &mut journal)?;
     match &outcome.failure {
         Some(failure) => bail!("{}", refused(&planned, &outcome, failure)),
         None => Ok(planned),

@@ -17,6 +17,7 @@ mod properties;
 mod sense;
 mod support;
 mod systemd;
+mod together;
 mod undo;
 mod unified;
 mod vendors;

@@ -25,10 +25,29 @@ pub fn planned(host: &mut dyn Host, text: &str) -> Result<(ActualState, Plan), V
     let mut found = look.tree(host).unwrap();
     let boot_id = machine::boot_id(host).unwrap();
     found.ours = journal::ours(host, Path::new(STATE), journal::MACHINE, &boot_id, &found).unwrap();
+    let of_run = journal::ours(host, Path::new(STATE), journal::RUN, &boot_id, &found).unwrap();
+    found.ours.created.extend(of_run.created);
     let desired = resolve(&specs(text), &look.machine, &found, &ResolveOptions::default())?;
     look.fill(host, &desired, &mut found);
     let plan = plan(&desired, &found, &look.caps);
     Ok((found, plan))
+}
+
+/// As [`planned`], the way `commensal run` does it for one group.
+pub fn planned_alone(host: &mut dyn Host, text: &str) -> (ActualState, Plan) {
+    let look = survey(host, "commensal-probe-test", None).unwrap();
+    let mut found = look.tree(host).unwrap();
+    let boot_id = machine::boot_id(host).unwrap();
+    found.ours = journal::ours(host, Path::new(STATE), journal::MACHINE, &boot_id, &found).unwrap();
+    let of_run = journal::ours(host, Path::new(STATE), journal::RUN, &boot_id, &found).unwrap();
+    found.ours.created.extend(of_run.created);
+    let specs = specs(text);
+    let own = specs.iter().map(|spec| spec.name.clone()).collect();
+    let options = ResolveOptions { own, alone: true, ..ResolveOptions::default() };
+    let desired = resolve(&specs, &look.machine, &found, &options).unwrap();
+    look.fill(host, &desired, &mut found);
+    let plan = plan(&desired, &found, &look.caps);
+    (found, plan)
 }
 
 /// Opens the journal of lasting changes.
