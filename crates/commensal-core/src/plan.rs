@@ -112,7 +112,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What this machine cannot give.
     pub unmet: Vec<Unmet>,
-    /// Values that should go back to what they were and are so already: nothing to do, but off the record.
+    /// Off the record once the steps are done: values that are back at what they were already, and identities that were only
+    /// copied from a group above.
     pub settled: Vec<(Place, KnobId, Option<Device>)>,
     /// Worth knowing: roundings, weaker means, groups left alone.
     pub notes: Vec<String>,

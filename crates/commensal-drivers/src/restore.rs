@@ -312,7 +312,8 @@ fn pass(
                     Some(user) => Err(Left::Busy(format!(
                         "{file} stays as it is: group {user} has a weight of its own"
                     ))),
-                    None => put_back(host, group, knob, file, device.as_deref(), value),
+                    None => copies(host, contents, group, knob, file, value, result)
+                        .and_then(|()| put_back(host, group, knob, file, device.as_deref(), value)),
                 };
                 match back {
                     Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {
@@ -345,6 +346,28 @@ fn pass(
         }
     }
     failed
+}
+
+/// Takes a group identity from groups that are not on record and have copied it from this one.
+fn copies(
+    host: &mut dyn Host,
+    contents: &Contents,
+    group: &Target,
+    knob: &str,
+    file: &str,
+    value: &str,
+    result: &mut Restored,
+) -> Result<(), Left> {
+    if knob != KnobId::CpuBvtWarpNs.to_string() {
+        return Ok(());
+    }
+    let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { return Ok(()) };
+    let known = known_paths(contents);
+    let written =
+        shared::copies_back(host, group, dir, file, value, &|path| known.iter().any(|ours| ours == path));
+    host.close(dir);
+    result.done.extend(written.map_err(Left::Failed)?);
+    Ok(())
 }
 
 fn take_cookies(host: &mut dyn Host, target: &Target) -> Result<Option<String>, Left> {

@@ -8,6 +8,7 @@
 //! 4 widen         limits that must stay within the parent's, from the top
 //! 5 free          everything whose order does not matter
 //! 6 tighten       limits that must stay within the parent's, from the bottom
+//!   set aside     CPUs set aside that come from a sibling, from the top: the kernel refuses all of a sibling's CPUs
 //! 7 last          what sets a class: cpu.idle 0 -> 1, because a weight cannot be written after
 //! 8 renew         groups that a one-way knob has spoilt, and switches off
 //! 9 remove        our empty groups, from the bottom
@@ -30,6 +31,7 @@ enum Phase {
     Widen,
     Free,
     Tighten,
+    SetAside,
     Last,
     Renew,
     Remove,
@@ -107,11 +109,16 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
     keyed.into_iter().map(|(_, step)| step).collect()
 }
 
-/// Wanted by nobody but the journal, and already as they were.
+/// Wanted by nobody but the journal, and already as they were; and an identity that was only copied, which nobody should
+/// put back.
 pub(super) fn settled(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Place, KnobId, Option<Device>)> {
     let of_journal = draft.wants.iter().filter(|(key, want)| {
         let back = current(actual, &key.0, key.1, key.2) == want.value;
-        back && want.group.is_none() && actual.ours.originals.contains_key(key)
+        let settled = match actual.ours.originals.contains_key(key) {
+            true => back,
+            false => key.1 == KnobId::CpuBvtWarpNs && !actual.ours.created.contains(&key.0),
+        };
+        want.group.is_none() && settled
     });
     of_journal.map(|(key, _)| key.clone()).collect()
 }
@@ -161,7 +168,7 @@ fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
                     writes.push((Phase::Release, from.clone(), kept.clone()));
                 }
                 if kept != to {
-                    writes.push((Phase::Widen, kept, to));
+                    writes.push((Phase::SetAside, kept, to));
                 }
                 writes
             }

@@ -2,9 +2,11 @@
 //! else uses it any more.
 
 use super::Left;
+use crate::journal::Target;
+use commensal_core::errno::Errno;
 use commensal_core::knob::{KnobId, Version};
 use commensal_core::vendor::Switch;
-use commensal_host::{Dir, Host};
+use commensal_host::{Dir, Host, HostError};
 use std::path::Path;
 
 /// Turns a switch back, unless groups that are not on record have a value that it would clear.
@@ -54,6 +56,43 @@ pub(super) fn user(host: &mut dyn Host, knob: KnobId, ours: &dyn Fn(&str) -> boo
         }
     }
     None
+}
+
+/// Groups made since have copied the identity that is about to go back, and lose it first. `known` judges paths below the
+/// mount; returns what was written.
+pub(super) fn copies_back(
+    host: &mut dyn Host,
+    group: &Target,
+    dir: Dir,
+    file: &str,
+    value: &str,
+    known: &dyn Fn(&str) -> bool,
+) -> Result<Vec<String>, HostError> {
+    let now = host.read(dir, file)?;
+    let (mut done, mut failed) = (Vec::new(), None);
+    if now.trim() == value.trim() {
+        return Ok(done);
+    }
+    below(host, dir, &group.path, &mut |host, child, path| {
+        if known(path) || host.read(child, file).map_or(true, |held| held.trim() != now.trim()) {
+            return false;
+        }
+        match host.write(child, file, value) {
+            Ok(()) => {
+                let shown = commensal_host::below(Path::new(&group.mount), path).join(file);
+                done.push(format!(
+                    "{} is {} again, copied from {}",
+                    shown.display(),
+                    value.trim(),
+                    group.path
+                ));
+            }
+            Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => {}
+            Err(error) => failed = Some(error),
+        }
+        failed.is_some()
+    });
+    failed.map_or(Ok(done), Err)
 }
 
 /// The first group below `dir` for which `wanted` holds.

@@ -62,6 +62,9 @@ pub fn applied(host: &mut dyn Host, text: &str) -> (ActualState, Plan, Outcome) 
     let (found, plan) = planned(host, text).unwrap();
     let mut journal = journal(host).unwrap();
     let outcome = apply(host, &plan.steps, &found, &mut journal);
+    if outcome.failure.is_none() {
+        commensal_drivers::forget_settled(host, &plan.settled, &found, &mut journal).unwrap();
+    }
     (found, plan, outcome)
 }
 
