@@ -520,11 +520,7 @@ impl<'a> Work<'a> {
             return Ok(file.default.to_owned());
         }
         let text = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
-        let value = match file.parse(&text, device).map_err(|error| Refusal::Plan(error.to_string()))? {
-            // A partition that became invalid reads `root invalid (why)` and takes back `root`.
-            Value::Word(word) => Value::Word(word.split(' ').next().unwrap_or_default().to_owned()),
-            value => value,
-        };
+        let value = file.parse(&text, device).map_err(|error| Refusal::Plan(error.to_string()))?;
         file.encode(&value, device).map_err(|error| Refusal::Plan(error.to_string()))
     }
 

@@ -107,7 +107,11 @@ impl File {
             (Form::DeviceNumber, Value::NoLimit, Some(device)) => Ok(format!("{device} 0")),
             (Form::DeviceKey(key), Value::Number(n), Some(device)) => Ok(format!("{device} {key}={n}")),
             (Form::DeviceKey(key), Value::NoLimit, Some(device)) => Ok(format!("{device} {key}=max")),
-            (Form::Word(_) | Form::Trigger, Value::Word(word), _) => Ok(word.clone()),
+            // A partition that cannot be reads `root invalid (why)`, and takes `root`.
+            (Form::Word(_), Value::Word(word), _) => {
+                Ok(word.split(' ').next().unwrap_or_default().to_owned())
+            }
+            (Form::Trigger, Value::Word(word), _) => Ok(word.clone()),
             (Form::Words(words), Value::Number(n @ (0 | 1)), _) => {
                 Ok(words.get(usize::from(*n == 1)).copied().unwrap_or_default().to_owned())
             }
@@ -140,6 +144,9 @@ impl File {
         match (self.normalise, read, want) {
             (Normalise::PageDown, Value::Number(read), Value::Number(want)) => {
                 read <= want && want - read < LARGEST_PAGE
+            }
+            (_, Value::Word(read), Value::Word(want)) if want.contains(' ') => {
+                read.split(' ').next() == want.split(' ').next()
             }
             _ => *read == self.normalise(want),
         }

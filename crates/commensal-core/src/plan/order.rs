@@ -63,6 +63,17 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         };
         let version = actual.hierarchies.get(place.hierarchy).map(|hierarchy| hierarchy.version);
         let file = version.and_then(|version| knob.row().file(version));
+        if *knob == KnobId::CpusetPartition
+            && let Some(writes) = begun_again(draft, actual, place, &from, &want.value)
+        {
+            for (phase, from, to) in writes {
+                let level = if phase == Phase::First { -depth(place) } else { depth(place) };
+                let action = Action::Write { knob: *knob, device: None, from, to };
+                let step = Step { place: place.clone(), action, why: want.why.clone() };
+                keyed.push(((phase, level, 0, place.clone(), Some(*knob), None), step));
+            }
+            continue;
+        }
         if from == want.value || file.is_some_and(|file| file.holds(&from, &want.value)) {
             continue;
         }
@@ -184,6 +195,35 @@ fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
         },
         Order::Free | Order::NotWhileIdle | Order::AtLeast(_) => vec![(Phase::Free, from, to)],
     }
+}
+
+/// A partition that loses all its CPUs, even for a moment, becomes invalid, and stays so whatever it is given then
+/// (measured on 7.2): one that changes all of them is none meanwhile. One that is invalid starts afresh as well.
+fn begun_again(
+    draft: &Draft<'_>,
+    actual: &ActualState,
+    place: &Place,
+    from: &Value,
+    to: &Value,
+) -> Option<[(Phase, Value, Value); 2]> {
+    let member = Value::Word("member".to_owned());
+    if *from == member || *to == member {
+        return None;
+    }
+    let key = (place.clone(), KnobId::CpusetCpusExclusive, None);
+    let loses_all = || {
+        let (Value::List(old), Value::List(new)) =
+            (current(actual, place, KnobId::CpusetCpusExclusive, None), &draft.wants.get(&key)?.value)
+        else {
+            return None;
+        };
+        old.iter().all(|cpu| !new.contains(cpu)).then_some(())
+    };
+    let valid = matches!(from, Value::Word(word) if !word.contains(' '));
+    if valid && loses_all().is_none() {
+        return None;
+    }
+    Some([(Phase::First, from.clone(), member.clone()), (Phase::Last, member, to.clone())])
 }
 
 /// The step of a knob that only goes down, and how it comes up again.

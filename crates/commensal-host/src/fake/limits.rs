@@ -162,6 +162,7 @@ impl Machine {
             return Err(Errno::ENOSPC);
         }
         self.store(inode, file, new.to_string());
+        self.invalidate(inode);
         Ok(())
     }
 
@@ -183,7 +184,22 @@ impl Machine {
             return Err(Errno::EINVAL);
         }
         self.store(inode, "cpuset.cpus.exclusive", new.to_string());
+        self.invalidate(inode);
         Ok(())
+    }
+
+    /// A partition at or below the group that has lost all its CPUs stays invalid until it is written again.
+    fn invalidate(&mut self, inode: u64) {
+        let Ok(group) = self.group(inode) else { return };
+        let children: Vec<u64> = group.children.values().copied().collect();
+        let remote =
+            self.parent(group).is_some_and(|above| above.parent.is_some() && !self.is_partition(above));
+        if remote && self.is_partition(group) && self.set_aside_in(group).is_empty() {
+            let word = self.text(group, "cpuset.cpus.partition").to_owned();
+            let shown = format!("{word} invalid (Parent is not a partition root)");
+            self.store(inode, "cpuset.cpus.partition", shown);
+        }
+        children.into_iter().for_each(|child| self.invalidate(child));
     }
 
     fn is_partition(&self, group: &Group) -> bool {

@@ -96,7 +96,7 @@ fn a_cpu_moves_from_one_partition_to_another() {
     };
     let fake = FakeHost::v2(8, MEMORY);
     let before = fake.snapshot();
-    for (a, b) in [("1-2", "3"), ("1", "2-3"), ("2-3", "1"), ("5", "6")] {
+    for (a, b) in [("1-2", "3"), ("1", "2-3"), ("2-3", "1"), ("5", "6"), ("6", "5")] {
         apply_whole(&fake, &both(a, b));
         let (found, again) = planned(&mut fake.another(), &both(a, b)).unwrap();
         assert!(again.is_empty(), "{}", again.describe(&found));
