@@ -149,9 +149,9 @@ impl Image {
     /// Modules and what they depend on, decompressed, and their order for the init.
     fn modules(&self, kernel: &Kernel) -> anyhow::Result<()> {
         let mut order: Vec<String> = Vec::new();
-        for name in MODULES {
+        for (tree, name) in kernel.modules.iter().flat_map(|tree| MODULES.map(|name| (tree, name))) {
             let mut command = tool("modprobe");
-            command.arg("-d").arg(&kernel.tree).arg("-S").arg(&kernel.release);
+            command.arg("-d").arg(tree).arg("-S").arg(&kernel.release);
             let needed = output(command.args(["--show-depends", name]))?;
             for file in insmods(&needed) {
                 let packed =

@@ -15,20 +15,22 @@ const KEPT: usize = 2;
 /// In a finished tree; its time is when this kernel was last known to be the newest.
 const CHECKED: &str = "checked";
 
-/// An unpacked kernel.
+/// A kernel to boot.
 #[derive(Debug)]
 pub struct Kernel {
-    /// As `uname -r` and the module folder have it.
+    /// As `uname -r` and the module folder have it; of a file that somebody built, its name.
     pub release: String,
-    /// `lib/modules/<release>` is below it.
-    pub tree: PathBuf,
+    /// The bootable file.
+    pub image: PathBuf,
+    /// `lib/modules/<release>` is below it; `None` where everything is built in.
+    pub modules: Option<PathBuf>,
 }
 
-impl Kernel {
-    /// The bootable file.
-    pub fn image(&self) -> PathBuf {
-        self.tree.join("vmlinuz")
-    }
+/// A kernel that somebody built, with all that a guest needs built in.
+pub fn own(image: &Path) -> anyhow::Result<Kernel> {
+    let image = fs::canonicalize(image).with_context(|| format!("find {}", image.display()))?;
+    let release = image.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok(Kernel { release, image, modules: None })
 }
 
 /// The newest kernel of the layout's suite; without a network the newest one that is cached.
@@ -46,7 +48,9 @@ pub fn obtain(layout: &Layout) -> anyhow::Result<Kernel> {
     }
     match fetch(layout, &cache.join("apt").join(layout.suite), &trees) {
         Ok(kernel) => {
-            for (_, old) in cached.iter().filter(|(_, old)| *old != kernel.tree).skip(KEPT - 1) {
+            for (_, old) in
+                cached.iter().filter(|(_, old)| Some(old) != kernel.modules.as_ref()).skip(KEPT - 1)
+            {
                 // Only room on the disk is at stake.
                 let _ = fs::remove_dir_all(old);
             }
@@ -107,7 +111,7 @@ fn cached(trees: &Path) -> anyhow::Result<Vec<(SystemTime, PathBuf)>> {
 
 fn kernel_at(tree: &Path) -> Kernel {
     let release = tree.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Kernel { release, tree: tree.to_owned() }
+    Kernel { release, image: tree.join("vmlinuz"), modules: Some(tree.to_owned()) }
 }
 
 /// Asks the suite for its newest kernel and unpacks it unless it is there.

@@ -34,7 +34,10 @@ pub(super) fn instead(
     });
     let (command, name) = (systemctl(unit), quoted(unit.name()));
     match property(setting.knob, disk.as_deref(), &setting.value, period_us) {
-        Some(property) => format!("{command} set-property --runtime {name} {property}; or takeover = true"),
+        Some(property) => {
+            let older = if setting.knob == KnobId::CpuIdle { OLDER } else { "" };
+            format!("{command} set-property --runtime {name} {property}; or takeover = true{older}")
+        }
         None if setting.knob == KnobId::CgroupFreeze => {
             format!("{command} freeze {name}; or takeover = true")
         }
@@ -83,14 +86,15 @@ pub(super) fn yielding(entity: &CgroupPath) -> String {
                 .to_owned()
         }
         Some(unit) if unit == *entity => {
-            format!("{} set-property --runtime {} {IDLE}", systemctl(&unit), quoted(unit.name()))
+            format!("{} set-property --runtime {} {IDLE}{OLDER}", systemctl(&unit), quoted(unit.name()))
         }
         _ => "ask whoever delegated it to give it a small weight".to_owned(),
     }
 }
 
-/// systemd 252 and newer have a word for it.
-const IDLE: &str = "CPUWeight=idle (before systemd 252: CPUWeight=1)";
+const IDLE: &str = "CPUWeight=idle";
+/// For systemds that do not know that word.
+const OLDER: &str = "; before systemd 252 it is CPUWeight=1";
 
 fn property(knob: KnobId, disk: Option<&str>, value: &Value, period_us: i64) -> Option<String> {
     let number = match value {

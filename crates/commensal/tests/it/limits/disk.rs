@@ -125,6 +125,9 @@ fn check(what: &str, rate: f64, limit: f64, unit: &str) {
 /// Targets with fast enough disks; says why there are none.
 fn fast_targets(test: &str, scene: &Scene) -> Option<Vec<Target>> {
     let found = targets(scene).and_then(|targets| {
+        if !Path::new("/proc/self/io").exists() {
+            return Err("this kernel does not count what a process moves (TASK_IO_ACCOUNTING)".to_owned());
+        }
         for target in &targets {
             let (read, write) = control(target)?;
             println!(
