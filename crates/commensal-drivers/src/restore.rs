@@ -299,29 +299,7 @@ fn pass(
             }
             Record::Created(target) => remove(host, &target.mount, &target.path, Some(target.inode), kill),
             Record::Enabling { group, controller } => disable(host, group, controller),
-            Record::Original { group, knob, file, device, value } => {
-                let known = known_paths(contents);
-                let user = (*knob == KnobId::IoCostQos.to_string())
-                    .then(|| {
-                        shared::user(host, KnobId::IoWeight, &|path| {
-                            known.iter().any(|ours| is_within(path, ours))
-                        })
-                    })
-                    .flatten();
-                let back = match user {
-                    Some(user) => Err(Left::Busy(format!(
-                        "{file} stays as it is: group {user} has a weight of its own"
-                    ))),
-                    None => copies(host, contents, group, knob, file, value, result)
-                        .and_then(|()| put_back(host, group, knob, file, device.as_deref(), value)),
-                };
-                match back {
-                    Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {
-                        renewing::renew_back(host, job.journal, contents, group, file, value)
-                    }
-                    back => back,
-                }
-            }
+            Record::Original { .. } => original(host, job.journal, contents, record, &mut result.done),
         };
         match undone {
             Ok(Some(line)) => result.done.push(line),
@@ -348,26 +326,41 @@ fn pass(
     failed
 }
 
-/// Takes a group identity from groups that are not on record and have copied it from this one.
-fn copies(
+/// Puts one value back, unless it is for others as well and they use it.
+fn original(
     host: &mut dyn Host,
-    contents: &Contents,
-    group: &Target,
-    knob: &str,
-    file: &str,
-    value: &str,
-    result: &mut Restored,
-) -> Result<(), Left> {
-    if knob != KnobId::CpuBvtWarpNs.to_string() {
-        return Ok(());
-    }
-    let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { return Ok(()) };
+    journal: &Path,
+    contents: &mut Contents,
+    record: &Record,
+    done: &mut Vec<String>,
+) -> Result<Option<String>, Left> {
+    let Record::Original { group, knob, file, device, value } = record else { return Ok(None) };
     let known = known_paths(contents);
-    let written =
-        shared::copies_back(host, group, dir, file, value, &|path| known.iter().any(|ours| ours == path));
-    host.close(dir);
-    result.done.extend(written.map_err(Left::Failed)?);
-    Ok(())
+    match KnobId::from_name(knob) {
+        Some(KnobId::IoCostQos) => {
+            let ours = |path: &str| known.iter().any(|ours| is_within(path, ours));
+            if let Some(user) = shared::user(host, KnobId::IoWeight, &ours) {
+                return Err(Left::Busy(format!(
+                    "{file} stays as it is: group {user} has a weight of its own"
+                )));
+            }
+        }
+        Some(KnobId::CpuBvtWarpNs) => {
+            if let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? {
+                let ours = |path: &str| known.iter().any(|ours| ours == path);
+                let written = shared::copies_back(host, group, dir, file, value, &ours);
+                host.close(dir);
+                done.extend(written.map_err(Left::Failed)?);
+            }
+        }
+        _ => {}
+    }
+    match put_back(host, group, knob, file, device.as_deref(), value) {
+        Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {
+            renewing::renew_back(host, journal, contents, group, file, value)
+        }
+        back => back,
+    }
 }
 
 fn take_cookies(host: &mut dyn Host, target: &Target) -> Result<Option<String>, Left> {
