@@ -12,7 +12,7 @@ use crate::{cookies, members};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
 use commensal_host::{Dir, Host, HostError, below};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -200,7 +200,11 @@ fn undo_all(
 ) -> Vec<Record> {
     let contents = &mut contents.clone();
     let stuck = renewing::finish(host, journal, contents, result);
-    let job = Job { journal, kill, stuck };
+    let created = contents.records.iter().filter_map(|record| match record {
+        Record::Created(target) => Some((target.mount.clone(), target.path.clone())),
+        _ => None,
+    });
+    let job = Job { journal, kill, stuck, created: created.collect() };
     let mut order: Vec<usize> = (0..contents.records.len()).rev().collect();
     order.sort_by_key(|index| rank(&contents.records[*index]));
     let originals = order.iter().take_while(|index| rank(&contents.records[**index]) <= 1).count();
@@ -229,6 +233,8 @@ struct Job<'a> {
     kill: bool,
     /// Groups that are half replaced: nothing of them or below them can be found now.
     stuck: Vec<Target>,
+    /// Mount and path of every group whose inode is on record.
+    created: BTreeSet<(String, String)>,
 }
 
 impl Job<'_> {
@@ -291,9 +297,7 @@ fn pass(
             Record::Cookied(target) => take_cookies(host, target),
             Record::Creating { mount, path } => {
                 // The inode was never learnt: either a `Created` follows, or the crash came between.
-                let known = contents.records.iter().any(
-                    |other| matches!(other, Record::Created(target) if target.mount == *mount && target.path == *path),
-                );
+                let known = job.created.contains(&(mount.clone(), path.clone()));
                 // Without an inode it may be somebody else's: removed if empty, never emptied by force.
                 if known { Ok(None) } else { remove(host, mount, path, None, false) }
             }
@@ -335,9 +339,9 @@ fn original(
     done: &mut Vec<String>,
 ) -> Result<Option<String>, Left> {
     let Record::Original { group, knob, file, device, value } = record else { return Ok(None) };
-    let known = known_paths(contents);
     match KnobId::from_name(knob) {
         Some(KnobId::IoCostQos) => {
+            let known = known_paths(contents);
             let ours = |path: &str| known.iter().any(|ours| is_within(path, ours));
             if let Some(user) = shared::user(host, KnobId::IoWeight, &ours) {
                 return Err(Left::Busy(format!(
@@ -347,6 +351,7 @@ fn original(
         }
         Some(KnobId::CpuBvtWarpNs) => {
             if let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? {
+                let known = known_paths(contents);
                 let ours = |path: &str| known.iter().any(|ours| ours == path);
                 let written = shared::copies_back(host, group, dir, file, value, &ours);
                 host.close(dir);
