@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! 1 structure     create groups and enable controllers, from the top
-//! 2 on            machine-wide switches, because turning one on clears what it governs
+//! 2 apart         cookies go, because core scheduling excludes a switch
+//!   on            machine-wide switches, because turning one on clears what it governs
 //! 3 first         what sets a class goes back: cpu.idle 1 -> 0, because a weight cannot be written before
 //!   release       CPUs set aside that go to a sibling, from the bottom
 //! 4 widen         limits that must stay within the parent's, from the top
@@ -11,7 +12,8 @@
 //!   set aside     CPUs set aside that come from a sibling, from the top: the kernel refuses all of a sibling's CPUs
 //! 7 last          what sets a class: cpu.idle 0 -> 1, because a weight cannot be written after
 //! 8 renew         groups that a one-way knob has spoilt, and switches off
-//! 9 remove        our empty groups, from the bottom
+//! 9 together      cookies come, for the same reason
+//!   remove        our empty groups, from the bottom
 //! ```
 //! A set that is neither wider nor narrower (CPUs 0-1 to 2-3) is first widened to both, then tightened.
 
@@ -25,6 +27,7 @@ use crate::vendor::Switch;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Structure,
+    Apart,
     On,
     First,
     Release,
@@ -34,6 +37,7 @@ enum Phase {
     SetAside,
     Last,
     Renew,
+    Together,
     Remove,
 }
 
@@ -107,7 +111,7 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         }
     }
     for (place, (give, why)) in &draft.cookies {
-        let phase = if *give { Phase::Last } else { Phase::First };
+        let phase = if *give { Phase::Together } else { Phase::Apart };
         let step = Step { place: place.clone(), action: Action::Cookie { give: *give }, why: why.clone() };
         keyed.push(((phase, depth(place), 1, place.clone(), None, None), step));
     }
