@@ -8,36 +8,61 @@ use commensal_host::{Dir, Host};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Sums run delay over threads that come and go: the last value of an ended thread stays in the sum.
+/// Sums over threads that come and go: the last value of an ended thread stays in the sum.
 #[derive(Debug, Default)]
 pub struct RunDelay {
-    threads: BTreeMap<u32, u64>,
-    ended_ns: u64,
+    threads: BTreeMap<u32, Schedstat>,
+    ended: Schedstat,
+}
+
+/// What the kernel counts of threads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Schedstat {
+    /// Time on a CPU, ns.
+    pub run_ns: u64,
+    /// Time ready to run without one, ns.
+    pub delay_ns: u64,
+}
+
+impl Schedstat {
+    fn add(&mut self, other: Schedstat) {
+        self.run_ns += other.run_ns;
+        self.delay_ns += other.delay_ns;
+    }
 }
 
 impl RunDelay {
-    /// Reads the threads of every process in `dir` and gives the total so far in microseconds.
+    /// Reads the threads of every process in `dir` and gives the total delay so far in microseconds.
     /// `None` when the kernel does not count, or the group is gone.
     pub fn read(&mut self, host: &mut dyn Host, dir: Dir) -> Option<u64> {
         let procs = host.read(dir, "cgroup.procs").ok()?;
+        let pids: Vec<u32> = procs.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+        self.of(host, &pids).map(|total| total.delay_ns / 1_000)
+    }
+
+    /// Reads the threads of these processes and gives the totals so far. `None` when the kernel does not count.
+    pub fn of(&mut self, host: &mut dyn Host, pids: &[u32]) -> Option<Schedstat> {
         let mut now = BTreeMap::new();
-        for pid in procs.split_whitespace() {
+        for pid in pids {
             let tasks = format!("/proc/{pid}/task");
             for tid in host.list(Path::new(&tasks)).unwrap_or_default() {
                 let Ok(text) = host.read_file(Path::new(&format!("{tasks}/{tid}/schedstat"))) else {
                     continue;
                 };
-                let delay = text.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok())?;
-                now.extend(tid.parse::<u32>().ok().map(|tid| (tid, delay)));
+                let mut fields = text.split_whitespace().map(|field| field.parse::<u64>().ok());
+                let (run_ns, delay_ns) = (fields.next()??, fields.next()??);
+                now.extend(tid.parse::<u32>().ok().map(|tid| (tid, Schedstat { run_ns, delay_ns })));
             }
         }
         for (tid, last) in &self.threads {
             // A smaller value under the same number is another thread.
-            if now.get(tid).is_none_or(|delay| delay < last) {
-                self.ended_ns += last;
+            if now.get(tid).is_none_or(|stat| stat.delay_ns < last.delay_ns) {
+                self.ended.add(*last);
             }
         }
         self.threads = now;
-        Some((self.ended_ns + self.threads.values().sum::<u64>()) / 1_000)
+        let mut total = self.ended;
+        self.threads.values().for_each(|stat| total.add(*stat));
+        Some(total)
     }
 }

@@ -2,6 +2,7 @@
 //! lab adds 3 inconclusive and 4 environment invalid; `run` gives the command's own status.
 
 mod apply;
+mod blame;
 mod doctor;
 mod lab;
 mod oom;
@@ -56,6 +57,9 @@ pub enum Verb {
     Restore(Json),
     /// Start a command inside a group; signals and the exit status pass through.
     Run(Run),
+    /// Say who held the CPU while a service waited for it: exactly, from inside the kernel, and without a change to the
+    /// machine. Needs root (or CAP_BPF and CAP_PERFMON).
+    Blame(Blame),
     /// Measure what co-location costs.
     Lab(Lab),
     /// The lab's built-in workloads (started by the lab itself).
@@ -97,6 +101,50 @@ pub struct Run {
     /// The command and its arguments, after `--`.
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// `commensal blame`.
+#[derive(Debug, Args)]
+pub struct Blame {
+    /// Who waited: a systemd unit, a cgroup (/path), a process by its number, a container by its identifier, or a group of
+    /// the groups file [default: its online groups, against its offline ones].
+    pub target: Vec<String>,
+
+    /// Whose guilt to judge; named in the same ways. May be given several times.
+    #[arg(long, value_name = "WHO")]
+    pub against: Vec<String>,
+
+    /// How long to look, such as 30s or 5min [default: until Ctrl-C].
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub r#for: Option<std::time::Duration>,
+
+    /// Exit with 1 when those of --against are guilty, and with 3 when nothing can be said.
+    #[arg(long)]
+    pub check: bool,
+
+    /// Wait blamed on them that is allowed, ms per second that the targets had a CPU [default: 50].
+    #[arg(long, value_name = "MS")]
+    pub blame_below: Option<f64>,
+
+    /// How long they may stay on a CPU that a target was woken on, us, 99th percentile [default: 100].
+    #[arg(long, value_name = "US")]
+    pub preempt_below: Option<f64>,
+
+    /// A groups file, or a folder of *.toml.
+    #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
+    pub config: PathBuf,
+
+    /// Leave interrupts to the tasks that they interrupt: a little cheaper.
+    #[arg(long)]
+    pub no_interrupts: bool,
+
+    /// Compare every wait with the kernel's own figure.
+    #[arg(long)]
+    pub verify: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `commensal lab`.
@@ -268,6 +316,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Apply(options) => apply::apply(&mut context, &options),
         Verb::Restore(options) => restore::run(&mut context, options.json),
         Verb::Run(options) => run::run(&mut context, &options),
+        Verb::Blame(options) => blame::run(&mut context, &options),
         Verb::Lab(lab) => match lab.verb {
             LabVerb::Run(options) => lab::run(&mut context, &options),
             LabVerb::Doctor(options) => lab::doctor(&mut context, &options),

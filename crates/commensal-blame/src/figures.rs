@@ -1,0 +1,313 @@
+//! What the judge counted, and what the sums mean. Times are nanoseconds; nothing is rounded here.
+
+use crate::Histogram;
+use std::collections::BTreeMap;
+
+/// What a CPU did while somebody waited for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A task that is neither online nor offline here.
+    Other,
+    /// A task of those that are looked at: a peer.
+    Online,
+    /// A task of those whose guilt is counted apart.
+    Offline,
+    /// A kernel thread.
+    Kernel,
+    /// Nothing: the CPU woke up, or the waiting group was throttled.
+    Idle,
+    /// An interrupt, as far as the kernel has events for it.
+    Interrupt,
+}
+
+impl Kind {
+    /// In the order of the BPF program.
+    pub const ALL: [Kind; 6] =
+        [Kind::Other, Kind::Online, Kind::Offline, Kind::Kernel, Kind::Idle, Kind::Interrupt];
+
+    /// For programs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Other => "other",
+            Kind::Online => "peers",
+            Kind::Offline => "offline",
+            Kind::Kernel => "kernel",
+            Kind::Idle => "nobody",
+            Kind::Interrupt => "interrupts",
+        }
+    }
+}
+
+/// Time by [`Kind`], ns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ByKind(pub [u64; 6]);
+
+impl ByKind {
+    /// Of one kind.
+    #[must_use]
+    pub fn of(&self, kind: Kind) -> u64 {
+        self.0[kind as usize]
+    }
+
+    /// Of all.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Caused by others: neither by peers nor by nobody.
+    #[must_use]
+    pub fn by_others(&self) -> u64 {
+        [Kind::Other, Kind::Offline, Kind::Kernel, Kind::Interrupt].iter().map(|kind| self.of(*kind)).sum()
+    }
+
+    fn since(&self, earlier: &ByKind) -> ByKind {
+        ByKind(std::array::from_fn(|kind| self.0[kind].saturating_sub(earlier.0[kind])))
+    }
+}
+
+/// Whose task held the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Culprit {
+    /// Index of the subject that waited.
+    pub subject: u32,
+    /// What held it: other, online or offline.
+    pub kind: Kind,
+    /// Its cgroup; `None` when more tasks took turns during one wait than the judge tells apart.
+    pub cgroup: Option<u64>,
+}
+
+/// One subject's sums.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OfSubject {
+    /// Time on a CPU.
+    pub run_ns: u64,
+    /// Waits that ended.
+    pub waits: u64,
+    /// Time waited, by what held the CPU.
+    pub wait: ByKind,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Plain counts and times, each since the judge came.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// In the order of the BPF program.
+            pub fn each(&mut self) -> impl Iterator<Item = &mut u64> {
+                [$(&mut self.$name),*].into_iter()
+            }
+
+            fn since(&self, earlier: &Counters) -> Counters {
+                Counters { $($name: self.$name.saturating_sub(earlier.$name)),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Wait that no kind accounts for, ns.
+    unexplained_ns,
+    /// Time of the subjects on a CPU, ns.
+    run_ns,
+    /// Waits that ended.
+    waits,
+    /// Wake-ups.
+    wakes,
+    /// Times that a thread left the CPU while it could have gone on.
+    preempted,
+    /// Migrations.
+    migrations,
+    /// Of those, while waiting.
+    migrations_waiting,
+    /// Wake-ups that queued behind something else while an offline task had another CPU (an upper bound: affinity is not
+    /// looked at).
+    displaced,
+    /// Their waits, ns.
+    displaced_ns,
+    /// Times that a thread was queued on a CPU while an offline task had it.
+    inversions,
+    /// How long, ns: per CPU, however many waited.
+    inversion_ns,
+    /// Of those, ended because the waiting thread went to another CPU.
+    inversions_escaped,
+    /// Offline work on an SMT sibling while a subject ran, ns.
+    overlap_ns,
+    /// Context switches of the machine.
+    switches,
+    /// Wake-ups of the machine.
+    wakeups,
+    /// Threads that came onto a CPU without a wait that the judge saw begin.
+    no_start,
+    /// Waits that were lost because a switch was missed.
+    lost,
+    /// Threads that no memory could be had for.
+    no_storage,
+    /// Second looks at a CPU that was just being written.
+    retries,
+    /// Switches that no tracer was told of.
+    missed,
+    /// Switches on CPUs where a subject's thread was queued: the ones that figures are made of.
+    relevant,
+    /// Of those, hidden.
+    relevant_missed,
+    /// Blames that found no room in the list of culprits.
+    full,
+    /// Their time, ns.
+    full_ns,
+    /// Threads that ended.
+    gone,
+    /// Their time on a CPU, ns.
+    gone_run_ns,
+    /// Their wait, ns.
+    gone_wait_ns,
+    /// Waits that the kernel counted as well (only when comparing).
+    checked,
+    /// Their sum here, ns.
+    checked_ns,
+    /// Their sum in the kernel (`sched_info.run_delay`), ns.
+    kernel_ns,
+    /// Waits that the kernel counted as 0: it reads a clock that it did not update.
+    kernel_zero,
+    /// Their sum here, ns.
+    kernel_zero_ns,
+    /// Compared waits that are more than 20 us apart.
+    apart,
+}
+
+/// Everything the judge knows, since it came or between two readings.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// When it was read (CLOCK_MONOTONIC), or how long it lasted, ns.
+    pub time_ns: u64,
+    /// Waits of all subjects.
+    pub wait: ByKind,
+    /// Counts and times of all subjects.
+    pub counters: Counters,
+    /// Wake-up to running.
+    pub wake_delay: Histogram,
+    /// Wake-up on a CPU that an offline task has, to that task gone.
+    pub preempt_delay: Histogram,
+    /// By subject, in the order of the scope.
+    pub subjects: Vec<OfSubject>,
+    /// Who held the CPU: adds up to the task kinds of the waits, with [`Counters::full_ns`].
+    pub culprits: BTreeMap<Culprit, u64>,
+    /// What the CPUs did all the time.
+    pub cpu: ByKind,
+}
+
+impl Figures {
+    /// What came since an earlier reading of the same judge.
+    #[must_use]
+    pub fn since(&self, earlier: &Figures) -> Figures {
+        let subjects = self.subjects.iter().enumerate().map(|(index, now)| {
+            let then = earlier.subjects.get(index).copied().unwrap_or_default();
+            OfSubject {
+                run_ns: now.run_ns.saturating_sub(then.run_ns),
+                waits: now.waits.saturating_sub(then.waits),
+                wait: now.wait.since(&then.wait),
+            }
+        });
+        let culprits = self.culprits.iter().filter_map(|(culprit, now)| {
+            let came = now.saturating_sub(earlier.culprits.get(culprit).copied().unwrap_or(0));
+            (came > 0).then_some((*culprit, came))
+        });
+        Figures {
+            time_ns: self.time_ns.saturating_sub(earlier.time_ns),
+            wait: self.wait.since(&earlier.wait),
+            counters: self.counters.since(&earlier.counters),
+            wake_delay: self.wake_delay.since(&earlier.wake_delay),
+            preempt_delay: self.preempt_delay.since(&earlier.preempt_delay),
+            subjects: subjects.collect(),
+            culprits: culprits.collect(),
+            cpu: self.cpu.since(&earlier.cpu),
+        }
+    }
+
+    /// Wait of a kind per second that the subjects had a CPU, ms; `None` when they had none.
+    #[must_use]
+    pub fn per_cpu_second(&self, wait_ns: u64) -> Option<f64> {
+        let run = self.counters.run_ns;
+        (run > 0).then(|| wait_ns as f64 / run as f64 * 1e3)
+    }
+
+    /// Share of the switches while somebody waited that no tracer was told of. Above half a per cent no verdict is given.
+    #[must_use]
+    pub fn missed_share(&self) -> f64 {
+        match self.counters.relevant {
+            0 => 0.0,
+            switches => self.counters.relevant_missed as f64 / switches as f64,
+        }
+    }
+}
+
+/// One thread of a subject.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Thread {
+    /// Its number.
+    pub tid: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Index of its subject.
+    pub subject: u32,
+    /// What it does now.
+    pub state: ThreadState,
+    /// Waits by what held the CPU, ns.
+    pub wait: ByKind,
+    /// Waits that ended, ns.
+    pub waited_ns: u64,
+    /// How many.
+    pub waits: u64,
+    /// On a CPU, up to the last time that it left one, ns.
+    pub run_ns: u64,
+    /// Asleep, up to the last wake-up, ns.
+    pub slept_ns: u64,
+    /// Since when the sums count (CLOCK_MONOTONIC), ns.
+    pub seen_ns: u64,
+    /// Of this reading, ns.
+    pub now_ns: u64,
+    /// Since when it does what it does now, ns.
+    pub began_ns: u64,
+}
+
+/// What a thread does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ThreadState {
+    /// It sleeps, or ran before the judge came.
+    #[default]
+    Asleep,
+    /// It is queued.
+    Waiting,
+    /// It has a CPU.
+    Running,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_of_readings() {
+        let culprit = Culprit { subject: 0, kind: Kind::Other, cgroup: Some(7) };
+        let mut then = Figures { time_ns: 10, wait: ByKind([1, 2, 3, 4, 5, 6]), ..Figures::default() };
+        then.culprits.insert(culprit, 5);
+        then.counters.run_ns = 1_000;
+        let mut now = then.clone();
+        now.time_ns = 30;
+        now.wait.0[0] += 100;
+        now.counters.run_ns += 1_000_000;
+        now.culprits.insert(Culprit { cgroup: None, ..culprit }, 9);
+        now.subjects.push(OfSubject { run_ns: 4, ..OfSubject::default() });
+        let came = now.since(&then);
+        assert_eq!((came.time_ns, came.wait.sum(), came.wait.by_others()), (20, 100, 100));
+        assert_eq!(came.culprits.len(), 1, "what did not grow is left out");
+        assert_eq!(came.subjects[0].run_ns, 4);
+        assert_eq!(came.per_cpu_second(2_000_000), Some(2_000.0));
+        assert_eq!(Figures::default().per_cpu_second(1), None);
+    }
+}

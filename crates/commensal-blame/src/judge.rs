@@ -1,0 +1,341 @@
+//! Loading the BPF program and reading its maps. It changes nothing, and is gone with the process that loaded it.
+
+use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, OfSubject, Thread, ThreadState};
+use crate::histogram::{Histogram, SLOTS};
+use crate::{NoJudge, Scope, Subject};
+use commensal_host::Host;
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Typedef;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
+use std::collections::VecDeque;
+use std::io::Read;
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// Generated from the BPF object.
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+#[allow(missing_docs, missing_debug_implementations)]
+#[allow(unused_qualifications, dead_code, non_snake_case)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/blame.skel.rs"));
+}
+use skel::{BlameSkel, BlameSkelBuilder};
+
+const ONLINE: u32 = Kind::Online as u32;
+const OFFLINE: u32 = Kind::Offline as u32;
+const MOST_SUBJECTS: usize = 255;
+const KINDS: usize = Kind::ALL.len();
+/// Words of `struct cpu_state` before `since` and the kind.
+const SINCE: usize = KINDS;
+const SIBLINGS: usize = 3;
+/// Bytes of `struct cpu_state` before its siblings.
+const SIBLINGS_AT: usize = 8 * (KINDS + 1) + 8 + 8 * 4 + 8 + 8 + 8;
+/// Of `struct thread`.
+const THREAD: usize = 6 * 4 + 8 * (KINDS + 8);
+
+/// Attached; detached when dropped, and when the process dies.
+pub struct Judge {
+    // Before the object that they belong to.
+    dump: Link,
+    _links: Vec<Link>,
+    skel: BlameSkel<'static>,
+    _object: Box<MaybeUninit<OpenObject>>,
+    subjects: usize,
+}
+
+impl std::fmt::Debug for Judge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Judge").field("subjects", &self.subjects).finish_non_exhaustive()
+    }
+}
+
+impl Judge {
+    /// Loads and attaches it; from then on it counts.
+    ///
+    /// # Errors
+    /// When the kernel lacks BTF, refuses, or there are too many subjects.
+    pub fn attach(host: &dyn Host, scope: &Scope) -> Result<Judge, NoJudge> {
+        if scope.online.len() > MOST_SUBJECTS {
+            return Err(NoJudge::TooMany(scope.online.len()));
+        }
+        quiet();
+        let btf = Btf::from_vmlinux().map_err(|_| NoJudge::NoBtf)?;
+        let mut object = Box::new(MaybeUninit::<OpenObject>::uninit());
+        // SAFETY: the skeleton borrows the object for as long as it lives. The object is on the heap, is kept beside the
+        // skeleton, is never touched otherwise, and is dropped after it (fields are dropped in their order).
+        let place: &'static mut MaybeUninit<OpenObject> =
+            unsafe { &mut *std::ptr::from_mut(object.as_mut()) };
+        let mut open = BlameSkelBuilder::default().open(place).map_err(refused("open the judge"))?;
+        let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count the CPUs"))?;
+        {
+            let settings = open.maps.rodata_data.as_deref_mut().ok_or_else(|| missing("rodata"))?;
+            settings.nr_cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
+            settings.unified = scope.unified;
+            settings.verify = scope.verify;
+            let processes = scope
+                .online
+                .iter()
+                .chain(&scope.offline)
+                .any(|subject| matches!(subject, Subject::Process(_)));
+            settings.processes = processes;
+        }
+        let count = u32::try_from(cpus).unwrap_or(u32::MAX);
+        open.maps.cpus.set_max_entries(count).map_err(refused("size the judge"))?;
+        open.maps.rings.set_max_entries(count).map_err(refused("size the judge"))?;
+        // x86 has a vector of its own for the timer, which other machines handle as an interrupt.
+        let timer =
+            scope.interrupts && btf.type_by_name::<Typedef<'_>>("btf_trace_local_timer_entry").is_some();
+        for mut program in open.open_object_mut().progs_mut() {
+            let wanted = match program.name().to_str() {
+                Some("on_irq_entry" | "on_irq_exit" | "on_softirq_entry" | "on_softirq_exit") => {
+                    scope.interrupts
+                }
+                Some("on_timer_entry" | "on_timer_exit") => timer,
+                _ => true,
+            };
+            program.set_autoload(wanted);
+        }
+        let skel = open.load().map_err(|error| match error.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => NoJudge::Forbidden(error.to_string()),
+            _ => refused("load the judge")(error),
+        })?;
+        classes(&skel, scope)?;
+        siblings(host, &skel, cpus)?;
+        let mut links = Vec::new();
+        let programs = &skel.progs;
+        let mut attach = |program: &libbpf_rs::ProgramMut<'_>| -> Result<(), NoJudge> {
+            links.push(program.attach().map_err(refused("attach the judge"))?);
+            Ok(())
+        };
+        for program in [
+            &programs.on_switch,
+            &programs.on_migrate,
+            &programs.on_wakeup,
+            &programs.on_wakeup_new,
+            &programs.on_exit,
+        ] {
+            attach(program)?;
+        }
+        if scope.interrupts {
+            for program in [
+                &programs.on_irq_entry,
+                &programs.on_irq_exit,
+                &programs.on_softirq_entry,
+                &programs.on_softirq_exit,
+            ] {
+                attach(program)?;
+            }
+        }
+        if timer {
+            attach(&programs.on_timer_entry)?;
+            attach(&programs.on_timer_exit)?;
+        }
+        let dump = programs.threads.attach().map_err(refused("attach the list of threads"))?;
+        let mut judge = Judge { dump, _links: links, skel, _object: object, subjects: scope.online.len() };
+        judge.skel.maps.bss_data.as_deref_mut().ok_or_else(|| missing("bss"))?.enabled = 1;
+        Ok(judge)
+    }
+
+    /// All sums up to now.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn read(&self) -> Result<Figures, NoJudge> {
+        let maps = &self.skel.maps;
+        let mut sums = Vec::new();
+        let per_cpu = maps
+            .totals
+            .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(refused("read the judge"))?;
+        for one in per_cpu.ok_or_else(|| missing("totals"))? {
+            let words = words(&one);
+            sums.resize(words.len(), 0);
+            for (sum, word) in sums.iter_mut().zip(words) {
+                *sum += word;
+            }
+        }
+        let mut sums = sums.into_iter();
+        let wait = by_kind(&mut sums);
+        let mut counters = Counters::default();
+        for (counter, sum) in counters.each().zip(sums.by_ref()) {
+            *counter = sum;
+        }
+        let wake_delay = Histogram::new(sums.by_ref().take(SLOTS).collect());
+        let preempt_delay = Histogram::new(sums.by_ref().take(SLOTS).collect());
+        let now = now();
+        let mut cpu = ByKind::default();
+        for index in 0..maps.cpus.max_entries() {
+            let state = self.value(&maps.cpus, &index.to_ne_bytes())?;
+            let words = words(&state);
+            for (sum, ns) in cpu.0.iter_mut().zip(&words) {
+                *sum += ns;
+            }
+            // What goes on since the last switch; a CPU that is just writing is read without.
+            let (since, kind) = (words[SINCE], words[SINCE + 1] as u32 as usize);
+            if since > 0 && kind < KINDS {
+                cpu.0[kind] += now.saturating_sub(since);
+            }
+        }
+        let mut subjects = Vec::new();
+        for index in 0..self.subjects as u32 {
+            let mut words = words(&self.value(&maps.targets, &index.to_ne_bytes())?).into_iter();
+            let (run_ns, waits) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
+            subjects.push(OfSubject { run_ns, waits, wait: by_kind(&mut words) });
+        }
+        let mut figures = Figures {
+            time_ns: now,
+            wait,
+            counters,
+            wake_delay,
+            preempt_delay,
+            subjects,
+            cpu,
+            ..Figures::default()
+        };
+        for key in maps.culprits.keys() {
+            let Some(value) = maps.culprits.lookup(&key, MapFlags::ANY).map_err(refused("read the judge"))?
+            else {
+                continue;
+            };
+            let (cgroup, pair) = (word(&key, 0), word(&key, 1));
+            let kind = Kind::ALL.get((pair >> 32) as usize).copied().unwrap_or(Kind::Other);
+            let cgroup = (cgroup != u64::MAX).then_some(cgroup);
+            figures.culprits.insert(Culprit { subject: pair as u32, kind, cgroup }, word(&value, 0));
+        }
+        Ok(figures)
+    }
+
+    /// The subjects' threads that are there now.
+    ///
+    /// # Errors
+    /// When the kernel's list cannot be read.
+    pub fn threads(&self) -> Result<Vec<Thread>, NoJudge> {
+        let mut bytes = Vec::new();
+        let read = Iter::new(&self.dump).map_err(refused("list threads"))?.read_to_end(&mut bytes);
+        read.map_err(|error| NoJudge::Refused { what: "list threads", because: error.to_string() })?;
+        Ok(bytes.chunks_exact(THREAD).map(thread).collect())
+    }
+
+    fn value(&self, map: &impl MapCore, key: &[u8]) -> Result<Vec<u8>, NoJudge> {
+        map.lookup(key, MapFlags::ANY)
+            .map_err(refused("read the judge"))?
+            .ok_or_else(|| missing("a map's value"))
+    }
+}
+
+/// What libbpf said last: an error number alone says little about a program that the kernel refuses.
+static SAID: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+/// Lines of it that are kept.
+const LINES: usize = 12;
+
+/// libbpf prints what it thinks; here it goes into errors.
+fn quiet() {
+    SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
+        let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        said.extend(text.lines().map(str::to_owned));
+        while said.len() > LINES {
+            said.pop_front();
+        }
+    })));
+}
+
+fn refused(what: &'static str) -> impl Fn(libbpf_rs::Error) -> NoJudge {
+    move |error| {
+        let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        let said: String = said.iter().map(|line| format!("\n  {line}")).collect();
+        NoJudge::Refused { what, because: format!("{error:#}{said}") }
+    }
+}
+
+fn missing(what: &str) -> NoJudge {
+    NoJudge::Refused { what: "read the judge", because: format!("{what} is not there") }
+}
+
+fn classes(skel: &BlameSkel<'_>, scope: &Scope) -> Result<(), NoJudge> {
+    let online =
+        scope.online.iter().enumerate().map(|(index, subject)| (subject, ONLINE | (index as u32) << 8));
+    for (subject, class) in scope.offline.iter().map(|subject| (subject, OFFLINE)).chain(online) {
+        let class = class.to_ne_bytes();
+        let put = match subject {
+            Subject::Cgroup(id) => skel.maps.classes.update(&id.to_ne_bytes(), &class, MapFlags::ANY),
+            Subject::Process(pid) => {
+                skel.maps.process_classes.update(&pid.to_ne_bytes(), &class, MapFlags::ANY)
+            }
+        };
+        put.map_err(refused("name the subjects"))?;
+    }
+    Ok(())
+}
+
+/// Tells the program which CPUs share a core.
+fn siblings(host: &dyn Host, skel: &BlameSkel<'_>, cpus: usize) -> Result<(), NoJudge> {
+    for cpu in 0..cpus {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        let list = host.read_file(Path::new(&path)).unwrap_or_default();
+        let list = list.trim().parse::<commensal_core::cpuset::CpuSet>().unwrap_or_default();
+        let mut value = vec![0; skel.maps.cpus.value_size() as usize];
+        let others = list.iter().filter(|other| *other as usize != cpu).map(|other| other as i32);
+        let others: Vec<i32> = others.chain([-1; SIBLINGS]).take(SIBLINGS).collect();
+        for (index, other) in others.iter().enumerate() {
+            let at = SIBLINGS_AT + 4 * index;
+            value[at..at + 4].copy_from_slice(&other.to_ne_bytes());
+        }
+        let key = (cpu as u32).to_ne_bytes();
+        skel.maps.cpus.update(&key, &value, MapFlags::ANY).map_err(refused("tell siblings"))?;
+    }
+    Ok(())
+}
+
+fn word(bytes: &[u8], index: usize) -> u64 {
+    let at = bytes.get(8 * index..8 * index + 8).and_then(|eight| eight.try_into().ok());
+    u64::from_ne_bytes(at.unwrap_or_default())
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    (0..bytes.len() / 8).map(|index| word(bytes, index)).collect()
+}
+
+fn by_kind(words: &mut impl Iterator<Item = u64>) -> ByKind {
+    ByKind(std::array::from_fn(|_| words.next().unwrap_or(0)))
+}
+
+fn thread(bytes: &[u8]) -> Thread {
+    let half = |index: usize| {
+        let at = bytes.get(4 * index..4 * index + 4).and_then(|four| four.try_into().ok());
+        u32::from_ne_bytes(at.unwrap_or_default())
+    };
+    let mut rest = words(&bytes[24..]).into_iter();
+    let wait = by_kind(&mut rest);
+    let mut next = || rest.next().unwrap_or(0);
+    let (waited_ns, waits, run_ns, slept_ns, seen_ns) = (next(), next(), next(), next(), next());
+    let (now_ns, began, asleep) = (next(), next(), next());
+    let state = match (half(3), half(4)) {
+        (1.., _) => ThreadState::Waiting,
+        (0, 1..) => ThreadState::Running,
+        (0, 0) => ThreadState::Asleep,
+    };
+    let began_ns = if state == ThreadState::Asleep { asleep } else { began };
+    Thread {
+        tid: half(0),
+        pid: half(1),
+        subject: half(2),
+        state,
+        wait,
+        waited_ns,
+        waits,
+        run_ns,
+        slept_ns,
+        seen_ns,
+        now_ns,
+        began_ns,
+    }
+}
+
+/// The clock of the BPF program.
+fn now() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

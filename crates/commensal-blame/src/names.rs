@@ -1,0 +1,183 @@
+//! From what a person calls a service to cgroups and back. Reads only.
+
+use crate::Subject;
+use commensal_core::actual::{ActualState, CgroupPath, Hierarchy};
+use commensal_core::knob::{Controller, Version};
+use commensal_host::Host;
+use commensal_sensors::{SensorError, cgroups, mounts};
+use std::collections::BTreeMap;
+
+/// The cgroups by which the scheduler compares: those of the CPU controller, or of the unified hierarchy where no
+/// hierarchy has it.
+#[derive(Debug, Clone)]
+pub struct Cgroups {
+    /// Whether they are of the unified hierarchy.
+    pub unified: bool,
+    /// Where it is mounted.
+    pub mount: String,
+    /// Everything that is there.
+    pub found: ActualState,
+    by_id: BTreeMap<u64, CgroupPath>,
+    by_path: BTreeMap<CgroupPath, u64>,
+}
+
+impl Cgroups {
+    /// Looks; `None` where no such hierarchy is mounted, as in some containers.
+    ///
+    /// # Errors
+    /// When a hierarchy that is mounted cannot be read.
+    pub fn look(host: &mut dyn Host) -> Result<Option<Cgroups>, SensorError> {
+        let hierarchies = mounts::hierarchies(host)?;
+        let with_cpu = |one: &&Hierarchy| one.controllers.contains(&Controller::Cpu);
+        let unified = |one: &&Hierarchy| one.version == Version::V2;
+        let chosen = hierarchies.iter().find(with_cpu).or_else(|| hierarchies.iter().find(unified));
+        let Some(chosen) = chosen.cloned() else { return Ok(None) };
+        let (unified, mount) = (chosen.version == Version::V2, chosen.mount.clone());
+        let found = cgroups(host, vec![chosen])?;
+        let by_id: BTreeMap<u64, CgroupPath> =
+            found.cgroups.iter().map(|(place, one)| (one.inode, place.path.clone())).collect();
+        let by_path = by_id.iter().map(|(id, path)| (path.clone(), *id)).collect();
+        Ok(Some(Cgroups { unified, mount, found, by_id, by_path }))
+    }
+
+    /// The subject at a path.
+    #[must_use]
+    pub fn subject(&self, path: &CgroupPath) -> Option<Subject> {
+        self.by_path.get(path).copied().map(Subject::Cgroup)
+    }
+
+    /// Where a cgroup is now.
+    #[must_use]
+    pub fn path(&self, id: u64) -> Option<&CgroupPath> {
+        self.by_id.get(&id)
+    }
+
+    /// Paths of a systemd unit, of which the machine's own comes first; or of a container, by the beginning of its
+    /// identifier.
+    #[must_use]
+    pub fn called(&self, asked: &Asked) -> Vec<CgroupPath> {
+        let mut paths: Vec<CgroupPath> = self.by_path.keys().filter(|path| asked.is(path)).cloned().collect();
+        let user =
+            |path: &CgroupPath| !path.ancestors().iter().skip(1).all(|one| one.name().ends_with(".slice"));
+        paths.sort_by_key(|path| (user(path), path.depth(), path.clone()));
+        // What is inside another one of them is a part of it.
+        let all = paths.clone();
+        paths.retain(|path| !all.iter().any(|other| other != path && other.contains(path)));
+        paths
+    }
+
+    /// Adds the names of a later look; what is gone keeps the one that it had.
+    pub fn learn(&mut self, later: &Cgroups) {
+        self.by_id.extend(later.by_id.iter().map(|(id, path)| (*id, path.clone())));
+    }
+
+    /// A short name of a culprit: its path, with the identifiers of containers cut as their tools do.
+    #[must_use]
+    pub fn name(&self, id: u64) -> String {
+        match self.path(id) {
+            Some(path) if path.depth() == 0 => "/ (in no cgroup)".to_owned(),
+            Some(path) => short(path),
+            None => format!("cgroup {id}, which is gone"),
+        }
+    }
+}
+
+/// Identifiers of 64 hexadecimal digits, cut to 12.
+#[must_use]
+pub fn short(path: &CgroupPath) -> String {
+    let part = |part: &str| {
+        let bytes = part.as_bytes();
+        let run = |start: usize| bytes[start..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let at = (0..bytes.len()).find(|start| run(*start) >= 64);
+        match at {
+            Some(at) => format!("{}{}", &part[..at + 12], &part[at + run(at)..]),
+            None => part.to_owned(),
+        }
+    };
+    let parts: Vec<String> = path.parts().map(part).collect();
+    format!("/{}", parts.join("/"))
+}
+
+/// What somebody asked for, by its looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// A process.
+    Process(u32),
+    /// A cgroup.
+    Cgroup(CgroupPath),
+    /// A unit of systemd.
+    Unit(String),
+    /// A container by its identifier or the beginning of it.
+    Container(String),
+    /// A group of the groups file, or a container by its name.
+    Name(String),
+}
+
+impl Asked {
+    /// Reads it; `mount` is where the hierarchy is, if there is one.
+    #[must_use]
+    pub fn parse(text: &str, mount: Option<&str>) -> Asked {
+        const UNITS: [&str; 3] = [".service", ".slice", ".scope"];
+        if let Ok(pid) = text.parse() {
+            return Asked::Process(pid);
+        }
+        if text.contains('/') {
+            let below = mount.and_then(|mount| text.strip_prefix(mount));
+            return Asked::Cgroup(CgroupPath::new(below.unwrap_or(text)));
+        }
+        if UNITS.iter().any(|ending| text.ends_with(ending)) {
+            return Asked::Unit(text.to_owned());
+        }
+        match text.len() >= 12 && text.chars().all(|c| c.is_ascii_hexdigit()) {
+            true => Asked::Container(text.to_ascii_lowercase()),
+            false => Asked::Name(text.to_owned()),
+        }
+    }
+
+    fn is(&self, path: &CgroupPath) -> bool {
+        match self {
+            Asked::Unit(unit) => path.name() == unit,
+            // `docker-ID.scope`, `ID`, `cri-containerd-ID.scope`, `libpod-ID.scope`.
+            Asked::Container(id) => path
+                .name()
+                .split(['-', '.', ':'])
+                .any(|part| part.len() == 64 && part.starts_with(id.as_str())),
+            Asked::Process(_) | Asked::Cgroup(_) | Asked::Name(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "5e1c7a90b3d24f68e0a91c7d5b38f2640e9d1a7c6b3f825049e7d1c0a8b64f23";
+
+    #[test]
+    fn what_was_asked() {
+        let check = |text: &str, want: Asked| {
+            assert_eq!(Asked::parse(text, Some("/sys/fs/cgroup")), want, "{text}");
+        };
+        check("17", Asked::Process(17));
+        check("/system.slice/x.service", Asked::Cgroup(CgroupPath::new("/system.slice/x.service")));
+        check("/sys/fs/cgroup/batch", Asked::Cgroup(CgroupPath::new("/batch")));
+        check("nginx.service", Asked::Unit("nginx.service".to_owned()));
+        check("5E1C7A90B3D2", Asked::Container("5e1c7a90b3d2".to_owned()));
+        check("web", Asked::Name("web".to_owned()));
+        check("deadbeef", Asked::Name("deadbeef".to_owned()));
+    }
+
+    #[test]
+    fn containers_by_the_beginning_of_their_identifier() {
+        let asked = Asked::Container("5e1c7a90b3d2".to_owned());
+        for path in [format!("/system.slice/docker-{ID}.scope"), format!("/docker/{ID}")] {
+            assert!(asked.is(&CgroupPath::new(&path)), "{path}");
+        }
+        assert!(!asked.is(&CgroupPath::new("/5e1c7a90b3d2")));
+        assert_eq!(
+            short(&CgroupPath::new(&format!("/a/docker-{ID}.scope/b"))),
+            "/a/docker-5e1c7a90b3d2.scope/b"
+        );
+        assert_eq!(short(&CgroupPath::new("/a/deadbeef")), "/a/deadbeef");
+    }
+}

@@ -1,0 +1,65 @@
+//! Without BPF: run delay of the subjects' threads, which says how long they waited and not because of whom. It counts a
+//! wake-up that preempts at once as no wait at all, so good isolation looks better than it is.
+
+use crate::Subject;
+use crate::names::Cgroups;
+use commensal_core::actual::CgroupPath;
+use commensal_host::{Dir, Host};
+use commensal_sensors::run_delay::{RunDelay, Schedstat};
+use std::path::Path;
+
+/// Counts from its first reading on.
+#[derive(Debug, Default)]
+pub struct Unattributed {
+    sums: RunDelay,
+    first: Option<Schedstat>,
+}
+
+impl Unattributed {
+    /// What came since the first reading; `None` when the kernel does not count.
+    pub fn read(
+        &mut self,
+        host: &mut dyn Host,
+        subjects: &[Subject],
+        cgroups: Option<&Cgroups>,
+    ) -> Option<Schedstat> {
+        let mut pids = Vec::new();
+        for subject in subjects {
+            match subject {
+                Subject::Process(pid) => pids.push(*pid),
+                Subject::Cgroup(id) => {
+                    let Some(cgroups) = cgroups else { continue };
+                    let Some(path) = cgroups.path(*id) else { continue };
+                    members(host, &cgroups.mount, path, &mut pids);
+                }
+            }
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        let now = self.sums.of(host, &pids)?;
+        let first = *self.first.get_or_insert(now);
+        Some(Schedstat {
+            run_ns: now.run_ns.saturating_sub(first.run_ns),
+            delay_ns: now.delay_ns.saturating_sub(first.delay_ns),
+        })
+    }
+}
+
+/// Processes of a cgroup and of those below it.
+fn members(host: &mut dyn Host, mount: &str, path: &CgroupPath, pids: &mut Vec<u32>) {
+    if let Ok(dir) = host.open(&commensal_host::below(Path::new(mount), path.as_str())) {
+        below(host, dir, pids);
+        host.close(dir);
+    }
+}
+
+fn below(host: &mut dyn Host, dir: Dir, pids: &mut Vec<u32>) {
+    let procs = host.read(dir, "cgroup.procs").unwrap_or_default();
+    pids.extend(procs.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    for name in host.children(dir).unwrap_or_default() {
+        if let Ok(child) = host.open_child(dir, &name) {
+            below(host, child, pids);
+            host.close(child);
+        }
+    }
+}

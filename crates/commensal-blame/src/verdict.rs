@@ -1,0 +1,125 @@
+//! Guilty or not: what the figures allow to say about offline work.
+
+use crate::Figures;
+use crate::figures::Kind;
+
+/// Above this share of missed switches the figures are no evidence.
+pub const MOST_MISSED: f64 = 0.005;
+/// Fewer delays than these say nothing about a 99th percentile.
+pub const FEWEST_DELAYS: u64 = 100;
+
+/// What offline work may do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bounds {
+    /// Wait blamed on it per second that online work had a CPU, ms.
+    pub blame_ms: f64,
+    /// 99th percentile of how long it stays on a CPU that online work was woken on, us.
+    pub preempt_us: f64,
+}
+
+impl Default for Bounds {
+    /// Protected groups stay below 40 ms and 30 us in every noise that was tried, unprotected ones are above 118 ms and
+    /// 1.9 ms (Linux 6.18, one CPU).
+    fn default() -> Bounds {
+        Bounds { blame_ms: 50.0, preempt_us: 100.0 }
+    }
+}
+
+/// What can be said.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// Offline work made online work wait no more than allowed. Whether others did because of it is not in here.
+    Innocent,
+    /// It did, by one measure or both.
+    Guilty(Vec<String>),
+    /// Too little was seen.
+    Unknown(String),
+}
+
+impl Verdict {
+    /// Judges.
+    #[must_use]
+    pub fn of(figures: &Figures, bounds: Bounds) -> Verdict {
+        let missed = figures.missed_share();
+        if missed > MOST_MISSED {
+            return Verdict::Unknown(format!(
+                "{:.1} % of the context switches while they waited were hidden from the judge, {} % are allowed",
+                missed * 100.0,
+                MOST_MISSED * 100.0
+            ));
+        }
+        let Some(blame_ms) = figures.per_cpu_second(figures.wait.of(Kind::Offline)) else {
+            return Verdict::Unknown("online work had no CPU time".to_owned());
+        };
+        let mut guilt = Vec::new();
+        if blame_ms > bounds.blame_ms {
+            guilt.push(format!(
+                "it made online work wait {blame_ms:.1} ms per CPU-second, {} ms are allowed",
+                bounds.blame_ms
+            ));
+        }
+        let delays = figures.preempt_delay.count();
+        let p99_us = figures.preempt_delay.quantile(0.99).map(|ns| ns / 1e3);
+        if let Some(p99) = p99_us.filter(|p99| delays >= FEWEST_DELAYS && *p99 > bounds.preempt_us) {
+            guilt.push(format!(
+                "the 99th percentile of leaving a CPU for it is {p99:.0} us, {} us are allowed",
+                bounds.preempt_us
+            ));
+        }
+        match guilt.is_empty() {
+            false => Verdict::Guilty(guilt),
+            true if delays < FEWEST_DELAYS => Verdict::Unknown(format!(
+                "not enough wake-ups: {delays} on CPUs with offline work, {FEWEST_DELAYS} are needed"
+            )),
+            true => Verdict::Innocent,
+        }
+    }
+
+    /// One word.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Verdict::Innocent => "innocent",
+            Verdict::Guilty(_) => "guilty",
+            Verdict::Unknown(_) => "unknown",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Histogram, histogram::SLOTS};
+
+    /// Run 1 s; offline blame in ms; `count` preemption delays in this slot.
+    fn figures(blame_ms: u64, slot: usize, count: u64) -> Figures {
+        let mut figures = Figures::default();
+        figures.counters.run_ns = 1_000_000_000;
+        figures.counters.relevant = 1_000;
+        figures.wait.0[Kind::Offline as usize] = blame_ms * 1_000_000;
+        let mut counts = vec![0; SLOTS];
+        counts[slot] = count;
+        figures.preempt_delay = Histogram::new(counts);
+        figures
+    }
+
+    #[test]
+    fn each_answer() {
+        // Slot 88 begins at 8,192 ns, slot 136 at 524 us.
+        let check = |figures: &Figures, word: &str| {
+            let verdict = Verdict::of(figures, Bounds::default());
+            assert_eq!(verdict.word(), word, "{verdict:?}");
+        };
+        check(&figures(10, 88, 100), "innocent");
+        check(&figures(10, 88, 99), "unknown");
+        check(&figures(60, 88, 99), "guilty");
+        check(&figures(10, 136, 100), "guilty");
+        check(&figures(10, 136, 99), "unknown");
+        check(&Figures::default(), "unknown");
+        let mut missed = figures(10, 88, 100);
+        missed.counters.relevant_missed = 6;
+        check(&missed, "unknown");
+        missed.counters.relevant_missed = 5;
+        check(&missed, "innocent");
+    }
+}

@@ -1,0 +1,169 @@
+//! Who is meant by what was typed.
+
+use super::Blame;
+use crate::context::Context;
+use anyhow::{anyhow, bail};
+use commensal_blame::Subject;
+use commensal_blame::names::{Asked, Cgroups, short};
+use commensal_core::actual::CgroupPath;
+use commensal_core::desired::{ResolveOptions, resolve};
+use commensal_core::group::Class;
+use commensal_host::Host;
+use commensal_sensors::machine;
+use std::path::Path;
+
+/// A subject and what it is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    pub name: String,
+    pub subject: Subject,
+}
+
+/// Whose waits, and whose guilt.
+#[derive(Debug, Default)]
+pub struct Who {
+    pub online: Vec<Named>,
+    pub offline: Vec<Named>,
+}
+
+/// Finds everybody. Without a target: the online groups of the groups file against the offline ones.
+pub fn find(context: &mut Context, cgroups: Option<&Cgroups>, options: &Blame) -> anyhow::Result<Who> {
+    let mut who = Who::default();
+    if options.target.is_empty() {
+        for class in [Class::Online, Class::Offline] {
+            let found = of_class(context, cgroups, options, class)?;
+            match class {
+                Class::Online => who.online = found,
+                Class::Offline => who.offline = found,
+            }
+        }
+        if who.online.is_empty() {
+            bail!(
+                "{} has no online group with a cgroup; name a unit, cgroup, process or container",
+                options.config.display()
+            );
+        }
+    }
+    for text in &options.target {
+        who.online.extend(one(context, cgroups, options, text)?);
+    }
+    for text in &options.against {
+        who.offline.extend(one(context, cgroups, options, text)?);
+    }
+    let both = who.offline.iter().find(|one| who.online.iter().any(|other| other.subject == one.subject));
+    if let Some(both) = both {
+        bail!("{} cannot wait for itself: it is named as target and in --against", both.name);
+    }
+    Ok(who)
+}
+
+fn one(
+    context: &mut Context,
+    cgroups: Option<&Cgroups>,
+    options: &Blame,
+    text: &str,
+) -> anyhow::Result<Vec<Named>> {
+    let asked = Asked::parse(text, cgroups.map(|found| found.mount.as_str()));
+    if let Asked::Process(pid) = asked {
+        let comm = context.host.read_file(Path::new(&format!("/proc/{pid}/comm")));
+        let Ok(comm) = comm else { bail!("there is no process {pid}") };
+        return Ok(vec![Named { name: format!("{} ({pid})", comm.trim()), subject: Subject::Process(pid) }]);
+    }
+    let cgroups = cgroups.ok_or_else(|| {
+        anyhow!("{text}: no cgroup hierarchy with the CPU controller is mounted here; a process can be named by its number")
+    })?;
+    let named = |path: &CgroupPath| cgroups.subject(path).map(|subject| Named { name: short(path), subject });
+    match &asked {
+        Asked::Cgroup(path) => match named(path) {
+            Some(one) => Ok(vec![one]),
+            None => bail!("there is no cgroup {path} in {}", cgroups.mount),
+        },
+        Asked::Unit(unit) => match cgroups.called(&asked).iter().find_map(named) {
+            Some(one) => Ok(vec![Named { name: unit.clone(), ..one }]),
+            None => bail!("no cgroup of a unit {unit} is in {}; is it running?", cgroups.mount),
+        },
+        Asked::Container(id) => match cgroups.called(&asked).as_slice() {
+            [path] => Ok(named(path).into_iter().collect()),
+            [] => bail!("no cgroup of a container {id} is in {}; is it running?", cgroups.mount),
+            several => bail!("{} containers begin with {id}; give more of it", several.len()),
+        },
+        Asked::Name(name) => group(context, cgroups, options, name),
+        Asked::Process(_) => unreachable!("handled above"),
+    }
+}
+
+fn of_class(
+    context: &mut Context,
+    cgroups: Option<&Cgroups>,
+    options: &Blame,
+    class: Class,
+) -> anyhow::Result<Vec<Named>> {
+    let cgroups =
+        cgroups.ok_or_else(|| anyhow!("no cgroup hierarchy with the CPU controller is mounted here"))?;
+    members(context, cgroups, options, &|_, of| of == class)
+}
+
+/// A group of the groups file.
+fn group(
+    context: &mut Context,
+    cgroups: &Cgroups,
+    options: &Blame,
+    name: &str,
+) -> anyhow::Result<Vec<Named>> {
+    let found = members(context, cgroups, options, &|group, _| group == name);
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => bail!(
+            "{name} is no process, cgroup, unit or container here, and no group of {} that has a cgroup now",
+            options.config.display()
+        ),
+        Err(error) => Err(error.context(format!(
+            "{name} is no process, cgroup, unit or container here, and the groups file cannot be read"
+        ))),
+    }
+}
+
+/// Cgroups of those groups that are wanted, named after their group.
+fn members(
+    context: &mut Context,
+    cgroups: &Cgroups,
+    options: &Blame,
+    wanted: &dyn Fn(&str, Class) -> bool,
+) -> anyhow::Result<Vec<Named>> {
+    let specs = context.specs(&options.config)?;
+    let machine = machine::machine(&context.host)?;
+    let resolving = ResolveOptions { prefix: context.prefix.clone(), ..ResolveOptions::default() };
+    let desired = resolve(&specs, &machine, &cgroups.found, &resolving).map_err(|errors| {
+        anyhow!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+    })?;
+    let mut found = Vec::new();
+    for group in desired.groups.iter().filter(|group| wanted(group.name.as_str(), group.class)) {
+        let several = group.members.len() > 1;
+        for member in &group.members {
+            let Some(subject) = cgroups.subject(&member.path) else { continue };
+            let name = match several {
+                true => format!("{} {}", group.name, short(&member.path)),
+                false => group.name.to_string(),
+            };
+            found.push(Named { name, subject });
+        }
+    }
+    Ok(found)
+}
+
+/// The last subject to go, once all are gone.
+pub fn gone(context: &mut Context, cgroups: Option<&Cgroups>, subjects: &[Named]) -> Option<String> {
+    let mut here = |named: &Named| match &named.subject {
+        Subject::Process(pid) => context.host.read_file(Path::new(&format!("/proc/{pid}/stat"))).is_ok(),
+        Subject::Cgroup(id) => cgroups.is_none_or(|cgroups| {
+            let Some(path) = cgroups.path(*id) else { return true };
+            let dir = context.host.open(&commensal_host::below(Path::new(&cgroups.mount), path.as_str()));
+            dir.is_ok_and(|dir| {
+                context.host.close(dir);
+                dir.inode == *id
+            })
+        }),
+    };
+    let left = subjects.iter().any(&mut here);
+    if left { None } else { subjects.last().map(|one| one.name.clone()) }
+}
