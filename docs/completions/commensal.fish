@@ -35,6 +35,7 @@ complete -c commensal -n "__fish_commensal_needs_command" -f -a "plan" -d 'Show 
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "apply" -d 'Make it so, once; every original value is kept in the undo journal'
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "restore" -d 'Put back every original value and remove commensal\'s own cgroups. Works with everything else dead'
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "run" -d 'Start a command inside a group; signals and the exit status pass through'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "blame" -d 'Say who held the CPU while a service waited for it: exactly, from inside the kernel, and without a change to the machine. Needs root (or CAP_BPF and CAP_PERFMON)'
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "lab" -d 'Measure what co-location costs'
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "workload" -d 'The lab\'s built-in workloads (started by the lab itself)'
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -76,6 +77,25 @@ complete -c commensal -n "__fish_commensal_using_subcommand run" -l cgroup-root 
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l against -d 'Whose guilt to judge; named in the same ways. May be given several times' -r
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l for -d 'How long to look, such as 30s or 5min [default: until Ctrl-C]' -r
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l blame-below -d 'Wait blamed on them that is allowed, ms per second that the targets had a CPU [default: 50]' -r
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l preempt-below -d 'How long they may stay on a CPU that a target was woken on, us, 99th percentile [default: 100]' -r
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -s c -l config -d 'A groups file, or a folder of *.toml' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l svg -d 'Write a picture with a flame-like bar per waiter and culprit; - prints it' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l html -d 'Write picture and figures as one HTML file; - prints it' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l prometheus -d 'Write counters in Prometheus\' text format, every five seconds and at the end (for node_exporter\'s textfile collector); - prints them at the end' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l check -d 'Exit with 1 when those of --against are guilty, and with 3 when nothing can be said'
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l top -d 'Redraw a whole screen every second instead of adding lines'
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l no-interrupts -d 'Leave interrupts to the tasks that they interrupt: a little cheaper'
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l verify -d 'Compare every wait with the kernel\'s own figure'
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -l json -d 'Print JSON'
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand blame" -s V -l version -d 'Print version'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
@@ -149,14 +169,15 @@ complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "http" -d 'The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "doctor" -d 'Say what this machine can enforce, by trying it in a scratch cgroup; what is missing and what would help'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "plan" -d 'Show every write that `apply` would make, in order, with its reason. Changes nothing: knobs are tried in an empty scratch cgroup only'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "apply" -d 'Make it so, once; every original value is kept in the undo journal'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "restore" -d 'Put back every original value and remove commensal\'s own cgroups. Works with everything else dead'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "run" -d 'Start a command inside a group; signals and the exit status pass through'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "lab" -d 'Measure what co-location costs'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "workload" -d 'The lab\'s built-in workloads (started by the lab itself)'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run lab workload help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "doctor" -d 'Say what this machine can enforce, by trying it in a scratch cgroup; what is missing and what would help'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "plan" -d 'Show every write that `apply` would make, in order, with its reason. Changes nothing: knobs are tried in an empty scratch cgroup only'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "apply" -d 'Make it so, once; every original value is kept in the undo journal'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "restore" -d 'Put back every original value and remove commensal\'s own cgroups. Works with everything else dead'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "run" -d 'Start a command inside a group; signals and the exit status pass through'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "blame" -d 'Say who held the CPU while a service waited for it: exactly, from inside the kernel, and without a change to the machine. Needs root (or CAP_BPF and CAP_PERFMON)'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "lab" -d 'Measure what co-location costs'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "workload" -d 'The lab\'s built-in workloads (started by the lab itself)'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "run" -d 'Run an experiment: verdict, table, run.json. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "doctor" -d 'Say within about a minute whether this machine can decide a threshold, and how long a run would take'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "report" -d 'Show a recorded run again, with the verdict that its blocks support'

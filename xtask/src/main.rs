@@ -4,6 +4,7 @@
 
 mod bench;
 mod ci;
+mod features;
 mod generate;
 mod tally;
 mod tidy;

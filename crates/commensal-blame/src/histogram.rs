@@ -42,6 +42,18 @@ impl Histogram {
         Some((low(at) + low(at + 1)) / 2.0)
     }
 
+    /// By slot.
+    #[must_use]
+    pub fn counts(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// Sum of all delays, ns, each taken as the middle of its slot.
+    #[must_use]
+    pub fn sum_ns(&self) -> f64 {
+        self.0.iter().enumerate().map(|(at, count)| *count as f64 * (low(at) + low(at + 1)) / 2.0).sum()
+    }
+
     /// What came since.
     #[must_use]
     pub fn since(&self, earlier: &Histogram) -> Histogram {
@@ -57,7 +69,7 @@ impl Histogram {
 }
 
 /// Smallest value of a slot.
-fn low(slot: usize) -> f64 {
+pub(crate) fn low(slot: usize) -> f64 {
     if slot < 8 {
         return slot as f64;
     }

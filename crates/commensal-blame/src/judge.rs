@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Generated from the BPF object.
-#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+#[allow(unsafe_code, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 #[allow(missing_docs, missing_debug_implementations)]
 #[allow(unused_qualifications, dead_code, non_snake_case)]
 mod skel {
@@ -37,11 +37,10 @@ const THREAD: usize = 6 * 4 + 8 * (KINDS + 8);
 
 /// Attached; detached when dropped, and when the process dies.
 pub struct Judge {
-    // Before the object that they belong to.
+    // Before the programs that they belong to.
     dump: Link,
     _links: Vec<Link>,
     skel: BlameSkel<'static>,
-    _object: Box<MaybeUninit<OpenObject>>,
     subjects: usize,
 }
 
@@ -62,11 +61,9 @@ impl Judge {
         }
         quiet();
         let btf = Btf::from_vmlinux().map_err(|_| NoJudge::NoBtf)?;
-        let mut object = Box::new(MaybeUninit::<OpenObject>::uninit());
-        // SAFETY: the skeleton borrows the object for as long as it lives. The object is on the heap, is kept beside the
-        // skeleton, is never touched otherwise, and is dropped after it (fields are dropped in their order).
-        let place: &'static mut MaybeUninit<OpenObject> =
-            unsafe { &mut *std::ptr::from_mut(object.as_mut()) };
+        // The skeleton borrows its place for as long as it lives. That is never given back: some bytes per judge, in a
+        // process that has one or a few. What is in the place is dropped with the skeleton.
+        let place: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = BlameSkelBuilder::default().open(place).map_err(refused("open the judge"))?;
         let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count the CPUs"))?;
         {
@@ -133,7 +130,7 @@ impl Judge {
             attach(&programs.on_timer_exit)?;
         }
         let dump = programs.threads.attach().map_err(refused("attach the list of threads"))?;
-        let mut judge = Judge { dump, _links: links, skel, _object: object, subjects: scope.online.len() };
+        let mut judge = Judge { dump, _links: links, skel, subjects: scope.online.len() };
         judge.skel.maps.bss_data.as_deref_mut().ok_or_else(|| missing("bss"))?.enabled = 1;
         Ok(judge)
     }

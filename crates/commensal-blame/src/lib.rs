@@ -9,7 +9,9 @@
 //! work hold it longer, so the total wait is compared as well, in pairs of blocks. Its verdict survives noise, its
 //! magnitude moves with the company on the CPU. Stolen time is the occupant's; what a kernel thread does for somebody is
 //! the kernel's.
+#![deny(unsafe_code, reason = "only what libbpf generates has it")]
 
+pub mod exposition;
 pub mod figures;
 pub mod histogram;
 #[cfg(feature = "bpf")]

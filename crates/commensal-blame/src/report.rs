@@ -1,11 +1,13 @@
 //! Figures as a person and a program want them.
 
+mod picture;
+mod text;
+
 use crate::Histogram;
-use crate::figures::{Figures, Kind};
+use crate::figures::{ByKind, Culprit, Figures, Kind};
 use crate::verdict::{Bounds, Verdict};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 /// Culprits that are named; the rest are summed.
 pub const NAMED: usize = 10;
@@ -39,7 +41,7 @@ pub struct Report {
     pub overlap_ms: f64,
     /// Wait behind others while offline work had another CPU, ms (an upper bound).
     pub displaced_ms: f64,
-    /// By subject, when there are several.
+    /// By subject.
     pub by_subject: Vec<SubjectRow>,
     /// Whether the figures can be trusted.
     pub evidence: Evidence,
@@ -69,8 +71,12 @@ pub struct SubjectRow {
     pub name: String,
     /// Time on a CPU, s.
     pub run_s: f64,
-    /// Wait by what held the CPU, ms.
-    pub wait_ms: BTreeMap<&'static str, f64>,
+    /// Waits that ended.
+    pub waits: u64,
+    /// Time that they waited for a CPU, ms.
+    pub wait_ms: f64,
+    /// Who held the CPU meanwhile: largest first.
+    pub culprits: Vec<Row>,
 }
 
 /// A distribution of delays.
@@ -155,19 +161,31 @@ impl Report {
     pub fn new(figures: &Figures, labels: &Labels, bounds: Bounds, name: &dyn Fn(u64) -> String) -> Report {
         let counters = &figures.counters;
         let wait = figures.wait.sum();
-        let row = |name: String, kind: Kind, ns: u64| Row {
+        let row = |run_ns: u64, wait: u64, (name, kind, ns): (String, Kind, u64)| Row {
             name,
             kind: kind.name(),
             ms: ns as f64 / MS,
-            ms_per_cpu_s: figures.per_cpu_second(ns),
+            ms_per_cpu_s: (run_ns > 0).then(|| ns as f64 / run_ns as f64 * 1e3),
             share: if wait == 0 { 0.0 } else { ns as f64 / wait as f64 },
+        };
+        let names = Names { several: figures.subjects.len() > 1, cgroup: name };
+        let culprits = |subject: Option<usize>, run_ns: u64, wait: &ByKind| -> Vec<Row> {
+            let wanted = |culprit: &Culprit| subject.is_none_or(|index| culprit.subject as usize == index);
+            let all: Vec<(Culprit, u64)> = figures
+                .culprits
+                .iter()
+                .filter(|(culprit, _)| wanted(culprit))
+                .map(|(culprit, ns)| (*culprit, *ns))
+                .collect();
+            rows(wait, &all, &names).into_iter().map(|one| row(run_ns, wait.sum(), one)).collect()
         };
         let by_subject = figures.subjects.iter().enumerate().map(|(index, subject)| SubjectRow {
             name: labels.subjects.get(index).cloned().unwrap_or_default(),
             run_s: subject.run_ns as f64 / 1e9,
-            wait_ms: Kind::ALL.iter().map(|kind| (kind.name(), subject.wait.of(*kind) as f64 / MS)).collect(),
+            waits: subject.waits,
+            wait_ms: subject.wait.sum() as f64 / MS,
+            culprits: culprits(Some(index), subject.run_ns, &subject.wait),
         });
-        let several = figures.subjects.len() > 1;
         let agreement = Agreement {
             waits: counters.checked,
             ours_ms: counters.checked_ns as f64 / MS,
@@ -193,12 +211,12 @@ impl Report {
             wait_ms: wait as f64 / MS,
             wait_ms_per_cpu_s: figures.per_cpu_second(wait),
             by_others_ms_per_cpu_s: figures.per_cpu_second(figures.wait.by_others()),
-            culprits: rows(figures, name).into_iter().map(|(name, kind, ns)| row(name, kind, ns)).collect(),
+            culprits: culprits(None, counters.run_ns, &figures.wait),
             wake: Delay::of(&figures.wake_delay),
             preemption: Delay::of(&figures.preempt_delay),
             overlap_ms: counters.overlap_ns as f64 / MS,
             displaced_ms: counters.displaced_ns as f64 / MS,
-            by_subject: if several { by_subject.collect() } else { Vec::new() },
+            by_subject: by_subject.collect(),
             evidence: Evidence {
                 switches: counters.switches,
                 missed: counters.missed,
@@ -212,177 +230,63 @@ impl Report {
             verdict,
         }
     }
-
-    /// For a terminal.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let mut out = String::new();
-        let _ = writeln!(
-            out,
-            "{}: {:.2} s on a CPU and {} waiting for one in {:.1} s ({} waits)",
-            self.subjects.join(", "),
-            self.run_s,
-            time(self.wait_ms),
-            self.seconds,
-            self.waits
-        );
-        let (Some(all), Some(others)) = (self.wait_ms_per_cpu_s, self.by_others_ms_per_cpu_s) else {
-            let _ = writeln!(out, "it had no CPU time, so there is nothing to compare its waits with");
-            return out;
-        };
-        let _ = writeln!(out, "wait per CPU-second {}, of which caused by others {}", ms(all), ms(others));
-        let width = self.culprits.iter().map(|row| row.name.chars().count()).max().unwrap_or(0).max(24);
-        if !self.culprits.is_empty() {
-            let _ = writeln!(out, "\n{:width$}  ms per CPU-s   share", "who held the CPU meanwhile");
-            for row in &self.culprits {
-                let value = row.ms_per_cpu_s.unwrap_or(0.0);
-                let _ = writeln!(out, "{:width$}  {value:>12.2}  {:>5.1} %", row.name, row.share * 100.0);
-            }
-            out.push('\n');
-        }
-        let _ = writeln!(out, "wake-up to running        {}", self.wake.text());
-        if !self.against.is_empty() {
-            let _ = writeln!(out, "offline work off the CPU  {}", self.preemption.text());
-        }
-        if self.overlap_ms > 0.0 {
-            let share = self.overlap_ms / 10.0 / self.run_s;
-            let _ = writeln!(
-                out,
-                "offline on an SMT sibling {} ({share:.1} % of its CPU time)",
-                time(self.overlap_ms)
-            );
-        }
-        for subject in &self.by_subject {
-            let wait: f64 = subject.wait_ms.values().sum();
-            let _ =
-                writeln!(out, "{}: {:.2} s on a CPU, {} waiting", subject.name, subject.run_s, time(wait));
-        }
-        if let Some(judged) = &self.verdict {
-            let _ = writeln!(out, "{}: {}", self.against.join(", "), judged.word);
-            for because in &judged.because {
-                let _ = writeln!(out, "  {because}");
-            }
-        }
-        self.notes(&mut out);
-        out
-    }
-
-    fn notes(&self, out: &mut String) {
-        let evidence = &self.evidence;
-        if evidence.relevant_missed + evidence.lost > 0 {
-            let share = evidence.relevant_missed as f64 / evidence.relevant.max(1) as f64 * 100.0;
-            let _ = writeln!(
-                out,
-                "note: {} of {} context switches while they waited ({share:.3} %) were hidden from the judge; {} waits were lost",
-                evidence.relevant_missed, evidence.relevant, evidence.lost
-            );
-        }
-        if evidence.unnamed_ms > 0.0 {
-            let _ = writeln!(
-                out,
-                "note: {} of wait found no place in the list of culprits",
-                time(evidence.unnamed_ms)
-            );
-        }
-        if let Some(kernel) = &evidence.kernel {
-            let _ = writeln!(
-                out,
-                "note: the kernel counted {} waits as {:.3} ms, the judge as {:.3} ms; {} more, of {:.3} ms, the kernel counted as 0",
-                kernel.waits,
-                kernel.kernel_ms,
-                kernel.ours_ms,
-                kernel.kernel_zero,
-                kernel.kernel_zero_ours_ms
-            );
-        }
-    }
-
-    /// One line for the time since the last one.
-    #[must_use]
-    pub fn line(&self) -> String {
-        let top = self.culprits.first();
-        let top = top.map(|row| format!(", most by {} ({})", row.name, time(row.ms))).unwrap_or_default();
-        let others = self.by_others_ms_per_cpu_s.map_or_else(|| "-".to_owned(), ms);
-        format!(
-            "on a CPU {}, waiting {}, by others {others} per CPU-second{top}",
-            time(self.run_s * 1e3),
-            time(self.wait_ms)
-        )
-    }
 }
 
-impl Delay {
-    fn text(&self) -> String {
-        match (self.p50_us, self.p90_us, self.p99_us) {
-            (Some(p50), Some(p90), Some(p99)) => {
-                format!("P50 {}  P90 {}  P99 {}  ({} times)", us(p50), us(p90), us(p99), self.count)
-            }
-            _ => "never".to_owned(),
-        }
-    }
-}
-
-/// The largest culprits, the rest in one row, and what is no task.
-fn rows(figures: &Figures, name: &dyn Fn(u64) -> String) -> Vec<(String, Kind, u64)> {
-    let mut peers = 0;
-    let mut unknown = 0;
+/// The largest culprits, the rest in one row per kind, and what is no task. Adds up to the wait.
+fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(String, Kind, u64)> {
+    let mut left = *wait;
     let mut named: BTreeMap<(String, Kind), u64> = BTreeMap::new();
-    for (culprit, ns) in &figures.culprits {
-        match (culprit.kind, culprit.cgroup) {
-            (Kind::Online, _) => peers += ns,
-            (_, None) => unknown += ns,
-            (kind, Some(id)) => *named.entry((name(id), kind)).or_default() += ns,
+    for (culprit, ns) in culprits {
+        let Some(id) = culprit.cgroup else { continue };
+        if culprit.kind == Kind::Online && !names.several {
+            continue;
         }
+        let of_kind = &mut left.0[culprit.kind as usize];
+        let ns = (*ns).min(*of_kind);
+        *of_kind -= ns;
+        *named.entry(((names.cgroup)(id), culprit.kind)).or_default() += ns;
     }
     let mut named: Vec<((String, Kind), u64)> = named.into_iter().collect();
     named.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    let rest: u64 = named.iter().skip(NAMED).map(|(_, ns)| ns).sum();
-    let more = named.len().saturating_sub(NAMED);
-    let mark = |name: String, kind: Kind| match kind {
-        Kind::Offline => format!("{name} (offline)"),
-        _ => name,
-    };
+    let rest = named.split_off(named.len().min(NAMED));
     let mut rows: Vec<(String, Kind, u64)> =
-        named.into_iter().take(NAMED).map(|((name, kind), ns)| (mark(name, kind), kind, ns)).collect();
-    let mut add = |name: String, kind: Kind, ns: u64| {
-        if ns > 0 {
-            rows.push((name, kind, ns));
-        }
-    };
-    add(format!("{more} other cgroups"), Kind::Other, rest);
-    add("tasks that took turns too fast to name".to_owned(), Kind::Other, unknown + figures.counters.full_ns);
-    add("its own peers".to_owned(), Kind::Online, peers);
-    add("kernel threads".to_owned(), Kind::Kernel, figures.wait.of(Kind::Kernel));
-    add("nobody (idle wake-up, throttling)".to_owned(), Kind::Idle, figures.wait.of(Kind::Idle));
-    add("interrupts".to_owned(), Kind::Interrupt, figures.wait.of(Kind::Interrupt));
+        named.into_iter().map(|((name, kind), ns)| (name, kind, ns)).collect();
+    for kind in [Kind::Other, Kind::Online, Kind::Offline] {
+        let of_kind = rest.iter().filter(|((_, of), _)| *of == kind);
+        rows.push((
+            format!("{} other cgroups", of_kind.clone().count()),
+            kind,
+            of_kind.map(|(_, ns)| ns).sum(),
+        ));
+    }
+    // What the ring of tenures or the list of culprits had no room for, or what has no name by intent.
+    let unnamed = "tasks that took turns too fast to name";
+    for (kind, what) in [
+        (Kind::Other, unnamed),
+        (Kind::Offline, unnamed),
+        (Kind::Online, if names.several { unnamed } else { "its own peers" }),
+        (Kind::Kernel, "kernel threads"),
+        (Kind::Idle, "nobody (idle wake-up, throttling)"),
+        (Kind::Interrupt, "interrupts"),
+    ] {
+        rows.push((what.to_owned(), kind, left.of(kind)));
+    }
+    rows.retain(|(_, _, ns)| *ns > 0);
     rows.sort_by(|a, b| b.2.cmp(&a.2).then_with(|| a.0.cmp(&b.0)));
     rows
 }
 
-fn ms(value: f64) -> String {
-    if value < 9.95 { format!("{value:.2} ms") } else { format!("{value:.1} ms") }
-}
-
-fn us(value: f64) -> String {
-    match value {
-        ..100.0 => format!("{value:.1} us"),
-        ..10_000.0 => format!("{value:.0} us"),
-        _ => format!("{:.1} ms", value / 1e3),
-    }
-}
-
-fn time(value_ms: f64) -> String {
-    match value_ms {
-        ..1.0 => format!("{:.0} us", value_ms * 1e3),
-        ..1_000.0 => format!("{value_ms:.1} ms"),
-        _ => format!("{:.2} s", value_ms / 1e3),
-    }
+/// How culprits are called.
+struct Names<'a> {
+    /// Whether there are several subjects: then peers have names, too.
+    several: bool,
+    cgroup: &'a dyn Fn(u64) -> String,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{ByKind, Culprit};
+    use crate::figures::OfSubject;
 
     #[test]
     fn the_rest_is_summed_and_nothing_is_lost() {
@@ -394,12 +298,14 @@ mod tests {
             figures.culprits.insert(culprit, id * 1_000_000);
         }
         figures.culprits.insert(Culprit { subject: 0, kind: Kind::Online, cgroup: Some(50) }, 5_000_000);
+        figures.subjects.push(OfSubject { run_ns: 2_000_000_000, waits: 3, wait: figures.wait });
         let report = Report::new(&figures, &Labels::default(), Bounds::default(), &|id| format!("/g{id}"));
         let total: f64 = report.culprits.iter().map(|row| row.ms).sum();
         assert!((total - report.wait_ms).abs() < 1e-6, "{report:?}");
         assert_eq!(report.culprits[0].name, "/g11");
         assert!(report.culprits.iter().any(|row| row.name == "1 other cgroups" && row.ms == 1.0));
         assert_eq!((report.wait_ms_per_cpu_s, report.by_others_ms_per_cpu_s), (Some(36.0), Some(33.5)));
+        assert_eq!(report.by_subject[0].culprits, report.culprits, "there is only one");
         assert!(report.verdict.is_none());
         let text = report.text();
         assert!(text.contains("wait per CPU-second 36.0 ms, of which caused by others 33.5 ms"), "{text}");

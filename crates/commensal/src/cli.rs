@@ -134,6 +134,23 @@ pub struct Blame {
     #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
     pub config: PathBuf,
 
+    /// Redraw a whole screen every second instead of adding lines.
+    #[arg(long, conflicts_with = "json")]
+    pub top: bool,
+
+    /// Write a picture with a flame-like bar per waiter and culprit; - prints it.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+
+    /// Write picture and figures as one HTML file; - prints it.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Write counters in Prometheus' text format, every five seconds and at the end (for node_exporter's textfile
+    /// collector); - prints them at the end.
+    #[arg(long, value_name = "FILE")]
+    pub prometheus: Option<PathBuf>,
+
     /// Leave interrupts to the tasks that they interrupt: a little cheaper.
     #[arg(long)]
     pub no_interrupts: bool,
@@ -300,7 +317,7 @@ pub fn main() -> ExitCode {
 
 /// Whether the command line, although it cannot be parsed, is one of `run`.
 fn is_run() -> bool {
-    let verbs = ["doctor", "plan", "apply", "restore", "run", "lab", "help"];
+    let verbs = ["doctor", "plan", "apply", "restore", "run", "blame", "lab", "help"];
     let first = std::env::args().skip(1).find(|arg| verbs.contains(&arg.as_str()));
     first.is_some_and(|verb| verb == "run")
 }

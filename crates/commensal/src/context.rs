@@ -151,6 +151,20 @@ impl Context {
         Ok(Journal::open(&mut self.host, &self.state_dir, name, owner)?)
     }
 
+    /// Refuses a target that is not a file, or a folder that cannot be written: before the work, not after it.
+    pub fn writable(&mut self, out: &Path) -> anyhow::Result<()> {
+        let cannot = || format!("{} cannot be written", out.display());
+        if let Ok(kind) = out.metadata()
+            && !kind.is_file()
+        {
+            bail!("{}: it is not a regular file", cannot());
+        }
+        let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let try_out = out.with_file_name(format!(".{name}.{}.try", std::process::id()));
+        self.host.state_replace(&try_out, "").with_context(cannot)?;
+        self.host.state_remove(&try_out).with_context(cannot)
+    }
+
     /// One at a time changes the machine; the lock ends with the returned value or with the process.
     pub fn lock(&mut self) -> anyhow::Result<Lock> {
         self.host.state_dir(&self.state_dir)?;

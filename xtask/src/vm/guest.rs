@@ -33,7 +33,7 @@ impl Suite {
     /// Builds the tests, or finds them built.
     pub fn build() -> anyhow::Result<Suite> {
         let mut command = Command::new(env!("CARGO"));
-        command.args(["test", "--no-run", "--workspace", "--all-features"]);
+        command.args(["test", "--no-run", "--workspace"]).args(crate::features::of_this_machine());
         command.arg("--message-format=json-render-diagnostics");
         let done = command.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo test")?;
         if !done.status.success() {

@@ -1,5 +1,6 @@
 //! `blame`: finds who is meant, lets the judge look, and prints what it saw. Changes nothing on the machine.
 
+mod outputs;
 mod target;
 
 use super::Blame;
@@ -9,21 +10,23 @@ use anyhow::{Context as _, bail};
 use commensal_blame::names::Cgroups;
 use commensal_blame::unattributed::Unattributed;
 use commensal_blame::{Bounds, Figures, Judge, Labels, NoJudge, Report, Scope};
+use outputs::Outputs;
 use serde_json::json;
 use std::io::{IsTerminal, Write as _};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use target::Named;
 
-/// How often a live line comes.
+/// How often a live line or screen comes.
 const LIVE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
 
 /// Looks and reports. Status 0; with `--check` 1 when guilty and 3 when nothing can be said.
 pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
-    let mut cgroups = Cgroups::look(&mut context.host)?;
+    let mut outputs = Outputs::new(context, options)?;
+    let cgroups = Cgroups::look(&mut context.host)?;
     let who = target::find(context, cgroups.as_ref(), options)?;
-    let stop = signals::stop_flag(&context.host).context("watch for Ctrl-C")?;
     let scope = Scope {
         online: who.online.iter().map(|one| one.subject.clone()).collect(),
         offline: who.offline.iter().map(|one| one.subject.clone()).collect(),
@@ -31,50 +34,38 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         verify: options.verify,
         interrupts: !options.no_interrupts,
     };
-    let judge = match Judge::attach(&context.host, &scope) {
-        Ok(judge) => judge,
-        Err(error @ NoJudge::TooMany(_)) => return Err(error.into()),
-        Err(error) => return without(context, options, &scope, cgroups.as_ref(), &who, &stop, &error),
-    };
-    let view = View {
+    let mut look = Look {
         labels: Labels { subjects: names(&who.online), against: names(&who.offline) },
         bounds: Bounds {
             blame_ms: options.blame_below.unwrap_or(Bounds::default().blame_ms),
             preempt_us: options.preempt_below.unwrap_or(Bounds::default().preempt_us),
         },
+        online: who.online,
+        scope,
+        cgroups,
+        stop: signals::stop_flag(&context.host).context("watch for Ctrl-C")?,
+        limit: options.r#for,
+        started: Instant::now(),
     };
-    let first = judge.read()?;
-    let live = !options.json && std::io::stdout().is_terminal();
-    let (mut last, mut next) = (first.clone(), Instant::now() + LIVE);
-    let started = Instant::now();
-    let mut gone = None;
-    while gone.is_none() && !over(started, options.r#for, &stop) {
-        std::thread::sleep(POLL);
-        if Instant::now() >= next {
-            next += LIVE;
-            if live {
-                let now = judge.read()?;
-                let report = view.report(&now.since(&last), cgroups.as_ref());
-                println!("{}", report.line());
-                last = now;
-            }
-            gone = target::gone(context, cgroups.as_ref(), &who.online);
-        }
-    }
-    let total = judge.read()?.since(&first);
+    let judge = match Judge::attach(&context.host, &look.scope) {
+        Ok(judge) => judge,
+        Err(error @ NoJudge::TooMany(_)) => return Err(error.into()),
+        Err(error) => return without(context, options, &look, &error),
+    };
+    look.started = Instant::now();
+    let (total, gone) = look.watch(context, &judge, &mut outputs)?;
     // Groups that came meanwhile have names, too; those that went have had one.
-    if let (Some(before), Ok(Some(now))) = (cgroups.as_mut(), Cgroups::look(&mut context.host)) {
-        before.learn(&now);
-    }
-    let report = view.report(&total, cgroups.as_ref());
+    look.learn(context);
+    let report = look.report(&total);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
-    } else {
-        print!("{}{}", if live { "\n" } else { "" }, report.text());
+    } else if !outputs.takes_stdout() {
+        print!("{}", report.text());
         if let Some(name) = gone {
             println!("note: {name} ended meanwhile");
         }
     }
+    outputs.close(context, &total, &report, &look)?;
     std::io::stdout().flush()?;
     if !options.check {
         return Ok(0);
@@ -86,18 +77,66 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     })
 }
 
-/// What does not change during a look.
-struct View {
+/// One look at somebody.
+struct Look {
     labels: Labels,
     bounds: Bounds,
+    online: Vec<Named>,
+    scope: Scope,
+    cgroups: Option<Cgroups>,
+    stop: Arc<AtomicBool>,
+    limit: Option<Duration>,
+    started: Instant,
 }
 
-impl View {
-    fn report(&self, figures: &Figures, cgroups: Option<&Cgroups>) -> Report {
-        Report::new(figures, &self.labels, self.bounds, &|id| match cgroups {
+impl Look {
+    /// Looks until the time is over, Ctrl-C, or nobody is left to look at. What came meanwhile, and who went last.
+    fn watch(
+        &mut self,
+        context: &mut Context,
+        judge: &Judge,
+        outputs: &mut Outputs,
+    ) -> anyhow::Result<(Figures, Option<String>)> {
+        let first = judge.read()?;
+        let (mut last, mut next) = (first.clone(), Instant::now() + LIVE);
+        let mut gone = None;
+        while gone.is_none() && !self.over() {
+            std::thread::sleep(POLL);
+            if Instant::now() < next {
+                continue;
+            }
+            next += LIVE;
+            if outputs.live() {
+                // A culprit that came since the last look has no name yet.
+                self.learn(context);
+                let now = judge.read()?;
+                outputs.show(context, &now.since(&last), &now.since(&first), self)?;
+                last = now;
+            }
+            gone = target::gone(context, self.cgroups.as_ref(), &self.online);
+        }
+        Ok((judge.read()?.since(&first), gone))
+    }
+
+    fn over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.limit.is_some_and(|limit| self.started.elapsed() >= limit)
+    }
+
+    fn learn(&mut self, context: &mut Context) {
+        if let (Some(before), Ok(Some(now))) = (self.cgroups.as_mut(), Cgroups::look(&mut context.host)) {
+            before.learn(&now);
+        }
+    }
+
+    fn name(&self, id: u64) -> String {
+        match &self.cgroups {
             Some(cgroups) => cgroups.name(id),
             None => format!("cgroup {id}"),
-        })
+        }
+    }
+
+    fn report(&self, figures: &Figures) -> Report {
+        Report::new(figures, &self.labels, self.bounds, &|id| self.name(id))
     }
 }
 
@@ -105,55 +144,54 @@ fn names(all: &[Named]) -> Vec<String> {
     all.iter().map(|one| one.name.clone()).collect()
 }
 
-fn over(started: Instant, limit: Option<Duration>, stop: &AtomicBool) -> bool {
-    stop.load(Ordering::Relaxed) || limit.is_some_and(|limit| started.elapsed() >= limit)
-}
-
 /// Run delay alone: how long, not because of whom.
-fn without(
-    context: &mut Context,
-    options: &Blame,
-    scope: &Scope,
-    cgroups: Option<&Cgroups>,
-    who: &target::Who,
-    stop: &AtomicBool,
-    error: &NoJudge,
-) -> anyhow::Result<u8> {
-    if options.check {
-        bail!("{error}; without the judge nobody can be found guilty or innocent");
+fn without(context: &mut Context, options: &Blame, look: &Look, error: &NoJudge) -> anyhow::Result<u8> {
+    if options.check || options.html.is_some() || options.svg.is_some() || options.prometheus.is_some() {
+        bail!("{error}; without the judge there is nobody to name, nor a verdict");
     }
     eprintln!(
         "commensal: {error}\n  what follows is the kernel's run delay: how long they waited, not because of whom"
     );
     let mut sums = Unattributed::default();
-    let started = Instant::now();
-    sums.read(&mut context.host, &scope.online, cgroups).context(
+    let mut read =
+        |context: &mut Context| sums.read(&mut context.host, &look.scope.online, look.cgroups.as_ref());
+    read(context).context(
         "this kernel counts no run delay either (/proc/PID/task/TID/schedstat, CONFIG_SCHED_INFO)",
     )?;
-    while !over(started, options.r#for, stop) {
+    let started = Instant::now();
+    let mut gone = None;
+    while gone.is_none() && !look.over() {
         std::thread::sleep(POLL);
+        gone = target::gone(context, look.cgroups.as_ref(), &look.online);
     }
-    let total = sums.read(&mut context.host, &scope.online, cgroups).unwrap_or_default();
+    let total = read(context).unwrap_or_default();
     let (run_s, wait_ms) = (total.run_ns as f64 / 1e9, total.delay_ns as f64 / 1e6);
     let per = (run_s > 0.0).then(|| wait_ms / run_s);
-    let subjects = names(&who.online);
-    let seconds = started.elapsed().as_secs_f64();
+    let (subjects, seconds) = (&look.labels.subjects, started.elapsed().as_secs_f64());
     if options.json {
         let value = json!({
             "subjects": subjects, "seconds": seconds, "run_s": run_s, "wait_ms": wait_ms, "wait_ms_per_cpu_s": per,
             "unattributed": error.to_string(),
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
-    } else {
+        return Ok(0);
+    }
+    println!(
+        "{}: {run_s:.2} s on a CPU and {wait_ms:.1} ms waiting for one in {seconds:.1} s",
+        subjects.join(", ")
+    );
+    if let Some(per) = per {
         println!(
-            "{}: {run_s:.2} s on a CPU and {wait_ms:.1} ms waiting for one in {seconds:.1} s",
-            subjects.join(", ")
+            "wait per CPU-second {per:.1} ms, unattributed; a wake-up that preempts at once counts as none"
         );
-        if let Some(per) = per {
-            println!(
-                "wait per CPU-second {per:.1} ms, unattributed; a wake-up that preempts at once counts as none"
-            );
-        }
+    }
+    if let Some(name) = gone {
+        println!("note: {name} ended meanwhile");
     }
     Ok(0)
+}
+
+/// Whether somebody looks at standard output.
+fn on_a_terminal() -> bool {
+    std::io::stdout().is_terminal()
 }

@@ -31,7 +31,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     choice.validate().map_err(anyhow::Error::msg)?;
     // Found out now, not after three minutes.
     let out = absolute(&options.out)?;
-    writable(context, &out)?;
+    context.writable(&out).context("the record cannot be written")?;
     let (run, left) = conduct(context, &quickstart(&choice), options.port, Some(&out))?;
     let saved = context.host.state_replace(&out, &run.to_json()?);
     if options.json {
@@ -42,20 +42,6 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     }
     saved.context("the record cannot be written")?;
     Ok(if left { 2 } else { run.verdict.map_or(2, commensal_lab::verdict::Verdict::exit_code) })
-}
-
-/// Refuses a target that is not a file, or a folder that cannot be written, before the run.
-fn writable(context: &mut Context, out: &Path) -> anyhow::Result<()> {
-    let cannot = || format!("the record cannot be written to {}", out.display());
-    if let Ok(kind) = out.metadata()
-        && !kind.is_file()
-    {
-        bail!("{}: it is not a regular file (--json prints the record)", cannot());
-    }
-    let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let try_out = out.with_file_name(format!(".{name}.{}.try", std::process::id()));
-    context.host.state_replace(&try_out, "").with_context(cannot)?;
-    context.host.state_remove(&try_out).with_context(cannot)
 }
 
 /// Tells what a run could not remove; whether there was anything.

@@ -1,0 +1,190 @@
+//! Figures in Prometheus' text format 0.0.4, as counters since the judge came: for node_exporter's textfile collector, or to
+//! be served. Times are in seconds, as its conventions want.
+
+use crate::figures::{Figures, Kind};
+use crate::histogram::{Histogram, low};
+use crate::report::Labels;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Time series per subject: the largest culprits have their own, the rest share one.
+const CULPRITS: usize = 50;
+/// Upper bounds of the histograms: powers of two from about 1 us to about 1 s.
+const BUCKETS: std::ops::RangeInclusive<usize> = 10..=30;
+
+/// All of it. `name` says what a cgroup is called.
+#[must_use]
+pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> String) -> String {
+    let mut out = String::new();
+    let service = |index: usize| labels.subjects.get(index).map(String::as_str).unwrap_or_default();
+    let mut family = |name: &str, kind: &str, help: &str, rows: Vec<(Vec<(&str, String)>, f64)>| {
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (labels, value) in rows {
+            let labels: Vec<String> =
+                labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+            let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+            let _ = writeln!(out, "{name}{labels} {value}");
+        }
+    };
+    let subjects = || figures.subjects.iter().enumerate();
+    let of = |index: usize| vec![("service", service(index).to_owned())];
+    family(
+        "commensal_blame_run_seconds_total",
+        "counter",
+        "Time that threads of the service had a CPU.",
+        subjects().map(|(index, one)| (of(index), one.run_ns as f64 / 1e9)).collect(),
+    );
+    family(
+        "commensal_blame_waits_total",
+        "counter",
+        "Waits of threads of the service for a CPU that ended.",
+        subjects().map(|(index, one)| (of(index), one.waits as f64)).collect(),
+    );
+    let waits = subjects().flat_map(|(index, one)| {
+        Kind::ALL
+            .into_iter()
+            .flat_map(move |kind| culprits(figures, index, kind, one.wait.of(kind), name))
+            .map(move |(kind, culprit, ns)| {
+                let mut labels = of(index);
+                labels.extend([("kind", kind.name().to_owned()), ("culprit", culprit)]);
+                (labels, ns as f64 / 1e9)
+            })
+    });
+    family(
+        "commensal_blame_wait_seconds_total",
+        "counter",
+        "Time that threads of the service waited for a CPU, by who held it meanwhile.",
+        waits.collect(),
+    );
+    let counters = &figures.counters;
+    for (name, help, value) in [
+        (
+            "commensal_blame_sibling_overlap_seconds_total",
+            "Offline work on an SMT sibling while a service ran.",
+            counters.overlap_ns as f64 / 1e9,
+        ),
+        (
+            "commensal_blame_switches_total",
+            "Context switches of the machine that the judge saw.",
+            counters.switches as f64,
+        ),
+        (
+            "commensal_blame_waiting_switches_total",
+            "Context switches on CPUs where a service's thread was queued.",
+            counters.relevant as f64,
+        ),
+        (
+            "commensal_blame_waiting_switches_missed_total",
+            "Of those, hidden from the judge.",
+            counters.relevant_missed as f64,
+        ),
+        (
+            "commensal_blame_waits_lost_total",
+            "Waits that were lost because a switch was missed.",
+            counters.lost as f64,
+        ),
+    ] {
+        family(name, "counter", help, vec![(Vec::new(), value)]);
+    }
+    histogram(&mut out, "commensal_blame_wakeup_delay_seconds", "Wake-up to running.", &figures.wake_delay);
+    histogram(
+        &mut out,
+        "commensal_blame_preemption_delay_seconds",
+        "Wake-up on a CPU that offline work has, to that work gone.",
+        &figures.preempt_delay,
+    );
+    out
+}
+
+/// Kind, culprit and ns. Adds up to the wait of that kind.
+fn culprits(
+    figures: &Figures,
+    subject: usize,
+    kind: Kind,
+    wait: u64,
+    name: &dyn Fn(u64) -> String,
+) -> Vec<(Kind, String, u64)> {
+    let mut named: BTreeMap<String, u64> = BTreeMap::new();
+    for (culprit, ns) in &figures.culprits {
+        if let (true, true, Some(id)) =
+            (culprit.subject as usize == subject, culprit.kind == kind, culprit.cgroup)
+        {
+            *named.entry(name(id)).or_default() += ns;
+        }
+    }
+    let mut named: Vec<(String, u64)> = named.into_iter().collect();
+    named.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    named.truncate(CULPRITS);
+    let rest = wait.saturating_sub(named.iter().map(|(_, ns)| ns).sum());
+    let mut rows: Vec<(Kind, String, u64)> = named.into_iter().map(|(name, ns)| (kind, name, ns)).collect();
+    // Always there, also with 0: a series that comes and goes has gaps.
+    rows.push((kind, String::new(), rest));
+    rows
+}
+
+fn histogram(out: &mut String, name: &str, help: &str, of: &Histogram) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
+    let counts = of.counts();
+    let (mut sum, mut slot) = (0, 0);
+    for power in BUCKETS {
+        // Eight slots per power of two begin at 8 ns.
+        let end = (power - 2) * 8;
+        sum += counts[slot..end.min(counts.len())].iter().sum::<u64>();
+        slot = end;
+        let _ = writeln!(out, "{name}_bucket{{le=\"{}\"}} {sum}", low(end) / 1e9);
+    }
+    let all = of.count();
+    let _ = writeln!(
+        out,
+        "{name}_bucket{{le=\"+Inf\"}} {all}\n{name}_sum {}\n{name}_count {all}",
+        of.sum_ns() / 1e9
+    );
+}
+
+/// A label's value.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::{ByKind, Culprit, OfSubject};
+    use crate::histogram::SLOTS;
+
+    #[test]
+    fn counters_and_histograms() {
+        let mut figures = Figures::default();
+        let wait = ByKind([7_000_000_000, 0, 3_000_000_000, 0, 0, 500_000_000]);
+        figures.subjects.push(OfSubject { run_ns: 2_000_000_000, waits: 9, wait });
+        for (kind, id, ns) in [(Kind::Other, Some(1), 4_000_000_000), (Kind::Offline, Some(2), 3_000_000_000)]
+        {
+            figures.culprits.insert(Culprit { subject: 0, kind, cgroup: id }, ns);
+        }
+        let mut counts = vec![0; SLOTS];
+        counts[(10 - 2) * 8] = 3; // 1024 ns
+        counts[SLOTS - 1] = 1;
+        figures.wake_delay = Histogram::new(counts);
+        let labels = Labels { subjects: vec!["a \"b\"".to_owned()], against: Vec::new() };
+        let text = prometheus(&figures, &labels, &|id| format!("/g{id}"));
+        for line in [
+            "commensal_blame_run_seconds_total{service=\"a \\\"b\\\"\"} 2",
+            "commensal_blame_wait_seconds_total{service=\"a \\\"b\\\"\",kind=\"other\",culprit=\"/g1\"} 4",
+            "commensal_blame_wait_seconds_total{service=\"a \\\"b\\\"\",kind=\"other\",culprit=\"\"} 3",
+            "commensal_blame_wait_seconds_total{service=\"a \\\"b\\\"\",kind=\"offline\",culprit=\"\"} 0",
+            "commensal_blame_wakeup_delay_seconds_bucket{le=\"0.000001024\"} 0",
+            "commensal_blame_wakeup_delay_seconds_bucket{le=\"0.000002048\"} 3",
+            "commensal_blame_wakeup_delay_seconds_bucket{le=\"+Inf\"} 4",
+            "commensal_blame_wakeup_delay_seconds_count 4",
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+        }
+        // Every series belongs to a family that was announced.
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap_or_default();
+            let announced = |name: &str| text.contains(&format!("# TYPE {name} "));
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            assert!(announced(name) || base.is_some_and(announced), "{line}");
+        }
+    }
+}

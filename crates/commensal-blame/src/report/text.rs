@@ -1,0 +1,146 @@
+//! A report for a terminal: whole, and one line or one screen for the time since the last one.
+
+use super::{Delay, Report, Row};
+use crate::figures::Kind;
+use std::fmt::Write as _;
+
+impl Report {
+    /// For a terminal.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let _ = writeln!(
+            out,
+            "{}: {:.2} s on a CPU and {} waiting for one in {:.1} s ({} waits)",
+            self.subjects.join(", "),
+            self.run_s,
+            time(self.wait_ms),
+            self.seconds,
+            self.waits
+        );
+        let (Some(all), Some(others)) = (self.wait_ms_per_cpu_s, self.by_others_ms_per_cpu_s) else {
+            let _ = writeln!(out, "it had no CPU time, so there is nothing to compare its waits with");
+            return out;
+        };
+        let _ = writeln!(out, "wait per CPU-second {}, of which caused by others {}", ms(all), ms(others));
+        let names: Vec<String> = self.culprits.iter().map(Row::label).collect();
+        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(26);
+        if !self.culprits.is_empty() {
+            let _ = writeln!(out, "\n{:width$}  ms per CPU-s   share", "who held the CPU meanwhile");
+            for (name, row) in names.iter().zip(&self.culprits) {
+                let value = row.ms_per_cpu_s.unwrap_or(0.0);
+                let _ = writeln!(out, "{name:width$}  {value:>12.2}  {:>5.1} %", row.share * 100.0);
+            }
+            out.push('\n');
+        }
+        let _ = writeln!(out, "wake-up to running        {}", self.wake.text());
+        if !self.against.is_empty() {
+            let _ = writeln!(out, "offline work off the CPU  {}", self.preemption.text());
+        }
+        if self.overlap_ms > 0.0 {
+            let share = self.overlap_ms / 10.0 / self.run_s;
+            let _ = writeln!(
+                out,
+                "offline on an SMT sibling {} ({share:.1} % of its CPU time)",
+                time(self.overlap_ms)
+            );
+        }
+        for subject in self.by_subject.iter().filter(|_| self.by_subject.len() > 1) {
+            let waiting = time(subject.wait_ms);
+            let _ = writeln!(out, "{}: {:.2} s on a CPU, {waiting} waiting", subject.name, subject.run_s);
+        }
+        if let Some(judged) = &self.verdict {
+            let _ = writeln!(out, "{}: {}", self.against.join(", "), judged.word);
+            for because in &judged.because {
+                let _ = writeln!(out, "  {because}");
+            }
+        }
+        self.notes(&mut out);
+        out
+    }
+
+    fn notes(&self, out: &mut String) {
+        let evidence = &self.evidence;
+        if evidence.relevant_missed + evidence.lost > 0 {
+            let share = evidence.relevant_missed as f64 / evidence.relevant.max(1) as f64 * 100.0;
+            let _ = writeln!(
+                out,
+                "note: {} of {} context switches while they waited ({share:.3} %) were hidden from the judge; {} waits were lost",
+                evidence.relevant_missed, evidence.relevant, evidence.lost
+            );
+        }
+        if evidence.unnamed_ms > 0.0 {
+            let _ = writeln!(
+                out,
+                "note: {} of wait found no place in the list of culprits",
+                time(evidence.unnamed_ms)
+            );
+        }
+        if let Some(kernel) = &evidence.kernel {
+            let _ = writeln!(
+                out,
+                "note: the kernel counted {} waits as {:.3} ms, the judge as {:.3} ms; {} more, of {:.3} ms, the kernel counted as 0",
+                kernel.waits,
+                kernel.kernel_ms,
+                kernel.ours_ms,
+                kernel.kernel_zero,
+                kernel.kernel_zero_ours_ms
+            );
+        }
+    }
+
+    /// One line for the time since the last one.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let top = self.culprits.first();
+        let top = top.map(|row| format!(", most by {} ({})", row.label(), time(row.ms))).unwrap_or_default();
+        let others = self.by_others_ms_per_cpu_s.map_or_else(|| "-".to_owned(), ms);
+        format!(
+            "on a CPU {}, waiting {}, by others {others} per CPU-second{top}",
+            time(self.run_s * 1e3),
+            time(self.wait_ms)
+        )
+    }
+}
+
+impl Row {
+    /// Its name, with a mark when its guilt is judged.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self.kind == Kind::Offline.name() {
+            true => format!("{} (offline)", self.name),
+            false => self.name.clone(),
+        }
+    }
+}
+
+impl Delay {
+    fn text(&self) -> String {
+        match (self.p50_us, self.p90_us, self.p99_us) {
+            (Some(p50), Some(p90), Some(p99)) => {
+                format!("P50 {}  P90 {}  P99 {}  ({} times)", us(p50), us(p90), us(p99), self.count)
+            }
+            _ => "never".to_owned(),
+        }
+    }
+}
+
+pub(crate) fn ms(value: f64) -> String {
+    if value < 9.95 { format!("{value:.2} ms") } else { format!("{value:.1} ms") }
+}
+
+pub(crate) fn us(value: f64) -> String {
+    match value {
+        ..100.0 => format!("{value:.1} us"),
+        ..10_000.0 => format!("{value:.0} us"),
+        _ => format!("{:.1} ms", value / 1e3),
+    }
+}
+
+pub(crate) fn time(value_ms: f64) -> String {
+    match value_ms {
+        ..1.0 => format!("{:.0} us", value_ms * 1e3),
+        ..1_000.0 => format!("{value_ms:.1} ms"),
+        _ => format!("{:.2} s", value_ms / 1e3),
+    }
+}
