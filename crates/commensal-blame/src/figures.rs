@@ -144,8 +144,10 @@ counters! {
     wakeups,
     /// Threads that came onto a CPU without a wait that the judge saw begin.
     no_start,
-    /// Waits that were lost because a switch was missed.
+    /// Waits, runs and sleeps whose end nobody told.
     lost,
+    /// Their time, ns.
+    lost_ns,
     /// Threads that no memory could be had for.
     no_storage,
     /// Second looks at a CPU that was just being written.
@@ -267,6 +269,8 @@ pub struct Thread {
     pub run_ns: u64,
     /// Asleep, up to the last wake-up, ns.
     pub slept_ns: u64,
+    /// One of them, and nobody told the judge which, ns.
+    pub lost_ns: u64,
     /// Since when the sums count (CLOCK_MONOTONIC), ns.
     pub seen_ns: u64,
     /// Of this reading, ns.
@@ -278,7 +282,7 @@ pub struct Thread {
 /// What a thread does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ThreadState {
-    /// It sleeps, or ran before the judge came.
+    /// It sleeps.
     #[default]
     Asleep,
     /// It is queued.

@@ -33,7 +33,10 @@ const SIBLINGS: usize = 3;
 /// Bytes of `struct cpu_state` before its siblings.
 const SIBLINGS_AT: usize = 8 * (KINDS + 1) + 8 + 8 * 4 + 8 + 8 + 8;
 /// Of `struct thread`.
-const THREAD: usize = 6 * 4 + 8 * (KINDS + 8);
+const THREAD: usize = 4 * 4 + 8 * (KINDS + 8);
+/// Of `enum state`.
+const ASLEEP: u32 = 1;
+const RUNNING: u32 = 2;
 
 /// Attached; detached when dropped, and when the process dies.
 pub struct Judge {
@@ -81,6 +84,9 @@ impl Judge {
         let count = u32::try_from(cpus).unwrap_or(u32::MAX);
         open.maps.cpus.set_max_entries(count).map_err(refused("size the judge"))?;
         open.maps.rings.set_max_entries(count).map_err(refused("size the judge"))?;
+        if let Some(room) = scope.room {
+            open.maps.culprits.set_max_entries(room).map_err(refused("size the judge"))?;
+        }
         // x86 has a vector of its own for the timer, which other machines handle as an interrupt.
         let timer =
             scope.interrupts && btf.type_by_name::<Typedef<'_>>("btf_trace_local_timer_entry").is_some();
@@ -304,17 +310,16 @@ fn thread(bytes: &[u8]) -> Thread {
         let at = bytes.get(4 * index..4 * index + 4).and_then(|four| four.try_into().ok());
         u32::from_ne_bytes(at.unwrap_or_default())
     };
-    let mut rest = words(&bytes[24..]).into_iter();
+    let mut rest = words(&bytes[16..]).into_iter();
     let wait = by_kind(&mut rest);
     let mut next = || rest.next().unwrap_or(0);
-    let (waited_ns, waits, run_ns, slept_ns, seen_ns) = (next(), next(), next(), next(), next());
-    let (now_ns, began, asleep) = (next(), next(), next());
-    let state = match (half(3), half(4)) {
-        (1.., _) => ThreadState::Waiting,
-        (0, 1..) => ThreadState::Running,
-        (0, 0) => ThreadState::Asleep,
+    let (waited_ns, waits, run_ns, slept_ns, lost_ns) = (next(), next(), next(), next(), next());
+    let (seen_ns, now_ns, began_ns) = (next(), next(), next());
+    let state = match half(3) {
+        ..=ASLEEP => ThreadState::Asleep,
+        RUNNING => ThreadState::Running,
+        _ => ThreadState::Waiting,
     };
-    let began_ns = if state == ThreadState::Asleep { asleep } else { began };
     Thread {
         tid: half(0),
         pid: half(1),
@@ -325,6 +330,7 @@ fn thread(bytes: &[u8]) -> Thread {
         waits,
         run_ns,
         slept_ns,
+        lost_ns,
         seen_ns,
         now_ns,
         began_ns,

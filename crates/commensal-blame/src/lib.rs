@@ -54,6 +54,8 @@ pub struct Scope {
     pub verify: bool,
     /// Tell interrupts from the tasks that they interrupt.
     pub interrupts: bool,
+    /// How many culprits are told apart, per subject and kind; more go into one sum [4096].
+    pub room: Option<u32>,
 }
 
 /// Why there is no judge.

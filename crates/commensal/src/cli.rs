@@ -280,6 +280,24 @@ pub enum WorkloadVerb {
         #[arg(long, default_value_t = 2)]
         workers: usize,
     },
+    /// Threads that sleep for random times and then compute.
+    Pulse {
+        /// Threads.
+        #[arg(long, default_value_t = 1)]
+        threads: usize,
+        /// Mean sleep, us.
+        #[arg(long, default_value_t = 4000)]
+        period_us: u64,
+        /// CPU time of one piece of work, us.
+        #[arg(long, default_value_t = 1000)]
+        work_us: u64,
+        /// Of the sleeps.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How long [default: until killed].
+        #[arg(long)]
+        seconds: Option<u64>,
+    },
     /// CPU burners that count their work in the file given as standard input.
     Burn {
         /// Threads.

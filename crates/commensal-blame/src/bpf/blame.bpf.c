@@ -86,7 +86,7 @@ struct totals {
 	u64 inversions, inversion_ns, inversions_escaped;
 	u64 overlap;		/* OFFLINE on a sibling meanwhile */
 	u64 switches, wakeups;
-	u64 no_start, lost, no_storage, retries;
+	u64 no_start, lost, lost_ns, no_storage, retries;
 	u64 missed, relevant, relevant_missed;	/* switches; relevant: while a thread of interest was queued there */
 	u64 full, full_ns;	/* culprits that found no place in the map */
 	u64 gone, gone_run, gone_wait;	/* threads that have ended */
@@ -123,20 +123,21 @@ struct {
 	__type(value, u64);
 } culprits SEC(".maps");
 
-enum { RUNNABLE = 1, WOKEN = 2, DISPLACED = 3 };
+/* What a thread of interest does. From RUNNABLE on it waits: preempted, woken, or woken behind something else. */
+enum state { UNSEEN, ASLEEP, RUNNING, RUNNABLE, WOKEN, DISPLACED };
 
 struct task_state {
 	u64 cgroup;
 	u32 generation, class;
-	u32 waiting, cpu;	/* how the wait began, and where it is queued */
-	u64 began;		/* the wait, or the run */
+	u32 state, cpu;		/* cpu: where it is queued */
+	u64 began;		/* its state */
 	u64 copy[KINDS];
 	u64 wait[KINDS];	/* over all waits */
 	u64 waited, parts;	/* all waits that ended; of this one, from CPUs that it has left too */
 	u64 waits;
-	u64 seen, run, slept, asleep;	/* first seen; asleep: since */
-	u64 kernel_delay, last_wait;
-	u32 check, counted, running, exiting;
+	u64 seen, run, slept, lost;	/* first seen; lost: states whose end nobody told. They add up: */
+	u64 kernel_delay, last_wait;	/* seen + run + waited + slept + lost = began */
+	u32 check, counted, exiting;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -221,6 +222,18 @@ static __noinline u32 look_up(struct cgroup *cgroup)
 	return OTHER;
 }
 
+static __always_inline void uncount(struct task_state *task)
+{
+	struct cpu_state *c;
+
+	if (!task->counted)
+		return;
+	task->counted = 0;
+	c = cpu_at(task->cpu);
+	if (c)
+		__sync_fetch_and_add(&c->waiters, -1);
+}
+
 static __always_inline u32 class_of(struct task_struct *p, struct task_state *task)
 {
 	struct cgroup *cgroup = cgroup_of(p);
@@ -233,9 +246,9 @@ static __always_inline u32 class_of(struct task_struct *p, struct task_state *ta
 			process = bpf_map_lookup_elem(&process_classes, &pid);
 		class = process ? *process : look_up(cgroup);
 		class = KIND(class) <= OFFLINE ? class : OTHER;
-		if (class != task->class) {	/* its figures begin anew */
-			task->seen = task->asleep = 0;
-			task->run = task->waited = task->slept = 0;
+		if (class != task->class) {	/* its figures begin anew; a wait that it is in is nobody's */
+			uncount(task);
+			task->state = UNSEEN;
 		}
 		task->class = class;
 		task->cgroup = id;
@@ -419,24 +432,38 @@ static __always_inline void set_right(struct cpu_state *c, u64 now, struct total
 	}
 }
 
-static __always_inline void uncount(struct task_state *task)
+/* Ends what a task of interest did, where that is known. Its time belongs to that, and a new state begins. */
+static __always_inline void enter(struct task_state *task, u32 state, u64 now)
 {
-	struct cpu_state *c;
+	task->state = state;
+	task->began = now;
+}
 
-	if (!task->counted)
-		return;
-	task->counted = 0;
-	c = cpu_at(task->cpu);
-	if (c)
-		__sync_fetch_and_add(&c->waiters, -1);
+/* The first time that it is seen, or again after it was somebody else's. */
+static __always_inline void begin(struct task_state *task, u64 now)
+{
+	task->seen = task->began = now;
+	task->run = task->waited = task->waits = task->slept = task->lost = 0;
+	for (int k = 0; k < KINDS; k++)
+		task->wait[k] = 0;
+}
+
+/* It did something else than anybody was told. */
+static __always_inline void lose(struct task_state *task, u64 now, struct totals *t)
+{
+	u64 ns = now > task->began ? now - task->began : 0;
+
+	uncount(task);
+	t->lost++;
+	t->lost_ns += ns;
+	task->lost += ns;
 }
 
 static __always_inline void queue(struct task_state *task, u32 cpu, struct cpu_state *c, u64 now, u32 how,
 				  struct totals *t)
 {
-	task->waiting = how;
+	enter(task, how, now);
 	task->cpu = cpu;
-	task->began = now;
 	task->parts = 0;
 	copy(c, now, task->copy, t);
 	__sync_fetch_and_add(&c->waiters, 1);
@@ -480,9 +507,9 @@ static __always_inline void unqueue(struct task_state *task, u64 now, struct tot
 
 	if (ns > task->parts)
 		t->unexplained += ns - task->parts;
-	if (task->waiting == DISPLACED)
+	if (task->state == DISPLACED)
 		t->displaced_ns += ns;
-	if (task->waiting >= WOKEN) {
+	if (task->state >= WOKEN) {
 		u32 i = slot(ns);
 
 		if (i < SLOTS)
@@ -493,7 +520,6 @@ static __always_inline void unqueue(struct task_state *task, u64 now, struct tot
 		__sync_fetch_and_add(&target->waits, 1);
 	task->waited += ns;
 	task->waits++;
-	task->waiting = 0;
 	task->last_wait = ns;
 	task->check |= 1;
 	if (task->exiting)
@@ -537,8 +563,8 @@ static __always_inline void leave(struct task_struct *p, struct task_state *task
 		runnable = false;
 	if (verify && bpf_core_field_exists(p->sched_info.run_delay))
 		compare(p, task, t);
-	if (task->running && now > task->began) {
-		u64 ns = now - task->began;
+	if (task->state == RUNNING) {
+		u64 ns = now > task->began ? now - task->began : 0;
 
 		task->run += ns;
 		t->run += ns;
@@ -547,21 +573,16 @@ static __always_inline void leave(struct task_struct *p, struct task_state *task
 			__sync_fetch_and_add(&target->run, ns);
 		if (task->exiting)
 			t->gone_run += ns;
+	} else if (task->state != UNSEEN) {	/* it ran without a switch that anybody told */
+		lose(task, now, t);
 	}
-	task->running = 0;
-	if (task->waiting) {	/* it ran without a switch that anybody told */
-		t->lost++;
-		uncount(task);
-		task->waiting = 0;
-	}
-	task->asleep = 0;
 	/* Moved to another group meanwhile: what it does from now on is that one's. */
 	if (KIND(class_of(p, task)) != ONLINE)
 		return;
-	if (!task->seen)
-		task->seen = now;
+	if (task->state == UNSEEN)
+		begin(task, now);
 	if (!runnable) {
-		task->asleep = now;
+		enter(task, ASLEEP, now);
 		return;
 	}
 	t->preempted++;
@@ -635,26 +656,17 @@ int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_stru
 		leave(prev, left, cpu, c, now, t);
 
 	if (task && KIND(class) == ONLINE) {
-		if (!task->seen)
-			task->seen = now;
-		if (!task->waiting) {
+		if (task->state == UNSEEN) {	/* its wait began before us, or in another class */
 			t->no_start++;
-			/* Its wait began before us, or in another class. */
-			task->seen = now;
-			task->run = task->waited = task->slept = 0;
-		} else {
-			if (task->cpu == cpu)
-				part(task, c, now, t);
-			else
-				t->lost++;
+			begin(task, now);
+		} else if (task->state >= RUNNABLE && task->cpu == cpu) {
+			part(task, c, now, t);
 			uncount(task);
 			unqueue(task, now, t);
+		} else {
+			lose(task, now, t);
 		}
-		task->began = now;
-		task->running = 1;
-	} else if (task) {	/* moved to another group while it was queued */
-		uncount(task);
-		task->waiting = task->running = 0;
+		enter(task, RUNNING, now);
 	}
 
 	if (KIND(class) == OFFLINE) {
@@ -704,7 +716,7 @@ static __always_inline int woken(struct task_struct *p)
 		return 0;
 	}
 	/* Preempted on its way to sleep, and woken: it has been waiting all the time. */
-	if (KIND(class_of(p, task)) != ONLINE || task->waiting)
+	if (KIND(class_of(p, task)) != ONLINE || task->state >= RUNNABLE)
 		return 0;
 	cpu = cpu_of(p);
 	c = cpu_at(cpu);
@@ -723,11 +735,12 @@ static __always_inline int woken(struct task_struct *p)
 		}
 	}
 	now = bpf_ktime_get_ns();
-	if (!task->seen)
-		task->seen = now;
-	else if (task->asleep && now > task->asleep)
-		task->slept += now - task->asleep;
-	task->asleep = 0;
+	if (task->state == UNSEEN)
+		begin(task, now);
+	else if (task->state == ASLEEP)
+		task->slept += now > task->began ? now - task->began : 0;
+	else
+		lose(task, now, t);
 	queue(task, cpu, c, now, how, t);
 	return 0;
 }
@@ -758,7 +771,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	if (!task || KIND(task->class) != ONLINE)
 		return 0;
 	t->migrations++;
-	if (!task->waiting)
+	if (task->state < RUNNABLE)
 		return 0;
 	t->migrations_waiting++;
 	c = cpu_at(task->cpu);
@@ -863,8 +876,8 @@ int BPF_PROG(on_timer_exit)
 
 /* A thread of interest, for the reader. */
 struct thread {
-	u32 pid, tgid, target, waiting, running, exiting;
-	u64 wait[KINDS], waited, waits, run, slept, seen, now, began, asleep;
+	u32 pid, tgid, target, state;
+	u64 wait[KINDS], waited, waits, run, slept, lost, seen, now, began;
 };
 
 SEC("iter/task")
@@ -877,23 +890,21 @@ int threads(struct bpf_iter__task *context)
 	if (!p)
 		return 0;
 	task = bpf_task_storage_get(&tasks, p, 0, 0);
-	if (!task || KIND(task->class) != ONLINE || !task->seen)
+	if (!task || KIND(task->class) != ONLINE || task->state == UNSEEN)
 		return 0;
 	one.pid = p->pid;
 	one.tgid = p->tgid;
 	one.target = TARGET(task->class);
-	one.waiting = task->waiting;
-	one.running = task->running;
-	one.exiting = task->exiting;
+	one.state = task->state;
 	for (int k = 0; k < KINDS; k++)
 		one.wait[k] = task->wait[k];
 	one.waited = task->waited;
 	one.waits = task->waits;
 	one.run = task->run;
 	one.slept = task->slept;
+	one.lost = task->lost;
 	one.seen = task->seen;
 	one.began = task->began;
-	one.asleep = task->asleep;
 	one.now = bpf_ktime_get_ns();
 	bpf_seq_write(context->meta->seq, &one, sizeof(one));
 	return 0;

@@ -71,7 +71,7 @@ struct task_struct {
 	struct sched_info sched_info;
 	struct thread_info thread_info;
 	unsigned int flags;
-	int on_cpu, on_rq;
+	unsigned int on_cpu, on_rq;	/* u8 since 7.2; only unsigned fields may change their size */
 	struct sched_entity se;
 	struct task_group *sched_task_group;
 	struct css_set *cgroups;

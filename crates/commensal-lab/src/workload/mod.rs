@@ -1,13 +1,14 @@
 //! Built-in workloads, so that a lab run needs nothing but this program.
 //!
 //! [`http`] is the online one (a latency-critical server), [`burn`] the offline one (a CPU hog that reports
-//! its work), [`cpu`] the unit of work both share. What drives them is in `loadgen`.
+//! its work), [`pulse`] what the judge's tests watch, [`cpu`] the unit of work all share. What drives them is in `loadgen`.
 
 use std::io;
 
 pub mod burn;
 pub mod cpu;
 pub mod http;
+pub mod pulse;
 
 /// Why a built-in workload could not start or had to end.
 #[derive(Debug, thiserror::Error)]

@@ -33,6 +33,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         unified: cgroups.as_ref().is_none_or(|found| found.unified),
         verify: options.verify,
         interrupts: !options.no_interrupts,
+        room: None,
     };
     let mut look = Look {
         labels: Labels { subjects: names(&who.online), against: names(&who.offline) },

@@ -3,6 +3,8 @@
 use super::WorkloadVerb;
 use commensal_lab::workload::burn::{self, BurnOptions, CHUNK_ITERATIONS};
 use commensal_lab::workload::http::{self, HttpOptions};
+use commensal_lab::workload::pulse::{self, PulseOptions};
+use std::time::Duration;
 
 /// Runs a built-in workload until it is killed.
 pub fn run(verb: &WorkloadVerb) -> anyhow::Result<u8> {
@@ -15,6 +17,15 @@ pub fn run(verb: &WorkloadVerb) -> anyhow::Result<u8> {
                 chunk_iterations: CHUNK_ITERATIONS,
                 duration: None,
                 counter,
+            })?;
+        }
+        WorkloadVerb::Pulse { threads, period_us, work_us, seed, seconds } => {
+            pulse::run(PulseOptions {
+                threads: *threads,
+                period: Duration::from_micros(*period_us),
+                work: Duration::from_micros(*work_us),
+                seed: *seed,
+                duration: seconds.map(Duration::from_secs),
             })?;
         }
     }

@@ -1,0 +1,208 @@
+//! The judge on the running kernel: who had the CPU while threads waited, in worlds that a test makes for it. All groups lie
+//! below one parent with all the weight that a group can have, so that the rest of the machine hardly counts.
+
+mod agreement;
+mod conservation;
+mod program;
+mod scenarios;
+mod subjects;
+
+use crate::support::can_write_cgroups;
+use commensal_blame::figures::Kind;
+use commensal_blame::{Figures, Judge, NoJudge, Scope, Subject};
+use commensal_core::knob::{Controller, Version};
+use commensal_host::LinuxHost;
+use commensal_sensors::mounts;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Held by each of these tests: they would be each other's noise.
+static ALONE: Mutex<()> = Mutex::new(());
+/// How long killed processes may take to leave their group.
+const END_PATIENCE: Duration = Duration::from_secs(20);
+/// One process that never sleeps.
+const HOG: &str = "while :; do :; done";
+
+/// Groups with processes in them; all is gone in the end.
+struct Scene {
+    test: &'static str,
+    top: PathBuf,
+    unified: bool,
+    running: Vec<Child>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Scene {
+    /// `None` where groups cannot be made or the judge cannot work, which it prints.
+    fn new(test: &'static str) -> Option<Scene> {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        if !can_write_cgroups(test) {
+            return None;
+        }
+        match Judge::attach(&LinuxHost::new(), &Scope::default()) {
+            Ok(_) => {}
+            // Anything else that it says is a failure.
+            Err(why @ (NoJudge::NotBuilt | NoJudge::NoBtf | NoJudge::Forbidden(_))) => {
+                println!("skipped: {test}: {why}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        let hierarchies = mounts::hierarchies(&mut LinuxHost::new()).unwrap();
+        let cpu = hierarchies.iter().find(|one| one.controllers.contains(&Controller::Cpu)).unwrap();
+        let unified = cpu.version == Version::V2;
+        let top = Path::new(&cpu.mount).join(format!("commensal-test-{}-{test}", std::process::id()));
+        std::fs::create_dir(&top).unwrap();
+        let scene = Scene { test, top, unified, running: Vec::new(), _alone: alone };
+        if unified {
+            scene.set("", "cgroup.subtree_control", "+cpu");
+            scene.set("", "cpu.weight", "10000");
+        } else {
+            scene.set("", "cpu.shares", "262144");
+        }
+        Some(scene)
+    }
+
+    fn dir(&self, group: &str) -> PathBuf {
+        self.top.join(group)
+    }
+
+    /// Makes a group, and gives its number.
+    fn group(&self, name: &str) -> Subject {
+        let dir = self.dir(name);
+        if !dir.exists() {
+            std::fs::create_dir(&dir).unwrap();
+        }
+        Subject::Cgroup(std::fs::metadata(&dir).unwrap().ino())
+    }
+
+    fn set(&self, group: &str, file: &str, value: &str) {
+        let path = self.dir(group).join(file);
+        std::fs::write(&path, value).unwrap_or_else(|error| panic!("{} {value}: {error}", path.display()));
+    }
+
+    /// Starts a shell script in a group, on one CPU if one is given.
+    fn start(&mut self, group: &str, cpu: Option<u32>, script: &str) -> u32 {
+        let procs = self.dir(group).join("cgroup.procs");
+        let pin = cpu.map_or_else(String::new, |cpu| format!("taskset -pc {cpu} $$ >/dev/null && "));
+        // Whatever a script starts must be gone with it: its own process group is killed.
+        let script = format!("echo $$ >{} && {pin} {script}", procs.display());
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().unwrap();
+        let pid = child.id();
+        self.running.push(child);
+        let deadline = Instant::now() + END_PATIENCE;
+        while !std::fs::read_to_string(&procs).unwrap().lines().any(|line| line == pid.to_string()) {
+            assert!(Instant::now() < deadline, "the command did not enter {}", procs.display());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        pid
+    }
+
+    /// A service: threads that wake up at random times.
+    fn pulse(&mut self, group: &str, cpu: Option<u32>, args: &str) -> u32 {
+        let script = format!("exec {} workload pulse {args}", env!("CARGO_BIN_EXE_commensal"));
+        let pid = self.start(group, cpu, &script);
+        // Past its calibration.
+        let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+        let deadline = Instant::now() + END_PATIENCE;
+        while std::fs::read_dir(&tasks).unwrap().count() < 2 {
+            assert!(Instant::now() < deadline, "the pulse did not begin");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        pid
+    }
+
+    fn scope(&self, online: &[Subject], offline: &[Subject]) -> Scope {
+        Scope {
+            online: online.to_vec(),
+            offline: offline.to_vec(),
+            unified: self.unified,
+            verify: true,
+            interrupts: true,
+            room: None,
+        }
+    }
+
+    fn judge(&self, online: &[Subject], offline: &[Subject]) -> Judge {
+        Judge::attach(&LinuxHost::new(), &self.scope(online, offline)).unwrap()
+    }
+
+    /// Kills everything in the groups, and waits until it is gone.
+    fn end_all(&mut self) {
+        let deadline = Instant::now() + END_PATIENCE;
+        loop {
+            let pids: Vec<String> = members(&self.top);
+            for pid in &pids {
+                let _ = Command::new("kill").args(["-KILL", pid]).stderr(Stdio::null()).status();
+            }
+            for child in &mut self.running {
+                let _ = child.try_wait();
+            }
+            if pids.is_empty() || Instant::now() > deadline {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for mut child in self.running.drain(..) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.end_all();
+        let deadline = Instant::now() + END_PATIENCE;
+        while !removed(&self.top) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Processes below a folder of cgroups.
+fn members(dir: &Path) -> Vec<String> {
+    let mut pids: Vec<String> = std::fs::read_to_string(dir.join("cgroup.procs"))
+        .unwrap_or_default()
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            pids.extend(members(&entry.path()));
+        }
+    }
+    pids
+}
+
+fn removed(dir: &Path) -> bool {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            removed(&entry.path());
+        }
+    }
+    std::fs::remove_dir(dir).is_ok() || !dir.exists()
+}
+
+/// What came within some time.
+fn look(judge: &Judge, time: Duration) -> Figures {
+    let first = judge.read().unwrap();
+    std::thread::sleep(time);
+    judge.read().unwrap().since(&first)
+}
+
+/// ms of wait per second that the subjects had a CPU.
+fn per_cpu_second(figures: &Figures, kind: Kind) -> f64 {
+    figures.per_cpu_second(figures.wait.of(kind)).unwrap_or(f64::NAN)
+}
+
+/// The last CPU: interrupts prefer the first.
+fn last_cpu() -> u32 {
+    let machine = commensal_sensors::machine::machine(&LinuxHost::new()).unwrap();
+    machine.topology.all().iter().last().unwrap()
+}

@@ -1,0 +1,43 @@
+//! Against the kernel's own figure, wait by wait.
+
+use super::{HOG, Scene, last_cpu};
+use std::time::Duration;
+
+/// Waits that the kernel counted at all.
+const WAITS: u64 = 100;
+/// Of their sum. An emulated CPU takes microseconds between the two readings of the clock.
+const APART: f64 = 0.01;
+const APART_EMULATED: f64 = 0.05;
+/// Looks until enough waits were counted.
+const PATIENCE: u32 = 20;
+
+#[test]
+fn the_kernel_counts_the_same() {
+    let test = "the_kernel_counts_the_same";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let cpu = last_cpu();
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    scene.start("etl", Some(cpu), HOG);
+    scene.pulse("web", Some(cpu), "--threads 2");
+    let judge = scene.judge(&[web], &[etl]);
+    let mut counters = judge.read().unwrap().counters;
+    for _ in 0..PATIENCE {
+        std::thread::sleep(Duration::from_secs(1));
+        counters = judge.read().unwrap().counters;
+        if counters.checked >= WAITS {
+            break;
+        }
+    }
+    println!(
+        "{test}: {} waits, {} ns here and {} ns there; {} more waits of {} ns, which the kernel counted as 0",
+        counters.checked,
+        counters.checked_ns,
+        counters.kernel_ns,
+        counters.kernel_zero,
+        counters.kernel_zero_ns
+    );
+    assert!(counters.checked >= WAITS, "only {} waits", counters.checked);
+    let apart = counters.checked_ns.abs_diff(counters.kernel_ns) as f64 / counters.kernel_ns as f64;
+    let bound = if std::env::var_os("COMMENSAL_VM").is_some() { APART_EMULATED } else { APART };
+    assert!(apart <= bound, "{:.2} % apart", apart * 100.0);
+}

@@ -1,0 +1,242 @@
+//! Nothing is lost and nothing is made up: a thread runs, waits or sleeps, and nothing else; who is blamed for a wait adds
+//! up to the wait. Also while processes are born and die, move between CPUs and groups, and become another program.
+
+use super::{HOG, Scene};
+use commensal_blame::figures::{ByKind, Kind, ThreadState};
+use commensal_blame::{Figures, Judge, Thread};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A thread is read while it goes on.
+const SLACK_NS: u64 = 200_000;
+/// Of the threads' time, on average: switches that this kernel told nobody.
+const LOST_AT_MOST: f64 = 0.02;
+/// Share of the figures that a world at full speed may lose to switches that the kernel tells nobody.
+const UNEXPLAINED_AT_MOST: f64 = 0.01;
+
+/// Run, wait and sleep of a thread, with what it does now.
+fn explained(thread: &Thread) -> u64 {
+    let now = thread.now_ns.saturating_sub(thread.began_ns);
+    thread.run_ns + thread.waited_ns + thread.slept_ns + thread.lost_ns + now
+}
+
+/// What is wrong with it, if anything.
+fn wrong(thread: &Thread) -> Option<String> {
+    let wall = thread.now_ns.saturating_sub(thread.seen_ns);
+    let got = explained(thread);
+    // Parts of a wait that goes on are counted where the thread has left a CPU meanwhile.
+    let waiting = if thread.state == ThreadState::Waiting { thread.now_ns - thread.began_ns } else { 0 };
+    if got.abs_diff(wall) > SLACK_NS {
+        return Some(format!("{got} of {wall} ns: {thread:?}"));
+    }
+    let blamed = thread.wait.sum() > thread.waited_ns + waiting + SLACK_NS;
+    blamed.then(|| format!("more blame than wait: {thread:?}"))
+}
+
+/// Checks every thread, and gives how many.
+fn threads_are_explained(judge: &Judge) -> usize {
+    // One that is just being written may be read half; what is really lost stays so.
+    let mut threads = judge.threads().unwrap();
+    for _ in 0..5 {
+        if threads.iter().all(|thread| wrong(thread).is_none()) {
+            break;
+        }
+        threads = judge.threads().unwrap();
+    }
+    let wrong: Vec<String> = threads.iter().filter_map(wrong).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let share = |thread: &Thread| thread.lost_ns as f64 / (thread.now_ns - thread.seen_ns).max(1) as f64;
+    let lost = threads.iter().map(share).sum::<f64>() / threads.len().max(1) as f64;
+    println!("{} threads, of whose time {:.3} % is lost", threads.len(), lost * 100.0);
+    assert!(lost <= LOST_AT_MOST);
+    threads.len()
+}
+
+/// Checks sums that must be equal; nothing may run meanwhile.
+fn blames_add_up(figures: &Figures) {
+    let subjects = figures.subjects.iter().fold(ByKind::default(), |mut sum, one| {
+        for kind in Kind::ALL {
+            sum.0[kind as usize] += one.wait.of(kind);
+        }
+        sum
+    });
+    assert_eq!(subjects, figures.wait, "the subjects' waits are all waits");
+    let mut named = figures.counters.full_ns;
+    for kind in [Kind::Other, Kind::Online, Kind::Offline] {
+        let of_kind: u64 =
+            figures.culprits.iter().filter(|(one, _)| one.kind == kind).map(|(_, ns)| ns).sum();
+        assert!(of_kind <= figures.wait.of(kind), "{kind:?}: {of_kind} ns of {:?}", figures.wait);
+        named += of_kind;
+    }
+    let by_tasks: u64 =
+        [Kind::Other, Kind::Online, Kind::Offline].iter().map(|kind| figures.wait.of(*kind)).sum();
+    assert_eq!(named, by_tasks, "somebody is blamed for every wait behind a task: {figures:?}");
+    let share = figures.counters.unexplained_ns as f64 / figures.wait.sum().max(1) as f64;
+    assert!(share <= UNEXPLAINED_AT_MOST, "{:.2} % of the wait is unexplained", share * 100.0);
+}
+
+/// Ends everything, and checks the sums.
+fn close(scene: &mut Scene, judge: &Judge) -> Figures {
+    scene.end_all();
+    std::thread::sleep(Duration::from_millis(50));
+    let figures = judge.read().unwrap();
+    println!(
+        "{}: {} waits, {} migrations ({} while waiting), {} ended; missed {} of {} switches, lost {}, no start {}, unexplained {} ns",
+        scene.test,
+        figures.counters.waits,
+        figures.counters.migrations,
+        figures.counters.migrations_waiting,
+        figures.counters.gone,
+        figures.counters.relevant_missed,
+        figures.counters.relevant,
+        figures.counters.lost,
+        figures.counters.no_start,
+        figures.counters.unexplained_ns
+    );
+    blames_add_up(&figures);
+    assert!(figures.counters.waits > 0, "nothing happened");
+    figures
+}
+
+#[test]
+fn threads_run_wait_or_sleep() {
+    let Some(mut scene) = Scene::new("threads_run_wait_or_sleep") else { return };
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    scene.start("etl", None, HOG);
+    scene.start("etl", None, HOG);
+    let judge = scene.judge(&[web], &[etl]);
+    scene.pulse("web", None, "--threads 40 --period-us 20000 --work-us 500");
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(threads_are_explained(&judge) >= 40);
+    close(&mut scene, &judge);
+}
+
+#[test]
+fn threads_that_were_there_before() {
+    let Some(mut scene) = Scene::new("threads_that_were_there_before") else { return };
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    scene.start("etl", None, HOG);
+    // More than there are CPUs, so some are waiting when the judge comes, and some are running.
+    scene.pulse("web", None, "--threads 8 --period-us 100 --work-us 5000");
+    let before = Instant::now();
+    let judge = scene.judge(&[web], &[etl]);
+    std::thread::sleep(Duration::from_secs(1));
+    threads_are_explained(&judge);
+    let since_ns = before.elapsed().as_nanos() as u64;
+    for thread in judge.threads().unwrap() {
+        assert!(thread.waited_ns <= since_ns && thread.run_ns <= since_ns, "{thread:?}");
+    }
+    close(&mut scene, &judge);
+}
+
+#[test]
+fn a_fork_storm() {
+    let Some(mut scene) = Scene::new("a_fork_storm") else { return };
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    let judge = scene.judge(&[web], &[etl]);
+    for _ in 0..2 {
+        scene.start("web", None, "while :; do (:) & (:) & wait; done");
+        scene.start("etl", None, "while :; do (:); done");
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    threads_are_explained(&judge);
+    let figures = close(&mut scene, &judge);
+    assert!(figures.counters.gone > 20, "{} processes ended", figures.counters.gone);
+    // Everybody is gone: what they had is what all had.
+    let (gone, run) = (figures.counters.gone_run_ns, figures.counters.run_ns);
+    assert!(gone as f64 >= run as f64 * 0.99 && gone <= run, "{gone} of {run} ns on a CPU");
+}
+
+#[test]
+fn other_programs() {
+    let Some(mut scene) = Scene::new("other_programs") else { return };
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    scene.start("etl", None, HOG);
+    let judge = scene.judge(&[web], &[etl]);
+    scene.start("web", None, "exec sh -c 'n=0; while :; do /bin/true; n=$((n+1)); done'");
+    // One process that becomes another program again and again.
+    scene.start("web", None, "again='exec sh -c \"$again\"'; export again; exec sh -c \"$again\"");
+    std::thread::sleep(Duration::from_millis(1500));
+    threads_are_explained(&judge);
+    close(&mut scene, &judge);
+}
+
+#[test]
+fn other_cpus() {
+    let test = "other_cpus";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let cpus = commensal_sensors::machine::machine(&commensal_host::LinuxHost::new()).unwrap().topology.all();
+    let cpus: Vec<u32> = cpus.iter().collect();
+    if cpus.len() < 2 {
+        println!("skipped: {test}: this machine has one CPU");
+        return;
+    }
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    scene.start("etl", None, HOG);
+    scene.start("etl", None, HOG);
+    let pid = scene.pulse("web", None, "--threads 6 --period-us 500 --work-us 3000");
+    let judge = scene.judge(&[web], &[etl]);
+    let until = Instant::now() + Duration::from_secs(2);
+    for turn in 0.. {
+        if Instant::now() > until {
+            break;
+        }
+        let cpu = cpus[turn % cpus.len()].to_string();
+        let done = Command::new("taskset").args(["-apc", &cpu, &pid.to_string()]).output().unwrap();
+        assert!(done.status.success());
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    threads_are_explained(&judge);
+    let figures = close(&mut scene, &judge);
+    assert!(figures.counters.migrations_waiting > 0, "no wait spanned a migration");
+}
+
+#[test]
+fn other_groups() {
+    let Some(mut scene) = Scene::new("other_groups") else { return };
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    scene.group("none");
+    scene.start("etl", None, HOG);
+    let pid = scene.pulse("web", None, "--threads 6 --period-us 500 --work-us 2000");
+    let judge = scene.judge(&[web], &[etl]);
+    let until = Instant::now() + Duration::from_secs(2);
+    for group in ["none", "web", "etl", "web"].into_iter().cycle() {
+        if Instant::now() > until {
+            break;
+        }
+        std::fs::write(scene.dir(group).join("cgroup.procs"), pid.to_string()).unwrap();
+        std::thread::sleep(Duration::from_millis(7));
+    }
+    std::fs::write(scene.dir("web").join("cgroup.procs"), pid.to_string()).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    threads_are_explained(&judge);
+    close(&mut scene, &judge);
+}
+
+#[test]
+fn ten_thousand_threads() {
+    let test = "ten_thousand_threads";
+    let threads = 10_000;
+    let Some(mut scene) = Scene::new(test) else { return };
+    let limit = |path: &str| -> u64 {
+        std::fs::read_to_string(Path::new(path)).unwrap_or_default().trim().parse().unwrap_or(u64::MAX)
+    };
+    let room = limit("/proc/sys/kernel/threads-max").min(limit("/proc/sys/kernel/pid_max"));
+    if room < threads * 3 / 2 {
+        println!("skipped: {test}: this machine has room for {room} threads");
+        return;
+    }
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    let judge = scene.judge(&[web], &[etl]);
+    scene.pulse("web", None, &format!("--threads {threads} --period-us 1000000 --work-us 20"));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut seen = 0;
+    while (seen as u64) < threads && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(500));
+        seen = threads_are_explained(&judge);
+    }
+    assert!(seen as u64 >= threads, "{seen} threads");
+    let figures = close(&mut scene, &judge);
+    assert_eq!(figures.counters.no_storage, 0);
+}

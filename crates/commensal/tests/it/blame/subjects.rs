@@ -1,0 +1,236 @@
+//! Who is who: the nearest group counts, also after a move; culprits have their own group's number; processes, several
+//! services at once, siblings of a core, CPUs that go and come.
+
+use super::{HOG, Scene, last_cpu, look, per_cpu_second};
+use commensal_blame::figures::{Culprit, Kind};
+use commensal_blame::{Figures, Judge, Scope, Subject};
+use commensal_host::LinuxHost;
+use std::path::Path;
+use std::time::Duration;
+
+const LOOK: Duration = Duration::from_millis(1500);
+/// Of a wait behind a hog that shares a CPU, the hog's part at least; ticks and kernel threads have the rest.
+const MOST: f64 = 0.7;
+
+fn number(subject: &Subject) -> u64 {
+    match subject {
+        Subject::Cgroup(id) => *id,
+        Subject::Process(_) => panic!("a process has no such number"),
+    }
+}
+
+/// Share of the whole wait that this group is blamed for.
+fn share(figures: &Figures, kind: Kind, group: &Subject) -> f64 {
+    let sum = |wanted: &dyn Fn(&Culprit) -> bool| -> u64 {
+        figures.culprits.iter().filter(|(one, _)| wanted(one)).map(|(_, ns)| ns).sum()
+    };
+    let id = number(group);
+    sum(&|one| one.kind == kind && one.cgroup == Some(id)) as f64 / figures.wait.sum().max(1) as f64
+}
+
+#[test]
+fn the_nearest_group_counts() {
+    let Some(mut scene) = Scene::new("the_nearest_group_counts") else { return };
+    let cpu = last_cpu();
+    let shop = scene.group("shop");
+    if scene.unified {
+        scene.set("shop", "cgroup.subtree_control", "+cpu");
+    }
+    let batch = scene.group("shop/batch");
+    scene.group("shop/web");
+    if scene.unified {
+        scene.set("shop/batch", "cgroup.subtree_control", "+cpu");
+    }
+    let deep = scene.group("shop/batch/deep");
+    scene.start("shop/batch/deep", Some(cpu), HOG);
+    scene.pulse("shop/web", Some(cpu), "");
+    // The service's own group, and inside of it a group of offline work.
+    let judge = scene.judge(&[shop], &[batch]);
+    let figures = look(&judge, LOOK);
+    assert!(share(&figures, Kind::Offline, &deep) > MOST, "{figures:?}");
+    assert!(figures.counters.run_ns > 0);
+}
+
+#[test]
+fn a_move_counts_from_the_next_switch_on() {
+    let Some(mut scene) = Scene::new("a_move_counts_from_the_next_switch_on") else { return };
+    let cpu = last_cpu();
+    let (web, etl, none) = (scene.group("web"), scene.group("etl"), scene.group("none"));
+    let hog = scene.start("none", Some(cpu), HOG);
+    scene.pulse("web", Some(cpu), "");
+    let judge = scene.judge(&[web], &[etl.clone()]);
+    let before = look(&judge, LOOK);
+    std::fs::write(scene.dir("etl").join("cgroup.procs"), hog.to_string()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let after = look(&judge, LOOK);
+    assert!(share(&before, Kind::Other, &none) > MOST, "{before:?}");
+    assert_eq!(before.wait.of(Kind::Offline), 0);
+    assert!(share(&after, Kind::Offline, &etl) > MOST, "{after:?}");
+}
+
+#[test]
+fn a_process_is_a_subject_too() {
+    let Some(mut scene) = Scene::new("a_process_is_a_subject_too") else { return };
+    let cpu = last_cpu();
+    let all = scene.group("all");
+    let hog = scene.start("all", Some(cpu), HOG);
+    let other = scene.start("all", Some(cpu), HOG);
+    let pid = scene.pulse("all", Some(cpu), "--threads 2");
+    let judge = scene.judge(&[Subject::Process(pid)], &[Subject::Process(hog)]);
+    let figures = look(&judge, LOOK);
+    let threads = judge.threads().unwrap();
+    assert!(!threads.is_empty() && threads.iter().all(|one| one.pid == pid), "{threads:?}");
+    let offline = figures.wait.of(Kind::Offline) as f64 / figures.wait.sum() as f64;
+    // Two hogs of the same kind: each had about half of the CPU.
+    assert!((0.15..0.8).contains(&offline), "{offline:.2} is {hog}'s, the rest mostly {other}'s");
+    assert!(share(&figures, Kind::Other, &all) > 0.15, "{figures:?}");
+}
+
+#[test]
+fn services_are_told_apart() {
+    let Some(mut scene) = Scene::new("services_are_told_apart") else { return };
+    let cpu = last_cpu();
+    let (one, two, etl) = (scene.group("one"), scene.group("two"), scene.group("etl"));
+    scene.pulse("one", Some(cpu), "--period-us 3000");
+    scene.pulse("two", Some(cpu), "--threads 3 --period-us 3000 --seed 9");
+    let judge = scene.judge(&[one.clone(), two.clone()], &[etl]);
+    let figures = look(&judge, LOOK);
+    assert!(figures.subjects.iter().all(|one| one.run_ns > 0 && one.waits > 0), "{figures:?}");
+    // Three wait for each other and for the one; the one waits for the three.
+    let by = |subject: u32, group: &Subject| {
+        let culprit = Culprit { subject, kind: Kind::Online, cgroup: Some(number(group)) };
+        figures.culprits.get(&culprit).copied().unwrap_or(0)
+    };
+    assert!(by(0, &two) > 0 && by(1, &one) > 0 && by(1, &two) > 0, "{figures:?}");
+    assert_eq!(by(0, &one), 0, "a single thread cannot wait for itself");
+}
+
+#[test]
+fn culprits_that_find_no_room() {
+    let Some(mut scene) = Scene::new("culprits_that_find_no_room") else { return };
+    let cpu = last_cpu();
+    let web = scene.group("web");
+    for name in ["a", "b", "c"] {
+        scene.group(name);
+        scene.start(name, Some(cpu), HOG);
+    }
+    scene.pulse("web", Some(cpu), "");
+    let scope = Scope { room: Some(1), ..scene.scope(&[web], &[]) };
+    let judge = Judge::attach(&LinuxHost::new(), &scope).unwrap();
+    std::thread::sleep(LOOK);
+    scene.end_all();
+    let figures = judge.read().unwrap();
+    assert_eq!(figures.culprits.len(), 1);
+    assert!(figures.counters.full > 0 && figures.counters.full_ns > 0, "{figures:?}");
+    let named: u64 = figures.culprits.values().sum();
+    let by_tasks: u64 =
+        [Kind::Other, Kind::Online, Kind::Offline].iter().map(|kind| figures.wait.of(*kind)).sum();
+    assert_eq!(named + figures.counters.full_ns, by_tasks, "nothing is lost");
+}
+
+/// Two processes that hand a byte to and fro have the CPU in turns of microseconds: more turns in one wait than the judge
+/// remembers.
+#[test]
+fn more_turns_than_it_remembers() {
+    let Some(mut scene) = Scene::new("more_turns_than_it_remembers") else { return };
+    let cpu = last_cpu();
+    let (web, pair) = (scene.group("web"), scene.group("pair"));
+    let (heavy, light) = if scene.unified { ("cpu.weight", "1") } else { ("cpu.shares", "2") };
+    scene.set("web", heavy, light);
+    let fifo = tempfile::tempdir().unwrap();
+    let (a, b) = (fifo.path().join("a"), fifo.path().join("b"));
+    for path in [&a, &b] {
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    }
+    let (a, b) = (a.display(), b.display());
+    scene.start("pair", Some(cpu), &format!("exec 3<>{a} 4<>{b}; while read -r _ <&3; do echo >&4; done"));
+    scene.start(
+        "pair",
+        Some(cpu),
+        &format!("exec 3<>{a} 4<>{b}; echo >&3; while read -r _ <&4; do echo >&3; done"),
+    );
+    scene.pulse("web", Some(cpu), "--period-us 100 --work-us 20000");
+    let judge = scene.judge(&[web], &[pair.clone()]);
+    std::thread::sleep(LOOK * 2);
+    scene.end_all();
+    let figures = judge.read().unwrap();
+    let unknown: u64 =
+        figures.culprits.iter().filter(|(one, _)| one.cgroup.is_none()).map(|(_, ns)| ns).sum();
+    println!("more_turns_than_it_remembers: {unknown} of {} ns have no name", figures.wait.sum());
+    assert!(unknown > 0 && share(&figures, Kind::Offline, &pair) > 0.0, "{figures:?}");
+    let all: u64 = figures.culprits.values().sum();
+    let by_tasks: u64 =
+        [Kind::Other, Kind::Online, Kind::Offline].iter().map(|kind| figures.wait.of(*kind)).sum();
+    assert_eq!(all + figures.counters.full_ns, by_tasks, "{figures:?}");
+}
+
+#[test]
+fn work_on_a_sibling_overlaps() {
+    let test = "work_on_a_sibling_overlaps";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let topology = commensal_sensors::machine::machine(&LinuxHost::new()).unwrap().topology;
+    let pair = |cpu: u32| -> Vec<u32> {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        let list = std::fs::read_to_string(path).unwrap_or_default();
+        list.trim()
+            .parse::<commensal_core::cpuset::CpuSet>()
+            .map(|set| set.iter().collect())
+            .unwrap_or_default()
+    };
+    let cores: Vec<Vec<u32>> = topology.all().iter().map(pair).filter(|pair| pair.len() > 1).collect();
+    let Some(siblings) = cores.last() else {
+        println!("skipped: {test}: no core of this machine has two threads");
+        return;
+    };
+    let alone = topology.all().iter().find(|cpu| !siblings.contains(cpu));
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    let hog = scene.start("etl", Some(siblings[0]), HOG);
+    scene.pulse("web", Some(siblings[1]), "--period-us 3000 --work-us 2000");
+    let judge = scene.judge(&[web], &[etl]);
+    let overlap = |figures: &Figures| figures.counters.overlap_ns as f64 / figures.counters.run_ns as f64;
+    let beside = look(&judge, LOOK);
+    println!("{test}: {:.3} of its CPU time beside the hog on its core", overlap(&beside));
+    assert!((0.5..=1.05).contains(&overlap(&beside)), "{beside:?}");
+    assert!(per_cpu_second(&beside, Kind::Offline) < 500.0, "a sibling is no queue");
+    let Some(alone) = alone else { return };
+    let moved =
+        std::process::Command::new("taskset").args(["-pc", &alone.to_string(), &hog.to_string()]).output();
+    assert!(moved.unwrap().status.success());
+    std::thread::sleep(Duration::from_millis(50));
+    let apart = look(&judge, LOOK);
+    assert!(overlap(&apart) < overlap(&beside) / 2.0, "{:.3} on another core", overlap(&apart));
+}
+
+/// Only in a guest: on a machine of somebody's the work there would have to move.
+#[test]
+fn cpus_go_and_come() {
+    let test = "cpus_go_and_come";
+    if std::env::var_os("COMMENSAL_VM").is_none() {
+        println!("skipped: {test}: takes a CPU away, which is done in guests only");
+        return;
+    }
+    let Some(mut scene) = Scene::new(test) else { return };
+    let cpu = last_cpu();
+    let switch = format!("/sys/devices/system/cpu/cpu{cpu}/online");
+    if !Path::new(&switch).exists() {
+        println!("skipped: {test}: this kernel cannot take a CPU away");
+        return;
+    }
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    for _ in 0..4 {
+        scene.start("etl", None, HOG);
+    }
+    scene.pulse("web", None, "--threads 8 --period-us 1000");
+    let judge = scene.judge(&[web], &[etl]);
+    for _ in 0..2 {
+        std::fs::write(&switch, "0").unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        std::fs::write(&switch, "1").unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    scene.end_all();
+    let figures = judge.read().unwrap();
+    assert!(figures.counters.waits > 0);
+    let share = figures.counters.unexplained_ns as f64 / figures.wait.sum() as f64;
+    assert!(share < 0.05, "{:.2} % of the wait is unexplained: {figures:?}", share * 100.0);
+}
