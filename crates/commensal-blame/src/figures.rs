@@ -201,6 +201,8 @@ pub struct Figures {
     pub culprits: BTreeMap<Culprit, u64>,
     /// What the CPUs did all the time.
     pub cpu: ByKind,
+    /// Runs of the judge's programs that the kernel left out, because one was already at work there.
+    pub skipped: u64,
 }
 
 impl Figures {
@@ -228,6 +230,7 @@ impl Figures {
             subjects: subjects.collect(),
             culprits: culprits.collect(),
             cpu: self.cpu.since(&earlier.cpu),
+            skipped: self.skipped.saturating_sub(earlier.skipped),
         }
     }
 
@@ -238,12 +241,12 @@ impl Figures {
         (run > 0).then(|| wait_ns as f64 / run as f64 * 1e3)
     }
 
-    /// Share of the switches while somebody waited that no tracer was told of. Above half a per cent no verdict is given.
+    /// Share of the switches while somebody waited that the judge was not told of. Above half a per cent no verdict is given.
     #[must_use]
     pub fn missed_share(&self) -> f64 {
         match self.counters.relevant {
             0 => 0.0,
-            switches => self.counters.relevant_missed as f64 / switches as f64,
+            switches => (self.counters.relevant_missed + self.skipped) as f64 / switches as f64,
         }
     }
 }

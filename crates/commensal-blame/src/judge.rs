@@ -6,11 +6,13 @@ use crate::{NoJudge, Scope, Subject};
 use commensal_host::Host;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Typedef;
+use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
 use std::collections::VecDeque;
 use std::io::Read;
 use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -113,7 +115,7 @@ impl Judge {
             Ok(())
         };
         for program in [
-            &programs.on_switch,
+            &programs.blame_switch,
             &programs.on_migrate,
             &programs.on_wakeup,
             &programs.on_wakeup_new,
@@ -145,7 +147,7 @@ impl Judge {
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub fn read(&self) -> Result<Figures, NoJudge> {
+    pub fn read(&self, host: &dyn Host) -> Result<Figures, NoJudge> {
         let maps = &self.skel.maps;
         let mut sums = Vec::new();
         let per_cpu = maps
@@ -207,6 +209,19 @@ impl Judge {
             let cgroup = (cgroup != u64::MAX).then_some(cgroup);
             figures.culprits.insert(Culprit { subject: pair as u32, kind, cgroup }, word(&value, 0));
         }
+        let programs = &self.skel.progs;
+        for program in [
+            &programs.blame_switch,
+            &programs.on_migrate,
+            &programs.on_wakeup,
+            &programs.on_wakeup_new,
+            &programs.on_exit,
+        ] {
+            let info = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
+            let info = host.read_file(Path::new(&info)).unwrap_or_default();
+            let skipped = info.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
+            figures.skipped += skipped.and_then(|skipped| skipped.trim().parse::<u64>().ok()).unwrap_or(0);
+        }
         Ok(figures)
     }
 
@@ -226,6 +241,15 @@ impl Judge {
             .map_err(refused("read the judge"))?
             .ok_or_else(|| missing("a map's value"))
     }
+}
+
+/// How many judges are at work on this machine, of whichever process.
+///
+/// # Errors
+/// When the kernel does not let this process look.
+pub fn count() -> Result<usize, NoJudge> {
+    let name = |one: ProgramInfo| one.name == "blame_switch";
+    Ok(ProgInfoIter::default().filter_map(|one| name(one).then_some(())).count())
 }
 
 /// What libbpf said last: an error number alone says little about a program that the kernel refuses.

@@ -110,8 +110,10 @@ pub struct Evidence {
     pub relevant: u64,
     /// Of those, hidden from the judge.
     pub relevant_missed: u64,
-    /// Waits that were lost with them.
+    /// Waits, runs and sleeps that were lost with them.
     pub lost: u64,
+    /// Runs of the judge that the kernel left out.
+    pub skipped: u64,
     /// Wait that nothing accounts for, ms.
     pub unexplained_ms: f64,
     /// Wait whose culprit found no place, ms.
@@ -223,6 +225,7 @@ impl Report {
                 relevant: counters.relevant,
                 relevant_missed: counters.relevant_missed,
                 lost: counters.lost,
+                skipped: figures.skipped,
                 unexplained_ms: counters.unexplained_ns as f64 / MS,
                 unnamed_ms: counters.full_ns as f64 / MS,
                 kernel: (counters.checked + counters.kernel_zero > 0).then_some(agreement),

@@ -130,7 +130,7 @@ struct task_state {
 	u64 cgroup;
 	u32 generation, class;
 	u32 state, cpu;		/* cpu: where it is queued */
-	u64 began;		/* its state */
+	u64 began, since;	/* its state; since when it is queued there */
 	u64 copy[KINDS];
 	u64 wait[KINDS];	/* over all waits */
 	u64 waited, parts;	/* all waits that ended; of this one, from CPUs that it has left too */
@@ -464,6 +464,7 @@ static __always_inline void queue(struct task_state *task, u32 cpu, struct cpu_s
 {
 	enter(task, how, now);
 	task->cpu = cpu;
+	task->since = now;
 	task->parts = 0;
 	copy(c, now, task->copy, t);
 	__sync_fetch_and_add(&c->waiters, 1);
@@ -478,12 +479,20 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 	u32 index = TARGET(task->class);
 	struct target *target = bpf_map_lookup_elem(&targets, &index);
 	struct window w = { .to = now, .cpu = task->cpu, .target = index };
-	u64 ns[KINDS] = {}, by_tasks = 0, sum = 0;
+	u64 ns[KINDS] = {}, by_tasks = 0, sum = 0, over = 0;
+	u64 limit = now > task->since ? now - task->since : 0;
 
 	copy(c, now, ns, t);
+	for (int k = 0; k < KINDS; k++)
+		over += ns[k] > task->copy[k] ? ns[k] - task->copy[k] : 0;
+	/* Another CPU went on after `now`, which is long when a hypervisor took ours away just then. */
+	over = over > limit ? over - limit : 0;
 	for (int k = 0; k < KINDS; k++) {
 		u64 d = ns[k] > task->copy[k] ? ns[k] - task->copy[k] : 0;
+		u64 cut = over < d ? over : d;
 
+		over -= cut;
+		d -= cut;
 		w.left[k] = d;
 		t->wait[k] += d;
 		task->wait[k] += d;
@@ -590,7 +599,7 @@ static __always_inline void leave(struct task_struct *p, struct task_state *task
 }
 
 SEC("tp_btf/sched_switch")
-int BPF_PROG(on_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
+int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	u64 now = bpf_ktime_get_ns();
 	u32 cpu = bpf_get_smp_processor_id(), class = KERNEL, was;
@@ -789,6 +798,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 			invert(d, now, 0);
 	}
 	task->cpu = to;
+	task->since = now;
 	copy(d, now, task->copy, t);
 	return 0;
 }

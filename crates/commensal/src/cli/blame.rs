@@ -98,7 +98,7 @@ impl Look {
         judge: &Judge,
         outputs: &mut Outputs,
     ) -> anyhow::Result<(Figures, Option<String>)> {
-        let first = judge.read()?;
+        let first = judge.read(&context.host)?;
         let (mut last, mut next) = (first.clone(), Instant::now() + LIVE);
         let mut gone = None;
         while gone.is_none() && !self.over() {
@@ -110,13 +110,13 @@ impl Look {
             if outputs.live() {
                 // A culprit that came since the last look has no name yet.
                 self.learn(context);
-                let now = judge.read()?;
+                let now = judge.read(&context.host)?;
                 outputs.show(context, &now.since(&last), &now.since(&first), self)?;
                 last = now;
             }
             gone = target::gone(context, self.cgroups.as_ref(), &self.online);
         }
-        Ok((judge.read()?.since(&first), gone))
+        Ok((judge.read(&context.host)?.since(&first), gone))
     }
 
     fn over(&self) -> bool {

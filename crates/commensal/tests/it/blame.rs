@@ -1,5 +1,4 @@
-//! The judge on the running kernel: who had the CPU while threads waited, in worlds that a test makes for it. All groups lie
-//! below one parent with all the weight that a group can have, so that the rest of the machine hardly counts.
+//! The judge on the running kernel: who had the CPU while threads waited, in worlds that a test makes for it.
 
 mod agreement;
 mod conservation;
@@ -59,11 +58,22 @@ impl Scene {
         let scene = Scene { test, top, unified, running: Vec::new(), _alone: alone };
         if unified {
             scene.set("", "cgroup.subtree_control", "+cpu");
-            scene.set("", "cpu.weight", "10000");
-        } else {
-            scene.set("", "cpu.shares", "262144");
         }
         Some(scene)
+    }
+
+    /// One whose groups have all the weight that there is on the CPU that is given: the rest of the machine hardly counts
+    /// there. They must stay on it, or this very test would get no CPU time either.
+    fn on_one_cpu(test: &'static str) -> Option<(Scene, u32)> {
+        let scene = Scene::new(test)?;
+        match scene.unified {
+            true => scene.set("", "cpu.weight", "10000"),
+            false => scene.set("", "cpu.shares", "262144"),
+        }
+        // Interrupts prefer the first.
+        let cpus = commensal_sensors::machine::machine(&LinuxHost::new()).unwrap().topology.all();
+        let last = cpus.iter().last().unwrap();
+        Some((scene, last))
     }
 
     fn dir(&self, group: &str) -> PathBuf {
@@ -132,6 +142,29 @@ impl Scene {
         Judge::attach(&LinuxHost::new(), &self.scope(online, offline)).unwrap()
     }
 
+    /// Ends everything and takes the groups away.
+    fn clear(&mut self) {
+        self.end_all();
+        for entry in std::fs::read_dir(&self.top).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+            self.remove(entry.path().to_str().unwrap());
+        }
+    }
+
+    /// Takes away a group whose processes were killed.
+    fn remove(&self, group: &str) {
+        let dir = self.dir(group);
+        let deadline = Instant::now() + END_PATIENCE;
+        while !removed(&dir) {
+            assert!(Instant::now() < deadline, "{} stays", dir.display());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Whether groups have this file.
+    fn has(&self, file: &str) -> bool {
+        self.dir(file).exists()
+    }
+
     /// Kills everything in the groups, and waits until it is gone.
     fn end_all(&mut self) {
         let deadline = Instant::now() + END_PATIENCE;
@@ -191,18 +224,12 @@ fn removed(dir: &Path) -> bool {
 
 /// What came within some time.
 fn look(judge: &Judge, time: Duration) -> Figures {
-    let first = judge.read().unwrap();
+    let first = judge.read(&LinuxHost::new()).unwrap();
     std::thread::sleep(time);
-    judge.read().unwrap().since(&first)
+    judge.read(&LinuxHost::new()).unwrap().since(&first)
 }
 
 /// ms of wait per second that the subjects had a CPU.
 fn per_cpu_second(figures: &Figures, kind: Kind) -> f64 {
     figures.per_cpu_second(figures.wait.of(kind)).unwrap_or(f64::NAN)
-}
-
-/// The last CPU: interrupts prefer the first.
-fn last_cpu() -> u32 {
-    let machine = commensal_sensors::machine::machine(&LinuxHost::new()).unwrap();
-    machine.topology.all().iter().last().unwrap()
 }

@@ -1,6 +1,7 @@
 //! Against the kernel's own figure, wait by wait.
 
-use super::{HOG, Scene, last_cpu};
+use super::{HOG, Scene};
+use commensal_host::LinuxHost;
 use std::time::Duration;
 
 /// Waits that the kernel counted at all.
@@ -14,16 +15,15 @@ const PATIENCE: u32 = 20;
 #[test]
 fn the_kernel_counts_the_same() {
     let test = "the_kernel_counts_the_same";
-    let Some(mut scene) = Scene::new(test) else { return };
-    let cpu = last_cpu();
+    let Some((mut scene, cpu)) = Scene::on_one_cpu(test) else { return };
     let (web, etl) = (scene.group("web"), scene.group("etl"));
     scene.start("etl", Some(cpu), HOG);
     scene.pulse("web", Some(cpu), "--threads 2");
     let judge = scene.judge(&[web], &[etl]);
-    let mut counters = judge.read().unwrap().counters;
+    let mut counters = judge.read(&LinuxHost::new()).unwrap().counters;
     for _ in 0..PATIENCE {
         std::thread::sleep(Duration::from_secs(1));
-        counters = judge.read().unwrap().counters;
+        counters = judge.read(&LinuxHost::new()).unwrap().counters;
         if counters.checked >= WAITS {
             break;
         }

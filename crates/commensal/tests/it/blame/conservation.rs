@@ -4,6 +4,7 @@
 use super::{HOG, Scene};
 use commensal_blame::figures::{ByKind, Kind, ThreadState};
 use commensal_blame::{Figures, Judge, Thread};
+use commensal_host::LinuxHost;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -80,7 +81,7 @@ fn blames_add_up(figures: &Figures) {
 fn close(scene: &mut Scene, judge: &Judge) -> Figures {
     scene.end_all();
     std::thread::sleep(Duration::from_millis(50));
-    let figures = judge.read().unwrap();
+    let figures = judge.read(&LinuxHost::new()).unwrap();
     println!(
         "{}: {} waits, {} migrations ({} while waiting), {} ended; missed {} of {} switches, lost {}, no start {}, unexplained {} ns",
         scene.test,
@@ -166,7 +167,7 @@ fn other_programs() {
 fn other_cpus() {
     let test = "other_cpus";
     let Some(mut scene) = Scene::new(test) else { return };
-    let cpus = commensal_sensors::machine::machine(&commensal_host::LinuxHost::new()).unwrap().topology.all();
+    let cpus = commensal_sensors::machine::machine(&LinuxHost::new()).unwrap().topology.all();
     let cpus: Vec<u32> = cpus.iter().collect();
     if cpus.len() < 2 {
         println!("skipped: {test}: this machine has one CPU");

@@ -1,1 +1,253 @@
-//! soon
+//! `commensal blame` as people use it, and what it says when it cannot.
+
+use super::{HOG, Scene};
+use crate::support::{Program, text};
+use commensal_blame::{Judge, NoJudge, Scope};
+use commensal_host::{Host, LinuxHost};
+use serde_json::Value;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A service `web.service` beside a hog `etl` on one CPU, as paths in the hierarchy.
+fn world(scene: &mut Scene, cpu: u32) -> (String, String) {
+    scene.group("web.service");
+    scene.group("etl");
+    scene.start("etl", Some(cpu), HOG);
+    scene.pulse("web.service", Some(cpu), "");
+    let name = scene.top.file_name().unwrap().to_str().unwrap();
+    (format!("/{name}/web.service"), format!("/{name}/etl"))
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn a_report_for_people_and_one_for_programs() {
+    let test = "a_report_for_people_and_one_for_programs";
+    let Some((mut scene, cpu)) = Scene::on_one_cpu(test) else { return };
+    let (web, etl) = world(&mut scene, cpu);
+    let program = Program::new("bl");
+    let (out, _) = program.expect(0, &["blame", &web, "--against", &etl, "--for", "2s"]);
+    for part in
+        ["wait per CPU-second ", "of which caused by others ", "who held the CPU meanwhile", "(offline)"]
+    {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    assert!(out.contains("wake-up to running") && out.contains("offline work off the CPU"), "{out}");
+    // The same by the name of its unit, and with every other form at once.
+    let paths = ["svg", "html", "prom"].map(|name| program.path(name));
+    let [svg, html, prom] = paths.each_ref().map(|path| path.to_str().unwrap());
+    let (out, _) = program.expect(
+        0,
+        &[
+            "blame",
+            "web.service",
+            "--against",
+            &etl,
+            "--for",
+            "2s",
+            "--json",
+            "--svg",
+            svg,
+            "--html",
+            html,
+            "--prometheus",
+            prom,
+            "--verify",
+        ],
+    );
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
+    assert_eq!(report["subjects"][0], "web.service");
+    assert!(number(&report["run_s"]) > 0.0 && number(&report["wait_ms"]) > 0.0, "{out}");
+    let rows = report["culprits"].as_array().unwrap();
+    let sum: f64 = rows.iter().map(|row| number(&row["ms"])).sum();
+    assert!((sum - number(&report["wait_ms"])).abs() < 0.01, "{out}");
+    let of_etl = rows.iter().find(|row| row["name"] == etl.as_str()).unwrap();
+    assert_eq!(of_etl["kind"], "offline");
+    assert!(number(&of_etl["share"]) > 0.5, "{out}");
+    assert!(report["evidence"]["kernel"]["waits"].is_u64(), "{out}");
+    let [svg, html, prom] = paths.map(|path| std::fs::read_to_string(path).unwrap());
+    assert!(
+        svg.starts_with("<svg ") && svg.contains("class=\"offline\"") && svg.contains("web.service"),
+        "{svg}"
+    );
+    assert!(
+        html.starts_with("<!doctype html>")
+            && html.contains("<svg ")
+            && html.contains("Who made web.service wait?")
+    );
+    let line = format!(
+        "commensal_blame_wait_seconds_total{{service=\"web.service\",kind=\"offline\",culprit=\"{etl}\"}} "
+    );
+    assert!(prom.contains(&line), "{prom}");
+}
+
+#[test]
+fn a_verdict_is_an_exit_status() {
+    let test = "a_verdict_is_an_exit_status";
+    let Some((mut scene, cpu)) = Scene::on_one_cpu(test) else { return };
+    let (web, etl) = world(&mut scene, cpu);
+    let program = Program::new("bv");
+    let check = |bounds: &[&str], time: &str| {
+        let mut args = vec!["blame", &web, "--against", &etl, "--check", "--for", time];
+        args.extend(bounds);
+        let output = program.run(&args);
+        (output.status.code().unwrap(), text(&output.stdout))
+    };
+    let (status, out) = check(&["--blame-below", "0.001", "--preempt-below", "0.001"], "2s");
+    assert!(status == 1 && out.contains(&format!("{etl}: guilty")), "{status} {out}");
+    let (status, out) = check(&[], "1ms");
+    assert!(status == 3 && out.contains(": unknown"), "{status} {out}");
+    // Nobody can be below nothing, and anybody is below infinity if there was enough to see.
+    let (status, out) = check(&["--blame-below", "1e9", "--preempt-below", "1e9"], "3s");
+    assert!(matches!(status, 0 | 3), "{status} {out}");
+    assert!(out.contains(": innocent") == (status == 0), "{status} {out}");
+}
+
+#[test]
+fn the_groups_file_names_both_sides() {
+    let test = "the_groups_file_names_both_sides";
+    let Some((mut scene, cpu)) = Scene::on_one_cpu(test) else { return };
+    let (web, etl) = world(&mut scene, cpu);
+    let program = Program::new("bg");
+    let groups = program.groups(&format!(
+        "[group.shop]\nclass = \"online\"\nmatch = [{{ cgroup = \"{web}\" }}]\n[group.jobs]\nclass = \"offline\"\nmatch = [{{ cgroup = \"{etl}\" }}]\n"
+    ));
+    let file = groups.to_str().unwrap();
+    let (out, _) = program.expect(0, &["blame", "-c", file, "--for", "1s", "--json"]);
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((report["subjects"][0].as_str(), report["against"][0].as_str()), (Some("shop"), Some("jobs")));
+    assert!(report["verdict"]["word"].is_string(), "{out}");
+    let (out, _) = program.expect(0, &["blame", "shop", "-c", file, "--for", "1s"]);
+    assert!(out.starts_with("shop: "), "{out}");
+}
+
+#[test]
+fn two_at_once_and_one_that_is_killed() {
+    let test = "two_at_once_and_one_that_is_killed";
+    let Some((mut scene, cpu)) = Scene::on_one_cpu(test) else { return };
+    let (web, etl) = world(&mut scene, cpu);
+    let program = Program::new("bk");
+    let before = commensal_blame::judge::count().unwrap();
+    let long = ["blame", &web, "--against", &etl, "--for", "100s", "--json"];
+    let mut first = program.command(&long).stdout(Stdio::piped()).spawn().unwrap();
+    let mut second = program.command(&long).stdout(Stdio::piped()).spawn().unwrap();
+    let wait = |wanted: usize| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while commensal_blame::judge::count().unwrap() != wanted {
+            assert!(Instant::now() < deadline, "{:?}, not {wanted} judges", commensal_blame::judge::count());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait(before + 2);
+    std::thread::sleep(Duration::from_secs(1));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    // Nobody is left to take it away: the kernel does.
+    wait(before + 1);
+    let _ = Command::new("kill").args(["-INT", &second.id().to_string()]).status();
+    let mut out = String::new();
+    second.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert_eq!(second.wait().unwrap().code(), Some(0), "Ctrl-C ends a look, it is no failure");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert!(number(&report["seconds"]) < 90.0 && number(&report["wait_ms"]) > 0.0, "{out}");
+    wait(before);
+}
+
+#[test]
+fn a_service_that_ends_meanwhile() {
+    let test = "a_service_that_ends_meanwhile";
+    let Some(mut scene) = Scene::new(test) else { return };
+    scene.group("job.service");
+    scene.start("job.service", None, "exec sleep 2");
+    let name = scene.top.file_name().unwrap().to_str().unwrap().to_owned();
+    let program = Program::new("be");
+    let path = format!("/{name}/job.service");
+    let child = program.command(&["blame", &path]).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    scene.clear();
+    let output = child.wait_with_output().unwrap();
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{out}");
+    assert!(out.contains("job.service ended meanwhile"), "{out}");
+}
+
+#[test]
+fn who_is_not_there() {
+    let program = Program::new("bn");
+    let check = |args: &[&str], wanted: &str| {
+        let mut all = vec!["blame", "--for", "10ms"];
+        all.extend(args);
+        let (_, err) = program.expect(2, &all);
+        assert!(err.contains(wanted), "{args:?}: {err}");
+    };
+    check(&["nosuch.service"], "unit nosuch.service");
+    check(&["/no/such"], "no cgroup /no/such");
+    check(&["999999999"], "no process 999999999");
+    check(&["0123456789ab"], "container 0123456789ab");
+    check(&["nosuchgroup"], "nosuchgroup");
+    let me = std::process::id().to_string();
+    check(&[&me, "--against", &me], "cannot wait for itself");
+    check(&[&me, "--top"], "--top draws on a terminal");
+    check(&[&me, "--svg", "/no/such/folder/x.svg"], "/no/such/folder/x.svg cannot be written");
+    check(&[&me, "--svg", "-", "--html", "-"], "only one form can be printed");
+    check(&[&me, "--json", "--prometheus", "-"], "only one form can be printed");
+    let groups = program.groups("[group.etl]\nclass = \"offline\"\n");
+    check(&["-c", groups.to_str().unwrap()], "no online group");
+}
+
+/// Without BPF there is run delay, and it says why and that it names nobody.
+fn falls_back(output: &std::process::Output, why: &str) {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{out} {err}");
+    assert!(err.contains(why) && err.contains("not because of whom"), "{err}");
+    assert!(out.contains("on a CPU and"), "{out}");
+}
+
+#[test]
+fn without_root() {
+    let test = "without_root";
+    if LinuxHost::new().euid() != 0 {
+        println!("skipped: {test}: needs root to become somebody else");
+        return;
+    }
+    if matches!(Judge::attach(&LinuxHost::new(), &Scope::default()), Err(NoJudge::NotBuilt)) {
+        println!("skipped: {test}: {}", NoJudge::NotBuilt);
+        return;
+    }
+    let mut sleeper = Command::new("sleep").arg("20").spawn().unwrap();
+    let program = format!("{} blame {} --for 200ms", env!("CARGO_BIN_EXE_commensal"), sleeper.id());
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--clear-groups", "--no-new-privs", "sh", "-c"]);
+    let output = command.arg(format!("HOME=/nonexistent {program}")).output().unwrap();
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    falls_back(&output, "CAP_BPF and CAP_PERFMON");
+}
+
+#[test]
+fn without_btf() {
+    let test = "without_btf";
+    if !Path::new("/sys/kernel/btf").exists() || LinuxHost::new().euid() != 0 {
+        println!("skipped: {test}: needs root, and a kernel that has BTF to hide");
+        return;
+    }
+    if matches!(Judge::attach(&LinuxHost::new(), &Scope::default()), Err(NoJudge::NotBuilt)) {
+        println!("skipped: {test}: {}", NoJudge::NotBuilt);
+        return;
+    }
+    let mut sleeper = Command::new("sleep").arg("20").spawn().unwrap();
+    let program = format!("{} blame {} --for 200ms", env!("CARGO_BIN_EXE_commensal"), sleeper.id());
+    let script = format!("mount -t tmpfs none /sys/kernel/btf && {program}");
+    let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap();
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    if text(&output.stderr).contains("mount:") {
+        println!("skipped: {test}: nothing can be mounted here: {}", text(&output.stderr).trim());
+        return;
+    }
+    falls_back(&output, "/sys/kernel/btf/vmlinux");
+}

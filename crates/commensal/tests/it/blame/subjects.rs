@@ -1,7 +1,7 @@
 //! Who is who: the nearest group counts, also after a move; culprits have their own group's number; processes, several
 //! services at once, siblings of a core, CPUs that go and come.
 
-use super::{HOG, Scene, last_cpu, look, per_cpu_second};
+use super::{HOG, Scene, look, per_cpu_second};
 use commensal_blame::figures::{Culprit, Kind};
 use commensal_blame::{Figures, Judge, Scope, Subject};
 use commensal_host::LinuxHost;
@@ -30,8 +30,7 @@ fn share(figures: &Figures, kind: Kind, group: &Subject) -> f64 {
 
 #[test]
 fn the_nearest_group_counts() {
-    let Some(mut scene) = Scene::new("the_nearest_group_counts") else { return };
-    let cpu = last_cpu();
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("the_nearest_group_counts") else { return };
     let shop = scene.group("shop");
     if scene.unified {
         scene.set("shop", "cgroup.subtree_control", "+cpu");
@@ -53,8 +52,7 @@ fn the_nearest_group_counts() {
 
 #[test]
 fn a_move_counts_from_the_next_switch_on() {
-    let Some(mut scene) = Scene::new("a_move_counts_from_the_next_switch_on") else { return };
-    let cpu = last_cpu();
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("a_move_counts_from_the_next_switch_on") else { return };
     let (web, etl, none) = (scene.group("web"), scene.group("etl"), scene.group("none"));
     let hog = scene.start("none", Some(cpu), HOG);
     scene.pulse("web", Some(cpu), "");
@@ -70,8 +68,7 @@ fn a_move_counts_from_the_next_switch_on() {
 
 #[test]
 fn a_process_is_a_subject_too() {
-    let Some(mut scene) = Scene::new("a_process_is_a_subject_too") else { return };
-    let cpu = last_cpu();
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("a_process_is_a_subject_too") else { return };
     let all = scene.group("all");
     let hog = scene.start("all", Some(cpu), HOG);
     let other = scene.start("all", Some(cpu), HOG);
@@ -88,8 +85,7 @@ fn a_process_is_a_subject_too() {
 
 #[test]
 fn services_are_told_apart() {
-    let Some(mut scene) = Scene::new("services_are_told_apart") else { return };
-    let cpu = last_cpu();
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("services_are_told_apart") else { return };
     let (one, two, etl) = (scene.group("one"), scene.group("two"), scene.group("etl"));
     scene.pulse("one", Some(cpu), "--period-us 3000");
     scene.pulse("two", Some(cpu), "--threads 3 --period-us 3000 --seed 9");
@@ -107,8 +103,7 @@ fn services_are_told_apart() {
 
 #[test]
 fn culprits_that_find_no_room() {
-    let Some(mut scene) = Scene::new("culprits_that_find_no_room") else { return };
-    let cpu = last_cpu();
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("culprits_that_find_no_room") else { return };
     let web = scene.group("web");
     for name in ["a", "b", "c"] {
         scene.group(name);
@@ -119,7 +114,7 @@ fn culprits_that_find_no_room() {
     let judge = Judge::attach(&LinuxHost::new(), &scope).unwrap();
     std::thread::sleep(LOOK);
     scene.end_all();
-    let figures = judge.read().unwrap();
+    let figures = judge.read(&LinuxHost::new()).unwrap();
     assert_eq!(figures.culprits.len(), 1);
     assert!(figures.counters.full > 0 && figures.counters.full_ns > 0, "{figures:?}");
     let named: u64 = figures.culprits.values().sum();
@@ -132,8 +127,7 @@ fn culprits_that_find_no_room() {
 /// remembers.
 #[test]
 fn more_turns_than_it_remembers() {
-    let Some(mut scene) = Scene::new("more_turns_than_it_remembers") else { return };
-    let cpu = last_cpu();
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("more_turns_than_it_remembers") else { return };
     let (web, pair) = (scene.group("web"), scene.group("pair"));
     let (heavy, light) = if scene.unified { ("cpu.weight", "1") } else { ("cpu.shares", "2") };
     scene.set("web", heavy, light);
@@ -153,7 +147,7 @@ fn more_turns_than_it_remembers() {
     let judge = scene.judge(&[web], &[pair.clone()]);
     std::thread::sleep(LOOK * 2);
     scene.end_all();
-    let figures = judge.read().unwrap();
+    let figures = judge.read(&LinuxHost::new()).unwrap();
     let unknown: u64 =
         figures.culprits.iter().filter(|(one, _)| one.cgroup.is_none()).map(|(_, ns)| ns).sum();
     println!("more_turns_than_it_remembers: {unknown} of {} ns have no name", figures.wait.sum());
@@ -210,7 +204,11 @@ fn cpus_go_and_come() {
         return;
     }
     let Some(mut scene) = Scene::new(test) else { return };
-    let cpu = last_cpu();
+    let Some(cpu) =
+        commensal_sensors::machine::machine(&LinuxHost::new()).unwrap().topology.all().iter().last()
+    else {
+        return;
+    };
     let switch = format!("/sys/devices/system/cpu/cpu{cpu}/online");
     if !Path::new(&switch).exists() {
         println!("skipped: {test}: this kernel cannot take a CPU away");
@@ -229,7 +227,7 @@ fn cpus_go_and_come() {
         std::thread::sleep(Duration::from_millis(300));
     }
     scene.end_all();
-    let figures = judge.read().unwrap();
+    let figures = judge.read(&LinuxHost::new()).unwrap();
     assert!(figures.counters.waits > 0);
     let share = figures.counters.unexplained_ns as f64 / figures.wait.sum() as f64;
     assert!(share < 0.05, "{:.2} % of the wait is unexplained: {figures:?}", share * 100.0);
