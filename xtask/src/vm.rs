@@ -48,9 +48,9 @@ pub enum First {
 /// `v2-old`: the same on the kernel that a stable Debian has. `systemd`: the unified hierarchy in the hands of
 /// that Debian's systemd.
 pub const LAYOUTS: [Layout; 4] = [
-    ours("v1", "bookworm", 350),
-    ours("v2-old", "bookworm", 200),
-    ours("v2", "sid", 220),
+    ours("v1", "bookworm", 350, guest::OF_KERNELS),
+    ours("v2-old", "bookworm", 200, guest::OF_KERNELS),
+    ours("v2", "sid", 220, guest::OF_NEWEST),
     Layout {
         name: "systemd",
         suite: "bookworm",
@@ -64,8 +64,7 @@ pub const LAYOUTS: [Layout; 4] = [
 ];
 const FLAVOUR: &str = "cloud-amd64";
 
-const fn ours(name: &'static str, suite: &'static str, rows: usize) -> Layout {
-    let tests = guest::OF_KERNELS;
+const fn ours(name: &'static str, suite: &'static str, rows: usize, tests: guest::Filters) -> Layout {
     Layout { name, suite, flavour: FLAVOUR, first: First::Ours, tests, memory_mib: 1024, rows }
 }
 

@@ -47,6 +47,7 @@ pub struct Judge {
     _links: Vec<Link>,
     skel: BlameSkel<'static>,
     subjects: usize,
+    began_ns: u64,
 }
 
 impl std::fmt::Debug for Judge {
@@ -138,9 +139,30 @@ impl Judge {
             attach(&programs.on_timer_exit)?;
         }
         let dump = programs.threads.attach().map_err(refused("attach the list of threads"))?;
-        let mut judge = Judge { dump, _links: links, skel, subjects: scope.online.len() };
-        judge.skel.maps.bss_data.as_deref_mut().ok_or_else(|| missing("bss"))?.enabled = 1;
+        let mut judge = Judge { dump, _links: links, skel, subjects: scope.online.len(), began_ns: 0 };
+        judge.began_ns = now();
+        judge.enable(true)?;
         Ok(judge)
+    }
+
+    fn enable(&mut self, on: bool) -> Result<(), NoJudge> {
+        self.skel.maps.bss_data.as_deref_mut().ok_or_else(|| missing("bss"))?.enabled = u32::from(on);
+        Ok(())
+    }
+
+    /// Counts no more: what is read from then on belongs together exactly. While it counts, culprits are read a moment after
+    /// the waits that they are blamed for.
+    ///
+    /// # Errors
+    /// When the program's memory is not there.
+    pub fn stop(&mut self) -> Result<(), NoJudge> {
+        self.enable(false)
+    }
+
+    /// The sums when it came: none.
+    #[must_use]
+    pub fn beginning(&self) -> Figures {
+        Figures { time_ns: self.began_ns, ..Figures::default() }
     }
 
     /// All sums up to now.

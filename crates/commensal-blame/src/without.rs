@@ -33,6 +33,20 @@ impl Judge {
         match *self {}
     }
 
+    /// Nothing can be stopped.
+    ///
+    /// # Errors
+    /// None, because there is no such value.
+    pub fn stop(&mut self) -> Result<(), NoJudge> {
+        match *self {}
+    }
+
+    /// Nothing began.
+    #[must_use]
+    pub fn beginning(&self) -> Figures {
+        match *self {}
+    }
+
     /// Nothing can be read.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
 /// What a stock kernel may have as modules: the bus, the ports of results, the scratch disks.
 const MODULES: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_blk"];
 /// Busybox has these as well, without the options that tests use.
-const TOOLS: [&str; 4] = ["unshare", "setpriv", "taskset", "dd"];
+const TOOLS: [&str; 5] = ["unshare", "setpriv", "taskset", "chrt", "dd"];
 const FOLDERS: [&str; 15] = [
     "bin", "sbin", "usr/bin", "usr/sbin", "lib", "lib64", "proc", "sys", "dev", "etc", "modules", "out",
     "root", "run", "tmp",

@@ -822,13 +822,47 @@ int BPF_PROG(on_exit, struct task_struct *p)
 	return 0;
 }
 
+/* Who has a CPU that has not switched since the judge came: that may be the same one for long. */
+static __noinline int meet(struct cpu_state *c)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	u32 class = KERNEL, pid = p->tgid, *process = 0;
+	u64 now = bpf_ktime_get_ns();
+
+	if (!c)
+		return 0;
+	if (!p->pid) {
+		class = IDLE;
+	} else if (!(p->flags & PF_KTHREAD)) {
+		struct cgroup *cgroup = cgroup_of(p);
+
+		if (processes)
+			process = bpf_map_lookup_elem(&process_classes, &pid);
+		class = process ? *process : look_up(cgroup);
+		class = KIND(class) <= OFFLINE ? class : OTHER;
+		c->cgroup = id_of(cgroup);
+	}
+	c->class = class;
+	c->tenant = KIND(class);
+	c->pid = p->pid;
+	c->tenure = now;
+	c->kind = KIND(class);
+	ordered();
+	c->since = now;
+	return 0;
+}
+
 /* An interrupt that comes while one of these programs is at work finds `since` 0, and so does its end. */
 static __always_inline int interrupt(bool entry)
 {
 	struct cpu_state *c = cpu_at(bpf_get_smp_processor_id());
 	u64 now, since;
 
-	if (!c || !enabled || !c->since)
+	if (!c || !enabled)
+		return 0;
+	if (!c->tenure)
+		return meet(c);
+	if (!c->since)
 		return 0;
 	if (entry) {
 		if (c->irq_depth++)

@@ -18,11 +18,12 @@ impl Report {
             self.seconds,
             self.waits
         );
-        let (Some(all), Some(others)) = (self.wait_ms_per_cpu_s, self.by_others_ms_per_cpu_s) else {
-            let _ = writeln!(out, "it had no CPU time, so there is nothing to compare its waits with");
-            return out;
+        let _ = match (self.wait_ms_per_cpu_s, self.by_others_ms_per_cpu_s) {
+            (Some(all), Some(others)) => {
+                writeln!(out, "wait per CPU-second {}, of which caused by others {}", ms(all), ms(others))
+            }
+            _ => writeln!(out, "it had no CPU time, so there is nothing to compare its waits with"),
         };
-        let _ = writeln!(out, "wait per CPU-second {}, of which caused by others {}", ms(all), ms(others));
         let names: Vec<String> = self.culprits.iter().map(Row::label).collect();
         let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(26);
         if !self.culprits.is_empty() {

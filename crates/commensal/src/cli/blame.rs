@@ -48,13 +48,13 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         limit: options.r#for,
         started: Instant::now(),
     };
-    let judge = match Judge::attach(&context.host, &look.scope) {
+    let mut judge = match Judge::attach(&context.host, &look.scope) {
         Ok(judge) => judge,
         Err(error @ NoJudge::TooMany(_)) => return Err(error.into()),
         Err(error) => return without(context, options, &look, &error),
     };
     look.started = Instant::now();
-    let (total, gone) = look.watch(context, &judge, &mut outputs)?;
+    let (total, gone) = look.watch(context, &mut judge, &mut outputs)?;
     // Groups that came meanwhile have names, too; those that went have had one.
     look.learn(context);
     let report = look.report(&total);
@@ -95,10 +95,10 @@ impl Look {
     fn watch(
         &mut self,
         context: &mut Context,
-        judge: &Judge,
+        judge: &mut Judge,
         outputs: &mut Outputs,
     ) -> anyhow::Result<(Figures, Option<String>)> {
-        let first = judge.read(&context.host)?;
+        let first = judge.beginning();
         let (mut last, mut next) = (first.clone(), Instant::now() + LIVE);
         let mut gone = None;
         while gone.is_none() && !self.over() {
@@ -116,6 +116,7 @@ impl Look {
             }
             gone = target::gone(context, self.cgroups.as_ref(), &self.online);
         }
+        judge.stop()?;
         Ok((judge.read(&context.host)?.since(&first), gone))
     }
 

@@ -15,7 +15,7 @@ use commensal_sensors::mounts;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Held by each of these tests: they would be each other's noise.
@@ -38,17 +38,20 @@ impl Scene {
     /// `None` where groups cannot be made or the judge cannot work, which it prints.
     fn new(test: &'static str) -> Option<Scene> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        if !can_write_cgroups(test) {
+        // Asked once: an emulated CPU takes seconds for it.
+        static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
+        let obstacle = OBSTACLE.get_or_init(|| match Judge::attach(&LinuxHost::new(), &Scope::default()) {
+            Ok(_) => None,
+            // Anything else that it says is a failure.
+            Err(why @ (NoJudge::NotBuilt | NoJudge::NoBtf | NoJudge::Forbidden(_))) => Some(why.to_string()),
+            Err(error) => panic!("{error}"),
+        });
+        if let Some(why) = obstacle {
+            println!("skipped: {test}: {why}");
             return None;
         }
-        match Judge::attach(&LinuxHost::new(), &Scope::default()) {
-            Ok(_) => {}
-            // Anything else that it says is a failure.
-            Err(why @ (NoJudge::NotBuilt | NoJudge::NoBtf | NoJudge::Forbidden(_))) => {
-                println!("skipped: {test}: {why}");
-                return None;
-            }
-            Err(error) => panic!("{error}"),
+        if !can_write_cgroups(test) {
+            return None;
         }
         let hierarchies = mounts::hierarchies(&mut LinuxHost::new()).unwrap();
         let cpu = hierarchies.iter().find(|one| one.controllers.contains(&Controller::Cpu)).unwrap();
