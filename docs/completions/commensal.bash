@@ -85,6 +85,9 @@ _commensal() {
             commensal__subcmd__help__subcmd__workload,http)
                 cmd="commensal__subcmd__help__subcmd__workload__subcmd__http"
                 ;;
+            commensal__subcmd__help__subcmd__workload,pulse)
+                cmd="commensal__subcmd__help__subcmd__workload__subcmd__pulse"
+                ;;
             commensal__subcmd__lab,doctor)
                 cmd="commensal__subcmd__lab__subcmd__doctor"
                 ;;
@@ -118,6 +121,9 @@ _commensal() {
             commensal__subcmd__workload,http)
                 cmd="commensal__subcmd__workload__subcmd__http"
                 ;;
+            commensal__subcmd__workload,pulse)
+                cmd="commensal__subcmd__workload__subcmd__pulse"
+                ;;
             commensal__subcmd__workload__subcmd__help,burn)
                 cmd="commensal__subcmd__workload__subcmd__help__subcmd__burn"
                 ;;
@@ -126,6 +132,9 @@ _commensal() {
                 ;;
             commensal__subcmd__workload__subcmd__help,http)
                 cmd="commensal__subcmd__workload__subcmd__help__subcmd__http"
+                ;;
+            commensal__subcmd__workload__subcmd__help,pulse)
+                cmd="commensal__subcmd__workload__subcmd__help__subcmd__pulse"
                 ;;
             *)
                 ;;
@@ -450,7 +459,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__workload)
-            opts="http burn"
+            opts="http pulse burn"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -478,6 +487,20 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__workload__subcmd__http)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__workload__subcmd__pulse)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -652,7 +675,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__run)
-            opts="-o -v -h -V --rounds --block --seed --threshold --port --out --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-o -v -h -V --rounds --block --seed --threshold --port --no-blame --out --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -808,7 +831,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version http burn help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version http pulse burn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -864,7 +887,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload__subcmd__help)
-            opts="http burn help"
+            opts="http pulse burn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -919,6 +942,20 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        commensal__subcmd__workload__subcmd__help__subcmd__pulse)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         commensal__subcmd__workload__subcmd__http)
             opts="-v -h -V --port --workers --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -931,6 +968,52 @@ _commensal() {
                     return 0
                     ;;
                 --workers)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__workload__subcmd__pulse)
+            opts="-v -h -V --threads --period-us --work-us --seed --seconds --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --period-us)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --work-us)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seconds)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

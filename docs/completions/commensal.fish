@@ -115,6 +115,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l no-blame -d 'Do not look who made the service wait: an experiment about latency alone'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l json -d 'Print the record instead of the report'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -s h -l help -d 'Print help'
@@ -142,15 +143,16 @@ complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "doctor" -d 'Say within about a minute whether this machine can decide a threshold, and how long a run would take'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "report" -d 'Show a recorded run again, with the verdict that its blocks support'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -s v -l verbose -d 'Print what happens in detail (to standard error)'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -s h -l help -d 'Print help'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -s V -l version -d 'Print version'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -f -a "http" -d 'The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http burn help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -f -a "http" -d 'The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -f -a "pulse" -d 'Threads that sleep for random times and then compute'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l port -d 'Port on 127.0.0.1; 0 is any free one' -r
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l workers -d 'Worker threads' -r
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
@@ -159,6 +161,17 @@ complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -l threads -d 'Threads' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -l period-us -d 'Mean sleep, us' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -l work-us -d 'CPU time of one piece of work, us' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -l seed -d 'Of the sleeps' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -l seconds -d 'How long [default: until killed]' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -s V -l version -d 'Print version'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -l threads -d 'Threads' -r
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
@@ -167,6 +180,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -s V -l version -d 'Print version'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "http" -d 'The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "pulse" -d 'Threads that sleep for random times and then compute'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "doctor" -d 'Say what this machine can enforce, by trying it in a scratch cgroup; what is missing and what would help'
@@ -182,4 +196,5 @@ complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_see
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "doctor" -d 'Say within about a minute whether this machine can decide a threshold, and how long a run would take'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "report" -d 'Show a recorded run again, with the verdict that its blocks support'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from workload" -f -a "http" -d 'The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from workload" -f -a "pulse" -d 'Threads that sleep for random times and then compute'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from workload" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'

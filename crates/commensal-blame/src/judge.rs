@@ -165,11 +165,11 @@ impl Judge {
         Figures { time_ns: self.began_ns, ..Figures::default() }
     }
 
-    /// All sums up to now.
+    /// The sums over all subjects up to now: a single reading.
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub fn read(&self, host: &dyn Host) -> Result<Figures, NoJudge> {
+    pub fn totals(&self) -> Result<Figures, NoJudge> {
         let maps = &self.skel.maps;
         let mut sums = Vec::new();
         let per_cpu = maps
@@ -191,7 +191,17 @@ impl Judge {
         }
         let wake_delay = Histogram::new(sums.by_ref().take(SLOTS).collect());
         let preempt_delay = Histogram::new(sums.by_ref().take(SLOTS).collect());
-        let now = now();
+        Ok(Figures { time_ns: now(), wait, counters, wake_delay, preempt_delay, ..Figures::default() })
+    }
+
+    /// All sums up to now, by subject and culprit, too.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn read(&self, host: &dyn Host) -> Result<Figures, NoJudge> {
+        let totals = self.totals()?;
+        let maps = &self.skel.maps;
+        let now = totals.time_ns;
         let mut cpu = ByKind::default();
         for index in 0..maps.cpus.max_entries() {
             let state = self.value(&maps.cpus, &index.to_ne_bytes())?;
@@ -211,16 +221,7 @@ impl Judge {
             let (run_ns, waits) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
             subjects.push(OfSubject { run_ns, waits, wait: by_kind(&mut words) });
         }
-        let mut figures = Figures {
-            time_ns: now,
-            wait,
-            counters,
-            wake_delay,
-            preempt_delay,
-            subjects,
-            cpu,
-            ..Figures::default()
-        };
+        let mut figures = Figures { subjects, cpu, ..totals };
         for key in maps.culprits.keys() {
             let Some(value) = maps.culprits.lookup(&key, MapFlags::ANY).map_err(refused("read the judge"))?
             else {

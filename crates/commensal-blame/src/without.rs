@@ -33,6 +33,14 @@ impl Judge {
         match *self {}
     }
 
+    /// Nothing can be read.
+    ///
+    /// # Errors
+    /// None, because there is no such value.
+    pub fn totals(&self) -> Result<Figures, NoJudge> {
+        match *self {}
+    }
+
     /// Nothing can be stopped.
     ///
     /// # Errors

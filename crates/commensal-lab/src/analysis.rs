@@ -4,9 +4,11 @@
 //! round, and only where both blocks are valid. The statistic of a pair is the log-ratio, with the sign that
 //! makes harm positive: latency up, throughput down. Outliers stay in.
 
+mod blamed;
 mod offline;
 mod samples;
 
+pub use blamed::blamed;
 pub use offline::offline_kept;
 pub use samples::{Samples, online_failed};
 
@@ -42,6 +44,7 @@ pub fn conclude_from(run: &mut Run, samples: &Samples, mut notes: Vec<String>) {
     run.noise_floor_pct = findings.noise_floor_pct;
     run.attribution = findings.attribution;
     run.offline = offline_kept(run);
+    run.blame = blamed(run);
     let judgement = verdict::judge(run);
     notes.extend(judgement.notes);
     run.verdict = Some(judgement.verdict);

@@ -68,6 +68,8 @@ pub struct Conduct {
     pub cgroup_root: Option<commensal_core::actual::CgroupPath>,
     /// Port of the service; 0 is any free one.
     pub port: u16,
+    /// Whether the judge is to look.
+    pub blame: bool,
     /// Command line, for the record.
     pub args: Vec<String>,
     /// Version, for the record.
@@ -214,6 +216,11 @@ fn record(host: &dyn Host, experiment: &Experiment, conduct: &Conduct, site: &Si
     let mut caveats: Vec<String> =
         site.means.unmet.iter().map(|unmet| format!("not enforced here: {unmet}")).collect();
     caveats.extend(site.means.weak.clone());
+    if conduct.blame
+        && let Err(why) = block::judge(host, site)
+    {
+        caveats.push(format!("who made the service wait is not known: {why}"));
+    }
     if mounts::layout(&site.hierarchies) == mounts::Layout::None {
         caveats.push("no cgroup is mounted: CPU use of the two sides is not known".to_owned());
     }
@@ -232,6 +239,7 @@ fn record(host: &dyn Host, experiment: &Experiment, conduct: &Conduct, site: &Si
         noise_floor_pct: std::collections::BTreeMap::new(),
         attribution: Vec::new(),
         offline: Vec::new(),
+        blame: Vec::new(),
         verdict: None,
         reasons: Vec::new(),
         notes: Vec::new(),

@@ -4,10 +4,12 @@
 //! is `None`, never 0: a machine without PSI has no PSI. Units are last in the names, or in the documentation of
 //! the fields that a block has had since the first version. Later versions only add fields.
 
+mod blamed;
 mod histogram;
 mod load;
 mod schema;
 
+pub use blamed::{ArmBlame, BlameBounds, Blamed, Delays, WaitByKind};
 pub use histogram::{
     HIGHEST_US, HistogramError, LatencyHistogram, decode_histogram, encode_histogram, new_histogram,
     percentile_us,
@@ -134,6 +136,9 @@ pub struct Run {
     /// What became of the offline work, one entry per isolated arm.
     #[serde(default)]
     pub offline: Vec<OfflineKept>,
+    /// Who made online work wait, one entry per arm with offline work that the judge saw.
+    #[serde(default)]
+    pub blame: Vec<ArmBlame>,
     /// The conclusion; `None` while the run is being recorded.
     #[serde(default)]
     pub verdict: Option<Verdict>,
@@ -204,6 +209,9 @@ pub struct Design {
     /// The percentiles for which blocks were planned large enough; empty means all that turn out to be.
     #[serde(default)]
     pub percentiles: Vec<Metric>,
+    /// What offline work may do to the waits of online work; those of `commensal blame` when absent.
+    #[serde(default)]
+    pub blame: Option<BlameBounds>,
 }
 
 impl Design {
@@ -331,6 +339,9 @@ pub struct Block {
     /// Time spent runnable but waiting for a CPU.
     #[serde(default)]
     pub run_delay_s: PerSide,
+    /// Who had the CPU while online threads waited; `None` when there was no judge.
+    #[serde(default)]
+    pub blame: Option<Blamed>,
     /// Time spent throttled by a quota.
     #[serde(default)]
     pub throttled_s: PerSide,

@@ -110,7 +110,15 @@ fn conclusion(run: &Run, notes: &mut Vec<String>) -> (Verdict, Vec<String>) {
     }
     let (mut worst, mut reasons) = (Verdict::Pass, Vec::new());
     for arm in isolated {
-        let (verdict, mut why) = arm::judge(run, arm, &gates);
+        let (mut verdict, mut why) = arm::judge(run, arm, &gates);
+        // The waits are a gate of their own, where there was a judge.
+        if let Some(blame) = run.blame.iter().find(|blame| blame.arm == arm.name) {
+            if blame.verdict.rank() > verdict.rank() {
+                verdict = blame.verdict;
+                why.clear();
+            }
+            why.extend(blame.reasons.iter().cloned());
+        }
         notes.extend(arm::gains(run, arm, &gates));
         // The arms that decide come first.
         if verdict.rank() > worst.rank() {

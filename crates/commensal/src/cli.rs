@@ -209,6 +209,10 @@ pub struct LabRun {
     #[arg(long, default_value_t = 0)]
     pub port: u16,
 
+    /// Do not look who made the service wait: an experiment about latency alone.
+    #[arg(long)]
+    pub no_blame: bool,
+
     /// Where to write the record.
     #[arg(long, short, value_name = "FILE", default_value = "run.json")]
     pub out: PathBuf,

@@ -4,10 +4,13 @@ use super::{Conduct, LabError};
 use crate::experiment::Experiment;
 use crate::loadgen::{self, LoadError, LoadResult, LoadSpec, Phase};
 use crate::record::{
-    Applied, Arm, Block, CpuUse, Lateness, PerSide, Policy, Psi, Role, Run, Work, encode_histogram,
+    Applied, Arm, Blamed, Block, CpuUse, Delays, Lateness, PerSide, Policy, Psi, Role, Run, WaitByKind, Work,
+    encode_histogram,
 };
 use crate::site::{Side, Site};
 use crate::workload::burn::{CHUNK_ITERATIONS, WorkCounter};
+use commensal_blame::{Figures, Judge, Kind, NoJudge, Scope, Subject};
+use commensal_core::knob::{Controller, Version};
 use commensal_core::observe::{GroupUse, MachineCpu, Pressures};
 use commensal_host::{Child, Host, SpawnSpec, Stdin, Stdout};
 use commensal_sensors::run_delay::RunDelay;
@@ -119,8 +122,9 @@ impl Runner<'_> {
         spec: &LoadSpec,
         offline: Option<&Offline>,
     ) -> Result<(Block, LoadResult), LabError> {
+        let judge = self.conduct.blame.then(|| judge(self.host, self.site).ok()).flatten();
         self.settle(Duration::from_secs_f64(experiment.design.settle_s))?;
-        let mut probe = Probe::default();
+        let mut probe = Probe { judge, ..Probe::default() };
         let mut snapshots: Vec<Snapshot> = Vec::with_capacity(2);
         let (host, site, stop) = (&mut *self.host, &*self.site, self.stop);
         let mut on_phase = |phase: Phase| match phase {
@@ -171,6 +175,7 @@ fn note_policy(arm: &mut Arm, site: &Site, applied: &[commensal_drivers::Applied
 struct Probe {
     online_delay: RunDelay,
     offline_delay: RunDelay,
+    judge: Option<Judge>,
 }
 
 /// Counters at one moment; a source that is missing is `None`.
@@ -183,6 +188,54 @@ struct Snapshot {
     offline_delay_us: Option<u64>,
     pressure: Pressures,
     chunks: Option<u64>,
+    blame: Option<Figures>,
+}
+
+/// Who looks at the waits of the online side of this run.
+pub(super) fn judge(host: &dyn Host, site: &Site) -> Result<Judge, NoJudge> {
+    // Where no hierarchy has the CPU controller, threads belong to their group of the unified one.
+    let of = |side| {
+        let dirs = site.group(side);
+        let cpu = dirs.of(Controller::Cpu).map(|(version, dir)| (version == Version::V2, dir));
+        cpu.or_else(|| dirs.any().map(|dir| (true, dir)))
+    };
+    let sides = of(Side::Online).zip(of(Side::Offline));
+    let Some(((unified, online), (_, offline))) = sides else {
+        let because = "the two sides have no groups of their own".to_owned();
+        return Err(NoJudge::Refused { what: "tell online from offline work", because });
+    };
+    let scope = Scope {
+        online: vec![Subject::Cgroup(online.inode)],
+        offline: vec![Subject::Cgroup(offline.inode)],
+        unified,
+        interrupts: true,
+        ..Scope::default()
+    };
+    Judge::attach(host, &scope)
+}
+
+fn blamed(after: &Figures, before: &Figures) -> Blamed {
+    let came = after.since(before);
+    let seconds = |kind| came.wait.of(kind) as f64 / 1e9;
+    let delays = |of: &commensal_blame::Histogram| Delays {
+        count: of.count(),
+        p50_us: of.quantile(0.5).map(|ns| ns / 1e3),
+        p99_us: of.quantile(0.99).map(|ns| ns / 1e3),
+    };
+    Blamed {
+        run_s: came.counters.run_ns as f64 / 1e9,
+        wait_s: WaitByKind {
+            other: seconds(Kind::Other),
+            peers: seconds(Kind::Online),
+            offline: seconds(Kind::Offline),
+            kernel: seconds(Kind::Kernel),
+            nobody: seconds(Kind::Idle),
+            interrupts: seconds(Kind::Interrupt),
+        },
+        preemption: delays(&came.preempt_delay),
+        wake_up: delays(&came.wake_delay),
+        missed_share: came.missed_share(),
+    }
 }
 
 impl Probe {
@@ -197,6 +250,7 @@ impl Probe {
             online_delay_us: online_dir.and_then(|dir| self.online_delay.read(host, dir)),
             offline_delay_us: offline_dir.and_then(|dir| self.offline_delay.read(host, dir)),
             pressure: pressure::machine(host),
+            blame: self.judge.as_ref().and_then(|judge| judge.totals().ok()),
         }
     }
 }
@@ -252,6 +306,7 @@ fn fill(load: &LoadResult, before: &Snapshot, after: &Snapshot) -> Block {
             online: delta(after.online_delay_us, before.online_delay_us),
             offline: delta(after.offline_delay_us, before.offline_delay_us),
         },
+        blame: after.blame.as_ref().zip(before.blame.as_ref()).map(|(after, before)| blamed(after, before)),
         throttled_s: PerSide {
             online: delta(after.online.throttled_us, before.online.throttled_us),
             offline: delta(after.offline.throttled_us, before.offline.throttled_us),

@@ -1,12 +1,13 @@
 //! One row per block, for those who want to compute for themselves. ASCII numbers, missing values empty.
 
-use crate::record::{Block, Metric, Role, Run, decode_histogram, percentile_us};
+use crate::record::{Blamed, Block, Metric, Role, Run, decode_histogram, percentile_us};
 
 const HEADER: &str = "round,pos,arm,role,valid,invalid_reason,measure_s,offered_per_s,achieved_per_s,requests,\
 errors,timeouts,online_crashed,p50_us,p75_us,p90_us,p95_us,p99_us,p99_9_us,service_p50_us,service_p99_us,\
 lateness_p50_us,lateness_p99_us,cpu_online,cpu_offline,cpu_other,cpu_steal,run_delay_online_s,\
 run_delay_offline_s,throttled_online_s,throttled_offline_s,psi_cpu_some_pct,psi_memory_some_pct,\
-psi_io_some_pct,work_offline_per_s,work_unit";
+psi_io_some_pct,blame_run_s,wait_other_s,wait_peers_s,wait_offline_s,wait_kernel_s,wait_nobody_s,\
+wait_interrupts_s,preemptions,preemption_p99_us,wakeups,wakeup_p99_us,blame_missed_share,work_offline_per_s,work_unit";
 
 /// The blocks as CSV (RFC 4180, `\n` at the end of lines). Percentiles without enough requests are empty.
 pub fn csv(run: &Run) -> String {
@@ -54,10 +55,25 @@ fn row(block: &Block, role: Option<Role>) -> Vec<String> {
             psi.cpu_some_pct,
             psi.memory_some_pct,
             psi.io_some_pct,
-            block.work.offline,
         ]
         .map(number),
     );
+    let blame = |pick: fn(&Blamed) -> Option<f64>| number(block.blame.as_ref().and_then(pick));
+    cells.extend([
+        blame(|one| Some(one.run_s)),
+        blame(|one| Some(one.wait_s.other)),
+        blame(|one| Some(one.wait_s.peers)),
+        blame(|one| Some(one.wait_s.offline)),
+        blame(|one| Some(one.wait_s.kernel)),
+        blame(|one| Some(one.wait_s.nobody)),
+        blame(|one| Some(one.wait_s.interrupts)),
+        blame(|one| Some(one.preemption.count as f64)),
+        blame(|one| one.preemption.p99_us),
+        blame(|one| Some(one.wake_up.count as f64)),
+        blame(|one| one.wake_up.p99_us),
+        blame(|one| Some(one.missed_share)),
+        number(block.work.offline),
+    ]);
     cells.push(quoted(block.work.unit.as_deref().unwrap_or_default()));
     cells
 }

@@ -8,7 +8,7 @@ use crate::format::{
     brackets, change_pct, latency, plain, plus_minus_pct, quantum, sentence_list, signed, signed_pct,
     three_digits,
 };
-use crate::record::{Arm, Block, Comparison, Metric, Role, Run};
+use crate::record::{Arm, ArmBlame, Block, Comparison, Metric, Role, Run};
 use crate::stats::{SignedRank, Tail, median};
 use crate::verdict::{Verdict, against_baseline, service_failed, threshold_words};
 use std::collections::BTreeSet;
@@ -42,6 +42,9 @@ pub fn summarise(run: &Run) -> Summary {
     metrics.extend(run.results.iter().map(|r| r.metric).filter(|m| *m == Metric::P999).take(1));
     let mut titles = vec![String::new()];
     titles.extend(metrics.iter().map(|m| m.label().to_owned()));
+    // A run without a judge has no column for what it would have said.
+    let blamed = !run.blame.is_empty();
+    titles.extend(blamed.then(|| "blamed".to_owned()));
     titles.extend(["CPU".to_owned(), "offline work".to_owned()]);
     let shown = |arm: &&Arm| matches!(arm.role, Role::Baseline | Role::Contended | Role::Isolated);
     let rows = run.arms.iter().filter(shown).map(|arm| row(run, arm, &metrics, &samples)).collect();
@@ -64,6 +67,12 @@ fn row(run: &Run, arm: &Arm, metrics: &[Metric], samples: &Samples) -> Vec<Strin
         } else {
             against_baseline(run, &arm.name, metric).map_or(NOTHING.to_owned(), |r| change(run, r))
         });
+    }
+    if !run.blame.is_empty() {
+        let blame = run.blame.iter().find(|blame| blame.arm == arm.name);
+        cells.push(
+            blame.map_or(NOTHING.to_owned(), |blame| format!("{} ms/s", wait(blame.offline_ms_per_cpu_s))),
+        );
     }
     cells.push(cpu_cell(run, arm).unwrap_or_else(|| NOTHING.to_owned()));
     cells.push(work_cell(run, arm).unwrap_or_else(|| NOTHING.to_owned()));
@@ -185,6 +194,8 @@ fn headline(run: &Run) -> String {
 
 fn facts(run: &Run) -> Vec<String> {
     let mut facts = vec![noise_floor(run)];
+    // Scheduling is no noise: these hold whatever the latencies are worth.
+    facts.extend(run.blame.iter().map(blamed));
     if run.verdict == Some(Verdict::Invalid) {
         return facts;
     }
@@ -194,6 +205,40 @@ fn facts(run: &Run) -> Vec<String> {
         facts.push(kept(run, arm, name));
     }
     facts
+}
+
+/// `isolated: wait blamed on offline work 8.3 ms per CPU-second [7.1, 10.2], …: PASS by scheduling`.
+fn blamed(blame: &ArmBlame) -> String {
+    let ends = |ends: Option<[f64; 2]>| {
+        ends.map(|[lo, hi]| format!(" [{}, {}]", wait(lo), wait(hi))).unwrap_or_default()
+    };
+    let p99 = blame.preemption_p99_us.map(|us| format!(", off the CPU within {} (P99)", latency(us)));
+    let total = blame.total_difference_ms_per_cpu_s.map(|ms| {
+        let sign = if ms < 0.0 { "−" } else { "+" };
+        let ends = blame
+            .total_difference_ci95
+            .map(|[lo, hi]| format!(" [{}, {}]", signed_wait(lo), signed_wait(hi)));
+        format!(", all waits {sign}{}{}", wait(ms.abs()), ends.unwrap_or_default())
+    });
+    format!(
+        "{}: wait blamed on offline work {} ms per CPU-second{}{}{}: {} by scheduling",
+        blame.arm,
+        wait(blame.offline_ms_per_cpu_s),
+        ends(blame.ci95),
+        p99.unwrap_or_default(),
+        total.unwrap_or_default(),
+        blame.verdict.label()
+    )
+}
+
+/// ms, with as many digits as anybody wants to read.
+fn wait(ms: f64) -> String {
+    if ms.abs() < 9.95 { format!("{ms:.1}") } else { format!("{ms:.0}") }
+}
+
+fn signed_wait(ms: f64) -> String {
+    let sign = if ms < 0.0 { "−" } else { "+" };
+    format!("{sign}{}", wait(ms.abs()))
 }
 
 fn noise_floor(run: &Run) -> String {

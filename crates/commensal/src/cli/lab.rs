@@ -32,7 +32,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     // Found out now, not after three minutes.
     let out = absolute(&options.out)?;
     context.writable(&out).context("the record cannot be written")?;
-    let (run, left) = conduct(context, &quickstart(&choice), options.port, Some(&out))?;
+    let (run, left) = conduct(context, &quickstart(&choice), options.port, !options.no_blame, Some(&out))?;
     let saved = context.host.state_replace(&out, &run.to_json()?);
     if options.json {
         println!("{}", run.to_json()?);
@@ -59,7 +59,7 @@ fn told(left: &[String]) -> bool {
 pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> {
     let choice = Choice { block_s: options.block, threshold_pct: options.threshold, ..Choice::QUICKSTART };
     choice.validate().map_err(anyhow::Error::msg)?;
-    let (run, left) = conduct(context, &noise::experiment(&choice), 0, None)?;
+    let (run, left) = conduct(context, &noise::experiment(&choice), 0, false, None)?;
     let report = noise::judge(&run, &choice);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
@@ -95,6 +95,7 @@ fn conduct(
     context: &mut Context,
     experiment: &Experiment,
     port: u16,
+    blame: bool,
     out: Option<&Path>,
 ) -> anyhow::Result<(Run, bool)> {
     let stop = stop_flag(&context.host)?;
@@ -104,6 +105,7 @@ fn conduct(
         probe_name: context.lab_probe_name(),
         cgroup_root: context.cgroup_root.clone(),
         port,
+        blame,
         args: std::env::args().skip(1).collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };

@@ -60,7 +60,7 @@ fn a_move_counts_from_the_next_switch_on() {
     let (web, etl, none) = (scene.group("web"), scene.group("etl"), scene.group("none"));
     let hog = scene.start("none", Some(cpu), HOG);
     scene.pulse("web", Some(cpu), "");
-    let judge = scene.judge(&[web], &[etl.clone()]);
+    let judge = scene.judge(&[web], std::slice::from_ref(&etl));
     let before = look(&judge, LOOK);
     std::fs::write(scene.dir("etl").join("cgroup.procs"), hog.to_string()).unwrap();
     std::thread::sleep(Duration::from_millis(50));
@@ -146,7 +146,7 @@ fn more_turns_than_it_remembers() {
         Some(cpu),
         &format!("exec 3<>{a} 4<>{b}; echo >&3; while read -r _ <&4; do echo >&3; done"),
     );
-    let judge = scene.judge(&[web], &[pair.clone()]);
+    let judge = scene.judge(&[web], std::slice::from_ref(&pair));
     std::thread::sleep(LOOK * 2);
     scene.end_all();
     let figures = judge.read(&LinuxHost::new()).unwrap();

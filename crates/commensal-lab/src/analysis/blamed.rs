@@ -1,0 +1,194 @@
+//! The waits of online work, by who had the CPU: scheduling judged apart from latency, and usable where latency is noise.
+
+use super::samples::online_failed;
+use crate::record::{ArmBlame, BlameBounds, Blamed, Role, Run};
+use crate::stats::{Interval, SignedRank, Tail, median};
+use crate::verdict::Verdict;
+
+/// Fewer delays say nothing about a 99th percentile.
+const FEWEST_DELAYS: u64 = 100;
+/// Above this share of hidden context switches a block is no evidence.
+const MOST_MISSED: f64 = 0.005;
+
+impl Default for BlameBounds {
+    /// Those of `commensal blame`.
+    fn default() -> BlameBounds {
+        let bounds = commensal_blame::Bounds::default();
+        BlameBounds { wait_ms_per_cpu_s: bounds.blame_ms, preemption_p99_us: bounds.preempt_us }
+    }
+}
+
+/// Every arm with offline work that the judge saw.
+pub fn blamed(run: &Run) -> Vec<ArmBlame> {
+    let arms = run.arms.iter().filter(|arm| matches!(arm.role, Role::Contended | Role::Isolated));
+    arms.filter_map(|arm| of_arm(run, &arm.name)).collect()
+}
+
+fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
+    let seen = evidence(run, arm);
+    let bounds = run.design.blame.unwrap_or_default();
+    let offline: Vec<f64> =
+        seen.iter().filter_map(|(_, one)| per_cpu_second(one, one.wait_s.offline)).collect();
+    let ranks = SignedRank::new(&offline)?;
+    let baseline = run.arm_with(Role::Baseline).map(|base| evidence(run, &base.name)).unwrap_or_default();
+    let differences: Vec<f64> = seen
+        .iter()
+        .filter_map(|(round, one)| {
+            let (_, alone) = baseline.iter().find(|(other, _)| other == round)?;
+            Some(per_cpu_second(one, one.wait_s.sum())? - per_cpu_second(alone, alone.wait_s.sum())?)
+        })
+        .collect();
+    let differences = SignedRank::new(&differences);
+    let p99s: Vec<f64> = seen.iter().filter_map(|(_, one)| one.preemption.p99_us).collect();
+    let ends = |ranks: &SignedRank, tail| ranks.interval(tail).map(|Interval { lo, hi }| [lo, hi]);
+    let mut result = ArmBlame {
+        arm: arm.to_owned(),
+        rounds: u32::try_from(seen.len()).unwrap_or(u32::MAX),
+        offline_ms_per_cpu_s: ranks.estimate(),
+        ci95: ends(&ranks, Tail::TwoSided95),
+        one_sided: ends(&ranks, Tail::OneSided95),
+        preemption_p99_us: median(&p99s),
+        preemptions: seen.iter().map(|(_, one)| one.preemption.count).sum(),
+        total_difference_ms_per_cpu_s: differences.as_ref().map(SignedRank::estimate),
+        total_difference_ci95: differences.as_ref().and_then(|ranks| ends(ranks, Tail::TwoSided95)),
+        total_difference_one_sided: differences.as_ref().and_then(|ranks| ends(ranks, Tail::OneSided95)),
+        verdict: Verdict::Inconclusive,
+        reasons: Vec::new(),
+    };
+    (result.verdict, result.reasons) = judge(&result, bounds);
+    Some(result)
+}
+
+/// What the judge saw of an arm, by round, as far as it is evidence. Latency's own rules do not matter here: a load generator
+/// that was late has still made work whose waits are exact.
+fn evidence<'a>(run: &'a Run, arm: &'a str) -> Vec<(u32, &'a Blamed)> {
+    let blocks = run.blocks_of(arm).filter(|block| !online_failed(block));
+    let seen = blocks.filter_map(|block| Some((block.round, block.blame.as_ref()?)));
+    seen.filter(|(_, one)| one.missed_share <= MOST_MISSED).collect()
+}
+
+/// ms per second.
+fn per_cpu_second(of: &Blamed, wait_s: f64) -> Option<f64> {
+    (of.run_s > 0.0).then(|| wait_s / of.run_s * 1e3)
+}
+
+fn judge(arm: &ArmBlame, bounds: BlameBounds) -> (Verdict, Vec<String>) {
+    let (most, longest) = (bounds.wait_ms_per_cpu_s, bounds.preemption_p99_us);
+    let (mut proven, mut open) = (Vec::new(), Vec::new());
+    let name = &arm.arm;
+    match arm.one_sided {
+        None => open.push(format!(
+            "arm {name}: {} rounds give no bound on the blamed wait, 5 are needed",
+            arm.rounds
+        )),
+        Some([lo, _]) if lo > most => proven.push(format!(
+            "arm {name}: offline work makes online work wait {:.1} ms per CPU-second, more than {most}",
+            arm.offline_ms_per_cpu_s
+        )),
+        Some([_, hi]) if hi > most => open.push(format!(
+            "arm {name}: the wait blamed on offline work may be on either side of {most} ms per CPU-second"
+        )),
+        Some(_) => {}
+    }
+    let mut few = Vec::new();
+    match arm.preemption_p99_us {
+        // No gap in the proof where the blamed wait is below its bound: then the two hardly met on a CPU.
+        _ if arm.preemptions < FEWEST_DELAYS => few.push(format!(
+            "arm {name}: not enough wake-ups for a preemption delay: {} on CPUs with offline work, {FEWEST_DELAYS} are needed",
+            arm.preemptions
+        )),
+        Some(p99) if p99 > longest => proven.push(format!(
+            "arm {name}: offline work leaves a CPU to online work within {p99:.0} µs (P99), more than {longest}"
+        )),
+        _ => {}
+    }
+    match arm.total_difference_one_sided {
+        // Blame proves guilt: work that had no CPU time can make others hold it longer, and that shows in the total only.
+        Some([lo, _]) if lo > most => proven.push(format!(
+            "arm {name}: online work waits {:.1} ms per CPU-second longer than alone, whoever has the CPU, more than {most}",
+            arm.total_difference_ms_per_cpu_s.unwrap_or(lo)
+        )),
+        Some([_, hi]) if hi > most => open.push(format!(
+            "arm {name}: all waits together may be more than {most} ms per CPU-second longer than alone"
+        )),
+        Some(_) => {}
+        None => open.push(format!("arm {name}: all waits together cannot be compared with the baseline")),
+    }
+    match (proven.is_empty(), open.is_empty()) {
+        (false, _) => (Verdict::Fail, proven),
+        (true, false) => (Verdict::Inconclusive, open),
+        (true, true) => (Verdict::Pass, few),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::record::{Delays, WaitByKind};
+
+    fn run_with(isolated: impl Fn(u32) -> (f64, f64, f64, u64)) -> Run {
+        let mut run = fixture::small_run();
+        for block in &mut run.blocks {
+            let (offline, other, p99, count) = match block.arm.as_str() {
+                "contended" => (400.0 + f64::from(block.round), 10.0, 3_800.0, 900),
+                "isolated" => isolated(block.round),
+                _ => (0.0, 20.0 + f64::from(block.round), 0.0, 0),
+            };
+            // Two seconds on a CPU.
+            let wait_s = WaitByKind { offline: offline * 2e-3, other: other * 2e-3, ..WaitByKind::default() };
+            let preemption = Delays { count, p50_us: None, p99_us: (count > 0).then_some(p99) };
+            block.blame = Some(Blamed { run_s: 2.0, wait_s, preemption, ..Blamed::default() });
+        }
+        run
+    }
+
+    fn isolated(run: &Run) -> ArmBlame {
+        blamed(run).pop().expect("the isolated arm")
+    }
+
+    #[test]
+    fn protected_and_not() {
+        let run = run_with(|round| (8.0 + f64::from(round), 25.0, 14.0, 900));
+        let all = blamed(&run);
+        assert_eq!(all.iter().map(|one| one.arm.as_str()).collect::<Vec<_>>(), ["contended", "isolated"]);
+        assert_eq!(all[0].verdict, Verdict::Fail, "{:?}", all[0]);
+        assert!((all[1].offline_ms_per_cpu_s - 10.5).abs() < 1e-9, "{:?}", all[1]);
+        assert_eq!((all[1].verdict, all[1].preemptions), (Verdict::Pass, 5_400));
+        assert!(
+            all[1].total_difference_ms_per_cpu_s.is_some_and(|ms| (ms - 13.0).abs() < 1.0),
+            "{:?}",
+            all[1]
+        );
+    }
+
+    #[test]
+    fn each_way_to_fail_or_stay_open() {
+        let said = |run: &Run| {
+            let one = isolated(run);
+            (one.verdict, one.reasons.join("\n"))
+        };
+        let (verdict, why) = said(&run_with(|_| (60.0, 0.0, 14.0, 900)));
+        assert!(verdict == Verdict::Fail && why.contains("makes online work wait 60.0 ms"), "{why}");
+        let (verdict, why) = said(&run_with(|_| (8.0, 0.0, 1_900.0, 900)));
+        assert!(verdict == Verdict::Fail && why.contains("within 1900 µs (P99)"), "{why}");
+        // The second order: offline had nothing, and third parties held online up.
+        let (verdict, why) = said(&run_with(|_| (0.0, 900.0, 14.0, 900)));
+        assert!(verdict == Verdict::Fail && why.contains("longer than alone"), "{why}");
+        let (verdict, why) = said(&run_with(|_| (8.0, 0.0, 14.0, 3)));
+        assert!(verdict == Verdict::Pass && why.contains("not enough wake-ups"), "{why}");
+        let (verdict, why) = said(&run_with(|round| (f64::from(round) * 20.0, 0.0, 14.0, 900)));
+        assert!(verdict == Verdict::Inconclusive && why.contains("either side"), "{why}");
+        let mut hidden = run_with(|_| (8.0, 0.0, 14.0, 900));
+        for block in hidden.blocks.iter_mut().skip(4) {
+            block.blame.as_mut().unwrap().missed_share = 0.02;
+        }
+        let (verdict, why) = said(&hidden);
+        assert!(verdict == Verdict::Inconclusive && why.contains("rounds give no bound"), "{why}");
+    }
+
+    #[test]
+    fn without_the_judge_there_is_nothing() {
+        assert_eq!(blamed(&fixture::small_run()), []);
+    }
+}
