@@ -1,6 +1,6 @@
 //! What a run is made of: arms, rounds, times, load, gates. Plain data, decided before the first block.
 
-use crate::record::{Arm, Design, Metric, Role};
+use crate::record::{Arm, BlameBounds, Design, Metric, Role};
 
 /// Requests per second of the built-in service: 2 100 requests of 100 us each are a fifth of one CPU, and
 /// five seconds of them give the 10 000 samples that P99 needs with five standard deviations to spare.
@@ -8,6 +8,10 @@ const RATE_PER_S: f64 = 2_100.0;
 
 /// CPU time of one request, us.
 pub const REQUEST_US: u64 = 100;
+
+/// One request is one wake-up, and to get another task off a CPU takes the kernel 5 to 10 us by any mechanism: at 10,000
+/// requests per CPU-second that alone is 50 to 100 ms. Without isolation it is 400 ms (Linux 6.18, two virtual CPUs).
+const BLAME: BlameBounds = BlameBounds { wait_ms_per_cpu_s: 100.0, preemption_p99_us: 100.0 };
 
 /// An experiment with the built-in workloads.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +78,7 @@ fn design(choice: &Choice) -> Design {
         threshold_pct: choice.threshold_pct,
         gates: vec![Metric::P50, Metric::P90, Metric::Qps],
         percentiles,
+        blame: Some(BLAME),
         ..Design::default()
     }
 }

@@ -158,7 +158,6 @@ fn cell(scene: &mut Scene, cpu: u32, arm: Arm, noise: Noise, seed: u64, time: f6
     }
     let judge = scene.judge(&[web], &[etl]);
     let figures = look(&judge, Duration::from_secs_f64(time));
-    drop(judge);
     scene.clear();
     if arm == Arm::OtherCpu {
         scene.remove(&aside);
