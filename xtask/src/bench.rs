@@ -1,5 +1,7 @@
 //! What DESIGN promises, measured as ratios within one run, on the running kernel in scratch groups.
 
+mod blame;
+
 use anyhow::{Context, bail};
 use commensal_core::actual::ActualState;
 use commensal_core::config;
@@ -31,7 +33,7 @@ pub fn run() -> anyhow::Result<()> {
     println!("medians of {REPEATS} runs; a goal is DESIGN's, a ratio compares within this run\n");
     knob_write()?;
     thousand_groups()?;
-    Ok(())
+    blame::run()
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

@@ -4,6 +4,7 @@ use crate::Subject;
 use commensal_core::actual::{ActualState, CgroupPath, Hierarchy};
 use commensal_core::knob::{Controller, Version};
 use commensal_host::Host;
+use commensal_sensors::containers::containers;
 use commensal_sensors::{SensorError, cgroups, mounts};
 use std::collections::BTreeMap;
 
@@ -17,6 +18,8 @@ pub struct Cgroups {
     pub mount: String,
     /// Everything that is there.
     pub found: ActualState,
+    /// Names of containers by their identifier.
+    containers: BTreeMap<String, String>,
     by_id: BTreeMap<u64, CgroupPath>,
     by_path: BTreeMap<CgroupPath, u64>,
 }
@@ -37,7 +40,12 @@ impl Cgroups {
         let by_id: BTreeMap<u64, CgroupPath> =
             found.cgroups.iter().map(|(place, one)| (one.inode, place.path.clone())).collect();
         let by_path = by_id.iter().map(|(id, path)| (path.clone(), *id)).collect();
-        Ok(Some(Cgroups { unified, mount, found, by_id, by_path }))
+        // No engine is asked where nothing looks like one of its containers.
+        let engine = by_id.values().any(|path| ids(path).next().is_some());
+        let docker_host = std::env::var("DOCKER_HOST").ok();
+        let containers = if engine { containers(host, docker_host.as_deref()) } else { Vec::new() };
+        let containers = containers.into_iter().map(|one| (one.id, one.name)).collect();
+        Ok(Some(Cgroups { unified, mount, found, containers, by_id, by_path }))
     }
 
     /// The subject at a path.
@@ -69,6 +77,18 @@ impl Cgroups {
     /// Adds the names of a later look; what is gone keeps the one that it had.
     pub fn learn(&mut self, later: &Cgroups) {
         self.by_id.extend(later.by_id.iter().map(|(id, path)| (*id, path.clone())));
+        self.containers.extend(later.containers.iter().map(|(id, name)| (id.clone(), name.clone())));
+    }
+
+    /// The container whose group this is or is inside of, by the name that its owner gave it.
+    fn container(&self, path: &CgroupPath) -> Option<&str> {
+        ids(path).find_map(|id| self.containers.get(id)).map(String::as_str)
+    }
+
+    /// The identifier of the container of this name.
+    #[must_use]
+    pub fn container_called(&self, name: &str) -> Option<&str> {
+        self.containers.iter().find(|(_, called)| *called == name).map(|(id, _)| id.as_str())
     }
 
     /// A short name of a culprit: its path, with the identifiers of containers cut as their tools do.
@@ -76,10 +96,20 @@ impl Cgroups {
     pub fn name(&self, id: u64) -> String {
         match self.path(id) {
             Some(path) if path.depth() == 0 => "/ (in no cgroup)".to_owned(),
-            Some(path) => short(path),
+            Some(path) => match self.container(path) {
+                Some(name) => format!("{} (container {name})", short(path)),
+                None => short(path),
+            },
+            None if id == 0 => "/ (a session's autogroup)".to_owned(),
             None => format!("cgroup {id}, which is gone"),
         }
     }
+}
+
+/// Identifiers of containers in a path: `docker-ID.scope`, `ID`, `cri-containerd-ID.scope`, `libpod-ID.scope`.
+fn ids(path: &CgroupPath) -> impl Iterator<Item = &str> {
+    let parts = path.parts().flat_map(|part| part.split(['-', '.', ':']));
+    parts.filter(|part| part.len() == 64 && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// Identifiers of 64 hexadecimal digits, cut to 12.
@@ -137,11 +167,9 @@ impl Asked {
     fn is(&self, path: &CgroupPath) -> bool {
         match self {
             Asked::Unit(unit) => path.name() == unit,
-            // `docker-ID.scope`, `ID`, `cri-containerd-ID.scope`, `libpod-ID.scope`.
-            Asked::Container(id) => path
-                .name()
-                .split(['-', '.', ':'])
-                .any(|part| part.len() == 64 && part.starts_with(id.as_str())),
+            Asked::Container(id) => {
+                ids(&CgroupPath::new(path.name())).any(|one| one.starts_with(id.as_str()))
+            }
             Asked::Process(_) | Asked::Cgroup(_) | Asked::Name(_) => false,
         }
     }

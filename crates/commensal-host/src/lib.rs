@@ -79,6 +79,10 @@ pub trait Host {
     /// Names in a directory, sorted.
     fn list(&self, path: &Path) -> Result<Vec<String>>;
 
+    /// Sends `request` to the local (Unix) socket at `path` and gives all that comes back until the other side closes: at
+    /// most 8 MiB, and two seconds of silence (`ETIMEDOUT`).
+    fn ask(&self, path: &Path, request: &str) -> Result<String>;
+
     /// Opens a cgroup directory by absolute path.
     fn open(&mut self, path: &Path) -> Result<Dir>;
 

@@ -7,7 +7,10 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::{HashMap, VecDeque};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 /// How many control files stay open at most. A held descriptor makes a write several times cheaper
 /// than open, write, close; beyond this number the oldest is closed. Well under the usual soft limit
@@ -22,6 +25,10 @@ pub(crate) const SNAPSHOTS: [&str; 3] = ["cgroup.procs", "cgroup.threads", "task
 /// Directories open at most; opening more fails with `EMFILE` as the kernel itself would, and says so
 /// here first because a leak of `Dir`s is our bug.
 const OPEN_DIRS: usize = 65_536;
+
+/// What an answer over a local socket may be at most, and how long its sender may be silent.
+const ASK_MOST: u64 = 8 << 20;
+const ASK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The running machine.
 #[derive(Debug, Default)]
@@ -208,6 +215,22 @@ impl Host for LinuxHost {
             entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
         Ok(names)
+    }
+
+    fn ask(&self, path: &Path, request: &str) -> Result<String> {
+        let refuse = |error: std::io::Error| {
+            let late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            let errno =
+                if late { Errno::ETIMEDOUT } else { Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)) };
+            HostError { operation: "ask", object: path.display().to_string(), value: None, errno }
+        };
+        let mut socket = UnixStream::connect(path).map_err(refuse)?;
+        socket.set_read_timeout(Some(ASK_PATIENCE)).map_err(refuse)?;
+        socket.set_write_timeout(Some(ASK_PATIENCE)).map_err(refuse)?;
+        socket.write_all(request.as_bytes()).map_err(refuse)?;
+        let mut answer = Vec::new();
+        socket.take(ASK_MOST).read_to_end(&mut answer).map_err(refuse)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 
     fn open(&mut self, path: &Path) -> Result<Dir> {

@@ -6,6 +6,7 @@
 
 mod actual;
 pub mod capability;
+pub mod containers;
 mod cookies;
 pub mod delegation;
 pub mod machine;

@@ -106,8 +106,8 @@ pub struct Run {
 /// `commensal blame`.
 #[derive(Debug, Args)]
 pub struct Blame {
-    /// Who waited: a systemd unit, a cgroup (/path), a process by its number, a container by its identifier, or a group of
-    /// the groups file [default: its online groups, against its offline ones].
+    /// Who waited: a systemd unit, a cgroup (/path), a process by its number, a container by its name or identifier, or a
+    /// group of the groups file [default: its online groups, against its offline ones].
     pub target: Vec<String>,
 
     /// Whose guilt to judge; named in the same ways. May be given several times.

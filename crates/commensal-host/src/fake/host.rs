@@ -133,6 +133,11 @@ impl Host for FakeHost {
         names.map_err(|errno| refused("list", shown(path), errno))
     }
 
+    /// Nobody listens.
+    fn ask(&self, path: &Path, _request: &str) -> Result<String> {
+        Err(refused("ask", shown(path), Errno::ENOENT))
+    }
+
     fn open(&mut self, path: &Path) -> Result<Dir> {
         let machine = self.machine();
         let found = machine.alive(self.life).and_then(|()| machine.group_at(path));

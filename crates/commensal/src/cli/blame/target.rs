@@ -87,7 +87,13 @@ fn one(
             [] => bail!("no cgroup of a container {id} is in {}; is it running?", cgroups.mount),
             several => bail!("{} containers begin with {id}; give more of it", several.len()),
         },
-        Asked::Name(name) => group(context, cgroups, options, name),
+        Asked::Name(name) => match cgroups.container_called(name) {
+            Some(id) => match cgroups.called(&Asked::Container(id.to_owned())).iter().find_map(named) {
+                Some(one) => Ok(vec![Named { name: name.clone(), ..one }]),
+                None => bail!("container {name} runs, but its cgroup is not in {}", cgroups.mount),
+            },
+            None => group(context, cgroups, options, name),
+        },
         Asked::Process(_) => unreachable!("handled above"),
     }
 }

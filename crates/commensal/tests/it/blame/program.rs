@@ -5,7 +5,8 @@ use crate::support::{Program, text};
 use commensal_blame::{Judge, NoJudge, Scope};
 use commensal_host::{Host, LinuxHost};
 use serde_json::Value;
-use std::io::Read;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -175,6 +176,43 @@ fn a_service_that_ends_meanwhile() {
     assert!(out.contains("job.service ended meanwhile"), "{out}");
 }
 
+/// Docker is played: the Engine API's one call over a socket, and the cgroup that an engine makes.
+#[test]
+fn a_container_by_its_name() {
+    let test = "a_container_by_its_name";
+    let Some((mut scene, cpu)) = Scene::on_one_cpu(test) else { return };
+    let [web, etl] = ["5e", "77"].map(|two| two.repeat(32));
+    scene.group(&web);
+    scene.group(&format!("docker-{etl}.scope"));
+    scene.start(&format!("docker-{etl}.scope"), Some(cpu), HOG);
+    scene.pulse(&web, Some(cpu), "");
+    let program = Program::new("bc");
+    let path = program.path("engine.sock");
+    let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let body =
+        format!("[{{\"Id\":\"{web}\",\"Names\":[\"/shop\"]}},{{\"Id\":\"{etl}\",\"Names\":[\"/etl-7\"]}}]");
+    std::thread::spawn(move || {
+        for mut stream in socket.incoming().flatten() {
+            let mut request = [0; 512];
+            let length = stream.read(&mut request).unwrap_or(0);
+            assert!(request[..length].starts_with(b"GET /containers/json HTTP/1.0\r\n"));
+            let _ = write!(stream, "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{body}");
+        }
+    });
+    let mut command = program.command(&["blame", "shop", "--against", "etl-7", "--for", "1s"]);
+    let output = command.env("DOCKER_HOST", format!("unix://{}", path.display())).output().unwrap();
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{out}{}", text(&output.stderr));
+    assert!(
+        out.starts_with("shop: ") && out.contains("docker-777777777777.scope (container etl-7) (offline)"),
+        "{out}"
+    );
+    // An engine that does not answer is no engine.
+    let mut command = program.command(&["blame", "shop", "--for", "10ms"]);
+    let output = command.env("DOCKER_HOST", "unix:///no/such.sock").output().unwrap();
+    assert!(text(&output.stderr).contains("shop is no process"), "{}", text(&output.stderr));
+}
+
 #[test]
 fn who_is_not_there() {
     let program = Program::new("bn");
@@ -219,7 +257,12 @@ fn without_root() {
         return;
     }
     let mut sleeper = Command::new("sleep").arg("20").spawn().unwrap();
-    let program = format!("{} blame {} --for 200ms", env!("CARGO_BIN_EXE_commensal"), sleeper.id());
+    // Where everybody may start it.
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = folder.path().join("commensal");
+    std::fs::copy(env!("CARGO_BIN_EXE_commensal"), &copy).unwrap();
+    let program = format!("{} blame {} --for 200ms", copy.display(), sleeper.id());
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "65534", "--clear-groups", "--no-new-privs", "sh", "-c"]);
     let output = command.arg(format!("HOME=/nonexistent {program}")).output().unwrap();
