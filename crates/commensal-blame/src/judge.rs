@@ -9,7 +9,7 @@ use libbpf_rs::btf::types::Typedef;
 use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
@@ -74,7 +74,6 @@ impl Judge {
         let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count the CPUs"))?;
         {
             let settings = open.maps.rodata_data.as_deref_mut().ok_or_else(|| missing("rodata"))?;
-            settings.nr_cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
             settings.unified = scope.unified;
             settings.verify = scope.verify;
             let processes = scope
@@ -203,6 +202,7 @@ impl Judge {
         let maps = &self.skel.maps;
         let now = totals.time_ns;
         let mut cpu = ByKind::default();
+        let mut culprits: BTreeMap<Culprit, u64> = BTreeMap::new();
         for index in 0..maps.cpus.max_entries() {
             let state = self.value(&maps.cpus, &index.to_ne_bytes())?;
             let words = words(&state);
@@ -214,6 +214,10 @@ impl Judge {
             if since > 0 && kind < KINDS {
                 cpu.0[kind] += now.saturating_sub(since);
             }
+            // Blamed, and not in the list of culprits yet.
+            if let Some((last, ns)) = pending(&words) {
+                *culprits.entry(last).or_default() += ns;
+            }
         }
         let mut subjects = Vec::new();
         for index in 0..self.subjects as u32 {
@@ -221,17 +225,14 @@ impl Judge {
             let (run_ns, waits) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
             subjects.push(OfSubject { run_ns, waits, wait: by_kind(&mut words) });
         }
-        let mut figures = Figures { subjects, cpu, ..totals };
         for key in maps.culprits.keys() {
             let Some(value) = maps.culprits.lookup(&key, MapFlags::ANY).map_err(refused("read the judge"))?
             else {
                 continue;
             };
-            let (cgroup, pair) = (word(&key, 0), word(&key, 1));
-            let kind = Kind::ALL.get((pair >> 32) as usize).copied().unwrap_or(Kind::Other);
-            let cgroup = (cgroup != u64::MAX).then_some(cgroup);
-            figures.culprits.insert(Culprit { subject: pair as u32, kind, cgroup }, word(&value, 0));
+            *culprits.entry(culprit(word(&key, 0), word(&key, 1))).or_default() += word(&value, 0);
         }
+        let mut figures = Figures { subjects, cpu, culprits, ..totals };
         let programs = &self.skel.progs;
         for program in [
             &programs.blame_switch,
@@ -337,6 +338,20 @@ fn siblings(host: &dyn Host, skel: &BlameSkel<'_>, cpus: usize) -> Result<(), No
         skel.maps.cpus.update(&key, &value, MapFlags::ANY).map_err(refused("tell siblings"))?;
     }
     Ok(())
+}
+
+/// Of `struct culprit`.
+fn culprit(cgroup: u64, pair: u64) -> Culprit {
+    let kind = Kind::ALL.get((pair >> 32) as usize).copied().unwrap_or(Kind::Other);
+    Culprit { subject: pair as u32, kind, cgroup: (cgroup != u64::MAX).then_some(cgroup) }
+}
+
+/// The end of `struct cpu_state`.
+fn pending(words: &[u64]) -> Option<(Culprit, u64)> {
+    match words {
+        [.., cgroup, pair, ns] if *ns > 0 => Some((culprit(*cgroup, *pair), *ns)),
+        _ => None,
+    }
 }
 
 fn word(bytes: &[u8], index: usize) -> u64 {

@@ -49,7 +49,7 @@ done
 if mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null; then
   mkdir /sys/kernel/tracing/instances/second
   for instance in /sys/kernel/tracing /sys/kernel/tracing/instances/second; do
-    echo 8 >$instance/buffer_size_kb
+    echo 0 >$instance/tracing_on
     for event in sched/sched_switch sched/sched_wakeup sched/sched_wakeup_new sched/sched_migrate_task \
       sched/sched_process_exit irq/irq_handler_entry irq/irq_handler_exit irq/softirq_entry irq/softirq_exit \
       irq_vectors/local_timer_entry irq_vectors/local_timer_exit; do

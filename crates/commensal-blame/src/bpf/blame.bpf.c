@@ -26,16 +26,15 @@ enum kind { OTHER, ONLINE, OFFLINE, KERNEL, IDLE, IRQ, KINDS };
 #define SIBLINGS	3
 #define DEPTH		16	/* of cgroups */
 #define RING		64	/* tenures of one wait that are told apart; a power of two */
-#define SCAN		64	/* CPUs that are looked at for displaced wake-ups */
 #define NOBODY		(~0ULL)	/* as a cgroup: more tenures than the ring holds */
 #define KIND(class)	((class) & 0xff)
 #define TARGET(class)	((class) >> 8)
 
-const volatile u32 nr_cpus = 1;
 const volatile bool unified = false;	/* class by the v2 cgroup, not by that of v1's cpu controller */
 const volatile bool processes = false;	/* some targets are processes */
 const volatile bool verify = false;	/* compare with sched_info.run_delay */
 u32 generation = 1;			/* of the classes: cached ones of another are stale */
+u32 offline_cpus = 0;			/* that run OFFLINE now */
 u32 enabled = 0;			/* once all programs are attached: half of them would see half of a wait */
 
 struct cpu_state {
@@ -54,6 +53,11 @@ struct cpu_state {
 	s32 sibling[SIBLINGS];
 	u32 class;		/* of the task on the CPU */
 	u64 sibling_was[SIBLINGS];	/* its OFFLINE time when ONLINE came here; 0 when it has not */
+	struct culprit {
+		u64 cgroup;
+		u32 target, kind;
+	} last;			/* blamed here last, and what is not in the map of culprits yet */
+	u64 pending;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -112,10 +116,6 @@ struct {
 	__type(value, struct target);
 } targets SEC(".maps");
 
-struct culprit {
-	u64 cgroup;
-	u32 target, kind;
-};
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -303,23 +303,46 @@ static __always_inline void turn(struct cpu_state *c, u64 now, u32 kind)
 	c->since = now;
 }
 
-static __always_inline void blame(u32 target, u32 kind, u64 cgroup, u64 ns, struct totals *t)
+/* What is pending on a CPU goes into the map. */
+static __noinline int flush(struct cpu_state *c)
 {
-	struct culprit key = { .cgroup = cgroup, .target = target, .kind = kind };
-	u64 *sum = bpf_map_lookup_elem(&culprits, &key);
+	struct totals *t = all();
+	struct culprit key;
+	u64 *sum, ns;
 
+	if (!c || !t)
+		return 0;
+	ns = c->pending;
+	key = c->last;
+	c->pending = 0;
+	if (!ns)
+		return 0;
+	sum = bpf_map_lookup_elem(&culprits, &key);
 	if (!sum) {
 		if (!bpf_map_update_elem(&culprits, &key, &ns, BPF_NOEXIST))
-			return;
+			return 0;
 		/* Another CPU was faster, or there is no room. */
 		sum = bpf_map_lookup_elem(&culprits, &key);
 		if (!sum) {
 			t->full++;
 			t->full_ns += ns;
-			return;
+			return 0;
 		}
 	}
 	__sync_fetch_and_add(sum, ns);
+	return 0;
+}
+
+/* `c` is this CPU's. Mostly it is the same culprit again, so that the map is rarely needed. */
+static __always_inline void blame(struct cpu_state *c, u32 target, u32 kind, u64 cgroup, u64 ns)
+{
+	if (c->last.cgroup != cgroup || c->last.target != target || c->last.kind != kind) {
+		flush(c);
+		c->last.cgroup = cgroup;
+		c->last.target = target;
+		c->last.kind = kind;
+	}
+	c->pending += ns;
 }
 
 static __always_inline u64 take(u64 *left, u32 kind, u64 ns)
@@ -342,13 +365,13 @@ struct window {
 /* One tenure's part of a wait. Not static: the verifier looks at it once, not at every turn of the loop. */
 __noinline int divide_one(struct window *w, u32 back)
 {
-	struct totals *t = all();
+	struct cpu_state *here = cpu_at(bpf_get_smp_processor_id());
 	struct tenure *one;
 	struct ring *ring;
 	u64 from, to, ns;
 	u32 cpu, kind, i;
 
-	if (!w || !t)
+	if (!w || !here)
 		return 1;
 	cpu = w->cpu;
 	i = w->head - back;
@@ -372,17 +395,17 @@ __noinline int divide_one(struct window *w, u32 back)
 		ns = one->net;
 	ns = take(w->left, kind, ns);
 	if (ns)
-		blame(w->target, kind, one->cgroup, ns, t);
+		blame(here, w->target, kind, one->cgroup, ns);
 	return 0;
 }
 
 /* Divides what tasks had of a wait among their cgroups; what the ring no longer knows is NOBODY's. */
 static __noinline int divide(struct window *w)
 {
-	struct totals *t = all();
+	struct cpu_state *here = cpu_at(bpf_get_smp_processor_id());
 	struct cpu_state *c = cpu_at(w->cpu);
 
-	if (!t || !c)
+	if (!here || !c)
 		return 0;
 	w->head = c->head;
 	if (c->tenant <= OFFLINE && c->tenure && c->tenure < w->to) {
@@ -390,17 +413,17 @@ static __noinline int divide(struct window *w)
 		u64 taken = take(w->left, c->tenant, w->to - from);
 
 		if (taken)
-			blame(w->target, c->tenant, c->cgroup, taken, t);
+			blame(here, w->target, c->tenant, c->cgroup, taken);
 	}
 	for (u32 back = 1; back <= RING; back++)
 		if (divide_one(w, back))
 			break;
 	if (w->left[OTHER])
-		blame(w->target, OTHER, NOBODY, w->left[OTHER], t);
+		blame(here, w->target, OTHER, NOBODY, w->left[OTHER]);
 	if (w->left[ONLINE])
-		blame(w->target, ONLINE, NOBODY, w->left[ONLINE], t);
+		blame(here, w->target, ONLINE, NOBODY, w->left[ONLINE]);
 	if (w->left[OFFLINE])
-		blame(w->target, OFFLINE, NOBODY, w->left[OFFLINE], t);
+		blame(here, w->target, OFFLINE, NOBODY, w->left[OFFLINE]);
 	return 0;
 }
 
@@ -473,8 +496,9 @@ static __always_inline void queue(struct task_state *task, u32 cpu, struct cpu_s
 		invert(c, now, 1);
 }
 
-/* The part of a wait on the CPU that it ends on or leaves. */
-static __always_inline void part(struct task_state *task, struct cpu_state *c, u64 now, struct totals *t)
+/* The part of a wait on the CPU that it ends on or leaves. `ended` is the tenure that ends there just now, if one does. */
+static __always_inline void part(struct task_state *task, struct cpu_state *c, u64 now, struct totals *t,
+				 struct tenure *ended)
 {
 	u32 index = TARGET(task->class);
 	struct target *target = bpf_map_lookup_elem(&targets, &index);
@@ -482,7 +506,11 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 	u64 ns[KINDS] = {}, by_tasks = 0, sum = 0, over = 0;
 	u64 limit = now > task->since ? now - task->since : 0;
 
-	copy(c, now, ns, t);
+	if (ended)
+		for (int k = 0; k < KINDS; k++)
+			ns[k] = c->ns[k];
+	else
+		copy(c, now, ns, t);
 	for (int k = 0; k < KINDS; k++)
 		over += ns[k] > task->copy[k] ? ns[k] - task->copy[k] : 0;
 	/* Another CPU went on after `now`, which is long when a hypervisor took ours away just then. */
@@ -504,8 +532,18 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 	}
 	task->parts += sum;
 	w.from = now > sum ? now - sum : 0;
-	if (by_tasks)
-		divide(&w);
+	if (!by_tasks)
+		return;
+	if (ended && ended->kind <= OFFLINE && ended->from < now) {
+		u64 ns = now - (ended->from > w.from ? ended->from : w.from);
+
+		ns = take(w.left, ended->kind, ns < ended->net ? ns : ended->net);
+		if (ns)
+			blame(c, index, ended->kind, ended->cgroup, ns);
+		if (ns == by_tasks)
+			return;
+	}
+	divide(&w);
 }
 
 static __always_inline void unqueue(struct task_state *task, u64 now, struct totals *t)
@@ -606,7 +644,9 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	struct cpu_state *c = cpu_at(cpu);
 	struct totals *t = all();
 	struct task_state *task = 0, *left = 0;
+	struct tenure ended = { .kind = IDLE };	/* just now, when anybody is queued here */
 	u64 cgroup = 0;
+	s32 waits;
 
 	if (!c || !t || !enabled)
 		return 0;
@@ -620,22 +660,6 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 			t->relevant_missed++;
 	}
 
-	/* The tenure that ends, for whoever is queued here. */
-	if (c->waiters > 0 && c->tenant <= OFFLINE && c->tenure && now > c->tenure) {
-		struct ring *ring = bpf_map_lookup_elem(&rings, &cpu);
-
-		if (ring) {
-			struct tenure *one = &ring->of[c->head & (RING - 1)];
-			u64 ns = now - c->tenure;
-
-			one->from = c->tenure;
-			one->to = now;
-			one->net = ns > c->in_irq ? ns - c->in_irq : 0;
-			one->cgroup = c->cgroup;
-			one->kind = c->tenant;
-			c->head++;
-		}
-	}
 
 	if (!next->pid) {
 		class = IDLE;
@@ -647,6 +671,23 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 			cgroup = task->cgroup;
 		} else {
 			t->no_storage++;
+		}
+	}
+	waits = task && KIND(class) == ONLINE && task->state >= RUNNABLE && task->cpu == cpu;
+	if (c->waiters > 0) {
+		ended.from = c->tenure ? c->tenure : now;
+		ended.to = now;
+		ended.net = now - ended.from > c->in_irq ? now - ended.from - c->in_irq : 0;
+		ended.cgroup = c->cgroup;
+		ended.kind = c->tenant;
+		/* Kept for whoever else is queued here. */
+		if (c->waiters > waits && ended.kind <= OFFLINE && ended.from < now) {
+			struct ring *ring = bpf_map_lookup_elem(&rings, &cpu);
+
+			if (ring) {
+				ring->of[c->head & (RING - 1)] = ended;
+				c->head++;
+			}
 		}
 	}
 	turn(c, now, KIND(class));
@@ -668,8 +709,8 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		if (task->state == UNSEEN) {	/* its wait began before us, or in another class */
 			t->no_start++;
 			begin(task, now);
-		} else if (task->state >= RUNNABLE && task->cpu == cpu) {
-			part(task, c, now, t);
+		} else if (waits) {
+			part(task, c, now, t, &ended);
 			uncount(task);
 			unqueue(task, now, t);
 		} else {
@@ -679,9 +720,12 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	}
 
 	if (KIND(class) == OFFLINE) {
+		if (KIND(was) != OFFLINE)
+			__sync_fetch_and_add(&offline_cpus, 1);
 		if (c->waiters > 0)
 			invert(c, now, 0);
 	} else if (KIND(was) == OFFLINE) {
+		__sync_fetch_and_add(&offline_cpus, -1);
 		set_right(c, now, t, false);
 	}
 
@@ -732,16 +776,9 @@ static __always_inline int woken(struct task_struct *p)
 	if (!c)
 		return 0;
 	t->wakes++;
-	if (c->tenant != IDLE && c->tenant != OFFLINE) {
-		for (u32 i = 0; i < SCAN && i < nr_cpus; i++) {
-			struct cpu_state *x = cpu_at(i);
-
-			if (x && i != cpu && x->tenant == OFFLINE) {
-				how = DISPLACED;
-				t->displaced++;
-				break;
-			}
-		}
+	if (c->tenant != IDLE && c->tenant != OFFLINE && offline_cpus) {
+		how = DISPLACED;
+		t->displaced++;
 	}
 	now = bpf_ktime_get_ns();
 	if (task->state == UNSEEN)
@@ -788,7 +825,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	if (!c || !d)
 		return 0;
 	now = bpf_ktime_get_ns();
-	part(task, c, now, t);
+	part(task, c, now, t, 0);
 	if (task->counted) {
 		/* The old value: 1 is that nobody else waits there. */
 		if (__sync_fetch_and_add(&c->waiters, -1) <= 1)
@@ -844,6 +881,8 @@ static __noinline int meet(struct cpu_state *c)
 	}
 	c->class = class;
 	c->tenant = KIND(class);
+	if (KIND(class) == OFFLINE)
+		__sync_fetch_and_add(&offline_cpus, 1);
 	c->pid = p->pid;
 	c->tenure = now;
 	c->kind = KIND(class);

@@ -31,7 +31,8 @@ fn wrong(thread: &Thread) -> Option<String> {
     if got.abs_diff(wall) > SLACK_NS {
         return Some(format!("{got} of {wall} ns: {thread:?}"));
     }
-    let blamed = thread.wait.sum() > thread.waited_ns + waiting + SLACK_NS;
+    // So are those of a wait whose end nobody told.
+    let blamed = thread.wait.sum() > thread.waited_ns + waiting + thread.lost_ns + SLACK_NS;
     blamed.then(|| format!("more blame than wait: {thread:?}"))
 }
 
