@@ -12,7 +12,9 @@ use std::time::Duration;
 
 const PAIRS: usize = 8;
 /// Round trips of the ping-pong: two switches each.
-const TRIPS: u32 = 100_000;
+const TRIPS: u32 = 30_000;
+/// Runs of which the fastest counts: what a neighbour or a hypervisor takes only ever adds.
+const TRIES: usize = 3;
 const GOAL_NS: f64 = 500.0;
 /// How long the judge takes to come, generously.
 const COMES: Duration = Duration::from_millis(800);
@@ -61,7 +63,7 @@ fn measure(program: &Path, top: &Path) -> anyhow::Result<()> {
     let machine = commensal_sensors::machine::machine(&LinuxHost::new())?;
     let last = machine.topology.all().iter().last().unwrap_or(0);
     let pipe = format!("taskset -c {last} perf bench sched pipe -l {TRIPS}");
-    let messages = "hackbench -g 4 -l 500";
+    let messages = "hackbench -g 4 -l 300";
     for (what, command, per_switch) in
         [("perf bench sched pipe, one CPU", pipe.as_str(), true), ("hackbench, all CPUs", messages, false)]
     {
@@ -123,7 +125,13 @@ fn once(program: &Path, top: &Path, command: &str, judged: Option<&[&str]>) -> a
     let judge = judged.map(|args| judge(program, top, args)).transpose()?;
     let procs = top.join("bench/cgroup.procs");
     let script = format!("echo $$ >{} && exec {command}", procs.display());
-    let output = Command::new("sh").args(["-c", &script]).output()?;
+    let mut best = f64::INFINITY;
+    for _ in 0..TRIES {
+        let output = Command::new("sh").args(["-c", &script]).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let said = || format!("{command} said {text} {}", String::from_utf8_lossy(&output.stderr));
+        best = best.min(seconds(&text).with_context(said)?);
+    }
     if let Some(mut judge) = judge {
         let _ = Command::new("kill").args(["-INT", &judge.id().to_string()]).status();
         let mut text = String::new();
@@ -134,9 +142,7 @@ fn once(program: &Path, top: &Path, command: &str, judged: Option<&[&str]>) -> a
             bail!("the judge did not work: {text}");
         }
     }
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    seconds(&text)
-        .with_context(|| format!("{command} said {text} {}", String::from_utf8_lossy(&output.stderr)))
+    Ok(best)
 }
 
 /// `Total time: 0.936 [sec]` of perf, `Time: 0.437` of hackbench.
