@@ -119,7 +119,8 @@ fn culprits_that_find_no_room() {
     std::thread::sleep(LOOK);
     scene.end_all();
     let figures = judge.read(&LinuxHost::new()).unwrap();
-    assert_eq!(figures.culprits.len(), 1);
+    // One has a place, and another may be the last that was blamed on its CPU.
+    assert!((1..=2).contains(&figures.culprits.len()), "{:?}", figures.culprits);
     assert!(figures.counters.full > 0 && figures.counters.full_ns > 0, "{figures:?}");
     let named: u64 = figures.culprits.values().sum();
     assert_eq!(named + figures.counters.full_ns, behind_tasks(&figures), "nothing is lost");
