@@ -9,6 +9,8 @@ use crate::verdict::{Bounds, Verdict};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// What a single subject's peers are called.
+const OWN_PEERS: &str = "its own peers";
 /// Culprits that are named; the rest are summed.
 pub const NAMED: usize = 10;
 
@@ -267,7 +269,7 @@ fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(S
     for (kind, what) in [
         (Kind::Other, unnamed),
         (Kind::Offline, unnamed),
-        (Kind::Online, if names.several { unnamed } else { "its own peers" }),
+        (Kind::Online, if names.several { unnamed } else { OWN_PEERS }),
         (Kind::Kernel, "kernel threads"),
         (Kind::Idle, "nobody (idle wake-up, throttling)"),
         (Kind::Interrupt, "interrupts"),

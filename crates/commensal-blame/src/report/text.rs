@@ -1,6 +1,6 @@
 //! A report for a terminal: whole, and one line or one screen for the time since the last one.
 
-use super::{Delay, Report, Row};
+use super::{Delay, OWN_PEERS, Report, Row};
 use crate::figures::Kind;
 use std::fmt::Write as _;
 
@@ -105,12 +105,13 @@ impl Report {
 }
 
 impl Row {
-    /// Its name, with a mark when its guilt is judged.
+    /// Its name, with a mark when its guilt is judged, or when it is another subject.
     #[must_use]
     pub fn label(&self) -> String {
-        match self.kind == Kind::Offline.name() {
-            true => format!("{} (offline)", self.name),
-            false => self.name.clone(),
+        match self.kind {
+            kind if kind == Kind::Offline.name() => format!("{} (offline)", self.name),
+            kind if kind == Kind::Online.name() && self.name != OWN_PEERS => format!("{} (peer)", self.name),
+            _ => self.name.clone(),
         }
     }
 }
