@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use commensal_core::actual::ActualState;
 use commensal_core::config;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
+use commensal_core::knob::Version;
 use commensal_core::plan::plan;
 use commensal_drivers::journal::{self, Journal, Owner};
 use commensal_drivers::{apply, restore_own};
@@ -50,6 +51,20 @@ fn report(what: &str, time: Duration, goal: Duration, ratio: &str) {
 struct Scratch {
     host: LinuxHost,
     path: std::path::PathBuf,
+    version: Version,
+}
+
+impl Scratch {
+    fn new() -> anyhow::Result<Scratch> {
+        let mut host = LinuxHost::new();
+        let cpu = commensal_core::knob::Controller::Cpu;
+        let hierarchies = mounts::hierarchies(&mut host)?;
+        let hierarchy =
+            hierarchies.iter().find(|h| h.controllers.contains(&cpu)).context("no cpu hierarchy")?;
+        let path = Path::new(&hierarchy.mount).join(format!("commensal-bench-{}", std::process::id()));
+        std::fs::create_dir(&path).context("needs root")?;
+        Ok(Scratch { host, path, version: hierarchy.version })
+    }
 }
 
 impl Drop for Scratch {
@@ -59,15 +74,9 @@ impl Drop for Scratch {
 }
 
 fn knob_write() -> anyhow::Result<()> {
-    let mut host = LinuxHost::new();
-    let cpu = commensal_core::knob::Controller::Cpu;
-    let hierarchies = mounts::hierarchies(&mut host)?;
-    let hierarchy = hierarchies.iter().find(|h| h.controllers.contains(&cpu)).context("no cpu hierarchy")?;
-    let path = Path::new(&hierarchy.mount).join(format!("commensal-bench-{}", std::process::id()));
-    std::fs::create_dir(&path).context("needs root")?;
-    let mut scratch = Scratch { host, path: path.clone() };
-    let file =
-        commensal_core::knob::KnobId::CpuWeight.row().file(hierarchy.version).context("no weight")?.name;
+    let mut scratch = Scratch::new()?;
+    let path = scratch.path.clone();
+    let file = commensal_core::knob::KnobId::CpuWeight.row().file(scratch.version).context("no weight")?.name;
     let dir = scratch.host.open(&path)?;
     let held = median(
         (0..REPEATS)

@@ -1,12 +1,15 @@
 //! What cargo is told to build: everything, or everything but the BPF programs where they cannot be compiled.
 
+#[path = "../../crates/commensal-blame/clang.rs"]
+mod clang;
+
+use clang::clang;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// Without `bpf`; tests need the fake host.
 pub const WITHOUT_BPF: [&str; 2] = ["--features", "commensal-host/fake"];
 const ALL: [&str; 1] = ["--all-features"];
-const OLDEST: u32 = 18;
 /// What libbpf is built against.
 const HEADERS: &str = "#include <gelf.h>\n#include <zlib.h>\n";
 
@@ -38,24 +41,9 @@ pub fn no_bpf() -> Option<&'static str> {
     })
 }
 
-/// As the build script of commensal-blame looks for it.
-fn clang() -> Option<String> {
-    let named = std::env::var("BPF_CLANG").ok();
-    let known = (OLDEST..=24).rev().map(|version| format!("clang-{version}")).chain(["clang".to_owned()]);
-    let mut candidates = named.map_or_else(|| known.collect(), |one| vec![one]).into_iter();
-    candidates.find(|name| {
-        let Ok(output) = Command::new(name).arg("--version").output() else { return false };
-        version(&String::from_utf8_lossy(&output.stdout)).is_some_and(|version| version >= OLDEST)
-    })
-}
-
-fn version(text: &str) -> Option<u32> {
-    text.split("version ").nth(1)?.split('.').next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::clang::version;
 
     #[test]
     fn versions() {

@@ -6,9 +6,9 @@ use crate::{NoJudge, Scope, Subject};
 use commensal_host::Host;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Typedef;
-use libbpf_rs::query::{ProgInfoIter, ProgramInfo};
+use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject};
+use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject, ProgramMut};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 use std::mem::MaybeUninit;
@@ -23,7 +23,7 @@ use std::sync::{Mutex, PoisonError};
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/blame.skel.rs"));
 }
-use skel::{BlameSkel, BlameSkelBuilder};
+use skel::{BlameProgs, BlameSkel, BlameSkelBuilder};
 
 const ONLINE: u32 = Kind::Online as u32;
 const OFFLINE: u32 = Kind::Offline as u32;
@@ -110,17 +110,11 @@ impl Judge {
         siblings(host, &skel, cpus)?;
         let mut links = Vec::new();
         let programs = &skel.progs;
-        let mut attach = |program: &libbpf_rs::ProgramMut<'_>| -> Result<(), NoJudge> {
+        let mut attach = |program: &ProgramMut<'_>| -> Result<(), NoJudge> {
             links.push(program.attach().map_err(refused("attach the judge"))?);
             Ok(())
         };
-        for program in [
-            &programs.blame_switch,
-            &programs.on_migrate,
-            &programs.on_wakeup,
-            &programs.on_wakeup_new,
-            &programs.on_exit,
-        ] {
+        for program in of_scheduling(programs) {
             attach(program)?;
         }
         if scope.interrupts {
@@ -233,14 +227,7 @@ impl Judge {
             *culprits.entry(culprit(word(&key, 0), word(&key, 1))).or_default() += word(&value, 0);
         }
         let mut figures = Figures { subjects, cpu, culprits, ..totals };
-        let programs = &self.skel.progs;
-        for program in [
-            &programs.blame_switch,
-            &programs.on_migrate,
-            &programs.on_wakeup,
-            &programs.on_wakeup_new,
-            &programs.on_exit,
-        ] {
+        for program in of_scheduling(&self.skel.progs) {
             let info = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
             let info = host.read_file(Path::new(&info)).unwrap_or_default();
             let skipped = info.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
@@ -267,13 +254,21 @@ impl Judge {
     }
 }
 
-/// How many judges are at work on this machine, of whichever process.
-///
-/// # Errors
-/// When the kernel does not let this process look.
-pub fn count() -> Result<usize, NoJudge> {
-    let name = |one: ProgramInfo| one.name == "blame_switch";
-    Ok(ProgInfoIter::default().filter_map(|one| name(one).then_some(())).count())
+/// How many judges are at work on this machine, of whichever process; 0 where the kernel does not let this one look.
+#[must_use]
+pub fn count() -> usize {
+    ProgInfoIter::default().filter(|one| one.name == "blame_switch").count()
+}
+
+/// What is told of the scheduler's doings, without interrupts.
+fn of_scheduling<'a, 'b>(programs: &'a BlameProgs<'b>) -> [&'a ProgramMut<'b>; 5] {
+    [
+        &programs.blame_switch,
+        &programs.on_migrate,
+        &programs.on_wakeup,
+        &programs.on_wakeup_new,
+        &programs.on_exit,
+    ]
 }
 
 /// What libbpf said last: an error number alone says little about a program that the kernel refuses.

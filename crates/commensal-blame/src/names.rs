@@ -25,11 +25,12 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Looks; `None` where no such hierarchy is mounted, as in some containers.
+    /// Looks; `None` where no such hierarchy is mounted, as in some containers. `engine` is where the Engine API is, as
+    /// `DOCKER_HOST` has it [`unix:///var/run/docker.sock`].
     ///
     /// # Errors
     /// When a hierarchy that is mounted cannot be read.
-    pub fn look(host: &mut dyn Host) -> Result<Option<Cgroups>, SensorError> {
+    pub fn look(host: &mut dyn Host, engine: Option<&str>) -> Result<Option<Cgroups>, SensorError> {
         let hierarchies = mounts::hierarchies(host)?;
         let with_cpu = |one: &&Hierarchy| one.controllers.contains(&Controller::Cpu);
         let unified = |one: &&Hierarchy| one.version == Version::V2;
@@ -41,9 +42,8 @@ impl Cgroups {
             found.cgroups.iter().map(|(place, one)| (one.inode, place.path.clone())).collect();
         let by_path = by_id.iter().map(|(id, path)| (path.clone(), *id)).collect();
         // No engine is asked where nothing looks like one of its containers.
-        let engine = by_id.values().any(|path| ids(path).next().is_some());
-        let docker_host = std::env::var("DOCKER_HOST").ok();
-        let containers = if engine { containers(host, docker_host.as_deref()) } else { Vec::new() };
+        let any = by_id.values().any(|path| ids(path).next().is_some());
+        let containers = if any { containers(host, engine) } else { Vec::new() };
         let containers = containers.into_iter().map(|one| (one.id, one.name)).collect();
         Ok(Some(Cgroups { unified, mount, found, containers, by_id, by_path }))
     }

@@ -8,12 +8,10 @@ use commensal_host::Host;
 #[derive(Debug)]
 pub struct Judge(());
 
-/// How many judges are at work on this machine: this build cannot tell.
-///
-/// # Errors
-/// Always.
-pub fn count() -> Result<usize, NoJudge> {
-    Err(NoJudge::NotBuilt)
+/// How many judges are at work on this machine: this build has none.
+#[must_use]
+pub fn count() -> usize {
+    0
 }
 
 impl Judge {

@@ -1,4 +1,4 @@
-//! Kernel files to observations: mounts, topology, capabilities, cgroup values, use, pressure, delay.
+//! Kernel files to observations: mounts, topology, capabilities, cgroup values, containers, use, pressure, delay.
 //!
 //! Everything is read through [`commensal_host::Host`]; a missing source is `None`, never 0 and never an
 //! error. The one thing written is a scratch group for [`capability::probe`], removed at once.

@@ -123,11 +123,11 @@ pub struct Blame {
     pub check: bool,
 
     /// Wait blamed on them that is allowed, ms per second that the targets had a CPU [default: 50].
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = bound)]
     pub blame_below: Option<f64>,
 
     /// How long they may stay on a CPU that a target was woken on, us, 99th percentile [default: 100].
-    #[arg(long, value_name = "US")]
+    #[arg(long, value_name = "US", value_parser = bound)]
     pub preempt_below: Option<f64>,
 
     /// A groups file, or a folder of *.toml.
@@ -334,6 +334,15 @@ pub fn main() -> ExitCode {
             eprintln!("commensal: {error:#}");
             ExitCode::from(trouble)
         }
+    }
+}
+
+/// What is allowed: a number that can be exceeded.
+fn bound(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
+        Ok(_) => Err("it must be a finite number, 0 or more".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -4,7 +4,6 @@ use super::Scratch;
 use crate::features;
 use anyhow::{Context, bail};
 use commensal_host::LinuxHost;
-use commensal_sensors::mounts;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -38,7 +37,7 @@ pub fn run() -> anyhow::Result<()> {
         bail!("commensal does not build");
     }
     let program = std::env::current_exe()?.with_file_name("commensal");
-    let top = scratch()?;
+    let top = Scratch::new()?;
     for name in ["bench", "idle"] {
         std::fs::create_dir(top.path.join(name))?;
     }
@@ -47,16 +46,6 @@ pub fn run() -> anyhow::Result<()> {
         let _ = std::fs::remove_dir(top.path.join(name));
     }
     done
-}
-
-fn scratch() -> anyhow::Result<Scratch> {
-    let mut host = LinuxHost::new();
-    let cpu = commensal_core::knob::Controller::Cpu;
-    let hierarchies = mounts::hierarchies(&mut host)?;
-    let hierarchy = hierarchies.iter().find(|h| h.controllers.contains(&cpu)).context("no cpu hierarchy")?;
-    let path = Path::new(&hierarchy.mount).join(format!("commensal-bench-{}", std::process::id()));
-    std::fs::create_dir(&path).context("needs root")?;
-    Ok(Scratch { host, path })
 }
 
 fn measure(program: &Path, top: &Path) -> anyhow::Result<()> {

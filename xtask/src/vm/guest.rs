@@ -10,9 +10,10 @@ use std::process::{Command, Stdio};
 
 /// Some tests, by package: filters of the one integration binary.
 pub type Filters = &'static [(&'static str, &'static [&'static str])];
+const OF_HOST: (&str, &[&str]) = ("commensal-host", &["kernel_conforms", "real::"]);
 /// Which tests say something about a kernel.
 pub const OF_KERNELS: Filters = &[
-    ("commensal-host", &["kernel_conforms", "real::"]),
+    OF_HOST,
     (
         "commensal",
         &[
@@ -30,7 +31,7 @@ pub const OF_KERNELS: Filters = &[
 ];
 /// The same, and all that takes a core with two threads or a CPU that may go.
 pub const OF_NEWEST: Filters = &[
-    ("commensal-host", &["kernel_conforms", "real::"]),
+    OF_HOST,
     (
         "commensal",
         &[

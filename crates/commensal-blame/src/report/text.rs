@@ -70,6 +70,13 @@ impl Report {
                 evidence.relevant_missed, evidence.relevant, evidence.lost
             );
         }
+        if evidence.skipped > 0 {
+            let _ = writeln!(
+                out,
+                "note: the kernel left out {} runs of the judge, because one was already at work there",
+                evidence.skipped
+            );
+        }
         if evidence.unnamed_ms > 0.0 {
             let _ = writeln!(
                 out,

@@ -4,11 +4,7 @@ use super::samples::online_failed;
 use crate::record::{ArmBlame, BlameBounds, Blamed, Role, Run};
 use crate::stats::{Interval, SignedRank, Tail, median};
 use crate::verdict::Verdict;
-
-/// Fewer delays say nothing about a 99th percentile.
-const FEWEST_DELAYS: u64 = 100;
-/// Above this share of hidden context switches a block is no evidence.
-const MOST_MISSED: f64 = 0.005;
+use commensal_blame::verdict::{FEWEST_DELAYS, MOST_MISSED};
 
 impl Default for BlameBounds {
     /// Those of `commensal blame`.
@@ -48,7 +44,7 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
         ci95: ends(&ranks, Tail::TwoSided95),
         one_sided: ends(&ranks, Tail::OneSided95),
         preemption_p99_us: median(&p99s),
-        preemptions: seen.iter().map(|(_, one)| one.preemption.count).sum(),
+        preemptions: seen.iter().fold(0, |sum, (_, one)| sum.saturating_add(one.preemption.count)),
         total_difference_ms_per_cpu_s: differences.as_ref().map(SignedRank::estimate),
         total_difference_ci95: differences.as_ref().and_then(|ranks| ends(ranks, Tail::TwoSided95)),
         total_difference_one_sided: differences.as_ref().and_then(|ranks| ends(ranks, Tail::OneSided95)),

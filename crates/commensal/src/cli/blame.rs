@@ -25,7 +25,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// Looks and reports. Status 0; with `--check` 1 when guilty and 3 when nothing can be said.
 pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     let mut outputs = Outputs::new(context, options)?;
-    let cgroups = Cgroups::look(&mut context.host)?;
+    let cgroups = target::look(context)?;
     let who = target::find(context, cgroups.as_ref(), options)?;
     let scope = Scope {
         online: who.online.iter().map(|one| one.subject.clone()).collect(),
@@ -56,7 +56,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     look.started = Instant::now();
     let (total, gone) = look.watch(context, &mut judge, &mut outputs)?;
     // Groups that came meanwhile have names, too; those that went have had one.
-    look.learn(context);
+    look.learn(context, &total);
     let report = look.report(&total);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
@@ -108,9 +108,8 @@ impl Look {
             }
             next += LIVE;
             if outputs.live() {
-                // A culprit that came since the last look has no name yet.
-                self.learn(context);
                 let now = judge.read(&context.host)?;
+                self.learn(context, &now);
                 outputs.show(context, &now.since(&last), &now.since(&first), self)?;
                 last = now;
             }
@@ -124,8 +123,14 @@ impl Look {
         self.stop.load(Ordering::Relaxed) || self.limit.is_some_and(|limit| self.started.elapsed() >= limit)
     }
 
-    fn learn(&mut self, context: &mut Context) {
-        if let (Some(before), Ok(Some(now))) = (self.cgroups.as_mut(), Cgroups::look(&mut context.host)) {
+    /// Looks for the names of culprits that came since the last look.
+    fn learn(&mut self, context: &mut Context, figures: &Figures) {
+        let Some(before) = self.cgroups.as_mut() else { return };
+        let mut ids = figures.culprits.keys().filter_map(|culprit| culprit.cgroup);
+        if ids.all(|id| id == 0 || before.path(id).is_some()) {
+            return;
+        }
+        if let Ok(Some(now)) = target::look(context) {
             before.learn(&now);
         }
     }

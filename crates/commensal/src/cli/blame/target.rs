@@ -26,6 +26,12 @@ pub struct Who {
     pub offline: Vec<Named>,
 }
 
+/// The cgroups of this machine, with the names of their containers.
+pub fn look(context: &mut Context) -> anyhow::Result<Option<Cgroups>> {
+    let engine = std::env::var("DOCKER_HOST").ok();
+    Ok(Cgroups::look(&mut context.host, engine.as_deref())?)
+}
+
 /// Finds everybody. Without a target: the online groups of the groups file against the offline ones.
 pub fn find(context: &mut Context, cgroups: Option<&Cgroups>, options: &Blame) -> anyhow::Result<Who> {
     let mut who = Who::default();
@@ -49,6 +55,9 @@ pub fn find(context: &mut Context, cgroups: Option<&Cgroups>, options: &Blame) -
     }
     for text in &options.against {
         who.offline.extend(one(context, cgroups, options, text)?);
+    }
+    if options.check && who.offline.is_empty() {
+        bail!("--check judges nobody: name offline work in --against, or in a group of the groups file");
     }
     let both = who.offline.iter().find(|one| who.online.iter().any(|other| other.subject == one.subject));
     if let Some(both) = both {

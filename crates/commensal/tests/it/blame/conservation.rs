@@ -15,6 +15,9 @@ const SLACK_NS: u64 = 200_000;
 const LOST_AT_MOST: f64 = 0.02;
 /// Share of the figures that a world at full speed may lose to switches that the kernel tells nobody.
 const UNEXPLAINED_AT_MOST: f64 = 0.01;
+/// Of the wait for offline work: after a third party came between, the wait may go on in another group. Without moves
+/// they are equal; an inversion that outlives its wait makes it 1.7.
+const INVERTED_AT_MOST: f64 = 1.2;
 
 /// Run, wait and sleep of a thread, with what it does now.
 fn explained(thread: &Thread) -> u64 {
@@ -214,6 +217,30 @@ fn other_groups() {
     std::thread::sleep(Duration::from_millis(300));
     threads_are_explained(&judge);
     close(&mut scene, &judge);
+}
+
+/// With one waiting thread, a CPU is inverted exactly while that thread waits for offline work.
+#[test]
+fn an_inversion_ends_with_its_wait() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("an_inversion_ends_with_its_wait") else { return };
+    let (web, etl) = (scene.group("web"), scene.group("etl"));
+    scene.group("none");
+    scene.start("etl", Some(cpu), HOG);
+    let pid = scene.start("web", Some(cpu), HOG);
+    let judge = scene.judge(&[web], &[etl]);
+    let until = Instant::now() + Duration::from_secs(2);
+    for group in ["none", "web"].into_iter().cycle() {
+        if Instant::now() > until {
+            break;
+        }
+        std::fs::write(scene.dir(group).join("cgroup.procs"), pid.to_string()).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let figures = close(&mut scene, &judge);
+    let waited = figures.wait.of(Kind::Offline) + figures.wait.of(Kind::Interrupt);
+    let inverted = figures.counters.inversion_ns;
+    println!("an_inversion_ends_with_its_wait: {inverted} ns, waited {waited} ns");
+    assert!(inverted > 0 && inverted as f64 <= waited as f64 * INVERTED_AT_MOST, "{figures:?}");
 }
 
 #[test]

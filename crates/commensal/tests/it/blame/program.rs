@@ -132,13 +132,13 @@ fn two_at_once_and_one_that_is_killed() {
     let Some((mut scene, cpu)) = Scene::on_one_cpu(test) else { return };
     let (web, etl) = world(&mut scene, cpu);
     let program = Program::new("bk");
-    let before = commensal_blame::judge::count().unwrap();
+    let before = commensal_blame::judge::count();
     let long = ["blame", &web, "--against", &etl, "--for", "100s", "--json"];
     let mut first = program.command(&long).stdout(Stdio::piped()).spawn().unwrap();
     let mut second = program.command(&long).stdout(Stdio::piped()).spawn().unwrap();
     let wait = |wanted: usize| {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while commensal_blame::judge::count().unwrap() != wanted {
+        while commensal_blame::judge::count() != wanted {
             assert!(Instant::now() < deadline, "{:?}, not {wanted} judges", commensal_blame::judge::count());
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -229,6 +229,10 @@ fn who_is_not_there() {
     check(&["nosuchgroup"], "nosuchgroup");
     let me = std::process::id().to_string();
     check(&[&me, "--against", &me], "cannot wait for itself");
+    check(&[&me, "--check"], "--check judges nobody");
+    for bound in ["--blame-below=nan", "--preempt-below=inf", "--blame-below=-1"] {
+        check(&[&me, bound], "a finite number, 0 or more");
+    }
     check(&[&me, "--top"], "--top draws on a terminal");
     check(&[&me, "--svg", "/no/such/folder/x.svg"], "/no/such/folder/x.svg cannot be written");
     check(&[&me, "--svg", "-", "--html", "-"], "only one form can be printed");
@@ -245,6 +249,25 @@ fn falls_back(output: &std::process::Output, why: &str) {
     assert!(out.contains("on a CPU and"), "{out}");
 }
 
+/// Looks for a moment at a process that sleeps; `command` is what the shell is started by.
+fn at_a_sleeper(mut command: Command, program: &Path, before: &str) -> std::process::Output {
+    let mut sleeper = Command::new("sleep").arg("20").spawn().unwrap();
+    let script = format!("{before}{} blame {} --for 200ms", program.display(), sleeper.id());
+    let output = command.args(["sh", "-c", &script]).output().unwrap();
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+    output
+}
+
+/// Says so when this build has no judge.
+fn not_built(test: &str) -> bool {
+    let not_built = matches!(Judge::attach(&LinuxHost::new(), &Scope::default()), Err(NoJudge::NotBuilt));
+    if not_built {
+        println!("skipped: {test}: {}", NoJudge::NotBuilt);
+    }
+    not_built
+}
+
 #[test]
 fn without_root() {
     let test = "without_root";
@@ -252,23 +275,17 @@ fn without_root() {
         println!("skipped: {test}: needs root to become somebody else");
         return;
     }
-    if matches!(Judge::attach(&LinuxHost::new(), &Scope::default()), Err(NoJudge::NotBuilt)) {
-        println!("skipped: {test}: {}", NoJudge::NotBuilt);
+    if not_built(test) {
         return;
     }
-    let mut sleeper = Command::new("sleep").arg("20").spawn().unwrap();
     // Where everybody may start it.
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let copy = folder.path().join("commensal");
     std::fs::copy(env!("CARGO_BIN_EXE_commensal"), &copy).unwrap();
-    let program = format!("{} blame {} --for 200ms", copy.display(), sleeper.id());
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", "65534", "--clear-groups", "--no-new-privs", "sh", "-c"]);
-    let output = command.arg(format!("HOME=/nonexistent {program}")).output().unwrap();
-    sleeper.kill().unwrap();
-    sleeper.wait().unwrap();
-    falls_back(&output, "CAP_BPF and CAP_PERFMON");
+    command.args(["--reuid", "65534", "--clear-groups", "--no-new-privs"]).env("HOME", "/nonexistent");
+    falls_back(&at_a_sleeper(command, &copy, ""), "CAP_BPF and CAP_PERFMON");
 }
 
 #[test]
@@ -278,16 +295,13 @@ fn without_btf() {
         println!("skipped: {test}: needs root, and a kernel that has BTF to hide");
         return;
     }
-    if matches!(Judge::attach(&LinuxHost::new(), &Scope::default()), Err(NoJudge::NotBuilt)) {
-        println!("skipped: {test}: {}", NoJudge::NotBuilt);
+    if not_built(test) {
         return;
     }
-    let mut sleeper = Command::new("sleep").arg("20").spawn().unwrap();
-    let program = format!("{} blame {} --for 200ms", env!("CARGO_BIN_EXE_commensal"), sleeper.id());
-    let script = format!("mount -t tmpfs none /sys/kernel/btf && {program}");
-    let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).output().unwrap();
-    sleeper.kill().unwrap();
-    sleeper.wait().unwrap();
+    let mut command = Command::new("unshare");
+    command.arg("--mount");
+    let program = Path::new(env!("CARGO_BIN_EXE_commensal"));
+    let output = at_a_sleeper(command, program, "mount -t tmpfs none /sys/kernel/btf && ");
     if text(&output.stderr).contains("mount:") {
         println!("skipped: {test}: nothing can be mounted here: {}", text(&output.stderr).trim());
         return;

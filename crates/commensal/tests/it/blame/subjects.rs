@@ -133,8 +133,9 @@ fn more_turns_than_it_remembers() {
     let Some((mut scene, cpu)) = Scene::on_one_cpu("more_turns_than_it_remembers") else { return };
     let (web, pair) = (scene.group("web"), scene.group("pair"));
     scene.pulse("web", Some(cpu), "--period-us 100 --work-us 20000");
-    let (weight, smallest) = if scene.unified { ("cpu.weight", "1") } else { ("cpu.shares", "2") };
-    scene.set("web", weight, smallest);
+    // It waits for several slices of the pair, and still comes often.
+    let (weight, small) = if scene.unified { ("cpu.weight", "25") } else { ("cpu.shares", "256") };
+    scene.set("web", weight, small);
     let fifo = tempfile::tempdir().unwrap();
     let (a, b) = (fifo.path().join("a"), fifo.path().join("b"));
     for path in [&a, &b] {

@@ -17,8 +17,8 @@ const MIB: f64 = 1_048_576.0;
 /// Of the limit. The kernel lets requests go in slices of 100 ms, of which the window cuts one at each end; it never
 /// makes up for time in which nobody asked.
 const AT_MOST: f64 = 1.25;
-/// Of the limit: a busy machine asks late, and others use the disk as well (0.48 was seen in a guest whose host was busy).
-const AT_LEAST: f64 = 0.4;
+/// Of the limit: a busy machine asks late, and others use the disk as well.
+const AT_LEAST: f64 = 0.6;
 /// A disk that is not this many times faster than the limit says nothing about it.
 const CONTROL_AT_LEAST: f64 = 2.0;
 /// The requests of a second, so that the window cuts off little of one.

@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* From what a task and a CPU do to sums: classes, waits and their parts, culprits. */
+#pragma once
+#include "state.h"
+#include <bpf/bpf_core_read.h>
+
+#define ordered() asm volatile("" ::: "memory")
+
+static __always_inline struct totals *all(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&totals, &zero);
+}
+
+static __always_inline struct cpu_state *cpu_at(u32 cpu)
+{
+	return bpf_map_lookup_elem(&cpus, &cpu);
+}
+
+static __always_inline u32 slot(u64 ns)
+{
+	u32 top = 0;
+	u64 rest = ns;
+
+	if (ns < 8)
+		return ns;
+	if (rest >> 32) { top += 32; rest >>= 32; }
+	if (rest >> 16) { top += 16; rest >>= 16; }
+	if (rest >> 8) { top += 8; rest >>= 8; }
+	if (rest >> 4) { top += 4; rest >>= 4; }
+	if (rest >> 2) { top += 2; rest >>= 2; }
+	if (rest >> 1) top += 1;
+	top = (top - 2) * 8 + ((ns >> (top - 3)) & 7);
+	return top < SLOTS ? top : SLOTS - 1;
+}
+
+static __always_inline u32 cpu_of(struct task_struct *p)
+{
+	if (bpf_core_field_exists(p->thread_info.cpu))
+		return p->thread_info.cpu;
+	return BPF_CORE_READ((struct task_struct___old *)p, cpu);
+}
+
+static __always_inline struct cgroup *cgroup_of(struct task_struct *p)
+{
+	return unified ? p->cgroups->dfl_cgrp : p->sched_task_group->css.cgroup;
+}
+
+/* The group of an autogroup is of no cgroup: 0. */
+static __always_inline u64 id_of(struct cgroup *cgroup)
+{
+	return cgroup ? cgroup->kn->id : 0;
+}
+
+static __noinline u32 look_up(struct cgroup *cgroup)
+{
+	for (int i = 0; i < DEPTH && cgroup; i++) {
+		u64 id = BPF_CORE_READ(cgroup, kn, id);
+		u32 *class = bpf_map_lookup_elem(&classes, &id);
+
+		if (class)
+			return *class;
+		cgroup = BPF_CORE_READ(cgroup, self.parent, cgroup);
+	}
+	return OTHER;
+}
+
+/* It is queued no more. Returns its CPU if nobody else waits there. */
+static __always_inline struct cpu_state *uncount(struct task_state *task)
+{
+	struct cpu_state *c;
+
+	if (!task->counted)
+		return 0;
+	task->counted = 0;
+	c = cpu_at(task->cpu);
+	if (!c)
+		return 0;
+	/* The old value: 1 is that it was the only one. */
+	return __sync_fetch_and_add(&c->waiters, -1) <= 1 ? c : 0;
+}
+
+/* Its wait is nobody's any more, and so is what offline work did to it. */
+static __always_inline void abandon(struct task_state *task)
+{
+	struct cpu_state *c = uncount(task);
+
+	if (c)
+		c->inversion = 0;
+	task->check = 0;
+}
+
+static __always_inline u32 class_of(struct task_struct *p, struct task_state *task)
+{
+	struct cgroup *cgroup = cgroup_of(p);
+	u64 id = id_of(cgroup);
+
+	if (task->cgroup != id || task->generation != generation) {
+		u32 class = 0, pid = p->tgid, *process = 0;
+
+		if (processes)
+			process = bpf_map_lookup_elem(&process_classes, &pid);
+		class = process ? *process : look_up(cgroup);
+		class = KIND(class) <= OFFLINE ? class : OTHER;
+		if (class != task->class) {	/* its figures begin anew; a wait that it is in is nobody's */
+			abandon(task);
+			task->state = UNSEEN;
+		}
+		task->class = class;
+		task->cgroup = id;
+		task->generation = generation;
+	}
+	return task->class;
+}
+
+/* No variable index into stack or map values: one of six, which every verifier understands. */
+static __always_inline void add(u64 *ns, u32 kind, u64 d)
+{
+	if (kind == OTHER) ns[OTHER] += d;
+	else if (kind == ONLINE) ns[ONLINE] += d;
+	else if (kind == OFFLINE) ns[OFFLINE] += d;
+	else if (kind == KERNEL) ns[KERNEL] += d;
+	else if (kind == IDLE) ns[IDLE] += d;
+	else ns[IRQ] += d;
+}
+
+/* What a CPU did until `now`. */
+static __always_inline void copy(struct cpu_state *c, u64 now, u64 *ns, struct totals *t)
+{
+	for (int tries = 0; tries < 4; tries++) {
+		u64 since = *(volatile u64 *)&c->since;
+		u32 kind;
+
+		ordered();
+		kind = c->kind;
+		for (int k = 0; k < KINDS; k++)
+			ns[k] = *(volatile u64 *)&c->ns[k];
+		ordered();
+		if (since && since == *(volatile u64 *)&c->since) {
+			if (now > since)
+				add(ns, kind, now - since);
+			return;
+		}
+		t->retries++;
+	}
+}
+
+/* Closes what the CPU did until now; from now on it does `kind`. */
+static __always_inline void turn(struct cpu_state *c, u64 now, u32 kind)
+{
+	u64 since = c->since;
+
+	c->since = 0;
+	ordered();
+	if (since && now > since)
+		add(c->ns, c->kind, now - since);
+	c->kind = kind;
+	ordered();
+	c->since = now;
+}
+
+/* What is pending on a CPU goes into the map. */
+static __noinline int flush(struct cpu_state *c)
+{
+	struct totals *t = all();
+	struct culprit key;
+	u64 *sum, ns;
+
+	if (!c || !t)
+		return 0;
+	ns = c->pending;
+	key = c->last;
+	c->pending = 0;
+	if (!ns)
+		return 0;
+	sum = bpf_map_lookup_elem(&culprits, &key);
+	if (!sum) {
+		if (!bpf_map_update_elem(&culprits, &key, &ns, BPF_NOEXIST))
+			return 0;
+		/* Another CPU was faster, or there is no room. */
+		sum = bpf_map_lookup_elem(&culprits, &key);
+		if (!sum) {
+			t->full++;
+			t->full_ns += ns;
+			return 0;
+		}
+	}
+	__sync_fetch_and_add(sum, ns);
+	return 0;
+}
+
+/* `c` is this CPU's. Mostly it is the same culprit again, so that the map is rarely needed. */
+static __always_inline void blame(struct cpu_state *c, u32 target, u32 kind, u64 cgroup, u64 ns)
+{
+	if (c->last.cgroup != cgroup || c->last.target != target || c->last.kind != kind) {
+		flush(c);
+		c->last.cgroup = cgroup;
+		c->last.target = target;
+		c->last.kind = kind;
+	}
+	c->pending += ns;
+}
+
+static __always_inline u64 take(u64 *left, u32 kind, u64 ns)
+{
+	u64 have = kind == OTHER ? left[OTHER] : kind == ONLINE ? left[ONLINE] : left[OFFLINE];
+	u64 taken = ns < have ? ns : have;
+
+	if (kind == OTHER) left[OTHER] -= taken;
+	else if (kind == ONLINE) left[ONLINE] -= taken;
+	else left[OFFLINE] -= taken;
+	return taken;
+}
+
+struct window {
+	u64 from, to, head;
+	u32 cpu, target;
+	u64 left[KINDS];
+};
+
+/* One tenure's part of a wait. Not static: the verifier looks at it once, not at every turn of the loop. */
+__noinline int divide_one(struct window *w, u32 back)
+{
+	struct cpu_state *here = cpu_at(bpf_get_smp_processor_id());
+	struct tenure *one;
+	struct ring *ring;
+	u64 from, to, ns;
+	u32 cpu, kind, i;
+
+	if (!w || !here)
+		return 1;
+	cpu = w->cpu;
+	i = w->head - back;
+	ring = bpf_map_lookup_elem(&rings, &cpu);
+	if (!ring)
+		return 1;
+	one = &ring->of[i & (RING - 1)];
+	from = one->from;
+	to = one->to;
+	kind = one->kind;
+	if (to <= w->from)
+		return 1;
+	if (from < w->from)
+		from = w->from;
+	if (to > w->to)
+		to = w->to;
+	if (to <= from || kind > OFFLINE)
+		return 0;
+	ns = to - from;
+	if (ns > one->net)
+		ns = one->net;
+	ns = take(w->left, kind, ns);
+	if (ns)
+		blame(here, w->target, kind, one->cgroup, ns);
+	return 0;
+}
+
+/* Divides what tasks had of a wait among their cgroups; what the ring no longer knows is NOBODY's. */
+static __noinline int divide(struct window *w)
+{
+	struct cpu_state *here = cpu_at(bpf_get_smp_processor_id());
+	struct cpu_state *c = cpu_at(w->cpu);
+
+	if (!here || !c)
+		return 0;
+	w->head = c->head;
+	if (c->tenant <= OFFLINE && c->tenure && c->tenure < w->to) {
+		u64 from = c->tenure > w->from ? c->tenure : w->from;
+		u64 taken = take(w->left, c->tenant, w->to - from);
+
+		if (taken)
+			blame(here, w->target, c->tenant, c->cgroup, taken);
+	}
+	for (u32 back = 1; back <= RING; back++)
+		if (divide_one(w, back))
+			break;
+	if (w->left[OTHER])
+		blame(here, w->target, OTHER, NOBODY, w->left[OTHER]);
+	if (w->left[ONLINE])
+		blame(here, w->target, ONLINE, NOBODY, w->left[ONLINE]);
+	if (w->left[OFFLINE])
+		blame(here, w->target, OFFLINE, NOBODY, w->left[OFFLINE]);
+	return 0;
+}
+
+static __always_inline void invert(struct cpu_state *c, u64 now, u32 by_wakeup)
+{
+	if (!c->inversion) {
+		c->inversion = now;
+		c->by_wakeup = by_wakeup;
+	}
+}
+
+static __always_inline void set_right(struct cpu_state *c, u64 now, struct totals *t, bool escaped)
+{
+	u64 ns, since = c->inversion;
+
+	if (!since)
+		return;
+	c->inversion = 0;
+	ns = now > since ? now - since : 0;
+	t->inversion_ns += ns;
+	t->inversions++;
+	if (escaped)
+		t->inversions_escaped++;
+	if (c->by_wakeup) {
+		u32 i = slot(ns);
+
+		if (i < SLOTS)
+			t->preempt_delay[i]++;
+	}
+}
+
+/* Ends what a task of interest did, where that is known. Its time belongs to that, and a new state begins. */
+static __always_inline void enter(struct task_state *task, u32 state, u64 now)
+{
+	task->state = state;
+	task->began = now;
+}
+
+/* The first time that it is seen, or again after it was somebody else's. */
+static __always_inline void begin(struct task_state *task, u64 now)
+{
+	task->seen = task->began = now;
+	task->check = 0;
+	task->run = task->waited = task->waits = task->slept = task->lost = 0;
+	for (int k = 0; k < KINDS; k++)
+		task->wait[k] = 0;
+}
+
+/* It did something else than anybody was told. */
+static __always_inline void lose(struct task_state *task, u64 now, struct totals *t)
+{
+	u64 ns = now > task->began ? now - task->began : 0;
+
+	abandon(task);
+	t->lost++;
+	t->lost_ns += ns;
+	task->lost += ns;
+}
+
+static __always_inline void queue(struct task_state *task, u32 cpu, struct cpu_state *c, u64 now, u32 how,
+				  struct totals *t)
+{
+	enter(task, how, now);
+	task->cpu = cpu;
+	task->since = now;
+	task->parts = 0;
+	copy(c, now, task->copy, t);
+	__sync_fetch_and_add(&c->waiters, 1);
+	task->counted = 1;
+	if (c->tenant == OFFLINE && how >= WOKEN)
+		invert(c, now, 1);
+}
+
+/* The part of a wait on the CPU that it ends on or leaves. `ended` is the tenure that ends there just now, if one does. */
+static __always_inline void part(struct task_state *task, struct cpu_state *c, u64 now, struct totals *t,
+				 struct tenure *ended)
+{
+	u32 index = TARGET(task->class);
+	struct target *target = bpf_map_lookup_elem(&targets, &index);
+	struct window w = { .to = now, .cpu = task->cpu, .target = index };
+	u64 ns[KINDS] = {}, by_tasks = 0, sum = 0, over = 0;
+	u64 limit = now > task->since ? now - task->since : 0;
+
+	if (ended)
+		for (int k = 0; k < KINDS; k++)
+			ns[k] = c->ns[k];
+	else
+		copy(c, now, ns, t);
+	for (int k = 0; k < KINDS; k++)
+		over += ns[k] > task->copy[k] ? ns[k] - task->copy[k] : 0;
+	/* Another CPU went on after `now`, which is long when a hypervisor took ours away just then. */
+	over = over > limit ? over - limit : 0;
+	for (int k = 0; k < KINDS; k++) {
+		u64 d = ns[k] > task->copy[k] ? ns[k] - task->copy[k] : 0;
+		u64 cut = over < d ? over : d;
+
+		over -= cut;
+		d -= cut;
+		w.left[k] = d;
+		t->wait[k] += d;
+		task->wait[k] += d;
+		sum += d;
+		if (k <= OFFLINE)
+			by_tasks += d;
+		if (target && d)
+			__sync_fetch_and_add(&target->wait[k], d);
+	}
+	task->parts += sum;
+	w.from = now > sum ? now - sum : 0;
+	if (!by_tasks)
+		return;
+	if (ended && ended->kind <= OFFLINE && ended->from < now) {
+		u64 ns = now - (ended->from > w.from ? ended->from : w.from);
+
+		ns = take(w.left, ended->kind, ns < ended->net ? ns : ended->net);
+		if (ns)
+			blame(c, index, ended->kind, ended->cgroup, ns);
+		if (ns == by_tasks)
+			return;
+	}
+	divide(&w);
+}
+
+static __always_inline void unqueue(struct task_state *task, u64 now, struct totals *t)
+{
+	u64 ns = now > task->began ? now - task->began : 0;
+	u32 index = TARGET(task->class);
+	struct target *target = bpf_map_lookup_elem(&targets, &index);
+
+	if (ns > task->parts)
+		t->unexplained += ns - task->parts;
+	if (task->state == DISPLACED)
+		t->displaced_ns += ns;
+	if (task->state >= WOKEN) {
+		u32 i = slot(ns);
+
+		if (i < SLOTS)
+			t->wake_delay[i]++;
+	}
+	t->waits++;
+	if (target)
+		__sync_fetch_and_add(&target->waits, 1);
+	task->waited += ns;
+	task->waits++;
+	task->last_wait = ns;
+	task->check |= 1;
+	if (task->exiting)
+		t->gone_wait += ns;
+}
+
+/* The kernel's own figure of the wait that ended before this run. It is final when the run ends. */
+static __always_inline void compare(struct task_struct *p, struct task_state *task, struct totals *t)
+{
+	u64 delay = p->sched_info.run_delay, step = delay - task->kernel_delay;
+
+	if (task->check == 3) {
+		u64 ours = task->last_wait;
+		u64 apart = step > ours ? step - ours : ours - step;
+
+		if (!step) {
+			t->kernel_zero++;
+			t->kernel_zero_ns += ours;
+		} else {
+			t->checked++;
+			t->checked_ns += ours;
+			t->kernel_ns += step;
+			if (apart > 20000)
+				t->off++;
+		}
+	}
+	task->kernel_delay = delay;
+	task->check = 2;
+}
+
+/* A task of interest leaves the CPU. */
+static __always_inline void leave(struct task_struct *p, struct task_state *task, u32 cpu, struct cpu_state *c, u64 now,
+				  struct totals *t)
+{
+	u32 index = TARGET(task->class);
+	struct target *target;
+	bool runnable = p->on_rq == 1;
+
+	/* Not prev_state: that argument came in 5.18, and says sleep for a task that a signal keeps queued. */
+	if (runnable && bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed)
+		runnable = false;
+	if (verify && bpf_core_field_exists(p->sched_info.run_delay))
+		compare(p, task, t);
+	if (task->state == RUNNING) {
+		u64 ns = now > task->began ? now - task->began : 0;
+
+		task->run += ns;
+		t->run += ns;
+		target = bpf_map_lookup_elem(&targets, &index);
+		if (target)
+			__sync_fetch_and_add(&target->run, ns);
+		if (task->exiting)
+			t->gone_run += ns;
+	} else if (task->state != UNSEEN) {	/* it ran without a switch that anybody told */
+		lose(task, now, t);
+	}
+	/* Moved to another group meanwhile: what it does from now on is that one's. */
+	if (KIND(class_of(p, task)) != ONLINE)
+		return;
+	if (task->state == UNSEEN)
+		begin(task, now);
+	if (!runnable) {
+		enter(task, ASLEEP, now);
+		return;
+	}
+	t->preempted++;
+	queue(task, cpu, c, now, RUNNABLE, t);
+}
