@@ -233,16 +233,8 @@ fn record(host: &dyn Host, experiment: &Experiment, conduct: &Conduct, site: &Si
         machine: describe(host, site),
         design: experiment.design.clone(),
         arms: experiment.arms.clone(),
-        blocks: Vec::new(),
         caveats,
-        results: Vec::new(),
-        noise_floor_pct: std::collections::BTreeMap::new(),
-        attribution: Vec::new(),
-        offline: Vec::new(),
-        blame: Vec::new(),
-        verdict: None,
-        reasons: Vec::new(),
-        notes: Vec::new(),
+        ..Run::default()
     }
 }
 

@@ -69,15 +69,7 @@ pub fn bare_run(rounds: u32) -> Run {
         design: design(rounds),
         arms,
         blocks,
-        caveats: Vec::new(),
-        results: Vec::new(),
-        noise_floor_pct: Default::default(),
-        attribution: Vec::new(),
-        offline: Vec::new(),
-        blame: Vec::new(),
-        verdict: None,
-        reasons: Vec::new(),
-        notes: Vec::new(),
+        ..Run::default()
     }
 }
 
@@ -92,24 +84,16 @@ fn block(round: u32, pos: u32, arm: &Arm) -> Block {
         pos,
         arm: arm.name.clone(),
         valid: true,
-        invalid_reason: None,
         measure_s: 20.0,
         offered: Some(400.0),
         achieved: Some(400.0),
         requests: 8_000,
-        errors: 0,
-        timeouts: 0,
-        online_crashed: false,
         lateness_us: Some(Lateness { p50: 4.0, p99: 61.0 }),
-        hist: None,
-        service_hist: None,
-        lateness_hist: None,
         cpu: CpuUse { online: Some(0.3), offline: offline_cpu, other: Some(0.05), steal: Some(0.0) },
         run_delay_s: PerSide { online: Some(0.004), offline: None },
-        blame: None,
-        throttled_s: PerSide::default(),
         psi: Some(Psi { cpu_some_pct: Some(12.5), ..Psi::default() }),
-        work: Work { offline: work, unit: Some("bogo-ops".into()) },
+        work: Work { offline: work, unit: Some("bogo-ops".into()), ..Work::default() },
+        ..Block::default()
     }
 }
 

@@ -5,11 +5,13 @@
 //! the fields that a block has had since the first version. Later versions only add fields.
 
 mod blamed;
+mod block;
 mod histogram;
 mod load;
 mod schema;
 
 pub use blamed::{ArmBlame, BlameBounds, Blamed, Delays, WaitByKind};
+pub use block::{Block, CpuUse, GroupPsi, Lateness, PerSide, Psi, SloSeen, Tick, Work};
 pub use histogram::{
     HIGHEST_US, HistogramError, LatencyHistogram, decode_histogram, encode_histogram, new_histogram,
     percentile_us,
@@ -97,7 +99,7 @@ impl Metric {
 }
 
 /// One run of the lab, as stored.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// Always `commensal.lab/1`.
     #[schemars(extend("const" = "commensal.lab/1"))]
@@ -113,6 +115,12 @@ pub struct Run {
     pub started: String,
     /// Where it ran.
     pub machine: Machine,
+    /// The experiment file as it was read; `None` for a built-in experiment.
+    #[serde(default)]
+    pub source: Option<String>,
+    /// What ran on each side, as command lines.
+    #[serde(default)]
+    pub commands: Vec<String>,
     /// What was planned.
     pub design: Design,
     /// The arms; each block names one of them.
@@ -212,6 +220,35 @@ pub struct Design {
     /// What offline work may do to the waits of online work; those of `commensal blame` when absent.
     #[serde(default)]
     pub blame: Option<BlameBounds>,
+    /// What made the load: `built-in` (open loop, latency from the intended start), or the name of a tool.
+    #[serde(default)]
+    pub load: Option<String>,
+    /// Requests under way at any time, when the load is a closed loop.
+    #[serde(default)]
+    pub concurrency: Option<u32>,
+    /// The service level objective, if there is one.
+    #[serde(default)]
+    pub slo: Option<Slo>,
+    /// The least share of the offline work that an isolated arm must keep, per cent of the contended arm's.
+    #[serde(default)]
+    pub min_offline_pct: Option<f64>,
+    /// Rounds after which the run looks whether it is decided; empty means once, at the end.
+    #[serde(default)]
+    pub looks: Vec<u32>,
+    /// The table style that fits: openeuler, alinux, plugsched or default.
+    #[serde(default)]
+    pub style: Option<String>,
+}
+
+/// A service level objective: a percentile of every window within a latency.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Slo {
+    /// The percentile.
+    pub metric: Metric,
+    /// The latency, microseconds.
+    pub latency_us: f64,
+    /// Length of a window, seconds.
+    pub window_s: f64,
 }
 
 impl Design {
@@ -285,134 +322,6 @@ impl Applied {
     pub fn holds(&self) -> bool {
         self.read.as_deref().is_some_and(|read| read.trim() == self.want.trim())
     }
-}
-
-/// One arm in one round.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Block {
-    /// Round, from 0.
-    pub round: u32,
-    /// Position in the round, from 0.
-    pub pos: u32,
-    /// Name of the arm.
-    pub arm: String,
-    /// Whether the block may be used. Only reasons that were fixed before the run make it false.
-    pub valid: bool,
-    /// Why the block may not be used.
-    #[serde(default)]
-    pub invalid_reason: Option<String>,
-    /// Length of the measured part, seconds.
-    pub measure_s: f64,
-    /// Offered load, requests per second; `None` for a closed loop or no online work.
-    #[serde(default)]
-    pub offered: Option<f64>,
-    /// Answered load, requests per second; `None` when no online work ran.
-    #[serde(default)]
-    pub achieved: Option<f64>,
-    /// Requests that were due in the measured part, whatever became of them.
-    #[serde(default)]
-    pub requests: u64,
-    /// Requests answered with an error.
-    #[serde(default)]
-    pub errors: u64,
-    /// Requests given up after the time-out; they enter `hist` at the time-out.
-    #[serde(default)]
-    pub timeouts: u64,
-    /// Whether the online service died in this block.
-    #[serde(default)]
-    pub online_crashed: bool,
-    /// How late the load generator was, microseconds.
-    #[serde(default)]
-    pub lateness_us: Option<Lateness>,
-    /// Latency from the intended start, microseconds: HdrHistogram V2, not compressed, base64.
-    #[serde(default)]
-    pub hist: Option<String>,
-    /// Latency from the actual send, encoded like `hist`.
-    #[serde(default)]
-    pub service_hist: Option<String>,
-    /// Lateness of sends on free connections, encoded like `hist`.
-    #[serde(default)]
-    pub lateness_hist: Option<String>,
-    /// CPU use.
-    #[serde(default)]
-    pub cpu: CpuUse,
-    /// Time spent runnable but waiting for a CPU.
-    #[serde(default)]
-    pub run_delay_s: PerSide,
-    /// Who had the CPU while online threads waited; `None` when there was no judge.
-    #[serde(default)]
-    pub blame: Option<Blamed>,
-    /// Time spent throttled by a quota.
-    #[serde(default)]
-    pub throttled_s: PerSide,
-    /// Pressure of the machine; `None` when the kernel has no PSI.
-    #[serde(default)]
-    pub psi: Option<Psi>,
-    /// What the offline work achieved.
-    #[serde(default)]
-    pub work: Work,
-}
-
-/// Lateness of the load generator.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Lateness {
-    /// Median, microseconds.
-    pub p50: f64,
-    /// 99th percentile, microseconds.
-    pub p99: f64,
-}
-
-/// Mean CPU use over the measured part, in CPUs (1.0 is one logical CPU busy all the time).
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct CpuUse {
-    /// The online side, CPUs.
-    #[serde(default)]
-    pub online: Option<f64>,
-    /// The offline side, CPUs.
-    #[serde(default)]
-    pub offline: Option<f64>,
-    /// Everything else on the machine, the load generator included, CPUs.
-    #[serde(default)]
-    pub other: Option<f64>,
-    /// Time that the hypervisor gave to others, CPUs. It is not busy time.
-    #[serde(default)]
-    pub steal: Option<f64>,
-}
-
-/// Seconds over the measured part, summed over the threads of each side.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct PerSide {
-    /// The online side, seconds.
-    #[serde(default)]
-    pub online: Option<f64>,
-    /// The offline side, seconds.
-    #[serde(default)]
-    pub offline: Option<f64>,
-}
-
-/// Share of the measured part in which some task was stalled, per cent.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Psi {
-    /// On a CPU, per cent.
-    #[serde(default)]
-    pub cpu_some_pct: Option<f64>,
-    /// On memory, per cent.
-    #[serde(default)]
-    pub memory_some_pct: Option<f64>,
-    /// On I/O, per cent.
-    #[serde(default)]
-    pub io_some_pct: Option<f64>,
-}
-
-/// Work done in the measured part.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Work {
-    /// Offline work, units per second; `None` when no offline work ran or it does not count.
-    #[serde(default)]
-    pub offline: Option<f64>,
-    /// What one unit is, such as `bogo-ops`.
-    #[serde(default)]
-    pub unit: Option<String>,
 }
 
 /// One metric of one arm compared with another arm.

@@ -2,6 +2,7 @@
 
 use crate::format::count;
 use crate::record::{Block, Metric, Role, Run, decode_histogram, percentile_us};
+use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 
 /// The metric values of the usable blocks of a run; arms by their index in the run.
@@ -60,13 +61,18 @@ impl Samples {
             if let Some(qps) = block.achieved {
                 samples.set(arm, block.round, Metric::Qps, qps);
             }
-            let Some(histogram) = block.hist.as_deref().and_then(|text| decode_histogram(text).ok()) else {
+            let histogram = block.hist.as_deref().and_then(|text| decode_histogram(text).ok());
+            if histogram.is_none() && block.percentiles_us.is_empty() {
                 continue;
-            };
-            sizes.push(histogram.len());
+            }
+            let size = histogram.as_ref().map_or(block.requests, Histogram::len);
+            sizes.push(size);
             for metric in Metric::ALL {
-                let enough = run.design.plans_for(metric) && histogram.len() >= metric.requests_needed();
-                let value = metric.quantile().filter(|_| enough).and_then(|q| percentile_us(&histogram, q));
+                let enough = run.design.plans_for(metric) && size >= metric.requests_needed();
+                let value = metric.quantile().filter(|_| enough).and_then(|q| match &histogram {
+                    Some(histogram) => percentile_us(histogram, q),
+                    None => block.percentiles_us.get(&metric).copied(),
+                });
                 if let Some(us) = value {
                     samples.set(arm, block.round, metric, us);
                 }

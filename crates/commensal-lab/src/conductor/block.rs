@@ -280,18 +280,13 @@ fn fill(load: &LoadResult, before: &Snapshot, after: &Snapshot) -> Block {
     let lateness = Lateness { p50: quantile(&load.lateness, 0.5), p99: quantile(&load.lateness, 0.99) };
     let work = after.chunks.zip(before.chunks).map(|(now, then)| now.saturating_sub(then) as f64 / seconds);
     Block {
-        round: 0,
-        pos: 0,
-        arm: String::new(),
         valid: true,
-        invalid_reason: None,
         measure_s: load.measured_s,
         offered: Some(load.offered_per_s),
         achieved: Some(load.achieved_per_s),
         requests: load.offered,
         errors: load.errors,
         timeouts: load.timeouts,
-        online_crashed: false,
         lateness_us: (!load.lateness.is_empty()).then_some(lateness),
         hist: encode_histogram(&load.latency).ok(),
         service_hist: encode_histogram(&load.service).ok(),
@@ -312,6 +307,11 @@ fn fill(load: &LoadResult, before: &Snapshot, after: &Snapshot) -> Block {
             offline: delta(after.offline.throttled_us, before.offline.throttled_us),
         },
         psi: (psi != Psi::default()).then_some(psi),
-        work: Work { offline: work, unit: work.map(|_| format!("chunks of {CHUNK_ITERATIONS} iterations")) },
+        work: Work {
+            offline: work,
+            unit: work.map(|_| format!("chunks of {CHUNK_ITERATIONS} iterations")),
+            ..Work::default()
+        },
+        ..Block::default()
     }
 }
