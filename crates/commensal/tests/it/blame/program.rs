@@ -68,7 +68,9 @@ fn a_report_for_people_and_one_for_programs() {
     assert!((sum - number(&report["wait_ms"])).abs() < 0.01, "{out}");
     let of_etl = rows.iter().find(|row| row["name"] == etl.as_str()).unwrap();
     assert_eq!(of_etl["kind"], "offline");
-    assert!(number(&of_etl["share"]) > 0.5, "{out}");
+    // Of what tasks made it wait: an emulated CPU has as many interrupts.
+    let by_tasks = rows.iter().filter(|row| row["kind"] != "interrupts").map(|row| number(&row["share"]));
+    assert!(number(&of_etl["share"]) > by_tasks.sum::<f64>() / 2.0, "{out}");
     assert!(report["evidence"]["kernel"]["waits"].is_u64(), "{out}");
     let [svg, html, prom] = paths.map(|path| std::fs::read_to_string(path).unwrap());
     assert!(
