@@ -25,7 +25,7 @@ mod process;
 mod state;
 
 pub use linux::LinuxHost;
-pub use process::{Child, Cookie, Exit, Policy, Process, Signal, SpawnSpec, Stdin, Stdout, precise_thread};
+pub use process::{Child, Cookie, Exit, Policy, Process, Signal, SpawnSpec, Stderr, Stdin, Stdout, precise_thread};
 pub use state::Lock;
 
 use commensal_core::errno::Errno;
@@ -159,6 +159,12 @@ pub trait Host {
 
     /// Removes a state file; not there is fine.
     fn state_remove(&mut self, path: &Path) -> Result<()>;
+
+    /// Removes a state folder with everything in it, without following symbolic links; not there is fine.
+    fn state_remove_all(&mut self, path: &Path) -> Result<()>;
+
+    /// Bytes that this user may still write to the file system of `path`, or of the nearest folder above it that exists.
+    fn free_bytes(&self, path: &Path) -> Result<u64>;
 
     /// Takes the exclusive lock of a file, or `None` when somebody else holds it. The kernel lets go
     /// of it when the holder dies.

@@ -426,6 +426,17 @@ impl Host for LinuxHost {
         state::remove(path)
     }
 
+    fn state_remove_all(&mut self, path: &Path) -> Result<()> {
+        state::remove_all(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        let there = path.ancestors().find(|one| one.exists()).unwrap_or(path);
+        let found = rustix::fs::statvfs(there);
+        let found = found.map_err(|errno| failed("ask for free space", there.display().to_string(), errno))?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
     fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>> {
         state::lock(path)
     }

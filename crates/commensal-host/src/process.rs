@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 /// A signal by its Linux number.
@@ -63,14 +63,29 @@ pub enum Stdin {
 }
 
 /// Where a child's standard output goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Stdout {
     /// Ours.
     Inherit,
-    /// `/dev/null`; standard error too.
+    /// `/dev/null`.
     Null,
-    /// A pipe that the parent reads ([`Child::stdout`]); standard error is ours.
+    /// A pipe that the parent reads ([`Child::stdout`]).
     Pipe,
+    /// This descriptor.
+    Fd(Arc<OwnedFd>),
+}
+
+/// Where a child's standard error goes.
+#[derive(Debug, Clone)]
+pub enum Stderr {
+    /// Ours.
+    Inherit,
+    /// `/dev/null`.
+    Null,
+    /// Where standard output goes.
+    Stdout,
+    /// This descriptor.
+    Fd(Arc<OwnedFd>),
 }
 
 /// What to start, and where.
@@ -92,6 +107,10 @@ pub struct SpawnSpec {
     pub stdin: Stdin,
     /// Standard output.
     pub stdout: Stdout,
+    /// Standard error.
+    pub stderr: Stderr,
+    /// The folder that it starts in; ours if unset.
+    pub folder: Option<PathBuf>,
 }
 
 impl SpawnSpec {
@@ -106,6 +125,8 @@ impl SpawnSpec {
             own_process_group: false,
             stdin: Stdin::Null,
             stdout: Stdout::Inherit,
+            stderr: Stderr::Inherit,
+            folder: None,
         }
     }
 
@@ -153,7 +174,7 @@ pub struct Child {
     /// Its identity.
     pub process: Process,
     /// Its output, if a pipe was asked for.
-    pub stdout: Option<std::process::ChildStdout>,
+    pub stdout: Option<ChildStdout>,
     pub(crate) exit: Option<Exit>,
     /// A child of the fake host ends here, since it has no pidfd.
     #[cfg(feature = "fake")]
@@ -218,14 +239,9 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
         Stdin::Null => Stdio::null(),
         Stdin::Fd(fd) => Stdio::from(fd.try_clone().map_err(|error| start_failed(spec, &error))?),
     });
-    match spec.stdout {
-        Stdout::Inherit => {}
-        Stdout::Null => {
-            command.stdout(Stdio::null()).stderr(Stdio::null());
-        }
-        Stdout::Pipe => {
-            command.stdout(Stdio::piped());
-        }
+    let piped = outputs(spec, &mut command).map_err(|error| start_failed(spec, &error))?;
+    if let Some(folder) = &spec.folder {
+        command.current_dir(folder);
     }
     if spec.own_process_group {
         command.process_group(0);
@@ -245,7 +261,9 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
         });
     }
     let mut child = command.spawn().map_err(|error| start_failed(spec, &error))?;
-    let stdout = child.stdout.take();
+    // Our copies of the writing end would keep the pipe open.
+    drop(command);
+    let stdout = piped.map(ChildStdout::from);
     // The child is not reaped until we wait for it, so its pid cannot have been reused here.
     let process = match identify(child.id()) {
         Ok(process) => process,
@@ -263,6 +281,30 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
         #[cfg(feature = "fake")]
         running: None,
     })
+}
+
+/// Sets both outputs; gives the reading end of a pipe, if one was asked for.
+fn outputs(spec: &SpawnSpec, command: &mut Command) -> io::Result<Option<OwnedFd>> {
+    let (mut reading, mut writing) = (None, None);
+    let stdout = match &spec.stdout {
+        Stdout::Inherit => Stdio::inherit(),
+        Stdout::Null => Stdio::null(),
+        Stdout::Pipe => {
+            let (reader, writer) = io::pipe()?;
+            reading = Some(OwnedFd::from(reader));
+            writing = Some(OwnedFd::from(writer.try_clone()?));
+            Stdio::from(writer)
+        }
+        Stdout::Fd(fd) => Stdio::from(fd.try_clone()?),
+    };
+    let stderr = match (&spec.stderr, &spec.stdout, writing) {
+        (Stderr::Inherit, ..) | (Stderr::Stdout, Stdout::Inherit, _) => Stdio::inherit(),
+        (Stderr::Null, ..) | (Stderr::Stdout, Stdout::Null, _) => Stdio::null(),
+        (Stderr::Fd(fd), ..) | (Stderr::Stdout, Stdout::Fd(fd), _) => Stdio::from(fd.try_clone()?),
+        (Stderr::Stdout, Stdout::Pipe, writer) => writer.map_or_else(Stdio::null, Stdio::from),
+    };
+    command.stdout(stdout).stderr(stderr);
+    Ok(reading)
 }
 
 fn start_failed(spec: &SpawnSpec, error: &io::Error) -> HostError {

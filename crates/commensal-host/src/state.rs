@@ -75,6 +75,13 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     }
 }
 
+pub(crate) fn remove_all(path: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", path, &error)),
+        _ => Ok(()),
+    }
+}
+
 pub(crate) fn lock(path: &Path) -> Result<Option<Lock>> {
     let file = OpenOptions::new()
         .write(true)

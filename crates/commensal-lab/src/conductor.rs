@@ -7,27 +7,37 @@
 //! The service is restarted each round, because an instance can settle on a level of its own; all arms of a
 //! round share one. In the isolated arm the policy is on before the first offline instruction runs.
 
+mod batch;
 mod block;
+mod place;
+mod probe;
+mod service;
+mod validity;
 
 use crate::analysis;
 use crate::design;
-use crate::experiment::{Experiment, REQUEST_US};
-use crate::loadgen::{LoadBaseline, LoadError, LoadResult, invalid_reasons, wait_ready};
-use crate::record::{self, Block, Machine, Role, Run, Tool};
+use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
+use crate::loadgen::{KneeLimits, LoadError, knee};
+use crate::record::{self, Arm, Block, Machine, Role, Run, Tool};
 use crate::site::{self, Side, Site, SiteError};
+use crate::tools::ParseError;
+use crate::verdict::Verdict;
 use crate::workload::cpu::calibrate;
-use commensal_host::{Child, Host, SpawnSpec, Stdout};
+use batch::Foreman;
+use commensal_host::{Host, Stderr, Stdout};
 use commensal_sensors::{machine, mounts};
+use place::Place;
+use rustix::fd::OwnedFd;
+use rustix::fs::{MemfdFlags, memfd_create};
+use service::{Keeper, Running};
 use sha2::{Digest, Sha256};
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long the service may take to listen.
-const READY: Duration = Duration::from_secs(10);
+/// How long a command of an experiment may take that prepares something.
+const PREPARE: Duration = Duration::from_secs(600);
 
 /// Why a run ended without a result.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +54,25 @@ pub enum LabError {
     /// The offline work could not be counted.
     #[error("the offline work cannot be counted")]
     Counter(#[source] std::io::Error),
+    /// No port could be had.
+    #[error("no port of 127.0.0.1 can be had for the service; is the one asked for in use?")]
+    Port(#[source] std::io::Error),
+    /// A command of the experiment failed.
+    #[error("{command:?} ended with status {status}{said}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// Its exit status.
+        status: i32,
+        /// The last that it said.
+        said: String,
+    },
+    /// What a tool printed is not what it prints.
+    #[error("the load tool's output cannot be read")]
+    Tool(#[source] ParseError),
+    /// The record to go on with is of another run.
+    #[error("this record cannot be gone on with: {0}")]
+    Resume(String),
     /// The user asked to stop.
     #[error("stopped before the end")]
     Stopped,
@@ -74,6 +103,10 @@ pub struct Conduct {
     pub args: Vec<String>,
     /// Version, for the record.
     pub version: String,
+    /// Versions of the programs of the experiment, for the record.
+    pub programs: Vec<(String, String)>,
+    /// What an interrupted run of this experiment had recorded.
+    pub earlier: Option<Run>,
 }
 
 /// What happens, for a progress display and for saving as it goes.
@@ -90,8 +123,10 @@ pub enum Event<'a> {
         /// Round from 1.
         round: u32,
     },
-    /// A round is recorded.
-    Round(&'a Run),
+    /// A block is recorded.
+    Recorded(&'a Run),
+    /// What the service can do alone was looked for: requests per second.
+    Knee(f64),
     /// The run is over, however it ended; what it made and could not remove, which `commensal restore` will
     /// try again.
     Closed(&'a [String]),
@@ -101,7 +136,7 @@ pub enum Event<'a> {
 ///
 /// # Errors
 /// When it could not be carried out or was stopped. Whatever happens, what it made on the machine is removed
-/// before this returns; the rounds finished by then were told as [`Event::Round`].
+/// before this returns; the blocks finished by then were told as [`Event::Recorded`].
 pub fn run(
     host: &mut dyn Host,
     experiment: &Experiment,
@@ -109,13 +144,25 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Run, LabError> {
-    let mut site =
-        site::open(host, conduct.state_dir.clone(), &conduct.probe_name, conduct.cgroup_root.as_ref())?;
+    let mut site = site::open(
+        host,
+        conduct.state_dir.clone(),
+        &conduct.probe_name,
+        conduct.cgroup_root.as_ref(),
+        &experiment.isolations,
+    )?;
     tell(Event::Ready(&site));
-    let result = Conductor { host, experiment, conduct, site: &mut site, stop, tell }.rounds();
+    let place = Place::make(host, experiment, &site, &conduct.program, (&conduct.state_dir, conduct.port));
+    let folder = conduct.state_dir.join("lab-files");
+    let result = place.and_then(|place| {
+        let rate_per_s = experiment.design.offered_per_s.unwrap_or(0.0);
+        Conductor { host, experiment, conduct, place, site: &mut site, stop, tell, rate_per_s }.whole()
+    });
+    let removed = host.state_remove_all(&folder);
     let left = site.close(host)?;
     tell(Event::Closed(&left));
     let mut run = result?;
+    removed?;
     analysis::conclude(&mut run);
     Ok(run)
 }
@@ -124,100 +171,300 @@ struct Conductor<'a> {
     host: &'a mut dyn Host,
     experiment: &'a Experiment,
     conduct: &'a Conduct,
+    place: Place,
     site: &'a mut Site,
     stop: &'a AtomicBool,
     tell: &'a mut dyn FnMut(Event<'_>),
+    /// Offered requests per second.
+    rate_per_s: f64,
 }
 
+/// An arm that takes place, and which policy it has.
+type Chosen = (usize, Option<usize>);
+
 impl Conductor<'_> {
-    fn rounds(&mut self) -> Result<Run, LabError> {
+    fn whole(&mut self) -> Result<Run, LabError> {
         let experiment = self.experiment;
         let mut run = record(self.host, experiment, self.conduct, self.site);
-        if let Err(error) = commensal_host::precise_thread() {
-            let caveat =
-                format!("the load generator is not real-time ({error}), so it can be late under load");
-            run.caveats.push(caveat);
+        let chosen = self.choose(&mut run);
+        self.place.set("count", calibrate(Duration::from_micros(REQUEST_US)).to_string());
+        let begun = Instant::now();
+        if let Some(earlier) = &self.conduct.earlier {
+            go_on(&mut run, earlier)?;
         }
-        let count = calibrate(Duration::from_micros(REQUEST_US));
-        let at = |role| experiment.arms.iter().position(|arm| arm.role == role);
-        let pair = at(Role::Baseline).zip(at(Role::Baseline2));
-        let rounds = usize::try_from(experiment.design.rounds).unwrap_or(usize::MAX);
-        let order = design::order(experiment.seed, rounds, experiment.arms.len(), pair);
-        for (round, arms) in (0..).zip(&order) {
-            let mut service = start_service(self.host, self.site, self.conduct)?;
-            let outcome = self.one_round(round, arms, count, &mut service, &mut run);
-            let stopped = self.site.stop(self.host, Side::Online, &mut service.child);
-            let mut results = outcome?;
-            stopped?;
-            judge_round(experiment, &mut results);
-            run.blocks.extend(results.into_iter().map(|(block, _)| block));
-            (self.tell)(Event::Round(&run));
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(LabError::Stopped);
+        self.keeper().prepare(experiment)?;
+        Foreman { host: self.host, site: self.site, place: &self.place, conduct: self.conduct }
+            .prepare(experiment, self.stop)?;
+        let mut service = None;
+        let outcome = self.find_knee(&mut run, &mut service).and_then(|()| {
+            let mut rounds = self.rounds(&mut run, &chosen, &mut service, begun);
+            if let Ok(()) = &mut rounds {
+                note_once(&mut run);
             }
-        }
+            rounds
+        });
+        let ended = self.end(&mut service);
+        outcome?;
+        ended?;
         Ok(run)
     }
 
-    fn one_round(
-        &mut self,
-        round: u32,
-        arms: &[usize],
-        count: u64,
-        service: &mut Service,
-        run: &mut Run,
-    ) -> Result<Vec<(Block, LoadResult)>, LabError> {
-        let experiment = self.experiment;
-        let in_a_round = experiment.arms.len();
-        let total = in_a_round * usize::try_from(experiment.design.rounds).unwrap_or(usize::MAX);
-        // Every arm of a round meets the very same requests.
-        let seed = experiment.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round));
-        let mut results = Vec::with_capacity(arms.len());
-        for (pos, arm) in (0..).zip(arms) {
-            let done = run.blocks.len() + results.len();
-            (self.tell)(Event::Block { done, total, round: round + 1 });
-            let spec = block::load(experiment, service.addr, count, seed);
-            let mut runner =
-                block::Runner { host: self.host, site: self.site, conduct: self.conduct, stop: self.stop };
-            let (mut recorded, load) = runner.run(experiment, *arm, &spec, run)?;
-            recorded.round = round;
-            recorded.pos = pos;
-            recorded.online_crashed = service.child.try_wait()?.is_some();
-            if recorded.online_crashed {
-                // The other arms of the round get an instance of their own.
-                self.site.stop(self.host, Side::Online, &mut service.child)?;
-                *service = start_service(self.host, self.site, self.conduct)?;
-            }
-            results.push((recorded, load));
+    /// The arms that this machine can have. The others are left out, and the record says why.
+    fn choose(&mut self, run: &mut Run) -> Vec<Chosen> {
+        let mut policies = 0..;
+        let all: Vec<Chosen> = (self.experiment.arms.iter().enumerate())
+            .map(|(index, arm)| (index, if arm.role == Role::Isolated { policies.next() } else { None }))
+            .collect();
+        let obstacle = |policy: Option<usize>| policy.and_then(|policy| self.site.policies[policy].obstacle.clone());
+        let (possible, not): (Vec<Chosen>, Vec<Chosen>) = all.into_iter().partition(|(_, policy)| obstacle(*policy).is_none());
+        for (arm, policy) in not {
+            let (name, why) = (&self.experiment.arms[arm].name, obstacle(policy).unwrap_or_default());
+            run.caveats.push(format!("arm {name} is left out: {why}"));
         }
-        Ok(results)
+        run.arms = possible.iter().map(|(arm, _)| self.experiment.arms[*arm].clone()).collect();
+        possible.into_iter().enumerate().map(|(index, (_, policy))| (index, policy)).collect()
+    }
+
+    fn keeper(&mut self) -> Keeper<'_> {
+        Keeper { host: self.host, site: self.site, place: &self.place, conduct: self.conduct, stop: self.stop }
+    }
+
+    fn start<'s>(&mut self, service: &'s mut Option<Running>) -> Result<&'s mut Running, LabError> {
+        if service.is_none() {
+            *service = Some(self.keeper().start(self.experiment)?);
+        }
+        service.as_mut().ok_or(LabError::Stopped)
+    }
+
+    fn end(&mut self, service: &mut Option<Running>) -> Result<(), LabError> {
+        match service.take() {
+            Some(mut running) => self.keeper().end(self.experiment, &mut running),
+            None => Ok(()),
+        }
+    }
+
+    /// The most that the service sustains alone, where the load is a share of it.
+    fn find_knee(&mut self, run: &mut Run, service: &mut Option<Running>) -> Result<(), LabError> {
+        let Load::Http { rate: Rate::OfKnee(share), .. } = self.experiment.load else { return Ok(()) };
+        if let (Some(rate), Some(_)) = (run.design.offered_per_s, run.design.knee_per_s) {
+            self.rate_per_s = rate;
+            return Ok(());
+        }
+        let addr = self.start(service)?.addr;
+        let Some(spec) = block::requests(self.experiment, &self.place, (addr, run.seed, 100.0)) else { return Ok(()) };
+        let found = knee(&spec, &KneeLimits::default(), self.stop).map_err(|error| match error {
+            LoadError::Stopped => LabError::Stopped,
+            other => LabError::Load(other),
+        })?;
+        // The service has seen the worst by now: the rounds get a fresh one.
+        self.end(service)?;
+        (self.tell)(Event::Knee(found.per_s));
+        self.rate_per_s = found.per_s * share;
+        run.design.knee_per_s = Some(found.per_s);
+        run.design.offered_per_s = Some(self.rate_per_s);
+        Ok(())
+    }
+
+    fn rounds(
+        &mut self,
+        run: &mut Run,
+        chosen: &[Chosen],
+        service: &mut Option<Running>,
+        begun: Instant,
+    ) -> Result<(), LabError> {
+        let experiment = self.experiment;
+        let at = |role| run.arms.iter().position(|arm| arm.role == role);
+        let pair = at(Role::Baseline).zip(at(Role::Baseline2));
+        let rounds = usize::try_from(experiment.design.rounds).unwrap_or(usize::MAX);
+        let order = design::order(experiment.seed, rounds, chosen.len(), pair);
+        let total = rounds.saturating_mul(chosen.len());
+        for (round, arms) in (0..).zip(&order) {
+            // Every arm of a round meets the very same requests.
+            let seed = experiment.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round));
+            for (pos, arm) in (0..).zip(arms) {
+                let (arm, policy) = chosen[*arm];
+                if run.blocks.iter().any(|block| block.round == round && block.arm == run.arms[arm].name) {
+                    continue;
+                }
+                (self.tell)(Event::Block { done: run.blocks.len(), total, round: round + 1 });
+                let at_s = begun.elapsed().as_secs_f64();
+                let mut recorded = self.one(run, (arm, policy), seed, service)?;
+                (recorded.round, recorded.pos, recorded.at_s) = (round, pos, Some(at_s));
+                run.blocks.push(recorded);
+                validity::judge_round(run, round);
+                (self.tell)(Event::Recorded(run));
+                if self.stop.load(Ordering::Relaxed) {
+                    return Err(LabError::Stopped);
+                }
+            }
+            if experiment.restart != Restart::Never {
+                self.end(service)?;
+            }
+            if decided(run, round + 1) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn one(
+        &mut self,
+        run: &mut Run,
+        (arm, policy): Chosen,
+        seed: u64,
+        service: &mut Option<Running>,
+    ) -> Result<Block, LabError> {
+        let experiment = self.experiment;
+        if experiment.restart == Restart::Block {
+            self.end(service)?;
+        }
+        let addr = self.start(service)?.addr;
+        let load = block::requests(experiment, &self.place, (addr, seed, self.rate_per_s));
+        let mut runner = block::Runner {
+            host: self.host,
+            site: self.site,
+            place: &mut self.place,
+            conduct: self.conduct,
+            stop: self.stop,
+        };
+        let mut recorded = runner.run(experiment, &mut run.arms[arm], policy, load.as_ref())?;
+        let crashed = service.as_mut().map(|service| service.child.try_wait()).transpose()?.flatten().is_some();
+        recorded.online_crashed = crashed;
+        if crashed {
+            // The other arms of the round get an instance of their own.
+            self.end(service)?;
+        }
+        Ok(recorded)
     }
 }
 
-/// A block is judged against the baseline of its own round: the rules were fixed before the run.
-fn judge_round(experiment: &Experiment, results: &mut [(Block, LoadResult)]) {
-    let role = |block: &Block| {
-        let arm = experiment.arms.iter().find(|arm| arm.name == block.arm);
-        arm.map_or(Role::Baseline, |arm| arm.role)
-    };
-    let baseline = results.iter().find(|(block, _)| role(block) == Role::Baseline);
-    let baseline = baseline.map(|(_, load)| LoadBaseline::of(load));
-    for (block, load) in results {
-        let beside_offline = !matches!(role(block), Role::Baseline | Role::Baseline2);
-        let baseline = baseline.unwrap_or_else(|| LoadBaseline::of(load));
-        let reasons = invalid_reasons(load, &baseline, beside_offline);
-        block.valid = reasons.is_empty();
-        block.invalid_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+/// Whether a run that looks more than once is decided by now. Each look has its share of the error.
+fn decided(run: &Run, rounds: u32) -> bool {
+    if !run.design.looks.contains(&rounds) {
+        return false;
+    }
+    let mut now = run.clone();
+    analysis::conclude(&mut now);
+    matches!(now.verdict, Some(Verdict::Pass | Verdict::Fail | Verdict::Broken))
+}
+
+/// Takes over what an interrupted run had recorded, if it was this very one.
+fn go_on(run: &mut Run, earlier: &Run) -> Result<(), LabError> {
+    let refuse = |what: &str| Err(LabError::Resume(format!("{what} is not the same")));
+    if (&earlier.experiment, &earlier.source) != (&run.experiment, &run.source) {
+        return refuse("the experiment");
+    }
+    if earlier.machine.fingerprint != run.machine.fingerprint {
+        return refuse("the machine");
+    }
+    // What was found out on the way is taken over; what was planned must be equal.
+    let mut planned = earlier.design.clone();
+    (planned.offered_per_s, planned.knee_per_s) = (run.design.offered_per_s, run.design.knee_per_s);
+    if (earlier.seed, &planned) != (run.seed, &run.design) {
+        return refuse("the design");
+    }
+    let names = |arms: &[Arm]| arms.iter().map(|arm| arm.name.clone()).collect::<Vec<_>>();
+    if names(&earlier.arms) != names(&run.arms) {
+        return refuse("the list of arms that this machine can have");
+    }
+    run.design = earlier.design.clone();
+    run.started.clone_from(&earlier.started);
+    run.arms.clone_from(&earlier.arms);
+    run.blocks.clone_from(&earlier.blocks);
+    let blocks = run.blocks.len();
+    run.caveats.push(format!("the run was interrupted after {blocks} blocks and gone on with later"));
+    Ok(())
+}
+
+/// What every block says is said once.
+fn note_once(run: &mut Run) {
+    let mut notes: Vec<(String, usize)> = Vec::new();
+    for note in run.blocks.iter().flat_map(|block| &block.notes) {
+        match notes.iter_mut().find(|(known, _)| known == note) {
+            Some((_, times)) => *times += 1,
+            None => notes.push((note.clone(), 1)),
+        }
+    }
+    let every = run.blocks.len().div_ceil(2);
+    for (note, _) in notes.iter().filter(|(_, times)| *times >= every) {
+        run.caveats.push(note.clone());
+        run.blocks.iter_mut().for_each(|block| block.notes.retain(|one| one != note));
+    }
+}
+
+/// A file in memory for what a program says.
+fn log() -> Result<Arc<OwnedFd>, LabError> {
+    memory_file("")
+}
+
+fn memory_file(text: &str) -> Result<Arc<OwnedFd>, LabError> {
+    let failed = |errno: rustix::io::Errno| LabError::Counter(errno.into());
+    let file = memfd_create("commensal-lab", MemfdFlags::CLOEXEC).map_err(failed)?;
+    let mut left = text.as_bytes();
+    let mut at = 0;
+    // Written beside the position, which the program starts at.
+    while !left.is_empty() {
+        let written = rustix::io::pwrite(&file, left, at).map_err(failed)?;
+        at += written as u64;
+        left = &left[written..];
+    }
+    Ok(Arc::new(file))
+}
+
+/// The last that a program said, as the end of a sentence.
+fn tail(log: &Arc<OwnedFd>) -> String {
+    const LAST: u64 = 600;
+    let size = rustix::fs::fstat(log.as_ref()).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+    let mut bytes = vec![0; LAST as usize];
+    let read = rustix::io::pread(log.as_ref(), &mut bytes, size.saturating_sub(LAST)).unwrap_or(0);
+    let text = String::from_utf8_lossy(&bytes[..read]).trim().to_owned();
+    if text.is_empty() { String::new() } else { format!("; the last it said:\n  {}", text.replace('\n', "\n  ")) }
+}
+
+/// Runs a command of the experiment to its end.
+fn run_command(
+    host: &mut dyn Host,
+    site: &Site,
+    place: &Place,
+    side: Side,
+    command: &[String],
+    stop: &AtomicBool,
+) -> Result<(), LabError> {
+    let log = log()?;
+    let mut spec = place.command(command);
+    spec.stdout = Stdout::Fd(log.clone());
+    spec.stderr = Stderr::Stdout;
+    let mut child = site.start(host, side, None, spec)?;
+    let deadline = Instant::now() + PREPARE;
+    loop {
+        if let Some(exit) = child.try_wait()? {
+            let words: Vec<String> = command.iter().map(|word| place.fill(word)).collect();
+            return match exit.status() {
+                0 => Ok(()),
+                status => Err(LabError::Command { command: words.join(" "), status, said: tail(&log) }),
+            };
+        }
+        if stop.load(Ordering::Relaxed) || Instant::now() > deadline {
+            site.stop(host, side, &mut child)?;
+            return Err(LabError::Stopped);
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// A run before its first block.
 fn record(host: &dyn Host, experiment: &Experiment, conduct: &Conduct, site: &Site) -> Run {
-    let mut caveats: Vec<String> =
-        site.means.unmet.iter().map(|unmet| format!("not enforced here: {unmet}")).collect();
-    caveats.extend(site.means.weak.clone());
+    let mut caveats: Vec<String> = Vec::new();
+    for (policy, arm) in site.policies.iter().zip(experiment.arms.iter().filter(|arm| arm.role == Role::Isolated)) {
+        caveats.extend(policy.unmet.iter().map(|unmet| format!("not enforced in arm {}: {unmet}", arm.name)));
+        caveats.extend(policy.weak.clone());
+    }
+    caveats.dedup();
+    if let Err(error) = commensal_host::precise_thread() {
+        caveats.push(format!("the load generator is not real-time ({error}), so it can be late under load"));
+    }
     if conduct.blame
-        && let Err(why) = block::judge(host, site)
+        && let Err(why) = probe::judge(host, site)
     {
         caveats.push(format!("who made the service wait is not known: {why}"));
     }
@@ -231,6 +478,9 @@ fn record(host: &dyn Host, experiment: &Experiment, conduct: &Conduct, site: &Si
         seed: experiment.seed,
         started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
         machine: describe(host, site),
+        source: experiment.source.clone(),
+        commands: experiment.commands(),
+        programs: conduct.programs.iter().map(|(program, version)| format!("{program}: {version}")).collect(),
         design: experiment.design.clone(),
         arms: experiment.arms.clone(),
         caveats,
@@ -264,49 +514,4 @@ fn describe(host: &dyn Host, site: &Site) -> Machine {
     machine.fingerprint =
         format!("sha256:{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     machine
-}
-
-struct Service {
-    child: Child,
-    addr: SocketAddr,
-}
-
-/// Starts the built-in HTTP service and waits for its "listening" line.
-fn start_service(host: &mut dyn Host, site: &Site, conduct: &Conduct) -> Result<Service, LabError> {
-    let workers = site.machine.topology.threads().clamp(1, 8);
-    let mut spec = SpawnSpec::new(&conduct.program)
-        .arg("workload")
-        .arg("http")
-        .arg("--port")
-        .arg(conduct.port.to_string())
-        .arg("--workers")
-        .arg(workers.to_string());
-    spec.stdout = Stdout::Pipe;
-    let mut child = site.start(host, Side::Online, false, spec)?;
-    let (send, receive) = mpsc::channel();
-    if let Some(output) = child.stdout.take() {
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            let _ = BufReader::new(output).read_line(&mut line);
-            let _ = send.send(line);
-        });
-    }
-    let line = receive.recv_timeout(READY).unwrap_or_default();
-    match line.trim().strip_prefix("listening ").and_then(|addr| addr.parse().ok()) {
-        Some(addr) => match wait_ready(addr, "/healthz", Instant::now() + READY) {
-            Ok(()) => Ok(Service { child, addr }),
-            Err(error) => {
-                site.stop(host, Side::Online, &mut child)?;
-                Err(LabError::Service(error.to_string()))
-            }
-        },
-        None => {
-            let ended = child.try_wait()?;
-            site.stop(host, Side::Online, &mut child)?;
-            Err(LabError::Service(match ended {
-                Some(exit) => format!("it ended with status {} (its message is above)", exit.status()),
-                None => format!("it did not listen within {} s", READY.as_secs()),
-            }))
-        }
-    }
 }

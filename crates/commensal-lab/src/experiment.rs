@@ -1,6 +1,23 @@
-//! What a run is made of: arms, rounds, times, load, gates. Plain data, decided before the first block.
+//! What a run is made of: sides, load, arms, rounds, times, gates. Plain data, decided before the first block.
+//!
+//! Built in are `quickstart` and the doctor's noise check; everything else is a file ([`parse`]), of which some are
+//! shipped ([`SHIPPED`]).
 
+mod file;
+mod requirements;
+mod shipped;
+
+pub use file::{FileError, parse};
+pub use requirements::{Missing, check};
+pub use shipped::{SHIPPED, shipped};
+
+use crate::isolation::Isolation;
+use crate::loadgen::Arrival;
 use crate::record::{Arm, BlameBounds, Design, Metric, Role};
+use crate::tools::{Tool, WorkKind};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Requests per second of the built-in service: 2 100 requests of 100 us each are a fifth of one CPU, and
 /// five seconds of them give the 10 000 samples that P99 needs with five standard deviations to spare.
@@ -9,21 +26,177 @@ const RATE_PER_S: f64 = 2_100.0;
 /// CPU time of one request, us.
 pub const REQUEST_US: u64 = 100;
 
+/// What the built-in service is asked for: `{count}` is what takes [`REQUEST_US`] on this machine.
+pub const BUILT_IN_PATH: &str = "/cpu?cpu=1&count={count}";
+
 /// One request is one wake-up, and to get another task off a CPU takes the kernel 5 to 10 us by any mechanism: at 10,000
 /// requests per CPU-second that alone is 50 to 100 ms. Without isolation it is 400 ms (Linux 6.18, two virtual CPUs).
 const BLAME: BlameBounds = BlameBounds { wait_ms_per_cpu_s: 100.0, preemption_p99_us: 100.0 };
 
-/// An experiment with the built-in workloads.
+/// An experiment: who is online, who is offline, how load is made, which arms there are.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
     /// Its name.
     pub name: String,
+    /// What it is about, in a sentence or two.
+    pub about: String,
     /// Seed of the order of arms and of the request schedules.
     pub seed: u64,
     /// The plan of the run, as it is recorded.
     pub design: Design,
     /// The arms.
     pub arms: Vec<Arm>,
+    /// How the isolated arms isolate, in their order.
+    pub isolations: Vec<Isolation>,
+    /// The service.
+    pub online: Online,
+    /// How load is made and read.
+    pub load: Load,
+    /// The batch work.
+    pub offline: Offline,
+    /// When the service is started anew.
+    pub restart: Restart,
+    /// What must be there.
+    pub requires: Vec<Requirement>,
+    /// Free disk space that is needed, bytes.
+    pub disk_bytes: u64,
+    /// Only root can run it.
+    pub root: bool,
+    /// The file, if it came from one.
+    pub source: Option<String>,
+}
+
+/// The online side.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Online {
+    /// The HTTP service of this program.
+    BuiltIn,
+    /// A server that is started for the run and ended with it.
+    Program(Service),
+}
+
+/// A server of somebody else's.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Service {
+    /// Files that are written into `{dir}` before anything starts, by name.
+    pub files: BTreeMap<String, String>,
+    /// Commands that are run once, before the first round, one after the other.
+    pub prepare: Vec<Vec<String>>,
+    /// What starts it, in the foreground.
+    pub command: Vec<String>,
+    /// How to know that it serves.
+    pub ready: Ready,
+    /// How long that may take.
+    pub ready_within: Duration,
+    /// Commands that are run each time once it serves.
+    pub setup: Vec<Vec<String>>,
+    /// What removes what a killed server leaves outside of its group, such as a container; run after each stop.
+    pub cleanup: Vec<Vec<String>>,
+}
+
+/// How to know that a server serves.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Ready {
+    /// It accepts connections on `{port}`.
+    #[default]
+    Tcp,
+    /// It answers 2xx to `GET` of this path.
+    Http(String),
+    /// This command succeeds.
+    Command(Vec<String>),
+}
+
+/// How load is made.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Load {
+    /// The open-loop generator of this program.
+    Http {
+        /// Request target.
+        path: String,
+        /// How many.
+        rate: Rate,
+        /// Connections.
+        connections: usize,
+        /// How requests are spread.
+        arrival: Arrival,
+    },
+    /// A tool whose output is read. It runs once for the warm-up and once for the measurement.
+    Tool {
+        /// Whose output.
+        tool: Tool,
+        /// What starts it; `{seconds}` is how long it is to run.
+        command: Vec<String>,
+        /// Its standard input.
+        stdin: Option<String>,
+        /// The file that it writes its result to, when that is not its output.
+        output: Option<String>,
+        /// Requests under way at any time.
+        concurrency: Option<u32>,
+    },
+}
+
+/// How many requests.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rate {
+    /// Per second.
+    PerSecond(f64),
+    /// Of the most that the service sustains alone, which is looked for before the first round.
+    OfKnee(f64),
+}
+
+/// The offline side.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Offline {
+    /// CPU burners of this program, one per CPU.
+    BuiltIn,
+    /// A program that is started for each block with offline work.
+    Program(Batch),
+}
+
+/// Batch work of somebody else's.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Batch {
+    /// Files that are written into `{dir}`, by name.
+    pub files: BTreeMap<String, String>,
+    /// Commands that are run once, before the first round.
+    pub prepare: Vec<Vec<String>>,
+    /// What starts it; it must not end by itself.
+    pub command: Vec<String>,
+    /// How its work is counted.
+    pub work: WorkKind,
+    /// CPUs that it uses with nothing beside it; what it does not reach by far in the contended arm is no contention.
+    pub expected_cpus: Option<f64>,
+    /// What removes what it leaves outside of its group, such as a container; run after each block.
+    pub cleanup: Vec<Vec<String>>,
+}
+
+/// When the service is started anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Restart {
+    /// For every block.
+    Block,
+    /// For every round: an instance can settle on a level of its own, and all arms of a round share one.
+    #[default]
+    Round,
+    /// Never.
+    Never,
+}
+
+/// A program that must be there.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Requirement {
+    /// Its name in `PATH`.
+    pub program: String,
+    /// The Debian package that has it.
+    pub package: String,
+    /// Arguments that make it print its version, which goes into the record.
+    #[serde(default)]
+    pub version: Vec<String>,
+    /// The oldest version that will do.
+    #[serde(default)]
+    pub at_least: Option<String>,
 }
 
 /// What the user may choose.
@@ -83,39 +256,98 @@ fn design(choice: &Choice) -> Design {
     }
 }
 
+fn built_in(name: &str, about: &str, choice: &Choice, arms: Vec<Arm>) -> Experiment {
+    let isolated = arms.iter().filter(|arm| arm.role == Role::Isolated).count();
+    Experiment {
+        name: name.to_owned(),
+        about: about.to_owned(),
+        seed: choice.seed,
+        design: design(choice),
+        arms,
+        isolations: vec![Isolation::default(); isolated],
+        online: Online::BuiltIn,
+        load: Load::Http {
+            path: BUILT_IN_PATH.to_owned(),
+            rate: Rate::PerSecond(RATE_PER_S),
+            connections: 64,
+            arrival: Arrival::Poisson,
+        },
+        offline: Offline::BuiltIn,
+        restart: Restart::Round,
+        requires: Vec::new(),
+        disk_bytes: 0,
+        root: false,
+        source: None,
+    }
+}
+
 /// The main job: an HTTP service beside CPU burners, with and without isolation, and alone twice.
 #[must_use]
 pub fn quickstart(choice: &Choice) -> Experiment {
-    Experiment {
-        name: "quickstart".to_owned(),
-        seed: choice.seed,
-        design: design(choice),
-        arms: vec![
-            arm("baseline", Role::Baseline),
-            arm("baseline2", Role::Baseline2),
-            arm("contended", Role::Contended),
-            arm("isolated", Role::Isolated),
-        ],
-    }
+    let arms = vec![
+        arm("baseline", Role::Baseline),
+        arm("baseline2", Role::Baseline2),
+        arm("contended", Role::Contended),
+        arm("isolated", Role::Isolated),
+    ];
+    let about = "the built-in HTTP service beside CPU burners on every CPU; needs nothing but this program";
+    built_in("quickstart", about, choice, arms)
 }
 
 /// The two identical arms alone: what the machine itself does to a measurement.
 #[must_use]
 pub fn noise_check(choice: &Choice) -> Experiment {
-    Experiment {
-        name: "doctor".to_owned(),
-        seed: choice.seed,
-        design: design(choice),
-        arms: vec![arm("baseline", Role::Baseline), arm("baseline2", Role::Baseline2)],
-    }
+    let arms = vec![arm("baseline", Role::Baseline), arm("baseline2", Role::Baseline2)];
+    built_in("doctor", "the built-in HTTP service alone, twice", choice, arms)
 }
 
 impl Experiment {
-    /// How long it will take, seconds: blocks with their settling, warm-up and draining, and a restart of
-    /// the service per round.
+    /// How long it will take, seconds: blocks with their settling, warm-up and draining, and restarts of the service.
     #[must_use]
     pub fn duration_s(&self) -> f64 {
         let block = self.design.settle_s + self.design.warmup_s + self.design.block_s + 0.1;
-        f64::from(self.design.rounds) * (0.4 + block * self.arms.len() as f64)
+        let start = if matches!(self.online, Online::BuiltIn) { 0.4 } else { 2.0 };
+        let starts = match self.restart {
+            Restart::Block => self.arms.len() as f64,
+            Restart::Round => 1.0,
+            Restart::Never => 0.0,
+        };
+        f64::from(self.design.rounds) * (start * starts + block * self.arms.len() as f64)
+    }
+
+    /// The files of both sides, by name.
+    pub fn files(&self) -> impl Iterator<Item = (&String, &String)> {
+        let online = match &self.online {
+            Online::Program(service) => Some(&service.files),
+            Online::BuiltIn => None,
+        };
+        let offline = match &self.offline {
+            Offline::Program(batch) => Some(&batch.files),
+            Offline::BuiltIn => None,
+        };
+        online.into_iter().chain(offline).flatten()
+    }
+
+    /// Whether something besides this program is started.
+    #[must_use]
+    pub fn has_programs(&self) -> bool {
+        !self.commands().is_empty()
+    }
+
+    /// What is started on each side besides this program, as command lines.
+    #[must_use]
+    pub fn commands(&self) -> Vec<String> {
+        let mut commands = Vec::new();
+        let mut add = |side: &str, command: &[String]| commands.push(format!("{side}: {}", command.join(" ")));
+        if let Online::Program(service) = &self.online {
+            add("online", &service.command);
+        }
+        if let Load::Tool { command, .. } = &self.load {
+            add("load", command);
+        }
+        if let Offline::Program(batch) = &self.offline {
+            add("offline", &batch.command);
+        }
+        commands
     }
 }

@@ -16,6 +16,7 @@ pub mod conductor;
 pub mod design;
 pub mod doctor;
 pub mod experiment;
+pub mod isolation;
 pub mod format;
 pub mod loadgen;
 pub mod record;

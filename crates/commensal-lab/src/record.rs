@@ -121,6 +121,9 @@ pub struct Run {
     /// What ran on each side, as command lines.
     #[serde(default)]
     pub commands: Vec<String>,
+    /// Versions of the programs that ran.
+    #[serde(default)]
+    pub programs: Vec<String>,
     /// What was planned.
     pub design: Design,
     /// The arms; each block names one of them.

@@ -3,12 +3,14 @@
 //! Everything written goes through plan, drivers and journal, so that a run killed at any moment is undone
 //! by the next one or by `commensal restore`. The groups are the run's own: two parents named after its pid.
 
+mod policies;
+
+pub use policies::{ArmPolicy, Tasks};
+
+use crate::isolation::Isolation;
 use commensal_core::actual::{ActualState, CgroupPath, Hierarchy};
-use commensal_core::class::TaskPolicy;
-use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
 use commensal_core::errno::Errno;
-use commensal_core::group::{Class, GroupName, GroupSpec};
-use commensal_core::plan::{Action, Plan, Step, plan, undo};
+use commensal_core::plan::{Action, Step, undo};
 use commensal_core::topology::Machine;
 use commensal_drivers::journal::{Journal, Owner};
 use commensal_drivers::{
@@ -17,8 +19,7 @@ use commensal_drivers::{
 use commensal_host::{Child, Host, HostError, Lock, SpawnSpec};
 use commensal_sensors::usage::GroupDirs;
 use commensal_sensors::{SensorError, Survey, machine, survey};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Why a run could not take place or had to end.
@@ -60,19 +61,10 @@ fn refused(failure: &Failure) -> String {
 pub enum Side {
     /// The service.
     Online,
-    /// The burners.
+    /// The batch work.
     Offline,
-}
-
-/// How the isolated arm isolates here.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Means {
-    /// Name of the mechanism.
-    pub driver: String,
-    /// Why it is weak, if it is.
-    pub weak: Option<String>,
-    /// What the plan could not do, in words.
-    pub unmet: Vec<String>,
+    /// A program that makes the load: online, too, and counted apart from the service.
+    Client,
 }
 
 /// A run's place on the machine.
@@ -82,8 +74,8 @@ pub struct Site {
     pub machine: Machine,
     /// Its cgroup hierarchies.
     pub hierarchies: Vec<Hierarchy>,
-    /// How it isolates.
-    pub means: Means,
+    /// How each isolated arm isolates, in their order.
+    pub policies: Vec<ArmPolicy>,
     /// What an earlier, killed run had left and was removed first.
     pub cleaned: Vec<String>,
     state_dir: PathBuf,
@@ -91,12 +83,9 @@ pub struct Site {
     journal_name: String,
     actual: ActualState,
     survey: Survey,
-    /// Of the groups of both sides.
-    paths: [CgroupPath; 2],
-    policy_on: Vec<Step>,
-    task_policy: Option<TaskPolicy>,
-    online: GroupDirs,
-    offline: GroupDirs,
+    /// By [`Side`].
+    paths: [CgroupPath; 3],
+    groups: [GroupDirs; 3],
     /// Nobody else measures meanwhile.
     _lock: Lock,
 }
@@ -111,6 +100,7 @@ pub fn open(
     state_dir: PathBuf,
     probe_name: &str,
     cgroup_root: Option<&CgroupPath>,
+    isolations: &[Isolation],
 ) -> Result<Site, SiteError> {
     host.state_dir(&state_dir)?;
     let lock_path = state_dir.join("lab.lock");
@@ -119,7 +109,7 @@ pub fn open(
     };
     let name = format!("{}{}", commensal_drivers::journal::LAB, std::process::id());
     // Whatever goes wrong on the way: what was made by then is removed.
-    build(host, state_dir.clone(), probe_name, cgroup_root, lock).inspect_err(|_| {
+    build(host, state_dir.clone(), probe_name, (cgroup_root, isolations), lock).inspect_err(|_| {
         let _ = restore_own(host, &state_dir, &name);
     })
 }
@@ -128,7 +118,7 @@ fn build(
     host: &mut dyn Host,
     state_dir: PathBuf,
     probe_name: &str,
-    cgroup_root: Option<&CgroupPath>,
+    (cgroup_root, isolations): (Option<&CgroupPath>, &[Isolation]),
     lock: Lock,
 ) -> Result<Site, SiteError> {
     let boot_id = machine::boot_id(host).unwrap_or_default();
@@ -140,9 +130,12 @@ fn build(
     let owner = Owner { kind: "lab".to_owned(), pid, start_ticks, boot_id: boot_id.clone() };
     let mut journal = Journal::open(host, &state_dir, &journal_name, owner)?;
     let found = first_look.tree(host)?;
-    let (desired, first) = replan(host, found, &first_look, pid)?;
-    step_aside(host, first.1.structure(), &first.0, desired.aside.name(), &mut journal)?;
-    let built = apply(host, first.1.structure(), &first.0, &mut journal);
+    // The groups that any of the arms needs; what is set in them is each arm's own.
+    let mut specs = policies::specs()?;
+    isolations.iter().for_each(|isolation| isolation.limit(&mut specs, &first_look.machine));
+    let planned = policies::replan(host, found, &first_look, &specs, None)?;
+    step_aside(host, planned.plan.structure(), &planned.actual, planned.desired.aside.name(), &mut journal)?;
+    let built = apply(host, planned.plan.structure(), &planned.actual, &mut journal);
     if let Some(failure) = built.failure {
         return Err(SiteError::Refused(Box::new(failure)));
     }
@@ -150,104 +143,61 @@ fn build(
     let looked = survey(host, probe_name, cgroup_root)?;
     let mut found = looked.tree(host)?;
     found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
-    let (_, (actual, plan)) = replan(host, found, &looked, pid)?;
-    let member = |class: Class| {
-        let group = desired.groups.iter().find(|group| group.class == class);
+    let (actual, policies) = policies::all(host, &found, &looked, isolations)?;
+    let member = |name: &str| {
+        let group = planned.desired.groups.iter().find(|group| group.name.as_str() == name);
         group.map(|group| group.members[0].path.clone()).unwrap_or_default()
     };
-    let paths = [member(Class::Online), member(Class::Offline)];
-    let [online, offline] = open_groups(host, &looked, &paths);
+    let paths = policies::GROUPS.map(|(name, _)| member(name));
+    let groups = open_groups(host, &looked, &paths);
     Ok(Site {
         machine: looked.machine.clone(),
         hierarchies: looked.hierarchies.clone(),
         survey: looked,
+        policies,
         paths,
-        means: means(&plan),
+        groups,
         cleaned,
         state_dir,
         journal,
         journal_name,
         actual,
-        policy_on: plan.settings().to_vec(),
-        task_policy: plan.task_policies.into_values().next(),
-        online,
-        offline,
         _lock: lock,
     })
 }
 
-/// The groups of both sides; none where groups of our own cannot be.
-fn open_groups(host: &mut dyn Host, look: &Survey, paths: &[CgroupPath; 2]) -> [GroupDirs; 2] {
+/// The groups of all sides; none where groups of our own cannot be.
+fn open_groups(host: &mut dyn Host, look: &Survey, paths: &[CgroupPath; 3]) -> [GroupDirs; 3] {
     let possible = look.caps.cgroup_obstacle.is_none() && look.tenancy.obstacle.is_none();
     let hierarchies = if possible { look.hierarchies.as_slice() } else { &[] };
-    [0, 1].map(|side| GroupDirs::open(host, hierarchies, &paths[side]))
-}
-
-/// The same two groups against what is there: before the structure, and again after it.
-fn replan(
-    host: &mut dyn Host,
-    mut found: ActualState,
-    look: &Survey,
-    pid: u32,
-) -> Result<(DesiredState, (ActualState, Plan)), SiteError> {
-    let name = |text: &str| GroupName::new(text).map_err(SiteError::Plan);
-    let specs =
-        [GroupSpec::new(name("service")?, Class::Online), GroupSpec::new(name("batch")?, Class::Offline)];
-    let options = ResolveOptions { prefix: format!("commensal-lab-{pid}"), ..ResolveOptions::default() };
-    let desired = resolve(&specs, &look.machine, &found, &options).map_err(|errors| {
-        SiteError::Plan(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
-    })?;
-    look.fill(host, &desired, &mut found);
-    let plan = plan(&desired, &found, &look.caps);
-    Ok((desired, (found, plan)))
-}
-
-fn means(plan: &Plan) -> Means {
-    let names: BTreeMap<&str, ()> =
-        plan.mechanisms.values().map(|mechanism| (mechanism.name(), ())).collect();
-    let weak = plan.task_policies.values().find_map(|policy| policy.weak.clone());
-    let driver = match (&weak, names.is_empty()) {
-        (Some(_), _) => "SCHED_IDLE + nice 19 on tasks".to_owned(),
-        (None, true) => "none".to_owned(),
-        (None, false) => names.into_keys().collect::<Vec<_>>().join(", "),
-    };
-    Means {
-        driver,
-        weak,
-        unmet: plan.unmet.iter().map(|unmet| format!("{}: {}", unmet.what, unmet.because)).collect(),
-    }
+    [0, 1, 2].map(|side| GroupDirs::open(host, hierarchies, &paths[side]))
 }
 
 impl Site {
-    /// Switches isolation on.
+    /// Switches the isolation of one arm on.
     ///
     /// # Errors
     /// When the kernel refuses a step; then the policy is off.
-    pub fn isolate(&mut self, host: &mut dyn Host) -> Result<(), SiteError> {
-        let steps = self.policy_on.clone();
+    pub fn isolate(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), SiteError> {
+        let steps = self.policies[policy].steps.clone();
         self.steps(host, &steps)
     }
 
-    /// Switches isolation off again.
+    /// Switches it off again.
     ///
     /// # Errors
     /// When the kernel refuses a step.
-    pub fn release(&mut self, host: &mut dyn Host) -> Result<(), SiteError> {
-        let steps = undo(&self.policy_on);
+    pub fn release(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), SiteError> {
+        let steps = undo(&self.policies[policy].steps);
         self.steps(host, &steps)
     }
 
-    /// Reads again what isolation set: whether it still is in force, and for a weak one whether the task has it.
-    pub fn policy_now(&self, host: &mut dyn Host, offline: Option<&Child>) -> Vec<Applied> {
-        let mut now = verify(host, &self.policy_on, &self.actual);
-        if let (Some(_), Some(child)) = (&self.task_policy, offline) {
-            let stat =
-                host.read_file(Path::new(&format!("/proc/{}/stat", child.process.pid))).unwrap_or_default();
-            // Field 41 of proc(5), counted from the last bracket: the scheduling policy, 5 is SCHED_IDLE.
-            let field =
-                stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(38)).unwrap_or("?");
-            let place = format!("task {}", child.process.pid);
-            now.push(Applied { place, file: "policy", want: "5".to_owned(), read: field.to_owned() });
+    /// Reads again what isolation set: whether it still is in force, and for one of tasks whether the task has it.
+    pub fn policy_now(&self, host: &mut dyn Host, policy: usize, offline: Option<&Child>) -> Vec<Applied> {
+        let policy = &self.policies[policy];
+        let mut now = verify(host, &policy.steps, &self.actual);
+        if let Some(child) = offline {
+            now.extend(policy.tasks.of_task(host, child.process.pid));
         }
         now
     }
@@ -271,23 +221,19 @@ impl Site {
                 found.inode = now.inode;
             }
         }
-        let [online, offline] = open_groups(host, &self.survey, &self.paths);
-        std::mem::replace(&mut self.online, online).close(host);
-        std::mem::replace(&mut self.offline, offline).close(host);
+        let groups = open_groups(host, &self.survey, &self.paths);
+        std::mem::replace(&mut self.groups, groups).into_iter().for_each(|group| group.close(host));
         Ok(())
     }
 
     /// The groups of one side.
     #[must_use]
     pub fn group(&self, side: Side) -> &GroupDirs {
-        match side {
-            Side::Online => &self.online,
-            Side::Offline => &self.offline,
-        }
+        &self.groups[side as usize]
     }
 
-    /// Starts a process of one side inside its groups; it dies with this one. `isolated` matters where
-    /// groups cannot be used and the tasks themselves get the policy.
+    /// Starts a process of one side inside its groups; it dies with this one. `policy` is the arm's, if it isolates: it may
+    /// be one of tasks.
     ///
     /// # Errors
     /// When the program cannot be started there.
@@ -295,18 +241,25 @@ impl Site {
         &self,
         host: &mut dyn Host,
         side: Side,
-        isolated: bool,
+        policy: Option<usize>,
         mut spec: SpawnSpec,
     ) -> Result<Child, SiteError> {
         spec.groups = self.group(side).all();
         spec.die_with_parent = true;
         spec.own_process_group = true;
-        if let (Side::Offline, true, Some(policy)) = (side, isolated, &self.task_policy) {
-            spec.policy.idle = policy.idle;
-            spec.policy.nice = policy.idle.then_some(19);
-            spec.policy.cpus.clone_from(&policy.cpus);
+        if let (Side::Offline, Some(policy)) = (side, policy) {
+            let tasks = &self.policies[policy].tasks;
+            spec.policy.idle = tasks.idle;
+            spec.policy.nice = tasks.nice;
+            spec.policy.cpus.clone_from(&tasks.cpus);
         }
         Ok(host.spawn(&spec)?)
+    }
+
+    /// Where the groups of a side are, for a program that starts processes there itself.
+    #[must_use]
+    pub fn path(&self, side: Side) -> &CgroupPath {
+        &self.paths[side as usize]
     }
 
     /// Ends a process and everything else in the groups of its side, and waits until it is gone.
@@ -340,8 +293,7 @@ impl Site {
     /// # Errors
     /// When the journal cannot be read or rewritten.
     pub fn close(self, host: &mut dyn Host) -> Result<Vec<String>, SiteError> {
-        self.online.close(host);
-        self.offline.close(host);
+        self.groups.into_iter().for_each(|group| group.close(host));
         let mut restored = restore_own(host, &self.state_dir, &self.journal_name)?;
         restored.left.append(&mut restored.failed);
         Ok(restored.left)

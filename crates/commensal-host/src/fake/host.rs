@@ -295,12 +295,12 @@ impl Host for FakeHost {
             machine.may_move(own_pid(), *inode).map_err(refuse)?;
         }
         let pid = machine.spawn(spec, &groups, own_pid()).map_err(refuse)?;
-        let stdout = match spec.stdout {
+        let stdout = match &spec.stdout {
             Stdout::Pipe => {
                 let text = machine.outputs.get(&spec.program).cloned().unwrap_or_default();
                 Some(pipe_with(&text).map_err(|error| refuse(Errno(error.raw_os_error())))?)
             }
-            Stdout::Inherit | Stdout::Null => None,
+            Stdout::Inherit | Stdout::Null | Stdout::Fd(_) => None,
         };
         let started =
             machine.processes.get(&pid).map(|process| (process.start_ticks, process.running.clone()));
@@ -396,6 +396,19 @@ impl Host for FakeHost {
             machine.files.remove(path);
             Ok(())
         })
+    }
+
+    fn state_remove_all(&mut self, path: &Path) -> Result<()> {
+        let mut machine = self.machine();
+        machine.alive(self.life).map_err(|errno| refused("remove", shown(path), errno))?;
+        machine.files.retain(|file, _| !file.starts_with(path));
+        Ok(())
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        let machine = self.machine();
+        machine.alive(self.life).map_err(|errno| refused("ask for free space", shown(path), errno))?;
+        Ok(u64::MAX)
     }
 
     fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>> {

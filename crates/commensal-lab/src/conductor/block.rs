@@ -1,55 +1,74 @@
-//! One block: offline work on, settle, warm up, measure, offline work off; and what was counted meanwhile.
+//! One block: policy on, offline work on, settle, warm up, measure, offline work off, policy off; and what was counted
+//! meanwhile.
 
-use super::{Conduct, LabError};
-use crate::experiment::Experiment;
+use super::batch::{self, Foreman};
+use super::place::Place;
+use super::probe::{Probe, Snapshot, fill, judge};
+use super::{Conduct, LabError, memory_file};
+use crate::experiment::{Experiment, Load, Rate};
 use crate::loadgen::{self, LoadError, LoadResult, LoadSpec, Phase};
-use crate::record::{
-    Applied, Arm, Blamed, Block, CpuUse, Delays, Lateness, PerSide, Policy, Psi, Role, Run, WaitByKind, Work,
-    encode_histogram,
-};
-use crate::site::{Side, Site};
-use crate::workload::burn::{CHUNK_ITERATIONS, WorkCounter};
-use commensal_blame::{Figures, Judge, Kind, NoJudge, Scope, Subject};
-use commensal_core::knob::{Controller, Version};
-use commensal_core::observe::{GroupUse, MachineCpu, Pressures};
-use commensal_host::{Child, Host, SpawnSpec, Stdin, Stdout};
-use commensal_sensors::run_delay::RunDelay;
-use commensal_sensors::usage::foreign_cpu_us;
-use commensal_sensors::{machine, pressure};
-use hdrhistogram::Histogram;
+use crate::record::{Applied, Arm, Block, Lateness, Policy, Role, encode_histogram, percentile_us};
+use crate::site::{ArmPolicy, Side, Site};
+use crate::tools::{self, Reading, Tool};
+use commensal_host::{Host, Stderr, Stdin, Stdout, precise_thread};
+use std::io::Read;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How long the generator polls before a request is due: waking an idle virtual CPU takes most of 100 us, which
 /// is the lateness that a valid block may have. It costs a fifth of one CPU, the same in every arm.
 const SPIN: Duration = Duration::from_micros(100);
+/// Between two looks at the counters.
+const TICK: Duration = Duration::from_secs(1);
+/// Between two looks whether a program has ended.
+const PAUSE: Duration = Duration::from_millis(5);
+/// What a tool may take longer than it was told to.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Output of a tool that is kept.
+const MOST_OUTPUT: u64 = 256 << 20;
 
-/// The requests of one block.
-pub(super) fn load(experiment: &Experiment, addr: SocketAddr, count: u64, seed: u64) -> LoadSpec {
+/// The requests of one block; `rate_per_s` is what a share of the knee came to.
+pub(super) fn requests(
+    experiment: &Experiment,
+    place: &Place,
+    (addr, seed, rate_per_s): (SocketAddr, u64, f64),
+) -> Option<LoadSpec> {
+    let Load::Http { path, rate, connections, arrival } = &experiment.load else { return None };
+    let rate = match rate {
+        Rate::PerSecond(rate) => *rate,
+        Rate::OfKnee(_) => rate_per_s,
+    };
     let design = &experiment.design;
-    let rate = design.offered_per_s.unwrap_or(1.0);
-    let measure = Duration::from_secs_f64(design.block_s);
-    LoadSpec {
+    Some(LoadSpec {
         seed,
         spin: SPIN,
         warmup: Duration::from_secs_f64(design.warmup_s),
-        ..LoadSpec::new(addr, format!("/cpu?cpu=1&count={count}"), rate, measure)
-    }
+        connections: *connections,
+        arrival: *arrival,
+        ..LoadSpec::new(addr, place.fill(path), rate, Duration::from_secs_f64(design.block_s))
+    })
 }
 
 /// What a block needs.
 pub(super) struct Runner<'a> {
     pub host: &'a mut dyn Host,
     pub site: &'a mut Site,
+    pub place: &'a mut Place,
     pub conduct: &'a Conduct,
     pub stop: &'a AtomicBool,
 }
 
-struct Offline {
-    child: Child,
-    counter: WorkCounter,
+/// What a load came to.
+enum Answers {
+    /// Of our generator.
+    Own(Box<LoadResult>),
+    /// Of a tool, or what it said when it failed.
+    Tool(Result<Reading, String>),
+    /// Offline work was alone.
+    None,
 }
 
 impl Runner<'_> {
@@ -57,101 +76,314 @@ impl Runner<'_> {
     pub fn run(
         &mut self,
         experiment: &Experiment,
-        arm: usize,
-        spec: &LoadSpec,
-        run: &mut Run,
-    ) -> Result<(Block, LoadResult), LabError> {
-        let role = experiment.arms[arm].role;
-        let isolated = role == Role::Isolated;
-        if isolated {
-            self.site.isolate(self.host)?;
+        arm: &mut Arm,
+        policy: Option<usize>,
+        load: Option<&LoadSpec>,
+    ) -> Result<Block, LabError> {
+        if let Some(policy) = policy {
+            self.site.isolate(self.host, policy)?;
         }
-        let outcome = self.with_offline(experiment, role, spec, &mut run.arms[arm]);
-        if isolated {
-            self.site.release(self.host)?;
+        let outcome = self.with_offline(experiment, arm, policy, load);
+        if let Some(policy) = policy {
+            self.site.release(self.host, policy)?;
         }
-        let (mut block, load) = outcome?;
-        block.arm.clone_from(&experiment.arms[arm].name);
-        Ok((block, load))
+        let mut block = outcome?;
+        block.arm.clone_from(&arm.name);
+        Ok(block)
     }
 
     fn with_offline(
         &mut self,
         experiment: &Experiment,
-        role: Role,
-        spec: &LoadSpec,
         arm: &mut Arm,
-    ) -> Result<(Block, LoadResult), LabError> {
-        let mut offline = match role {
+        policy: Option<usize>,
+        load: Option<&LoadSpec>,
+    ) -> Result<Block, LabError> {
+        let mut offline = match arm.role {
             Role::Contended | Role::Isolated | Role::OfflineAlone => {
-                Some(self.start_burners(role == Role::Isolated)?)
+                Some(self.foreman().start(experiment, policy)?)
             }
             Role::Baseline | Role::Baseline2 => None,
         };
-        let measured = self.measure(experiment, spec, offline.as_ref());
-        if role == Role::Isolated {
+        let measured = self.measure(experiment, arm.role, load, offline.as_mut());
+        if let Some(policy) = policy {
             // At the end of the block: a policy that somebody undid meanwhile was not in force.
             let child = offline.as_ref().map(|offline| &offline.child);
-            note_policy(arm, self.site, &self.site.policy_now(self.host, child));
+            let now = self.site.policy_now(self.host, policy, child);
+            note_policy(arm, &self.site.policies[policy], &now);
         }
-        if let Some(offline) = &mut offline {
-            self.site.stop(self.host, Side::Offline, &mut offline.child)?;
+        let said = match &mut offline {
+            Some(offline) => self.foreman().end(experiment, offline)?,
+            None => None,
+        };
+        let (mut block, totals) = measured?;
+        if let Some(offline) = &offline {
+            block.work = offline.work(totals, said, block.cpu.offline, block.measure_s);
         }
-        measured
+        Ok(block)
     }
 
-    /// As many burner threads as CPUs: nothing is left over.
-    fn start_burners(&mut self, isolated: bool) -> Result<Offline, LabError> {
-        let threads = self.site.machine.topology.threads();
-        let counter = WorkCounter::new(threads).map_err(LabError::Counter)?;
-        let fd = counter.fd().try_clone_to_owned().map_err(LabError::Counter)?;
-        let mut spec = SpawnSpec::new(&self.conduct.program)
-            .arg("workload")
-            .arg("burn")
-            .arg("--threads")
-            .arg(threads.to_string());
-        spec.stdin = Stdin::Fd(Arc::new(fd));
-        spec.stdout = Stdout::Inherit;
-        let child = self.site.start(self.host, Side::Offline, isolated, spec)?;
-        Ok(Offline { child, counter })
+    fn foreman(&mut self) -> Foreman<'_> {
+        Foreman { host: self.host, site: self.site, place: self.place, conduct: self.conduct }
     }
 
+    /// The block without its work, and the totals of that at start and end.
     fn measure(
         &mut self,
         experiment: &Experiment,
-        spec: &LoadSpec,
-        offline: Option<&Offline>,
-    ) -> Result<(Block, LoadResult), LabError> {
+        role: Role,
+        load: Option<&LoadSpec>,
+        mut offline: Option<&mut batch::Running>,
+    ) -> Result<(Block, Option<(f64, f64)>), LabError> {
         let judge = self.conduct.blame.then(|| judge(self.host, self.site).ok()).flatten();
-        self.settle(Duration::from_secs_f64(experiment.design.settle_s))?;
         let mut probe = Probe { judge, ..Probe::default() };
-        let mut snapshots: Vec<Snapshot> = Vec::with_capacity(2);
-        let (host, site, stop) = (&mut *self.host, &*self.site, self.stop);
-        let mut on_phase = |phase: Phase| match phase {
-            Phase::MeasureStart | Phase::MeasureEnd => snapshots.push(probe.take(host, site, offline)),
+        self.sleep(experiment.design.settle_s)?;
+        let (before, after, answers) = match (&experiment.load, load) {
+            _ if role == Role::OfflineAlone => self.alone(experiment, &mut probe, offline.as_deref())?,
+            (Load::Http { .. }, Some(spec)) => self.own(spec, &mut probe, offline.as_deref())?,
+            (load, _) => self.tool(experiment, load, &mut probe, offline.as_deref())?,
         };
-        let load = loadgen::run(spec, stop, &mut on_phase).map_err(|error| match error {
+        let mut block = fill(&before, &after);
+        match answers {
+            Answers::Own(load) => {
+                block.series = probe.series(&load.series.ticks());
+                block.slo = experiment.design.slo.map(|slo| load.series.slo(&slo));
+                own_answers(&mut block, &load);
+            }
+            Answers::Tool(answers) => {
+                block.series = probe.series(&[]);
+                tool_answers(&mut block, answers, experiment.design.concurrency);
+            }
+            Answers::None => block.series = probe.series(&[]),
+        }
+        if let Some(ended) = offline.as_mut().and_then(|offline| offline.ended().transpose()).transpose()? {
+            block.notes.push(ended);
+        }
+        Ok((block, before.total.zip(after.total)))
+    }
+
+    /// Waits, and ends early when asked to stop.
+    fn sleep(&mut self, seconds: f64) -> Result<(), LabError> {
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        while Instant::now() < end {
+            self.not_stopped()?;
+            std::thread::sleep(end.saturating_duration_since(Instant::now()).min(Duration::from_millis(20)));
+        }
+        Ok(())
+    }
+
+    fn not_stopped(&self) -> Result<(), LabError> {
+        if self.stop.load(Ordering::Relaxed) { Err(LabError::Stopped) } else { Ok(()) }
+    }
+
+    fn alone(
+        &mut self,
+        experiment: &Experiment,
+        probe: &mut Probe,
+        offline: Option<&batch::Running>,
+    ) -> Result<(Snapshot, Snapshot, Answers), LabError> {
+        self.sleep(experiment.design.warmup_s)?;
+        let total = || offline.and_then(batch::Running::total);
+        let before = probe.take(self.host, self.site, total());
+        probe.tick(self.host, self.site);
+        let mut left = experiment.design.block_s;
+        while left > 0.0 {
+            self.sleep(left.min(TICK.as_secs_f64()))?;
+            left -= TICK.as_secs_f64();
+            probe.tick(self.host, self.site);
+        }
+        Ok((before, probe.take(self.host, self.site, total()), Answers::None))
+    }
+
+    /// The generator has a thread of its own, so that this one can read counters meanwhile.
+    fn own(
+        &mut self,
+        spec: &LoadSpec,
+        probe: &mut Probe,
+        offline: Option<&batch::Running>,
+    ) -> Result<(Snapshot, Snapshot, Answers), LabError> {
+        let (send, phases) = mpsc::channel();
+        let stop = self.stop;
+        let (mut before, mut after, mut next) = (None, None, Instant::now() + TICK);
+        let result = std::thread::scope(|scope| {
+            let generator = scope.spawn(move || {
+                // Where it is not allowed to, the record says so already.
+                let _ = precise_thread();
+                loadgen::run(spec, stop, &mut |phase| {
+                    let _ = send.send(phase);
+                })
+            });
+            loop {
+                let total = || offline.and_then(batch::Running::total);
+                match phases.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                    Ok(Phase::MeasureStart) => {
+                        before = Some(probe.take(self.host, self.site, total()));
+                        probe.tick(self.host, self.site);
+                        next = Instant::now() + TICK;
+                    }
+                    Ok(Phase::MeasureEnd) => {
+                        after = Some(probe.take(self.host, self.site, total()));
+                        probe.tick(self.host, self.site);
+                    }
+                    Err(RecvTimeoutError::Timeout) => {
+                        next += TICK;
+                        if before.is_some() && after.is_none() {
+                            probe.tick(self.host, self.site);
+                        }
+                    }
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+            }
+            generator.join()
+        });
+        let load = result.unwrap_or(Err(LoadError::Stopped)).map_err(|error| match error {
             LoadError::Stopped => LabError::Stopped,
             other => LabError::Load(other),
         })?;
-        let [before, after] = snapshots.as_slice() else { return Err(LabError::Stopped) };
-        Ok((fill(&load, before, after), load))
+        let (Some(before), Some(after)) = (before, after) else { return Err(LabError::Stopped) };
+        Ok((before, after, Answers::Own(Box::new(load))))
     }
 
-    fn settle(&self, time: Duration) -> Result<(), LabError> {
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(LabError::Stopped);
-            }
-            std::thread::sleep((end - Instant::now()).min(Duration::from_millis(20)));
+    fn tool(
+        &mut self,
+        experiment: &Experiment,
+        load: &Load,
+        probe: &mut Probe,
+        offline: Option<&batch::Running>,
+    ) -> Result<(Snapshot, Snapshot, Answers), LabError> {
+        let design = &experiment.design;
+        if design.warmup_s > 0.0 {
+            // What it says then does not matter, and why it fails shows again.
+            let _ = self.run_tool(load, design.warmup_s, None)?;
         }
-        Ok(())
+        let total = || offline.and_then(batch::Running::total);
+        let before = probe.take(self.host, self.site, total());
+        probe.tick(self.host, self.site);
+        let said = self.run_tool(load, design.block_s, Some(probe))?;
+        let after = probe.take(self.host, self.site, total());
+        probe.tick(self.host, self.site);
+        let seconds = (after.at - before.at).as_secs_f64();
+        let reading = match (said, load) {
+            (Ok(text), Load::Tool { tool, concurrency, .. }) => {
+                let reading = tools::parse(*tool, &text, *concurrency).map_err(LabError::Tool)?;
+                Ok(reading.over(seconds))
+            }
+            (Err(why), _) => Err(why),
+            (Ok(_), Load::Http { .. }) => Err("the service has no address".to_owned()),
+        };
+        Ok((before, after, Answers::Tool(reading)))
+    }
+
+    /// Runs the tool once; what it printed or wrote, or why it failed.
+    fn run_tool(
+        &mut self,
+        load: &Load,
+        seconds: f64,
+        mut probe: Option<&mut Probe>,
+    ) -> Result<Result<String, String>, LabError> {
+        let Load::Tool { command, stdin, output, tool, .. } = load else { return Ok(Ok(String::new())) };
+        self.place.set("seconds", format!("{}", seconds.ceil()));
+        let output = output.as_ref().map(|path| PathBuf::from(self.place.fill(path)));
+        if let Some(path) = &output {
+            self.host.state_remove(path)?;
+        }
+        let mut spec = self.place.command(command);
+        if let Some(text) = stdin {
+            spec.stdin = Stdin::Fd(memory_file(&self.place.fill(text))?);
+        }
+        spec.stdout = Stdout::Pipe;
+        // Some print their figures there.
+        spec.stderr = Stderr::Stdout;
+        let mut child = self.site.start(self.host, Side::Client, None, spec)?;
+        let reader = child.stdout.take().map(|pipe| {
+            std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                let _ = pipe.take(MOST_OUTPUT).read_to_end(&mut bytes);
+                String::from_utf8_lossy(&bytes).into_owned()
+            })
+        });
+        let (mut next, deadline) =
+            (Instant::now() + TICK, Instant::now() + Duration::from_secs_f64(seconds * 2.0) + PATIENCE);
+        let exit = loop {
+            if let Some(exit) = child.try_wait()? {
+                break Some(exit);
+            }
+            if self.stop.load(Ordering::Relaxed) || Instant::now() > deadline {
+                break None;
+            }
+            if Instant::now() >= next {
+                next += TICK;
+                if let Some(probe) = probe.as_mut() {
+                    probe.tick(self.host, self.site);
+                }
+            }
+            std::thread::sleep(PAUSE);
+        };
+        self.site.stop(self.host, Side::Client, &mut child)?;
+        let said = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
+        self.not_stopped()?;
+        Ok(result(exit.map(|exit| exit.status()), *tool, said, output.map(|path| self.host.read_file(&path))))
+    }
+}
+
+/// What a tool came to: `file` is what it wrote, where that is read.
+fn result(
+    status: Option<i32>,
+    tool: Tool,
+    said: String,
+    file: Option<commensal_host::Result<String>>,
+) -> Result<String, String> {
+    let words = || {
+        let last: Vec<&str> = said.lines().rev().take(3).collect();
+        last.into_iter().rev().collect::<Vec<_>>().join(" | ")
+    };
+    match (status, file) {
+        (Some(0), None) => Ok(said),
+        (Some(0), Some(Ok(text))) => Ok(text),
+        (Some(0), Some(Err(error))) => Err(format!("{tool} wrote no result: {error}: {}", words())),
+        (Some(status), _) => Err(format!("{tool} ended with status {status}: {}", words())),
+        (None, _) => Err(format!("{tool} did not end in time: {}", words())),
+    }
+}
+
+fn own_answers(block: &mut Block, load: &LoadResult) {
+    let quantile = |q| percentile_us(&load.lateness, q).unwrap_or(0.0);
+    let lateness = Lateness { p50: quantile(0.5), p99: quantile(0.99) };
+    block.measure_s = load.measured_s;
+    block.offered = load.closed.is_none().then_some(load.offered_per_s);
+    block.achieved = Some(load.achieved_per_s);
+    block.requests = load.offered;
+    block.errors = load.errors;
+    block.timeouts = load.timeouts;
+    block.lateness_us = (!load.lateness.is_empty()).then_some(lateness);
+    block.hist = encode_histogram(&load.latency).ok();
+    block.service_hist = encode_histogram(&load.service).ok();
+    block.lateness_hist = encode_histogram(&load.lateness).ok();
+    block.mean_us = (!load.latency.is_empty()).then(|| load.latency.mean());
+}
+
+fn tool_answers(block: &mut Block, answers: Result<Reading, String>, concurrency: Option<u32>) {
+    block.concurrency = concurrency;
+    match answers {
+        Ok(reading) => {
+            block.achieved = Some(reading.per_s);
+            block.requests = reading.requests;
+            block.errors = reading.errors;
+            block.hist = reading.histogram.as_ref().and_then(|histogram| encode_histogram(histogram).ok());
+            block.percentiles_us = reading.percentiles_us;
+            block.mean_us = reading.mean_us;
+            block.notes.extend(reading.notes);
+        }
+        Err(why) => {
+            // Nobody was answered: one request that failed.
+            (block.achieved, block.requests, block.errors) = (Some(0.0), 1, 1);
+            block.notes.push(why);
+        }
     }
 }
 
 /// Keeps for each knob what it read; a value that was wrong in any round stays on record.
-fn note_policy(arm: &mut Arm, site: &Site, applied: &[commensal_drivers::Applied]) {
+fn note_policy(arm: &mut Arm, policy: &ArmPolicy, applied: &[commensal_drivers::Applied]) {
     let entry = |one: &commensal_drivers::Applied| Applied {
         path: one.place.clone(),
         file: one.file.to_owned(),
@@ -166,152 +398,6 @@ fn note_policy(arm: &mut Arm, site: &Site, applied: &[commensal_drivers::Applied
             one.clone_from(wrong);
         }
     }
-    let (driver, weak) = (site.means.driver.clone(), site.means.weak.clone());
+    let (driver, weak) = (policy.driver.clone(), policy.weak.clone());
     arm.policy = Some(Policy { driver, weak, applied: now });
-}
-
-/// Sources that remember threads between two snapshots.
-#[derive(Default)]
-struct Probe {
-    online_delay: RunDelay,
-    offline_delay: RunDelay,
-    judge: Option<Judge>,
-}
-
-/// Counters at one moment; a source that is missing is `None`.
-struct Snapshot {
-    at: Instant,
-    machine: Option<MachineCpu>,
-    online: GroupUse,
-    offline: GroupUse,
-    online_delay_us: Option<u64>,
-    offline_delay_us: Option<u64>,
-    pressure: Pressures,
-    chunks: Option<u64>,
-    blame: Option<Figures>,
-}
-
-/// Who looks at the waits of the online side of this run.
-pub(super) fn judge(host: &dyn Host, site: &Site) -> Result<Judge, NoJudge> {
-    // Where no hierarchy has the CPU controller, threads belong to their group of the unified one.
-    let of = |side| {
-        let dirs = site.group(side);
-        let cpu = dirs.of(Controller::Cpu).map(|(version, dir)| (version == Version::V2, dir));
-        cpu.or_else(|| dirs.any().map(|dir| (true, dir)))
-    };
-    let sides = of(Side::Online).zip(of(Side::Offline));
-    let Some(((unified, online), (_, offline))) = sides else {
-        let because = "the two sides have no groups of their own".to_owned();
-        return Err(NoJudge::Refused { what: "tell online from offline work", because });
-    };
-    let scope = Scope {
-        online: vec![Subject::Cgroup(online.inode)],
-        offline: vec![Subject::Cgroup(offline.inode)],
-        unified,
-        interrupts: true,
-        ..Scope::default()
-    };
-    Judge::attach(host, &scope)
-}
-
-fn blamed(after: &Figures, before: &Figures) -> Blamed {
-    let came = after.since(before);
-    let seconds = |kind| came.wait.of(kind) as f64 / 1e9;
-    let delays = |of: &commensal_blame::Histogram| Delays {
-        count: of.count(),
-        p50_us: of.quantile(0.5).map(|ns| ns / 1e3),
-        p99_us: of.quantile(0.99).map(|ns| ns / 1e3),
-    };
-    Blamed {
-        run_s: came.counters.run_ns as f64 / 1e9,
-        wait_s: WaitByKind {
-            other: seconds(Kind::Other),
-            peers: seconds(Kind::Online),
-            offline: seconds(Kind::Offline),
-            kernel: seconds(Kind::Kernel),
-            nobody: seconds(Kind::Idle),
-            interrupts: seconds(Kind::Interrupt),
-        },
-        preemption: delays(&came.preempt_delay),
-        wake_up: delays(&came.wake_delay),
-        missed_share: came.missed_share(),
-    }
-}
-
-impl Probe {
-    fn take(&mut self, host: &mut dyn Host, site: &Site, offline: Option<&Offline>) -> Snapshot {
-        let (online_dir, offline_dir) = (site.group(Side::Online).any(), site.group(Side::Offline).any());
-        Snapshot {
-            at: Instant::now(),
-            chunks: offline.and_then(|offline| offline.counter.read().ok()),
-            machine: machine::cpu_time(host),
-            online: site.group(Side::Online).read(host),
-            offline: site.group(Side::Offline).read(host),
-            online_delay_us: online_dir.and_then(|dir| self.online_delay.read(host, dir)),
-            offline_delay_us: offline_dir.and_then(|dir| self.offline_delay.read(host, dir)),
-            pressure: pressure::machine(host),
-            blame: self.judge.as_ref().and_then(|judge| judge.totals().ok()),
-        }
-    }
-}
-
-/// Turns two snapshots and a load result into a block.
-fn fill(load: &LoadResult, before: &Snapshot, after: &Snapshot) -> Block {
-    let seconds = (after.at - before.at).as_secs_f64();
-    let delta = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?) as f64 / 1e6);
-    let rate = |now, then| delta(now, then).map(|spent| spent / seconds);
-    let machine = after.machine.zip(before.machine).map(|(now, then)| now.since(&then));
-    let online = rate(after.online.cpu_us, before.online.cpu_us);
-    let offline = rate(after.offline.cpu_us, before.offline.cpu_us);
-    let used = |now: &GroupUse, then: &GroupUse| Some(now.cpu_us?.saturating_sub(then.cpu_us?));
-    let groups_us = [used(&after.online, &before.online), used(&after.offline, &before.offline)];
-    let foreign = machine.and_then(|machine| foreign_cpu_us(&machine, &groups_us));
-    let other = foreign.map(|us| us as f64 / 1e6 / seconds);
-    let some_pct = |now: Option<commensal_core::observe::Pressure>,
-                    then: Option<commensal_core::observe::Pressure>| {
-        rate(now.map(|p| p.some_us), then.map(|p| p.some_us)).map(|share| share * 100.0)
-    };
-    let psi = Psi {
-        cpu_some_pct: some_pct(after.pressure.cpu, before.pressure.cpu),
-        memory_some_pct: some_pct(after.pressure.memory, before.pressure.memory),
-        io_some_pct: some_pct(after.pressure.io, before.pressure.io),
-    };
-    let quantile = |histogram: &Histogram<u64>, q| histogram.value_at_quantile(q) as f64;
-    let lateness = Lateness { p50: quantile(&load.lateness, 0.5), p99: quantile(&load.lateness, 0.99) };
-    let work = after.chunks.zip(before.chunks).map(|(now, then)| now.saturating_sub(then) as f64 / seconds);
-    Block {
-        valid: true,
-        measure_s: load.measured_s,
-        offered: Some(load.offered_per_s),
-        achieved: Some(load.achieved_per_s),
-        requests: load.offered,
-        errors: load.errors,
-        timeouts: load.timeouts,
-        lateness_us: (!load.lateness.is_empty()).then_some(lateness),
-        hist: encode_histogram(&load.latency).ok(),
-        service_hist: encode_histogram(&load.service).ok(),
-        lateness_hist: encode_histogram(&load.lateness).ok(),
-        cpu: CpuUse {
-            online,
-            offline,
-            other,
-            steal: machine.and_then(|machine| machine.steal_us).map(|steal| steal as f64 / 1e6 / seconds),
-        },
-        run_delay_s: PerSide {
-            online: delta(after.online_delay_us, before.online_delay_us),
-            offline: delta(after.offline_delay_us, before.offline_delay_us),
-        },
-        blame: after.blame.as_ref().zip(before.blame.as_ref()).map(|(after, before)| blamed(after, before)),
-        throttled_s: PerSide {
-            online: delta(after.online.throttled_us, before.online.throttled_us),
-            offline: delta(after.offline.throttled_us, before.offline.throttled_us),
-        },
-        psi: (psi != Psi::default()).then_some(psi),
-        work: Work {
-            offline: work,
-            unit: work.map(|_| format!("chunks of {CHUNK_ITERATIONS} iterations")),
-            ..Work::default()
-        },
-        ..Block::default()
-    }
 }

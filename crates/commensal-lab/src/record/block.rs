@@ -161,6 +161,9 @@ pub struct CpuUse {
     /// The offline side, CPUs.
     #[serde(default)]
     pub offline: Option<f64>,
+    /// The program that makes the load, where it is one of its own, CPUs; a part of `other`.
+    #[serde(default)]
+    pub client: Option<f64>,
     /// Everything else on the machine, the load generator included, CPUs.
     #[serde(default)]
     pub other: Option<f64>,

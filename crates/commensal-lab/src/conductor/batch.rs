@@ -1,0 +1,174 @@
+//! The offline side of one block: started, its work counted, ended.
+
+use super::place::Place;
+use super::run_command;
+use super::{Conduct, LabError};
+use crate::experiment::{Batch, Experiment, Offline};
+use crate::record::Work;
+use crate::site::{Side, Site};
+use crate::tools::{WorkKind, WorkReader};
+use crate::workload::burn::{CHUNK_ITERATIONS, WorkCounter};
+use commensal_host::{Child, Host, Signal, SpawnSpec, Stderr, Stdin, Stdout};
+use rustix::fd::OwnedFd;
+use std::io::Read;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a program may take to print what it did.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Batch work that runs.
+pub(super) struct Running {
+    pub child: Child,
+    work: Counter,
+    expected_cpus: Option<f64>,
+    log: Option<Arc<OwnedFd>>,
+}
+
+/// How its work is known.
+enum Counter {
+    /// Chunks of the built-in burners.
+    Burners(WorkCounter),
+    /// From what it prints.
+    Output { reader: Arc<Mutex<WorkReader>>, kind: WorkKind, thread: Option<JoinHandle<()>> },
+}
+
+/// What starting and ending it takes.
+pub(super) struct Foreman<'a> {
+    pub host: &'a mut dyn Host,
+    pub site: &'a Site,
+    pub place: &'a Place,
+    pub conduct: &'a Conduct,
+}
+
+impl Foreman<'_> {
+    /// What has to be done once, before the first block.
+    pub fn prepare(&mut self, experiment: &Experiment, stop: &AtomicBool) -> Result<(), LabError> {
+        let Offline::Program(batch) = &experiment.offline else { return Ok(()) };
+        for command in &batch.prepare {
+            run_command(self.host, self.site, self.place, Side::Client, command, stop)?;
+        }
+        Ok(())
+    }
+
+    /// Starts it; `policy` is that of the arm, if it isolates.
+    pub fn start(&mut self, experiment: &Experiment, policy: Option<usize>) -> Result<Running, LabError> {
+        match &experiment.offline {
+            Offline::BuiltIn => self.burners(policy),
+            Offline::Program(batch) => self.program(batch, policy),
+        }
+    }
+
+    /// As many burner threads as CPUs: nothing is left over.
+    fn burners(&mut self, policy: Option<usize>) -> Result<Running, LabError> {
+        let threads = self.site.machine.topology.threads();
+        let counter = WorkCounter::new(threads).map_err(LabError::Counter)?;
+        let fd = counter.fd().try_clone_to_owned().map_err(LabError::Counter)?;
+        let mut spec = SpawnSpec::new(&self.conduct.program)
+            .arg("workload")
+            .arg("burn")
+            .arg("--threads")
+            .arg(threads.to_string());
+        spec.stdin = Stdin::Fd(Arc::new(fd));
+        let child = self.site.start(self.host, Side::Offline, policy, spec)?;
+        let expected_cpus = Some(threads as f64);
+        Ok(Running { child, work: Counter::Burners(counter), expected_cpus, log: None })
+    }
+
+    fn program(&mut self, batch: &Batch, policy: Option<usize>) -> Result<Running, LabError> {
+        self.clean(batch)?;
+        let mut spec = self.place.command(&batch.command);
+        spec.stdout = Stdout::Pipe;
+        let log = super::log()?;
+        // stress-ng prints its figures among its messages.
+        spec.stderr = if batch.work == WorkKind::StressNg { Stderr::Stdout } else { Stderr::Fd(log.clone()) };
+        let mut child = self.site.start(self.host, Side::Offline, policy, spec)?;
+        let reader = Arc::new(Mutex::new(WorkReader::new(batch.work)));
+        let thread = child.stdout.take().map(|mut output| {
+            let reader = Arc::clone(&reader);
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                while let Ok(read @ 1..) = output.read(&mut bytes) {
+                    let text = String::from_utf8_lossy(&bytes[..read]);
+                    reader.lock().unwrap_or_else(PoisonError::into_inner).feed(&text);
+                }
+            })
+        });
+        let work = Counter::Output { reader, kind: batch.work, thread };
+        Ok(Running { child, work, expected_cpus: batch.expected_cpus, log: Some(log) })
+    }
+
+    /// Ends it, and gives what it says of its work as a rate, if it says so only then. Nothing of it is left in its group.
+    pub fn end(&mut self, experiment: &Experiment, running: &mut Running) -> Result<Option<f64>, LabError> {
+        if let Counter::Output { kind: WorkKind::StressNg, .. } = &running.work {
+            // It prints when it is asked to end, and only then.
+            let _ = self.host.signal(&running.child.process, Signal::INT);
+            let deadline = Instant::now() + GRACE;
+            while running.child.try_wait()?.is_none() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        self.site.stop(self.host, Side::Offline, &mut running.child)?;
+        if let Offline::Program(batch) = &experiment.offline {
+            self.clean(batch)?;
+        }
+        Ok(running.work.said())
+    }
+
+    fn clean(&mut self, batch: &Batch) -> Result<(), LabError> {
+        let never = AtomicBool::new(false);
+        for command in &batch.cleanup {
+            match run_command(self.host, self.site, self.place, Side::Client, command, &never) {
+                Ok(()) | Err(LabError::Command { .. }) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Counter {
+    /// Work so far.
+    fn total(&self) -> Option<f64> {
+        match self {
+            Counter::Burners(counter) => counter.read().ok().map(|chunks| chunks as f64),
+            Counter::Output { reader, .. } => reader.lock().unwrap_or_else(PoisonError::into_inner).total(),
+        }
+    }
+
+    /// The rate that a program printed at its end.
+    fn said(&mut self) -> Option<f64> {
+        let Counter::Output { reader, thread, kind: WorkKind::StressNg } = self else { return None };
+        if let Some(thread) = thread.take() {
+            // Everything that could have the other end of the pipe is dead.
+            let _ = thread.join();
+        }
+        reader.lock().unwrap_or_else(PoisonError::into_inner).per_s()
+    }
+}
+
+impl Running {
+    /// Work so far; `None` when it is known only at the end.
+    pub fn total(&self) -> Option<f64> {
+        self.work.total()
+    }
+
+    /// The work of a block: between two totals, or what the program said at its end, or its CPU time.
+    pub fn work(&self, totals: Option<(f64, f64)>, said: Option<f64>, cpus: Option<f64>, seconds: f64) -> Work {
+        let between = totals.map(|(before, after)| (after - before).max(0.0) / seconds);
+        let (offline, unit) = match &self.work {
+            Counter::Burners(_) => (between, format!("chunks of {CHUNK_ITERATIONS} iterations")),
+            Counter::Output { kind: WorkKind::CpuSeconds, .. } => (cpus, WorkKind::CpuSeconds.unit().to_owned()),
+            Counter::Output { kind, .. } => (said.or(between), kind.unit().to_owned()),
+        };
+        Work { offline, unit: offline.map(|_| unit), expected_cpus: self.expected_cpus }
+    }
+
+    /// How it ended before it was asked to, with the last that it said.
+    pub fn ended(&mut self) -> Result<Option<String>, LabError> {
+        let said = || self.log.as_ref().map(super::tail).unwrap_or_default();
+        Ok(self.child.try_wait()?.map(|exit| format!("the offline work ended with status {}{}", exit.status(), said())))
+    }
+}

@@ -1,0 +1,202 @@
+//! Counters of a block: read at its start, every second and at its end, and what the differences say.
+
+use crate::record::{
+    Blamed, Block, CpuUse, Delays, GroupPsi, PerSide, Psi, Tick, WaitByKind,
+};
+use crate::site::{Side, Site};
+use commensal_blame::{Figures, Judge, Kind, NoJudge, Scope, Subject};
+use commensal_core::knob::{Controller, Version};
+use commensal_core::observe::{GroupUse, MachineCpu, Pressure, Pressures};
+use commensal_host::Host;
+use commensal_sensors::run_delay::RunDelay;
+use commensal_sensors::usage::foreign_cpu_us;
+use commensal_sensors::{machine, pressure};
+use std::time::Instant;
+
+/// Sources that remember threads between two snapshots.
+#[derive(Default)]
+pub(super) struct Probe {
+    online_delay: RunDelay,
+    offline_delay: RunDelay,
+    /// Who looks at the waits.
+    pub judge: Option<Judge>,
+    ticks: Vec<Tick>,
+    last: Option<Cheap>,
+    began: Option<Instant>,
+}
+
+/// Counters at one moment; a source that is missing is `None`.
+pub(super) struct Snapshot {
+    pub at: Instant,
+    machine: Option<MachineCpu>,
+    online: GroupUse,
+    offline: GroupUse,
+    client: GroupUse,
+    online_delay_us: Option<u64>,
+    offline_delay_us: Option<u64>,
+    pressure: Pressures,
+    /// Offline work.
+    pub total: Option<f64>,
+    blame: Option<Figures>,
+}
+
+/// What is read every second.
+#[derive(Clone, Copy)]
+struct Cheap {
+    at: Instant,
+    machine: Option<MachineCpu>,
+    sides: [Option<u64>; 3],
+}
+
+/// Who looks at the waits of the online side of this run.
+pub(super) fn judge(host: &dyn Host, site: &Site) -> Result<Judge, NoJudge> {
+    // Where no hierarchy has the CPU controller, threads belong to their group of the unified one.
+    let of = |side| {
+        let dirs = site.group(side);
+        let cpu = dirs.of(Controller::Cpu).map(|(version, dir)| (version == Version::V2, dir));
+        cpu.or_else(|| dirs.any().map(|dir| (true, dir)))
+    };
+    let sides = of(Side::Online).zip(of(Side::Offline));
+    let Some(((unified, online), (_, offline))) = sides else {
+        let because = "the two sides have no groups of their own".to_owned();
+        return Err(NoJudge::Refused { what: "tell online from offline work", because });
+    };
+    let scope = Scope {
+        online: vec![Subject::Cgroup(online.inode)],
+        offline: vec![Subject::Cgroup(offline.inode)],
+        unified,
+        interrupts: true,
+        ..Scope::default()
+    };
+    Judge::attach(host, &scope)
+}
+
+impl Probe {
+    /// Everything, at the start or the end.
+    pub fn take(&mut self, host: &mut dyn Host, site: &Site, total: Option<f64>) -> Snapshot {
+        let (online_dir, offline_dir) = (site.group(Side::Online).any(), site.group(Side::Offline).any());
+        Snapshot {
+            at: Instant::now(),
+            total,
+            machine: machine::cpu_time(host),
+            online: site.group(Side::Online).read(host),
+            offline: site.group(Side::Offline).read(host),
+            client: site.group(Side::Client).read(host),
+            online_delay_us: online_dir.and_then(|dir| self.online_delay.read(host, dir)),
+            offline_delay_us: offline_dir.and_then(|dir| self.offline_delay.read(host, dir)),
+            pressure: pressure::machine(host),
+            blame: self.judge.as_ref().and_then(|judge| judge.totals().ok()),
+        }
+    }
+
+    /// Begins or goes on with the series: one tick since the last call.
+    pub fn tick(&mut self, host: &mut dyn Host, site: &Site) {
+        let sides = [Side::Online, Side::Offline, Side::Client].map(|side| site.group(side).cpu_us(host));
+        let now = Cheap { at: Instant::now(), machine: machine::cpu_time(host), sides };
+        let began = *self.began.get_or_insert(now.at);
+        if let Some(then) = self.last.replace(now) {
+            let seconds = (now.at - then.at).as_secs_f64();
+            // A rest of a second says little, and a division by nothing says nothing.
+            if seconds < 0.1 {
+                return;
+            }
+            let used = |side: usize| Some(now.sides[side]?.saturating_sub(then.sides[side]?));
+            let passed = now.machine.zip(then.machine).map(|(now, then)| now.since(&then));
+            let cpu = cpu_use(passed, [used(0), used(1), used(2)], seconds);
+            self.ticks.push(Tick { t_s: (now.at - began).as_secs_f64(), cpu, ..Tick::default() });
+        }
+    }
+
+    /// The series so far, with what the load generator knows of the same seconds.
+    pub fn series(&mut self, load: &[Tick]) -> Vec<Tick> {
+        let mut ticks = std::mem::take(&mut self.ticks);
+        (self.last, self.began) = (None, None);
+        for (tick, of_load) in ticks.iter_mut().zip(load) {
+            (tick.qps, tick.p50_us, tick.p99_us) = (of_load.qps, of_load.p50_us, of_load.p99_us);
+        }
+        ticks
+    }
+}
+
+/// `used_us` by side: online, offline, client.
+fn cpu_use(passed: Option<MachineCpu>, used_us: [Option<u64>; 3], seconds: f64) -> CpuUse {
+    let rate = |us: Option<u64>| us.map(|us| us as f64 / 1e6 / seconds);
+    let other = passed.and_then(|passed| foreign_cpu_us(&passed, &used_us[..2]));
+    CpuUse {
+        online: rate(used_us[0]),
+        offline: rate(used_us[1]),
+        client: rate(used_us[2]),
+        other: rate(other),
+        steal: rate(passed.and_then(|passed| passed.steal_us)),
+    }
+}
+
+/// What passed between two snapshots, as far as it is not about requests or work.
+pub(super) fn fill(before: &Snapshot, after: &Snapshot) -> Block {
+    let seconds = (after.at - before.at).as_secs_f64();
+    let delta = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?) as f64 / 1e6);
+    let used = |now: &GroupUse, then: &GroupUse| Some(now.cpu_us?.saturating_sub(then.cpu_us?));
+    let used_us = [
+        used(&after.online, &before.online),
+        used(&after.offline, &before.offline),
+        used(&after.client, &before.client),
+    ];
+    let passed = after.machine.zip(before.machine).map(|(now, then)| now.since(&then));
+    let machine_psi = psi(&after.pressure, &before.pressure, seconds);
+    let groups = GroupPsi {
+        online: psi(&after.online.pressure, &before.online.pressure, seconds),
+        offline: psi(&after.offline.pressure, &before.offline.pressure, seconds),
+    };
+    Block {
+        valid: true,
+        measure_s: seconds,
+        cpu: cpu_use(passed, used_us, seconds),
+        run_delay_s: PerSide {
+            online: delta(after.online_delay_us, before.online_delay_us),
+            offline: delta(after.offline_delay_us, before.offline_delay_us),
+        },
+        blame: after.blame.as_ref().zip(before.blame.as_ref()).map(|(after, before)| blamed(after, before)),
+        throttled_s: PerSide {
+            online: delta(after.online.throttled_us, before.online.throttled_us),
+            offline: delta(after.offline.throttled_us, before.offline.throttled_us),
+        },
+        psi: (machine_psi != Psi::default()).then_some(machine_psi),
+        group_psi: (groups != GroupPsi::default()).then_some(groups),
+        ..Block::default()
+    }
+}
+
+fn psi(now: &Pressures, then: &Pressures, seconds: f64) -> Psi {
+    let some_pct = |now: Option<Pressure>, then: Option<Pressure>| {
+        Some(now?.some_us.saturating_sub(then?.some_us) as f64 / 1e6 / seconds * 100.0)
+    };
+    Psi {
+        cpu_some_pct: some_pct(now.cpu, then.cpu),
+        memory_some_pct: some_pct(now.memory, then.memory),
+        io_some_pct: some_pct(now.io, then.io),
+    }
+}
+
+fn blamed(after: &Figures, before: &Figures) -> Blamed {
+    let came = after.since(before);
+    let seconds = |kind| came.wait.of(kind) as f64 / 1e9;
+    let delays = |of: &commensal_blame::Histogram| Delays {
+        count: of.count(),
+        p50_us: of.quantile(0.5).map(|ns| ns / 1e3),
+        p99_us: of.quantile(0.99).map(|ns| ns / 1e3),
+    };
+    Blamed {
+        run_s: came.counters.run_ns as f64 / 1e9,
+        wait_s: WaitByKind {
+            other: seconds(Kind::Other),
+            peers: seconds(Kind::Online),
+            offline: seconds(Kind::Offline),
+            kernel: seconds(Kind::Kernel),
+            nobody: seconds(Kind::Idle),
+            interrupts: seconds(Kind::Interrupt),
+        },
+        preemption: delays(&came.preempt_delay),
+        wake_up: delays(&came.wake_delay),
+        missed_share: came.missed_share(),
+    }
+}

@@ -1,0 +1,176 @@
+//! The online side: prepared once, started, waited for, ended.
+
+use super::place::Place;
+use super::run_command;
+use super::{Conduct, LabError};
+use crate::experiment::{Experiment, Online, Ready, Service};
+use crate::loadgen::wait_ready;
+use crate::site::{Side, Site};
+use commensal_host::{Child, Host, Signal, SpawnSpec, Stderr, Stdout};
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long the built-in service may take to listen.
+const READY: Duration = Duration::from_secs(10);
+/// How long a server may take to end in good order.
+const GRACE: Duration = Duration::from_secs(10);
+/// Between two looks whether it serves.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A server that serves.
+pub(super) struct Running {
+    pub child: Child,
+    pub addr: SocketAddr,
+}
+
+/// What starting and ending it takes.
+pub(super) struct Keeper<'a> {
+    pub host: &'a mut dyn Host,
+    pub site: &'a Site,
+    pub place: &'a Place,
+    pub conduct: &'a Conduct,
+    pub stop: &'a AtomicBool,
+}
+
+impl Keeper<'_> {
+    /// What has to be done once, before the first start.
+    pub fn prepare(&mut self, experiment: &Experiment) -> Result<(), LabError> {
+        let Online::Program(service) = &experiment.online else { return Ok(()) };
+        for command in &service.prepare {
+            run_command(self.host, self.site, self.place, Side::Online, command, self.stop)?;
+        }
+        Ok(())
+    }
+
+    /// Starts it and waits until it serves.
+    pub fn start(&mut self, experiment: &Experiment) -> Result<Running, LabError> {
+        match &experiment.online {
+            Online::BuiltIn => self.built_in(),
+            Online::Program(service) => self.program(service),
+        }
+    }
+
+    /// Ends it: asked first, then made to. Nothing of it is left in its group.
+    pub fn end(&mut self, experiment: &Experiment, running: &mut Running) -> Result<(), LabError> {
+        if let Online::Program(service) = &experiment.online {
+            let asked = self.host.signal(&running.child.process, Signal::TERM);
+            if asked.is_ok() {
+                let deadline = Instant::now() + GRACE;
+                while running.child.try_wait()?.is_none() && Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+            self.site.stop(self.host, Side::Online, &mut running.child)?;
+            return self.clean(service);
+        }
+        Ok(self.site.stop(self.host, Side::Online, &mut running.child)?)
+    }
+
+    /// What a killed server leaves elsewhere; that there is nothing to clean is fine.
+    fn clean(&mut self, service: &Service) -> Result<(), LabError> {
+        let never = AtomicBool::new(false);
+        for command in &service.cleanup {
+            match run_command(self.host, self.site, self.place, Side::Client, command, &never) {
+                Ok(()) => {}
+                Err(LabError::Command { .. }) => tracing::debug!(?command, "cleaned nothing"),
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(())
+    }
+
+    fn program(&mut self, service: &Service) -> Result<Running, LabError> {
+        // A killed run of the same experiment may have left its container.
+        self.clean(service)?;
+        let log = super::log()?;
+        let mut spec = self.place.command(&service.command);
+        spec.stdout = Stdout::Fd(log.clone());
+        spec.stderr = Stderr::Stdout;
+        let mut child = self.site.start(self.host, Side::Online, None, spec)?;
+        let deadline = Instant::now() + service.ready_within;
+        let addr = self.place.addr();
+        let said = |what: String| LabError::Service(format!("{what}{}", super::tail(&log)));
+        let outcome = loop {
+            if self.stop.load(Ordering::Relaxed) {
+                break Err(LabError::Stopped);
+            }
+            if let Some(exit) = child.try_wait()? {
+                break Err(said(format!("it ended with status {}", exit.status())));
+            }
+            if self.ready(&service.ready, addr) {
+                break Ok(());
+            }
+            if Instant::now() > deadline {
+                break Err(said(format!("it did not serve within {} s", service.ready_within.as_secs())));
+            }
+            std::thread::sleep(PAUSE);
+        };
+        let set_up = outcome.and_then(|()| {
+            service.setup.iter().try_for_each(|command| {
+                run_command(self.host, self.site, self.place, Side::Client, command, self.stop)
+            })
+        });
+        let mut running = Running { child, addr };
+        if let Err(error) = set_up {
+            self.site.stop(self.host, Side::Online, &mut running.child)?;
+            self.clean(service)?;
+            return Err(error);
+        }
+        Ok(running)
+    }
+
+    fn ready(&mut self, ready: &Ready, addr: SocketAddr) -> bool {
+        match ready {
+            Ready::Tcp => TcpStream::connect_timeout(&addr, PAUSE).is_ok(),
+            Ready::Http(path) => wait_ready(addr, path, Instant::now() + PAUSE).is_ok(),
+            Ready::Command(command) => {
+                let mut spec = self.place.command(command);
+                spec.stdout = Stdout::Null;
+                spec.stderr = Stderr::Null;
+                let started = self.site.start(self.host, Side::Client, None, spec);
+                started.is_ok_and(|mut child| child.wait().is_ok_and(|exit| exit.status() == 0))
+            }
+        }
+    }
+
+    /// The HTTP service of this program, which says where it listens.
+    fn built_in(&mut self) -> Result<Running, LabError> {
+        let workers = self.site.machine.topology.threads().clamp(1, 8);
+        let mut spec = SpawnSpec::new(&self.conduct.program)
+            .arg("workload")
+            .arg("http")
+            .arg("--port")
+            .arg(self.conduct.port.to_string())
+            .arg("--workers")
+            .arg(workers.to_string());
+        spec.stdout = Stdout::Pipe;
+        let mut child = self.site.start(self.host, Side::Online, None, spec)?;
+        let (send, receive) = mpsc::channel();
+        if let Some(output) = child.stdout.take() {
+            std::thread::spawn(move || {
+                let mut line = String::new();
+                let _ = BufReader::new(output).read_line(&mut line);
+                let _ = send.send(line);
+            });
+        }
+        let line = receive.recv_timeout(READY).unwrap_or_default();
+        let addr: Option<SocketAddr> = line.trim().strip_prefix("listening ").and_then(|addr| addr.parse().ok());
+        let outcome = match addr {
+            Some(addr) => wait_ready(addr, "/healthz", Instant::now() + READY).map(|()| addr).map_err(|error| error.to_string()),
+            None => Err(match child.try_wait()? {
+                Some(exit) => format!("it ended with status {} (its message is above)", exit.status()),
+                None => format!("it did not listen within {} s", READY.as_secs()),
+            }),
+        };
+        match outcome {
+            Ok(addr) => Ok(Running { child, addr }),
+            Err(why) => {
+                self.site.stop(self.host, Side::Online, &mut child)?;
+                Err(LabError::Service(why))
+            }
+        }
+    }
+}

@@ -1,0 +1,551 @@
+//! An experiment's file: TOML to [`Experiment`]. All mistakes of values in one error; of keys, the first.
+//!
+//! ```toml
+//! about = "my service beside my batch job"
+//! arms  = ["baseline", "baseline2", "contended", "isolated", "isolated:weight"]
+//!
+//! [design]
+//! rounds = 12
+//! block  = "20 s"
+//! gates  = ["P50", "P90", "QPS"]
+//!
+//! [online]
+//! command = ["my-server", "--port", "{port}"]
+//! ready   = { http = "/healthz" }
+//!
+//! [load]
+//! http = "/"
+//! rate = "60 %"
+//!
+//! [offline]
+//! command = ["my-job"]
+//! ```
+//! `{port}`, `{dir}`, `{cpus}`, `{seconds}`, `{concurrency}`, `{program}`, `{online-group}` and `{offline-group}` are put in
+//! wherever a command, a file or a path has them.
+
+use super::{Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, Restart, Service};
+use crate::isolation::Isolation;
+use crate::loadgen::Arrival;
+use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo};
+use crate::tools::{Tool, WorkKind};
+use commensal_core::units::{Bytes, Millis};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What is wrong with a file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: {}", .wrong.join("\n  "))]
+pub struct FileError {
+    /// The file.
+    pub name: String,
+    /// Every mistake.
+    pub wrong: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawFile {
+    #[serde(default)]
+    about: String,
+    arms: Vec<String>,
+    #[serde(default)]
+    restart: Restart,
+    #[serde(default)]
+    root: bool,
+    disk: Option<String>,
+    #[serde(default)]
+    design: RawDesign,
+    #[serde(default)]
+    online: RawOnline,
+    load: Option<RawLoad>,
+    #[serde(default)]
+    offline: RawOffline,
+    #[serde(default)]
+    requires: Vec<Requirement>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawDesign {
+    rounds: Option<u32>,
+    block: Option<String>,
+    settle: Option<String>,
+    warmup: Option<String>,
+    threshold: Option<String>,
+    #[serde(default)]
+    thresholds: BTreeMap<String, String>,
+    gates: Option<Vec<String>>,
+    percentiles: Option<Vec<String>>,
+    seed: Option<u64>,
+    style: Option<String>,
+    min_offline: Option<String>,
+    slo: Option<RawSlo>,
+    blame: Option<RawBlame>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawSlo {
+    metric: String,
+    latency: String,
+    window: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawBlame {
+    wait_ms_per_cpu_s: f64,
+    preemption_p99_us: f64,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawOnline {
+    command: Option<Vec<String>>,
+    #[serde(default)]
+    files: BTreeMap<String, String>,
+    #[serde(default)]
+    prepare: Vec<Vec<String>>,
+    #[serde(default)]
+    setup: Vec<Vec<String>>,
+    #[serde(default)]
+    cleanup: Vec<Vec<String>>,
+    ready: Option<RawReady>,
+    ready_within: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+enum RawReady {
+    Tcp,
+    Http(String),
+    Command(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawLoad {
+    http: Option<String>,
+    rate: Option<toml::Value>,
+    connections: Option<usize>,
+    arrival: Option<Arrival>,
+    tool: Option<Tool>,
+    command: Option<Vec<String>>,
+    stdin: Option<String>,
+    output: Option<String>,
+    concurrency: Option<u32>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawOffline {
+    command: Option<Vec<String>>,
+    #[serde(default)]
+    files: BTreeMap<String, String>,
+    #[serde(default)]
+    prepare: Vec<Vec<String>>,
+    #[serde(default)]
+    cleanup: Vec<Vec<String>>,
+    work: Option<WorkKind>,
+    cpus: Option<f64>,
+}
+
+/// Reads an experiment; `name` is what it is called, `cpus` those of the machine.
+///
+/// # Errors
+/// [`FileError`] with everything that is wrong.
+pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
+    let failed = |wrong: Vec<String>| FileError { name: name.to_owned(), wrong };
+    let raw: RawFile = toml::from_str(text).map_err(|error| failed(vec![error.to_string().trim_end().to_owned()]))?;
+    let mut wrong = Vec::new();
+    let (arms, isolations) = arms(&raw.arms, &mut wrong);
+    let load = load(raw.load, raw.online.command.is_some(), &mut wrong);
+    let design = design(raw.design, &load, &mut wrong);
+    let disk_bytes = read(raw.disk.as_deref(), "disk", &mut wrong, |text| text.parse::<Bytes>()).map_or(0, |bytes| bytes.0);
+    let seed = design.1;
+    let experiment = Experiment {
+        name: name.to_owned(),
+        about: raw.about,
+        seed,
+        design: design.0,
+        arms,
+        isolations,
+        online: online(raw.online, &mut wrong),
+        load,
+        offline: offline(raw.offline, &mut wrong),
+        restart: raw.restart,
+        requires: raw.requires,
+        disk_bytes,
+        root: raw.root,
+        source: Some(text.to_owned()),
+    };
+    if wrong.is_empty() { Ok(experiment) } else { Err(failed(wrong)) }
+}
+
+/// A value in text, if there is one; what is wrong with it is noted under its key.
+fn read<T>(
+    text: Option<&str>,
+    key: &str,
+    wrong: &mut Vec<String>,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Option<T> {
+    match parse(text?) {
+        Ok(value) => Some(value),
+        Err(why) => {
+            wrong.push(format!("{key} = {:?}: {why}", text.unwrap_or_default()));
+            None
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    Ok(text.parse::<Millis>()?.0 as f64 / 1e3)
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.trim().strip_suffix('%').ok_or("an amount such as \"5 %\" is needed")?;
+    match number.trim().parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        _ => Err("a number above 0 is needed before the %".to_owned()),
+    }
+}
+
+fn metric(text: &str) -> Result<Metric, String> {
+    let known = Metric::ALL.into_iter().find(|metric| metric.label().eq_ignore_ascii_case(text.trim()));
+    let labels = Metric::ALL.map(Metric::label).join(", ");
+    known.ok_or_else(|| format!("there is no such metric; there are {labels}"))
+}
+
+/// `20 ms` and `500 us`, in microseconds.
+fn latency(text: &str) -> Result<f64, String> {
+    let micros = text.trim().strip_suffix("us").map(|number| number.trim().parse::<f64>());
+    match micros {
+        Some(Ok(us)) if us.is_finite() && us > 0.0 => Ok(us),
+        Some(_) => Err("a number above 0 is needed before us".to_owned()),
+        None => Ok(seconds(text)? * 1e6),
+    }
+}
+
+fn arms(names: &[String], wrong: &mut Vec<String>) -> (Vec<Arm>, Vec<Isolation>) {
+    let (mut arms, mut isolations): (Vec<Arm>, Vec<Isolation>) = (Vec::new(), Vec::new());
+    for name in names {
+        let role = match name.as_str() {
+            "baseline" => Role::Baseline,
+            "baseline2" => Role::Baseline2,
+            "contended" => Role::Contended,
+            "offline-alone" => Role::OfflineAlone,
+            isolated => match isolated.strip_prefix("isolated") {
+                Some(rest) if rest.is_empty() || rest.starts_with(':') => {
+                    match Isolation::parse(rest.strip_prefix(':').unwrap_or("best")) {
+                        Ok(isolation) => isolations.push(isolation),
+                        Err(why) => wrong.push(format!("arm {name}: {why}")),
+                    }
+                    Role::Isolated
+                }
+                _ => {
+                    wrong.push(format!(
+                        "arm {name:?}: there are baseline, baseline2, contended, offline-alone, isolated and isolated:MEANS"
+                    ));
+                    continue;
+                }
+            },
+        };
+        if arms.iter().any(|arm| arm.name == *name) {
+            wrong.push(format!("arm {name} is named twice"));
+        }
+        arms.push(Arm { name: name.clone(), role, policy: None });
+    }
+    for (role, name) in [(Role::Baseline, "baseline"), (Role::Baseline2, "baseline2")] {
+        if !arms.iter().any(|arm| arm.role == role) {
+            wrong.push(format!(
+                "arms: {name} is missing; without two identical arms nobody knows what the machine itself does to the figures"
+            ));
+        }
+    }
+    (arms, isolations)
+}
+
+fn design(raw: RawDesign, load: &Load, wrong: &mut Vec<String>) -> (Design, u64) {
+    let default = Design {
+        rounds: 12,
+        block_s: 20.0,
+        settle_s: 1.0,
+        warmup_s: 2.0,
+        threshold_pct: 5.0,
+        gates: vec![Metric::P50, Metric::P90, Metric::Qps],
+        ..Design::default()
+    };
+    let mut time = |text: Option<String>, key: &str, default: f64, range: std::ops::RangeInclusive<f64>| {
+        let checked = |text: &str| match seconds(text)? {
+            time if range.contains(&time) => Ok(time),
+            _ => Err(format!("not within {} to {} s", range.start(), range.end())),
+        };
+        read(text.as_deref(), key, wrong, checked).unwrap_or(default)
+    };
+    let block_s = time(raw.block, "design.block", default.block_s, 0.2..=3_600.0);
+    let settle_s = time(raw.settle, "design.settle", default.settle_s, 0.0..=600.0);
+    let warmup_s = time(raw.warmup, "design.warmup", default.warmup_s, 0.0..=600.0);
+    let rounds = raw.rounds.unwrap_or(default.rounds);
+    if rounds == 0 || u64::from(rounds) > MAX_ROUNDS as u64 {
+        wrong.push(format!("design.rounds = {rounds}: not within 1 to {MAX_ROUNDS}"));
+    }
+    let threshold_pct =
+        read(raw.threshold.as_deref(), "design.threshold", wrong, percent).unwrap_or(default.threshold_pct);
+    let mut overrides = BTreeMap::new();
+    for (name, text) in &raw.thresholds {
+        let key = format!("design.thresholds.{name}");
+        let pair = read(Some(name), &key, wrong, metric).zip(read(Some(text), &key, wrong, percent));
+        overrides.extend(pair);
+    }
+    let mut metrics = |names: Option<Vec<String>>, key: &str, default: Vec<Metric>| match names {
+        Some(names) => names.iter().filter_map(|name| read(Some(name), key, wrong, metric)).collect(),
+        None => default,
+    };
+    let gates = metrics(raw.gates, "design.gates", default.gates);
+    let percentiles = metrics(raw.percentiles, "design.percentiles", Vec::new());
+    let slo = raw.slo.and_then(|slo| {
+        let percentile = read(Some(&slo.metric), "design.slo.metric", wrong, metric)?;
+        let latency_us = read(Some(&slo.latency), "design.slo.latency", wrong, latency)?;
+        let window_s = read(slo.window.as_deref(), "design.slo.window", wrong, seconds).unwrap_or(1.0);
+        Some(Slo { metric: percentile, latency_us, window_s })
+    });
+    let (offered_per_s, concurrency, name) = match load {
+        Load::Http { rate: Rate::PerSecond(rate), .. } => (Some(*rate), None, "built-in".to_owned()),
+        Load::Http { .. } => (None, None, "built-in".to_owned()),
+        Load::Tool { tool, concurrency, .. } => (None, *concurrency, tool.name().to_owned()),
+    };
+    let design = Design {
+        rounds,
+        block_s,
+        settle_s,
+        warmup_s,
+        offered_per_s,
+        threshold_pct,
+        threshold_overrides_pct: overrides,
+        gates,
+        percentiles,
+        blame: raw.blame.map(|bounds| BlameBounds {
+            wait_ms_per_cpu_s: bounds.wait_ms_per_cpu_s,
+            preemption_p99_us: bounds.preemption_p99_us,
+        }),
+        load: Some(name),
+        concurrency,
+        slo,
+        min_offline_pct: read(raw.min_offline.as_deref(), "design.min-offline", wrong, percent),
+        style: raw.style,
+        ..default
+    };
+    (design, raw.seed.unwrap_or(1))
+}
+
+fn online(raw: RawOnline, wrong: &mut Vec<String>) -> Online {
+    let Some(command) = raw.command else {
+        let empty = raw.files.is_empty() && raw.prepare.is_empty() && raw.setup.is_empty() && raw.ready.is_none();
+        if !empty {
+            wrong.push("online.command is missing".to_owned());
+        }
+        return Online::BuiltIn;
+    };
+    commands("online", &[&[command.clone()], &raw.prepare, &raw.setup, &raw.cleanup], wrong);
+    let within = read(raw.ready_within.as_deref(), "online.ready-within", wrong, seconds);
+    Online::Program(Service {
+        files: names(raw.files, "online.files", wrong),
+        prepare: raw.prepare,
+        command,
+        ready: match raw.ready {
+            None | Some(RawReady::Tcp) => Ready::Tcp,
+            Some(RawReady::Http(path)) => Ready::Http(path),
+            Some(RawReady::Command(command)) => Ready::Command(command),
+        },
+        ready_within: Duration::from_secs_f64(within.unwrap_or(30.0)),
+        setup: raw.setup,
+        cleanup: raw.cleanup,
+    })
+}
+
+fn offline(raw: RawOffline, wrong: &mut Vec<String>) -> Offline {
+    let Some(command) = raw.command else {
+        if !raw.files.is_empty() || !raw.prepare.is_empty() || raw.work.is_some() || raw.cpus.is_some() {
+            wrong.push("offline.command is missing".to_owned());
+        }
+        return Offline::BuiltIn;
+    };
+    commands("offline", &[&[command.clone()], &raw.prepare, &raw.cleanup], wrong);
+    if let Some(cpus) = raw.cpus.filter(|cpus| !(cpus.is_finite() && *cpus > 0.0)) {
+        wrong.push(format!("offline.cpus = {cpus}: a number above 0 is needed"));
+    }
+    Offline::Program(Batch {
+        files: names(raw.files, "offline.files", wrong),
+        prepare: raw.prepare,
+        command,
+        work: raw.work.unwrap_or_default(),
+        expected_cpus: raw.cpus,
+        cleanup: raw.cleanup,
+    })
+}
+
+/// Each command has a program.
+fn commands(side: &str, all: &[&[Vec<String>]], wrong: &mut Vec<String>) {
+    let empty = |command: &&Vec<String>| command.first().is_none_or(String::is_empty);
+    if all.iter().flat_map(|commands| commands.iter()).any(|command| empty(&command)) {
+        wrong.push(format!("{side}: a command is empty; write it as [\"program\", \"argument\", …]"));
+    }
+}
+
+/// Files go into the run's own folder, and nowhere else.
+fn names(files: BTreeMap<String, String>, key: &str, wrong: &mut Vec<String>) -> BTreeMap<String, String> {
+    for name in files.keys() {
+        if name.is_empty() || name.starts_with('.') || name.contains('/') {
+            wrong.push(format!("{key}.{name:?}: a plain file name is needed; it is written into {{dir}}"));
+        }
+    }
+    files
+}
+
+fn load(raw: Option<RawLoad>, own_service: bool, wrong: &mut Vec<String>) -> Load {
+    let none = Load::Http {
+        path: super::BUILT_IN_PATH.to_owned(),
+        rate: Rate::PerSecond(super::RATE_PER_S),
+        connections: 64,
+        arrival: Arrival::Poisson,
+    };
+    let Some(raw) = raw else {
+        if own_service {
+            wrong.push("[load] is missing: http = \"/path\" with a rate, or tool = \"…\" with a command".to_owned());
+        }
+        return none;
+    };
+    match (raw.http, raw.tool, raw.command) {
+        (Some(path), None, None) => {
+            if !path.starts_with('/') {
+                wrong.push(format!("load.http = {path:?}: a path such as \"/\" is needed"));
+            }
+            let rate = match raw.rate {
+                Some(value) => rate(&value, wrong),
+                None => {
+                    wrong.push("load.rate is missing: requests per second, or \"60 %\" of what the service can do".to_owned());
+                    Rate::PerSecond(1.0)
+                }
+            };
+            let connections = raw.connections.unwrap_or(64);
+            if !(1..=60_000).contains(&connections) {
+                wrong.push(format!("load.connections = {connections}: not within 1 to 60000"));
+            }
+            Load::Http { path, rate, connections, arrival: raw.arrival.unwrap_or(Arrival::Poisson) }
+        }
+        (None, Some(tool), Some(command)) => {
+            commands("load", &[&[command.clone()]], wrong);
+            let (stdin, output, concurrency) = (raw.stdin, raw.output, raw.concurrency);
+            Load::Tool { tool, command, stdin, output, concurrency }
+        }
+        _ => {
+            wrong.push("[load] needs either http = \"/path\" with a rate, or tool = \"…\" with a command".to_owned());
+            none
+        }
+    }
+}
+
+fn rate(value: &toml::Value, wrong: &mut Vec<String>) -> Rate {
+    let number = match value {
+        toml::Value::Integer(number) => Some(*number as f64),
+        toml::Value::Float(number) => Some(*number),
+        toml::Value::String(text) => match percent(text) {
+            Ok(percent) if percent <= 100.0 => return Rate::OfKnee(percent / 100.0),
+            _ => None,
+        },
+        _ => None,
+    };
+    match number {
+        Some(number) if number.is_finite() && number > 0.0 && number <= 1e6 => Rate::PerSecond(number),
+        _ => {
+            wrong.push(format!(
+                "load.rate = {value}: requests per second up to 1000000, or up to \"100 %\" of what the service can do"
+            ));
+            Rate::PerSecond(1.0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARMS: &str = "arms = [\"baseline\", \"baseline2\", \"contended\", \"isolated\"]\n";
+
+    #[test]
+    fn a_file_with_little_in_it() {
+        let experiment = parse("x", ARMS).unwrap();
+        assert_eq!((experiment.design.rounds, experiment.design.block_s), (12, 20.0));
+        assert_eq!((experiment.online, experiment.offline), (Online::BuiltIn, Offline::BuiltIn));
+        assert_eq!(experiment.isolations, [Isolation::default()]);
+    }
+
+    #[test]
+    fn a_file_with_everything() {
+        let text = r#"
+about = "mine"
+arms = ["baseline", "baseline2", "contended", "isolated", "isolated:cpu.idle+sched-idle", "offline-alone"]
+restart = "never"
+disk = "1 GiB"
+root = true
+[design]
+rounds = 8
+block = "500 ms"
+threshold = "10 %"
+thresholds = { P99 = "20 %" }
+gates = ["p99", "QPS"]
+slo = { metric = "P99", latency = "500 us" }
+min-offline = "30 %"
+style = "plugsched"
+[online]
+command = ["server", "{port}"]
+files = { "a.conf" = "x" }
+ready = { http = "/ok" }
+[load]
+http = "/"
+rate = "60 %"
+arrival = "constant"
+[offline]
+command = ["job"]
+cpus = 2
+[[requires]]
+program = "server"
+package = "server-deb"
+at-least = "1.2"
+"#;
+        let experiment = parse("x", text).unwrap();
+        assert_eq!(experiment.design.slo, Some(Slo { metric: Metric::P99, latency_us: 500.0, window_s: 1.0 }));
+        assert_eq!(experiment.design.threshold_of(Metric::P99), 20.0);
+        assert!(matches!(experiment.load, Load::Http { rate: Rate::OfKnee(share), .. } if (share - 0.6).abs() < 1e-9));
+        assert_eq!((experiment.isolations.len(), experiment.disk_bytes), (2, 1 << 30));
+        assert_eq!(experiment.requires[0].at_least.as_deref(), Some("1.2"));
+    }
+
+    #[test]
+    fn mistakes() {
+        let check = |text: &str, words: &[&str]| {
+            let error = parse("x", &format!("{ARMS}{text}")).unwrap_err().to_string();
+            for word in words {
+                assert!(error.contains(word), "{word}: {error}");
+            }
+        };
+        check("comand = 1", &["unknown field `comand`", "line 2"]);
+        check("[online]\ncomand = [\"x\"]", &["unknown field `comand`"]);
+        check("[design]\nrounds = 0\nblock = \"1 h 1\"\ngates = [\"P42\"]", &["rounds = 0", "design.block", "P42", "QPS, P50"]);
+        check("[design]\nblock = \"2 h\"", &["not within 0.2 to 3600 s"]);
+        check("[design]\nthreshold = \"5\"", &["such as \"5 %\""]);
+        check("[online]\ncommand = [\"x\"]", &["[load] is missing"]);
+        check("[online]\ncommand = []\n[load]\nhttp = \"x\"\nrate = \"200 %\"", &["a command is empty", "a path such as", "up to \"100 %\""]);
+        check("[online]\nfiles = { a = \"\" }", &["online.command is missing"]);
+        check("[offline]\ncpus = 1", &["offline.command is missing"]);
+        check("[load]\ntool = \"wrk\"", &["needs either http"]);
+        check("[load]\nhttp = \"/\"\nrate = 5\nconnections = 0", &["load.connections = 0"]);
+        check("[offline]\ncommand = [\"x\"]\nfiles = { \"../x\" = \"\" }", &["a plain file name"]);
+        let error = parse("x", "arms = [\"baseline\", \"isolated:magic\", \"best\", \"baseline\"]").unwrap_err().to_string();
+        for word in ["magic", "\"best\"", "baseline is named twice", "baseline2 is missing"] {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+        assert!(parse("x", "").unwrap_err().to_string().contains("arms"));
+    }
+}

@@ -1,0 +1,284 @@
+//! How an isolated arm isolates: by the best means there is, or by named ones, so that they can be ranked side by side.
+//!
+//! A named arm is planned as if the machine had nothing else: other means are taken off its capabilities before the plan is
+//! made, so what it writes goes the way of every plan.
+
+use commensal_core::actual::{Capabilities, Support};
+use commensal_core::class::{Mechanism, ladder};
+use commensal_core::cpuset::CpuSet;
+use commensal_core::group::{Class, GroupSpec};
+use commensal_core::knob::{KnobId, Version};
+use commensal_core::plan::Plan;
+use commensal_core::topology::Machine;
+use commensal_core::units::CpuAmount;
+
+/// One named means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Means {
+    /// `cpu.bvt_warp_ns`.
+    GroupIdentity,
+    /// `cpu.qos_level`.
+    QosLevel,
+    /// The scheduler that commensal loads.
+    SchedExt,
+    /// `cpu.idle`.
+    CpuIdle,
+    /// The smallest weight.
+    MinWeight,
+    /// `SCHED_IDLE` on the tasks.
+    SchedIdle,
+    /// nice 19 on the tasks.
+    Nice,
+    /// Offline work on this many of the machine's last cores, online work on the others; half of them when 0.
+    CpuSplit(usize),
+    /// A CPU quota.
+    Quota(CpuAmount),
+}
+
+/// The names in an experiment's list of arms.
+const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, quota=20%";
+/// What [`Means::Quota`] leaves when no amount is given.
+const QUOTA: &str = "20 %";
+
+impl Means {
+    fn parse(text: &str) -> Result<Means, String> {
+        let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+        let means = match (name, value) {
+            ("bvt", None) => Means::GroupIdentity,
+            ("qos_level", None) => Means::QosLevel,
+            ("sched_ext", None) => Means::SchedExt,
+            ("cpu.idle", None) => Means::CpuIdle,
+            ("weight", None) => Means::MinWeight,
+            ("sched-idle", None) => Means::SchedIdle,
+            ("nice", None) => Means::Nice,
+            ("cpuset", None) => Means::CpuSplit(0),
+            ("cpuset", Some(cores)) => match cores.parse() {
+                Ok(cores @ 1..=4096) => Means::CpuSplit(cores),
+                _ => return Err(format!("cpuset={cores}: a number of cores from 1 is needed")),
+            },
+            ("quota", amount) => Means::Quota(quota(amount.unwrap_or(QUOTA))?),
+            _ => return Err(format!("no means of isolation is called {text:?}; there are {NAMES}")),
+        };
+        Ok(means)
+    }
+
+    /// The knob by which groups yield, if it is one.
+    fn class_knob(self) -> Option<KnobId> {
+        match self {
+            Means::GroupIdentity => Some(KnobId::CpuBvtWarpNs),
+            Means::QosLevel => Some(KnobId::CpuQosLevel),
+            Means::CpuIdle => Some(KnobId::CpuIdle),
+            Means::MinWeight => Some(KnobId::CpuWeight),
+            Means::SchedExt | Means::SchedIdle | Means::Nice | Means::CpuSplit(_) | Means::Quota(_) => None,
+        }
+    }
+
+    /// Its name on the ladder of class means.
+    fn rung(self) -> Option<&'static str> {
+        match self {
+            Means::GroupIdentity => Some("Group Identity"),
+            Means::QosLevel => Some("cpu.qos_level"),
+            Means::SchedExt => Some("sched_ext scheduler"),
+            Means::CpuIdle => Some("cpu.idle"),
+            Means::MinWeight => Some("smallest weight"),
+            Means::SchedIdle | Means::Nice | Means::CpuSplit(_) | Means::Quota(_) => None,
+        }
+    }
+}
+
+/// An amount as in a groups file: `20 %` of the machine, `1.5 cores`.
+fn quota(text: &str) -> Result<CpuAmount, String> {
+    text.parse::<CpuAmount>().map_err(|why| format!("quota={text}: {why}"))
+}
+
+/// The isolation of one arm: no named means is "the best there is".
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Isolation {
+    /// What is named; all together.
+    pub named: Vec<Means>,
+}
+
+impl Isolation {
+    /// Reads the part after `isolated:`, such as `cpu.idle` or `cpu.idle+sched-idle`.
+    ///
+    /// # Errors
+    /// A sentence with the name and those that there are.
+    pub fn parse(text: &str) -> Result<Isolation, String> {
+        if text == "best" {
+            return Ok(Isolation::default());
+        }
+        let named: Vec<Means> = text.split('+').map(|part| Means::parse(part.trim())).collect::<Result<_, _>>()?;
+        if named.iter().filter(|means| means.rung().is_some()).count() > 1 {
+            return Err(format!("{text}: a group yields by one means; name one of bvt, qos_level, sched_ext, cpu.idle, weight"));
+        }
+        Ok(Isolation { named })
+    }
+
+    /// In words.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let word = |means: &Means| match means {
+            Means::SchedIdle => "SCHED_IDLE on tasks".to_owned(),
+            Means::Nice => "nice 19 on tasks".to_owned(),
+            Means::CpuSplit(_) => "cpuset split".to_owned(),
+            Means::Quota(amount) => format!("quota of {amount}"),
+            other => other.rung().unwrap_or_default().to_owned(),
+        };
+        self.named.iter().map(word).collect::<Vec<_>>().join(" + ")
+    }
+
+    /// Whether the arm takes the best there is.
+    #[must_use]
+    pub fn best(&self) -> bool {
+        self.named.is_empty()
+    }
+
+    fn has(&self, means: Means) -> bool {
+        self.named.contains(&means)
+    }
+
+    /// Whether offline tasks are `SCHED_IDLE`.
+    #[must_use]
+    pub fn idle_tasks(&self) -> bool {
+        self.has(Means::SchedIdle)
+    }
+
+    /// The nice level of offline tasks.
+    #[must_use]
+    pub fn nice(&self) -> Option<i32> {
+        self.has(Means::Nice).then_some(19)
+    }
+
+    /// What the sides' groups ask for.
+    pub fn limit(&self, specs: &mut [GroupSpec], machine: &Machine) {
+        for means in &self.named {
+            let split = match means {
+                Means::CpuSplit(cores) => split(machine, *cores),
+                Means::Quota(amount) => {
+                    specs.iter_mut().filter(|spec| spec.class == Class::Offline).for_each(|spec| spec.cpu_max = Some(*amount));
+                    continue;
+                }
+                _ => continue,
+            };
+            let Some((online, offline)) = split else { continue };
+            for spec in specs.iter_mut() {
+                spec.cpu_set = Some(if spec.class == Class::Online { online.clone() } else { offline.clone() });
+            }
+        }
+    }
+
+    /// The machine as the plan of this arm is to see it.
+    #[must_use]
+    pub fn restrict(&self, caps: &Capabilities) -> Capabilities {
+        let mut caps = caps.clone();
+        if self.best() {
+            return caps;
+        }
+        let wanted: Vec<KnobId> = self.named.iter().filter_map(|means| means.class_knob()).collect();
+        let classes = [KnobId::CpuBvtWarpNs, KnobId::CpuQosLevel, KnobId::CpuIdle, KnobId::CpuWeight];
+        for knob in classes.into_iter().filter(|knob| !wanted.contains(knob)) {
+            // Class also means that online work has weight over third parties: with every means that makes groups yield.
+            if knob == KnobId::CpuWeight && !wanted.is_empty() {
+                continue;
+            }
+            for version in [Version::V1, Version::V2] {
+                let because = "this arm does without".to_owned();
+                caps.knobs.insert((knob, version), Support::No { because });
+            }
+        }
+        caps
+    }
+
+    /// Why this arm cannot be here; `None` when it can. `caps` is the machine as it is, `plan` the arm's own.
+    #[must_use]
+    pub fn obstacle(&self, caps: &Capabilities, version: Version, plan: &Plan, machine: &Machine) -> Option<String> {
+        for means in &self.named {
+            if let Some(rung) = means.rung() {
+                let found = plan.mechanisms.values().any(|mechanism: &Mechanism| mechanism.name() == rung);
+                let rungs = ladder(caps, version, None);
+                let known = rungs.iter().find(|one| one.name == rung).and_then(|one| one.obstacle.clone());
+                if !found {
+                    let unmet = plan.unmet.iter().find(|unmet| unmet.what.starts_with("class offline"));
+                    let why = known.or_else(|| unmet.map(|unmet| unmet.because.clone()));
+                    return Some(why.unwrap_or_else(|| format!("{rung} is not what the plan takes here")));
+                }
+            }
+            let key = match means {
+                Means::CpuSplit(cores) if split(machine, *cores).is_none() => {
+                    return Some(format!("this machine has {} cores, too few to split", machine.topology.cores()));
+                }
+                Means::CpuSplit(_) => "cpu.set",
+                Means::Quota(_) => "cpu.max",
+                _ => continue,
+            };
+            if let Some(unmet) = plan.unmet.iter().find(|unmet| unmet.what.starts_with(key)) {
+                return Some(unmet.because.clone());
+            }
+        }
+        None
+    }
+}
+
+/// The CPUs of the online and of the offline side: the machine's last cores are offline. `None` where one of them would have
+/// none.
+fn split(machine: &Machine, cores: usize) -> Option<(CpuSet, CpuSet)> {
+    let mut by_core: Vec<CpuSet> = Vec::new();
+    let topology = &machine.topology;
+    for cpu in &topology.cpus {
+        if !by_core.contains(&cpu.siblings) {
+            by_core.push(cpu.siblings.clone());
+        }
+    }
+    let offline = if cores == 0 { by_core.len() / 2 } else { cores };
+    if offline == 0 || offline >= by_core.len() {
+        return None;
+    }
+    let rest = by_core.len() - offline;
+    let all = |sets: &[CpuSet]| sets.iter().fold(CpuSet::new(), |all, one| all.union(one));
+    Some((all(&by_core[..rest]), all(&by_core[rest..])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_core::units::Bytes;
+
+    #[test]
+    fn names_are_means() {
+        let parse = |text| Isolation::parse(text).map(|isolation| isolation.named);
+        assert_eq!(parse("best"), Ok(Vec::new()));
+        assert_eq!(parse("cpu.idle"), Ok(vec![Means::CpuIdle]));
+        assert_eq!(parse("cpu.idle+sched-idle"), Ok(vec![Means::CpuIdle, Means::SchedIdle]));
+        assert_eq!(parse("cpuset=3"), Ok(vec![Means::CpuSplit(3)]));
+        assert_eq!(parse("quota"), parse("quota=20%"));
+        assert!(Isolation::parse("quota=1.5 cores").is_ok());
+        for wrong in ["", "idle", "cpuset=0", "cpuset=x", "quota=", "quota=-1%", "cpu.idle+weight", "nice=5", "cpu.idle+"] {
+            assert!(Isolation::parse(wrong).is_err(), "{wrong}");
+        }
+        assert!(Isolation::parse("idle").unwrap_err().contains("cpu.idle, weight"));
+    }
+
+    #[test]
+    fn cores_are_split_whole() {
+        let machine = Machine::simple(4, Bytes(1 << 30));
+        let (online, offline) = split(&machine, 0).unwrap();
+        assert_eq!((online.to_string().as_str(), offline.to_string().as_str()), ("0-1", "2-3"));
+        let (online, offline) = split(&machine, 1).unwrap();
+        assert_eq!((online.len(), offline.to_string().as_str()), (3, "3"));
+        assert_eq!(split(&machine, 4), None);
+        assert_eq!(split(&Machine::simple(1, Bytes(1 << 30)), 0), None);
+    }
+
+    #[test]
+    fn other_means_are_taken_off_the_machine() {
+        let caps = Capabilities::everything();
+        let weight = Isolation::parse("weight").unwrap().restrict(&caps);
+        assert!(weight.obstacle(KnobId::CpuIdle, Version::V1).is_some());
+        assert!(weight.obstacle(KnobId::CpuWeight, Version::V1).is_none());
+        let nice = Isolation::parse("nice").unwrap().restrict(&caps);
+        assert!(nice.obstacle(KnobId::CpuWeight, Version::V2).is_some());
+        let idle = Isolation::parse("cpu.idle").unwrap().restrict(&caps);
+        assert!(idle.obstacle(KnobId::CpuIdle, Version::V1).is_none());
+        assert!(idle.obstacle(KnobId::CpuWeight, Version::V1).is_none());
+    }
+}

@@ -1,0 +1,149 @@
+//! What each isolated arm writes: planned once, before the first block, against the groups of the run.
+
+use super::SiteError;
+use crate::isolation::Isolation;
+use commensal_core::actual::ActualState;
+use commensal_core::cpuset::CpuSet;
+use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
+use commensal_core::group::{Class, GroupName, GroupSpec};
+use commensal_core::knob::{Controller, Version};
+use commensal_core::plan::{Plan, Step, plan};
+use commensal_drivers::Applied;
+use commensal_host::Host;
+use commensal_sensors::Survey;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The groups of a run, in the order of [`super::Side`].
+pub(super) const GROUPS: [(&str, Class); 3] =
+    [("service", Class::Online), ("batch", Class::Offline), ("client", Class::Online)];
+
+/// How the isolated arms isolate on this machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ArmPolicy {
+    /// What does it, in words.
+    pub driver: String,
+    /// Why it is weak, if it is.
+    pub weak: Option<String>,
+    /// What the plan could not do, in words.
+    pub unmet: Vec<String>,
+    /// Why the arm cannot be here; `None` when it can.
+    pub obstacle: Option<String>,
+    /// What is written when the policy goes on.
+    pub(super) steps: Vec<Step>,
+    /// What offline tasks are started with.
+    pub(super) tasks: Tasks,
+}
+
+/// Scheduling of offline tasks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tasks {
+    /// `SCHED_IDLE`.
+    pub idle: bool,
+    /// nice level.
+    pub nice: Option<i32>,
+    /// CPUs that they may use.
+    pub cpus: Option<CpuSet>,
+}
+
+impl Tasks {
+    /// What a task has of it.
+    pub(super) fn of_task(&self, host: &dyn Host, pid: u32) -> Vec<Applied> {
+        let stat = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).unwrap_or_default();
+        // Fields of proc(5), counted from the last bracket, after which comes the third.
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let field = |number: usize| rest.split_whitespace().nth(number - 3).unwrap_or("?").to_owned();
+        let place = "offline task".to_owned();
+        let applied = |file, want: String, number| Applied { place: place.clone(), file, want, read: field(number) };
+        // 5 is SCHED_IDLE.
+        let idle = self.idle.then(|| applied("policy", "5".to_owned(), 41));
+        let nice = self.nice.map(|nice| applied("nice", nice.to_string(), 19));
+        idle.into_iter().chain(nice).collect()
+    }
+}
+
+/// The groups of the run, which ask for nothing but their class.
+pub(super) fn specs() -> Result<Vec<GroupSpec>, SiteError> {
+    GROUPS
+        .iter()
+        .map(|(name, class)| Ok(GroupSpec::new(GroupName::new(name).map_err(SiteError::Plan)?, *class)))
+        .collect()
+}
+
+/// A plan and what it is about.
+pub(super) struct Planned {
+    pub desired: DesiredState,
+    pub actual: ActualState,
+    pub plan: Plan,
+}
+
+/// Groups against what is there; with an isolation, as that arm is to see the machine.
+pub(super) fn replan(
+    host: &mut dyn Host,
+    mut found: ActualState,
+    look: &Survey,
+    specs: &[GroupSpec],
+    isolation: Option<&Isolation>,
+) -> Result<Planned, SiteError> {
+    let prefix = format!("commensal-lab-{}", std::process::id());
+    let options = ResolveOptions { prefix, alone: isolation.is_some(), own: BTreeSet::new() };
+    let desired = resolve(specs, &look.machine, &found, &options).map_err(|errors| {
+        SiteError::Plan(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+    })?;
+    look.fill(host, &desired, &mut found);
+    let caps = isolation.map_or_else(|| look.caps.clone(), |isolation| isolation.restrict(&look.caps));
+    let plan = plan(&desired, &found, &caps);
+    Ok(Planned { desired, actual: found, plan })
+}
+
+/// The policies of all isolated arms, and the groups' state before any of them.
+pub(super) fn all(
+    host: &mut dyn Host,
+    found: &ActualState,
+    look: &Survey,
+    isolations: &[Isolation],
+) -> Result<(ActualState, Vec<ArmPolicy>), SiteError> {
+    // What a plan reads is what its groups ask for: all of them together.
+    let mut every = specs()?;
+    isolations.iter().for_each(|isolation| isolation.limit(&mut every, &look.machine));
+    let actual = replan(host, found.clone(), look, &every, None)?.actual;
+    let mut policies = Vec::new();
+    for isolation in isolations {
+        let mut specs = specs()?;
+        isolation.limit(&mut specs, &look.machine);
+        let planned = replan(host, actual.clone(), look, &specs, Some(isolation))?;
+        policies.push(policy(isolation, look, &planned));
+    }
+    Ok((actual, policies))
+}
+
+fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy {
+    let plan = &planned.plan;
+    let of_tasks = plan.task_policies.values().next();
+    let cpu = planned.actual.hierarchy_of(Controller::Cpu);
+    let version = cpu.map_or(Version::V2, |index| planned.actual.hierarchies[index].version);
+    let best = isolation.best();
+    let obstacle = isolation.obstacle(&look.caps, version, plan, &look.machine);
+    let fallback = of_tasks.filter(|_| best);
+    let named: BTreeSet<&str> = plan.mechanisms.values().map(|mechanism| mechanism.name()).collect();
+    let driver = match (fallback, best) {
+        (Some(_), _) => "SCHED_IDLE + nice 19 on tasks".to_owned(),
+        (None, true) if named.is_empty() => "none".to_owned(),
+        (None, true) => named.into_iter().collect::<Vec<_>>().join(", "),
+        (None, false) => isolation.describe(),
+    };
+    // A named arm does without other means on purpose.
+    let unmet = plan.unmet.iter().filter(|unmet| best || !unmet.what.starts_with("class "));
+    ArmPolicy {
+        driver,
+        weak: fallback.and_then(|policy| policy.weak.clone()),
+        unmet: unmet.map(|unmet| format!("{}: {}", unmet.what, unmet.because)).collect(),
+        obstacle,
+        steps: plan.settings().to_vec(),
+        tasks: Tasks {
+            idle: isolation.idle_tasks() || fallback.is_some_and(|policy| policy.idle),
+            nice: isolation.nice().or(fallback.filter(|policy| policy.idle).map(|_| 19)),
+            cpus: fallback.and_then(|policy| policy.cpus.clone()),
+        },
+    }
+}
