@@ -7,7 +7,7 @@
 use super::conn::{Conn, Request, State, Step};
 use super::record::{Failure, Recorder, nanos};
 use super::schedule::Schedule;
-use super::{LoadError, LoadResult, LoadSpec, Phase, request_text};
+use super::{LoadError, LoadResult, LoadSpec, Mode, Phase, request_text};
 use crate::workload::cpu::thread_cpu_time;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventFlags};
@@ -49,8 +49,10 @@ pub(super) struct Engine<'a> {
     /// When which slot may connect again.
     retries: VecDeque<(u64, usize)>,
     schedule: Schedule,
-    /// The head of the schedule; `None` before the clock starts and after the last request.
+    /// The head of the schedule; `None` before the clock starts, after the last request, and in a closed loop.
     next_due_ns: Option<u64>,
+    /// In a closed loop: when the last request may go out. 0 before the clock starts.
+    refill_until_ns: u64,
     next_id: u64,
     busy: usize,
     connect_error: Option<io::Error>,
@@ -69,13 +71,14 @@ impl<'a> Engine<'a> {
             buffer: vec![0; BUFFER],
             start: Instant::now(),
             // validate() bounds the connections far below u32.
-            conns: (0..spec.connections).map(|slot| Conn::new(slot as u32)).collect(),
-            free: VecDeque::with_capacity(spec.connections),
+            conns: (0..spec.pool()).map(|slot| Conn::new(slot as u32)).collect(),
+            free: VecDeque::with_capacity(spec.pool()),
             queue: VecDeque::new(),
-            in_flight: VecDeque::with_capacity(2 * spec.connections),
+            in_flight: VecDeque::with_capacity(2 * spec.pool()),
             retries: VecDeque::new(),
             schedule,
             next_due_ns: None,
+            refill_until_ns: 0,
             next_id: 0,
             busy: 0,
             connect_error: None,
@@ -96,8 +99,15 @@ impl<'a> Engine<'a> {
         let mut cpu_at_start = None;
         let mut next_phase = Some((begins_ns, Phase::MeasureStart));
         loop {
-            if stop.load(Ordering::Relaxed) {
-                return Err(LoadError::Stopped);
+            if stop.load(Ordering::Relaxed) && !self.recorder.result.cut {
+                match next_phase {
+                    Some((_, Phase::MeasureEnd)) if self.spec.keep_partial => {
+                        next_phase = Some((self.cut(), Phase::MeasureEnd));
+                    }
+                    // Draining: the window is whole.
+                    None if self.spec.keep_partial => {}
+                    _ => return Err(LoadError::Stopped),
+                }
             }
             match next_phase {
                 Some((at_ns, Phase::MeasureStart)) if self.now_ns() >= at_ns => {
@@ -125,6 +135,16 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// Ends the measured window now; what was due is waited for as ever.
+    fn cut(&mut self) -> u64 {
+        self.send_due();
+        let now_ns = self.now_ns();
+        self.next_due_ns = None;
+        self.refill_until_ns = 0;
+        self.recorder.cut(now_ns);
+        now_ns
+    }
+
     /// Connects every slot, then starts the clock.
     fn open_pool(&mut self, stop: &AtomicBool) -> Result<(), LoadError> {
         for slot in 0..self.conns.len() {
@@ -142,11 +162,14 @@ impl<'a> Engine<'a> {
             self.handle_events();
         }
         if let Some(source) = self.connect_error.take() {
-            let LoadSpec { addr, connections, .. } = *self.spec;
+            let (addr, connections) = (self.spec.addr, self.spec.pool());
             return Err(LoadError::Connect { addr, connections, source });
         }
         self.start = Instant::now();
-        self.next_due_ns = self.schedule.next().map(nanos);
+        match self.spec.mode {
+            Mode::Open => self.next_due_ns = self.schedule.next().map(nanos),
+            Mode::Closed { .. } => self.refill_until_ns = nanos(self.spec.warmup + self.spec.measure),
+        }
         self.recorder.result.reconnects = 0;
         for conn in &mut self.conns {
             if let State::Idle { since_ns } = &mut conn.state {
@@ -161,6 +184,9 @@ impl<'a> Engine<'a> {
 
     /// Gives every request whose time has come to a connection, to the queue, or up.
     fn send_due(&mut self) {
+        if self.spec.mode != Mode::Open {
+            return self.refill();
+        }
         while let Some(due_ns) = self.next_due_ns.filter(|due_ns| *due_ns <= self.now_ns()) {
             self.next_due_ns = self.schedule.next().map(nanos);
             self.recorder.due(due_ns);
@@ -174,6 +200,19 @@ impl<'a> Engine<'a> {
             } else {
                 self.recorder.failed(due_ns, Failure::Backlog);
             }
+        }
+    }
+
+    /// Closed loop: whatever connection is free sends.
+    fn refill(&mut self) {
+        for _ in 0..self.free.len() {
+            let now_ns = self.now_ns();
+            if now_ns >= self.refill_until_ns {
+                return;
+            }
+            let Some(slot) = self.free.pop_front() else { return };
+            self.recorder.due(now_ns);
+            self.send(slot, now_ns, false);
         }
     }
 
@@ -239,6 +278,10 @@ impl<'a> Engine<'a> {
             self.recorder.timed_out(*due_ns, None, now_ns);
             self.queue.pop_front();
         }
+        let under_way =
+            self.in_flight.front().map(|(deadline_ns, ..)| deadline_ns.saturating_sub(timeout_ns));
+        let oldest = under_way.or_else(|| self.queue.front().copied()).or(self.next_due_ns);
+        self.recorder.settled_before(oldest.unwrap_or(now_ns).min(now_ns));
     }
 
     /// Closes a connection and opens its slot again, at once if it had been of use.

@@ -1,4 +1,4 @@
-//! Open-loop load generator for HTTP/1.1 GET.
+//! Load generator for HTTP/1.1 GET, open loop unless told otherwise.
 //!
 //! One thread, non-blocking sockets. Requests are due on a [`Schedule`] that never looks at answers, and latency
 //! is counted from the *intended* start: a service that stalls for 500 ms also delays the requests that would have
@@ -13,15 +13,19 @@
 
 mod conn;
 mod engine;
+mod knee;
 mod record;
 mod response;
 mod schedule;
+mod series;
 #[cfg(test)]
 mod tests;
 mod validity;
 
+pub use knee::{Knee, KneeEnd, KneeLimits, KneePoint, knee};
 pub use record::{ErrorKinds, LoadResult};
 pub use schedule::{Arrival, Schedule};
+pub use series::{Second, Series};
 pub use validity::{
     ACHIEVED_SHARE_MIN, FAILED_SHARE_OVER_BASELINE_MAX, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadBaseline,
     invalid_reasons,
@@ -37,6 +41,20 @@ use std::time::{Duration, Instant};
 /// At 2 000 requests/s it costs 10 % of one CPU at most. Measured on a shared virtual machine with two CPUs, median
 /// lateness: 95 us from plain sleep, 42 us with a timer slack of 1 ns, 1 us with this spin.
 pub const SPIN: Duration = Duration::from_micros(50);
+
+/// Who decides when a request goes out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// The schedule, whatever becomes of the answers.
+    #[default]
+    Open,
+    /// The answers: so many connections, each of which sends again once it is answered. For comparison with tools that
+    /// can do nothing else; latency counts from the send, and a service that stalls gets fewer requests.
+    Closed {
+        /// Connections, 1 to 60 000; `LoadSpec::connections`, `rate_per_s` and `arrival` have no meaning then.
+        concurrency: usize,
+    },
+}
 
 /// What to send, how fast, and for how long.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,6 +81,11 @@ pub struct LoadSpec {
     pub timeout: Duration,
     /// Poll without sleeping for this long before a due time; zero sleeps only.
     pub spin: Duration,
+    /// Who decides when a request goes out.
+    pub mode: Mode,
+    /// What the stop flag does within the measured window: end it there and keep what was measured, instead of
+    /// [`LoadError::Stopped`].
+    pub keep_partial: bool,
 }
 
 impl LoadSpec {
@@ -82,6 +105,17 @@ impl LoadSpec {
             max_backlog: 20_000,
             timeout: Duration::from_secs(5),
             spin: SPIN,
+            mode: Mode::Open,
+            keep_partial: false,
+        }
+    }
+
+    /// Connections that the run opens.
+    #[must_use]
+    pub fn pool(&self) -> usize {
+        match self.mode {
+            Mode::Open => self.connections,
+            Mode::Closed { concurrency } => concurrency,
         }
     }
 
@@ -94,7 +128,7 @@ impl LoadSpec {
         let day = hour * 24;
         let checks: [(bool, &'static str, String, &'static str); 6] = [
             (
-                self.rate_per_s > 0.0 && self.rate_per_s <= 1e6,
+                self.mode != Mode::Open || (self.rate_per_s > 0.0 && self.rate_per_s <= 1e6),
                 "rate_per_s",
                 self.rate_per_s.to_string(),
                 "must be above 0 and at most 1000000",
@@ -113,9 +147,9 @@ impl LoadSpec {
             ),
             (self.warmup <= day, "warmup", format!("{:?}", self.warmup), "must be at most a day"),
             (
-                (1..=60_000).contains(&self.connections),
+                (1..=60_000).contains(&self.pool()),
                 "connections",
-                self.connections.to_string(),
+                self.pool().to_string(),
                 "must be 1 to 60000",
             ),
             (
@@ -174,9 +208,17 @@ pub enum LoadError {
         /// What the last attempt met.
         last: String,
     },
-    /// The stop flag was set; nothing of the run is kept.
+    /// The stop flag was set before there was anything to keep.
     #[error("the load was stopped before its end")]
     Stopped,
+    /// The service keeps up with no rate that was tried.
+    #[error(
+        "the service does not keep up even with {lowest_per_s:.0} requests/s, so it has no knee: look at it alone first"
+    )]
+    NoKnee {
+        /// The lowest rate that was tried, requests per second.
+        lowest_per_s: f64,
+    },
     /// The event queue failed.
     #[error("cannot wait for socket events")]
     Events(#[from] io::Error),
@@ -188,7 +230,7 @@ pub enum LoadError {
 /// Runs one block: connections, warm-up, measured window, drain.
 ///
 /// `on_measure` is called on this thread at the start and the end of the measured window; whatever it takes makes
-/// the generator late. Setting `stop` aborts within 50 ms.
+/// the generator late. Setting `stop` aborts within 50 ms, or with `keep_partial` ends the window there.
 ///
 /// # Errors
 /// When the spec is impossible, the pool cannot be opened, or `stop` is set.

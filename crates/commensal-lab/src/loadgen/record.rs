@@ -1,12 +1,15 @@
 //! What the generator keeps: three histograms and exact counts, attributed by intended start.
 
-use super::LoadSpec;
+use super::series::{Series, Writer};
+use super::{LoadSpec, Mode};
 use hdrhistogram::{CreationError, Histogram};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Upper bound of the stored times in microseconds: 1 h.
-const TIME_US_MAX: u64 = 3_600_000_000;
+pub(super) const TIME_US_MAX: u64 = 3_600_000_000;
+
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Failed requests by kind; timeouts are counted beside them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -45,7 +48,7 @@ pub(super) enum Failure {
 /// and `timeouts`; requests of the warm-up are in nothing here.
 #[derive(Debug, Clone)]
 pub struct LoadResult {
-    /// Requests due in the window.
+    /// Requests due in the window; in a closed loop those sent in it.
     pub offered: u64,
     /// `offered` per second of the window: what the schedule really asked for, not the nominal rate.
     pub offered_per_s: f64,
@@ -77,6 +80,13 @@ pub struct LoadResult {
     pub generator_cpu_s: f64,
     /// Connections opened again, in the whole run, warm-up and drain included.
     pub reconnects: u64,
+    /// Requests under way at any time when the loop was closed. Latency then counts from the send, nothing was due, and a
+    /// stall is under-stated: the requests that would have met it were never sent.
+    pub closed: Option<usize>,
+    /// Whether the window was cut short by the stop flag.
+    pub cut: bool,
+    /// The window second by second.
+    pub series: Series,
 }
 
 /// Counts into a [`LoadResult`]; all times are nanoseconds since the start of the schedule.
@@ -86,6 +96,9 @@ pub(super) struct Recorder {
     until_ns: u64,
     timeout_ns: u64,
     in_time: u64,
+    series: Writer,
+    /// When the next second can be closed.
+    close_ns: u64,
     pub(super) result: LoadResult,
 }
 
@@ -108,9 +121,16 @@ impl Recorder {
             measured_s: spec.measure.as_secs_f64(),
             generator_cpu_s: 0.0,
             reconnects: 0,
+            closed: match spec.mode {
+                Mode::Open => None,
+                Mode::Closed { concurrency } => Some(concurrency),
+            },
+            cut: false,
+            series: Series::default(),
         };
         let until_ns = from_ns + nanos(spec.measure);
-        Ok(Self { from_ns, until_ns, timeout_ns: nanos(spec.timeout), in_time: 0, result })
+        let (timeout_ns, series, close_ns) = (nanos(spec.timeout), Writer::new()?, from_ns + SECOND_NS);
+        Ok(Self { from_ns, until_ns, timeout_ns, in_time: 0, series, close_ns, result })
     }
 
     /// Whether a request that was due then counts.
@@ -143,7 +163,10 @@ impl Recorder {
         if self.counts(due_ns) {
             self.result.completed += 1;
             self.in_time += u64::from(end_ns <= self.until_ns);
-            record(&mut self.result.latency, end_ns.saturating_sub(due_ns));
+            if end_ns <= self.until_ns {
+                self.series.answered(end_ns.saturating_sub(self.from_ns));
+            }
+            self.latency(due_ns, end_ns.saturating_sub(due_ns));
             record(&mut self.result.service, end_ns.saturating_sub(sent_ns));
         }
     }
@@ -152,7 +175,7 @@ impl Recorder {
     pub(super) fn timed_out(&mut self, due_ns: u64, sent_ns: Option<u64>, now_ns: u64) {
         if self.counts(due_ns) {
             self.result.timeouts += 1;
-            record(&mut self.result.latency, self.timeout_ns);
+            self.latency(due_ns, self.timeout_ns);
             if let Some(sent_ns) = sent_ns {
                 record(&mut self.result.service, now_ns.saturating_sub(sent_ns));
             }
@@ -161,6 +184,7 @@ impl Recorder {
 
     pub(super) fn failed(&mut self, due_ns: u64, failure: Failure) {
         if self.counts(due_ns) {
+            self.series.failed(due_ns - self.from_ns);
             let kinds = &mut self.result.error_kinds;
             *match failure {
                 Failure::Status => &mut kinds.status,
@@ -172,8 +196,32 @@ impl Recorder {
         }
     }
 
+    fn latency(&mut self, due_ns: u64, ns: u64) {
+        let us = micros(ns);
+        self.result.latency.saturating_record(us);
+        self.series.latency(due_ns - self.from_ns, us);
+    }
+
+    /// No request that was due before `due_ns` is under way any more.
+    pub(super) fn settled_before(&mut self, due_ns: u64) {
+        if due_ns >= self.close_ns {
+            self.series.close_before(due_ns.min(self.until_ns) - self.from_ns);
+            self.close_ns += SECOND_NS;
+        }
+    }
+
+    /// The window ends now: nothing that is due later counts.
+    pub(super) fn cut(&mut self, now_ns: u64) {
+        self.until_ns = now_ns.clamp(self.from_ns, self.until_ns);
+        self.result.measured_s = (self.until_ns - self.from_ns) as f64 / 1e9;
+        self.result.cut = true;
+    }
+
     pub(super) fn finish(mut self) -> LoadResult {
-        let seconds = self.result.measured_s;
+        let measured_ns = self.until_ns - self.from_ns;
+        self.result.series = self.series.finish(measured_ns, micros(self.timeout_ns));
+        // A window that was cut at once has no rate; 0 / 0 would be none either.
+        let seconds = self.result.measured_s.max(1e-9);
         self.result.errors = self.result.error_kinds.total();
         self.result.offered_per_s = self.result.offered as f64 / seconds;
         self.result.achieved_per_s = self.in_time as f64 / seconds;
@@ -187,7 +235,11 @@ pub(super) fn nanos(d: Duration) -> u64 {
 }
 
 fn record(histogram: &mut Histogram<u64>, ns: u64) {
-    histogram.saturating_record(((ns + 500) / 1000).max(1));
+    histogram.saturating_record(micros(ns));
+}
+
+fn micros(ns: u64) -> u64 {
+    (ns.saturating_add(500) / 1000).max(1)
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ pub fn invalid_reasons(result: &LoadResult, baseline: &LoadBaseline, beside_offl
     }
     let allowed_us = (baseline.latency_us_p99 as f64 * LATENESS_SHARE_MAX).max(LATENESS_FLOOR_US);
     let lateness_us = result.lateness.value_at_quantile(0.99);
-    if result.lateness.is_empty() && !beside_offline {
+    if result.lateness.is_empty() && result.closed.is_none() && !beside_offline {
         reasons.push(
             "no request found a free connection when it was due, so the generator's lateness is unknown: \
              raise the connections or lower the rate"
@@ -88,7 +88,7 @@ fn failed_share(result: &LoadResult) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loadgen::ErrorKinds;
+    use crate::loadgen::{ErrorKinds, Series};
     use hdrhistogram::Histogram;
 
     /// 10 000 requests in 10 s, all good, lateness 20 us.
@@ -113,6 +113,9 @@ mod tests {
             measured_s: 10.0,
             generator_cpu_s: 0.5,
             reconnects: 0,
+            closed: None,
+            cut: false,
+            series: Series::default(),
         }
     }
 
@@ -143,6 +146,8 @@ mod tests {
         check(|r| lateness(r, 1_999), slow, &[]);
         check(|r| lateness(r, 2_010), slow, &["above 2000 us"]);
         check(|r| r.lateness.reset(), base, &["unknown"]);
+        // In a closed loop nothing is due, so nothing is late.
+        check(|r| (r.lateness.reset(), r.closed = Some(4)).0, base, &[]);
         check(|r| r.errors = 10, base, &[]);
         check(|r| r.errors = 11, base, &["11 errors"]);
         check(|r| (r.errors, r.timeouts) = (6, 5), base, &["5 timeouts"]);

@@ -233,3 +233,116 @@ fn impossible_specs_and_absent_servers_are_refused() {
     let error = run(&spec, &AtomicBool::new(false), &mut |_| ()).expect_err("nobody listens");
     assert!(matches!(error, LoadError::Connect { .. }), "{error:?}");
 }
+
+#[test]
+fn a_stall_shows_in_the_series_and_in_the_objective() {
+    let began = Instant::now();
+    let stall = Duration::from_millis(1300)..Duration::from_millis(2500);
+    let server = FakeServer::start(move |n| {
+        let now = began.elapsed();
+        if stall.contains(&now) {
+            std::thread::sleep(stall.end - now);
+        }
+        Reply::Bytes(if n % 50 == 7 { b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n" } else { OK })
+    });
+    let spec = LoadSpec { connections: 2, ..quick(&server, 300.0, 3500) };
+    let result = load(&spec);
+    let series = &result.series;
+    assert_eq!(series.seconds.len(), 4);
+    let sum = |of: fn(&Second) -> u64| series.seconds.iter().map(of).sum::<u64>();
+    let latencies = sum(|s| s.latency.iter().map(|(_, n)| u64::from(*n)).sum());
+    assert_eq!((latencies, sum(|s| s.failed)), (result.latency.len(), result.errors));
+    assert_eq!(sum(|s| s.answered) as f64, (result.achieved_per_s * 3.5).round());
+    let mut whole = crate::record::new_histogram().expect("bounds");
+    series.seconds.iter().for_each(|second| second.add_to(&mut whole));
+    assert_eq!(whole, result.latency, "the seconds are the whole");
+    let ticks = result.ticks();
+    assert_eq!(ticks.iter().map(|t| t.t_s).collect::<Vec<_>>(), [1.0, 2.0, 3.0, 3.5]);
+    // The stall is from 1.2 s to 2.4 s of the window: nearly all of the second second.
+    assert!(ticks[1].qps < ticks[2].qps && ticks[1].p99_us > Some(200_000.0), "{ticks:?}");
+    let slo = |us: f64, window_s| {
+        let metric = crate::record::Metric::P50;
+        result.slo(&crate::record::Slo { metric, latency_us: us, window_s })
+    };
+    let seen = slo(250_000.0, 1.0);
+    assert!(seen.windows == 4 && seen.met < 4 && seen.longest_miss_s >= 1.0, "{seen:?}");
+    assert!(seen.requests_met_pct < 98.0 && seen.worst_us > 250_000.0, "{seen:?}");
+    // A request that failed met nothing.
+    let failed_pct = result.errors as f64 / result.offered as f64 * 100.0;
+    let lax = slo(4_000_000.0, 2.0);
+    assert_eq!((lax.windows, lax.met), (2, 2));
+    assert!(failed_pct > 0.0 && (lax.requests_met_pct - (100.0 - failed_pct)).abs() < 1e-9, "{lax:?}");
+}
+
+#[test]
+fn a_closed_loop_keeps_so_many_under_way_and_hides_a_stall() {
+    let began = Instant::now();
+    let stall = Duration::from_millis(1000)..Duration::from_millis(1500);
+    let together = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+    let server = FakeServer::start({
+        let together = Arc::clone(&together);
+        move |_| {
+            together.1.fetch_max(together.0.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let now = began.elapsed();
+            let pause = if stall.contains(&now) { stall.end - now } else { Duration::from_millis(2) };
+            std::thread::sleep(pause);
+            together.0.fetch_sub(1, Ordering::SeqCst);
+            Reply::Bytes(OK)
+        }
+    });
+    let spec =
+        LoadSpec { mode: Mode::Closed { concurrency: 3 }, rate_per_s: 0.0, ..quick(&server, 1.0, 2000) };
+    let result = load(&spec);
+    assert_eq!((result.closed, result.errors, result.timeouts), (Some(3), 0, 0));
+    assert_eq!((result.offered, server.accepted.load(Ordering::SeqCst)), (result.completed, 3));
+    assert_eq!(together.1.load(Ordering::SeqCst), 3);
+    assert_eq!(result.lateness.len(), 0, "nothing is due in a closed loop");
+    // A quarter of the time was a stall; of the requests three met it.
+    let p99 = result.latency.value_at_quantile(0.99);
+    assert!(result.completed > 100 && p99 < 200_000, "{} requests, P99 {p99} us", result.completed);
+    assert!(result.latency.max() > 200_000);
+    assert!(invalid_reasons(&result, &LoadBaseline::of(&result), false).is_empty());
+}
+
+#[test]
+fn the_stop_flag_can_keep_what_was_measured() {
+    let server = FakeServer::start(|_| Reply::Bytes(OK));
+    for mode in [Mode::Open, Mode::Closed { concurrency: 2 }] {
+        let spec = LoadSpec { mode, keep_partial: true, ..quick(&server, 200.0, 60_000) };
+        let stop = AtomicBool::new(false);
+        let result = std::thread::scope(|scope| {
+            let runner = scope.spawn(|| run(&spec, &stop, &mut |_| ()));
+            std::thread::sleep(Duration::from_millis(1600));
+            stop.store(true, Ordering::Relaxed);
+            runner.join().expect("no panic").expect("a result")
+        });
+        assert!(result.cut && result.measured_s > 0.5 && result.measured_s < 30.0, "{}", result.measured_s);
+        assert!(result.offered > 20 && result.offered == result.completed, "{}", result.offered);
+        assert_eq!(result.series.seconds.len(), result.measured_s.ceil() as usize);
+        // In the warm-up there is nothing to keep.
+        let before = run(&LoadSpec { warmup: Duration::from_secs(60), ..spec }, &stop, &mut |_| ());
+        assert!(matches!(before, Err(LoadError::Stopped)));
+    }
+}
+
+#[test]
+fn the_knee_of_a_real_server_is_where_its_threads_are_busy() {
+    // Four connections, each busy for 10 ms per request: 400 requests/s at most.
+    let server = FakeServer::start(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        Reply::Bytes(OK)
+    });
+    let limits = KneeLimits { step: Duration::from_millis(500), ..KneeLimits::default() };
+    let mut told = 0;
+    let spec = LoadSpec { connections: 4, ..LoadSpec::new(server.addr, "/", 1.0, Duration::from_secs(1)) };
+    let found = knee(&spec, &limits, &AtomicBool::new(false), &mut |_| told += 1);
+    // A machine that has no CPU for anybody may find less, or nothing; never more.
+    match found {
+        Ok(knee) => {
+            assert!(knee.per_s <= 440.0, "{knee:?}");
+            assert_eq!(told, knee.points.len());
+        }
+        Err(LoadError::NoKnee { .. }) => println!("skipped: the machine had no time for 10 requests/s"),
+        Err(error) => panic!("{error}"),
+    }
+}

@@ -1,0 +1,341 @@
+//! The highest rate at which a service still keeps up: a ramp by half of the rate, then bisection.
+//!
+//! The search is pure and tested against simulated services; [`knee`] feeds it with short open-loop runs. A step
+//! that fails is tried once more before it is believed: one stolen CPU must not end the ramp.
+
+use super::{
+    ACHIEVED_SHARE_MIN, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadError, LoadResult, LoadSpec, Mode, run,
+};
+use serde::Serialize;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// From one step of the ramp to the next.
+const RAMP: f64 = 1.5;
+/// From one step to the next while not even the first rate is kept up with.
+const DESCENT: f64 = 4.0;
+/// Load before the measured part of a step, and length of the closed loop that says where to begin.
+const WARMUP: Duration = Duration::from_millis(300);
+/// The ramp begins at this share of what a closed loop achieves.
+const BEGIN_SHARE: f64 = 0.125;
+
+/// Bounds of the search, and what keeping up means.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KneeLimits {
+    /// Measured part of one step.
+    pub step: Duration,
+    /// Where the ramp begins, requests per second; `None` asks a short closed loop.
+    pub from_per_s: Option<f64>,
+    /// No rate above this is tried.
+    pub max_per_s: f64,
+    /// A service keeps up while its P99 is at most so many times that of the first step ...
+    pub p99_factor: f64,
+    /// ... or at most this, microseconds, when given.
+    pub p99_max_us: Option<f64>,
+    /// Most steps, repeated ones included.
+    pub max_steps: usize,
+    /// The search ends when the lowest failed rate is within this factor of the knee.
+    pub precision: f64,
+}
+
+impl Default for KneeLimits {
+    fn default() -> Self {
+        Self {
+            step: Duration::from_millis(1500),
+            from_per_s: None,
+            max_per_s: 200_000.0,
+            p99_factor: 10.0,
+            p99_max_us: None,
+            max_steps: 30,
+            precision: 1.05,
+        }
+    }
+}
+
+/// One step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct KneePoint {
+    /// The rate of the schedule, requests per second.
+    pub rate_per_s: f64,
+    /// Achieved over offered requests.
+    pub achieved_share: f64,
+    /// P99 from the intended start, microseconds.
+    pub p99_us: f64,
+    /// P99 of the generator's own lateness, microseconds; 0 when no request found a free connection.
+    pub lateness_p99_us: f64,
+    /// Whether the service kept up.
+    pub keeps_up: bool,
+    /// Whether the generator was late by more than a valid measurement allows: a failure may be its own.
+    pub generator_late: bool,
+}
+
+/// What ended the search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KneeEnd {
+    /// The service did not keep up above the knee.
+    Service,
+    /// The generator was late above the knee: the service may sustain more.
+    Generator,
+    /// The highest allowed rate is kept up with.
+    MaxRate,
+    /// The steps ran out: the knee is at least this.
+    Steps,
+}
+
+/// The highest rate that a service keeps up with.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Knee {
+    /// Requests per second.
+    pub per_s: f64,
+    /// What ended the search.
+    pub end: KneeEnd,
+    /// P99 of the first step, microseconds.
+    pub low_p99_us: f64,
+    /// Every step in the order in which it was taken.
+    pub points: Vec<KneePoint>,
+}
+
+/// Searches the knee of the service in `spec`, whose rate, times and mode are the search's own business. `tell` hears
+/// of every step.
+///
+/// # Errors
+/// As [`run`]; [`LoadError::NoKnee`] when the service keeps up with no rate that was tried.
+pub fn knee(
+    spec: &LoadSpec,
+    limits: &KneeLimits,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(&KneePoint),
+) -> Result<Knee, LoadError> {
+    let begin = match limits.from_per_s {
+        Some(rate) => rate,
+        None => (closed_loop(spec, stop)? * BEGIN_SHARE).max(10.0),
+    };
+    let mut search = Search::new(begin, limits);
+    while let Some(rate_per_s) = search.next() {
+        let step = LoadSpec {
+            rate_per_s,
+            warmup: WARMUP,
+            measure: limits.step,
+            seed: spec.seed.wrapping_add(search.points.len() as u64),
+            // What is still waiting two steps later has told enough.
+            timeout: spec.timeout.min(limits.step * 2),
+            mode: Mode::Open,
+            keep_partial: false,
+            ..spec.clone()
+        };
+        let result = run(&step, stop, &mut |_| ())?;
+        tell(search.tell(rate_per_s, &Seen::of(&result)));
+    }
+    search.finish()
+}
+
+/// What a closed loop gets out of the service, requests per second.
+fn closed_loop(spec: &LoadSpec, stop: &AtomicBool) -> Result<f64, LoadError> {
+    let mode = Mode::Closed { concurrency: spec.connections.min(16) };
+    let pilot = LoadSpec { mode, warmup: WARMUP, measure: WARMUP * 2, keep_partial: false, ..spec.clone() };
+    Ok(run(&pilot, stop, &mut |_| ())?.achieved_per_s)
+}
+
+/// What the search needs to know of a step.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    achieved_share: f64,
+    p99_us: f64,
+    lateness_p99_us: f64,
+}
+
+impl Seen {
+    fn of(result: &LoadResult) -> Self {
+        Self {
+            achieved_share: result.achieved_per_s / result.offered_per_s.max(f64::MIN_POSITIVE),
+            p99_us: result.latency.value_at_quantile(0.99) as f64,
+            lateness_p99_us: result.lateness.value_at_quantile(0.99) as f64,
+        }
+    }
+}
+
+/// The search without the clock.
+#[derive(Debug)]
+struct Search<'a> {
+    limits: &'a KneeLimits,
+    begin: f64,
+    /// The highest rate that is kept up with, and the lowest that is not.
+    good: Option<f64>,
+    bad: Option<f64>,
+    /// Failed once.
+    suspect: Option<f64>,
+    low_p99_us: Option<f64>,
+    points: Vec<KneePoint>,
+}
+
+impl<'a> Search<'a> {
+    fn new(begin: f64, limits: &'a KneeLimits) -> Self {
+        let begin = begin.clamp(f64::MIN_POSITIVE, limits.max_per_s);
+        Self { limits, begin, good: None, bad: None, suspect: None, low_p99_us: None, points: Vec::new() }
+    }
+
+    /// The next rate to try; `None` when the knee is known or cannot be.
+    fn next(&self) -> Option<f64> {
+        if self.points.len() >= self.limits.max_steps {
+            return None;
+        }
+        if self.suspect.is_some() {
+            return self.suspect;
+        }
+        match (self.good, self.bad) {
+            (None, None) => Some(self.begin),
+            (None, Some(bad)) => Some(bad / DESCENT).filter(|rate| *rate >= 1.0),
+            (Some(good), None) => {
+                (good < self.limits.max_per_s).then_some((good * RAMP).min(self.limits.max_per_s))
+            }
+            (Some(good), Some(bad)) => (bad / good > self.limits.precision).then_some((good * bad).sqrt()),
+        }
+    }
+
+    fn tell(&mut self, rate_per_s: f64, seen: &Seen) -> &KneePoint {
+        let allowed_us = match (self.limits.p99_max_us, self.low_p99_us) {
+            (Some(us), _) => us,
+            (None, Some(low_us)) => low_us * self.limits.p99_factor,
+            (None, None) => f64::INFINITY,
+        };
+        let keeps_up = seen.achieved_share >= ACHIEVED_SHARE_MIN && seen.p99_us <= allowed_us;
+        let may_us = (seen.p99_us * LATENESS_SHARE_MAX).max(LATENESS_FLOOR_US);
+        if keeps_up {
+            self.good = Some(rate_per_s);
+            self.suspect = None;
+            // Only what is kept up with is low load.
+            self.low_p99_us.get_or_insert(seen.p99_us);
+        } else if self.suspect == Some(rate_per_s) {
+            self.bad = Some(rate_per_s);
+            self.suspect = None;
+        } else {
+            self.suspect = Some(rate_per_s);
+        }
+        let at = self.points.len();
+        self.points.push(KneePoint {
+            rate_per_s,
+            achieved_share: seen.achieved_share,
+            p99_us: seen.p99_us,
+            lateness_p99_us: seen.lateness_p99_us,
+            keeps_up,
+            generator_late: seen.lateness_p99_us > may_us,
+        });
+        &self.points[at]
+    }
+
+    fn finish(self) -> Result<Knee, LoadError> {
+        let Some(per_s) = self.good else {
+            let lowest_per_s = self.points.iter().map(|p| p.rate_per_s).fold(self.begin, f64::min);
+            return Err(LoadError::NoKnee { lowest_per_s });
+        };
+        let own_fault = |bad: f64| self.points.iter().any(|p| p.rate_per_s == bad && p.generator_late);
+        let end = match self.bad {
+            _ if self.next_is_open() => KneeEnd::Steps,
+            Some(bad) if own_fault(bad) => KneeEnd::Generator,
+            Some(_) => KneeEnd::Service,
+            None => KneeEnd::MaxRate,
+        };
+        Ok(Knee { per_s, end, low_p99_us: self.low_p99_us.unwrap_or(0.0), points: self.points })
+    }
+
+    /// Whether only the bound on the steps ended the search.
+    fn next_is_open(&self) -> bool {
+        match (self.good, self.bad) {
+            (Some(good), Some(bad)) => bad / good > self.limits.precision,
+            (Some(good), None) => good < self.limits.max_per_s,
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A queue with one server at `capacity`: latency grows as 1 / (1 - load), and above it without bound.
+    fn service(capacity: f64, rate: f64) -> Seen {
+        let load = rate / capacity;
+        let seen = |achieved_share, p99_us| Seen { achieved_share, p99_us, lateness_p99_us: 5.0 };
+        if load < 1.0 { seen(1.0, 300.0 / (1.0 - load)) } else { seen(1.0 / load, 300_000.0 * load) }
+    }
+
+    fn search(
+        limits: &KneeLimits,
+        begin: f64,
+        mut answer: impl FnMut(usize, f64) -> Seen,
+    ) -> Result<Knee, LoadError> {
+        let mut search = Search::new(begin, limits);
+        while let Some(rate) = search.next() {
+            let seen = answer(search.points.len(), rate);
+            search.tell(rate, &seen);
+            assert!(search.points.len() <= limits.max_steps);
+        }
+        search.finish()
+    }
+
+    #[test]
+    fn the_knee_is_just_below_what_the_service_can() {
+        let limits = KneeLimits::default();
+        for capacity in [20.0, 333.0, 1_000.0, 47_000.0] {
+            for begin in [1.0, 10.0, 12_000.0] {
+                let knee = search(&limits, begin, |_, rate| service(capacity, rate)).expect("a knee");
+                // P99 within 10 times that of low load: a load of 0.9 where low load is near none.
+                let load = knee.per_s / capacity;
+                assert!((0.85..1.0).contains(&load), "{capacity} from {begin}: {load}");
+                assert_eq!(knee.end, KneeEnd::Service);
+            }
+        }
+    }
+
+    #[test]
+    fn a_bound_in_microseconds_replaces_the_factor() {
+        let limits = KneeLimits { p99_max_us: Some(600.0), ..KneeLimits::default() };
+        let knee = search(&limits, 10.0, |_, rate| service(1_000.0, rate)).expect("a knee");
+        // 300 / (1 - load) reaches 600 at one half.
+        assert!((475.0..=500.0).contains(&knee.per_s), "{}", knee.per_s);
+    }
+
+    #[test]
+    fn one_bad_step_is_tried_again_and_two_are_believed() {
+        let limits = KneeLimits::default();
+        let burst = |n: usize, rate| if n % 4 == 1 { service(1.0, rate) } else { service(1_000.0, rate) };
+        let knee = search(&limits, 100.0, burst).expect("a knee");
+        assert!(knee.per_s > 850.0, "{}", knee.per_s);
+        let bad = knee.points.iter().filter(|p| !p.keeps_up && p.rate_per_s < 800.0).count();
+        assert!(bad > 0, "the bursts were met");
+    }
+
+    #[test]
+    fn what_ended_the_search_is_told() {
+        let end = |limits: &KneeLimits, late_above: f64| {
+            let seen = |_, rate| {
+                let late = rate > late_above;
+                let mut seen = service(if late { 1.0 } else { 5_000.0 }, rate);
+                seen.lateness_p99_us = if late { 1e6 } else { 5.0 };
+                seen
+            };
+            search(limits, 100.0, seen).expect("a knee").end
+        };
+        let limits = KneeLimits::default();
+        assert_eq!(end(&limits, 1e9), KneeEnd::Service);
+        assert_eq!(end(&limits, 800.0), KneeEnd::Generator);
+        assert_eq!(end(&KneeLimits { max_per_s: 900.0, ..limits.clone() }, 1e9), KneeEnd::MaxRate);
+        assert_eq!(end(&KneeLimits { max_steps: 5, ..limits }, 1e9), KneeEnd::Steps);
+    }
+
+    #[test]
+    fn a_service_that_never_keeps_up_has_no_knee() {
+        let mut tried = 0;
+        let dead = |_, rate| {
+            tried += 1;
+            service(0.001, rate)
+        };
+        let error = search(&KneeLimits::default(), 1_000.0, dead).expect_err("no knee");
+        assert!(matches!(error, LoadError::NoKnee { lowest_per_s } if lowest_per_s < 4.0), "{error}");
+        assert!(tried <= 12, "{tried} steps");
+        // A start above the knee goes down first.
+        let knee = search(&KneeLimits::default(), 50_000.0, |_, rate| service(700.0, rate)).expect("a knee");
+        assert!((595.0..700.0).contains(&knee.per_s), "{}", knee.per_s);
+    }
+}
