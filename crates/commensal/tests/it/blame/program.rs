@@ -100,7 +100,9 @@ fn a_verdict_is_an_exit_status() {
         let output = program.run(&args);
         (output.status.code().unwrap(), text(&output.stdout))
     };
-    let (status, out) = check(&["--blame-below", "0.001", "--preempt-below", "0.001"], "2s");
+    // A host that hides switches from tracers can make a look worthless; hardly every look.
+    let guilty = || check(&["--blame-below", "0.001", "--preempt-below", "0.001"], "2s");
+    let (status, out) = (0..5).map(|_| guilty()).find(|(status, _)| *status != 3).unwrap_or_else(guilty);
     assert!(status == 1 && out.contains(&format!("{etl}: guilty")), "{status} {out}");
     let (status, out) = check(&["--blame-below", "1e9"], "1ms");
     assert!(status == 3 && out.contains(": unknown"), "{status} {out}");
