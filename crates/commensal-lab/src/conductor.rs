@@ -252,7 +252,7 @@ impl Conductor<'_> {
         }
         let addr = self.start(service)?.addr;
         let Some(spec) = block::requests(self.experiment, &self.place, (addr, run.seed, 100.0)) else { return Ok(()) };
-        let found = knee(&spec, &KneeLimits::default(), self.stop).map_err(|error| match error {
+        let found = knee(&spec, &KneeLimits::default(), self.stop, &mut |_| ()).map_err(|error| match error {
             LoadError::Stopped => LabError::Stopped,
             other => LabError::Load(other),
         })?;

@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// How long a program may take to print what it did.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// How a note begins that says that offline work did not last.
+pub(super) const ENDED: &str = "the offline work ended";
+
 /// Batch work that runs.
 pub(super) struct Running {
     pub child: Child,
@@ -169,6 +172,6 @@ impl Running {
     /// How it ended before it was asked to, with the last that it said.
     pub fn ended(&mut self) -> Result<Option<String>, LabError> {
         let said = || self.log.as_ref().map(super::tail).unwrap_or_default();
-        Ok(self.child.try_wait()?.map(|exit| format!("the offline work ended with status {}{}", exit.status(), said())))
+        Ok(self.child.try_wait()?.map(|exit| format!("{ENDED} with status {}{}", exit.status(), said())))
     }
 }

@@ -350,6 +350,7 @@ fn own_answers(block: &mut Block, load: &LoadResult) {
     let quantile = |q| percentile_us(&load.lateness, q).unwrap_or(0.0);
     let lateness = Lateness { p50: quantile(0.5), p99: quantile(0.99) };
     block.measure_s = load.measured_s;
+    block.cpu.client = Some(load.generator_cpu_s / load.measured_s.max(1e-9));
     block.offered = load.closed.is_none().then_some(load.offered_per_s);
     block.achieved = Some(load.achieved_per_s);
     block.requests = load.offered;

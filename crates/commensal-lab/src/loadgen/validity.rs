@@ -1,6 +1,7 @@
 //! Whether a block's load can be believed: a rule over its figures, in words. No measuring here.
 
 use super::LoadResult;
+use crate::record::{Block, LatencyHistogram, Metric, decode_histogram};
 
 /// Least share of the offered requests that must be achieved.
 pub const ACHIEVED_SHARE_MIN: f64 = 0.99;
@@ -11,11 +12,67 @@ pub const LATENESS_FLOOR_US: f64 = 100.0;
 /// How far the share of failed requests may exceed the baseline's (0.1 percentage points).
 pub const FAILED_SHARE_OVER_BASELINE_MAX: f64 = 0.001;
 
+/// The figures that the rule looks at: of a load that has just been made, or of a recorded block.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LoadFigures {
+    /// Requests due in the window, or sent in it by a closed loop.
+    pub requests: u64,
+    /// Requests that were due per second; `None` in a closed loop.
+    pub offered_per_s: Option<f64>,
+    /// Requests answered per second.
+    pub achieved_per_s: f64,
+    /// Requests answered with an error.
+    pub errors: u64,
+    /// Requests given up.
+    pub timeouts: u64,
+    /// Latency P99, microseconds; 0 when unknown.
+    pub latency_us_p99: f64,
+    /// Lateness P99, microseconds; `None` when no request found a free connection, or nothing was due.
+    pub lateness_us_p99: Option<f64>,
+}
+
+impl LoadFigures {
+    /// Of a load.
+    #[must_use]
+    pub fn of(result: &LoadResult) -> Self {
+        let p99 = |histogram: &LatencyHistogram| histogram.value_at_quantile(0.99) as f64;
+        Self {
+            requests: result.offered,
+            offered_per_s: result.closed.is_none().then_some(result.offered_per_s),
+            achieved_per_s: result.achieved_per_s,
+            errors: result.errors,
+            timeouts: result.timeouts,
+            latency_us_p99: p99(&result.latency),
+            lateness_us_p99: (!result.lateness.is_empty()).then(|| p99(&result.lateness)),
+        }
+    }
+
+    /// Of a block.
+    #[must_use]
+    pub fn of_block(block: &Block) -> Self {
+        let histogram = block.hist.as_deref().and_then(|text| decode_histogram(text).ok());
+        let p99 = histogram.map(|histogram| histogram.value_at_quantile(0.99) as f64);
+        Self {
+            requests: block.requests,
+            offered_per_s: block.offered,
+            achieved_per_s: block.achieved.unwrap_or(0.0),
+            errors: block.errors,
+            timeouts: block.timeouts,
+            latency_us_p99: p99.or_else(|| block.percentiles_us.get(&Metric::P99).copied()).unwrap_or(0.0),
+            lateness_us_p99: block.lateness_us.map(|lateness| lateness.p99),
+        }
+    }
+
+    fn failed_share(&self) -> f64 {
+        (self.errors + self.timeouts) as f64 / self.requests.max(1) as f64
+    }
+}
+
 /// What the rule needs to know of the baseline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadBaseline {
     /// Latency P99 from intended start, in microseconds.
-    pub latency_us_p99: u64,
+    pub latency_us_p99: f64,
     /// Errors and timeouts as a share of the offered requests.
     pub failed_share: f64,
 }
@@ -23,8 +80,8 @@ pub struct LoadBaseline {
 impl LoadBaseline {
     /// The figures of a baseline block.
     #[must_use]
-    pub fn of(result: &LoadResult) -> Self {
-        Self { latency_us_p99: result.latency.value_at_quantile(0.99), failed_share: failed_share(result) }
+    pub fn of(figures: &LoadFigures) -> Self {
+        Self { latency_us_p99: figures.latency_us_p99, failed_share: figures.failed_share() }
     }
 }
 
@@ -34,45 +91,24 @@ impl LoadBaseline {
 /// fault of the environment. Only the generator's own lateness makes such a block invalid; its errors are the
 /// verdict BROKEN's business.
 #[must_use]
-pub fn invalid_reasons(result: &LoadResult, baseline: &LoadBaseline, beside_offline: bool) -> Vec<String> {
-    if result.offered == 0 {
+pub fn invalid_reasons(figures: &LoadFigures, baseline: &LoadBaseline, beside_offline: bool) -> Vec<String> {
+    if figures.requests == 0 {
         return vec!["no request was due in the measured window: raise the rate or the length".to_owned()];
     }
     let mut reasons = Vec::new();
-    let achieved = result.achieved_per_s / result.offered_per_s;
-    if achieved < ACHIEVED_SHARE_MIN && !beside_offline {
-        reasons.push(format!(
-            "achieved {:.1} of {:.1} offered requests/s = {:.1} %, below {:.0} %: the service did not keep up, or \
-             the generator lacked CPU",
-            result.achieved_per_s,
-            result.offered_per_s,
-            achieved * 100.0,
-            ACHIEVED_SHARE_MIN * 100.0,
-        ));
+    if let Some(offered) = figures.offered_per_s {
+        reasons.extend(not_kept_up(figures.achieved_per_s, offered).filter(|_| !beside_offline));
+        reasons.extend(late(figures, baseline, beside_offline));
     }
-    let allowed_us = (baseline.latency_us_p99 as f64 * LATENESS_SHARE_MAX).max(LATENESS_FLOOR_US);
-    let lateness_us = result.lateness.value_at_quantile(0.99);
-    if result.lateness.is_empty() && result.closed.is_none() && !beside_offline {
-        reasons.push(
-            "no request found a free connection when it was due, so the generator's lateness is unknown: \
-             raise the connections or lower the rate"
-                .to_owned(),
-        );
-    } else if lateness_us as f64 > allowed_us {
-        reasons.push(format!(
-            "the generator was late: P99 of send minus due is {lateness_us} us, above {allowed_us:.0} us (10 % of \
-             the baseline's latency P99, at least 100 us): give it a CPU of its own or SCHED_FIFO"
-        ));
-    }
-    let failed = failed_share(result);
+    let failed = figures.failed_share();
     let over = failed - baseline.failed_share;
     // A hair above the limit is rounding, not a request.
     if over > FAILED_SHARE_OVER_BASELINE_MAX + 1e-12 && !beside_offline {
         reasons.push(format!(
             "{} errors and {} timeouts are {:.2} % of the requests, {:.2} points more than in the baseline, above \
              {:.1}",
-            result.errors,
-            result.timeouts,
+            figures.errors,
+            figures.timeouts,
             failed * 100.0,
             over * 100.0,
             FAILED_SHARE_OVER_BASELINE_MAX * 100.0,
@@ -81,8 +117,32 @@ pub fn invalid_reasons(result: &LoadResult, baseline: &LoadBaseline, beside_offl
     reasons
 }
 
-fn failed_share(result: &LoadResult) -> f64 {
-    (result.errors + result.timeouts) as f64 / result.offered.max(1) as f64
+fn not_kept_up(achieved_per_s: f64, offered_per_s: f64) -> Option<String> {
+    let achieved = achieved_per_s / offered_per_s;
+    (achieved < ACHIEVED_SHARE_MIN).then(|| {
+        format!(
+            "achieved {achieved_per_s:.1} of {offered_per_s:.1} offered requests/s = {:.1} %, below {:.0} %: the \
+             service did not keep up, or the generator lacked CPU",
+            achieved * 100.0,
+            ACHIEVED_SHARE_MIN * 100.0,
+        )
+    })
+}
+
+fn late(figures: &LoadFigures, baseline: &LoadBaseline, beside_offline: bool) -> Option<String> {
+    let allowed_us = (baseline.latency_us_p99 * LATENESS_SHARE_MAX).max(LATENESS_FLOOR_US);
+    match figures.lateness_us_p99 {
+        None if !beside_offline => Some(
+            "no request found a free connection when it was due, so the generator's lateness is unknown: \
+             raise the connections or lower the rate"
+                .to_owned(),
+        ),
+        Some(lateness_us) if lateness_us > allowed_us => Some(format!(
+            "the generator was late: P99 of send minus due is {lateness_us:.0} us, above {allowed_us:.0} us (10 % of \
+             the baseline's latency P99, at least 100 us): give it a CPU of its own or SCHED_FIFO"
+        )),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -122,7 +182,7 @@ mod tests {
     fn check(change: impl Fn(&mut LoadResult), baseline: LoadBaseline, words: &[&str]) {
         let mut result = good();
         change(&mut result);
-        let reasons = invalid_reasons(&result, &baseline, false);
+        let reasons = invalid_reasons(&LoadFigures::of(&result), &baseline, false);
         assert_eq!(reasons.len(), words.len(), "{reasons:?}");
         for (reason, word) in reasons.iter().zip(words) {
             assert!(reason.contains(word), "{reason} lacks {word}");

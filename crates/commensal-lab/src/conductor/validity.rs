@@ -1,0 +1,103 @@
+//! Which blocks may be used. The rules were fixed before the run, and look at what is recorded alone, so that an interrupted
+//! run is judged as one that was not.
+
+use super::batch::ENDED;
+use crate::loadgen::{LoadBaseline, LoadFigures, invalid_reasons};
+use crate::record::{Arm, Block, Role, Run};
+
+/// Share of the machine that programs of nobody's side may use.
+const FOREIGN_MAX: f64 = 0.25;
+/// Share of what it would use alone that offline work must use for a contended arm to be one.
+const CONTENTION_MIN: f64 = 0.25;
+
+/// Judges the blocks of a round, each against the baseline of its own round.
+pub(super) fn judge_round(run: &mut Run, round: u32) {
+    let threads = f64::from(run.machine.threads.max(1));
+    let name = run.arm_with(Role::Baseline).map(|arm| arm.name.clone());
+    let baseline = run.blocks.iter().find(|block| block.round == round && Some(&block.arm) == name.as_ref());
+    let baseline = baseline.map(|block| LoadBaseline::of(&LoadFigures::of_block(block)));
+    let arms = run.arms.clone();
+    for block in run.blocks.iter_mut().filter(|block| block.round == round) {
+        let Some(arm) = arms.iter().find(|arm| arm.name == block.arm) else { continue };
+        let reasons = reasons(block, arm, baseline, threads);
+        block.valid = reasons.is_empty();
+        block.invalid_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+    }
+}
+
+fn reasons(block: &Block, arm: &Arm, baseline: Option<LoadBaseline>, threads: f64) -> Vec<String> {
+    let beside = !matches!(arm.role, Role::Baseline | Role::Baseline2);
+    let mut reasons = Vec::new();
+    if arm.role != Role::OfflineAlone {
+        let figures = LoadFigures::of_block(block);
+        let baseline = baseline.unwrap_or_else(|| LoadBaseline::of(&figures));
+        reasons.extend(invalid_reasons(&figures, &baseline, beside));
+    }
+    // What the load generator uses is part of "other".
+    if let Some(other) = block.cpu.other {
+        let foreign = other - block.cpu.client.unwrap_or(0.0);
+        if foreign > threads * FOREIGN_MAX {
+            reasons.push(format!(
+                "programs that take no part used {foreign:.2} CPUs, {:.2} are allowed: end them, or run when they do not",
+                threads * FOREIGN_MAX
+            ));
+        }
+    }
+    if matches!(arm.role, Role::Contended | Role::OfflineAlone) {
+        let expected = block.work.expected_cpus.map(|cpus| cpus.min(threads));
+        if let (Some(used), Some(expected)) = (block.cpu.offline, expected)
+            && used < expected * CONTENTION_MIN
+        {
+            reasons.push(format!(
+                "the offline work used {used:.2} CPUs, of {expected:.2} that it would use alone: that is no contention"
+            ));
+        }
+    }
+    reasons.extend(block.notes.iter().filter(|note| note.starts_with(ENDED)).cloned());
+    reasons
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    fn check(change: impl Fn(&mut Block), arm: &str, want: &str) {
+        let mut run = fixture::small_run();
+        run.blocks.iter_mut().filter(|block| block.arm == arm && block.round == 0).for_each(&change);
+        judge_round(&mut run, 0);
+        let block = run.blocks.iter().find(|block| block.arm == arm && block.round == 0).unwrap();
+        let said = block.invalid_reason.clone().unwrap_or_default();
+        assert_eq!(block.valid, want.is_empty(), "{arm}: {said}");
+        assert!(said.contains(want), "{arm}: {said} lacks {want}");
+        let others = run.blocks.iter().filter(|block| block.arm != arm);
+        assert!(others.into_iter().all(|block| block.valid));
+    }
+
+    #[test]
+    fn each_rule() {
+        check(|_| (), "contended", "");
+        check(|block| block.cpu.other = Some(0.6), "isolated", "programs that take no part used 0.60 CPUs");
+        check(|block| (block.cpu.other, block.cpu.client) = (Some(0.6), Some(0.2)), "isolated", "");
+        let idle = |block: &mut Block| {
+            block.work.expected_cpus = Some(2.0);
+            block.cpu.offline = Some(0.1);
+        };
+        check(idle, "contended", "that is no contention");
+        check(idle, "isolated", "");
+        check(|block| block.notes.push(format!("{ENDED} with status 3")), "isolated", "with status 3");
+        check(|block| block.achieved = Some(300.0), "baseline2", "did not keep up");
+        check(|block| block.achieved = Some(300.0), "contended", "");
+        check(|block| block.lateness_us = Some(crate::record::Lateness { p50: 9.0, p99: 900.0 }), "contended", "was late");
+    }
+
+    #[test]
+    fn tools_have_no_schedule_to_be_late_for() {
+        let tool = |block: &mut Block| {
+            (block.offered, block.lateness_us, block.concurrency) = (None, None, Some(8));
+        };
+        check(tool, "baseline2", "");
+        check(|block| (tool(block), block.errors = 100).0, "baseline2", "errors");
+        check(|block| (tool(block), block.requests = 0).0, "baseline2", "no request");
+    }
+}
