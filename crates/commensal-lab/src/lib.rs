@@ -24,6 +24,7 @@ pub mod report;
 pub mod rng;
 pub mod site;
 pub mod stats;
+pub mod tools;
 pub mod verdict;
 pub mod workload;
 

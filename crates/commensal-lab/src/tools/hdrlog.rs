@@ -1,0 +1,190 @@
+//! HdrHistogram logs, versions 1.2 and 1.3: lines of `tag, start, length, max, histogram`.
+//!
+//! Histograms are V2, compressed (base64 begins `HISTFAAA`, what all writers emit) or not (`HISTEw`). They are taken
+//! apart here and not by the library: its decoder believes lengths and bounds of the file before it has seen them.
+//! Values go into the lab's own buckets at the middle of theirs.
+
+use super::{ParseError, Reading, TimeUnit, Tool, number};
+use crate::record::{LatencyHistogram, new_histogram};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use flate2::read::ZlibDecoder;
+use std::io::Read as _;
+
+/// The cookies without the four bits that give the word size.
+const PLAIN: u32 = 0x1c84_9303;
+const COMPRESSED: u32 = 0x1c84_9304;
+const WORD_SIZE: u32 = 0xf0;
+/// Bytes before the counts.
+const HEADER: usize = 40;
+/// The most bytes of one histogram: 5 digits over the whole range of u64 take less.
+const MAX_BYTES: u64 = 64 << 20;
+/// The largest total that stays exact.
+const MAX_TOTAL: u64 = 1 << 53;
+
+/// The sum of all intervals; a log does not say how many requests were under way.
+pub fn parse(text: &str, unit: TimeUnit) -> Result<(Reading, Option<u32>), ParseError> {
+    let tool = Tool::HdrLog(unit);
+    let missing = |expected: &str| ParseError::missing(tool, expected, text);
+    let mut histogram = new_histogram().map_err(|error| missing(&error.to_string()))?;
+    let (mut intervals, mut span) = (0_u64, None::<(f64, f64)>);
+    for (index, line) in text.lines().enumerate() {
+        let wrong = |expected: &str| ParseError::at(tool, expected, index, line);
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') || line.starts_with('"') {
+            continue;
+        }
+        let line =
+            if line.starts_with("Tag=") { line.split_once(',').map_or("", |(_, rest)| rest) } else { line };
+        let cells: Vec<&str> = line.split(',').collect();
+        let [start, length, _max, coded] = cells[..] else {
+            return Err(wrong("an interval: start, length, max and histogram"));
+        };
+        let (Some(start), Some(length)) = (number(start), number(length)) else {
+            return Err(wrong("start and length of the interval in seconds"));
+        };
+        add(coded.trim(), unit, &mut histogram).map_err(|what| wrong(&what))?;
+        intervals += 1;
+        let end = start + length;
+        span = Some(span.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
+    }
+    if intervals == 0 {
+        return Err(missing("an interval: start, length, max and histogram"));
+    }
+    let seconds = span.map(|(first, last)| last - first).filter(|seconds| *seconds > 0.0);
+    let requests = histogram.len();
+    let per_s = seconds.map_or(0.0, |seconds| requests as f64 / seconds);
+    let histogram = Some(histogram).filter(|histogram| !histogram.is_empty());
+    Ok((Reading { requests, seconds, per_s, histogram, ..Reading::default() }, None))
+}
+
+/// Adds one coded histogram to ours.
+pub(super) fn add(coded: &str, unit: TimeUnit, into: &mut LatencyHistogram) -> Result<(), String> {
+    let bytes = STANDARD.decode(coded).map_err(|_| "a histogram in base64".to_owned())?;
+    let plain = match u32_at(&bytes, 0).map(|cookie| cookie & !WORD_SIZE) {
+        Some(PLAIN) => bytes,
+        Some(COMPRESSED) => inflate(&bytes)?,
+        _ => return Err("a histogram of HdrHistogram V2 (HISTFAAA… or HISTEw…)".to_owned()),
+    };
+    let whole = || "a whole histogram of HdrHistogram V2".to_owned();
+    if u32_at(&plain, 0).map(|cookie| cookie & !WORD_SIZE) != Some(PLAIN) {
+        return Err(whole());
+    }
+    let length = u32_at(&plain, 4).map(|length| length as usize).ok_or_else(whole)?;
+    let counts = plain.get(HEADER..).and_then(|rest| rest.get(..length)).ok_or_else(whole)?;
+    let digits = u32_at(&plain, 12).filter(|digits| (1..=5).contains(digits)).ok_or_else(whole)?;
+    let lowest = u64_at(&plain, 16).filter(|lowest| *lowest >= 1).ok_or_else(whole)?;
+    if u32_at(&plain, 8) != Some(0) {
+        return Err("a histogram whose buckets begin at 0".to_owned());
+    }
+    let buckets = Buckets::new(digits, lowest);
+    for (index, count) in
+        Counts::new(counts).map(|item| item.ok_or_else(whole)).collect::<Result<Vec<_>, _>>()?
+    {
+        let middle = buckets.middle(index).ok_or_else(whole)?;
+        let us = middle * unit.in_us();
+        if into.len().saturating_add(count) > MAX_TOTAL {
+            return Err("fewer requests than that: they cannot be counted exactly".to_owned());
+        }
+        into.saturating_record_n(us as u64, count);
+    }
+    Ok(())
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// The payload of a compressed histogram, as far as any histogram can be long.
+fn inflate(bytes: &[u8]) -> Result<Vec<u8>, String> {
+    let mut plain = Vec::new();
+    let rest = bytes.get(8..).unwrap_or_default();
+    ZlibDecoder::new(rest)
+        .take(MAX_BYTES)
+        .read_to_end(&mut plain)
+        .map_err(|error| format!("a histogram that can be decompressed ({error})"))?;
+    Ok(plain)
+}
+
+/// Where buckets lie: linear up to `2 * 10^digits` units, then each half of a power of two in as many steps.
+struct Buckets {
+    /// log2 of the steps in a half.
+    half: u32,
+    /// log2 of the smallest value told apart.
+    unit: u32,
+}
+
+impl Buckets {
+    fn new(digits: u32, lowest: u64) -> Self {
+        let steps = 2 * 10_u64.pow(digits);
+        Self { half: steps.next_power_of_two().ilog2() - 1, unit: lowest.ilog2() }
+    }
+
+    /// The middle of a bucket; `None` beyond 64 bits.
+    fn middle(&self, index: u64) -> Option<f64> {
+        let steps = 1_u64 << self.half;
+        let (power, step) = match index >> self.half {
+            0 => (0, index),
+            n => (u32::try_from(n - 1).ok()?, (index & (steps - 1)) + steps),
+        };
+        if power + self.unit + self.half > 63 {
+            return None;
+        }
+        let width = f64::from(power + self.unit).exp2();
+        // A bucket of width 1 holds one value; a wider one is represented by its middle.
+        Some(step as f64 * width + if width > 1.0 { width / 2.0 } else { 0.0 })
+    }
+}
+
+/// Walks ZigZag LEB128 counts: a negative number skips that many empty buckets. Yields `None` once when cut short.
+struct Counts<'a> {
+    rest: &'a [u8],
+    index: u64,
+}
+
+impl<'a> Counts<'a> {
+    fn new(rest: &'a [u8]) -> Self {
+        Self { rest, index: 0 }
+    }
+
+    fn next_number(&mut self) -> Option<i64> {
+        let mut zigzag = 0_u64;
+        for used in 0..9 {
+            let byte = *self.rest.get(used)?;
+            // The ninth byte carries all of its eight bits.
+            let bits = if used == 8 { byte } else { byte & 0x7f };
+            zigzag |= u64::from(bits) << (7 * used);
+            if used == 8 || byte & 0x80 == 0 {
+                self.rest = &self.rest[used + 1..];
+                break;
+            }
+        }
+        Some((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64))
+    }
+}
+
+impl Iterator for Counts<'_> {
+    type Item = Option<(u64, u64)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.rest.is_empty() {
+            let Some(number) = self.next_number() else {
+                self.rest = &[];
+                return Some(None);
+            };
+            if number < 0 {
+                self.index = self.index.saturating_add(number.unsigned_abs());
+            } else {
+                let index = self.index;
+                self.index = self.index.saturating_add(1);
+                if number > 0 {
+                    return Some(Some((index, number.unsigned_abs())));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of the parsers.
+#[test]
+fn stub() {}

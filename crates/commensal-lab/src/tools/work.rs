@@ -1,0 +1,185 @@
+//! How much offline work a running program has done, from what it prints: fed piece by piece, asked at any time.
+//!
+//! | kind | what counts | when it is known |
+//! |---|---|---|
+//! | `lines` | lines on standard output | at once |
+//! | `ffmpeg` | frames, from `ffmpeg -progress pipe:1` | twice a second |
+//! | `stress-ng` | bogo operations, from `--metrics-brief` or `--yaml` | only at its end |
+//! | `cpu-seconds` | CPU time of the group, which the caller reads from the kernel | at once |
+//!
+//! The work of a block is the difference between two totals, so a program that reports only at its end (stress-ng)
+//! gives one figure for its whole life and none for a block: use `cpu-seconds` where blocks are shorter than it.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest line that is kept; the rest of a longer one is dropped.
+const MAX_LINE: usize = 4096;
+/// Above this a sum of counts is no longer exact.
+const MAX_WORK: f64 = 9e15;
+
+/// What counts as work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkKind {
+    /// Bogo operations of stress-ng, over all stressors.
+    StressNg,
+    /// Frames that ffmpeg has encoded.
+    Ffmpeg,
+    /// Lines.
+    Lines,
+    /// CPU time: nothing is parsed, and [`WorkReader::total`] stays `None`.
+    CpuSeconds,
+}
+
+impl WorkKind {
+    /// The names that [`WorkKind::from_str`] knows, with the kinds and what one unit is called.
+    pub const NAMES: [(&'static str, Self, &'static str); 4] = [
+        ("stress-ng", Self::StressNg, "bogo-ops"),
+        ("ffmpeg", Self::Ffmpeg, "frames"),
+        ("lines", Self::Lines, "lines"),
+        ("cpu-seconds", Self::CpuSeconds, "CPU-seconds"),
+    ];
+
+    /// What one unit of work is called.
+    #[must_use]
+    pub fn unit(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, kind, _)| *kind == self).map_or("units", |(_, _, unit)| unit)
+    }
+}
+
+impl fmt::Display for WorkKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::NAMES.iter().find(|(_, kind, _)| kind == self).map_or("work", |(name, ..)| name))
+    }
+}
+
+impl FromStr for WorkKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(known, ..)| *known == name).map(|(_, kind, _)| *kind);
+        let names: Vec<&str> = Self::NAMES.iter().map(|(name, ..)| *name).collect();
+        found.ok_or_else(|| format!("no kind of work {name:?}; there is {}", names.join(", ")))
+    }
+}
+
+/// Reads a program's output as it comes.
+#[derive(Debug, Clone)]
+pub struct WorkReader {
+    kind: WorkKind,
+    /// The line that has not ended yet.
+    partial: String,
+    /// Work of runs of the program that are over (ffmpeg counts frames anew when a shell loop starts it again).
+    finished: f64,
+    /// Work of the current run.
+    current: Option<f64>,
+    /// Work per real second, summed over stressors.
+    per_s: Option<f64>,
+}
+
+impl WorkReader {
+    /// A reader that has seen nothing.
+    #[must_use]
+    pub fn new(kind: WorkKind) -> Self {
+        let current = (kind == WorkKind::Lines).then_some(0.0);
+        Self { kind, partial: String::new(), finished: 0.0, current, per_s: None }
+    }
+
+    /// Takes the next piece of output, which may end in the middle of a line.
+    pub fn feed(&mut self, piece: &str) {
+        if self.kind == WorkKind::CpuSeconds {
+            return;
+        }
+        for part in piece.split_inclusive('\n') {
+            let (text, ended) = part.strip_suffix('\n').map_or((part, false), |text| (text, true));
+            let room = MAX_LINE.saturating_sub(self.partial.len());
+            self.partial.extend(text.chars().take(room));
+            if ended {
+                let line = std::mem::take(&mut self.partial);
+                self.line(line.trim_end());
+            }
+        }
+    }
+
+    /// Work so far, since the program began; `None` while nothing is known.
+    #[must_use]
+    pub fn total(&self) -> Option<f64> {
+        self.current.map(|current| self.finished + current)
+    }
+
+    /// Work per second of real time, where the program says so itself (stress-ng).
+    #[must_use]
+    pub fn per_s(&self) -> Option<f64> {
+        self.per_s
+    }
+
+    fn line(&mut self, line: &str) {
+        match self.kind {
+            WorkKind::Lines => self.add(1.0),
+            WorkKind::Ffmpeg => self.progress(line),
+            WorkKind::StressNg => self.metrics(line),
+            WorkKind::CpuSeconds => {}
+        }
+    }
+
+    fn add(&mut self, work: f64) {
+        self.current = Some((self.current.unwrap_or(0.0) + work).min(MAX_WORK));
+    }
+
+    fn progress(&mut self, line: &str) {
+        if line == "progress=end" {
+            self.finish();
+        } else if let Some(frames) = line.strip_prefix("frame=").and_then(amount) {
+            if self.current.is_some_and(|before| frames < before) {
+                self.finish();
+            }
+            self.current = Some(frames);
+        }
+    }
+
+    /// A run of the program is over: its frames count, the next one's begin at zero.
+    fn finish(&mut self) {
+        if let Some(current) = self.current {
+            self.finished = (self.finished + current).min(MAX_WORK);
+            self.current = Some(0.0);
+        }
+    }
+
+    /// Rows of `--metrics-brief`: name, bogo operations, real, user and system time, and the two rates; or the keys
+    /// of `--yaml`.
+    fn metrics(&mut self, line: &str) {
+        let (work, rate) = if let Some((key, value)) =
+            line.trim_start().split_once(": ").filter(|(key, _)| key.starts_with("bogo-ops"))
+        {
+            match key {
+                "bogo-ops" => (amount(value), None),
+                "bogo-ops-per-second-real-time" => (None, amount(value)),
+                _ => return,
+            }
+        } else {
+            let Some((_, row)) = line.split_once("] ").filter(|(head, _)| head.starts_with("stress-ng: "))
+            else {
+                return;
+            };
+            let words: Vec<&str> = row.split_whitespace().collect();
+            let [_, bogo, rest @ ..] = &words[..] else { return };
+            let numbers: Vec<f64> = rest.iter().map_while(|word| amount(word)).collect();
+            // Real, user and system seconds come before the rate.
+            let (Some(bogo), true) = (amount(bogo), numbers.len() >= 5 && numbers.len() == rest.len()) else {
+                return;
+            };
+            (Some(bogo), Some(numbers[3]))
+        };
+        if let Some(work) = work {
+            self.add(work);
+        }
+        if let Some(rate) = rate {
+            self.per_s = Some(self.per_s.unwrap_or(0.0) + rate);
+        }
+    }
+}
+
+/// A number that can be an amount of work.
+fn amount(text: &str) -> Option<f64> {
+    text.trim().parse().ok().filter(|value: &f64| (0.0..=MAX_WORK).contains(value))
+}
