@@ -25,7 +25,9 @@ mod process;
 mod state;
 
 pub use linux::LinuxHost;
-pub use process::{Child, Cookie, Exit, Policy, Process, Signal, SpawnSpec, Stderr, Stdin, Stdout, precise_thread};
+pub use process::{
+    Child, Cookie, Exit, Policy, Process, Signal, SpawnSpec, Stderr, Stdin, Stdout, precise_thread,
+};
 pub use state::Lock;
 
 use commensal_core::errno::Errno;

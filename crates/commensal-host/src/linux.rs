@@ -433,7 +433,8 @@ impl Host for LinuxHost {
     fn free_bytes(&self, path: &Path) -> Result<u64> {
         let there = path.ancestors().find(|one| one.exists()).unwrap_or(path);
         let found = rustix::fs::statvfs(there);
-        let found = found.map_err(|errno| failed("ask for free space", there.display().to_string(), errno))?;
+        let found =
+            found.map_err(|errno| fail("ask for free space", there.display().to_string(), None, errno))?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 

@@ -215,8 +215,10 @@ impl Conductor<'_> {
         let all: Vec<Chosen> = (self.experiment.arms.iter().enumerate())
             .map(|(index, arm)| (index, if arm.role == Role::Isolated { policies.next() } else { None }))
             .collect();
-        let obstacle = |policy: Option<usize>| policy.and_then(|policy| self.site.policies[policy].obstacle.clone());
-        let (possible, not): (Vec<Chosen>, Vec<Chosen>) = all.into_iter().partition(|(_, policy)| obstacle(*policy).is_none());
+        let obstacle =
+            |policy: Option<usize>| policy.and_then(|policy| self.site.policies[policy].obstacle.clone());
+        let (possible, not): (Vec<Chosen>, Vec<Chosen>) =
+            all.into_iter().partition(|(_, policy)| obstacle(*policy).is_none());
         for (arm, policy) in not {
             let (name, why) = (&self.experiment.arms[arm].name, obstacle(policy).unwrap_or_default());
             run.caveats.push(format!("arm {name} is left out: {why}"));
@@ -226,19 +228,27 @@ impl Conductor<'_> {
     }
 
     fn keeper(&mut self) -> Keeper<'_> {
-        Keeper { host: self.host, site: self.site, place: &self.place, conduct: self.conduct, stop: self.stop }
+        Keeper {
+            host: self.host,
+            site: self.site,
+            place: &self.place,
+            conduct: self.conduct,
+            stop: self.stop,
+        }
     }
 
     fn start<'s>(&mut self, service: &'s mut Option<Running>) -> Result<&'s mut Running, LabError> {
         if service.is_none() {
-            *service = Some(self.keeper().start(self.experiment)?);
+            let experiment = self.experiment;
+            *service = Some(self.keeper().start(experiment)?);
         }
         service.as_mut().ok_or(LabError::Stopped)
     }
 
     fn end(&mut self, service: &mut Option<Running>) -> Result<(), LabError> {
+        let experiment = self.experiment;
         match service.take() {
-            Some(mut running) => self.keeper().end(self.experiment, &mut running),
+            Some(mut running) => self.keeper().end(experiment, &mut running),
             None => Ok(()),
         }
     }
@@ -251,11 +261,14 @@ impl Conductor<'_> {
             return Ok(());
         }
         let addr = self.start(service)?.addr;
-        let Some(spec) = block::requests(self.experiment, &self.place, (addr, run.seed, 100.0)) else { return Ok(()) };
-        let found = knee(&spec, &KneeLimits::default(), self.stop, &mut |_| ()).map_err(|error| match error {
-            LoadError::Stopped => LabError::Stopped,
-            other => LabError::Load(other),
-        })?;
+        let Some(spec) = block::requests(self.experiment, &self.place, (addr, run.seed, 100.0)) else {
+            return Ok(());
+        };
+        let found =
+            knee(&spec, &KneeLimits::default(), self.stop, &mut |_| ()).map_err(|error| match error {
+                LoadError::Stopped => LabError::Stopped,
+                other => LabError::Load(other),
+            })?;
         // The service has seen the worst by now: the rounds get a fresh one.
         self.end(service)?;
         (self.tell)(Event::Knee(found.per_s));
@@ -328,7 +341,8 @@ impl Conductor<'_> {
             stop: self.stop,
         };
         let mut recorded = runner.run(experiment, &mut run.arms[arm], policy, load.as_ref())?;
-        let crashed = service.as_mut().map(|service| service.child.try_wait()).transpose()?.flatten().is_some();
+        let crashed =
+            service.as_mut().map(|service| service.child.try_wait()).transpose()?.flatten().is_some();
         recorded.online_crashed = crashed;
         if crashed {
             // The other arms of the round get an instance of their own.
@@ -418,7 +432,11 @@ fn tail(log: &Arc<OwnedFd>) -> String {
     let mut bytes = vec![0; LAST as usize];
     let read = rustix::io::pread(log.as_ref(), &mut bytes, size.saturating_sub(LAST)).unwrap_or(0);
     let text = String::from_utf8_lossy(&bytes[..read]).trim().to_owned();
-    if text.is_empty() { String::new() } else { format!("; the last it said:\n  {}", text.replace('\n', "\n  ")) }
+    if text.is_empty() {
+        String::new()
+    } else {
+        format!("; the last it said:\n  {}", text.replace('\n', "\n  "))
+    }
 }
 
 /// Runs a command of the experiment to its end.
@@ -455,7 +473,9 @@ fn run_command(
 /// A run before its first block.
 fn record(host: &dyn Host, experiment: &Experiment, conduct: &Conduct, site: &Site) -> Run {
     let mut caveats: Vec<String> = Vec::new();
-    for (policy, arm) in site.policies.iter().zip(experiment.arms.iter().filter(|arm| arm.role == Role::Isolated)) {
+    for (policy, arm) in
+        site.policies.iter().zip(experiment.arms.iter().filter(|arm| arm.role == Role::Isolated))
+    {
         caveats.extend(policy.unmet.iter().map(|unmet| format!("not enforced in arm {}: {unmet}", arm.name)));
         caveats.extend(policy.weak.clone());
     }

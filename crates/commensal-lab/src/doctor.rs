@@ -2,7 +2,7 @@
 //! for about a minute.
 
 use crate::analysis::{Samples, compare};
-use crate::experiment::{Choice, Experiment, noise_check, quickstart};
+use crate::experiment::{Choice, Experiment, noise_check};
 use crate::record::{Metric, Run};
 use crate::stats::rounds_needed;
 use crate::verdict::Verdict;
@@ -43,9 +43,9 @@ pub struct Report {
     pub steal_cpus: Option<f64>,
     /// Rounds that the whole verdict needs; `None` when this machine cannot give it now.
     pub rounds: Option<u32>,
-    /// How long `lab run quickstart` with so many rounds takes, seconds.
+    /// How long the experiment with so many rounds takes, seconds.
     pub duration_s: Option<f64>,
-    /// Smallest threshold that a quickstart of its usual length could decide, per cent.
+    /// Smallest threshold that 6 rounds of it could decide, per cent.
     pub threshold_with_default_rounds_pct: Option<f64>,
 }
 
@@ -55,12 +55,13 @@ pub fn experiment(choice: &Choice) -> Experiment {
     noise_check(&Choice { rounds: ROUNDS, ..*choice })
 }
 
-/// Judges a finished check.
+/// Judges a finished check; `of` is the experiment that it is for.
 #[must_use]
-pub fn judge(run: &Run, choice: &Choice) -> Report {
+pub fn judge(run: &Run, of: &Experiment) -> Report {
     let (samples, _) = Samples::of(run);
     let findings = compare(&run.arms, &run.design, &samples);
-    let margin = (choice.threshold_pct / 100.0).ln_1p();
+    let threshold_pct = of.design.threshold_pct;
+    let margin = (threshold_pct / 100.0).ln_1p();
     let gate = |metric: &Metric| {
         let result = findings.results.iter().find(|result| result.metric == *metric);
         let sd_log = result.and_then(|result| result.sd_log);
@@ -80,7 +81,11 @@ pub fn judge(run: &Run, choice: &Choice) -> Report {
         .collect::<Option<Vec<u32>>>()
         .and_then(|all| all.into_iter().max());
     let rounds = rounds.filter(|_| usable);
-    let duration = |rounds| quickstart(&Choice { rounds, ..*choice }).duration_s();
+    let duration = |rounds| {
+        let mut longer = of.clone();
+        longer.design.rounds = rounds;
+        longer.duration_s()
+    };
     let worst = gates.iter().map(|gate| gate.sd_log).collect::<Option<Vec<f64>>>();
     let worst = worst.and_then(|all| all.into_iter().reduce(f64::max)).filter(|_| usable);
     let median = |pick: fn(&crate::record::Block) -> Option<f64>| {
@@ -88,7 +93,7 @@ pub fn judge(run: &Run, choice: &Choice) -> Report {
         values.and_then(|values| crate::stats::median(&values))
     };
     Report {
-        threshold_pct: choice.threshold_pct,
+        threshold_pct,
         gates,
         invalid_blocks: (invalid.len(), run.blocks.len()),
         invalid_reasons: reasons,

@@ -4,17 +4,20 @@
 //! shipped ([`SHIPPED`]).
 
 mod file;
+mod overrides;
 mod requirements;
 mod shipped;
 
 pub use file::{FileError, parse};
-pub use requirements::{Missing, check};
+pub use overrides::Overrides;
+pub use requirements::{Checked, Missing, check};
 pub use shipped::{SHIPPED, shipped};
 
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
 use crate::record::{Arm, BlameBounds, Design, Metric, Role};
-use crate::tools::{Tool, WorkKind};
+use crate::tools::Tool;
+use crate::tools::work::WorkKind;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -154,7 +157,7 @@ pub enum Offline {
 }
 
 /// Batch work of somebody else's.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     /// Files that are written into `{dir}`, by name.
     pub files: BTreeMap<String, String>,
@@ -338,7 +341,8 @@ impl Experiment {
     #[must_use]
     pub fn commands(&self) -> Vec<String> {
         let mut commands = Vec::new();
-        let mut add = |side: &str, command: &[String]| commands.push(format!("{side}: {}", command.join(" ")));
+        let mut add =
+            |side: &str, command: &[String]| commands.push(format!("{side}: {}", command.join(" ")));
         if let Online::Program(service) = &self.online {
             add("online", &service.command);
         }

@@ -10,7 +10,7 @@ use commensal_core::group::{Class, GroupSpec};
 use commensal_core::knob::{KnobId, Version};
 use commensal_core::plan::Plan;
 use commensal_core::topology::Machine;
-use commensal_core::units::CpuAmount;
+use commensal_core::units::{BytesPerS, CpuAmount};
 
 /// One named means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,10 +33,12 @@ pub enum Means {
     CpuSplit(usize),
     /// A CPU quota.
     Quota(CpuAmount),
+    /// A limit on what offline work reads from and writes to each disk.
+    Disk(BytesPerS),
 }
 
 /// The names in an experiment's list of arms.
-const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, quota=20%";
+const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, quota=20%, io=10MiB/s";
 /// What [`Means::Quota`] leaves when no amount is given.
 const QUOTA: &str = "20 %";
 
@@ -56,6 +58,7 @@ impl Means {
                 Ok(cores @ 1..=4096) => Means::CpuSplit(cores),
                 _ => return Err(format!("cpuset={cores}: a number of cores from 1 is needed")),
             },
+            ("io", Some(rate)) => Means::Disk(rate.parse().map_err(|why| format!("io={rate}: {why}"))?),
             ("quota", amount) => Means::Quota(quota(amount.unwrap_or(QUOTA))?),
             _ => return Err(format!("no means of isolation is called {text:?}; there are {NAMES}")),
         };
@@ -69,7 +72,12 @@ impl Means {
             Means::QosLevel => Some(KnobId::CpuQosLevel),
             Means::CpuIdle => Some(KnobId::CpuIdle),
             Means::MinWeight => Some(KnobId::CpuWeight),
-            Means::SchedExt | Means::SchedIdle | Means::Nice | Means::CpuSplit(_) | Means::Quota(_) => None,
+            Means::SchedExt
+            | Means::SchedIdle
+            | Means::Nice
+            | Means::CpuSplit(_)
+            | Means::Quota(_)
+            | Means::Disk(_) => None,
         }
     }
 
@@ -81,7 +89,7 @@ impl Means {
             Means::SchedExt => Some("sched_ext scheduler"),
             Means::CpuIdle => Some("cpu.idle"),
             Means::MinWeight => Some("smallest weight"),
-            Means::SchedIdle | Means::Nice | Means::CpuSplit(_) | Means::Quota(_) => None,
+            Means::SchedIdle | Means::Nice | Means::CpuSplit(_) | Means::Quota(_) | Means::Disk(_) => None,
         }
     }
 }
@@ -91,11 +99,19 @@ fn quota(text: &str) -> Result<CpuAmount, String> {
     text.parse::<CpuAmount>().map_err(|why| format!("quota={text}: {why}"))
 }
 
-/// The isolation of one arm: no named means is "the best there is".
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The isolation of one arm.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Isolation {
+    /// Whether the plan takes the best means there is.
+    pub best: bool,
     /// What is named; all together.
     pub named: Vec<Means>,
+}
+
+impl Default for Isolation {
+    fn default() -> Isolation {
+        Isolation { best: true, named: Vec::new() }
+    }
 }
 
 impl Isolation {
@@ -104,14 +120,17 @@ impl Isolation {
     /// # Errors
     /// A sentence with the name and those that there are.
     pub fn parse(text: &str) -> Result<Isolation, String> {
-        if text == "best" {
-            return Ok(Isolation::default());
+        let parts = || text.split('+').map(str::trim);
+        let best = parts().any(|part| part == "best");
+        let named: Vec<Means> =
+            parts().filter(|part| *part != "best").map(Means::parse).collect::<Result<_, _>>()?;
+        let classes = named.iter().filter(|means| means.rung().is_some()).count();
+        if classes + usize::from(best) > 1 {
+            return Err(format!(
+                "{text}: a group yields by one means; name one of best, bvt, qos_level, sched_ext, cpu.idle, weight"
+            ));
         }
-        let named: Vec<Means> = text.split('+').map(|part| Means::parse(part.trim())).collect::<Result<_, _>>()?;
-        if named.iter().filter(|means| means.rung().is_some()).count() > 1 {
-            return Err(format!("{text}: a group yields by one means; name one of bvt, qos_level, sched_ext, cpu.idle, weight"));
-        }
-        Ok(Isolation { named })
+        Ok(Isolation { best, named })
     }
 
     /// In words.
@@ -122,15 +141,10 @@ impl Isolation {
             Means::Nice => "nice 19 on tasks".to_owned(),
             Means::CpuSplit(_) => "cpuset split".to_owned(),
             Means::Quota(amount) => format!("quota of {amount}"),
+            Means::Disk(rate) => format!("{rate} from and to disk"),
             other => other.rung().unwrap_or_default().to_owned(),
         };
         self.named.iter().map(word).collect::<Vec<_>>().join(" + ")
-    }
-
-    /// Whether the arm takes the best there is.
-    #[must_use]
-    pub fn best(&self) -> bool {
-        self.named.is_empty()
     }
 
     fn has(&self, means: Means) -> bool {
@@ -155,14 +169,24 @@ impl Isolation {
             let split = match means {
                 Means::CpuSplit(cores) => split(machine, *cores),
                 Means::Quota(amount) => {
-                    specs.iter_mut().filter(|spec| spec.class == Class::Offline).for_each(|spec| spec.cpu_max = Some(*amount));
+                    specs
+                        .iter_mut()
+                        .filter(|spec| spec.class == Class::Offline)
+                        .for_each(|spec| spec.cpu_max = Some(*amount));
+                    continue;
+                }
+                Means::Disk(rate) => {
+                    specs.iter_mut().filter(|spec| spec.class == Class::Offline).for_each(|spec| {
+                        (spec.io.read, spec.io.write) = (Some(*rate), Some(*rate));
+                    });
                     continue;
                 }
                 _ => continue,
             };
             let Some((online, offline)) = split else { continue };
             for spec in specs.iter_mut() {
-                spec.cpu_set = Some(if spec.class == Class::Online { online.clone() } else { offline.clone() });
+                spec.cpu_set =
+                    Some(if spec.class == Class::Online { online.clone() } else { offline.clone() });
             }
         }
     }
@@ -171,7 +195,7 @@ impl Isolation {
     #[must_use]
     pub fn restrict(&self, caps: &Capabilities) -> Capabilities {
         let mut caps = caps.clone();
-        if self.best() {
+        if self.best {
             return caps;
         }
         let wanted: Vec<KnobId> = self.named.iter().filter_map(|means| means.class_knob()).collect();
@@ -191,7 +215,13 @@ impl Isolation {
 
     /// Why this arm cannot be here; `None` when it can. `caps` is the machine as it is, `plan` the arm's own.
     #[must_use]
-    pub fn obstacle(&self, caps: &Capabilities, version: Version, plan: &Plan, machine: &Machine) -> Option<String> {
+    pub fn obstacle(
+        &self,
+        caps: &Capabilities,
+        version: Version,
+        plan: &Plan,
+        machine: &Machine,
+    ) -> Option<String> {
         for means in &self.named {
             if let Some(rung) = means.rung() {
                 let found = plan.mechanisms.values().any(|mechanism: &Mechanism| mechanism.name() == rung);
@@ -205,10 +235,14 @@ impl Isolation {
             }
             let key = match means {
                 Means::CpuSplit(cores) if split(machine, *cores).is_none() => {
-                    return Some(format!("this machine has {} cores, too few to split", machine.topology.cores()));
+                    return Some(format!(
+                        "this machine has {} cores, too few to split",
+                        machine.topology.cores()
+                    ));
                 }
                 Means::CpuSplit(_) => "cpu.set",
                 Means::Quota(_) => "cpu.max",
+                Means::Disk(_) => "io.",
                 _ => continue,
             };
             if let Some(unmet) = plan.unmet.iter().find(|unmet| unmet.what.starts_with(key)) {
@@ -246,13 +280,28 @@ mod tests {
     #[test]
     fn names_are_means() {
         let parse = |text| Isolation::parse(text).map(|isolation| isolation.named);
-        assert_eq!(parse("best"), Ok(Vec::new()));
+        assert_eq!(Isolation::parse("best"), Ok(Isolation::default()));
+        assert!(
+            Isolation::parse("best+quota=80%")
+                .is_ok_and(|isolation| isolation.best && isolation.named.len() == 1)
+        );
         assert_eq!(parse("cpu.idle"), Ok(vec![Means::CpuIdle]));
         assert_eq!(parse("cpu.idle+sched-idle"), Ok(vec![Means::CpuIdle, Means::SchedIdle]));
         assert_eq!(parse("cpuset=3"), Ok(vec![Means::CpuSplit(3)]));
         assert_eq!(parse("quota"), parse("quota=20%"));
         assert!(Isolation::parse("quota=1.5 cores").is_ok());
-        for wrong in ["", "idle", "cpuset=0", "cpuset=x", "quota=", "quota=-1%", "cpu.idle+weight", "nice=5", "cpu.idle+"] {
+        for wrong in [
+            "",
+            "idle",
+            "cpuset=0",
+            "cpuset=x",
+            "quota=",
+            "quota=-1%",
+            "cpu.idle+weight",
+            "best+weight",
+            "nice=5",
+            "cpu.idle+",
+        ] {
             assert!(Isolation::parse(wrong).is_err(), "{wrong}");
         }
         assert!(Isolation::parse("idle").unwrap_err().contains("cpu.idle, weight"));

@@ -175,37 +175,87 @@ pub struct Lab {
 /// `commensal lab …`.
 #[derive(Debug, Subcommand)]
 pub enum LabVerb {
-    /// Run an experiment: verdict, table, run.json. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID.
+    /// Run an experiment: verdict, table, run.json, report.html. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4
+    /// INVALID.
     Run(LabRun),
+    /// List the experiments that come with this program.
+    List,
+    /// Print an experiment's file, to be changed and run.
+    Show(LabName),
+    /// Look whether everything that an experiment needs is there. Exit status 0 when it is, 2 when not.
+    Check(LabName),
     /// Say within about a minute whether this machine can decide a threshold, and how long a run would take.
     Doctor(LabDoctor),
     /// Show a recorded run again, with the verdict that its blocks support.
     Report(LabReport),
 }
 
+/// An experiment by name or file.
+#[derive(Debug, Args)]
+pub struct LabName {
+    /// The experiment: a name of `lab list`, or a file.
+    pub name: String,
+}
+
 /// `commensal lab run`.
 #[derive(Debug, Args)]
 pub struct LabRun {
-    /// The experiment: quickstart.
+    /// The experiment: a name of `lab list`, or a file.
     pub name: String,
 
-    /// Rounds; each runs every arm once. Below 6 no interval exists.
-    #[arg(long, default_value_t = 6)]
-    pub rounds: u32,
+    /// Rounds; each runs every arm once. Below 6 no interval exists [default: the experiment's].
+    #[arg(long)]
+    pub rounds: Option<u32>,
 
-    /// Measured seconds per block.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
-    pub block: f64,
+    /// Measured seconds per block [default: the experiment's].
+    #[arg(long, value_name = "SECONDS")]
+    pub block: Option<f64>,
 
-    /// Seed of the order of the arms and of the requests.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
+    /// Seed of the order of the arms and of the requests [default: the experiment's].
+    #[arg(long)]
+    pub seed: Option<u64>,
 
-    /// Harm that still counts as none, in per cent.
-    #[arg(long, value_name = "PER CENT", default_value_t = 5.0)]
-    pub threshold: f64,
+    /// Harm that still counts as none, in per cent [default: the experiment's].
+    #[arg(long, value_name = "PER CENT")]
+    pub threshold: Option<f64>,
 
-    /// Port of the built-in service; 0 is any free one.
+    /// Offered load: requests per second, or a share of the most that the service sustains alone, such as 60%.
+    #[arg(long, value_name = "RATE")]
+    pub load: Option<String>,
+
+    /// Arms, in place of the experiment's: baseline,baseline2,contended,isolated:cpu.idle,…
+    #[arg(long, value_name = "ARMS", value_delimiter = ',')]
+    pub arms: Option<Vec<String>>,
+
+    /// When the service is started anew: block, round or never [default: the experiment's].
+    #[arg(long, value_name = "WHEN")]
+    pub restart: Option<String>,
+
+    /// Objective to count windows against, such as p99=5ms.
+    #[arg(long, value_name = "PERCENTILE=LATENCY")]
+    pub slo: Option<String>,
+
+    /// Length of a window of the objective.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub window: String,
+
+    /// Least share of the offline work that an isolated arm must keep, in per cent.
+    #[arg(long, value_name = "PER CENT")]
+    pub min_offline: Option<f64>,
+
+    /// Only the two identical arms for four rounds: what the machine itself does, and the rounds that are needed.
+    #[arg(long, conflicts_with_all = ["arms", "rounds", "adaptive", "resume"])]
+    pub pilot: bool,
+
+    /// Look after 8, 16 and 24 rounds, and end when it is decided; each look has a third of the error.
+    #[arg(long, conflicts_with = "rounds")]
+    pub adaptive: bool,
+
+    /// Go on with an interrupted run's record; it is then the record of the whole.
+    #[arg(long, value_name = "FILE")]
+    pub resume: Option<PathBuf>,
+
+    /// Port of the service; 0 is any free one.
     #[arg(long, default_value_t = 0)]
     pub port: u16,
 
@@ -367,6 +417,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Blame(options) => blame::run(&mut context, &options),
         Verb::Lab(lab) => match lab.verb {
             LabVerb::Run(options) => lab::run(&mut context, &options),
+            LabVerb::List => lab::list(),
+            LabVerb::Show(options) => lab::show(&context, &options),
+            LabVerb::Check(options) => lab::check(&mut context, &options),
             LabVerb::Doctor(options) => lab::doctor(&mut context, &options),
             LabVerb::Report(options) => lab::report(&context, &options),
         },

@@ -6,7 +6,7 @@ use super::{Conduct, LabError};
 use crate::experiment::{Batch, Experiment, Offline};
 use crate::record::Work;
 use crate::site::{Side, Site};
-use crate::tools::{WorkKind, WorkReader};
+use crate::tools::work::{WorkKind, WorkReader};
 use crate::workload::burn::{CHUNK_ITERATIONS, WorkCounter};
 use commensal_host::{Child, Host, Signal, SpawnSpec, Stderr, Stdin, Stdout};
 use rustix::fd::OwnedFd;
@@ -159,11 +159,19 @@ impl Running {
     }
 
     /// The work of a block: between two totals, or what the program said at its end, or its CPU time.
-    pub fn work(&self, totals: Option<(f64, f64)>, said: Option<f64>, cpus: Option<f64>, seconds: f64) -> Work {
+    pub fn work(
+        &self,
+        totals: Option<(f64, f64)>,
+        said: Option<f64>,
+        cpus: Option<f64>,
+        seconds: f64,
+    ) -> Work {
         let between = totals.map(|(before, after)| (after - before).max(0.0) / seconds);
         let (offline, unit) = match &self.work {
             Counter::Burners(_) => (between, format!("chunks of {CHUNK_ITERATIONS} iterations")),
-            Counter::Output { kind: WorkKind::CpuSeconds, .. } => (cpus, WorkKind::CpuSeconds.unit().to_owned()),
+            Counter::Output { kind: WorkKind::CpuSeconds, .. } => {
+                (cpus, WorkKind::CpuSeconds.unit().to_owned())
+            }
             Counter::Output { kind, .. } => (said.or(between), kind.unit().to_owned()),
         };
         Work { offline, unit: offline.map(|_| unit), expected_cpus: self.expected_cpus }

@@ -136,7 +136,8 @@ impl Runner<'_> {
         mut offline: Option<&mut batch::Running>,
     ) -> Result<(Block, Option<(f64, f64)>), LabError> {
         let judge = self.conduct.blame.then(|| judge(self.host, self.site).ok()).flatten();
-        let mut probe = Probe { judge, ..Probe::default() };
+        let mut probe = Probe::default();
+        probe.judge = judge;
         self.sleep(experiment.design.settle_s)?;
         let (before, after, answers) = match (&experiment.load, load) {
             _ if role == Role::OfflineAlone => self.alone(experiment, &mut probe, offline.as_deref())?,
@@ -146,8 +147,8 @@ impl Runner<'_> {
         let mut block = fill(&before, &after);
         match answers {
             Answers::Own(load) => {
-                block.series = probe.series(&load.series.ticks());
-                block.slo = experiment.design.slo.map(|slo| load.series.slo(&slo));
+                block.series = probe.series(&load.ticks());
+                block.slo = experiment.design.slo.map(|slo| load.slo(&slo));
                 own_answers(&mut block, &load);
             }
             Answers::Tool(answers) => {

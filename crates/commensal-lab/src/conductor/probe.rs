@@ -1,8 +1,6 @@
 //! Counters of a block: read at its start, every second and at its end, and what the differences say.
 
-use crate::record::{
-    Blamed, Block, CpuUse, Delays, GroupPsi, PerSide, Psi, Tick, WaitByKind,
-};
+use crate::record::{Blamed, Block, CpuUse, Delays, GroupPsi, PerSide, Psi, Tick, WaitByKind};
 use crate::site::{Side, Site};
 use commensal_blame::{Figures, Judge, Kind, NoJudge, Scope, Subject};
 use commensal_core::knob::{Controller, Version};

@@ -157,9 +157,12 @@ impl Keeper<'_> {
             });
         }
         let line = receive.recv_timeout(READY).unwrap_or_default();
-        let addr: Option<SocketAddr> = line.trim().strip_prefix("listening ").and_then(|addr| addr.parse().ok());
+        let addr: Option<SocketAddr> =
+            line.trim().strip_prefix("listening ").and_then(|addr| addr.parse().ok());
         let outcome = match addr {
-            Some(addr) => wait_ready(addr, "/healthz", Instant::now() + READY).map(|()| addr).map_err(|error| error.to_string()),
+            Some(addr) => wait_ready(addr, "/healthz", Instant::now() + READY)
+                .map(|()| addr)
+                .map_err(|error| error.to_string()),
             None => Err(match child.try_wait()? {
                 Some(exit) => format!("it ended with status {} (its message is above)", exit.status()),
                 None => format!("it did not listen within {} s", READY.as_secs()),

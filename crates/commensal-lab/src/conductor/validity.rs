@@ -88,7 +88,11 @@ mod tests {
         check(|block| block.notes.push(format!("{ENDED} with status 3")), "isolated", "with status 3");
         check(|block| block.achieved = Some(300.0), "baseline2", "did not keep up");
         check(|block| block.achieved = Some(300.0), "contended", "");
-        check(|block| block.lateness_us = Some(crate::record::Lateness { p50: 9.0, p99: 900.0 }), "contended", "was late");
+        check(
+            |block| block.lateness_us = Some(crate::record::Lateness { p50: 9.0, p99: 900.0 }),
+            "contended",
+            "was late",
+        );
     }
 
     #[test]

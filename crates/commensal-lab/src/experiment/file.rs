@@ -27,7 +27,8 @@ use super::{Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, 
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
 use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo};
-use crate::tools::{Tool, WorkKind};
+use crate::tools::Tool;
+use crate::tools::work::WorkKind;
 use commensal_core::units::{Bytes, Millis};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -127,14 +128,28 @@ enum RawReady {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RawLoad {
     http: Option<String>,
-    rate: Option<toml::Value>,
+    rate: Option<RawRate>,
     connections: Option<usize>,
-    arrival: Option<Arrival>,
-    tool: Option<Tool>,
+    arrival: Option<RawArrival>,
+    tool: Option<String>,
     command: Option<Vec<String>>,
     stdin: Option<String>,
     output: Option<String>,
     concurrency: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RawRate {
+    Number(f64),
+    Share(String),
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "kebab-case")]
+enum RawArrival {
+    Poisson,
+    Constant,
 }
 
 #[derive(Deserialize, Default)]
@@ -147,7 +162,7 @@ struct RawOffline {
     prepare: Vec<Vec<String>>,
     #[serde(default)]
     cleanup: Vec<Vec<String>>,
-    work: Option<WorkKind>,
+    work: Option<String>,
     cpus: Option<f64>,
 }
 
@@ -157,12 +172,14 @@ struct RawOffline {
 /// [`FileError`] with everything that is wrong.
 pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
     let failed = |wrong: Vec<String>| FileError { name: name.to_owned(), wrong };
-    let raw: RawFile = toml::from_str(text).map_err(|error| failed(vec![error.to_string().trim_end().to_owned()]))?;
+    let raw: RawFile =
+        toml::from_str(text).map_err(|error| failed(vec![error.to_string().trim_end().to_owned()]))?;
     let mut wrong = Vec::new();
     let (arms, isolations) = arms(&raw.arms, &mut wrong);
     let load = load(raw.load, raw.online.command.is_some(), &mut wrong);
     let design = design(raw.design, &load, &mut wrong);
-    let disk_bytes = read(raw.disk.as_deref(), "disk", &mut wrong, |text| text.parse::<Bytes>()).map_or(0, |bytes| bytes.0);
+    let disk_bytes = read(raw.disk.as_deref(), "disk", &mut wrong, |text| text.parse::<Bytes>())
+        .map_or(0, |bytes| bytes.0);
     let seed = design.1;
     let experiment = Experiment {
         name: name.to_owned(),
@@ -184,11 +201,11 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
 }
 
 /// A value in text, if there is one; what is wrong with it is noted under its key.
-fn read<T>(
+fn read<T, E: std::fmt::Display>(
     text: Option<&str>,
     key: &str,
     wrong: &mut Vec<String>,
-    parse: impl Fn(&str) -> Result<T, String>,
+    parse: impl Fn(&str) -> Result<T, E>,
 ) -> Option<T> {
     match parse(text?) {
         Ok(value) => Some(value),
@@ -199,11 +216,11 @@ fn read<T>(
     }
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
-    Ok(text.parse::<Millis>()?.0 as f64 / 1e3)
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
+    Ok(text.parse::<Millis>().map_err(|error| error.to_string())?.0 as f64 / 1e3)
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+pub(super) fn percent(text: &str) -> Result<f64, String> {
     let number = text.trim().strip_suffix('%').ok_or("an amount such as \"5 %\" is needed")?;
     match number.trim().parse::<f64>() {
         Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
@@ -211,14 +228,14 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-fn metric(text: &str) -> Result<Metric, String> {
+pub(super) fn metric(text: &str) -> Result<Metric, String> {
     let known = Metric::ALL.into_iter().find(|metric| metric.label().eq_ignore_ascii_case(text.trim()));
     let labels = Metric::ALL.map(Metric::label).join(", ");
     known.ok_or_else(|| format!("there is no such metric; there are {labels}"))
 }
 
 /// `20 ms` and `500 us`, in microseconds.
-fn latency(text: &str) -> Result<f64, String> {
+pub(super) fn latency(text: &str) -> Result<f64, String> {
     let micros = text.trim().strip_suffix("us").map(|number| number.trim().parse::<f64>());
     match micros {
         Some(Ok(us)) if us.is_finite() && us > 0.0 => Ok(us),
@@ -227,7 +244,7 @@ fn latency(text: &str) -> Result<f64, String> {
     }
 }
 
-fn arms(names: &[String], wrong: &mut Vec<String>) -> (Vec<Arm>, Vec<Isolation>) {
+pub(super) fn arms(names: &[String], wrong: &mut Vec<String>) -> (Vec<Arm>, Vec<Isolation>) {
     let (mut arms, mut isolations): (Vec<Arm>, Vec<Isolation>) = (Vec::new(), Vec::new());
     for name in names {
         let role = match name.as_str() {
@@ -279,7 +296,7 @@ fn design(raw: RawDesign, load: &Load, wrong: &mut Vec<String>) -> (Design, u64)
     let mut time = |text: Option<String>, key: &str, default: f64, range: std::ops::RangeInclusive<f64>| {
         let checked = |text: &str| match seconds(text)? {
             time if range.contains(&time) => Ok(time),
-            _ => Err(format!("not within {} to {} s", range.start(), range.end())),
+            _ => Err::<f64, String>(format!("not within {} to {} s", range.start(), range.end())),
         };
         read(text.as_deref(), key, wrong, checked).unwrap_or(default)
     };
@@ -313,7 +330,7 @@ fn design(raw: RawDesign, load: &Load, wrong: &mut Vec<String>) -> (Design, u64)
     let (offered_per_s, concurrency, name) = match load {
         Load::Http { rate: Rate::PerSecond(rate), .. } => (Some(*rate), None, "built-in".to_owned()),
         Load::Http { .. } => (None, None, "built-in".to_owned()),
-        Load::Tool { tool, concurrency, .. } => (None, *concurrency, tool.name().to_owned()),
+        Load::Tool { tool, concurrency, .. } => (None, *concurrency, tool.to_string()),
     };
     let design = Design {
         rounds,
@@ -341,7 +358,8 @@ fn design(raw: RawDesign, load: &Load, wrong: &mut Vec<String>) -> (Design, u64)
 
 fn online(raw: RawOnline, wrong: &mut Vec<String>) -> Online {
     let Some(command) = raw.command else {
-        let empty = raw.files.is_empty() && raw.prepare.is_empty() && raw.setup.is_empty() && raw.ready.is_none();
+        let empty =
+            raw.files.is_empty() && raw.prepare.is_empty() && raw.setup.is_empty() && raw.ready.is_none();
         if !empty {
             wrong.push("online.command is missing".to_owned());
         }
@@ -379,7 +397,8 @@ fn offline(raw: RawOffline, wrong: &mut Vec<String>) -> Offline {
         files: names(raw.files, "offline.files", wrong),
         prepare: raw.prepare,
         command,
-        work: raw.work.unwrap_or_default(),
+        work: read(raw.work.as_deref(), "offline.work", wrong, |name| name.parse())
+            .unwrap_or(WorkKind::CpuSeconds),
         expected_cpus: raw.cpus,
         cleanup: raw.cleanup,
     })
@@ -412,7 +431,9 @@ fn load(raw: Option<RawLoad>, own_service: bool, wrong: &mut Vec<String>) -> Loa
     };
     let Some(raw) = raw else {
         if own_service {
-            wrong.push("[load] is missing: http = \"/path\" with a rate, or tool = \"…\" with a command".to_owned());
+            wrong.push(
+                "[load] is missing: http = \"/path\" with a rate, or tool = \"…\" with a command".to_owned(),
+            );
         }
         return none;
     };
@@ -424,43 +445,53 @@ fn load(raw: Option<RawLoad>, own_service: bool, wrong: &mut Vec<String>) -> Loa
             let rate = match raw.rate {
                 Some(value) => rate(&value, wrong),
                 None => {
-                    wrong.push("load.rate is missing: requests per second, or \"60 %\" of what the service can do".to_owned());
+                    wrong.push(
+                        "load.rate is missing: requests per second, or \"60 %\" of what the service can do"
+                            .to_owned(),
+                    );
                     Rate::PerSecond(1.0)
                 }
+            };
+            let arrival = match raw.arrival {
+                Some(RawArrival::Constant) => Arrival::Constant,
+                Some(RawArrival::Poisson) | None => Arrival::Poisson,
             };
             let connections = raw.connections.unwrap_or(64);
             if !(1..=60_000).contains(&connections) {
                 wrong.push(format!("load.connections = {connections}: not within 1 to 60000"));
             }
-            Load::Http { path, rate, connections, arrival: raw.arrival.unwrap_or(Arrival::Poisson) }
+            Load::Http { path, rate, connections, arrival }
         }
         (None, Some(tool), Some(command)) => {
             commands("load", &[&[command.clone()]], wrong);
+            let Some(tool) = read(Some(&tool), "load.tool", wrong, |name| name.parse::<Tool>()) else {
+                return none;
+            };
             let (stdin, output, concurrency) = (raw.stdin, raw.output, raw.concurrency);
             Load::Tool { tool, command, stdin, output, concurrency }
         }
         _ => {
-            wrong.push("[load] needs either http = \"/path\" with a rate, or tool = \"…\" with a command".to_owned());
+            wrong.push(
+                "[load] needs either http = \"/path\" with a rate, or tool = \"…\" with a command".to_owned(),
+            );
             none
         }
     }
 }
 
-fn rate(value: &toml::Value, wrong: &mut Vec<String>) -> Rate {
-    let number = match value {
-        toml::Value::Integer(number) => Some(*number as f64),
-        toml::Value::Float(number) => Some(*number),
-        toml::Value::String(text) => match percent(text) {
+fn rate(value: &RawRate, wrong: &mut Vec<String>) -> Rate {
+    let (number, text) = match value {
+        RawRate::Number(number) => (Some(*number), number.to_string()),
+        RawRate::Share(text) => match percent(text) {
             Ok(percent) if percent <= 100.0 => return Rate::OfKnee(percent / 100.0),
-            _ => None,
+            _ => (None, format!("{text:?}")),
         },
-        _ => None,
     };
     match number {
         Some(number) if number.is_finite() && number > 0.0 && number <= 1e6 => Rate::PerSecond(number),
         _ => {
             wrong.push(format!(
-                "load.rate = {value}: requests per second up to 1000000, or up to \"100 %\" of what the service can do"
+                "load.rate = {text}: requests per second up to 1000000, or up to \"100 %\" of what the service can do"
             ));
             Rate::PerSecond(1.0)
         }
@@ -515,9 +546,14 @@ package = "server-deb"
 at-least = "1.2"
 "#;
         let experiment = parse("x", text).unwrap();
-        assert_eq!(experiment.design.slo, Some(Slo { metric: Metric::P99, latency_us: 500.0, window_s: 1.0 }));
+        assert_eq!(
+            experiment.design.slo,
+            Some(Slo { metric: Metric::P99, latency_us: 500.0, window_s: 1.0 })
+        );
         assert_eq!(experiment.design.threshold_of(Metric::P99), 20.0);
-        assert!(matches!(experiment.load, Load::Http { rate: Rate::OfKnee(share), .. } if (share - 0.6).abs() < 1e-9));
+        assert!(
+            matches!(experiment.load, Load::Http { rate: Rate::OfKnee(share), .. } if (share - 0.6).abs() < 1e-9)
+        );
         assert_eq!((experiment.isolations.len(), experiment.disk_bytes), (2, 1 << 30));
         assert_eq!(experiment.requires[0].at_least.as_deref(), Some("1.2"));
     }
@@ -532,17 +568,25 @@ at-least = "1.2"
         };
         check("comand = 1", &["unknown field `comand`", "line 2"]);
         check("[online]\ncomand = [\"x\"]", &["unknown field `comand`"]);
-        check("[design]\nrounds = 0\nblock = \"1 h 1\"\ngates = [\"P42\"]", &["rounds = 0", "design.block", "P42", "QPS, P50"]);
+        check(
+            "[design]\nrounds = 0\nblock = \"1 h 1\"\ngates = [\"P42\"]",
+            &["rounds = 0", "design.block", "P42", "QPS, P50"],
+        );
         check("[design]\nblock = \"2 h\"", &["not within 0.2 to 3600 s"]);
         check("[design]\nthreshold = \"5\"", &["such as \"5 %\""]);
         check("[online]\ncommand = [\"x\"]", &["[load] is missing"]);
-        check("[online]\ncommand = []\n[load]\nhttp = \"x\"\nrate = \"200 %\"", &["a command is empty", "a path such as", "up to \"100 %\""]);
+        check(
+            "[online]\ncommand = []\n[load]\nhttp = \"x\"\nrate = \"200 %\"",
+            &["a command is empty", "a path such as", "up to \"100 %\""],
+        );
         check("[online]\nfiles = { a = \"\" }", &["online.command is missing"]);
         check("[offline]\ncpus = 1", &["offline.command is missing"]);
         check("[load]\ntool = \"wrk\"", &["needs either http"]);
         check("[load]\nhttp = \"/\"\nrate = 5\nconnections = 0", &["load.connections = 0"]);
         check("[offline]\ncommand = [\"x\"]\nfiles = { \"../x\" = \"\" }", &["a plain file name"]);
-        let error = parse("x", "arms = [\"baseline\", \"isolated:magic\", \"best\", \"baseline\"]").unwrap_err().to_string();
+        let error = parse("x", "arms = [\"baseline\", \"isolated:magic\", \"best\", \"baseline\"]")
+            .unwrap_err()
+            .to_string();
         for word in ["magic", "\"best\"", "baseline is named twice", "baseline2 is missing"] {
             assert!(error.contains(word), "{word}: {error}");
         }

@@ -30,7 +30,8 @@ impl Checked {
         let mut packages: Vec<&str> = self.missing.iter().filter_map(|one| one.package.as_deref()).collect();
         packages.sort_unstable();
         packages.dedup();
-        (!packages.is_empty()).then(|| format!("apt-get install --no-install-recommends {}", packages.join(" ")))
+        (!packages.is_empty())
+            .then(|| format!("apt-get install --no-install-recommends {}", packages.join(" ")))
     }
 }
 
@@ -86,7 +87,8 @@ fn programs(experiment: &Experiment) -> Vec<&str> {
     if let Load::Tool { command, .. } = &experiment.load {
         commands.push(command);
     }
-    let mut programs: Vec<&str> = commands.iter().filter_map(|command| command.first()).map(String::as_str).collect();
+    let mut programs: Vec<&str> =
+        commands.iter().filter_map(|command| command.first()).map(String::as_str).collect();
     programs.sort_unstable();
     programs.dedup();
     programs
@@ -108,7 +110,8 @@ fn version(host: &mut dyn Host, one: &Requirement, checked: &mut Checked) {
         return;
     }
     let said = ask(host, one).unwrap_or_default();
-    let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it does not say").trim().to_owned();
+    let line =
+        said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it does not say").trim().to_owned();
     if let Some(least) = &one.at_least
         && numbers(&line).is_none_or(|have| numbers(least).is_some_and(|least| have < least))
     {
@@ -156,7 +159,10 @@ mod tests {
         let missing = |package: &str| Missing { what: String::new(), package: Some(package.to_owned()) };
         let all = vec![missing("wrk"), missing("nginx-light"), missing("wrk")];
         let checked = Checked { missing: all, ..Checked::default() };
-        assert_eq!(checked.install().as_deref(), Some("apt-get install --no-install-recommends nginx-light wrk"));
+        assert_eq!(
+            checked.install().as_deref(),
+            Some("apt-get install --no-install-recommends nginx-light wrk")
+        );
         assert_eq!(Checked::default().install(), None);
     }
 }

@@ -27,8 +27,8 @@ pub use record::{ErrorKinds, LoadResult};
 pub use schedule::{Arrival, Schedule};
 pub use series::{Second, Series};
 pub use validity::{
-    ACHIEVED_SHARE_MIN, FAILED_SHARE_OVER_BASELINE_MAX, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadBaseline, LoadFigures,
-    invalid_reasons,
+    ACHIEVED_SHARE_MIN, FAILED_SHARE_OVER_BASELINE_MAX, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadBaseline,
+    LoadFigures, invalid_reasons,
 };
 
 use std::io::{self, Read, Write};

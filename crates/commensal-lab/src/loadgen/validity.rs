@@ -196,13 +196,13 @@ mod tests {
 
     #[test]
     fn each_limit_from_both_sides() {
-        let base = LoadBaseline { latency_us_p99: 500, failed_share: 0.0 };
+        let base = LoadBaseline { latency_us_p99: 500.0, failed_share: 0.0 };
         check(|_| (), base, &[]);
         check(|r| r.achieved_per_s = 990.0, base, &[]);
         check(|r| r.achieved_per_s = 989.0, base, &["98.9 %"]);
         check(|r| lateness(r, 100), base, &[]);
         check(|r| lateness(r, 102), base, &["102 us"]);
-        let slow = LoadBaseline { latency_us_p99: 20_000, failed_share: 0.0 };
+        let slow = LoadBaseline { latency_us_p99: 20_000.0, failed_share: 0.0 };
         check(|r| lateness(r, 1_999), slow, &[]);
         check(|r| lateness(r, 2_010), slow, &["above 2000 us"]);
         check(|r| r.lateness.reset(), base, &["unknown"]);
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn several_faults_give_several_reasons_and_silence_is_not_valid() {
-        let base = LoadBaseline::of(&good());
+        let base = LoadBaseline::of(&LoadFigures::of(&good()));
         assert_eq!(base.failed_share, 0.0);
         check(|r| (r.achieved_per_s, r.errors) = (500.0, 5_000), base, &["50.0 %", "5000 errors"]);
         check(|r| r.offered = 0, base, &["no request was due"]);

@@ -54,7 +54,8 @@ impl Tasks {
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let field = |number: usize| rest.split_whitespace().nth(number - 3).unwrap_or("?").to_owned();
         let place = "offline task".to_owned();
-        let applied = |file, want: String, number| Applied { place: place.clone(), file, want, read: field(number) };
+        let applied =
+            |file, want: String, number| Applied { place: place.clone(), file, want, read: field(number) };
         // 5 is SCHED_IDLE.
         let idle = self.idle.then(|| applied("policy", "5".to_owned(), 41));
         let nice = self.nice.map(|nice| applied("nice", nice.to_string(), 19));
@@ -122,14 +123,15 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
     let of_tasks = plan.task_policies.values().next();
     let cpu = planned.actual.hierarchy_of(Controller::Cpu);
     let version = cpu.map_or(Version::V2, |index| planned.actual.hierarchies[index].version);
-    let best = isolation.best();
+    let best = isolation.best;
     let obstacle = isolation.obstacle(&look.caps, version, plan, &look.machine);
     let fallback = of_tasks.filter(|_| best);
     let named: BTreeSet<&str> = plan.mechanisms.values().map(|mechanism| mechanism.name()).collect();
+    let extra = (!isolation.named.is_empty()).then(|| isolation.describe());
     let driver = match (fallback, best) {
         (Some(_), _) => "SCHED_IDLE + nice 19 on tasks".to_owned(),
         (None, true) if named.is_empty() => "none".to_owned(),
-        (None, true) => named.into_iter().collect::<Vec<_>>().join(", "),
+        (None, true) => named.into_iter().map(str::to_owned).chain(extra).collect::<Vec<_>>().join(" + "),
         (None, false) => isolation.describe(),
     };
     // A named arm does without other means on purpose.

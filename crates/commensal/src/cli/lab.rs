@@ -1,47 +1,159 @@
-//! `lab run`, `lab doctor`, `lab report`.
+//! `lab run`, `list`, `show`, `check`, `doctor`, `report`.
 
-use super::{Format, LabDoctor, LabReport, LabRun};
+use super::{Format, LabDoctor, LabName, LabReport, LabRun};
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
 use commensal_host::{Host, LinuxHost};
 use commensal_lab::conductor::{self, Conduct, Event};
-use commensal_lab::experiment::{Choice, Experiment, quickstart};
-use commensal_lab::record::Run;
+use commensal_lab::experiment::{
+    self, Checked, Choice, Experiment, Overrides, SHIPPED, parse, quickstart, shipped,
+};
+use commensal_lab::record::{Role, Run};
 use commensal_lab::{analysis, doctor as noise, report as render};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Duration;
 
-/// Experiments that this version has.
-const KNOWN: [&str; 1] = ["quickstart"];
-
 /// Runs an experiment.
 pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
-    if !KNOWN.contains(&options.name.as_str()) {
-        bail!("no experiment {:?}; there is {}", options.name, KNOWN.join(", "));
+    let overrides = overrides(options);
+    let mut experiment = named(context, &options.name, &overrides)?;
+    overrides.apply(&mut experiment).map_err(anyhow::Error::msg)?;
+    let checked = required(context, &experiment)?;
+    if !checked.missing.is_empty() {
+        bail!("{}", lacking(&options.name, &checked));
     }
-    let choice = Choice {
-        rounds: options.rounds,
-        block_s: options.block,
-        seed: options.seed,
-        threshold_pct: options.threshold,
-    };
-    choice.validate().map_err(anyhow::Error::msg)?;
     // Found out now, not after three minutes.
     let out = absolute(&options.out)?;
     context.writable(&out).context("the record cannot be written")?;
-    let (run, left) = conduct(context, &quickstart(&choice), options.port, !options.no_blame, Some(&out))?;
+    let earlier = options.resume.as_deref().map(|path| record(context, path)).transpose()?;
+    let (run, left) = conduct(
+        context,
+        &experiment,
+        Manner {
+            port: options.port,
+            blame: !options.no_blame,
+            out: Some(&out),
+            programs: checked.programs,
+            earlier,
+        },
+    )?;
     let saved = context.host.state_replace(&out, &run.to_json()?);
     if options.json {
         println!("{}", run.to_json()?);
+    } else if options.pilot {
+        let whole = named(context, &options.name, &overrides)?;
+        print!("{}", noise::judge(&run, &whole).describe());
     } else {
         print!("{}", render::terminal(&run, std::io::stdout().is_terminal()));
         println!("\nrecord: {}   (again, in other forms: commensal lab report)", out.display());
     }
     saved.context("the record cannot be written")?;
     Ok(if left { 2 } else { run.verdict.map_or(2, commensal_lab::verdict::Verdict::exit_code) })
+}
+
+/// What was asked for besides the name.
+fn overrides(options: &LabRun) -> Overrides {
+    Overrides {
+        rounds: options.rounds,
+        block_s: options.block,
+        seed: options.seed,
+        threshold_pct: options.threshold,
+        load: options.load.clone(),
+        arms: options.arms.clone(),
+        restart: options.restart.clone(),
+        slo: options.slo.clone().map(|slo| (slo, options.window.clone())),
+        min_offline_pct: options.min_offline,
+        pilot: options.pilot,
+        adaptive: options.adaptive,
+    }
+}
+
+/// The experiment of a name or in a file.
+fn named(context: &Context, name: &str, overrides: &Overrides) -> anyhow::Result<Experiment> {
+    if name == "quickstart" {
+        let choice = overrides.choice(Choice::QUICKSTART).map_err(anyhow::Error::msg)?;
+        return Ok(quickstart(&choice));
+    }
+    if let Some(known) = shipped(name) {
+        return Ok(known?);
+    }
+    if !name.contains('/') && !name.ends_with(".toml") {
+        let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+        bail!(
+            "no experiment {name:?}; there are quickstart, {}; or name a file: ./{name}.toml",
+            names.join(", ")
+        );
+    }
+    let text = context.host.read_file(&absolute(Path::new(name))?)?;
+    Ok(parse(name, &text)?)
+}
+
+/// Looks for what an experiment needs.
+fn required(context: &mut Context, experiment: &Experiment) -> anyhow::Result<Checked> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let state_dir = context.state_dir.clone();
+    Ok(experiment::check(&mut context.host, experiment, &state_dir, &path))
+}
+
+/// What is missing, and the one command that would help.
+fn lacking(name: &str, checked: &Checked) -> String {
+    let lines: Vec<&str> = checked.missing.iter().map(|one| one.what.as_str()).collect();
+    let install =
+        checked.install().map(|command| format!("\ninstall it with: {command}")).unwrap_or_default();
+    format!("{name} cannot be run here: {}{install}", lines.join("; "))
+}
+
+/// Lists what comes with the program.
+pub fn list() -> anyhow::Result<u8> {
+    let about =
+        |name: &str| shipped(name).transpose().map(|known| known.map(|one| one.about).unwrap_or_default());
+    let names = ["quickstart"].into_iter().chain(SHIPPED.iter().map(|(name, _)| *name));
+    for name in names {
+        println!("{name:22} {}", about(name)?);
+    }
+    Ok(0)
+}
+
+/// Prints an experiment's file.
+pub fn show(context: &Context, options: &LabName) -> anyhow::Result<u8> {
+    if options.name == "quickstart" {
+        println!("# built in: the same as a file with nothing but this and shorter blocks");
+        println!("arms = [\"baseline\", \"baseline2\", \"contended\", \"isolated\"]");
+        println!("[design]\nrounds = 6\nblock = \"5 s\"\nsettle = \"500 ms\"\nwarmup = \"1 s\"");
+        return Ok(0);
+    }
+    let experiment = named(context, &options.name, &Overrides::default())?;
+    print!("{}", experiment.source.unwrap_or_default());
+    Ok(0)
+}
+
+/// Says what an experiment would do, and whether it could.
+pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
+    let experiment = named(context, &options.name, &Overrides::default())?;
+    let checked = required(context, &experiment)?;
+    println!("{}: {}", experiment.name, experiment.about);
+    for command in experiment.commands() {
+        println!("  {command}");
+    }
+    let arms: Vec<&str> = experiment.arms.iter().map(|arm| arm.name.as_str()).collect();
+    println!("  arms: {}", arms.join(", "));
+    println!(
+        "  {} rounds, about {:.0} minutes",
+        experiment.design.rounds,
+        (experiment.duration_s() / 60.0).ceil()
+    );
+    for (program, version) in &checked.programs {
+        println!("  {program}: {version}");
+    }
+    if checked.missing.is_empty() {
+        println!("everything that it needs is here");
+        return Ok(0);
+    }
+    println!("{}", lacking(&experiment.name, &checked));
+    Ok(2)
 }
 
 /// Tells what a run could not remove; whether there was anything.
@@ -59,8 +171,8 @@ fn told(left: &[String]) -> bool {
 pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> {
     let choice = Choice { block_s: options.block, threshold_pct: options.threshold, ..Choice::QUICKSTART };
     choice.validate().map_err(anyhow::Error::msg)?;
-    let (run, left) = conduct(context, &noise::experiment(&choice), 0, false, None)?;
-    let report = noise::judge(&run, &choice);
+    let (run, left) = conduct(context, &noise::experiment(&choice), Manner::default())?;
+    let report = noise::judge(&run, &quickstart(&choice));
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -71,9 +183,7 @@ pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> 
 
 /// Shows a recorded run again.
 pub fn report(context: &Context, options: &LabReport) -> anyhow::Result<u8> {
-    let text = context.host.read_file(&absolute(&options.file)?)?;
-    let mut run = Run::from_json(text.as_bytes())
-        .with_context(|| format!("{} is not a record", options.file.display()))?;
+    let mut run = record(context, &options.file)?;
     // The blocks are the truth: what is printed is computed from them, not copied.
     analysis::conclude(&mut run);
     match (options.json, options.format) {
@@ -89,15 +199,30 @@ fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
     std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))
 }
 
-/// Conducts an experiment with a progress bar, and saves the record after every round. Also tells what could not
+/// Reads a record.
+fn record(context: &Context, path: &Path) -> anyhow::Result<Run> {
+    let text = context.host.read_file(&absolute(path)?)?;
+    Run::from_json(text.as_bytes()).with_context(|| format!("{} is not a record", path.display()))
+}
+
+/// How an experiment is conducted.
+#[derive(Default)]
+struct Manner<'a> {
+    port: u16,
+    blame: bool,
+    out: Option<&'a Path>,
+    programs: Vec<(String, String)>,
+    earlier: Option<Run>,
+}
+
+/// Conducts an experiment with a progress bar, and saves the record after every block. Also tells what could not
 /// be removed; whether there was anything.
 fn conduct(
     context: &mut Context,
     experiment: &Experiment,
-    port: u16,
-    blame: bool,
-    out: Option<&Path>,
+    manner: Manner<'_>,
 ) -> anyhow::Result<(Run, bool)> {
+    let Manner { port, blame, out, programs, earlier } = manner;
     let stop = stop_flag(&context.host)?;
     let conduct = Conduct {
         program: std::env::current_exe().context("this program's own file cannot be found")?,
@@ -108,6 +233,8 @@ fn conduct(
         blame,
         args: std::env::args().skip(1).collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        programs,
+        earlier,
     };
     let bar = progress(experiment);
     let mut files = LinuxHost::new();
@@ -120,9 +247,15 @@ fn conduct(
                 for line in &site.cleaned {
                     eprintln!("left by an earlier run: {line}");
                 }
-                eprintln!("isolated arm: {}", site.means.driver);
-                if let Some(weak) = &site.means.weak {
-                    eprintln!("  {weak}");
+                let isolated = experiment.arms.iter().filter(|arm| arm.role == Role::Isolated);
+                for (arm, policy) in isolated.zip(&site.policies) {
+                    match &policy.obstacle {
+                        Some(obstacle) => eprintln!("arm {} is left out: {obstacle}", arm.name),
+                        None => eprintln!("{} arm: {}", arm.name, policy.driver),
+                    }
+                    if let Some(weak) = &policy.weak {
+                        eprintln!("  {weak}");
+                    }
                 }
             });
         }
@@ -131,7 +264,8 @@ fn conduct(
             bar.set_position(done as u64);
             bar.set_message(format!("round {round}"));
         }
-        Event::Round(run) => {
+        Event::Knee(per_s) => bar.suspend(|| eprintln!("alone the service sustains {per_s:.0} requests/s")),
+        Event::Recorded(run) => {
             // A failure to save shows at the end, when it is tried again and told.
             let written = out.zip(run.to_json().ok()).map(|(out, json)| files.state_replace(out, &json));
             saved += u32::from(matches!(written, Some(Ok(()))));
@@ -141,7 +275,10 @@ fn conduct(
     let result = conductor::run(&mut context.host, experiment, &conduct, &stop, &mut tell);
     bar.finish_and_clear();
     if let (Err(_), Some(out), true) = (&result, out, saved > 0) {
-        eprintln!("commensal: the rounds that were finished are in {}", out.display());
+        eprintln!(
+            "commensal: the blocks that were finished are in {}; --resume goes on with them",
+            out.display()
+        );
     }
     Ok((result?, left))
 }

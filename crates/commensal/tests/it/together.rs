@@ -7,6 +7,7 @@ use commensal_drivers::journal::{self, Journal, Owner};
 use commensal_drivers::{apply, restore, restore_own};
 use commensal_host::fake::{FakeHost, VendorKernel};
 use commensal_host::{Exit, Host, SpawnSpec};
+use commensal_lab::isolation::Isolation;
 use commensal_lab::site::{self, Side};
 use commensal_sensors::machine;
 use std::path::Path;
@@ -245,12 +246,12 @@ fn the_lab_on_a_kernel_without_a_way_back() {
     fake.vendor_kernel(VendorKernel::OPENEULER);
     let before = fake.snapshot();
     let mut host = fake.another();
-    let mut site = site::open(&mut host, STATE.into(), "lab-probe", None).unwrap();
+    let mut site = site::open(&mut host, STATE.into(), "lab-probe", None, &[Isolation::default()]).unwrap();
     for _ in 0..3 {
-        site.isolate(&mut host).unwrap();
-        let mut child = site.start(&mut host, Side::Offline, true, SpawnSpec::new("true")).unwrap();
+        site.isolate(&mut host, 0).unwrap();
+        let mut child = site.start(&mut host, Side::Offline, Some(0), SpawnSpec::new("true")).unwrap();
         site.stop(&mut host, Side::Offline, &mut child).unwrap();
-        site.release(&mut host).unwrap();
+        site.release(&mut host, 0).unwrap();
     }
     site.close(&mut host).unwrap();
     assert_eq!(fake.snapshot(), before);

@@ -1,0 +1,44 @@
+//! The experiments that come with the program: files of `experiments/`, read at build time.
+
+use super::{Choice, Experiment, FileError, parse, quickstart};
+
+/// Name and file of each.
+pub const SHIPPED: &[(&str, &str)] = &[
+    ("clickhouse-vs-stress", include_str!("../../../../experiments/clickhouse-vs-stress.toml")),
+    ("http-vs-stress-ng", include_str!("../../../../experiments/http-vs-stress-ng.toml")),
+    ("nginx-vs-ffmpeg", include_str!("../../../../experiments/nginx-vs-ffmpeg.toml")),
+    ("nginx-wrk-vs-ffmpeg", include_str!("../../../../experiments/nginx-wrk-vs-ffmpeg.toml")),
+    ("mechanisms-clickhouse", include_str!("../../../../experiments/mechanisms-clickhouse.toml")),
+    ("mechanisms-nginx", include_str!("../../../../experiments/mechanisms-nginx.toml")),
+    ("clickhouse-docker", include_str!("../../../../experiments/clickhouse-docker.toml")),
+    ("postgres-vs-stress-ng", include_str!("../../../../experiments/postgres-vs-stress-ng.toml")),
+    ("redis-vs-stress-ng", include_str!("../../../../experiments/redis-vs-stress-ng.toml")),
+    ("fio-vs-fio", include_str!("../../../../experiments/fio-vs-fio.toml")),
+];
+
+/// The shipped experiment of this name; `None` when there is none.
+///
+/// # Errors
+/// Never for a program that passed its own tests.
+pub fn shipped(name: &str) -> Option<Result<Experiment, FileError>> {
+    if name == "quickstart" {
+        return Some(Ok(quickstart(&Choice::QUICKSTART)));
+    }
+    let (name, text) = SHIPPED.iter().find(|(known, _)| *known == name)?;
+    Some(parse(name, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_one_can_be_read() {
+        for (name, _) in SHIPPED {
+            let experiment = shipped(name).unwrap().unwrap_or_else(|error| panic!("{error}"));
+            assert!(!experiment.about.is_empty(), "{name} does not say what it is about");
+            assert!(experiment.arms.len() >= 4, "{name}");
+        }
+        assert!(shipped("none").is_none());
+    }
+}
