@@ -2,10 +2,12 @@
 
 mod csv;
 mod markdown;
+pub mod style;
 mod summary;
 mod terminal;
 
 pub use csv::csv;
 pub use markdown::markdown;
+pub use style::{Style, styled};
 pub use summary::{Summary, summarise};
 pub use terminal::terminal;

@@ -89,7 +89,7 @@ fn step(run: &Run, metric: Metric) -> f64 {
 }
 
 /// A signed change with as many digits as the noise floor supports.
-fn change(run: &Run, result: &Comparison) -> String {
+pub(super) fn change(run: &Run, result: &Comparison) -> String {
     signed_pct(change_pct(result.metric, result.harm_pct), step(run, result.metric))
 }
 
@@ -102,7 +102,7 @@ fn busy_pct(run: &Run, arm: &Arm, block: &Block) -> Option<f64> {
 }
 
 /// Busy shares of an arm with their rounds, valid blocks only.
-fn busy(run: &Run, arm: &Arm) -> Vec<(u32, f64)> {
+pub(super) fn busy(run: &Run, arm: &Arm) -> Vec<(u32, f64)> {
     let valid = run.blocks_of(&arm.name).filter(|block| block.valid);
     valid.filter_map(|block| Some((block.round, busy_pct(run, arm, block)?))).collect()
 }
@@ -114,7 +114,7 @@ fn busy_differences(run: &Run, arm: &Arm, base: &Arm) -> Option<SignedRank> {
     SignedRank::new(&busy(run, arm).into_iter().filter_map(pair).collect::<Vec<f64>>())
 }
 
-fn cpu_cell(run: &Run, arm: &Arm) -> Option<String> {
+pub(super) fn cpu_cell(run: &Run, arm: &Arm) -> Option<String> {
     let base = run.arm_with(Role::Baseline)?;
     if arm.role == Role::Baseline {
         let values: Vec<f64> = busy(run, arm).into_iter().map(|(_, pct)| pct).collect();

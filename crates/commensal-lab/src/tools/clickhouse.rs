@@ -50,7 +50,7 @@ fn of_json(text: &str) -> Result<(Reading, Curve), ParseError> {
         per_s: qps.ok_or_else(|| missing("\"QPS\" as a number"))?,
         ..Reading::default()
     };
-    Ok((reading, curve)).map(with_percentiles)
+    Ok(with_percentiles((reading, curve)))
 }
 
 /// The value of a key at the top, or else in the only object below that has it.
@@ -99,7 +99,7 @@ fn of_text(text: &str) -> Result<(Reading, Curve), ParseError> {
     if curve.is_empty() {
         return Err(ParseError::missing(TOOL, "percentiles after the line with QPS", text));
     }
-    Ok((reading, curve)).map(with_percentiles)
+    Ok(with_percentiles((reading, curve)))
 }
 
 fn with_percentiles((mut reading, mut curve): (Reading, Curve)) -> (Reading, Curve) {

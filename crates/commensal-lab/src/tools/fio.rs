@@ -25,7 +25,7 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
         let went_on = job.get("total_err").and_then(whole_json).unwrap_or(0);
         let ended = job.get("error").and_then(Value::as_i64).is_some_and(|error| error != 0);
         reading.errors = reading.errors.saturating_add(went_on.max(u64::from(ended)));
-        depth += depth_of(&document, job);
+        depth = u32::saturating_add(depth, depth_of(&document, job));
         for side in DIRECTIONS.iter().filter_map(|direction| job.get(*direction)) {
             let ios = side.get("total_ios").and_then(whole_json).ok_or_else(|| missing("\"total_ios\""))?;
             if ios == 0 {
@@ -65,19 +65,16 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     Ok((reading, Some(depth)))
 }
 
-/// I/O depth times the copies of a job; a group report shows many as one.
+/// I/O depth times the copies of a job; with `--group_reporting` one entry stands for all copies.
 fn depth_of(document: &Value, job: &Value) -> u32 {
     let option = |key: &str| {
         let of_job = job.get("job options").and_then(|options| options.get(key));
         let value = of_job.or_else(|| document.get("global options").and_then(|options| options.get(key)));
         value.and_then(Value::as_str).and_then(|text| text.parse::<u32>().ok()).unwrap_or(1)
     };
-    let copies = if option("group_reporting") == 1 && job.get("job options").is_some() {
-        option("numjobs")
-    } else {
-        1
-    };
-    option("iodepth").saturating_mul(copies)
+    let jobs = document.get("jobs").and_then(Value::as_array).into_iter().flatten();
+    let alone = jobs.filter(|other| other.get("jobname") == job.get("jobname")).count() == 1;
+    option("iodepth").saturating_mul(if alone { option("numjobs") } else { 1 })
 }
 
 /// The latency to take, and whether it is the whole one: `lat_ns` where it has a distribution, else `clat_ns`.

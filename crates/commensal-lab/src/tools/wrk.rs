@@ -1,6 +1,10 @@
 //! `wrk --latency` 4.x, and wrk2, which prints more percentiles.
+//!
+//! Before it prints, wrk 4 adds samples it never measured: for each latency of more than twice the mean time per request
+//! of a connection it counts that latency less one such time, less two, and so on. Mean and percentiles are then no
+//! longer those of the requests, and Little's law shows by how much.
 
-use super::{ParseError, Reading, Tool, closed_loop, metric_at, number, whole};
+use super::{ParseError, Reading, Tool, closed_loop, littles_law, metric_at, number, whole};
 
 /// The reading, and the connections as concurrency.
 pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
@@ -51,6 +55,12 @@ pub fn parse(text: &str) -> Result<(Reading, Option<u32>), ParseError> {
     reading.per_s = rate.ok_or_else(|| missing("a line \"Requests/sec: N\""))?;
     // A socket error is a request without an answer; wrk does not count it among its requests.
     reading.requests = reading.requests.max(reading.errors);
+    if let (Some(connections), Some(mean), true) = (connections, reading.mean_us, reading.per_s > 0.0)
+        && littles_law(connections, reading.per_s, mean).is_err()
+    {
+        let note = "wrk adds samples for the requests that a stall held back: its latencies are not only measured ones";
+        reading.notes.push(note.to_owned());
+    }
     if reading.percentiles_us.is_empty() {
         reading.notes.push("wrk printed no percentiles: it needs --latency".to_owned());
     }
