@@ -7,7 +7,7 @@
 use super::conn::{Conn, Request, State, Step};
 use super::record::{Failure, Recorder, nanos};
 use super::schedule::Schedule;
-use super::{LoadError, LoadResult, LoadSpec, Mode, Phase, request_text};
+use super::{LoadError, LoadResult, LoadSpec, Mode, Phase};
 use crate::workload::cpu::thread_cpu_time;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventFlags};
@@ -65,7 +65,7 @@ impl<'a> Engine<'a> {
         let schedule = Schedule::new(spec.arrival, spec.rate_per_s, length, spec.seed);
         Ok(Self {
             spec,
-            text: request_text(spec.addr, &spec.path, "keep-alive"),
+            text: spec.request("keep-alive"),
             epoll: epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from)?,
             events: Vec::with_capacity(BATCH),
             buffer: vec![0; BUFFER],

@@ -40,7 +40,12 @@ pub fn invalid_reasons(result: &LoadResult, baseline: &LoadBaseline, beside_offl
     }
     let mut reasons = Vec::new();
     let achieved = result.achieved_per_s / result.offered_per_s;
-    if achieved < ACHIEVED_SHARE_MIN && !beside_offline {
+    if result.closed.is_some() {
+        // It offers what is achieved, except what is on its way at the end.
+        if result.completed == 0 {
+            reasons.push("no request was answered with 2xx within the timeout".to_owned());
+        }
+    } else if achieved < ACHIEVED_SHARE_MIN && !beside_offline {
         reasons.push(format!(
             "achieved {:.1} of {:.1} offered requests/s = {:.1} %, below {:.0} %: the service did not keep up, or \
              the generator lacked CPU",
@@ -61,7 +66,7 @@ pub fn invalid_reasons(result: &LoadResult, baseline: &LoadBaseline, beside_offl
     } else if lateness_us as f64 > allowed_us {
         reasons.push(format!(
             "the generator was late: P99 of send minus due is {lateness_us} us, above {allowed_us:.0} us (10 % of \
-             the baseline's latency P99, at least 100 us): give it a CPU of its own or SCHED_FIFO"
+             the latency P99 without offline work, at least 100 us): give it a CPU of its own or SCHED_FIFO"
         ));
     }
     let failed = failed_share(result);
@@ -147,7 +152,8 @@ mod tests {
         check(|r| lateness(r, 2_010), slow, &["above 2000 us"]);
         check(|r| r.lateness.reset(), base, &["unknown"]);
         // In a closed loop nothing is due, so nothing is late.
-        check(|r| (r.lateness.reset(), r.closed = Some(4)).0, base, &[]);
+        check(|r| (r.lateness.reset(), r.closed = Some(4), r.achieved_per_s = 990.0).0, base, &[]);
+        check(|r| (r.closed, r.completed) = (Some(4), 0), base, &["no request was answered"]);
         check(|r| r.errors = 10, base, &[]);
         check(|r| r.errors = 11, base, &["11 errors"]);
         check(|r| (r.errors, r.timeouts) = (6, 5), base, &["5 timeouts"]);
