@@ -1,6 +1,7 @@
 //! What DESIGN promises, measured as ratios within one run, on the running kernel in scratch groups.
 
 mod blame;
+mod load;
 
 use anyhow::{Context, bail};
 use commensal_core::actual::ActualState;
@@ -20,11 +21,36 @@ const GROUPS: usize = 1_000;
 const WRITES: u32 = 20_000;
 const REPEATS: usize = 5;
 
-/// Runs every benchmark and prints figure, goal and ratio.
-pub fn run() -> anyhow::Result<()> {
+/// What can be measured alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Writing knobs, and the plan of a thousand groups.
+    Groups,
+    /// The cost of `commensal blame`.
+    Blame,
+    /// Load generators beside each other.
+    Load,
+}
+
+impl Part {
+    const ALL: [Self; 3] = [Self::Groups, Self::Blame, Self::Load];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Groups => "groups",
+            Self::Blame => "blame",
+            Self::Load => "load",
+        }
+    }
+}
+
+/// Runs these parts, or every one, and prints figure, goal and ratio.
+pub fn run(parts: &[Part]) -> anyhow::Result<()> {
+    let parts = if parts.is_empty() { &Part::ALL } else { parts };
     if cfg!(debug_assertions) {
         let mut command = Command::new(env!("CARGO"));
         command.args(["run", "--release", "--quiet", "--package", "xtask", "--", "bench"]);
+        command.args(parts.iter().map(|part| part.name()));
         let status = command.current_dir(crate::root()).status()?;
         if !status.success() {
             bail!("the benchmark failed");
@@ -32,9 +58,17 @@ pub fn run() -> anyhow::Result<()> {
         return Ok(());
     }
     println!("medians of {REPEATS} runs; a goal is DESIGN's, a ratio compares within this run\n");
-    knob_write()?;
-    thousand_groups()?;
-    blame::run()
+    for part in parts {
+        match part {
+            Part::Groups => {
+                knob_write()?;
+                thousand_groups()?;
+            }
+            Part::Blame => blame::run()?,
+            Part::Load => load::run()?,
+        }
+    }
+    Ok(())
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

@@ -39,7 +39,11 @@ enum Task {
         check: bool,
     },
     /// Measure what DESIGN promises, as ratios within one run.
-    Bench,
+    Bench {
+        /// What to measure [default: everything].
+        #[arg(value_enum)]
+        parts: Vec<bench::Part>,
+    },
     /// Run the kernel tests, or a command, on kernels in virtual machines.
     Vm(vm::Args),
 }
@@ -64,7 +68,7 @@ fn run() -> anyhow::Result<ExitCode> {
             }
         }
         Task::Gen { check } => generate::run(&root(), check)?,
-        Task::Bench => bench::run()?,
+        Task::Bench { parts } => bench::run(&parts)?,
         Task::Vm(args) => return vm::run(&args),
     }
     Ok(ExitCode::SUCCESS)

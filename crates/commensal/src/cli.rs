@@ -5,6 +5,7 @@ mod apply;
 mod blame;
 mod doctor;
 mod lab;
+mod load;
 mod oom;
 mod restore;
 mod run;
@@ -13,8 +14,10 @@ mod workload;
 use crate::context::Context;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Runs batch work beside latency-critical services on the same machine without the services noticing, and
 /// proves it.
@@ -116,7 +119,7 @@ pub struct Blame {
 
     /// How long to look, such as 30s or 5min [default: until Ctrl-C].
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-    pub r#for: Option<std::time::Duration>,
+    pub r#for: Option<Duration>,
 
     /// Exit with 1 when those of --against are guilty, and with 3 when nothing can be said.
     #[arg(long)]
@@ -188,6 +191,97 @@ pub enum LabVerb {
     Doctor(LabDoctor),
     /// Show a recorded run again, with the verdict that its blocks support.
     Report(LabReport),
+    /// Load an HTTP service on a schedule that does not wait for it, and say how long requests took since they were due.
+    /// Exit status 4 when the measurement cannot be believed.
+    Load(Box<LabLoad>),
+}
+
+/// `commensal lab load`.
+#[derive(Debug, Args)]
+pub struct LabLoad {
+    /// What to ask for, such as http://127.0.0.1:8080/path. Only http://.
+    #[arg(required_unless_present = "listen", conflicts_with = "listen")]
+    pub url: Option<String>,
+
+    /// Requests per second, whatever the service does.
+    #[arg(long, value_name = "N", value_parser = load::rate)]
+    #[arg(required_unless_present_any = ["closed", "find_knee", "listen"])]
+    pub rate: Option<f64>,
+
+    /// Length of the measured part [default: 10s].
+    #[arg(long, value_name = "TIME", value_parser = load::time)]
+    pub r#for: Option<Duration>,
+
+    /// Load before it, of which nothing counts.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "2s")]
+    pub warmup: Duration,
+
+    /// Connections; a request that finds none free waits, and that wait counts.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub connections: usize,
+
+    /// How requests are spread: poisson as from independent users, constant with equal gaps.
+    #[arg(long, value_enum, default_value_t = Spacing::Poisson)]
+    pub arrival: Spacing,
+
+    /// Decides the schedule: the same seed, the same due times.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// A request without an answer so long after it was due is given up, and counts with this time.
+    #[arg(long, value_name = "TIME", value_parser = load::time, default_value = "5s")]
+    pub timeout: Duration,
+
+    /// Instead of a rate: N connections that send again as soon as they are answered, as most tools do. It under-states
+    /// stalls.
+    #[arg(long, value_name = "N", conflicts_with_all = ["rate", "find_knee"])]
+    pub closed: Option<usize>,
+
+    /// An objective, such as p99=5ms: how many windows and requests met it.
+    #[arg(long, value_name = "P=TIME", value_parser = load::objective)]
+    pub slo: Option<(commensal_lab::record::Metric, f64)>,
+
+    /// Length of a window of the objective, whole seconds.
+    #[arg(long, value_name = "TIME", value_parser = load::whole_seconds, default_value = "1s", requires = "slo")]
+    pub window: Duration,
+
+    /// Search the highest rate that the service keeps up with, instead of measuring at one: open-loop steps of 1.5 s.
+    #[arg(long, conflicts_with_all = ["rate", "slo", "series", "hdr", "for", "from"])]
+    pub find_knee: bool,
+
+    /// Print one line per second as well.
+    #[arg(long)]
+    pub series: bool,
+
+    /// Write an HdrHistogram interval log, one interval per second.
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    pub hdr: Option<PathBuf>,
+
+    /// Let the load come from another machine, where `commensal lab load --listen` runs.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub from: Option<String>,
+
+    /// Wait for the orders of `--from` and carry them out, one after the other, until Ctrl-C. Whoever reaches the port can
+    /// make this machine send requests: --rate and --for bound what is accepted [default: 10000 per second, 60s].
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["from", "closed", "find_knee", "slo", "series", "hdr"])]
+    pub listen: Option<SocketAddr>,
+
+    /// Let --listen take an address that others can reach.
+    #[arg(long, requires = "listen")]
+    pub allow_remote: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How requests are spread over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Spacing {
+    /// Exponential gaps.
+    Poisson,
+    /// Equal gaps.
+    Constant,
 }
 
 /// An experiment by name or file.
@@ -334,6 +428,18 @@ pub enum WorkloadVerb {
         #[arg(long, default_value_t = 2)]
         workers: usize,
     },
+    /// The fastest HTTP service that one thread can be, with stalls.
+    Responder {
+        /// Port on 127.0.0.1; 0 is any free one.
+        #[arg(long, default_value_t = 0)]
+        port: u16,
+        /// Length of a stall, ms.
+        #[arg(long, default_value_t = 0)]
+        stall_ms: u64,
+        /// From one stall to the next, seconds.
+        #[arg(long, default_value_t = 5)]
+        stall_every_s: u64,
+    },
     /// Threads that sleep for random times and then compute.
     Pulse {
         /// Threads.
@@ -422,6 +528,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             LabVerb::Check(options) => lab::check(&mut context, &options),
             LabVerb::Doctor(options) => lab::doctor(&mut context, &options),
             LabVerb::Report(options) => lab::report(&context, &options),
+            LabVerb::Load(options) => load::run(&mut context, &options),
         },
         Verb::Workload(_) => unreachable!("handled above"),
     }

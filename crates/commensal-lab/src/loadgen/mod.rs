@@ -15,6 +15,7 @@ mod conn;
 mod engine;
 mod knee;
 mod record;
+mod report;
 mod response;
 mod schedule;
 mod series;
@@ -24,6 +25,7 @@ mod validity;
 
 pub use knee::{Knee, KneeEnd, KneeLimits, KneePoint, knee};
 pub use record::{ErrorKinds, LoadResult};
+pub use report::{Asked, LoadReport, REPORT_SCHEMA, SloAnswer, Spread, interval_log};
 pub use schedule::{Arrival, Schedule};
 pub use series::{Second, Series};
 pub use validity::{
@@ -61,6 +63,8 @@ pub enum Mode {
 pub struct LoadSpec {
     /// The server.
     pub addr: SocketAddr,
+    /// What the `Host` field of a request says; `None` is the address.
+    pub host: Option<String>,
     /// Request target: a path with an optional query, such as `/cpu?cpu=1&count=4000`.
     pub path: String,
     /// Requests per second over all connections, above 0.
@@ -95,6 +99,7 @@ impl LoadSpec {
     pub fn new(addr: SocketAddr, path: impl Into<String>, rate_per_s: f64, measure: Duration) -> Self {
         Self {
             addr,
+            host: None,
             path: path.into(),
             rate_per_s,
             arrival: Arrival::Poisson,
@@ -119,6 +124,11 @@ impl LoadSpec {
         }
     }
 
+    fn request(&self, connection: &str) -> Vec<u8> {
+        let host = self.host.clone().unwrap_or_else(|| self.addr.to_string());
+        request_text(&host, &self.path, connection)
+    }
+
     /// Checks every value.
     ///
     /// # Errors
@@ -126,7 +136,8 @@ impl LoadSpec {
     pub fn validate(&self) -> Result<(), LoadError> {
         let hour = Duration::from_secs(3600);
         let day = hour * 24;
-        let checks: [(bool, &'static str, String, &'static str); 6] = [
+        let host = self.host.as_deref().unwrap_or("x");
+        let checks: [(bool, &'static str, String, &'static str); 7] = [
             (
                 self.mode != Mode::Open || (self.rate_per_s > 0.0 && self.rate_per_s <= 1e6),
                 "rate_per_s",
@@ -138,6 +149,12 @@ impl LoadSpec {
                 "path",
                 format!("{:?}", self.path),
                 "must start with / and hold printable ASCII without spaces",
+            ),
+            (
+                !host.is_empty() && host.bytes().all(|b| b.is_ascii_graphic()),
+                "host",
+                format!("{host:?}"),
+                "must hold printable ASCII without spaces",
             ),
             (
                 self.measure > Duration::ZERO && self.measure <= day,
@@ -253,7 +270,7 @@ pub fn wait_ready(addr: SocketAddr, path: &str, deadline: Instant) -> Result<(),
     loop {
         let patience =
             deadline.saturating_duration_since(Instant::now()).clamp(PAUSE, Duration::from_secs(1));
-        let last = match probe(addr, path, patience) {
+        let last = match probe(&request_text(&addr.to_string(), path, "close"), addr, patience) {
             Ok(200..=299) => return Ok(()),
             Ok(status) => format!("status {status}"),
             Err(e) => e.to_string(),
@@ -265,11 +282,25 @@ pub fn wait_ready(addr: SocketAddr, path: &str, deadline: Instant) -> Result<(),
     }
 }
 
+/// Asks once for what the spec would ask for, with its timeout.
+///
+/// # Errors
+/// [`LoadError::NotReady`] unless the answer is 2xx.
+pub fn look(spec: &LoadSpec) -> Result<(), LoadError> {
+    spec.validate()?;
+    let last = match probe(&spec.request("close"), spec.addr, spec.timeout) {
+        Ok(200..=299) => return Ok(()),
+        Ok(status) => format!("status {status}"),
+        Err(e) => e.to_string(),
+    };
+    Err(LoadError::NotReady { addr: spec.addr, path: spec.path.clone(), last })
+}
+
 /// One request on its own connection; the status.
-fn probe(addr: SocketAddr, path: &str, patience: Duration) -> io::Result<u16> {
+fn probe(request: &[u8], addr: SocketAddr, patience: Duration) -> io::Result<u16> {
     let mut stream = TcpStream::connect_timeout(&addr, patience)?;
     stream.set_read_timeout(Some(patience))?;
-    stream.write_all(&request_text(addr, path, "close"))?;
+    stream.write_all(request)?;
     let mut parser = response::Parser::default();
     let mut buffer = [0u8; 4096];
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP/1.1");
@@ -284,6 +315,6 @@ fn probe(addr: SocketAddr, path: &str, patience: Duration) -> io::Result<u16> {
     }
 }
 
-fn request_text(addr: SocketAddr, path: &str, connection: &str) -> Vec<u8> {
-    format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: {connection}\r\n\r\n").into_bytes()
+fn request_text(host: &str, path: &str, connection: &str) -> Vec<u8> {
+    format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: {connection}\r\n\r\n").into_bytes()
 }

@@ -100,6 +100,10 @@ pub fn invalid_reasons(figures: &LoadFigures, baseline: &LoadBaseline, beside_of
         reasons.extend(not_kept_up(figures.achieved_per_s, offered).filter(|_| !beside_offline));
         reasons.extend(late(figures, baseline, beside_offline));
     }
+    if figures.offered_per_s.is_none() && figures.achieved_per_s <= 0.0 && !beside_offline {
+        // A closed loop offers what is achieved.
+        reasons.push("no request was answered with 2xx within the timeout".to_owned());
+    }
     let failed = figures.failed_share();
     let over = failed - baseline.failed_share;
     // A hair above the limit is rounding, not a request.
@@ -139,7 +143,7 @@ fn late(figures: &LoadFigures, baseline: &LoadBaseline, beside_offline: bool) ->
         ),
         Some(lateness_us) if lateness_us > allowed_us => Some(format!(
             "the generator was late: P99 of send minus due is {lateness_us:.0} us, above {allowed_us:.0} us (10 % of \
-             the baseline's latency P99, at least 100 us): give it a CPU of its own or SCHED_FIFO"
+             the latency P99 without offline work, at least 100 us): give it a CPU of its own or SCHED_FIFO"
         )),
         _ => None,
     }
@@ -207,7 +211,8 @@ mod tests {
         check(|r| lateness(r, 2_010), slow, &["above 2000 us"]);
         check(|r| r.lateness.reset(), base, &["unknown"]);
         // In a closed loop nothing is due, so nothing is late.
-        check(|r| (r.lateness.reset(), r.closed = Some(4)).0, base, &[]);
+        check(|r| (r.lateness.reset(), r.closed = Some(4), r.achieved_per_s = 990.0).0, base, &[]);
+        check(|r| (r.closed, r.completed) = (Some(4), 0), base, &["no request was answered"]);
         check(|r| r.errors = 10, base, &[]);
         check(|r| r.errors = 11, base, &["11 errors"]);
         check(|r| (r.errors, r.timeouts) = (6, 5), base, &["5 timeouts"]);

@@ -1,7 +1,8 @@
 //! Built-in workloads, so that a lab run needs nothing but this program.
 //!
 //! [`http`] is the online one (a latency-critical server), [`burn`] the offline one (a CPU hog that reports
-//! its work), [`pulse`] what the judge's tests watch, [`cpu`] the unit of work all share. What drives them is in `loadgen`.
+//! its work), [`pulse`] what the judge's tests watch, [`responder`] what load
+//! generators are compared against, [`cpu`] the unit of work all share. What drives them is in `loadgen`.
 
 use std::io;
 
@@ -9,6 +10,7 @@ pub mod burn;
 pub mod cpu;
 pub mod http;
 pub mod pulse;
+pub mod responder;
 
 /// Why a built-in workload could not start or had to end.
 #[derive(Debug, thiserror::Error)]

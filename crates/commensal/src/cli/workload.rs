@@ -4,12 +4,20 @@ use super::WorkloadVerb;
 use commensal_lab::workload::burn::{self, BurnOptions, CHUNK_ITERATIONS};
 use commensal_lab::workload::http::{self, HttpOptions};
 use commensal_lab::workload::pulse::{self, PulseOptions};
+use commensal_lab::workload::responder::{self, ResponderOptions};
 use std::time::Duration;
 
 /// Runs a built-in workload until it is killed.
 pub fn run(verb: &WorkloadVerb) -> anyhow::Result<u8> {
     match verb {
         WorkloadVerb::Http { port, workers } => http::serve(HttpOptions { port: *port, workers: *workers })?,
+        WorkloadVerb::Responder { port, stall_ms, stall_every_s } => {
+            responder::serve(ResponderOptions {
+                port: *port,
+                stall: Duration::from_millis(*stall_ms),
+                every: Duration::from_secs(*stall_every_s),
+            })?;
+        }
         WorkloadVerb::Burn { threads } => {
             let counter = Some(burn::stdin_counter()?);
             burn::run(BurnOptions {

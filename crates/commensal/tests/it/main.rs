@@ -13,6 +13,7 @@ mod faults;
 mod fixtures;
 mod lab;
 mod limits;
+mod load;
 mod on_machine;
 mod properties;
 mod sense;

@@ -1,0 +1,312 @@
+//! What a run of the load generator says to others: one JSON document, and an HdrHistogram interval log.
+
+use super::validity::{LoadBaseline, invalid_reasons};
+use super::{Arrival, ErrorKinds, LoadResult, LoadSpec, Mode};
+use crate::record::{LatencyHistogram, Slo, SloSeen, Tick, encode_histogram, new_histogram, percentile_us};
+use hdrhistogram::serialization::V2DeflateSerializer;
+use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, SystemTime};
+
+/// The name in the `schema` field.
+pub const REPORT_SCHEMA: &str = "commensal.load/1";
+
+/// A finished run. Missing is `None`, never 0.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LoadReport {
+    /// Always `commensal.load/1`.
+    pub schema: String,
+    /// Whether the figures can be believed.
+    pub valid: bool,
+    /// Why not, in whole sentences.
+    pub invalid_reasons: Vec<String>,
+    /// What a reader must know besides.
+    pub caveats: Vec<String>,
+    /// What was asked for.
+    pub asked: Asked,
+    /// Length of the measured window, seconds.
+    pub measured_s: f64,
+    /// Whether it was ended before its time.
+    pub cut: bool,
+    /// Requests due in the window; sent in it, in a closed loop.
+    pub offered: u64,
+    /// The same per second.
+    pub offered_per_s: f64,
+    /// Requests due in the window and answered with 2xx within it, per second.
+    pub achieved_per_s: f64,
+    /// Requests written to a connection.
+    pub sent: u64,
+    /// Requests answered with 2xx within the timeout.
+    pub completed: u64,
+    /// Requests that failed otherwise than by timeout.
+    pub errors: u64,
+    /// The same by kind.
+    pub error_kinds: ErrorKinds,
+    /// Requests without an answer within the timeout.
+    pub timeouts: u64,
+    /// Connections opened again.
+    pub reconnects: u64,
+    /// CPU time of the generator within the window, seconds.
+    pub generator_cpu_s: f64,
+    /// From the intended start to the last byte of the answer.
+    pub latency_us: Option<Spread>,
+    /// From the actual send to the last byte of the answer.
+    pub service_us: Option<Spread>,
+    /// From the intended start to the actual send, of requests that found a free connection.
+    pub lateness_us: Option<Spread>,
+    /// Whether the objective was kept, if there is one.
+    pub slo: Option<SloAnswer>,
+    /// The window second by second.
+    pub series: Vec<Tick>,
+    /// Latency, HdrHistogram V2 in base64, microseconds.
+    pub hist: Option<String>,
+    /// From the send, encoded like `hist`.
+    pub service_hist: Option<String>,
+    /// Lateness, encoded like `hist`.
+    pub lateness_hist: Option<String>,
+}
+
+/// What a run was asked to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Asked {
+    /// What was loaded.
+    pub url: String,
+    /// Requests per second; `None` in a closed loop.
+    pub rate_per_s: Option<f64>,
+    /// How they were spread; `None` in a closed loop.
+    pub arrival: Option<Arrival>,
+    /// Requests under way at any time, in a closed loop.
+    pub closed: Option<usize>,
+    /// Decided the schedule.
+    pub seed: u64,
+    /// Connections.
+    pub connections: usize,
+    /// Load before the window, seconds.
+    pub warmup_s: f64,
+    /// Length of the window, seconds.
+    pub measure_s: f64,
+    /// When a request is given up, seconds after its intended start.
+    pub timeout_s: f64,
+}
+
+/// A distribution in a few numbers, microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Spread {
+    /// How many values.
+    pub count: u64,
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    #[serde(rename = "p99.9")]
+    pub p999: f64,
+    /// The largest one.
+    pub max: f64,
+}
+
+/// An objective and what became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SloAnswer {
+    /// The objective.
+    pub asked: Slo,
+    /// What was seen.
+    pub seen: SloSeen,
+}
+
+impl Asked {
+    /// What a spec asks for.
+    #[must_use]
+    pub fn of(spec: &LoadSpec, url: &str) -> Self {
+        let (open, closed) = match spec.mode {
+            Mode::Open => (true, None),
+            Mode::Closed { concurrency } => (false, Some(concurrency)),
+        };
+        Self {
+            url: url.to_owned(),
+            rate_per_s: open.then_some(spec.rate_per_s),
+            arrival: open.then_some(spec.arrival),
+            closed,
+            seed: spec.seed,
+            connections: spec.pool(),
+            warmup_s: spec.warmup.as_secs_f64(),
+            measure_s: spec.measure.as_secs_f64(),
+            timeout_s: spec.timeout.as_secs_f64(),
+        }
+    }
+}
+
+impl Spread {
+    /// `None` for an empty histogram.
+    #[must_use]
+    pub fn of(histogram: &LatencyHistogram) -> Option<Self> {
+        let at = |quantile| percentile_us(histogram, quantile);
+        Some(Self {
+            count: histogram.len(),
+            mean: histogram.mean(),
+            p50: at(0.5)?,
+            p90: at(0.9)?,
+            p99: at(0.99)?,
+            p999: at(0.999)?,
+            max: histogram.max() as f64,
+        })
+    }
+}
+
+impl LoadReport {
+    /// Judges a result by its own figures: whoever loads one service alone has no other baseline. Its failures are
+    /// part of the report, not a reason to doubt it.
+    #[must_use]
+    pub fn new(spec: &LoadSpec, url: &str, result: &LoadResult, slo: Option<Slo>) -> Self {
+        let invalid_reasons = invalid_reasons(result, &LoadBaseline::of(result), false);
+        let open = spec.mode == Mode::Open;
+        let asked = Asked::of(spec, url);
+        let mut caveats = Vec::new();
+        if !open {
+            caveats.push(
+                "closed loop: while the service stalls nothing is sent, so latencies under-state stalls; --rate \
+                 measures them"
+                    .to_owned(),
+            );
+        }
+        if result.cut {
+            caveats.push(format!(
+                "stopped after {:.1} of {:.1} s",
+                result.measured_s,
+                spec.measure.as_secs_f64()
+            ));
+        }
+        Self {
+            schema: REPORT_SCHEMA.to_owned(),
+            valid: invalid_reasons.is_empty(),
+            invalid_reasons,
+            caveats,
+            asked,
+            measured_s: result.measured_s,
+            cut: result.cut,
+            offered: result.offered,
+            offered_per_s: result.offered_per_s,
+            achieved_per_s: result.achieved_per_s,
+            sent: result.sent,
+            completed: result.completed,
+            errors: result.errors,
+            error_kinds: result.error_kinds,
+            timeouts: result.timeouts,
+            reconnects: result.reconnects,
+            generator_cpu_s: result.generator_cpu_s,
+            latency_us: Spread::of(&result.latency),
+            service_us: Spread::of(&result.service),
+            lateness_us: Spread::of(&result.lateness),
+            slo: slo.map(|asked| SloAnswer { asked, seen: result.slo(&asked) }),
+            series: result.ticks(),
+            hist: encode_histogram(&result.latency).ok(),
+            service_hist: encode_histogram(&result.service).ok(),
+            lateness_hist: encode_histogram(&result.lateness).ok(),
+        }
+    }
+}
+
+/// The latencies second by second as an HdrHistogram interval log (V2, compressed, base64), microseconds: the form
+/// that the tools around HdrHistogram read. `began` is the begin of the measured window.
+///
+/// # Errors
+/// Says what the library refused.
+pub fn interval_log(result: &LoadResult, began: SystemTime) -> Result<String, String> {
+    let mut histogram = new_histogram().map_err(|error| error.to_string())?;
+    let mut text = Vec::new();
+    let mut serializer = V2DeflateSerializer::new();
+    let mut builder = IntervalLogWriterBuilder::new();
+    builder.add_comment(
+        "[Latency from the intended start in microseconds, by the second in which a request was due]",
+    );
+    builder.with_start_time(began).with_base_time(began).with_max_value_divisor(1000.0);
+    let mut log = builder.begin_log_with(&mut text, &mut serializer).map_err(|error| error.to_string())?;
+    for (i, second) in result.series.seconds.iter().enumerate() {
+        histogram.reset();
+        second.add_to(&mut histogram);
+        let begin = Duration::from_secs(i as u64);
+        let length = (result.measured_s - begin.as_secs_f64()).clamp(0.0, 1.0);
+        log.write_histogram(&histogram, begin, Duration::from_secs_f64(length), None)
+            .map_err(|error| format!("{error:?}"))?;
+    }
+    String::from_utf8(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loadgen::{Second, Series};
+    use base64::Engine as _;
+    use hdrhistogram::serialization::Deserializer;
+    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+
+    fn result() -> LoadResult {
+        let seconds: Vec<Second> = (1..=3u32)
+            .map(|i| Second { answered: 10, failed: 0, latency: vec![(100 * i, 9), (4_000 * i, 1)] })
+            .collect();
+        let mut latency = new_histogram().expect("bounds");
+        seconds.iter().for_each(|second| second.add_to(&mut latency));
+        LoadResult {
+            offered: 30,
+            offered_per_s: 12.0,
+            achieved_per_s: 12.0,
+            sent: 30,
+            completed: 30,
+            errors: 0,
+            error_kinds: ErrorKinds::default(),
+            timeouts: 0,
+            service: latency.clone(),
+            lateness: latency.clone(),
+            latency,
+            measured_s: 2.5,
+            generator_cpu_s: 0.1,
+            reconnects: 0,
+            closed: None,
+            cut: false,
+            series: Series { seconds, timeout_us: 5_000_000 },
+        }
+    }
+
+    #[test]
+    fn the_interval_log_reads_back_as_the_whole() {
+        let text =
+            interval_log(&result(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000)).expect("a log");
+        let mut whole = new_histogram().expect("bounds");
+        let mut lengths = Vec::new();
+        for entry in IntervalLogIterator::new(text.as_bytes()) {
+            if let LogEntry::Interval(interval) = entry.expect("an entry") {
+                let engine = base64::engine::general_purpose::STANDARD;
+                let bytes = engine.decode(interval.encoded_histogram()).expect("base64");
+                let one = Deserializer::new().deserialize::<u64, _>(&mut bytes.as_slice()).expect("V2");
+                whole.add(one).expect("the same bounds");
+                lengths.push(interval.duration().as_secs_f64());
+            }
+        }
+        assert_eq!(whole, result().latency);
+        assert_eq!(lengths, [1.0, 1.0, 0.5]);
+        assert!(text.contains("StartTime: 1000") && text.contains("BaseTime: 1000"), "{text}");
+    }
+
+    #[test]
+    fn a_report_survives_the_round_trip_and_judges_by_itself() {
+        let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
+        let mut spec = LoadSpec::new(addr, "/", 12.0, Duration::from_secs(3));
+        let slo = Slo { metric: crate::record::Metric::P50, latency_us: 250.0, window_s: 1.0 };
+        let report = LoadReport::new(&spec, "http://x/", &result(), Some(slo));
+        let text = serde_json::to_string(&report).expect("JSON");
+        assert_eq!(serde_json::from_str::<LoadReport>(&text).expect("JSON"), report);
+        // Lateness P99 of 12 ms.
+        assert!(!report.valid && report.invalid_reasons[0].contains("the generator was late"));
+        let seen = report.slo.expect("asked for").seen;
+        assert_eq!((seen.windows, seen.met), (3, 2));
+        // 300 us is the only window above, and lasts half a second.
+        assert!((seen.longest_miss_s - 0.5).abs() < 1e-9, "{seen:?}");
+        spec.mode = Mode::Closed { concurrency: 3 };
+        let closed = LoadReport::new(&spec, "http://x/", &LoadResult { closed: Some(3), ..result() }, None);
+        assert!(closed.caveats[0].contains("under-state") && closed.asked.rate_per_s.is_none());
+    }
+}

@@ -1,0 +1,228 @@
+//! `lab load`: the load generator alone, against any HTTP service.
+
+mod agent;
+mod print;
+mod target;
+
+use super::{LabLoad, Spacing};
+use crate::context::Context;
+use crate::signals::stop_flag;
+use anyhow::{Context as _, bail};
+use commensal_host::Host as _;
+use commensal_lab::loadgen::{
+    self, Arrival, KneeLimits, LoadError, LoadReport, LoadSpec, Mode, Phase, interval_log,
+};
+use commensal_lab::record::{Metric, Slo};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime};
+
+/// Measured part unless told otherwise.
+const MEASURE: Duration = Duration::from_secs(10);
+/// Exit status of a measurement that cannot be believed.
+const INVALID: u8 = 4;
+
+/// Loads, or waits for orders.
+pub fn run(context: &mut Context, options: &LabLoad) -> anyhow::Result<u8> {
+    if let Some(addr) = options.listen {
+        return agent::listen(context, options, addr);
+    }
+    let order = Order::new(options)?;
+    let stop = stop_flag(&context.host)?;
+    if options.find_knee {
+        return knee(&order, options.json, &stop);
+    }
+    let hdr = options.hdr.as_deref().map(std::path::absolute).transpose().context("--hdr is not a path")?;
+    if let Some(path) = &hdr {
+        // Found out now, not after the load.
+        context.writable(path).context("--hdr")?;
+    }
+    let (report, log) = match &options.from {
+        Some(from) => (agent::ask(from, &order, &stop)?, None),
+        None => order.carry_out(&stop, hdr.is_some())?,
+    };
+    if let (Some(path), Some(log)) = (&hdr, log) {
+        context
+            .host
+            .state_replace(path, &log)
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+    }
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", print::report(&report, options.series));
+    }
+    Ok(if report.valid { 0 } else { INVALID })
+}
+
+/// What is to be done, resolved.
+#[derive(Debug)]
+struct Order {
+    url: String,
+    spec: LoadSpec,
+    slo: Option<Slo>,
+}
+
+impl Order {
+    fn new(options: &LabLoad) -> anyhow::Result<Order> {
+        let url = options.url.clone().unwrap_or_default();
+        let target = target::parse(&url)?;
+        // An agent finds the address itself: names mean what they mean there.
+        let addr = if options.from.is_some() { ([127, 0, 0, 1], 1).into() } else { target.resolve()? };
+        let spec = LoadSpec {
+            host: Some(target.host),
+            warmup: options.warmup,
+            connections: options.connections,
+            arrival: match options.arrival {
+                Spacing::Poisson => Arrival::Poisson,
+                Spacing::Constant => Arrival::Constant,
+            },
+            seed: options.seed,
+            timeout: options.timeout,
+            mode: options.closed.map_or(Mode::Open, |concurrency| Mode::Closed { concurrency }),
+            keep_partial: true,
+            ..LoadSpec::new(addr, target.path, options.rate.unwrap_or(1.0), options.r#for.unwrap_or(MEASURE))
+        };
+        spec.validate()?;
+        let window_s = options.window.as_secs_f64();
+        let slo = options.slo.map(|(metric, latency_us)| Slo { metric, latency_us, window_s });
+        if let Some(slo) = slo.filter(|slo| slo.latency_us >= spec.timeout.as_secs_f64() * 1e6) {
+            bail!(
+                "--slo asks for {} us, but a request is given up after {:?}: raise --timeout above the objective",
+                slo.latency_us,
+                spec.timeout
+            );
+        }
+        Ok(Order { url, spec, slo })
+    }
+
+    /// The run, on this machine; with the interval log if it is wanted.
+    fn carry_out(&self, stop: &AtomicBool, log: bool) -> anyhow::Result<(LoadReport, Option<String>)> {
+        let mut spec = self.spec.clone();
+        look(&self.url, &spec)?;
+        let caveat = precise(&mut spec);
+        let mut began = SystemTime::UNIX_EPOCH;
+        let mut on_phase = |phase| {
+            if phase == Phase::MeasureStart {
+                began = SystemTime::now();
+            }
+        };
+        let result = loadgen::run(&spec, stop, &mut on_phase).map_err(said)?;
+        let mut report = LoadReport::new(&spec, &self.url, &result, self.slo);
+        report.caveats.extend(caveat);
+        let log = log.then(|| interval_log(&result, began)).transpose().map_err(anyhow::Error::msg)?;
+        Ok((report, log))
+    }
+}
+
+/// One request before thousands of them: a wrong path or another protocol is found out at once.
+fn look(url: &str, spec: &LoadSpec) -> anyhow::Result<()> {
+    loadgen::look(spec).map_err(|error| match error {
+        LoadError::NotReady { last, .. } => anyhow::anyhow!(
+            "{url} cannot be measured: asked once, it gave: {last}. Only answers 2xx to GET over HTTP/1.1 are measured: check \
+             that the server runs there, and the path"
+        ),
+        other => other.into(),
+    })
+}
+
+fn said(error: LoadError) -> anyhow::Error {
+    match error {
+        LoadError::Stopped => anyhow::anyhow!("stopped before the measured part began: nothing to report"),
+        other => other.into(),
+    }
+}
+
+/// Makes the generator's thread precise as far as this machine allows; what it could not do.
+fn precise(spec: &mut LoadSpec) -> Option<String> {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    if cpus == 1 {
+        // Polling would take the only CPU from the service.
+        spec.spin = Duration::ZERO;
+        return Some("only one CPU: the generator and the service take it from each other".to_owned());
+    }
+    let error = commensal_host::precise_thread().err()?;
+    Some(format!("the generator is not real-time ({error}), so it is late when the machine is busy"))
+}
+
+fn knee(order: &Order, json: bool, stop: &AtomicBool) -> anyhow::Result<u8> {
+    let mut spec = order.spec.clone();
+    look(&order.url, &spec)?;
+    let caveat = precise(&mut spec);
+    if !json {
+        println!("{}", print::KNEE_HEAD);
+    }
+    let mut tell = |point: &loadgen::KneePoint| {
+        if !json {
+            println!("{}", print::knee_point(point));
+        }
+    };
+    let found = loadgen::knee(&spec, &KneeLimits::default(), stop, &mut tell).map_err(said)?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&found)?);
+    } else {
+        print!("{}", print::knee(&found, caveat.as_deref()));
+    }
+    Ok(if found.end == loadgen::KneeEnd::Generator { INVALID } else { 0 })
+}
+
+/// A rate that a schedule can have.
+pub fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate <= 1e6 => Ok(rate),
+        _ => Err("a rate is a number of requests per second, above 0 and at most 1000000".to_owned()),
+    }
+}
+
+/// A time that is one.
+pub fn time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time.is_zero() => Err("it must be above 0, such as 10s".to_owned()),
+        Ok(time) => Ok(time),
+        Err(error) => Err(format!("{error}; a time is such as 10s or 500ms")),
+    }
+}
+
+/// Windows are made of seconds.
+pub fn whole_seconds(text: &str) -> Result<Duration, String> {
+    let time = time(text)?;
+    if time.subsec_nanos() != 0 || time > Duration::from_secs(86_400) {
+        return Err("a window is 1s, 2s, ... at most a day".to_owned());
+    }
+    Ok(time)
+}
+
+/// `p99=5ms`.
+pub fn objective(text: &str) -> Result<(Metric, f64), String> {
+    let names: Vec<String> =
+        Metric::ALL.iter().filter(|m| m.quantile().is_some()).map(|m| m.label().to_lowercase()).collect();
+    let way_out = || format!("an objective is such as p99=5ms, with one of {}", names.join(", "));
+    let (name, latency) = text.split_once('=').ok_or_else(way_out)?;
+    let metric = Metric::ALL
+        .into_iter()
+        .find(|m| m.quantile().is_some() && m.label().eq_ignore_ascii_case(name.trim()))
+        .ok_or_else(way_out)?;
+    Ok((metric, time(latency.trim())?.as_secs_f64() * 1e6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_no_run_can_honour() {
+        for text in ["0", "-1", "nan", "inf", "1e7", "", "fast", "1e-400"] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+        assert_eq!(rate("2.5"), Ok(2.5));
+        for text in ["0s", "0", "", "-1s", "10"] {
+            assert!(time(text).is_err(), "{text}");
+        }
+        for text in ["500ms", "1500ms", "2days"] {
+            assert!(whole_seconds(text).is_err(), "{text}");
+        }
+        for text in ["", "p99", "p98=5ms", "qps=5ms", "p99=0s", "p99=5", "=5ms"] {
+            assert!(objective(text).is_err(), "{text}");
+        }
+        assert_eq!(objective("P99.9=250us"), Ok((Metric::P999, 250.0)));
+    }
+}

@@ -1,0 +1,174 @@
+//! What `lab load` prints for people.
+
+use commensal_lab::loadgen::{ErrorKinds, Knee, KneeEnd, KneePoint, LoadReport, Spread};
+use commensal_lab::record::Metric;
+use std::fmt::Write as _;
+
+/// Columns of the latency table, and how many requests each needs.
+const COLUMNS: [(&str, Metric); 4] =
+    [("P50", Metric::P50), ("P90", Metric::P90), ("P99", Metric::P99), ("P99.9", Metric::P999)];
+
+/// The whole report.
+pub fn report(report: &LoadReport, series: bool) -> String {
+    let mut text = head(report);
+    if report.valid {
+        let _ = writeln!(text, "VALID");
+    } else {
+        let _ = writeln!(text, "INVALID: do not use these figures");
+    }
+    for line in report.invalid_reasons.iter().chain(&report.caveats) {
+        let _ = writeln!(text, "  {line}");
+    }
+    rates(&mut text, report);
+    latencies(&mut text, report);
+    failures(&mut text, report);
+    objective(&mut text, report);
+    if series {
+        seconds(&mut text, report);
+    }
+    text
+}
+
+fn head(report: &LoadReport) -> String {
+    let asked = &report.asked;
+    let how = match (asked.rate_per_s, asked.closed) {
+        (_, Some(n)) => format!("closed loop, {n} connections"),
+        (rate, None) => format!(
+            "open loop, {} requests/s, {}, {} connections, seed {}",
+            rate.unwrap_or_default(),
+            asked.arrival.map_or_else(String::new, |arrival| format!("{arrival:?}").to_lowercase()),
+            asked.connections,
+            asked.seed
+        ),
+    };
+    format!("{}\n{how}; {:.1} s after {:.1} s of warm-up\n\n", asked.url, report.measured_s, asked.warmup_s)
+}
+
+fn rates(text: &mut String, report: &LoadReport) {
+    let share = report.achieved_per_s / report.offered_per_s.max(f64::MIN_POSITIVE) * 100.0;
+    let _ = match report.asked.closed {
+        Some(_) => writeln!(text, "\nachieved {:.1} requests/s", report.achieved_per_s),
+        None => writeln!(
+            text,
+            "\noffered {:.1} requests/s, achieved {:.1} ({share:.1} %)",
+            report.offered_per_s, report.achieved_per_s
+        ),
+    };
+}
+
+fn latencies(text: &mut String, report: &LoadReport) {
+    let _ = write!(text, "\n{:<22}", "milliseconds");
+    for (name, _) in COLUMNS {
+        let _ = write!(text, "{name:>11} ");
+    }
+    let _ = writeln!(text, "{:>11}{:>11}", "max", "requests");
+    let mut few = false;
+    let mut row = |name: &str, spread: &Option<Spread>| {
+        let Some(spread) = spread else { return };
+        let _ = write!(text, "{name:<22}");
+        for ((_, metric), us) in COLUMNS.iter().zip([spread.p50, spread.p90, spread.p99, spread.p999]) {
+            let enough = spread.count >= metric.requests_needed();
+            few |= !enough;
+            let _ = write!(text, "{:>11.3}{}", us / 1e3, if enough { ' ' } else { '*' });
+        }
+        let _ = writeln!(text, "{:>11.3}{:>11}", spread.max / 1e3, spread.count);
+    };
+    if report.asked.closed.is_none() {
+        row("from the schedule", &report.latency_us);
+        row("from the send", &report.service_us);
+        row("generator was late by", &report.lateness_us);
+    } else {
+        row("from the send", &report.latency_us);
+    }
+    if few {
+        let _ = writeln!(text, "* fewer than 100 requests lie beyond it: an indication, not a measurement");
+    }
+}
+
+fn failures(text: &mut String, report: &LoadReport) {
+    let ErrorKinds { status, closed, malformed, backlog, io } = report.error_kinds;
+    let kinds = [
+        (status, "with another status than 2xx"),
+        (closed, "hung up"),
+        (malformed, "not HTTP"),
+        (backlog, "not sent: too many were waiting for a connection"),
+        (io, "other socket errors"),
+        (report.timeouts, "timed out"),
+    ];
+    let met: Vec<String> =
+        kinds.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    let failed = report.errors + report.timeouts;
+    let _ = match failed {
+        0 => writeln!(text, "\nno errors among {} requests", report.offered),
+        _ => writeln!(
+            text,
+            "\n{failed} errors among {} requests ({:.2} %): {}",
+            report.offered,
+            failed as f64 / report.offered.max(1) as f64 * 100.0,
+            met.join(", ")
+        ),
+    };
+}
+
+fn objective(text: &mut String, report: &LoadReport) {
+    let Some(slo) = &report.slo else { return };
+    let (asked, seen) = (slo.asked, slo.seen);
+    let _ = writeln!(
+        text,
+        "objective {} <= {} ms: met in {} of {} windows of {} s and by {:.2} % of the requests; worst window {:.3} ms, \
+         longest miss {:.0} s",
+        asked.metric.label(),
+        asked.latency_us / 1e3,
+        seen.met,
+        seen.windows,
+        asked.window_s,
+        seen.requests_met_pct,
+        seen.worst_us / 1e3,
+        seen.longest_miss_s
+    );
+}
+
+fn seconds(text: &mut String, report: &LoadReport) {
+    let _ = writeln!(text, "\n{:>8}{:>12}{:>12}{:>12}", "second", "answered/s", "P50 ms", "P99 ms");
+    let ms = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), |us| format!("{:.3}", us / 1e3));
+    for tick in &report.series {
+        let _ = writeln!(
+            text,
+            "{:>8.1}{:>12.1}{:>12}{:>12}",
+            tick.t_s,
+            tick.qps.unwrap_or_default(),
+            ms(tick.p50_us),
+            ms(tick.p99_us)
+        );
+    }
+}
+
+/// Above the steps of a knee.
+pub const KNEE_HEAD: &str = "  requests/s   achieved     P99 ms   generator late by, P99 ms";
+
+/// One step.
+pub fn knee_point(point: &KneePoint) -> String {
+    format!(
+        "{:>12.1}{:>9.1} %{:>11.3}{:>14.3}   {}{}",
+        point.rate_per_s,
+        point.achieved_share * 100.0,
+        point.p99_us / 1e3,
+        point.lateness_p99_us / 1e3,
+        if point.keeps_up { "keeps up" } else { "does not keep up" },
+        if point.generator_late { "; the generator was late" } else { "" }
+    )
+}
+
+/// What was found.
+pub fn knee(knee: &Knee, caveat: Option<&str>) -> String {
+    let why = match knee.end {
+        KneeEnd::Service => "above it the service achieves less than 99 % or its P99 passes its bound",
+        KneeEnd::Generator => {
+            "INVALID as a bound: above it the generator itself was late, so the service may sustain more"
+        }
+        KneeEnd::MaxRate => "the highest rate that is tried: the service sustains at least this",
+        KneeEnd::Steps => "the steps ran out: the service sustains at least this",
+    };
+    let caveat = caveat.map(|caveat| format!("{caveat}\n")).unwrap_or_default();
+    format!("knee {:.0} requests/s: {why}\n{caveat}", knee.per_s)
+}
