@@ -189,7 +189,7 @@ mod tests {
         run.verdict = Some(Verdict::Fail);
         run.reasons = vec!["it keeps < 30 % of the work & \"that\" is too little".into()];
         check(&run, false, [4, 1, 0], "it keeps &lt; 30 % of the work &amp; &quot;that&quot; is");
-        run.verdict = None;
+        (run.verdict, run.reasons) = (None, Vec::new());
         check(&run, false, [3, 0, 3], "not concluded");
         run.arms.retain(|arm| arm.role != Role::Isolated);
         run.verdict = Some(Verdict::Inconclusive);
