@@ -15,6 +15,7 @@ mod lab;
 mod limits;
 mod on_machine;
 mod properties;
+mod report;
 mod sense;
 mod support;
 mod systemd;

@@ -167,19 +167,22 @@ fn strip(canvas: &mut Canvas, seen: &Seen<'_>, metric: Metric, row: &Row<'_>, (a
         canvas.dot(&format!("d pt f{colour}"), (axis.at(*log), y + down), r, tip);
     }
     let (value, ends, sample) = figures(seen, metric, row);
-    let name = match row.arm.role {
-        Role::Baseline2 => format!("{} (identical)", row.arm.name),
-        _ => row.arm.name.clone(),
-    };
+    let name = &row.arm.name;
+    // The identical arm is no result: it shows how far apart two equal arms lie.
+    let twin = row.arm.role == Role::Baseline2;
     canvas.describe(format!("{} of {name}: {value} {ends}, {sample}.", metric.label()));
     if narrow {
         let said = format!("{value}  {ends}");
         let room = canvas.width() - said.chars().count() as f64 * 7.2 - 8.0;
-        canvas.text(&format!("b f{colour}"), (0.0, y - 5.0), &fitted(&name, room));
+        canvas.text(&format!("b f{colour}"), (0.0, y - 5.0), &fitted(name, room));
         canvas.text("e", (canvas.width(), y - 5.0), &said);
     } else {
         let x = canvas.width() - 164.0;
-        canvas.text(&format!("b f{colour}"), (0.0, y + 21.0), &fitted(&name, 142.0));
+        let down = if twin { 15.0 } else { 21.0 };
+        canvas.text(&format!("b f{colour}"), (0.0, y + down), &fitted(name, 142.0));
+        if twin {
+            canvas.text("s", (0.0, y + 30.0), "identical to baseline");
+        }
         canvas.text("b", (x, y + 15.0), &value);
         canvas.text("s", (x + 62.0, y + 15.0), &ends);
         canvas.text("s", (x, y + 30.0), &sample);

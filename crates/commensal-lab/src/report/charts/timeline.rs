@@ -42,11 +42,11 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
     }
     canvas.height = canvas.key(0.0, 0.0, &key) + 6.0;
     for panel in panels {
-        let top = canvas.height + 20.0;
-        canvas.text("b", (0.0, top - 7.0), &panel.name);
+        let top = canvas.height + 24.0;
+        canvas.text("b", (0.0, top - 10.0), &panel.name);
         self::panel(&mut canvas, seen, (&order, &panel), (left, right), top);
         order.axis(&mut canvas, seen.run, (left, right), top + panel.height);
-        canvas.height = top + panel.height + 26.0;
+        canvas.height = top + panel.height + 24.0;
     }
     Ok(canvas)
 }
