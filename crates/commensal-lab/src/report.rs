@@ -1,12 +1,22 @@
-//! What people read, rendered from a stored run alone.
+//! What people and programs read, rendered from a stored run alone.
 
+mod charts;
 mod csv;
+mod diff;
+mod html;
+mod junit;
 mod markdown;
 pub mod style;
 mod summary;
 mod terminal;
 
+pub use charts::{Chart, charts};
+#[cfg(feature = "png")]
+pub use charts::{PngError, png};
 pub use csv::csv;
+pub use diff::{Diff, DiffError, DiffRow, Estimate, comparable, compare, diff};
+pub use html::html;
+pub use junit::junit;
 pub use markdown::markdown;
 pub use style::{Style, styled};
 pub use summary::{Summary, summarise};

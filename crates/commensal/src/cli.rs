@@ -5,6 +5,7 @@ mod apply;
 mod blame;
 mod doctor;
 mod lab;
+mod lab_report;
 mod load;
 mod oom;
 mod restore;
@@ -194,6 +195,8 @@ pub enum LabVerb {
     /// Load an HTTP service on a schedule that does not wait for it, and say how long requests took since they were due.
     /// Exit status 4 when the measurement cannot be believed.
     Load(Box<LabLoad>),
+    /// Compare two recorded runs of one machine and one plan.
+    Diff(LabDiff),
 }
 
 /// `commensal lab load`.
@@ -392,7 +395,37 @@ pub struct LabReport {
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     pub format: Format,
 
+    /// Where to write: a file, a folder for all charts, or - for standard output [default: -].
+    #[arg(long, short, value_name = "PATH")]
+    pub out: Option<PathBuf>,
+
+    /// Of the charts only this one: ratios, spectrum, timeline, cpu, waits.
+    #[arg(long, value_name = "NAME")]
+    pub chart: Option<String>,
+
+    /// In JUnit, what is inconclusive or invalid has failed instead of being skipped.
+    #[arg(long)]
+    pub strict: bool,
+
     /// Print the record with its results computed anew.
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+}
+
+/// `commensal lab diff`.
+#[derive(Debug, Args)]
+pub struct LabDiff {
+    /// A run.json.
+    pub a: PathBuf,
+
+    /// Another one.
+    pub b: PathBuf,
+
+    /// Compare although machine or plan differ.
+    #[arg(long)]
+    pub force: bool,
+
+    /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -406,6 +439,14 @@ pub enum Format {
     Markdown,
     /// One row per block.
     Csv,
+    /// One page with charts, for a browser; it needs no network.
+    Html,
+    /// One testcase per gate metric of each isolated arm, for a CI server.
+    Junit,
+    /// The charts, each a file.
+    Svg,
+    /// The charts at twice their size; needs a build with the feature `png`.
+    Png,
 }
 
 /// `commensal workload`.
@@ -527,7 +568,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             LabVerb::Show(options) => lab::show(&context, &options),
             LabVerb::Check(options) => lab::check(&mut context, &options),
             LabVerb::Doctor(options) => lab::doctor(&mut context, &options),
-            LabVerb::Report(options) => lab::report(&context, &options),
+            LabVerb::Report(options) => lab_report::report(&mut context, &options),
+            LabVerb::Diff(options) => lab_report::diff(&context, &options),
             LabVerb::Load(options) => load::run(&mut context, &options),
         },
         Verb::Workload(_) => unreachable!("handled above"),

@@ -1,6 +1,6 @@
 //! What a run of the load generator says to others: one JSON document, and an HdrHistogram interval log.
 
-use super::validity::{LoadBaseline, invalid_reasons};
+use super::validity::{LoadBaseline, LoadFigures, invalid_reasons};
 use super::{Arrival, ErrorKinds, LoadResult, LoadSpec, Mode};
 use crate::record::{LatencyHistogram, Slo, SloSeen, Tick, encode_histogram, new_histogram, percentile_us};
 use hdrhistogram::serialization::V2DeflateSerializer;
@@ -162,7 +162,8 @@ impl LoadReport {
     /// part of the report, not a reason to doubt it.
     #[must_use]
     pub fn new(spec: &LoadSpec, url: &str, result: &LoadResult, slo: Option<Slo>) -> Self {
-        let invalid_reasons = invalid_reasons(result, &LoadBaseline::of(result), false);
+        let figures = LoadFigures::of(result);
+        let invalid_reasons = invalid_reasons(&figures, &LoadBaseline::of(&figures), false);
         let open = spec.mode == Mode::Open;
         let asked = Asked::of(spec, url);
         let mut caveats = Vec::new();

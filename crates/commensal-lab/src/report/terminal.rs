@@ -35,7 +35,7 @@ pub fn terminal(run: &Run, colour: bool) -> String {
 }
 
 /// The cells in columns: the first to the left, the others to the right, two spaces between.
-fn aligned(table: &[Vec<String>]) -> String {
+pub(super) fn aligned(table: &[Vec<String>]) -> String {
     let columns = table.iter().map(Vec::len).max().unwrap_or(0);
     let width =
         |column: usize| table.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max();

@@ -1,6 +1,6 @@
-//! `lab run`, `list`, `show`, `check`, `doctor`, `report`.
+//! `lab run`, `list`, `show`, `check`, `doctor`.
 
-use super::{Format, LabDoctor, LabName, LabReport, LabRun};
+use super::{LabDoctor, LabName, LabRun};
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
@@ -10,7 +10,7 @@ use commensal_lab::experiment::{
     self, Checked, Choice, Experiment, Overrides, SHIPPED, parse, quickstart, shipped,
 };
 use commensal_lab::record::{Role, Run};
-use commensal_lab::{analysis, doctor as noise, report as render};
+use commensal_lab::{doctor as noise, report as render};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -181,26 +181,12 @@ pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> 
     Ok(if left { 2 } else { report.verdict().exit_code() })
 }
 
-/// Shows a recorded run again.
-pub fn report(context: &Context, options: &LabReport) -> anyhow::Result<u8> {
-    let mut run = record(context, &options.file)?;
-    // The blocks are the truth: what is printed is computed from them, not copied.
-    analysis::conclude(&mut run);
-    match (options.json, options.format) {
-        (true, _) => println!("{}", run.to_json()?),
-        (_, Format::Terminal) => print!("{}", render::terminal(&run, std::io::stdout().is_terminal())),
-        (_, Format::Markdown) => print!("{}", render::markdown(&run)),
-        (_, Format::Csv) => print!("{}", render::csv(&run)),
-    }
-    Ok(run.verdict.map_or(2, commensal_lab::verdict::Verdict::exit_code))
-}
-
-fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
+pub(super) fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
     std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))
 }
 
 /// Reads a record.
-fn record(context: &Context, path: &Path) -> anyhow::Result<Run> {
+pub(super) fn record(context: &Context, path: &Path) -> anyhow::Result<Run> {
     let text = context.host.read_file(&absolute(path)?)?;
     Run::from_json(text.as_bytes()).with_context(|| format!("{} is not a record", path.display()))
 }

@@ -16,6 +16,7 @@ mod limits;
 mod load;
 mod on_machine;
 mod properties;
+mod report;
 mod sense;
 mod support;
 mod systemd;

@@ -1,0 +1,102 @@
+//! Blocks in the order of measurement: where each of them lies on an axis that two charts share.
+
+use super::canvas::Canvas;
+use super::scale::{Scale, round_steps, trimmed};
+use super::seen::Seen;
+use crate::record::{Block, Run};
+
+/// From where to where each block lies, and how that is written at the axis.
+pub struct Order {
+    /// Begin and end of each block, pixels.
+    pub spans: Vec<(f64, f64)>,
+    scale: Scale,
+    /// Whether the axis is time; otherwise it counts blocks.
+    timed: bool,
+    most: f64,
+}
+
+impl Order {
+    /// Places the blocks between two pixels.
+    pub fn of(run: &Run, (left, right): (f64, f64)) -> Self {
+        let ends: Option<Vec<(f64, f64)>> = run.blocks.iter().map(span).collect();
+        let timed = ends.is_some();
+        let counted = || (0..run.blocks.len()).map(|i| (i as f64 + 0.06, i as f64 + 0.94)).collect();
+        let ends = ends.unwrap_or_else(counted);
+        let most =
+            if timed { ends.iter().map(|span| span.1).fold(0.0, f64::max) } else { run.blocks.len() as f64 };
+        let scale = Scale::new((0.0, most), (left, right));
+        let spans = ends.iter().map(|(from, to)| (scale.at(*from), scale.at(*to))).collect();
+        Self { spans, scale, timed, most }
+    }
+
+    /// Where a second of a block lies, pixels.
+    pub fn within(&self, block: usize, measure_s: f64, t_s: f64) -> f64 {
+        let (from, to) = self.spans[block];
+        let share = if measure_s > 0.0 { (t_s / measure_s).clamp(0.0, 1.0) } else { 0.0 };
+        from + share * (to - from)
+    }
+
+    /// The axis below a panel.
+    pub fn axis(&self, canvas: &mut Canvas, run: &Run, (left, right): (f64, f64), foot: f64) {
+        canvas.line("axis", (left, foot), (right, foot));
+        let about = if canvas.is_narrow() { 4.0 } else { 9.0 };
+        if self.timed {
+            let (unit, name) = if self.most > 300.0 { (60.0, "min") } else { (1.0, "s") };
+            for value in round_steps(self.most / unit, about) {
+                self.mark(canvas, value * unit, &format!("{} {name}", trimmed(value)), foot);
+            }
+            return;
+        }
+        // A round is marked where its first block lies.
+        let rounds =
+            run.blocks.iter().map(|block| block.round).max().map_or(1.0, |round| f64::from(round) + 1.0);
+        let step = round_steps(rounds, about).get(1).copied().unwrap_or(1.0).max(1.0) as u32;
+        let mut last = None;
+        for (i, block) in run.blocks.iter().enumerate() {
+            if last != Some(block.round) && (block.round == 0 || (block.round + 1).is_multiple_of(step)) {
+                let label =
+                    if block.round == 0 { "round 1".to_owned() } else { (block.round + 1).to_string() };
+                // Next to the first label there is no room for a second one.
+                if block.round == 0 || self.scale.at(i as f64) - self.scale.at(0.0) > 56.0 {
+                    self.mark(canvas, i as f64, &label, foot);
+                }
+            }
+            last = Some(block.round);
+        }
+    }
+
+    fn mark(&self, canvas: &mut Canvas, value: f64, label: &str, foot: f64) {
+        let x = self.scale.at(value);
+        canvas.line("axis", (x, foot), (x, foot + 4.0));
+        let half = label.chars().count() as f64 * 3.6;
+        // A label at the left end begins there.
+        let middle = x.min(canvas.width() - half);
+        canvas.text("s m", (middle, foot + 17.0), label);
+    }
+
+    /// Shades the blocks with offline work.
+    pub fn shade(&self, canvas: &mut Canvas, seen: &Seen<'_>, (top, foot): (f64, f64)) {
+        let mut open: Option<(f64, f64)> = None;
+        for (block, (from, to)) in seen.run.blocks.iter().zip(&self.spans) {
+            if seen.has_offline(block) {
+                open = Some((open.map_or(*from, |(start, _)| start), *to));
+            } else if let Some((start, end)) = open.take() {
+                canvas.rect("shade", (start, top), (end - start, foot - top));
+            }
+        }
+        if let Some((start, end)) = open {
+            canvas.rect("shade", (start, top), (end - start, foot - top));
+        }
+    }
+}
+
+fn span(block: &Block) -> Option<(f64, f64)> {
+    let at = block.at_s.filter(|at| at.is_finite() && *at >= 0.0)?;
+    Some((at, at + block.measure_s.max(0.0)))
+}
+
+/// The arms that have blocks, with their colours.
+pub fn arms_key(seen: &Seen<'_>) -> Vec<(String, String)> {
+    let arms = seen.run.arms.iter().filter(|arm| seen.run.blocks_of(&arm.name).next().is_some());
+    arms.map(|arm| (format!("f{}", seen.colour(&arm.name)), arm.name.clone())).collect()
+}

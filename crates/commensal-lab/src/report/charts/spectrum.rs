@@ -1,0 +1,141 @@
+//! Latency over the share of requests, as HdrHistogram draws it: each tenth of the remaining requests has the same width.
+//!
+//! The requests of all usable blocks of an arm are taken together here, for the picture only. No figure and no verdict comes
+//! from that: they pair blocks.
+
+use super::canvas::Canvas;
+use super::scale::{Scale, axis_latency, extent, log_steps};
+use super::seen::Seen;
+use crate::format::{latency, sentence_list};
+use crate::record::{LatencyHistogram, percentile_us};
+
+const HEIGHT: f64 = 270.0;
+/// Points of a curve.
+const POINTS: usize = 110;
+/// Requests that must lie beyond the last point of a curve.
+const BEYOND: f64 = 10.0;
+
+struct Curve<'a> {
+    name: &'a str,
+    colour: usize,
+    /// Nines and microseconds.
+    points: Vec<(f64, f64)>,
+}
+
+/// Draws one curve per arm.
+pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
+    let curves: Vec<Curve<'_>> = (seen.run.arms.iter().zip(&seen.merged))
+        .filter_map(|(arm, merged)| {
+            let points = points(merged.as_ref()?);
+            let colour = seen.colour(&arm.name);
+            (points.len() > 1).then_some(Curve { name: &arm.name, colour, points })
+        })
+        .collect();
+    let all = || curves.iter().flat_map(|curve| curve.points.iter().copied());
+    let (Some((_, nines)), Some((lo, hi))) = (extent(all().map(|p| p.0)), extent(all().map(|p| p.1))) else {
+        return Err("No usable block holds enough latencies for a distribution.".into());
+    };
+    let mut canvas = Canvas::new(width);
+    let narrow = canvas.is_narrow();
+    let mut top = 14.0;
+    if narrow {
+        let key: Vec<(String, String)> =
+            curves.iter().map(|curve| (format!("f{}", curve.colour), curve.name.to_owned())).collect();
+        top = canvas.key(0.0, 0.0, &key) + 10.0;
+    }
+    let (left, right) = (54.0, if narrow { width - 8.0 } else { width - 130.0 });
+    let foot = top + HEIGHT;
+    let x = Scale::new((0.0, nines), (left, right));
+    let (lo, hi) = (lo * 0.93, hi * 1.07);
+    let y = Scale::new((lo.log10(), hi.log10()), (foot, top));
+    for us in log_steps(lo, hi) {
+        let at = y.at(us.log10());
+        canvas.line("grid", (left, at), (right, at));
+        canvas.text("s e", (left - 8.0, at + 4.0), &axis_latency(us));
+    }
+    share_axis(&mut canvas, &x, (left, right), foot);
+    // The twin lies below all others: it only shows how far two equal curves are apart.
+    let mut order: Vec<&Curve<'_>> = curves.iter().collect();
+    order.sort_by_key(|curve| curve.colour != 1);
+    for curve in order {
+        let points: Vec<(f64, f64)> =
+            curve.points.iter().map(|(n, us)| (x.at(*n), y.at(us.log10()))).collect();
+        let thin = if curve.colour == 1 { " thin" } else { "" };
+        canvas.curve(&format!("d curve{thin} l{}", curve.colour), &points);
+    }
+    if !narrow {
+        names(&mut canvas, &curves, (&x, &y), right + 10.0);
+    }
+    canvas.height = foot + 38.0;
+    describe(&mut canvas, seen, &curves);
+    Ok(canvas)
+}
+
+/// Points of a curve, up to where enough requests lie beyond.
+fn points(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
+    let total = histogram.len() as f64;
+    if total < BEYOND * 2.0 {
+        return Vec::new();
+    }
+    let nines = (total / BEYOND).log10();
+    let at = |i: usize| nines * i as f64 / POINTS as f64;
+    let point = |i| Some((at(i), percentile_us(histogram, 1.0 - 10.0_f64.powf(-at(i)))?.max(1.0)));
+    (0..=POINTS).filter_map(point).collect()
+}
+
+fn share_axis(canvas: &mut Canvas, x: &Scale, (left, right): (f64, f64), foot: f64) {
+    canvas.line("axis", (left, foot), (right, foot));
+    let marks =
+        [(0.0, "0 %"), (0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %")];
+    let more = [(0.999_99, "99.999 %"), (0.999_999, "99.9999 %")];
+    let mut last = f64::MIN;
+    for (share, label) in marks.into_iter().chain(more) {
+        let nines = -(1.0_f64 - share).log10();
+        let at = x.at(nines);
+        let half = label.chars().count() as f64 * 3.5;
+        if !x.holds(nines) || at - half < last {
+            continue;
+        }
+        last = at + half + 6.0;
+        canvas.line("axis", (at, foot), (at, foot + 4.0));
+        canvas.text("s m", (at.min(canvas.width() - half), foot + 17.0), label);
+    }
+    canvas.text(
+        "s m",
+        (f64::midpoint(left, right), foot + 34.0),
+        "share of requests that were at least as fast",
+    );
+}
+
+/// The names at the ends of their curves, moved apart where they would touch.
+fn names(canvas: &mut Canvas, curves: &[Curve<'_>], (x, y): (&Scale, &Scale), at: f64) {
+    let mut ends: Vec<(f64, &Curve<'_>)> = curves
+        .iter()
+        .filter_map(|curve| curve.points.last().map(|(_, us)| (y.at(us.log10()), curve)))
+        .collect();
+    ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut last = f64::MIN;
+    for (end, curve) in ends {
+        let down = end.max(last + 15.0);
+        last = down;
+        if let Some((nines, _)) = curve.points.last() {
+            canvas.line(&format!("thin l{}", curve.colour), (x.at(*nines) + 1.0, end), (at - 3.0, down));
+        }
+        let name = super::canvas::fitted(curve.name, canvas.width() - at);
+        canvas.text(&format!("b f{}", curve.colour), (at, down + 4.0), &name);
+    }
+}
+
+fn describe(canvas: &mut Canvas, seen: &Seen<'_>, curves: &[Curve<'_>]) {
+    let names: Vec<&str> = curves.iter().map(|curve| curve.name).collect();
+    canvas.describe(format!("Distributions of {}.", sentence_list(&names)));
+    for (arm, merged) in seen.run.arms.iter().zip(&seen.merged) {
+        let median = merged.as_ref().and_then(|histogram| percentile_us(histogram, 0.5));
+        let tail = merged.as_ref().and_then(|histogram| percentile_us(histogram, 0.99));
+        if let (Some(median), Some(tail)) = (median, tail) {
+            let (median, tail) = (latency(median), latency(tail));
+            canvas
+                .describe(format!("{}: half of the requests within {median}, 99 % within {tail}.", arm.name));
+        }
+    }
+}

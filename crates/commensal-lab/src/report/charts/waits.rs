@@ -1,0 +1,119 @@
+//! Who had the CPU while online threads waited for it, per arm: the finding of the judge.
+
+use super::canvas::{Canvas, fitted, text_width};
+use super::scale::{Scale, round_steps, trimmed};
+use super::seen::Seen;
+use crate::format::three_digits;
+use crate::record::{Arm, WaitByKind};
+
+const BAR: f64 = 24.0;
+
+/// From the left of a bar to its right; the last field says whether dark words stand upon it.
+const KINDS: [(&str, &str, fn(&WaitByKind) -> f64); 6] = [
+    ("offline", "offline work", |wait| wait.offline),
+    ("online", "online work itself", |wait| wait.peers),
+    ("other", "work of neither side", |wait| wait.other),
+    ("kernel", "kernel threads", |wait| wait.kernel),
+    ("interrupts", "interrupts", |wait| wait.interrupts),
+    ("nobody", "nobody (the CPU woke up)", |wait| wait.nobody),
+];
+
+struct Bar<'a> {
+    arm: &'a Arm,
+    /// Milliseconds per second on a CPU, by kind.
+    ms: [f64; 6],
+    blocks: usize,
+}
+
+impl Bar<'_> {
+    fn sum(&self) -> f64 {
+        self.ms.iter().sum()
+    }
+}
+
+/// Draws one bar per arm.
+pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
+    let bars: Vec<Bar<'_>> = seen.run.arms.iter().filter_map(|arm| bar(seen, arm)).collect();
+    let most = bars.iter().map(Bar::sum).fold(0.0, f64::max);
+    if bars.is_empty() {
+        return Err(
+            "No block was judged by commensal blame, so nothing is known about who made the service wait: \
+                    the judge needs a build with the feature bpf, and was not asked away with --no-blame."
+                .into(),
+        );
+    }
+    if most <= 0.0 {
+        return Err("The judge saw no online thread wait for a CPU in any block.".into());
+    }
+    let mut canvas = Canvas::new(width);
+    let narrow = canvas.is_narrow();
+    let shown: Vec<usize> =
+        (0..KINDS.len()).filter(|kind| bars.iter().any(|bar| bar.ms[*kind] > 0.0)).collect();
+    let key: Vec<(String, String)> =
+        shown.iter().map(|kind| (KINDS[*kind].0.to_owned(), KINDS[*kind].1.to_owned())).collect();
+    let top = canvas.key(0.0, 0.0, &key) + 12.0;
+    let (left, right) = if narrow { (0.0, width - 66.0) } else { (150.0, width - 110.0) };
+    let x = Scale::new((0.0, most), (left, right));
+    let step = BAR + if narrow { 26.0 } else { 12.0 };
+    let foot = top + bars.len() as f64 * step;
+    for mark in round_steps(most, if narrow { 3.0 } else { 6.0 }) {
+        canvas.line(if mark == 0.0 { "axis" } else { "grid" }, (x.at(mark), top), (x.at(mark), foot));
+        let label = trimmed(mark);
+        canvas.text("s m", (x.at(mark).max(text_width(&label) / 2.0), foot + 15.0), &label);
+    }
+    for (i, bar) in bars.iter().enumerate() {
+        let y = top + i as f64 * step + if narrow { 20.0 } else { 6.0 };
+        draw_bar(&mut canvas, seen, bar, (&x, y));
+    }
+    canvas.text("s", (left, foot + 33.0), "ms of waiting per second that online work had a CPU");
+    canvas.height = foot + 40.0;
+    Ok(canvas)
+}
+
+fn bar<'a>(seen: &Seen<'a>, arm: &'a Arm) -> Option<Bar<'a>> {
+    let blocks: Vec<_> =
+        seen.run.blocks_of(&arm.name).filter(|block| block.valid).filter_map(|block| block.blame).collect();
+    let run_s: f64 = blocks.iter().map(|blame| blame.run_s).sum();
+    if run_s.is_nan() || run_s <= 0.0 {
+        return None;
+    }
+    let per_second = |of: fn(&WaitByKind) -> f64| {
+        let wait: f64 = blocks.iter().map(|blame| of(&blame.wait_s).max(0.0)).sum();
+        wait / run_s * 1e3
+    };
+    Some(Bar { arm, ms: KINDS.map(|(_, _, of)| per_second(of)), blocks: blocks.len() })
+}
+
+fn draw_bar(canvas: &mut Canvas, seen: &Seen<'_>, bar: &Bar<'_>, (x, y): (&Scale, f64)) {
+    let mut from = 0.0;
+    let name = format!("b f{}", seen.colour(&bar.arm.name));
+    if canvas.is_narrow() {
+        canvas.text(&name, (0.0, y - 5.0), &fitted(&bar.arm.name, canvas.width()));
+    } else {
+        canvas.text(&name, (0.0, y + 16.0), &fitted(&bar.arm.name, 142.0));
+    }
+    for ((class, words, _), ms) in KINDS.iter().zip(bar.ms) {
+        let (start, end) = (x.at(from), x.at(from + ms));
+        from += ms;
+        if end - start < 0.2 {
+            continue;
+        }
+        canvas.rect(&format!("d gap {class}"), (start, y), (end - start, BAR));
+        if end - start > text_width(words) + 8.0 {
+            let ink = if matches!(*class, "offline" | "other" | "nobody") { "in" } else { "inw" };
+            canvas.text(ink, (start + 6.0, y + 16.0), words);
+        }
+    }
+    canvas.text("b", (x.at(from) + 7.0, y + 16.0), &three_digits(bar.sum()));
+    let each: Vec<String> = (KINDS.iter().zip(bar.ms))
+        .filter(|(_, ms)| *ms > 0.0)
+        .map(|((_, name, _), ms)| format!("{name} {}", three_digits(ms)))
+        .collect();
+    canvas.describe(format!(
+        "{}: {} ms of waiting per CPU-second in {} blocks, by who had the CPU: {}.",
+        bar.arm.name,
+        three_digits(bar.sum()),
+        bar.blocks,
+        each.join(", ")
+    ));
+}

@@ -1,0 +1,162 @@
+//! The report as one page: a file that needs nothing else, no network and no script.
+//!
+//! The first screen answers the question; everything after it is why one may believe the answer.
+
+mod blocks;
+mod machine;
+mod style;
+#[cfg(test)]
+mod tests;
+
+use super::charts::{KINDS, Seen, escape};
+use super::summary::{Summary, summarise};
+use crate::record::Run;
+use crate::verdict::Verdict;
+use std::fmt::Write as _;
+
+/// The report as HTML.
+pub fn html(run: &Run) -> String {
+    let seen = Seen::of(run);
+    let summary = summarise(run);
+    let mut body = first_screen(run, &summary);
+    for kind in KINDS {
+        let _ = writeln!(body, "<h2 id=\"{}\">{}</h2>", kind.name, kind.title);
+        match kind.embedded(&seen) {
+            Ok((wide, narrow, caption)) => {
+                let _ = writeln!(
+                    body,
+                    "<figure><figcaption class=\"caption\">{}</figcaption>\n<div class=\"wide\">{wide}</div>\n\
+                     <div class=\"narrow\">{narrow}</div></figure>",
+                    escape(&caption)
+                );
+            }
+            Err(why) => {
+                let _ = writeln!(body, "<p class=\"absent\">{}</p>", escape(&why));
+            }
+        }
+    }
+    body.push_str(&machine::environment(run));
+    body.push_str(&in_words(run));
+    body.push_str(&blocks::raw(&seen));
+    let _ = writeln!(
+        body,
+        "<footer>commensal {}, schema {}. Every figure is computed from the blocks in the record.</footer>",
+        escape(&run.tool.version),
+        escape(&run.schema)
+    );
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <link rel=\"icon\" href=\"data:,\">\n<title>{}: {}</title>\n<style>\n{}\n</style></head>\n<body>\n{body}</body>\n</html>\n",
+        escape(summary.word),
+        escape(&run.experiment),
+        style::sheet()
+    )
+}
+
+/// Verdict, table and facts.
+fn first_screen(run: &Run, summary: &Summary) -> String {
+    let class = run.verdict.map_or("NONE", Verdict::label);
+    // The headline holds the evidence in brackets, after two spaces.
+    let (claim, evidence) = summary.headline.split_once("  ").unwrap_or((&summary.headline, ""));
+    let evidence = evidence.trim_start_matches('(').trim_end_matches(')');
+    let mut out = format!(
+        "<header><p class=\"kicker\">{} · {} · {}</p>\n<h1 class=\"{class}\">{}</h1>\n<p class=\"headline\">{}</p>\n",
+        escape(&run.experiment),
+        escape(&run.started),
+        escape(&run.machine.cpu),
+        escape(summary.word),
+        escape(&capitalised(claim))
+    );
+    if !evidence.is_empty() {
+        let _ = writeln!(out, "<p class=\"evidence\">{}</p>", escape(evidence));
+    }
+    // Where there is no answer, the first question is why.
+    if matches!(run.verdict, Some(Verdict::Invalid | Verdict::Broken | Verdict::Inconclusive)) {
+        out.push_str(&items("words", run.reasons.iter().take(3)));
+    }
+    out.push_str("</header>\n");
+    out.push_str(&table(summary));
+    out.push_str(&items("facts", summary.facts.iter()));
+    out
+}
+
+fn table(summary: &Summary) -> String {
+    let mut out = String::from(
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"result\"><table class=\"main\">\n<thead><tr>",
+    );
+    for (i, title) in summary.titles.iter().enumerate() {
+        let title = if i == 0 { "arm" } else { title };
+        let _ = write!(out, "<th scope=\"col\">{}</th>", escape(title));
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    for row in &summary.rows {
+        out.push_str("<tr>");
+        for (i, cell) in row.iter().enumerate() {
+            let cell = escape(cell);
+            let _ = if i == 0 {
+                write!(out, "<th scope=\"row\">{cell}</th>")
+            } else {
+                write!(out, "<td>{cell}</td>")
+            };
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str(
+        "</tbody></table></div>\n<p class=\"caption\">The baseline is absolute: medians over its blocks. The others are \
+         changes against it, (arm − baseline) / baseline, paired by round; a positive latency is worse. CPU is the busy \
+         share of the machine, its change in percentage points.</p>\n",
+    );
+    out
+}
+
+/// What the run has to say besides figures.
+fn in_words(run: &Run) -> String {
+    let mut out = String::from("<h2 id=\"words\">In words</h2>\n");
+    // The analysis repeats the recorder's caveats among its notes.
+    let notes: Vec<&String> = run.notes.iter().filter(|note| !run.caveats.contains(note)).collect();
+    for (title, said) in [
+        ("Why this verdict", run.reasons.iter().collect()),
+        ("What the recorder warns of", run.caveats.iter().collect()),
+        ("Notes", notes),
+    ] {
+        if !said.is_empty() {
+            let _ = writeln!(out, "<h3>{title}</h3>");
+            out.push_str(&items("words", said.into_iter()));
+        }
+    }
+    let corrected = run.blocks.iter().flat_map(|block| {
+        block.notes.iter().map(move |note| format!("round {}, {}: {note}", block.round + 1, block.arm))
+    });
+    let corrected: Vec<String> = corrected.collect();
+    if !corrected.is_empty() {
+        let more = corrected.len().saturating_sub(MOST_CORRECTIONS);
+        out.push_str("<h3>Corrected figures</h3>\n");
+        out.push_str(&items("words", corrected.iter().take(MOST_CORRECTIONS)));
+        if more > 0 {
+            let _ = writeln!(out, "<p>and {more} more in the record.</p>");
+        }
+    }
+    if run.reasons.is_empty() && run.caveats.is_empty() && run.notes.is_empty() {
+        out.push_str("<p>The run has nothing to add.</p>\n");
+    }
+    out
+}
+
+/// The most notes of blocks that a page shows.
+const MOST_CORRECTIONS: usize = 20;
+
+fn items<'a>(class: &str, said: impl Iterator<Item = &'a String>) -> String {
+    let mut out = format!("<ul class=\"{class}\">\n");
+    for one in said {
+        let _ = writeln!(out, "<li>{}</li>", escape(&capitalised(one)));
+    }
+    out.push_str("</ul>\n");
+    out
+}
+
+/// A sentence on a page begins with a capital; names such as `isolated:` and `arm …` are sentences too.
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}

@@ -1,0 +1,87 @@
+//! Every block as a row, for those who want to look for themselves. The CSV report has more columns.
+
+use crate::format::three_digits;
+use crate::record::{Block, Metric};
+use crate::report::charts::{Seen, escape};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+const COLUMNS: [&str; 20] = [
+    "round",
+    "arm",
+    "valid",
+    "requests",
+    "errors",
+    "time-outs",
+    "offered /s",
+    "answered /s",
+    "P50 µs",
+    "P90 µs",
+    "P95 µs",
+    "P99 µs",
+    "late P99 µs",
+    "CPU online",
+    "offline",
+    "other",
+    "steal",
+    "waited s",
+    "PSI cpu %",
+    "work /s",
+];
+
+/// The section with the raw figures.
+pub fn raw(seen: &Seen<'_>) -> String {
+    let mut out = format!(
+        "<h2 id=\"blocks\">The raw figures</h2>\n<details><summary>All {} blocks, in the order of measurement</summary>\n\
+         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"raw figures\"><table class=\"raw\"><thead><tr>",
+        seen.run.blocks.len()
+    );
+    for column in COLUMNS {
+        let _ = write!(out, "<th scope=\"col\">{column}</th>");
+    }
+    out.push_str("</tr></thead><tbody>\n");
+    for (block, latency_us) in seen.run.blocks.iter().zip(&seen.latency_us) {
+        out.push_str(&row(block, latency_us));
+    }
+    out.push_str("</tbody></table></div></details>\n");
+    out
+}
+
+fn row(block: &Block, latency_us: &BTreeMap<Metric, f64>) -> String {
+    let number = |value: Option<f64>| value.map_or("–".to_owned(), three_digits);
+    let latency = |metric| number(latency_us.get(&metric).copied());
+    let valid = match (block.valid, block.online_crashed, &block.invalid_reason) {
+        (_, true, _) => "crashed".to_owned(),
+        (true, _, _) => "yes".to_owned(),
+        (false, _, Some(why)) => escape(why),
+        (false, _, None) => "no".to_owned(),
+    };
+    let cells = [
+        escape(&block.arm),
+        valid,
+        block.requests.to_string(),
+        block.errors.to_string(),
+        block.timeouts.to_string(),
+        number(block.offered),
+        number(block.achieved),
+        latency(Metric::P50),
+        latency(Metric::P90),
+        latency(Metric::P95),
+        latency(Metric::P99),
+        number(block.lateness_us.map(|late| late.p99)),
+        number(block.cpu.online),
+        number(block.cpu.offline),
+        number(block.cpu.other),
+        number(block.cpu.steal),
+        number(block.run_delay_s.online),
+        number(block.psi.and_then(|psi| psi.cpu_some_pct)),
+        number(block.work.offline),
+    ];
+    let off = if block.valid { "" } else { " class=\"off\"" };
+    let mut out = format!("<tr{off}><td>{}</td>", block.round + 1);
+    for cell in cells {
+        let _ = write!(out, "<td>{cell}</td>");
+    }
+    out.push_str("</tr>\n");
+    out
+}

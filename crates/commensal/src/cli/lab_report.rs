@@ -1,0 +1,138 @@
+//! `lab report`, `lab diff`: what was recorded, again and in other forms.
+
+use super::lab::absolute;
+use super::{Format, LabDiff, LabReport};
+use crate::context::Context;
+use anyhow::{Context as _, bail};
+use commensal_host::Host;
+use commensal_lab::record::Run;
+use commensal_lab::verdict::Verdict;
+use commensal_lab::{analysis, report as render};
+use std::io::{IsTerminal, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Shows a recorded run again.
+pub fn report(context: &mut Context, options: &LabReport) -> anyhow::Result<u8> {
+    let run = read(context, &options.file)?;
+    let file = options.out.as_deref().filter(|out| out.as_os_str() != "-");
+    if options.chart.is_some() && !matches!(options.format, Format::Svg | Format::Png) {
+        bail!("--chart is for --format svg and --format png");
+    }
+    let text = match (options.json, options.format) {
+        (true, _) => run.to_json()?,
+        (_, Format::Terminal) => render::terminal(&run, file.is_none() && std::io::stdout().is_terminal()),
+        (_, Format::Markdown) => render::markdown(&run),
+        (_, Format::Csv) => render::csv(&run),
+        (_, Format::Html) => render::html(&run),
+        (_, Format::Junit) => render::junit(&run, options.strict),
+        (_, Format::Svg | Format::Png) => {
+            pictures(context, &run, options, file)?;
+            return Ok(status(&run));
+        }
+    };
+    match file {
+        None => print(text.as_bytes())?,
+        Some(file) => {
+            let file = absolute(file)?;
+            context.writable(&file)?;
+            put(context, &file, &text)?;
+        }
+    }
+    Ok(status(&run))
+}
+
+/// Compares two recorded runs.
+pub fn diff(context: &Context, options: &LabDiff) -> anyhow::Result<u8> {
+    let (a, b) = (read(context, &options.a)?, read(context, &options.b)?);
+    if !options.force {
+        render::comparable(&a, &b).context("they are not compared (--force does it anyway)")?;
+    }
+    let compared = render::compare(&a, &b);
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&compared)?);
+    } else {
+        print!("{}", compared.text());
+    }
+    Ok(0)
+}
+
+/// A record, concluded anew: the blocks are the truth, so what is printed is computed from them, not copied.
+fn read(context: &Context, file: &Path) -> anyhow::Result<Run> {
+    let text = context.host.read_file(&absolute(file)?)?;
+    let mut run =
+        Run::from_json(text.as_bytes()).with_context(|| format!("{} is not a record", file.display()))?;
+    analysis::conclude(&mut run);
+    Ok(run)
+}
+
+fn status(run: &Run) -> u8 {
+    run.verdict.map_or(2, Verdict::exit_code)
+}
+
+/// The charts, as files in a folder or one of them on standard output.
+fn pictures(
+    context: &mut Context,
+    run: &Run,
+    options: &LabReport,
+    folder: Option<&Path>,
+) -> anyhow::Result<()> {
+    let mut charts = render::charts(run);
+    if let Some(name) = &options.chart {
+        let known: Vec<&str> = charts.iter().map(|chart| chart.name).collect();
+        if !known.contains(&name.as_str()) {
+            bail!("there is no chart {name:?}; there are {}", known.join(", "));
+        }
+        charts.retain(|chart| chart.name == name);
+    }
+    let is_png = options.format == Format::Png;
+    let Some(folder) = folder else {
+        let [chart] = charts.as_slice() else {
+            bail!(
+                "several charts do not fit on standard output: name a folder with --out, or one of them with --chart"
+            );
+        };
+        return if is_png { print(&png(&chart.svg)?) } else { print(chart.svg.as_bytes()) };
+    };
+    if is_png {
+        // Files are written through the host, which writes text.
+        bail!("PNG is written to standard output only: --chart NAME --out - > NAME.png");
+    }
+    let folder = absolute(folder)?;
+    if !folder.is_dir() {
+        context.host.state_dir(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+    }
+    for chart in charts {
+        let file = folder.join(format!("{}.svg", chart.name));
+        context.writable(&file)?;
+        put(context, &file, &chart.svg)?;
+        match chart.missing {
+            Some(why) => eprintln!("{}: only words: {why}", file.display()),
+            None => eprintln!("{}", file.display()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(feature = "png")]
+fn png(svg: &str) -> anyhow::Result<Vec<u8>> {
+    Ok(render::png(svg)?)
+}
+
+#[cfg(not(feature = "png"))]
+fn png(_: &str) -> anyhow::Result<Vec<u8>> {
+    bail!(
+        "this build draws no PNG: it was made without the feature png (cargo build --features png); --format svg works"
+    )
+}
+
+fn put(context: &mut Context, file: &PathBuf, text: &str) -> anyhow::Result<()> {
+    context.host.state_replace(file, text).with_context(|| format!("{} cannot be written", file.display()))
+}
+
+/// A reader who has seen enough is no error.
+fn print(bytes: &[u8]) -> anyhow::Result<()> {
+    match std::io::stdout().lock().write_all(bytes) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("standard output cannot be written"),
+    }
+}
