@@ -48,6 +48,7 @@ pub fn conclude_from(run: &mut Run, samples: &Samples, mut notes: Vec<String>) {
     let judgement = verdict::judge(run);
     notes.extend(judgement.notes);
     run.verdict = Some(judgement.verdict);
+    run.arm_verdicts = judgement.arms;
     run.reasons = judgement.reasons;
     run.notes = notes;
 }
@@ -118,7 +119,7 @@ fn compare_arms(
     for metric in Metric::ALL {
         let logs = paired_log_ratios(samples, metric, pair.0, pair.1);
         let names = (arms[pair.0].name.as_str(), arms[pair.1].name.as_str());
-        into.extend(compare_logs(names, metric, design.threshold_of(metric), &logs));
+        into.extend(compare_logs(names, metric, design, &logs));
     }
 }
 
@@ -126,7 +127,7 @@ fn compare_arms(
 fn compare_logs(
     (arm, vs): (&str, &str),
     metric: Metric,
-    threshold_pct: f64,
+    design: &Design,
     logs: &[f64],
 ) -> Option<Comparison> {
     let ranks = SignedRank::new(logs)?;
@@ -141,10 +142,10 @@ fn compare_logs(
         metric,
         harm_pct: pct_of_log(ranks.estimate()),
         ci95: ranks.interval(Tail::TwoSided95).map(in_pct),
-        one_sided: ranks.interval(Tail::OneSided95).map(in_pct),
+        one_sided: ranks.interval(design.tail()).map(in_pct),
         mean_pct: pct_of_log(mean(logs)?),
         mean_t_ci95: mean_t_interval(logs).map(in_pct),
-        p_fail: ranks.p_at_most(log_of_pct(threshold_pct)),
+        p_fail: ranks.p_at_most(log_of_pct(design.threshold_of(metric))),
         sd_log: standard_deviation(logs),
         rounds: u32::try_from(ranks.pairs()).unwrap_or(u32::MAX),
         method: if exact { "hl-signed-rank" } else { "hl-signed-rank-normal" }.to_owned(),

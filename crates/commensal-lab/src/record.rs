@@ -19,6 +19,7 @@ pub use histogram::{
 pub use load::{MAX_ROUNDS, RecordError};
 pub use schema::json_schema;
 
+use crate::stats::Tail;
 use crate::verdict::Verdict;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -153,6 +154,9 @@ pub struct Run {
     /// The conclusion; `None` while the run is being recorded.
     #[serde(default)]
     pub verdict: Option<Verdict>,
+    /// The conclusion about each isolated arm on its own, where the environment allows any.
+    #[serde(default)]
+    pub arm_verdicts: BTreeMap<String, Verdict>,
     /// Why the verdict is what it is, in whole sentences.
     #[serde(default)]
     pub reasons: Vec<String>,
@@ -258,6 +262,16 @@ impl Design {
     /// The threshold of one metric, per cent.
     pub fn threshold_of(&self, metric: Metric) -> f64 {
         self.threshold_overrides_pct.get(&metric).copied().unwrap_or(self.threshold_pct)
+    }
+
+    /// The bounds of a verdict: those of one look, or of one among three.
+    pub fn tail(&self) -> Tail {
+        if self.looks.is_empty() { Tail::OneSided95 } else { Tail::OneSidedThird }
+    }
+
+    /// How many times the run looks whether it is decided.
+    pub fn times(&self) -> f64 {
+        self.looks.len().max(1) as f64
     }
 
     /// Whether the plan makes room for this metric.

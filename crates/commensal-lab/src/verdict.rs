@@ -14,6 +14,7 @@ pub(crate) use environment::service_failed;
 use crate::record::{Comparison, Metric, Role, Run};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What a run says about the claim "isolation keeps the online service within the threshold".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -70,6 +71,8 @@ impl Verdict {
 pub struct Judgement {
     /// The verdict.
     pub verdict: Verdict,
+    /// That of each isolated arm on its own, where the environment allows any.
+    pub arms: BTreeMap<String, Verdict>,
     /// Why, in whole sentences.
     pub reasons: Vec<String>,
     /// What else a reader must know.
@@ -79,11 +82,16 @@ pub struct Judgement {
 /// Judges a run from its blocks (validity, crashes, read-back) and its results.
 pub fn judge(run: &Run) -> Judgement {
     let mut notes = environment::notes(run);
-    let (verdict, reasons) = conclusion(run, &mut notes);
-    Judgement { verdict, reasons, notes }
+    let mut arms = BTreeMap::new();
+    let (verdict, reasons) = conclusion(run, &mut notes, &mut arms);
+    Judgement { verdict, arms, reasons, notes }
 }
 
-fn conclusion(run: &Run, notes: &mut Vec<String>) -> (Verdict, Vec<String>) {
+fn conclusion(
+    run: &Run,
+    notes: &mut Vec<String>,
+    arms: &mut BTreeMap<String, Verdict>,
+) -> (Verdict, Vec<String>) {
     let broken_ground = environment::unusable(run);
     if !broken_ground.is_empty() {
         return (Verdict::Invalid, broken_ground);
@@ -119,7 +127,15 @@ fn conclusion(run: &Run, notes: &mut Vec<String>) -> (Verdict, Vec<String>) {
             }
             why.extend(blame.reasons.iter().cloned());
         }
+        if let Some((kept, reason)) = enough_offline(run, &arm.name) {
+            if kept.rank() > verdict.rank() {
+                verdict = kept;
+                why.clear();
+            }
+            why.push(reason);
+        }
         notes.extend(arm::gains(run, arm, &gates));
+        arms.insert(arm.name.clone(), verdict);
         // The arms that decide come first.
         if verdict.rank() > worst.rank() {
             why.append(&mut reasons);
@@ -130,6 +146,22 @@ fn conclusion(run: &Run, notes: &mut Vec<String>) -> (Verdict, Vec<String>) {
         }
     }
     (worst, reasons)
+}
+
+/// Whether an isolated arm keeps as much of the offline work as is asked for; `None` when that is proven, or nothing is asked
+/// for. Isolation that stops the offline work protects perfectly.
+fn enough_offline(run: &Run, arm: &str) -> Option<(Verdict, String)> {
+    let least = run.design.min_offline_pct?;
+    let kept = run.offline.iter().find(|kept| kept.arm == arm);
+    let said = |verdict, what: String| {
+        Some((verdict, format!("arm {arm}: {what}, at least {least} % of the offline work is asked for")))
+    };
+    match kept.and_then(|kept| kept.kept_vs_contended_ci95) {
+        Some([_, hi]) if hi < least => said(Verdict::Fail, format!("it keeps at most {hi:.0} %")),
+        Some([lo, hi]) if lo < least => said(Verdict::Inconclusive, format!("it keeps {lo:.0} to {hi:.0} %")),
+        Some(_) => None,
+        None => said(Verdict::Inconclusive, "nobody knows how much it keeps".to_owned()),
+    }
 }
 
 /// The gates the plan makes room for; says which it does not.
@@ -216,6 +248,33 @@ mod tests {
             run.design.gates.push(metric);
         }
         check(&run, Verdict::Inconclusive, "7 rounds");
+    }
+
+    #[test]
+    fn isolation_must_keep_offline_work_where_that_is_asked_for() {
+        let asked = |ci95, least| {
+            let mut run = good();
+            run.design.min_offline_pct = Some(least);
+            run.offline[0].kept_vs_contended_ci95 = ci95;
+            run
+        };
+        check(&asked(Some([78.0, 84.0]), 30.0), Verdict::Pass, "stay within");
+        check(&asked(Some([2.0, 9.0]), 30.0), Verdict::Fail, "it keeps at most 9 %, at least 30 %");
+        check(&asked(Some([20.0, 40.0]), 30.0), Verdict::Inconclusive, "it keeps 20 to 40 %");
+        check(&asked(None, 30.0), Verdict::Inconclusive, "nobody knows");
+    }
+
+    #[test]
+    fn several_looks_ask_for_more() {
+        let mut run = bare_run(12);
+        let samples = simulate(&mut Rng::new(17), 12, [0.0, 0.5, 0.03], (0.015, 0.0), &run.design.gates);
+        conclude_from(&mut run, &samples, Vec::new());
+        let bounds = |run: &Run| run.comparison("isolated", "baseline", Metric::P50).unwrap().one_sided.unwrap();
+        let once = bounds(&run);
+        run.design.looks = vec![8, 16, 24];
+        conclude_from(&mut run, &samples, Vec::new());
+        let thrice = bounds(&run);
+        assert!(thrice[0] < once[0] && thrice[1] > once[1], "{once:?} {thrice:?}");
     }
 
     #[test]

@@ -360,7 +360,11 @@ pub struct LabRun {
     #[arg(long)]
     pub no_blame: bool,
 
-    /// Where to write the record.
+    /// The table of a document, after ours: openeuler, alinux, plugsched or default [default: the experiment's].
+    #[arg(long, value_name = "NAME")]
+    pub style: Option<commensal_lab::report::Style>,
+
+    /// Where to write the record; the page with the charts goes beside it, as .html.
     #[arg(long, short, value_name = "FILE", default_value = "run.json")]
     pub out: PathBuf,
 
@@ -398,6 +402,10 @@ pub struct LabReport {
     /// Where to write: a file, a folder for all charts, or - for standard output [default: -].
     #[arg(long, short, value_name = "PATH")]
     pub out: Option<PathBuf>,
+
+    /// The table of a document, in place of ours: openeuler, alinux, plugsched or default.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["format", "json"])]
+    pub style: Option<commensal_lab::report::Style>,
 
     /// Of the charts only this one: ratios, spectrum, timeline, cpu, waits.
     #[arg(long, value_name = "NAME")]

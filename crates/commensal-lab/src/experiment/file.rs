@@ -27,6 +27,7 @@ use super::{Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, 
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
 use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo};
+use crate::report::Style;
 use crate::tools::Tool;
 use crate::tools::work::WorkKind;
 use commensal_core::units::{Bytes, Millis};
@@ -350,7 +351,9 @@ fn design(raw: RawDesign, load: &Load, wrong: &mut Vec<String>) -> (Design, u64)
         concurrency,
         slo,
         min_offline_pct: read(raw.min_offline.as_deref(), "design.min-offline", wrong, percent),
-        style: raw.style,
+        style: read(raw.style.as_deref(), "design.style", wrong, |name| {
+            name.parse::<Style>().map(|_| name.to_owned())
+        }),
         ..default
     };
     (design, raw.seed.unwrap_or(1))

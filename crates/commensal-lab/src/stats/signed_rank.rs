@@ -18,6 +18,8 @@ pub enum Tail {
     OneSided95,
     /// 2.5 % on each side: the interval that is displayed.
     TwoSided95,
+    /// A third of 5 % on the one side that is asked about: each of three looks may be wrong so often.
+    OneSidedThird,
 }
 
 impl Tail {
@@ -26,6 +28,7 @@ impl Tail {
         match self {
             Self::OneSided95 => 0.05,
             Self::TwoSided95 => 0.025,
+            Self::OneSidedThird => 0.05 / 3.0,
         }
     }
 
@@ -34,6 +37,7 @@ impl Tail {
         match self {
             Self::OneSided95 => 1.644_853_626_951_472_2,
             Self::TwoSided95 => 1.959_963_984_540_054,
+            Self::OneSidedThird => 2.128_045_234_184_984,
         }
     }
 }

@@ -17,7 +17,9 @@ pub(super) fn judge(run: &Run, arm: &Arm, gates: &[Metric]) -> (Verdict, Vec<Str
             other => open.push(too_few(&arm.name, gate, other.map_or(0, |result| result.rounds))),
         }
     }
-    let p_values: Vec<f64> = judged.iter().map(|result| result.p_fail).collect();
+    // Several looks share the error.
+    let p_values: Vec<f64> =
+        judged.iter().map(|result| (result.p_fail * run.design.times()).min(1.0)).collect();
     let rejected = holm(&p_values);
     let failed: Vec<String> = judged
         .iter()

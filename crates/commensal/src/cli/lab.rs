@@ -28,7 +28,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     // Found out now, not after three minutes.
     let out = absolute(&options.out)?;
     context.writable(&out).context("the record cannot be written")?;
-    let earlier = options.resume.as_deref().map(|path| record(context, path)).transpose()?;
+    let earlier = options.resume.as_deref().map(|path| super::lab_report::record(context, path)).transpose()?;
     let (run, left) = conduct(
         context,
         &experiment,
@@ -41,6 +41,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
         },
     )?;
     let saved = context.host.state_replace(&out, &run.to_json()?);
+    let page = out.with_extension("html");
     if options.json {
         println!("{}", run.to_json()?);
     } else if options.pilot {
@@ -48,9 +49,17 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
         print!("{}", noise::judge(&run, &whole).describe());
     } else {
         print!("{}", render::terminal(&run, std::io::stdout().is_terminal()));
-        println!("\nrecord: {}   (again, in other forms: commensal lab report)", out.display());
+        let style = options.style.or_else(|| run.design.style.as_deref().and_then(|style| style.parse().ok()));
+        if let Some(style) = style {
+            print!("\n{}", render::styled(&run, style));
+        }
+        println!("\nrecord: {}   page: {}   (again: commensal lab report)", out.display(), page.display());
     }
     saved.context("the record cannot be written")?;
+    if !options.pilot {
+        let written = context.host.state_replace(&page, &render::html(&run));
+        written.with_context(|| format!("{} cannot be written", page.display()))?;
+    }
     Ok(if left { 2 } else { run.verdict.map_or(2, commensal_lab::verdict::Verdict::exit_code) })
 }
 
@@ -183,12 +192,6 @@ pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> 
 
 pub(super) fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
     std::path::absolute(path).with_context(|| format!("{} is not a path", path.display()))
-}
-
-/// Reads a record.
-pub(super) fn record(context: &Context, path: &Path) -> anyhow::Result<Run> {
-    let text = context.host.read_file(&absolute(path)?)?;
-    Run::from_json(text.as_bytes()).with_context(|| format!("{} is not a record", path.display()))
 }
 
 /// How an experiment is conducted.

@@ -19,6 +19,7 @@ pub fn report(context: &mut Context, options: &LabReport) -> anyhow::Result<u8> 
         bail!("--chart is for --format svg and --format png");
     }
     let text = match (options.json, options.format) {
+        _ if options.style.is_some() => render::styled(&run, options.style.unwrap_or(render::Style::Default)),
         (true, _) => run.to_json()?,
         (_, Format::Terminal) => render::terminal(&run, file.is_none() && std::io::stdout().is_terminal()),
         (_, Format::Markdown) => render::markdown(&run),
@@ -58,11 +59,15 @@ pub fn diff(context: &Context, options: &LabDiff) -> anyhow::Result<u8> {
 
 /// A record, concluded anew: the blocks are the truth, so what is printed is computed from them, not copied.
 fn read(context: &Context, file: &Path) -> anyhow::Result<Run> {
-    let text = context.host.read_file(&absolute(file)?)?;
-    let mut run =
-        Run::from_json(text.as_bytes()).with_context(|| format!("{} is not a record", file.display()))?;
+    let mut run = record(context, file)?;
     analysis::conclude(&mut run);
     Ok(run)
+}
+
+/// A record as it was written.
+pub(super) fn record(context: &Context, file: &Path) -> anyhow::Result<Run> {
+    let text = context.host.read_file(&absolute(file)?)?;
+    Run::from_json(text.as_bytes()).with_context(|| format!("{} is not a record", file.display()))
 }
 
 fn status(run: &Run) -> u8 {
