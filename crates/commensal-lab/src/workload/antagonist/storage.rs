@@ -6,11 +6,14 @@
 use super::MIB;
 use crate::workload::WorkloadError;
 use crate::workload::burn::Piece;
-use rustix::fs::{Mode, OFlags, fdatasync, fstatvfs, ftruncate, open};
+use rustix::fs::{Mode, OFlags, fdatasync, fstatvfs, ftruncate, open, unlink};
 use rustix::io::{Errno, pread, pwrite};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Keeps the names of this process's files apart while they have one.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
 /// Bytes of one write to the disk.
 const BLOCK: u64 = 64 << 10;
 
@@ -28,10 +31,24 @@ pub fn check_room(dir: &Path, size: u64, threads: usize) -> Result<(), WorkloadE
 
 /// A file that has no name, so that nobody finds it and nothing has to be removed.
 pub fn nameless(dir: &Path, size: u64) -> Result<OwnedFd, WorkloadError> {
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = open(dir, flags, Mode::RUSR | Mode::WUSR);
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let file = match open(dir, flags | OFlags::TMPFILE, mode) {
+        // Overlays before Linux 6.3, and kernels that do not know the flag.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => renounced(dir, flags, mode),
+        opened => opened,
+    };
     let sized = file.and_then(|file| ftruncate(&file, size).map(|()| file));
     sized.map_err(|e| WorkloadError::File { dir: dir.to_owned(), size, source: e.into() })
+}
+
+/// A file that has its name only for a moment. An existing one, or a link that somebody laid there, is not opened.
+fn renounced(dir: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = dir.join(format!("commensal-antagonist-{}-{number}", std::process::id()));
+    let file = open(&name, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode)?;
+    unlink(&name)?;
+    Ok(file)
 }
 
 /// Writes 1 MiB and reads another, half a file away, round and round. Counts MiB.
@@ -87,4 +104,16 @@ fn all(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_had_a_name_leaves_none() {
+        let dir = std::env::temp_dir();
+        let file = renounced(&dir, OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR).expect("a file");
+        assert_eq!(rustix::fs::fstat(&file).expect("a state").st_nlink, 0);
+    }
 }
