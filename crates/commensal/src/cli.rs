@@ -507,6 +507,23 @@ pub enum WorkloadVerb {
         #[arg(long)]
         seconds: Option<u64>,
     },
+    /// Threads that disturb in one way, and count their work in the file given as standard input.
+    Antagonist {
+        /// cpu, vector, l2, l3, memory, page-cache, fork, disk or network.
+        kind: commensal_lab::workload::antagonist::Kind,
+        /// Threads.
+        #[arg(long, default_value_t = 1)]
+        threads: usize,
+        /// Bytes of memory or file per thread [default: that of the kind].
+        #[arg(long)]
+        size: Option<u64>,
+        /// Where the files of page-cache and disk live, without a name.
+        #[arg(long, default_value = "/var/tmp")]
+        dir: PathBuf,
+        /// How long [default: until killed].
+        #[arg(long)]
+        seconds: Option<u64>,
+    },
     /// CPU burners that count their work in the file given as standard input.
     Burn {
         /// Threads.

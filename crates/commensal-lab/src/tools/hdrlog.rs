@@ -77,9 +77,9 @@ pub(super) fn add(coded: &str, unit: TimeUnit, into: &mut LatencyHistogram) -> R
         return Err("a histogram whose buckets begin at 0".to_owned());
     }
     let buckets = Buckets::new(digits, lowest);
-    for (index, count) in
-        Counts::new(counts).map(|item| item.ok_or_else(whole)).collect::<Result<Vec<_>, _>>()?
-    {
+    // One at a time: a small compressed text may hold very many.
+    for item in Counts::new(counts) {
+        let (index, count) = item.ok_or_else(whole)?;
         let middle = buckets.middle(index).ok_or_else(whole)?;
         let us = middle * unit.in_us();
         if into.len().saturating_add(count) > MAX_TOTAL {

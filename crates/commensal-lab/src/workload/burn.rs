@@ -57,7 +57,6 @@ pub fn stdin_counter() -> io::Result<OwnedFd> {
 /// On impossible options, when a thread cannot start, or when the counter cannot be written.
 pub fn run(options: BurnOptions) -> Result<u64, WorkloadError> {
     let BurnOptions { threads, chunk_iterations, duration, counter } = options;
-    check_threads(threads)?;
     if chunk_iterations == 0 {
         return Err(WorkloadError::Option {
             option: "chunk_iterations",
@@ -65,42 +64,76 @@ pub fn run(options: BurnOptions) -> Result<u64, WorkloadError> {
             reason: "a chunk has work",
         });
     }
-    let counter = counter.as_ref().map(AsFd::as_fd);
-    // The first write comes before any work: a counter that cannot be written is found out at once.
-    for thread in 0..threads {
-        report(counter, thread, 0)?;
-    }
-    let stop = &AtomicBool::new(false);
-    let until = duration.map(|d| Instant::now() + d);
-    std::thread::scope(|scope| {
-        let mut handles = Vec::with_capacity(threads);
-        for thread in 0..threads {
-            let work = move || {
-                let done = burn_chunks(thread, chunk_iterations, until, counter, stop);
-                if done.is_err() {
-                    stop.store(true, Ordering::Relaxed);
-                }
-                done
-            };
-            match std::thread::Builder::new().name(format!("burn-{thread}")).spawn_scoped(scope, work) {
-                Ok(handle) => handles.push(handle),
-                Err(source) => {
-                    stop.store(true, Ordering::Relaxed);
-                    return Err(WorkloadError::Threads { threads, source });
-                }
-            }
-        }
-        let mut total = 0;
-        for handle in handles {
-            total += handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        }
-        Ok(total)
+    let hog = Hog { name: "burn", threads, duration, counter };
+    hog.run(&|_| {
+        Ok(Box::new(move || {
+            black_box(burn(chunk_iterations));
+            Ok(1)
+        }))
     })
 }
 
-fn burn_chunks(
+/// The work of one thread: each call does a piece of it and gives the units done.
+pub(super) type Piece = Box<dyn FnMut() -> Result<u64, WorkloadError>>;
+
+/// Threads that do pieces of work and count them.
+pub(super) struct Hog {
+    /// What the threads are called.
+    pub(super) name: &'static str,
+    /// How many.
+    pub(super) threads: usize,
+    /// When to stop by itself; `None` runs until killed.
+    pub(super) duration: Option<Duration>,
+    /// The counter file; `None` reports nothing.
+    pub(super) counter: Option<OwnedFd>,
+}
+
+impl Hog {
+    /// Runs until killed, until the duration is over or until a thread fails; returns the units done. `make` is called
+    /// on each thread with its number from 0.
+    pub(super) fn run(
+        self,
+        make: &(dyn Fn(usize) -> Result<Piece, WorkloadError> + Sync),
+    ) -> Result<u64, WorkloadError> {
+        let Self { name, threads, duration, counter } = self;
+        check_threads(threads)?;
+        let counter = counter.as_ref().map(AsFd::as_fd);
+        // The first write comes before any work: a counter that cannot be written is found out at once.
+        for thread in 0..threads {
+            report(counter, thread, 0)?;
+        }
+        let stop = &AtomicBool::new(false);
+        let until = duration.map(|d| Instant::now() + d);
+        std::thread::scope(|scope| {
+            let mut handles = Vec::with_capacity(threads);
+            for thread in 0..threads {
+                let work = move || {
+                    let done = make(thread).and_then(|piece| pieces(thread, piece, until, counter, stop));
+                    if done.is_err() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    done
+                };
+                match std::thread::Builder::new().name(format!("{name}-{thread}")).spawn_scoped(scope, work) {
+                    Ok(handle) => handles.push(handle),
+                    Err(source) => {
+                        stop.store(true, Ordering::Relaxed);
+                        return Err(WorkloadError::Threads { threads, source });
+                    }
+                }
+            }
+            let mut total = 0;
+            for handle in handles {
+                total += handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            }
+            Ok(total)
+        })
+    }
+}
+
+fn pieces(
     thread: usize,
-    chunk_iterations: u64,
+    mut piece: Piece,
     until: Option<Instant>,
     counter: Option<BorrowedFd<'_>>,
     stop: &AtomicBool,
@@ -108,8 +141,7 @@ fn burn_chunks(
     let mut done = 0u64;
     let mut reported = Instant::now();
     loop {
-        black_box(burn(chunk_iterations));
-        done += 1;
+        done = done.wrapping_add(piece()?);
         let now = Instant::now();
         let over = until.is_some_and(|end| now >= end) || stop.load(Ordering::Relaxed);
         if over || now.duration_since(reported) >= REPORT_EVERY {

@@ -1,11 +1,13 @@
 //! Built-in workloads, so that a lab run needs nothing but this program.
 //!
 //! [`http`] is the online one (a latency-critical server), [`burn`] the offline one (a CPU hog that reports
-//! its work), [`pulse`] what the judge's tests watch, [`responder`] what load
+//! its work), [`antagonist`] disturbs in one way each, [`pulse`] what the judge's tests watch, [`responder`] what load
 //! generators are compared against, [`cpu`] the unit of work all share. What drives them is in `loadgen`.
 
 use std::io;
+use std::path::PathBuf;
 
+pub mod antagonist;
 pub mod burn;
 pub mod cpu;
 pub mod http;
@@ -56,6 +58,27 @@ pub enum WorkloadError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A file without a name could not be made.
+    #[error("cannot make a temporary file of {size} bytes in {}: name another folder with --dir", dir.display())]
+    File {
+        /// The folder.
+        dir: PathBuf,
+        /// Bytes.
+        size: u64,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A piece of work failed.
+    #[error("cannot {operation}")]
+    Piece {
+        /// What was tried.
+        operation: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A process could not be started or waited for.
+    #[error("the fork storm cannot go on")]
+    Process(#[from] commensal_host::HostError),
     /// An option that no run can honour.
     #[error("{option} = {value}: {reason}")]
     Option {

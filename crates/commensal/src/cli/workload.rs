@@ -1,6 +1,7 @@
 //! The hidden verbs that the lab starts as child processes.
 
 use super::WorkloadVerb;
+use commensal_lab::workload::antagonist::{self, AntagonistOptions};
 use commensal_lab::workload::burn::{self, BurnOptions, CHUNK_ITERATIONS};
 use commensal_lab::workload::http::{self, HttpOptions};
 use commensal_lab::workload::pulse::{self, PulseOptions};
@@ -16,6 +17,16 @@ pub fn run(verb: &WorkloadVerb) -> anyhow::Result<u8> {
                 port: *port,
                 stall: Duration::from_millis(*stall_ms),
                 every: Duration::from_secs(*stall_every_s),
+            })?;
+        }
+        WorkloadVerb::Antagonist { kind, threads, size, dir, seconds } => {
+            antagonist::run(AntagonistOptions {
+                kind: *kind,
+                threads: *threads,
+                size: *size,
+                dir: dir.clone(),
+                duration: seconds.map(Duration::from_secs),
+                counter: Some(burn::stdin_counter()?),
             })?;
         }
         WorkloadVerb::Burn { threads } => {

@@ -1,0 +1,119 @@
+//! Antagonists of the page cache and of the disk, on files of bounded size without a name.
+//!
+//! They open files with rustix and not through `commensal-host`: that door leads to control and state files, which are
+//! small and read or written whole.
+
+use super::MIB;
+use crate::workload::WorkloadError;
+use crate::workload::burn::Piece;
+use rustix::fs::{Mode, OFlags, fdatasync, fstatvfs, ftruncate, open, unlink};
+use rustix::io::{Errno, pread, pwrite};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Keeps the names of this process's files apart while they have one.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+/// Bytes of one write to the disk.
+const BLOCK: u64 = 64 << 10;
+
+/// Refuses files that would take more than half of the room that is left.
+pub fn check_room(dir: &Path, size: u64, threads: usize) -> Result<(), WorkloadError> {
+    let folder = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let left = open(dir, folder, Mode::empty()).and_then(fstatvfs);
+    let left = left.map_err(|e| WorkloadError::File { dir: dir.to_owned(), size, source: e.into() })?;
+    if size.saturating_mul(threads as u64) > left.f_bavail.saturating_mul(left.f_frsize) / 2 {
+        let reason = "threads times size may take half of the room that is left on the disk";
+        return Err(WorkloadError::Option { option: "size", value: size, reason });
+    }
+    Ok(())
+}
+
+/// A file that has no name, so that nobody finds it and nothing has to be removed.
+pub fn nameless(dir: &Path, size: u64) -> Result<OwnedFd, WorkloadError> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let file = match open(dir, flags | OFlags::TMPFILE, mode) {
+        // Overlays before Linux 6.3, and kernels that do not know the flag.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => renounced(dir, flags, mode),
+        opened => opened,
+    };
+    let sized = file.and_then(|file| ftruncate(&file, size).map(|()| file));
+    sized.map_err(|e| WorkloadError::File { dir: dir.to_owned(), size, source: e.into() })
+}
+
+/// A file that has its name only for a moment. An existing one, or a link that somebody laid there, is not opened.
+fn renounced(dir: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = dir.join(format!("commensal-antagonist-{}-{number}", std::process::id()));
+    let file = open(&name, flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW, mode)?;
+    unlink(&name)?;
+    Ok(file)
+}
+
+/// Writes 1 MiB and reads another, half a file away, round and round. Counts MiB.
+pub fn churn(file: OwnedFd, size: u64) -> Piece {
+    let len = size.min(MIB);
+    let steps = size / len;
+    let (written, mut read) = (vec![0xA5_u8; len as usize], vec![0_u8; len as usize]);
+    let (mut step, mut bytes) = (0, 0);
+    Box::new(move || {
+        all("write to the page cache", len, |done| {
+            pwrite(&file, &written[done..], step * len + done as u64)
+        })?;
+        let behind = (step + steps / 2) % steps * len;
+        all("read from the page cache", len, |done| pread(&file, &mut read[done..], behind + done as u64))?;
+        step = (step + 1) % steps;
+        bytes += 2 * len;
+        let whole = bytes / MIB;
+        bytes %= MIB;
+        Ok(whole)
+    })
+}
+
+/// Writes a block and waits until the device has it. Counts writes.
+pub fn sync(file: OwnedFd, size: u64) -> Piece {
+    let steps = size / BLOCK;
+    let block = vec![0x5A_u8; BLOCK as usize];
+    let mut step = 0;
+    Box::new(move || {
+        all("write to the disk", BLOCK, |done| pwrite(&file, &block[done..], step * BLOCK + done as u64))?;
+        fdatasync(&file)
+            .map_err(|e| WorkloadError::Piece { operation: "flush to the disk", source: e.into() })?;
+        step = (step + 1) % steps;
+        Ok(1)
+    })
+}
+
+/// Repeats a transfer until all bytes are done.
+fn all(
+    operation: &'static str,
+    len: u64,
+    mut transfer: impl FnMut(usize) -> Result<usize, Errno>,
+) -> Result<(), WorkloadError> {
+    let mut done = 0;
+    while (done as u64) < len {
+        match transfer(done) {
+            Ok(0) => {
+                let source = std::io::ErrorKind::UnexpectedEof.into();
+                return Err(WorkloadError::Piece { operation, source });
+            }
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(WorkloadError::Piece { operation, source: e.into() }),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_had_a_name_leaves_none() {
+        let dir = std::env::temp_dir();
+        let file = renounced(&dir, OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR).expect("a file");
+        assert_eq!(rustix::fs::fstat(&file).expect("a state").st_nlink, 0);
+    }
+}

@@ -1,0 +1,50 @@
+//! Antagonists of the kernel's own paths: processes that come and go, and a stream over loopback.
+
+use super::KIB;
+use crate::workload::WorkloadError;
+use crate::workload::burn::Piece;
+use commensal_host::{Host as _, LinuxHost, SpawnSpec, Stdout};
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+/// Bytes of one piece of the stream.
+const PIECE: usize = 256 << 10;
+
+/// Forks, executes `true` and waits for it. Counts processes.
+pub fn fork() -> Piece {
+    let mut host = LinuxHost::default();
+    let mut spec = SpawnSpec::new("true");
+    spec.stdout = Stdout::Null;
+    spec.die_with_parent = true;
+    Box::new(move || {
+        host.spawn(&spec)?.wait()?;
+        Ok(1)
+    })
+}
+
+/// Sends to a thread of its own that reads and forgets. Counts KiB.
+pub fn stream() -> Result<Piece, WorkloadError> {
+    let failed = |operation: &'static str| move |source| WorkloadError::Piece { operation, source };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed("listen on loopback"))?;
+    let address = listener.local_addr().map_err(failed("listen on loopback"))?;
+    let mut sender = TcpStream::connect(address).map_err(failed("connect on loopback"))?;
+    let own = sender.local_addr().map_err(failed("connect on loopback"))?;
+    let mut receiver = loop {
+        // Another program may have been first.
+        let (stream, peer) = listener.accept().map_err(failed("accept on loopback"))?;
+        if peer == own {
+            break stream;
+        }
+    };
+    // Ends when the sender is dropped; it holds nothing but its socket.
+    let reader = std::thread::Builder::new().name("network-reader".to_owned()).spawn(move || {
+        let mut bytes = vec![0_u8; PIECE];
+        while receiver.read(&mut bytes).is_ok_and(|n| n > 0) {}
+    });
+    reader.map_err(|source| WorkloadError::Threads { threads: 1, source })?;
+    let bytes = vec![0x33_u8; PIECE];
+    Ok(Box::new(move || {
+        sender.write_all(&bytes).map_err(failed("send on loopback"))?;
+        Ok(PIECE as u64 / KIB)
+    }))
+}

@@ -1,0 +1,79 @@
+//! Every antagonist counts work, stops in time, and stays within its bounds.
+
+use super::*;
+use crate::workload::burn::WorkCounter;
+use std::time::Instant;
+
+fn options(kind: Kind, threads: usize) -> AntagonistOptions {
+    AntagonistOptions {
+        kind,
+        threads,
+        // Small: these tests run beside each other.
+        size: kind.default_size().map(|_| MIB),
+        dir: std::env::temp_dir(),
+        duration: Some(Duration::from_millis(200)),
+        counter: None,
+    }
+}
+
+#[test]
+fn every_kind_counts_its_work_and_stops() {
+    for row in &Kind::TABLE {
+        let counter = WorkCounter::new(2).expect("a counter");
+        let fd = counter.fd().try_clone_to_owned().expect("a copy");
+        let began = Instant::now();
+        let total = run(AntagonistOptions { counter: Some(fd), ..options(row.kind, 2) })
+            .unwrap_or_else(|error| panic!("{}: {error:?}", row.name));
+        assert!(total > 0, "{} did nothing in 200 ms", row.name);
+        assert_eq!(counter.read().expect("a value"), total, "{}", row.name);
+        // Generous: a machine under load may take long for the last piece.
+        assert!(began.elapsed() < Duration::from_secs(20), "{} took {:?}", row.name, began.elapsed());
+    }
+}
+
+fn refused(options: AntagonistOptions, expect: &str) {
+    let error = run(options).expect_err(expect).to_string();
+    assert!(error.contains(expect), "{error}");
+}
+
+#[test]
+fn memory_and_disk_are_bounded() {
+    let sized = |kind, size| AntagonistOptions { size: Some(size), ..options(kind, 2) };
+    for kind in [Kind::L2, Kind::L3, Kind::Memory] {
+        refused(sized(kind, 1 << 60), "half of the main memory");
+        refused(sized(kind, u64::MAX), "half of the main memory");
+        refused(sized(kind, 0), "at least 65536 bytes");
+    }
+    for kind in [Kind::PageCache, Kind::Disk] {
+        refused(sized(kind, 1 << 60), "half of the room that is left on the disk");
+        refused(AntagonistOptions { dir: "/nowhere".into(), ..options(kind, 1) }, "in /nowhere");
+    }
+    refused(sized(Kind::Fork, MIB), "this antagonist has no size");
+    refused(options(Kind::Cpu, 0), "a burner has 1 to 4096 threads");
+}
+
+/// The file grows to its size and no further, whatever is written, also when the size is no multiple of a write.
+#[test]
+fn files_stay_within_their_size() {
+    for (size, pieces) in [(MIB, 3), (3 * MIB + 77, 9), (100 * KIB, 5)] {
+        for make in [storage::churn, storage::sync] {
+            let file = storage::nameless(&std::env::temp_dir(), size).expect("a file");
+            let watch = file.try_clone().expect("a copy");
+            let mut piece = make(file, size);
+            for _ in 0..pieces {
+                piece().expect("a piece");
+            }
+            let stat = rustix::fs::fstat(&watch).expect("a size");
+            assert_eq!((stat.st_size as u64, stat.st_nlink), (size, 0));
+        }
+    }
+}
+
+#[test]
+fn names_lead_to_kinds_and_back() {
+    for row in &Kind::TABLE {
+        assert_eq!(row.name.parse::<Kind>(), Ok(row.kind));
+        assert_eq!((row.kind.to_string().as_str(), row.kind.unit()), (row.name, row.unit));
+    }
+    assert!("gpu".parse::<Kind>().expect_err("none").contains("cpu, vector, l2, l3, memory, page-cache"));
+}

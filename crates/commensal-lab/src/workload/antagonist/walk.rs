@@ -1,0 +1,92 @@
+//! Antagonists of caches and memory: a pointer chase over a buffer, and a stream over three.
+
+use super::MIB;
+use crate::rng::Rng;
+use crate::workload::burn::Piece;
+use std::hint::black_box;
+
+/// Bytes of a cache line, and the `u32`s in it.
+const LINE: u64 = 64;
+const WORDS: usize = 16;
+/// Walkers of one thread on the same ring: their loads overlap, a single chain would leave most of a cache's
+/// bandwidth to others.
+const WALKERS: usize = 4;
+/// Steps of each walker per piece, at most some 5 ms of loads that all miss.
+const STEPS: usize = 16_384;
+/// Elements of each array per piece of the stream: 0.5 MiB.
+const STRETCH: usize = 65_536;
+
+/// Walks all cache lines of a buffer in a random ring; a load depends on the one before. Counts loads.
+pub fn chase(size: u64, seed: u64) -> Piece {
+    // 2^28 lines are 16 GiB: positions fit u32.
+    let lines = (size / LINE).clamp(WALKERS as u64, 1 << 28) as u32;
+    let ring = ring(lines, seed);
+    let mut at: [u32; WALKERS] = [0; WALKERS];
+    let apart = lines / WALKERS as u32;
+    for (walker, at) in (0..).zip(&mut at) {
+        *at = apart * walker;
+    }
+    Box::new(move || {
+        for _ in 0..STEPS {
+            for at in &mut at {
+                *at = ring[*at as usize * WORDS];
+            }
+        }
+        black_box(at);
+        Ok((STEPS * WALKERS) as u64)
+    })
+}
+
+/// The first word of each line holds the next line: one cycle through all lines, by Sattolo's shuffle.
+fn ring(lines: u32, seed: u64) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..lines).collect();
+    let mut rng = Rng::new(seed);
+    for i in (1..order.len()).rev() {
+        order.swap(i, rng.below(i as u64) as usize);
+    }
+    let mut words = vec![0; lines as usize * WORDS];
+    for (line, next) in order.into_iter().enumerate() {
+        words[line * WORDS] = next;
+    }
+    words
+}
+
+/// `a = b + s * c` over three arrays of doubles, stretch by stretch. Counts MiB read and written.
+pub fn triad(size: u64) -> Piece {
+    let len = (size as usize / 3 / size_of::<f64>() / STRETCH).max(1) * STRETCH;
+    let (mut a, b, c) = (vec![0.5_f64; len], vec![1.0_f64; len], vec![2.0_f64; len]);
+    let mut from = 0;
+    let moved = (3 * STRETCH * size_of::<f64>()) as u64;
+    let mut bytes = 0;
+    Box::new(move || {
+        let to = from + STRETCH;
+        for ((a, b), c) in a[from..to].iter_mut().zip(&b[from..to]).zip(&c[from..to]) {
+            *a = *b + 0.25 * *c;
+        }
+        black_box(&mut a);
+        from = if to == len { 0 } else { to };
+        bytes += moved;
+        let whole = bytes / MIB;
+        bytes %= MIB;
+        Ok(whole)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ring_visits_every_line_once() {
+        for lines in [4, 5, 1000] {
+            let ring = ring(lines, 7);
+            let mut at = 0;
+            let mut seen = vec![false; lines as usize];
+            for _ in 0..lines {
+                assert!(!std::mem::replace(&mut seen[at], true), "line {at} comes twice");
+                at = ring[at * WORDS] as usize;
+            }
+            assert_eq!(at, 0);
+        }
+    }
+}
