@@ -73,6 +73,9 @@ _commensal() {
             commensal__subcmd__help__subcmd__lab,doctor)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__doctor"
                 ;;
+            commensal__subcmd__help__subcmd__lab,load)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__load"
+                ;;
             commensal__subcmd__help__subcmd__lab,report)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__report"
                 ;;
@@ -88,11 +91,17 @@ _commensal() {
             commensal__subcmd__help__subcmd__workload,pulse)
                 cmd="commensal__subcmd__help__subcmd__workload__subcmd__pulse"
                 ;;
+            commensal__subcmd__help__subcmd__workload,responder)
+                cmd="commensal__subcmd__help__subcmd__workload__subcmd__responder"
+                ;;
             commensal__subcmd__lab,doctor)
                 cmd="commensal__subcmd__lab__subcmd__doctor"
                 ;;
             commensal__subcmd__lab,help)
                 cmd="commensal__subcmd__lab__subcmd__help"
+                ;;
+            commensal__subcmd__lab,load)
+                cmd="commensal__subcmd__lab__subcmd__load"
                 ;;
             commensal__subcmd__lab,report)
                 cmd="commensal__subcmd__lab__subcmd__report"
@@ -105,6 +114,9 @@ _commensal() {
                 ;;
             commensal__subcmd__lab__subcmd__help,help)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__help"
+                ;;
+            commensal__subcmd__lab__subcmd__help,load)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__load"
                 ;;
             commensal__subcmd__lab__subcmd__help,report)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__report"
@@ -124,6 +136,9 @@ _commensal() {
             commensal__subcmd__workload,pulse)
                 cmd="commensal__subcmd__workload__subcmd__pulse"
                 ;;
+            commensal__subcmd__workload,responder)
+                cmd="commensal__subcmd__workload__subcmd__responder"
+                ;;
             commensal__subcmd__workload__subcmd__help,burn)
                 cmd="commensal__subcmd__workload__subcmd__help__subcmd__burn"
                 ;;
@@ -135,6 +150,9 @@ _commensal() {
                 ;;
             commensal__subcmd__workload__subcmd__help,pulse)
                 cmd="commensal__subcmd__workload__subcmd__help__subcmd__pulse"
+                ;;
+            commensal__subcmd__workload__subcmd__help,responder)
+                cmd="commensal__subcmd__workload__subcmd__help__subcmd__responder"
                 ;;
             *)
                 ;;
@@ -361,7 +379,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__lab)
-            opts="run doctor report"
+            opts="run doctor report load"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -375,6 +393,20 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__lab__subcmd__doctor)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__load)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -459,7 +491,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__workload)
-            opts="http pulse burn"
+            opts="http responder pulse burn"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -514,8 +546,22 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        commensal__subcmd__help__subcmd__workload__subcmd__responder)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         commensal__subcmd__lab)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version run doctor report help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version run doctor report load help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -575,7 +621,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__help)
-            opts="run doctor report help"
+            opts="run doctor report load help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -616,6 +662,20 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__load)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         commensal__subcmd__lab__subcmd__help__subcmd__report)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
@@ -637,6 +697,84 @@ _commensal() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__load)
+            opts="-v -h -V --rate --for --warmup --connections --arrival --seed --timeout --closed --slo --window --find-knee --series --hdr --from --listen --allow-remote --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --rate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --warmup)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --connections)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --arrival)
+                    COMPREPLY=($(compgen -W "poisson constant" -- "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --closed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --slo)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --window)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hdr)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -831,7 +969,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version http pulse burn help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version http responder pulse burn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -887,7 +1025,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload__subcmd__help)
-            opts="http pulse burn help"
+            opts="http responder pulse burn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -943,6 +1081,20 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload__subcmd__help__subcmd__pulse)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__workload__subcmd__help__subcmd__responder)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1014,6 +1166,44 @@ _commensal() {
                     return 0
                     ;;
                 --seconds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__workload__subcmd__responder)
+            opts="-v -h -V --port --stall-ms --stall-every-s --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --port)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stall-ms)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stall-every-s)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -96,16 +96,17 @@ complete -c commensal -n "__fish_commensal_using_subcommand blame" -l json -d 'P
 complete -c commensal -n "__fish_commensal_using_subcommand blame" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand blame" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand blame" -s V -l version -d 'Print version'
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -s v -l verbose -d 'Print what happens in detail (to standard error)'
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -s h -l help -d 'Print help'
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -s V -l version -d 'Print version'
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -f -a "run" -d 'Run an experiment: verdict, table, run.json. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID'
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -f -a "doctor" -d 'Say within about a minute whether this machine can decide a threshold, and how long a run would take'
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -f -a "report" -d 'Show a recorded run again, with the verdict that its blocks support'
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report load help" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report load help" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report load help" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report load help" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report load help" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report load help" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report load help" -f -a "run" -d 'Run an experiment: verdict, table, run.json. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report load help" -f -a "doctor" -d 'Say within about a minute whether this machine can decide a threshold, and how long a run would take'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report load help" -f -a "report" -d 'Show a recorded run again, with the verdict that its blocks support'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report load help" -f -a "load" -d 'Load an HTTP service on a schedule that does not wait for it, and say how long requests took since they were due. Exit status 4 when the measurement cannot be believed'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and not __fish_seen_subcommand_from run doctor report load help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l rounds -d 'Rounds; each runs every arm once. Below 6 no interval exists' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l block -d 'Measured seconds per block' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l seed -d 'Seed of the order of the arms and of the requests' -r
@@ -139,20 +140,46 @@ complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l rate -d 'Requests per second, whatever the service does' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l for -d 'Length of the measured part [default: 10s]' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l warmup -d 'Load before it, of which nothing counts' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l connections -d 'Connections; a request that finds none free waits, and that wait counts' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l arrival -d 'How requests are spread: poisson as from independent users, constant with equal gaps' -r -f -a "poisson\t'Exponential gaps'
+constant\t'Equal gaps'"
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l seed -d 'Decides the schedule: the same seed, the same due times' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l timeout -d 'A request without an answer so long after it was due is given up, and counts with this time' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l closed -d 'Instead of a rate: N connections that send again as soon as they are answered, as most tools do. It under-states stalls' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l slo -d 'An objective, such as p99=5ms: how many windows and requests met it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l window -d 'Length of a window of the objective, whole seconds' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l hdr -d 'Write an HdrHistogram interval log, one interval per second' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l from -d 'Let the load come from another machine, where `commensal lab load --listen` runs' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l listen -d 'Wait for the orders of `--from` and carry them out, one after the other, until Ctrl-C. Whoever reaches the port can make this machine send requests: --rate and --for bound what is accepted [default: 10000 per second, 60s]' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l find-knee -d 'Search the highest rate that the service keeps up with, instead of measuring at one: open-loop steps of 1.5 s'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l series -d 'Print one line per second as well'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l allow-remote -d 'Let --listen take an address that others can reach'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -l json -d 'Print JSON'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from load" -s V -l version -d 'Print version'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "run" -d 'Run an experiment: verdict, table, run.json. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "doctor" -d 'Say within about a minute whether this machine can decide a threshold, and how long a run would take'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "report" -d 'Show a recorded run again, with the verdict that its blocks support'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "load" -d 'Load an HTTP service on a schedule that does not wait for it, and say how long requests took since they were due. Exit status 4 when the measurement cannot be believed'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -s v -l verbose -d 'Print what happens in detail (to standard error)'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -s h -l help -d 'Print help'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -s V -l version -d 'Print version'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -f -a "http" -d 'The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -f -a "pulse" -d 'Threads that sleep for random times and then compute'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'
-complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http pulse burn help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http responder pulse burn help" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http responder pulse burn help" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http responder pulse burn help" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http responder pulse burn help" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http responder pulse burn help" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http responder pulse burn help" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http responder pulse burn help" -f -a "http" -d 'The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http responder pulse burn help" -f -a "responder" -d 'The fastest HTTP service that one thread can be, with stalls'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http responder pulse burn help" -f -a "pulse" -d 'Threads that sleep for random times and then compute'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http responder pulse burn help" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and not __fish_seen_subcommand_from http responder pulse burn help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l port -d 'Port on 127.0.0.1; 0 is any free one' -r
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l workers -d 'Worker threads' -r
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
@@ -161,6 +188,15 @@ complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from http" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from responder" -l port -d 'Port on 127.0.0.1; 0 is any free one' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from responder" -l stall-ms -d 'Length of a stall, ms' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from responder" -l stall-every-s -d 'From one stall to the next, seconds' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from responder" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from responder" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from responder" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from responder" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from responder" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from responder" -s V -l version -d 'Print version'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -l threads -d 'Threads' -r
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -l period-us -d 'Mean sleep, us' -r
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from pulse" -l work-us -d 'CPU time of one piece of work, us' -r
@@ -180,6 +216,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from burn" -s V -l version -d 'Print version'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "http" -d 'The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz'
+complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "responder" -d 'The fastest HTTP service that one thread can be, with stalls'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "pulse" -d 'Threads that sleep for random times and then compute'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -195,6 +232,8 @@ complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "run" -d 'Run an experiment: verdict, table, run.json. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "doctor" -d 'Say within about a minute whether this machine can decide a threshold, and how long a run would take'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "report" -d 'Show a recorded run again, with the verdict that its blocks support'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "load" -d 'Load an HTTP service on a schedule that does not wait for it, and say how long requests took since they were due. Exit status 4 when the measurement cannot be believed'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from workload" -f -a "http" -d 'The HTTP service: /cpu?cpu=N&count=M, /metrics, /healthz'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from workload" -f -a "responder" -d 'The fastest HTTP service that one thread can be, with stalls'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from workload" -f -a "pulse" -d 'Threads that sleep for random times and then compute'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from workload" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'

@@ -236,7 +236,7 @@ fn compare(program: &Path, script: &Path, what: &str, seconds: u64, stalls: &[&s
 fn observed_ms(quantile: f64) -> Option<f64> {
     let stalled = STALL_MS as f64 / (EVERY_S as f64 * 1e3);
     let beyond = (1.0 - quantile) / stalled;
-    (beyond < 1.0).then(|| STALL_MS as f64 * (1.0 - beyond))
+    (beyond < 1.0).then_some(STALL_MS as f64 * (1.0 - beyond))
 }
 
 /// One run: what the tool said, and the CPU seconds that it took; `None` when there is no such tool.
