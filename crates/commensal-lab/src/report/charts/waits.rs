@@ -37,8 +37,8 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
     let most = bars.iter().map(Bar::sum).fold(0.0, f64::max);
     if bars.is_empty() {
         return Err(
-            "No block was judged by commensal blame, so nothing is known about who made the service wait: \
-                    the judge needs a build with the feature bpf, and was not asked away with --no-blame."
+            "No block was judged by commensal blame, so nothing is known about who made the service wait. The judge \
+             needs a build with the feature bpf, root, and a run without --no-blame."
                 .into(),
         );
     }
