@@ -126,7 +126,10 @@ fn in_words(run: &Run) -> String {
         }
     }
     let corrected = run.blocks.iter().flat_map(|block| {
-        block.notes.iter().map(move |note| format!("round {}, {}: {note}", block.round + 1, block.arm))
+        block
+            .notes
+            .iter()
+            .map(move |note| format!("round {}, {}: {note}", block.round.saturating_add(1), block.arm))
     });
     let corrected: Vec<String> = corrected.collect();
     if !corrected.is_empty() {

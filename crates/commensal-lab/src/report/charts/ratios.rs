@@ -162,7 +162,7 @@ fn strip(canvas: &mut Canvas, seen: &Seen<'_>, metric: Metric, row: &Row<'_>, (a
     };
     for (i, (round, log)) in row.rounds.iter().enumerate() {
         let down = (i as f64 + 0.5) / n as f64 * (STRIP - 2.0 * r) + r;
-        let tip = format!("round {}: {}", round + 1, signed_pct(pct_of_log(*log), 0.1));
+        let tip = format!("round {}: {}", round.saturating_add(1), signed_pct(pct_of_log(*log), 0.1));
         let tip = Some(tip.as_str()).filter(|_| !narrow);
         canvas.dot(&format!("d pt f{colour}"), (axis.at(*log), y + down), r, tip);
     }

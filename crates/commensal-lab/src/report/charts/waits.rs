@@ -8,8 +8,11 @@ use crate::record::{Arm, WaitByKind};
 
 const BAR: f64 = 24.0;
 
-/// From the left of a bar to its right; the last field says whether dark words stand upon it.
-const KINDS: [(&str, &str, fn(&WaitByKind) -> f64); 6] = [
+/// Its colour, its name, and how much of it there is.
+type Kind = (&'static str, &'static str, fn(&WaitByKind) -> f64);
+
+/// From the left of a bar to its right.
+const KINDS: [Kind; 6] = [
     ("offline", "offline work", |wait| wait.offline),
     ("online", "online work itself", |wait| wait.peers),
     ("other", "work of neither side", |wait| wait.other),
