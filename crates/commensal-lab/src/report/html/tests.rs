@@ -166,9 +166,9 @@ fn mutated_records_are_drawn_or_refused() {
     let text = run.to_json().unwrap();
     let mut rng = crate::rng::Rng::new(11);
     let mut survived = 0;
-    for _ in 0..150 {
+    for _ in 0..200 {
         let mut wild = text.clone().into_bytes();
-        for _ in 0..=rng.below(3) {
+        for _ in 0..=rng.below(2) {
             let at = rng.below(wild.len() as u64) as usize;
             wild[at] = b"0123456789-eE.\"{}[],:ntf\xff"[rng.below(25) as usize];
         }
