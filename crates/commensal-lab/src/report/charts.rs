@@ -106,7 +106,8 @@ fn ratios_caption(seen: &Seen<'_>) -> String {
 }
 
 fn spectrum_caption(seen: &Seen<'_>) -> String {
-    let requests: u64 = seen.merged.iter().flatten().map(|histogram| histogram.len()).sum();
+    let sizes = seen.merged.iter().flatten().map(|histogram| histogram.len());
+    let requests = sizes.fold(0, u64::saturating_add);
     format!(
         "Latency by share of requests; each tenth of the remaining requests has the same width. All usable blocks of an arm \
          are taken together ({} requests in all), for this picture only: every figure and the verdict come from pairs of \

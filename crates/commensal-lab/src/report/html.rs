@@ -66,18 +66,18 @@ fn first_screen(run: &Run, summary: &Summary) -> String {
         escape(&run.started),
         escape(&run.machine.cpu),
         escape(summary.word),
-        escape(&capitalised(claim))
+        escape(&capitalised(run, claim))
     );
     if !evidence.is_empty() {
         let _ = writeln!(out, "<p class=\"evidence\">{}</p>", escape(evidence));
     }
     // Where there is no answer, the first question is why.
     if matches!(run.verdict, Some(Verdict::Invalid | Verdict::Broken | Verdict::Inconclusive)) {
-        out.push_str(&items("words", run.reasons.iter().take(3)));
+        out.push_str(&items(run, "words", run.reasons.iter().take(3)));
     }
     out.push_str("</header>\n");
     out.push_str(&table(summary));
-    out.push_str(&items("facts", summary.facts.iter()));
+    out.push_str(&items(run, "facts", summary.facts.iter()));
     out
 }
 
@@ -122,17 +122,20 @@ fn in_words(run: &Run) -> String {
     ] {
         if !said.is_empty() {
             let _ = writeln!(out, "<h3>{title}</h3>");
-            out.push_str(&items("words", said.into_iter()));
+            out.push_str(&items(run, "words", said.into_iter()));
         }
     }
     let corrected = run.blocks.iter().flat_map(|block| {
-        block.notes.iter().map(move |note| format!("round {}, {}: {note}", block.round + 1, block.arm))
+        block
+            .notes
+            .iter()
+            .map(move |note| format!("round {}, {}: {note}", block.round.saturating_add(1), block.arm))
     });
     let corrected: Vec<String> = corrected.collect();
     if !corrected.is_empty() {
         let more = corrected.len().saturating_sub(MOST_CORRECTIONS);
         out.push_str("<h3>Corrected figures</h3>\n");
-        out.push_str(&items("words", corrected.iter().take(MOST_CORRECTIONS)));
+        out.push_str(&items(run, "words", corrected.iter().take(MOST_CORRECTIONS)));
         if more > 0 {
             let _ = writeln!(out, "<p>and {more} more in the record.</p>");
         }
@@ -146,17 +149,20 @@ fn in_words(run: &Run) -> String {
 /// The most notes of blocks that a page shows.
 const MOST_CORRECTIONS: usize = 20;
 
-fn items<'a>(class: &str, said: impl Iterator<Item = &'a String>) -> String {
+fn items<'a>(run: &Run, class: &str, said: impl Iterator<Item = &'a String>) -> String {
     let mut out = format!("<ul class=\"{class}\">\n");
     for one in said {
-        let _ = writeln!(out, "<li>{}</li>", escape(&capitalised(one)));
+        let _ = writeln!(out, "<li>{}</li>", escape(&capitalised(run, one)));
     }
     out.push_str("</ul>\n");
     out
 }
 
-/// A sentence on a page begins with a capital; names such as `isolated:` and `arm …` are sentences too.
-fn capitalised(text: &str) -> String {
+/// A sentence on a page begins with a capital, unless it begins with the name of an arm.
+fn capitalised(run: &Run, text: &str) -> String {
+    if run.arms.iter().any(|arm| text.starts_with(&arm.name)) {
+        return text.to_owned();
+    }
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }

@@ -9,7 +9,7 @@ use commensal_lab::record::Run;
 use commensal_lab::verdict::Verdict;
 use commensal_lab::{analysis, report as render};
 use std::io::{IsTerminal, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Shows a recorded run again.
 pub fn report(context: &mut Context, options: &LabReport) -> anyhow::Result<u8> {
@@ -130,7 +130,7 @@ fn png(_: &str) -> anyhow::Result<Vec<u8>> {
     )
 }
 
-fn put(context: &mut Context, file: &PathBuf, text: &str) -> anyhow::Result<()> {
+fn put(context: &mut Context, file: &Path, text: &str) -> anyhow::Result<()> {
     context.host.state_replace(file, text).with_context(|| format!("{} cannot be written", file.display()))
 }
 

@@ -141,7 +141,8 @@ impl Canvas {
         let (mut x, mut y) = (left, top);
         for (class, name) in entries {
             let name = fitted(name, self.width - left - 30.0);
-            let wide = 16.0 + text_width(&name);
+            // The key is smaller than the labels.
+            let wide = 16.0 + text_width(&name) * 0.92;
             if x > left && x + wide > self.width {
                 x = left;
                 y += 18.0;

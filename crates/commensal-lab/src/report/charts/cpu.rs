@@ -9,8 +9,11 @@ use crate::stats::median;
 
 const HEIGHT: f64 = 150.0;
 
+/// Its colour, its name, and how much of it there is.
+type Kind = (&'static str, &'static str, fn(&CpuUse) -> Option<f64>);
+
 /// From the bottom of a bar to its top.
-const KINDS: [(&str, &str, fn(&CpuUse) -> Option<f64>); 4] = [
+const KINDS: [Kind; 4] = [
     ("online", "online", |cpu| cpu.online),
     ("offline", "offline", |cpu| cpu.offline),
     ("other", "everything else", |cpu| cpu.other),

@@ -53,9 +53,14 @@ impl Order {
         let step = round_steps(rounds, about).get(1).copied().unwrap_or(1.0).max(1.0) as u32;
         let mut last = None;
         for (i, block) in run.blocks.iter().enumerate() {
-            if last != Some(block.round) && (block.round == 0 || (block.round + 1).is_multiple_of(step)) {
-                let label =
-                    if block.round == 0 { "round 1".to_owned() } else { (block.round + 1).to_string() };
+            if last != Some(block.round)
+                && (block.round == 0 || block.round.saturating_add(1).is_multiple_of(step))
+            {
+                let label = if block.round == 0 {
+                    "round 1".to_owned()
+                } else {
+                    block.round.saturating_add(1).to_string()
+                };
                 // Next to the first label there is no room for a second one.
                 if block.round == 0 || self.scale.at(i as f64) - self.scale.at(0.0) > 56.0 {
                     self.mark(canvas, i as f64, &label, foot);

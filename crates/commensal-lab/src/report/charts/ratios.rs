@@ -6,7 +6,7 @@
 use super::canvas::{Canvas, fitted};
 use super::scale::{Scale, extent};
 use super::seen::Seen;
-use crate::format::{brackets, change_pct, log_of_pct, pct_of_log, quantum, signed, signed_pct};
+use crate::format::{brackets, change_pct, log_of_pct, pct_of_log, quantum, signed_pct};
 use crate::record::{Arm, Comparison, Metric, Role};
 use crate::verdict::against_baseline;
 
@@ -162,7 +162,7 @@ fn strip(canvas: &mut Canvas, seen: &Seen<'_>, metric: Metric, row: &Row<'_>, (a
     };
     for (i, (round, log)) in row.rounds.iter().enumerate() {
         let down = (i as f64 + 0.5) / n as f64 * (STRIP - 2.0 * r) + r;
-        let tip = format!("round {}: {}", round + 1, signed_pct(pct_of_log(*log), 0.1));
+        let tip = format!("round {}: {}", round.saturating_add(1), signed_pct(pct_of_log(*log), 0.1));
         let tip = Some(tip.as_str()).filter(|_| !narrow);
         canvas.dot(&format!("d pt f{colour}"), (axis.at(*log), y + down), r, tip);
     }
@@ -184,8 +184,8 @@ fn strip(canvas: &mut Canvas, seen: &Seen<'_>, metric: Metric, row: &Row<'_>, (a
             canvas.text("s", (0.0, y + 30.0), "identical to baseline");
         }
         canvas.text("b", (x, y + 15.0), &value);
-        canvas.text("s", (x + 62.0, y + 15.0), &ends);
-        canvas.text("s", (x, y + 30.0), &sample);
+        canvas.text("s e", (canvas.width(), y + 15.0), &sample);
+        canvas.text("s", (x, y + 30.0), &ends);
     }
 }
 
@@ -197,15 +197,10 @@ fn figures(seen: &Seen<'_>, metric: Metric, row: &Row<'_>) -> (String, String, S
     };
     let step = quantum(seen.run.noise_floor_pct.get(&metric).copied());
     let change = |harm| change_pct(metric, harm);
-    match result.ci95 {
-        Some(ends) => {
-            let (value, ends) = (signed(change(result.harm_pct), step), brackets(ends.map(change), step));
-            (format!("{value} %"), ends, rounds)
-        }
-        None => (
-            signed_pct(change(result.harm_pct), step),
-            String::new(),
-            format!("{rounds}: too few for an interval"),
-        ),
-    }
+    let ends = result.ci95.map(|ends| brackets(ends.map(change), step));
+    (
+        signed_pct(change(result.harm_pct), step),
+        ends.unwrap_or_else(|| "too few for an interval".into()),
+        rounds,
+    )
 }

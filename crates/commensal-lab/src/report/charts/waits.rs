@@ -8,8 +8,11 @@ use crate::record::{Arm, WaitByKind};
 
 const BAR: f64 = 24.0;
 
-/// From the left of a bar to its right; the last field says whether dark words stand upon it.
-const KINDS: [(&str, &str, fn(&WaitByKind) -> f64); 6] = [
+/// Its colour, its name, and how much of it there is.
+type Kind = (&'static str, &'static str, fn(&WaitByKind) -> f64);
+
+/// From the left of a bar to its right.
+const KINDS: [Kind; 6] = [
     ("offline", "offline work", |wait| wait.offline),
     ("online", "online work itself", |wait| wait.peers),
     ("other", "work of neither side", |wait| wait.other),
@@ -37,8 +40,8 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
     let most = bars.iter().map(Bar::sum).fold(0.0, f64::max);
     if bars.is_empty() {
         return Err(
-            "No block was judged by commensal blame, so nothing is known about who made the service wait: \
-                    the judge needs a build with the feature bpf, and was not asked away with --no-blame."
+            "No block was judged by commensal blame, so nothing is known about who made the service wait. The judge \
+             needs a build with the feature bpf, root, and a run without --no-blame."
                 .into(),
         );
     }

@@ -78,7 +78,7 @@ fn row(block: &Block, latency_us: &BTreeMap<Metric, f64>) -> String {
         number(block.work.offline),
     ];
     let off = if block.valid { "" } else { " class=\"off\"" };
-    let mut out = format!("<tr{off}><td>{}</td>", block.round + 1);
+    let mut out = format!("<tr{off}><td>{}</td>", block.round.saturating_add(1));
     for cell in cells {
         let _ = write!(out, "<td>{cell}</td>");
     }

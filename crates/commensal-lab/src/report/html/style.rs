@@ -12,24 +12,25 @@ h1{margin:0;font-size:2.5rem;line-height:1.1;letter-spacing:-.015em}\
 .PASS{color:var(--good)}.FAIL,.BROKEN{color:var(--bad)}.INCONCLUSIVE,.INVALID,.NONE{color:var(--open)}\
 .headline{margin:.5rem 0 0;font-size:1.3rem;line-height:1.35}\
 .evidence{margin:.3rem 0 0;color:var(--muted);font-variant-numeric:tabular-nums}\
-h2{margin:3rem 0 .3rem;padding-top:.8rem;border-top:1px solid var(--grid);font-size:1.15rem;line-height:1.3}\
+h2{margin:2.8rem 0 .3rem;padding-top:.9rem;border-top:1px solid var(--grid);font-size:1.15rem;line-height:1.3}\
 h3{margin:1.5rem 0 .3rem;font-size:.95rem}\
 .caption,.absent{margin:.1rem 0 1.1rem;max-width:44rem;color:var(--muted);font-size:.88rem;line-height:1.45}\
-.facts{margin:1rem 0 0;padding:0;list-style:none}.facts li{margin:.25rem 0}\
+.scroll+.caption{margin:.6rem 0 1.2rem}.facts{margin:1rem 0 0;padding:0;list-style:none}.facts li{margin:.25rem 0}\
 .words{margin:.4rem 0;padding-left:1.1rem;max-width:46rem}.words li{margin:.3rem 0}\
 figure{margin:0}svg{display:block;max-width:100%;height:auto}.narrow{display:none}\
 .scroll{overflow-x:auto;margin:1.4rem 0 0;-webkit-overflow-scrolling:touch}\
 .scroll:focus-visible,summary:focus-visible{outline:2px solid var(--arm3);outline-offset:2px}\
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.95rem}\
-.main{width:100%}\
+.main{width:100%}.main th,.main td{padding-left:.9rem}.main th:first-child{padding-left:0;min-width:6.5rem;max-width:13rem;\
+white-space:normal;overflow-wrap:anywhere}\
 th,td{padding:.34rem 0 .34rem 1.3rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid);vertical-align:baseline}\
 th:first-child,td:first-child{padding-left:0;text-align:left}\
 thead th{color:var(--muted);font-weight:500;font-size:.84rem;border-bottom-color:var(--rule)}\
 tbody th{font-weight:600}\
 .left th,.left td{text-align:left}.raw{font-size:.78rem}.raw th,.raw td{padding:.16rem 0 .16rem .8rem}\
 .raw .off td,.raw .off th{color:var(--muted)}\
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1.4rem;margin:.9rem 0;font-size:.95rem}\
-dt{color:var(--muted)}dd{margin:0;min-width:0;overflow-wrap:anywhere}\
+dl{display:grid;grid-template-columns:minmax(8.5rem,max-content) 1fr;gap:.2rem 1.4rem;margin:.9rem 0;font-size:.95rem}\
+dt{color:var(--muted);max-width:16rem;overflow-wrap:anywhere}dd{margin:0;min-width:0;overflow-wrap:anywhere}\
 code,pre{font:.86em/1.45 ui-monospace,\"SF Mono\",Menlo,Consolas,\"DejaVu Sans Mono\",monospace;overflow-wrap:anywhere}\
 pre{margin:.5rem 0;padding:.8rem;background:var(--band);overflow-x:auto;white-space:pre-wrap}\
 details{margin:1rem 0}summary{cursor:pointer;color:var(--muted)}\
@@ -37,7 +38,8 @@ details{margin:1rem 0}summary{cursor:pointer;color:var(--muted)}\
 footer{margin-top:3.2rem;padding-top:.8rem;border-top:1px solid var(--grid);color:var(--muted);font-size:.84rem}\
 @media screen and (max-width:699px){body{padding:1.5rem 1rem 3rem}h1{font-size:2rem}.headline{font-size:1.12rem}\
 .wide{display:none}.narrow{display:block;max-width:440px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}\
-table{font-size:.88rem}th,td{padding-left:1rem}}\
+table{font-size:.88rem}th,td{padding-left:1rem}\
+.main th:first-child{position:sticky;left:0;background:var(--ground);padding-right:.4rem;max-width:8rem}}\
 @media print{body{padding:0;max-width:none;font-size:10.5pt}h2{margin-top:1.6rem;break-after:avoid}\
 figure,tr,dl{break-inside:avoid}.caption{break-after:avoid}.scroll{overflow:visible}table{font-size:8.5pt}\
 th,td{padding-left:.7rem}.raw{font-size:5.5pt}.raw th,.raw td{padding-left:.3rem}}\

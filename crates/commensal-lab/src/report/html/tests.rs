@@ -152,3 +152,46 @@ fn no_figure_is_not_a_number() {
         assert!(!text.contains(wrong), "{wrong}");
     }
 }
+
+/// What loads must also be drawn, whatever it holds.
+#[test]
+fn mutated_records_are_drawn_or_refused() {
+    let mut run = fixture::small_run();
+    conclude(&mut run);
+    for block in &mut run.blocks {
+        (block.hist, block.at_s, block.blame) = (None, Some(1.0), Some(blamed()));
+        block.percentiles_us = [(crate::record::Metric::P50, 500.0)].into();
+        block.series = vec![Tick { t_s: 1.0, qps: Some(3.0), ..Tick::default() }; 2];
+    }
+    let text = run.to_json().unwrap();
+    let mut rng = crate::rng::Rng::new(11);
+    let mut survived = 0;
+    for _ in 0..200 {
+        let mut wild = text.clone().into_bytes();
+        for _ in 0..=rng.below(2) {
+            let at = rng.below(wild.len() as u64) as usize;
+            wild[at] = b"0123456789-eE.\"{}[],:ntf\xff"[rng.below(25) as usize];
+        }
+        if let Ok(mut wild) = Run::from_json(&wild) {
+            conclude(&mut wild);
+            let text = html(&wild);
+            assert!(text.ends_with("</html>\n") && !text.contains("NaN"));
+            assert!(crate::report::junit(&wild, true).ends_with("</testsuites>\n"));
+            assert!(!crate::report::compare(&run, &wild).text().is_empty());
+            survived += 1;
+        }
+    }
+    assert!(survived > 15, "only {survived} mutants loaded");
+}
+
+#[test]
+fn extreme_numbers_are_drawn() {
+    let text = page(|run| {
+        for (i, block) in run.blocks.iter_mut().enumerate() {
+            (block.requests, block.measure_s, block.at_s) = (u64::MAX, f64::MAX, Some(f64::MAX));
+            block.round = if block.round == 5 { u32::MAX } else { block.round };
+            (block.achieved, block.cpu.online) = (Some([f64::MAX, 1e-300][i % 2]), Some(f64::MAX));
+        }
+    });
+    assert!(text.contains("id=\"ratios\"") && !text.contains("NaN"));
+}
