@@ -58,13 +58,16 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
     let find = |role| arms.iter().position(|arm| arm.role == role);
     let mut findings = Findings::default();
     let Some(baseline) = find(Role::Baseline) else { return findings };
-    let contended = find(Role::Contended);
+    // Of the same offline work, where arms differ in it.
+    let contended_for = |arm: &Arm| {
+        arms.iter().position(|other| other.role == Role::Contended && other.offline == arm.offline)
+    };
     for (index, arm) in arms.iter().enumerate() {
         if matches!(arm.role, Role::Baseline | Role::OfflineAlone) {
             continue;
         }
         compare_arms(arms, design, samples, (index, baseline), &mut findings.results);
-        if let (Role::Isolated, Some(contended)) = (arm.role, contended) {
+        if let (Role::Isolated, Some(contended)) = (arm.role, contended_for(arm)) {
             compare_arms(arms, design, samples, (index, contended), &mut findings.results);
         }
     }
@@ -74,17 +77,17 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
         findings.noise_floor_pct =
             findings.results.iter().filter(|r| r.arm == *a && r.vs == *b).filter_map(floor).collect();
     }
-    if let Some(contended) = contended {
-        let isolated = arms.iter().enumerate().filter(|(_, arm)| arm.role == Role::Isolated);
-        for (index, arm) in isolated {
-            let trio = Trio { isolated: index, contended, baseline };
-            for metric in Metric::ALL {
-                let harm = findings.results.iter().find(|r| {
-                    r.metric == metric && r.arm == arms[contended].name && r.vs == arms[baseline].name
-                });
-                if harm.is_some_and(|r| proven_harmful(r, design)) {
-                    findings.attribution.extend(attribute(&arm.name, metric, samples, trio));
-                }
+    let isolated = arms.iter().enumerate().filter(|(_, arm)| arm.role == Role::Isolated);
+    for (index, arm) in isolated {
+        let Some(contended) = contended_for(arm) else { continue };
+        let trio = Trio { isolated: index, contended, baseline };
+        for metric in Metric::ALL {
+            let harm = findings
+                .results
+                .iter()
+                .find(|r| r.metric == metric && r.arm == arms[contended].name && r.vs == arms[baseline].name);
+            if harm.is_some_and(|r| proven_harmful(r, design)) {
+                findings.attribution.extend(attribute(&arm.name, metric, samples, trio));
             }
         }
     }

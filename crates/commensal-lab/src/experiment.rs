@@ -18,6 +18,7 @@ use crate::loadgen::Arrival;
 use crate::record::{Arm, BlameBounds, Design, Metric, Role};
 use crate::tools::Tool;
 use crate::tools::work::WorkKind;
+use crate::workload::antagonist::Kind;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -150,8 +151,8 @@ pub enum Rate {
 /// The offline side.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Offline {
-    /// CPU burners of this program, one per CPU.
-    BuiltIn,
+    /// An antagonist of this program, one thread per CPU; an arm can name another.
+    BuiltIn(Kind),
     /// A program that is started for each block with offline work.
     Program(Batch),
 }
@@ -238,7 +239,7 @@ impl Choice {
 }
 
 fn arm(name: &str, role: Role) -> Arm {
-    Arm { name: name.to_owned(), role, policy: None }
+    Arm { name: name.to_owned(), role, policy: None, offline: None }
 }
 
 fn design(choice: &Choice) -> Design {
@@ -275,7 +276,7 @@ fn built_in(name: &str, about: &str, choice: &Choice, arms: Vec<Arm>) -> Experim
             connections: 64,
             arrival: Arrival::Poisson,
         },
-        offline: Offline::BuiltIn,
+        offline: Offline::BuiltIn(Kind::Cpu),
         restart: Restart::Round,
         requires: Vec::new(),
         disk_bytes: 0,
@@ -304,6 +305,21 @@ pub fn noise_check(choice: &Choice) -> Experiment {
     built_in("doctor", "the built-in HTTP service alone, twice", choice, arms)
 }
 
+/// The service of an experiment against each of these antagonists, and with `isolated` against each under isolation as well.
+#[must_use]
+pub fn profile(of: &Experiment, kinds: &[Kind], isolated: bool) -> Experiment {
+    let mut arms = vec![arm("baseline", Role::Baseline), arm("baseline2", Role::Baseline2)];
+    for kind in kinds {
+        let name = kind.to_string();
+        let of = |name: String, role| Arm { offline: Some(kind.to_string()), ..arm(&name, role) };
+        arms.push(of(name.clone(), Role::Contended));
+        arms.extend(isolated.then(|| of(format!("{name}, isolated"), Role::Isolated)));
+    }
+    let isolations =
+        arms.iter().filter(|arm| arm.role == Role::Isolated).map(|_| Isolation::default()).collect();
+    Experiment { arms, isolations, offline: Offline::BuiltIn(Kind::Cpu), ..of.clone() }
+}
+
 impl Experiment {
     /// How long it will take, seconds: blocks with their settling, warm-up and draining, and restarts of the service.
     #[must_use]
@@ -326,7 +342,7 @@ impl Experiment {
         };
         let offline = match &self.offline {
             Offline::Program(batch) => Some(&batch.files),
-            Offline::BuiltIn => None,
+            Offline::BuiltIn(_) => None,
         };
         online.into_iter().chain(offline).flatten()
     }

@@ -9,7 +9,7 @@ use crate::rng::Rng;
 
 /// Baseline, its twin, contended and isolated, in this order.
 pub fn arms() -> Vec<Arm> {
-    let plain = |name: &str, role| Arm { name: name.into(), role, policy: None };
+    let plain = |name: &str, role| Arm { name: name.into(), role, policy: None, offline: None };
     let applied = Applied {
         path: "/commensal/offline".into(),
         file: "cpu.idle".into(),
@@ -21,7 +21,7 @@ pub fn arms() -> Vec<Arm> {
         plain("baseline", Role::Baseline),
         plain("baseline2", Role::Baseline2),
         plain("contended", Role::Contended),
-        Arm { name: "isolated".into(), role: Role::Isolated, policy: Some(policy) },
+        Arm { name: "isolated".into(), role: Role::Isolated, policy: Some(policy), offline: None },
     ]
 }
 

@@ -301,11 +301,14 @@ pub enum Role {
 pub struct Arm {
     /// Its name, unique in the run.
     pub name: String,
-    /// What it is for. A run has at most one arm of each role except `isolated`.
+    /// What it is for. A run has at most one arm of each role except `isolated`, and of `contended` one for each offline work.
     pub role: Role,
     /// The isolation under test, in arms that have one.
     #[serde(default)]
     pub policy: Option<Policy>,
+    /// The built-in offline work of this arm, where arms differ in it.
+    #[serde(default)]
+    pub offline: Option<String>,
 }
 
 /// An isolation policy as it was applied.
@@ -407,6 +410,11 @@ impl Run {
     /// The first arm with this role.
     pub fn arm_with(&self, role: Role) -> Option<&Arm> {
         self.arms.iter().find(|arm| arm.role == role)
+    }
+
+    /// The arm in which the offline work of `arm` runs without isolation.
+    pub fn contended_for(&self, arm: &Arm) -> Option<&Arm> {
+        self.arms.iter().find(|other| other.role == Role::Contended && other.offline == arm.offline)
     }
 
     /// The blocks of one arm, usable or not.

@@ -269,7 +269,8 @@ mod tests {
         let mut run = bare_run(12);
         let samples = simulate(&mut Rng::new(17), 12, [0.0, 0.5, 0.03], (0.015, 0.0), &run.design.gates);
         conclude_from(&mut run, &samples, Vec::new());
-        let bounds = |run: &Run| run.comparison("isolated", "baseline", Metric::P50).unwrap().one_sided.unwrap();
+        let bounds =
+            |run: &Run| run.comparison("isolated", "baseline", Metric::P50).unwrap().one_sided.unwrap();
         let once = bounds(&run);
         run.design.looks = vec![8, 16, 24];
         conclude_from(&mut run, &samples, Vec::new());
@@ -366,7 +367,12 @@ mod tests {
     #[test]
     fn the_worst_of_several_isolated_arms_decides() {
         let mut run = bare_run(12);
-        run.arms.push(Arm { name: "isolated:quota".into(), role: Role::Isolated, policy: None });
+        run.arms.push(Arm {
+            name: "isolated:quota".into(),
+            role: Role::Isolated,
+            policy: None,
+            offline: None,
+        });
         let mut rng = Rng::new(23);
         let mut samples = Samples::empty(5);
         let first = simulate(&mut rng, 12, [0.0, 0.5, 0.0], (0.005, 0.0), &run.design.gates);

@@ -188,6 +188,9 @@ pub enum LabVerb {
     Show(LabName),
     /// Look whether everything that an experiment needs is there. Exit status 0 when it is, 2 when not.
     Check(LabName),
+    /// Run one service against each built-in antagonist, and print what each does to it. Exit status 0, or 4 when this
+    /// machine cannot tell.
+    Profile(LabProfile),
     /// Say within about a minute whether this machine can decide a threshold, and how long a run would take.
     Doctor(LabDoctor),
     /// Show a recorded run again, with the verdict that its blocks support.
@@ -285,6 +288,38 @@ pub enum Spacing {
     Poisson,
     /// Equal gaps.
     Constant,
+}
+
+/// `commensal lab profile`.
+#[derive(Debug, Args)]
+pub struct LabProfile {
+    /// The experiment whose service and load are taken: a name of `lab list`, or a file.
+    #[arg(default_value = "quickstart")]
+    pub name: String,
+
+    /// Antagonists, in place of all: cpu,vector,l2,l3,memory,page-cache,fork,disk,network.
+    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    pub against: Vec<commensal_lab::workload::antagonist::Kind>,
+
+    /// Run each under isolation as well.
+    #[arg(long)]
+    pub isolated: bool,
+
+    /// Offered loads: requests per second, or shares of the most that the service sustains alone, such as 20%,60%.
+    #[arg(long, value_name = "RATES", value_delimiter = ',')]
+    pub load: Vec<String>,
+
+    /// Rounds; each runs every arm once.
+    #[arg(long, default_value_t = 6)]
+    pub rounds: u32,
+
+    /// Measured seconds per block.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    pub block: f64,
+
+    /// Where to write the record; with several loads, a number is added to its name.
+    #[arg(long, short, value_name = "FILE", default_value = "profile.json")]
+    pub out: PathBuf,
 }
 
 /// An experiment by name or file.
@@ -592,6 +627,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             LabVerb::List => lab::list(),
             LabVerb::Show(options) => lab::show(&context, &options),
             LabVerb::Check(options) => lab::check(&mut context, &options),
+            LabVerb::Profile(options) => lab::profile(&mut context, &options),
             LabVerb::Doctor(options) => lab::doctor(&mut context, &options),
             LabVerb::Report(options) => lab_report::report(&mut context, &options),
             LabVerb::Diff(options) => lab_report::diff(&context, &options),

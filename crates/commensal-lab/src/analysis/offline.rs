@@ -1,18 +1,19 @@
 //! What became of the offline work: isolation that simply stops it would protect the service perfectly.
 
 use super::samples::online_failed;
-use crate::record::{Block, OfflineKept, Role, Run};
+use crate::record::{Arm, Block, OfflineKept, Role, Run};
 use crate::stats::{SignedRank, Tail, emu_pct, median, work_kept_pct};
 
 /// The offline figures of each isolated arm. What a machine or a run does not provide stays `None`.
 pub fn offline_kept(run: &Run) -> Vec<OfflineKept> {
     let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
-    isolated.map(|arm| of_arm(run, &arm.name)).collect()
+    isolated.map(|arm| of_arm(run, arm)).collect()
 }
 
-fn of_arm(run: &Run, arm: &str) -> OfflineKept {
+fn of_arm(run: &Run, of: &Arm) -> OfflineKept {
+    let arm = of.name.as_str();
     let mut kept = OfflineKept { arm: arm.to_owned(), ..OfflineKept::default() };
-    if let Some(contended) = run.arm_with(Role::Contended) {
+    if let Some(contended) = run.contended_for(of) {
         // Ratios, not log-ratios: offline work may well be zero in a block.
         let ratios: Vec<f64> = usable(run, arm)
             .filter_map(|block| {
@@ -84,7 +85,7 @@ mod tests {
     fn work_that_stops_is_kept_at_zero_and_emu_needs_the_knee() {
         let mut run = fixture::small_run();
         run.design.knee_per_s = Some(800.0);
-        run.arms.push(crate::record::Arm { name: "alone".into(), role: Role::OfflineAlone, policy: None });
+        run.arms.push(Arm { name: "alone".into(), role: Role::OfflineAlone, policy: None, offline: None });
         let mut alone = run.blocks[0].clone();
         alone.arm = "alone".into();
         alone.achieved = None;

@@ -4,9 +4,10 @@ use super::place::Place;
 use super::run_command;
 use super::{Conduct, LabError};
 use crate::experiment::{Batch, Experiment, Offline};
-use crate::record::Work;
+use crate::record::{Arm, Work};
 use crate::site::{Side, Site};
 use crate::tools::work::{WorkKind, WorkReader};
+use crate::workload::antagonist::Kind;
 use crate::workload::burn::{CHUNK_ITERATIONS, WorkCounter};
 use commensal_host::{Child, Host, Signal, SpawnSpec, Stderr, Stdin, Stdout};
 use rustix::fd::OwnedFd;
@@ -32,8 +33,8 @@ pub(super) struct Running {
 
 /// How its work is known.
 enum Counter {
-    /// Chunks of the built-in burners.
-    Burners(WorkCounter),
+    /// Of a built-in antagonist.
+    Antagonist(WorkCounter, Kind),
     /// From what it prints.
     Output { reader: Arc<Mutex<WorkReader>>, kind: WorkKind, thread: Option<JoinHandle<()>> },
 }
@@ -57,27 +58,38 @@ impl Foreman<'_> {
     }
 
     /// Starts it; `policy` is that of the arm, if it isolates.
-    pub fn start(&mut self, experiment: &Experiment, policy: Option<usize>) -> Result<Running, LabError> {
-        match &experiment.offline {
-            Offline::BuiltIn => self.burners(policy),
-            Offline::Program(batch) => self.program(batch, policy),
+    pub fn start(
+        &mut self,
+        experiment: &Experiment,
+        arm: &Arm,
+        policy: Option<usize>,
+    ) -> Result<Running, LabError> {
+        let named: Option<Kind> = arm.offline.as_ref().and_then(|name| name.parse().ok());
+        match (&experiment.offline, named) {
+            (_, Some(kind)) => self.antagonist(kind, policy),
+            (Offline::BuiltIn(kind), None) => self.antagonist(*kind, policy),
+            (Offline::Program(batch), None) => self.program(batch, policy),
         }
     }
 
-    /// As many burner threads as CPUs: nothing is left over.
-    fn burners(&mut self, policy: Option<usize>) -> Result<Running, LabError> {
+    /// As many threads as CPUs: nothing is left over.
+    fn antagonist(&mut self, kind: Kind, policy: Option<usize>) -> Result<Running, LabError> {
         let threads = self.site.machine.topology.threads();
         let counter = WorkCounter::new(threads).map_err(LabError::Counter)?;
         let fd = counter.fd().try_clone_to_owned().map_err(LabError::Counter)?;
-        let mut spec = SpawnSpec::new(&self.conduct.program)
-            .arg("workload")
-            .arg("burn")
-            .arg("--threads")
-            .arg(threads.to_string());
+        let mut spec = SpawnSpec::new(&self.conduct.program).arg("workload");
+        spec = match kind {
+            Kind::Cpu => spec.arg("burn"),
+            // Files without a name, in the run's own folder.
+            kind => spec.arg("antagonist").arg(kind.to_string()).arg("--dir").arg(self.place.dir.as_os_str()),
+        };
+        spec = spec.arg("--threads").arg(threads.to_string());
         spec.stdin = Stdin::Fd(Arc::new(fd));
         let child = self.site.start(self.host, Side::Offline, policy, spec)?;
-        let expected_cpus = Some(threads as f64);
-        Ok(Running { child, work: Counter::Burners(counter), expected_cpus, log: None })
+        // What waits for a device or for other processes uses as much CPU as that leaves it.
+        let computes = matches!(kind, Kind::Cpu | Kind::Vector | Kind::L2 | Kind::L3 | Kind::Memory);
+        let expected_cpus = computes.then_some(threads as f64);
+        Ok(Running { child, work: Counter::Antagonist(counter, kind), expected_cpus, log: None })
     }
 
     fn program(&mut self, batch: &Batch, policy: Option<usize>) -> Result<Running, LabError> {
@@ -136,7 +148,7 @@ impl Counter {
     /// Work so far.
     fn total(&self) -> Option<f64> {
         match self {
-            Counter::Burners(counter) => counter.read().ok().map(|chunks| chunks as f64),
+            Counter::Antagonist(counter, _) => counter.read().ok().map(|chunks| chunks as f64),
             Counter::Output { reader, .. } => reader.lock().unwrap_or_else(PoisonError::into_inner).total(),
         }
     }
@@ -168,7 +180,10 @@ impl Running {
     ) -> Work {
         let between = totals.map(|(before, after)| (after - before).max(0.0) / seconds);
         let (offline, unit) = match &self.work {
-            Counter::Burners(_) => (between, format!("chunks of {CHUNK_ITERATIONS} iterations")),
+            Counter::Antagonist(_, Kind::Cpu) => {
+                (between, format!("chunks of {CHUNK_ITERATIONS} iterations"))
+            }
+            Counter::Antagonist(_, kind) => (between, kind.unit().to_owned()),
             Counter::Output { kind: WorkKind::CpuSeconds, .. } => {
                 (cpus, WorkKind::CpuSeconds.unit().to_owned())
             }

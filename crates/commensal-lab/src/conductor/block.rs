@@ -101,7 +101,7 @@ impl Runner<'_> {
     ) -> Result<Block, LabError> {
         let mut offline = match arm.role {
             Role::Contended | Role::Isolated | Role::OfflineAlone => {
-                Some(self.foreman().start(experiment, policy)?)
+                Some(self.foreman().start(experiment, arm, policy)?)
             }
             Role::Baseline | Role::Baseline2 => None,
         };
@@ -150,6 +150,8 @@ impl Runner<'_> {
                 block.series = probe.series(&load.ticks());
                 block.slo = experiment.design.slo.map(|slo| load.slo(&slo));
                 own_answers(&mut block, &load);
+                let client = block.cpu.client;
+                block.series.iter_mut().for_each(|tick| tick.cpu.client = client);
             }
             Answers::Tool(answers) => {
                 block.series = probe.series(&[]);

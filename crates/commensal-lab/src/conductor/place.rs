@@ -1,8 +1,9 @@
 //! Where the programs of a run live: a folder of its own, free ports, and the words that commands are filled with.
 
 use super::LabError;
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, Offline};
 use crate::site::{Side, Site};
+use crate::workload::antagonist::Kind;
 use commensal_host::{Host, SpawnSpec};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -53,7 +54,11 @@ impl Place {
 
     fn files(&mut self, host: &mut dyn Host, experiment: &Experiment) -> Result<(), LabError> {
         let mut written = experiment.files().peekable();
-        if written.peek().is_some() || experiment.has_programs() {
+        let needs = experiment.has_programs() || experiment.arms.iter().any(|arm| arm.offline.is_some());
+        if written.peek().is_some()
+            || needs
+            || matches!(experiment.offline, Offline::BuiltIn(kind) if kind != Kind::Cpu)
+        {
             host.state_dir(&self.dir)?;
         }
         for (name, text) in written {

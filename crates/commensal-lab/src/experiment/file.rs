@@ -30,6 +30,7 @@ use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo};
 use crate::report::Style;
 use crate::tools::Tool;
 use crate::tools::work::WorkKind;
+use crate::workload::antagonist::Kind;
 use commensal_core::units::{Bytes, Millis};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -156,6 +157,7 @@ enum RawArrival {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RawOffline {
+    built_in: Option<String>,
     command: Option<Vec<String>>,
     #[serde(default)]
     files: BTreeMap<String, String>,
@@ -272,7 +274,7 @@ pub(super) fn arms(names: &[String], wrong: &mut Vec<String>) -> (Vec<Arm>, Vec<
         if arms.iter().any(|arm| arm.name == *name) {
             wrong.push(format!("arm {name} is named twice"));
         }
-        arms.push(Arm { name: name.clone(), role, policy: None });
+        arms.push(Arm { name: name.clone(), role, policy: None, offline: None });
     }
     for (role, name) in [(Role::Baseline, "baseline"), (Role::Baseline2, "baseline2")] {
         if !arms.iter().any(|arm| arm.role == role) {
@@ -390,8 +392,12 @@ fn offline(raw: RawOffline, wrong: &mut Vec<String>) -> Offline {
         if !raw.files.is_empty() || !raw.prepare.is_empty() || raw.work.is_some() || raw.cpus.is_some() {
             wrong.push("offline.command is missing".to_owned());
         }
-        return Offline::BuiltIn;
+        let kind = read(raw.built_in.as_deref(), "offline.built-in", wrong, |name| name.parse());
+        return Offline::BuiltIn(kind.unwrap_or(Kind::Cpu));
     };
+    if raw.built_in.is_some() {
+        wrong.push("offline: either command or built-in".to_owned());
+    }
     commands("offline", &[&[command.clone()], &raw.prepare, &raw.cleanup], wrong);
     if let Some(cpus) = raw.cpus.filter(|cpus| !(cpus.is_finite() && *cpus > 0.0)) {
         wrong.push(format!("offline.cpus = {cpus}: a number above 0 is needed"));
@@ -511,7 +517,7 @@ mod tests {
     fn a_file_with_little_in_it() {
         let experiment = parse("x", ARMS).unwrap();
         assert_eq!((experiment.design.rounds, experiment.design.block_s), (12, 20.0));
-        assert_eq!((experiment.online, experiment.offline), (Online::BuiltIn, Offline::BuiltIn));
+        assert_eq!((experiment.online, experiment.offline), (Online::BuiltIn, Offline::BuiltIn(Kind::Cpu)));
         assert_eq!(experiment.isolations, [Isolation::default()]);
     }
 

@@ -138,7 +138,8 @@ impl Run {
     fn check_arms(&self) -> Result<(), RecordError> {
         for (i, arm) in self.arms.iter().enumerate() {
             let twice = |other: &super::Arm| {
-                other.name == arm.name || (other.role == arm.role && arm.role != Role::Isolated)
+                let same = other.role == arm.role && other.offline == arm.offline;
+                other.name == arm.name || (same && arm.role != Role::Isolated)
             };
             if self.arms[..i].iter().any(twice) {
                 return Err(RecordError::DuplicateArm { arm: arm.name.clone(), role: arm.role });

@@ -224,10 +224,15 @@ fn slo(run: &Run) -> Option<String> {
     let slo = run.design.slo?;
     let mut parts = Vec::new();
     for arm in run.arms.iter().filter(|arm| arm.role != Role::OfflineAlone) {
-        let seen: Vec<_> = run.blocks_of(&arm.name).filter(|block| block.valid).filter_map(|block| block.slo).collect();
+        let seen: Vec<_> =
+            run.blocks_of(&arm.name).filter(|block| block.valid).filter_map(|block| block.slo).collect();
         let (windows, met) = seen.iter().fold((0, 0), |(all, met), one| (all + one.windows, met + one.met));
         if windows > 0 {
-            parts.push(format!("{} {:.1} % of {windows}", arm.name, f64::from(met) / f64::from(windows) * 100.0));
+            parts.push(format!(
+                "{} {:.1} % of {windows}",
+                arm.name,
+                f64::from(met) / f64::from(windows) * 100.0
+            ));
         }
     }
     let parts = if parts.is_empty() { "no window was seen".to_owned() } else { parts.join(", ") };

@@ -1,6 +1,6 @@
 //! `lab run`, `list`, `show`, `check`, `doctor`.
 
-use super::{LabDoctor, LabName, LabRun};
+use super::{LabDoctor, LabName, LabProfile, LabRun};
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
@@ -10,6 +10,8 @@ use commensal_lab::experiment::{
     self, Checked, Choice, Experiment, Overrides, SHIPPED, parse, quickstart, shipped,
 };
 use commensal_lab::record::{Role, Run};
+use commensal_lab::verdict::Verdict;
+use commensal_lab::workload::antagonist::Kind;
 use commensal_lab::{doctor as noise, report as render};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -28,7 +30,8 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     // Found out now, not after three minutes.
     let out = absolute(&options.out)?;
     context.writable(&out).context("the record cannot be written")?;
-    let earlier = options.resume.as_deref().map(|path| super::lab_report::record(context, path)).transpose()?;
+    let earlier =
+        options.resume.as_deref().map(|path| super::lab_report::record(context, path)).transpose()?;
     let (run, left) = conduct(
         context,
         &experiment,
@@ -49,7 +52,8 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
         print!("{}", noise::judge(&run, &whole).describe());
     } else {
         print!("{}", render::terminal(&run, std::io::stdout().is_terminal()));
-        let style = options.style.or_else(|| run.design.style.as_deref().and_then(|style| style.parse().ok()));
+        let style =
+            options.style.or_else(|| run.design.style.as_deref().and_then(|style| style.parse().ok()));
         if let Some(style) = style {
             print!("\n{}", render::styled(&run, style));
         }
@@ -60,7 +64,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
         let written = context.host.state_replace(&page, &render::html(&run));
         written.with_context(|| format!("{} cannot be written", page.display()))?;
     }
-    Ok(if left { 2 } else { run.verdict.map_or(2, commensal_lab::verdict::Verdict::exit_code) })
+    Ok(if left { 2 } else { run.verdict.map_or(2, Verdict::exit_code) })
 }
 
 /// What was asked for besides the name.
@@ -137,6 +141,48 @@ pub fn show(context: &Context, options: &LabName) -> anyhow::Result<u8> {
     let experiment = named(context, &options.name, &Overrides::default())?;
     print!("{}", experiment.source.unwrap_or_default());
     Ok(0)
+}
+
+/// One service against each antagonist.
+pub fn profile(context: &mut Context, options: &LabProfile) -> anyhow::Result<u8> {
+    let kinds = match options.against.as_slice() {
+        [] => Kind::TABLE.map(|row| row.kind).to_vec(),
+        some => some.to_vec(),
+    };
+    let loads: Vec<Option<String>> = match options.load.as_slice() {
+        [] => vec![None],
+        some => some.iter().cloned().map(Some).collect(),
+    };
+    let mut status = 0;
+    for (index, load) in loads.iter().enumerate() {
+        let (rounds, block_s) = (Some(options.rounds), Some(options.block));
+        let overrides = Overrides { rounds, block_s, load: load.clone(), ..Overrides::default() };
+        let mut of = named(context, &options.name, &overrides)?;
+        overrides.apply(&mut of).map_err(anyhow::Error::msg)?;
+        let experiment = experiment::profile(&of, &kinds, options.isolated);
+        let checked = required(context, &experiment)?;
+        if !checked.missing.is_empty() {
+            bail!("{}", lacking(&options.name, &checked));
+        }
+        let out = absolute(&options.out)?;
+        let out = if index == 0 { out } else { out.with_extension(format!("{}.json", index + 1)) };
+        context.writable(&out).context("the record cannot be written")?;
+        let manner = Manner { blame: true, out: Some(&out), programs: checked.programs, ..Manner::default() };
+        let (run, left) = conduct(context, &experiment, manner)?;
+        context.host.state_replace(&out, &run.to_json()?).context("the record cannot be written")?;
+        let offered =
+            run.design.offered_per_s.map(|rate| format!(" at {rate:.0} requests/s")).unwrap_or_default();
+        println!("{}{offered}\n{}", options.name, render::profile(&run));
+        if run.verdict == Some(Verdict::Invalid) {
+            run.reasons.iter().for_each(|reason| println!("INVALID  {reason}"));
+            status = 4;
+        }
+        println!("record: {}", out.display());
+        if left {
+            return Ok(2);
+        }
+    }
+    Ok(status)
 }
 
 /// Says what an experiment would do, and whether it could.
