@@ -34,7 +34,7 @@ pub fn nameless(dir: &Path, size: u64) -> Result<OwnedFd, WorkloadError> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let file = match open(dir, flags | OFlags::TMPFILE, mode) {
-        // Overlays before Linux 6.3, and kernels that do not know the flag.
+        // Older overlays (containers), and kernels that do not know the flag.
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => renounced(dir, flags, mode),
         opened => opened,
     };
