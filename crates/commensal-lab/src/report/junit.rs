@@ -73,9 +73,11 @@ fn cases(run: &Run) -> Vec<Case> {
             cases.push(Case { class: class.clone(), name, outcome, message });
         }
         if let Some(blame) = run.blame.iter().find(|blame| blame.arm == arm.name) {
-            let (name, message) = ("waits blamed on offline work".to_owned(), blame.reasons.join("; "));
-            let outcome =
-                if run.verdict == Some(Verdict::Invalid) { Verdict::Invalid } else { blame.verdict };
+            let name = "waits blamed on offline work".to_owned();
+            let (outcome, message) = match run.verdict {
+                Some(Verdict::Invalid) => (Verdict::Invalid, why(run)),
+                _ => (blame.verdict, blame.reasons.join("; ")),
+            };
             cases.push(Case { class, name, outcome, message });
         }
     }
@@ -173,6 +175,29 @@ mod tests {
         let noisy = concluded(12, [0.0, 0.5, 0.0], 0.2);
         check(&noisy, false, [3, 0, 3], "message=\"INVALID: the two identical arms differ");
         check(&noisy, true, [3, 3, 0], "<failure type=\"INVALID\"");
+    }
+
+    #[test]
+    fn waits_are_a_case_where_there_was_a_judge() {
+        let mut run = concluded(12, [0.0, 0.5, 0.0], 0.01);
+        run.blame.push(crate::record::ArmBlame {
+            arm: "isolated".into(),
+            rounds: 12,
+            offline_ms_per_cpu_s: 80.0,
+            ci95: None,
+            one_sided: None,
+            preemption_p99_us: None,
+            preemptions: 0,
+            total_difference_ms_per_cpu_s: None,
+            total_difference_ci95: None,
+            total_difference_one_sided: None,
+            verdict: Verdict::Fail,
+            reasons: vec!["80 ms per CPU-second".into()],
+        });
+        run.verdict = Some(Verdict::Fail);
+        check(&run, false, [4, 1, 0], "<failure type=\"FAIL\" message=\"80 ms per CPU-second\">");
+        run.verdict = Some(Verdict::Invalid);
+        check(&run, false, [4, 0, 4], "name=\"waits blamed on offline work\"");
     }
 
     #[test]
