@@ -200,10 +200,13 @@ impl<'a> Engine<'a> {
                 let punctual =
                     matches!(self.conns[slot].state, State::Idle { since_ns } if since_ns <= due_ns);
                 self.send(slot, due_ns, punctual);
-            } else if self.queue.len() < self.spec.max_backlog {
-                self.queue.push_back(due_ns);
             } else {
-                self.recorder.failed(due_ns, Failure::Backlog);
+                self.recorder.noticed(due_ns, self.now_ns);
+                if self.queue.len() < self.spec.max_backlog {
+                    self.queue.push_back(due_ns);
+                } else {
+                    self.recorder.failed(due_ns, Failure::Backlog);
+                }
             }
         }
     }

@@ -71,8 +71,9 @@ pub struct LoadResult {
     /// Microseconds from the actual send to the last byte: what a closed-loop client would report. Requests that
     /// timed out after they were sent are in it with the time they had waited, a lower bound.
     pub service: Histogram<u64>,
-    /// Microseconds from intended start to actual send, for requests that found a connection free when they
-    /// were due: the generator's own error, not the service's.
+    /// The generator's own error, not the service's. Microseconds from intended start to actual send, for requests that
+    /// found a connection free when they were due; for the others, until the generator noticed that they were due: a
+    /// generator without a CPU also finds its connections busy, because it reads no answers.
     pub lateness: Histogram<u64>,
     /// Length of the window in seconds.
     pub measured_s: f64,
@@ -140,6 +141,13 @@ impl Recorder {
 
     pub(super) fn due(&mut self, due_ns: u64) {
         self.result.offered += u64::from(self.counts(due_ns));
+    }
+
+    /// A request that has to wait for a connection is noticed.
+    pub(super) fn noticed(&mut self, due_ns: u64, now_ns: u64) {
+        if self.counts(due_ns) {
+            record(&mut self.result.lateness, now_ns.saturating_sub(due_ns));
+        }
     }
 
     /// A request goes out; `punctual` when a connection was free at its due time.
