@@ -159,6 +159,9 @@ pub trait Host {
     /// Replaces a state file as a whole and durably (write aside, `fsync`, rename).
     fn state_replace(&mut self, path: &Path, text: &str) -> Result<()>;
 
+    /// The same for what is no text.
+    fn state_replace_bytes(&mut self, path: &Path, bytes: &[u8]) -> Result<()>;
+
     /// Removes a state file; not there is fine.
     fn state_remove(&mut self, path: &Path) -> Result<()>;
 

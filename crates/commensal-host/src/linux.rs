@@ -419,11 +419,15 @@ impl Host for LinuxHost {
     }
 
     fn state_replace(&mut self, path: &Path, text: &str) -> Result<()> {
-        state::replace(path, text)
+        state::replace(path, text.as_bytes())
     }
 
     fn state_remove(&mut self, path: &Path) -> Result<()> {
         state::remove(path)
+    }
+
+    fn state_replace_bytes(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
+        state::replace(path, bytes)
     }
 
     fn state_remove_all(&mut self, path: &Path) -> Result<()> {

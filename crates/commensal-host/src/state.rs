@@ -51,12 +51,12 @@ pub(crate) fn append(path: &Path, text: &str) -> Result<()> {
     if is_new { sync_parent(path) } else { Ok(()) }
 }
 
-pub(crate) fn replace(path: &Path, text: &str) -> Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let aside = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
     let write = || -> std::io::Result<()> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&aside)?;
-        file.write_all(text.as_bytes())?;
+        file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&aside, path)
     };

@@ -370,7 +370,7 @@ fn online(raw: RawOnline, wrong: &mut Vec<String>) -> Online {
         }
         return Online::BuiltIn;
     };
-    commands("online", &[&[command.clone()], &raw.prepare, &raw.setup, &raw.cleanup], wrong);
+    commands("online", &[std::slice::from_ref(&command), &raw.prepare, &raw.setup, &raw.cleanup], wrong);
     let within = read(raw.ready_within.as_deref(), "online.ready-within", wrong, seconds);
     Online::Program(Service {
         files: names(raw.files, "online.files", wrong),
@@ -398,7 +398,7 @@ fn offline(raw: RawOffline, wrong: &mut Vec<String>) -> Offline {
     if raw.built_in.is_some() {
         wrong.push("offline: either command or built-in".to_owned());
     }
-    commands("offline", &[&[command.clone()], &raw.prepare, &raw.cleanup], wrong);
+    commands("offline", &[std::slice::from_ref(&command), &raw.prepare, &raw.cleanup], wrong);
     if let Some(cpus) = raw.cpus.filter(|cpus| !(cpus.is_finite() && *cpus > 0.0)) {
         wrong.push(format!("offline.cpus = {cpus}: a number above 0 is needed"));
     }
@@ -472,7 +472,7 @@ fn load(raw: Option<RawLoad>, own_service: bool, wrong: &mut Vec<String>) -> Loa
             Load::Http { path, rate, connections, arrival }
         }
         (None, Some(tool), Some(command)) => {
-            commands("load", &[&[command.clone()]], wrong);
+            commands("load", &[std::slice::from_ref(&command)], wrong);
             let Some(tool) = read(Some(&tool), "load.tool", wrong, |name| name.parse::<Tool>()) else {
                 return none;
             };

@@ -212,7 +212,11 @@ mod tests {
         check(|r| r.lateness.reset(), base, &["unknown"]);
         // In a closed loop nothing is due, so nothing is late.
         check(|r| (r.lateness.reset(), r.closed = Some(4), r.achieved_per_s = 990.0).0, base, &[]);
-        check(|r| (r.closed, r.completed) = (Some(4), 0), base, &["no request was answered"]);
+        check(
+            |r| (r.closed, r.completed, r.achieved_per_s) = (Some(4), 0, 0.0),
+            base,
+            &["no request was answered"],
+        );
         check(|r| r.errors = 10, base, &[]);
         check(|r| r.errors = 11, base, &["11 errors"]);
         check(|r| (r.errors, r.timeouts) = (6, 5), base, &["5 timeouts"]);

@@ -98,18 +98,16 @@ fn pictures(
         };
         return if is_png { print(&png(&chart.svg)?) } else { print(chart.svg.as_bytes()) };
     };
-    if is_png {
-        // Files are written through the host, which writes text.
-        bail!("PNG is written to standard output only: --chart NAME --out - > NAME.png");
-    }
     let folder = absolute(folder)?;
     if !folder.is_dir() {
         context.host.state_dir(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
     }
     for chart in charts {
-        let file = folder.join(format!("{}.svg", chart.name));
+        let file = folder.join(format!("{}.{}", chart.name, if is_png { "png" } else { "svg" }));
         context.writable(&file)?;
-        put(context, &file, &chart.svg)?;
+        let picture = if is_png { png(&chart.svg)? } else { chart.svg.into_bytes() };
+        let written = context.host.state_replace_bytes(&file, &picture);
+        written.with_context(|| format!("{} cannot be written", file.display()))?;
         match chart.missing {
             Some(why) => eprintln!("{}: only words: {why}", file.display()),
             None => eprintln!("{}", file.display()),

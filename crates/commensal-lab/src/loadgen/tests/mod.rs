@@ -368,6 +368,6 @@ fn an_absent_generator_is_late_whatever_its_connections_do() {
     // A quarter of the requests were due meanwhile; one of them found the connection free.
     let lateness = result.lateness.value_at_quantile(0.9);
     assert!(lateness > 100_000, "{lateness} us, the generator was away for 400 ms");
-    let reasons = invalid_reasons(&result, &LoadBaseline::of(&result), false);
+    let reasons = reasons(&result);
     assert!(reasons.iter().any(|reason| reason.contains("the generator was late")), "{reasons:?}");
 }
