@@ -163,6 +163,21 @@ impl Isolation {
         self.has(Means::Nice).then_some(19)
     }
 
+    /// No means at all: what groups have while no policy is on.
+    #[must_use]
+    pub fn none() -> Isolation {
+        Isolation { best: false, named: Vec::new() }
+    }
+
+    /// What the sides' groups need so that [`Isolation::limit`] can be switched on and off: a cpuset takes no task before it has
+    /// CPUs (cgroup v1).
+    pub fn make_room(&self, specs: &mut [GroupSpec], machine: &Machine) {
+        let splits = self.named.iter().any(|means| matches!(means, Means::CpuSplit(_)));
+        for spec in specs.iter_mut().filter(|_| splits) {
+            spec.cpu_set = Some(machine.topology.all());
+        }
+    }
+
     /// What the sides' groups ask for.
     pub fn limit(&self, specs: &mut [GroupSpec], machine: &Machine) {
         for means in &self.named {

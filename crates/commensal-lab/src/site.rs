@@ -16,10 +16,10 @@ use commensal_drivers::journal::{Journal, Owner};
 use commensal_drivers::{
     Applied, Failure, JournalError, apply, members, restore_own, restore_stale, step_aside, verify,
 };
-use commensal_host::{Child, Host, HostError, Lock, SpawnSpec};
+use commensal_host::{Child, Host, HostError, Lock, SpawnSpec, below};
 use commensal_sensors::usage::GroupDirs;
-use commensal_sensors::{SensorError, Survey, machine, survey};
-use std::path::PathBuf;
+use commensal_sensors::{SensorError, Survey, machine, mounts, survey};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Why a run could not take place or had to end.
@@ -130,12 +130,12 @@ fn build(
     let owner = Owner { kind: "lab".to_owned(), pid, start_ticks, boot_id: boot_id.clone() };
     let mut journal = Journal::open(host, &state_dir, &journal_name, owner)?;
     let found = first_look.tree(host)?;
-    // The groups that any of the arms needs; what is set in them is each arm's own.
+    // The groups, and what they have while no policy is on.
     let mut specs = policies::specs()?;
-    isolations.iter().for_each(|isolation| isolation.limit(&mut specs, &first_look.machine));
-    let planned = policies::replan(host, found, &first_look, &specs, None)?;
+    isolations.iter().for_each(|isolation| isolation.make_room(&mut specs, &first_look.machine));
+    let planned = policies::replan(host, found, &first_look, &specs, Some(&Isolation::none()))?;
     step_aside(host, planned.plan.structure(), &planned.actual, planned.desired.aside.name(), &mut journal)?;
-    let built = apply(host, planned.plan.structure(), &planned.actual, &mut journal);
+    let built = apply(host, &planned.plan.steps, &planned.actual, &mut journal);
     if let Some(failure) = built.failure {
         return Err(SiteError::Refused(Box::new(failure)));
     }
@@ -171,6 +171,25 @@ fn open_groups(host: &mut dyn Host, look: &Survey, paths: &[CgroupPath; 3]) -> [
     let possible = look.caps.cgroup_obstacle.is_none() && look.tenancy.obstacle.is_none();
     let hierarchies = if possible { look.hierarchies.as_slice() } else { &[] };
     [0, 1, 2].map(|side| GroupDirs::open(host, hierarchies, &paths[side]))
+}
+
+/// Removes empty groups of the run's names from hierarchies where it made none: a container engine that was given one of
+/// ours as a parent makes it in every hierarchy. The names have the run's pid in them, so they are nobody else's.
+fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 3]) {
+    let parents = paths.iter().filter_map(CgroupPath::parent).filter(|parent| parent.depth() > 0);
+    let all: Vec<CgroupPath> = paths.iter().cloned().chain(parents).collect();
+    for mount in mounts::every_mount(host) {
+        for path in &all {
+            let Some(above) = path.parent() else { continue };
+            let Ok(dir) = host.open(&below(Path::new(&mount), above.as_str())) else { continue };
+            if let Ok(group) = host.open_child(dir, path.name()) {
+                // Not empty is not ours to say here: what the journal knows was tried already.
+                let _ = host.rmdir(dir, path.name(), group.inode);
+                host.close(group);
+            }
+            host.close(dir);
+        }
+    }
 }
 
 impl Site {
@@ -295,6 +314,7 @@ impl Site {
     pub fn close(self, host: &mut dyn Host) -> Result<Vec<String>, SiteError> {
         self.groups.into_iter().for_each(|group| group.close(host));
         let mut restored = restore_own(host, &self.state_dir, &self.journal_name)?;
+        sweep(host, &self.paths);
         restored.left.append(&mut restored.failed);
         Ok(restored.left)
     }

@@ -71,6 +71,16 @@ pub fn hierarchies(host: &mut dyn Host) -> Result<Vec<Hierarchy>, SensorError> {
     Ok(found)
 }
 
+/// Where every hierarchy is mounted, also those without a controller that we know.
+pub fn every_mount(host: &dyn Host) -> Vec<String> {
+    let text = host.read_file(Path::new("/proc/mounts")).unwrap_or_default();
+    let mount = |line: &str| match line.split(' ').collect::<Vec<_>>()[..] {
+        [_, mount, "cgroup" | "cgroup2", ..] => Some(unescape(mount)),
+        _ => None,
+    };
+    text.lines().filter_map(mount).collect()
+}
+
 /// The layout that these hierarchies make.
 #[must_use]
 pub fn layout(hierarchies: &[Hierarchy]) -> Layout {

@@ -1,0 +1,412 @@
+//! Experiments from files, with programs of others on both sides: what they record, what they refuse, how they end when
+//! something breaks. Nothing here asserts interference.
+
+use crate::bad_input::assert_nothing_left;
+use crate::support::{Program, can_write_cgroups, cgroups_named, text};
+use commensal_lab::record::{Applied, Run};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const VERDICTS: [i32; 4] = [0, 1, 3, 4];
+const SHORT: &str = "[design]\nrounds = 1\nblock = \"400 ms\"\nsettle = \"100 ms\"\nwarmup = \"200 ms\"\n";
+const FOUR: &str = "arms = [\"baseline\", \"baseline2\", \"contended\", \"isolated\"]\n";
+/// The service of this program, as if it were somebody else's.
+const SERVICE: &str = "[online]\ncommand = [\"{program}\", \"workload\", \"http\", \"--port\", \"{port}\", \"--workers\", \"2\"]\nready = { http = \"/healthz\" }\n";
+const LOAD: &str = "[load]\nhttp = \"/cpu?cpu=1&count=1000\"\nrate = 500\n";
+const HOG: &str = "[offline]\ncommand = [\"sh\", \"-c\", \"while :; do :; done\"]\n";
+
+/// Writes an experiment and gives its path.
+fn file(program: &Program, text: &str) -> PathBuf {
+    let path = program.path("mine.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+/// Runs an experiment; its status, its record if there is one, and what it said.
+fn run(program: &Program, text_: &str, more: &[&str]) -> (i32, Option<Run>, String) {
+    let path = file(program, text_);
+    let mut args = vec!["lab", "run", path.to_str().unwrap()];
+    args.extend(more);
+    let output = program.run(&args);
+    let said = text(&output.stdout) + &text(&output.stderr);
+    let record = std::fs::read(program.path("run.json")).ok();
+    let record = record.map(|bytes| Run::from_json(&bytes).unwrap());
+    (output.status.code().unwrap(), record, said)
+}
+
+/// Groups, files and processes of the run are gone.
+fn nothing_left(program: &Program) {
+    assert!(!program.state().join("lab-files").exists(), "the run's folder is still there");
+    assert_nothing_left(&program.state());
+}
+
+#[test]
+fn a_service_of_ones_own() {
+    if !can_write_cgroups("a_service_of_ones_own") {
+        return;
+    }
+    let program = Program::new("own");
+    let about = "about = \"a <service> & a job\"\n";
+    let text = format!(
+        "{about}{FOUR}{SHORT}slo = {{ metric = \"P50\", latency = \"1 s\", window = \"100 ms\" }}\n{SERVICE}{LOAD}{HOG}"
+    );
+    let (status, run, said) = run(&program, &text, &["--no-blame"]);
+    assert!(VERDICTS.contains(&status), "{status} {said}");
+    let run = run.unwrap();
+    assert_eq!(run.blocks.len(), 4);
+    assert_eq!(run.source.as_deref(), Some(text.as_str()));
+    assert!(
+        run.commands[0].starts_with("online: ") && run.commands[1].starts_with("offline: sh"),
+        "{:?}",
+        run.commands
+    );
+    for block in &run.blocks {
+        assert!(block.requests > 50 && block.hist.is_some() && block.slo.is_some(), "{block:?}");
+        assert!(!block.series.is_empty() && block.at_s.is_some() && block.cpu.client.is_some(), "{block:?}");
+        let beside = block.arm == "contended" || block.arm == "isolated";
+        assert_eq!(block.work.offline.is_some(), beside, "{}", block.arm);
+    }
+    assert!(run.arms[3].policy.as_ref().unwrap().applied.iter().all(Applied::holds));
+    let page = std::fs::read_to_string(program.path("run.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("<svg "), "{page}");
+    nothing_left(&program);
+}
+
+#[test]
+fn each_means_is_what_its_arm_says() {
+    if !can_write_cgroups("each_means_is_what_its_arm_says") {
+        return;
+    }
+    let program = Program::new("means");
+    let names = [
+        "cpu.idle",
+        "weight",
+        "nice",
+        "sched-idle",
+        "cpuset",
+        "quota=20%",
+        "best+quota=80%",
+        "bvt",
+        "sched_ext",
+    ];
+    let arms: Vec<String> = names.iter().map(|name| format!("\"isolated:{name}\"")).collect();
+    let text =
+        format!("arms = [\"baseline\", \"baseline2\", {}]\n{SHORT}{SERVICE}{LOAD}{HOG}", arms.join(", "));
+    let (status, run, said) = run(&program, &text, &["--no-blame"]);
+    assert!(VERDICTS.contains(&status), "{status} {said}");
+    let run = run.unwrap();
+    // What this machine does not have is left out, and said.
+    for arm in run.arms.iter().filter(|arm| arm.policy.is_some()) {
+        let policy = arm.policy.as_ref().unwrap();
+        let file = match arm.name.trim_start_matches("isolated:") {
+            "cpu.idle" => "cpu.idle",
+            "weight" => {
+                if policy.applied.iter().any(|one| one.file == "cpu.shares") {
+                    "cpu.shares"
+                } else {
+                    "cpu.weight"
+                }
+            }
+            "nice" => "nice",
+            "sched-idle" => "policy",
+            "cpuset" => "cpuset.cpus",
+            _ => "cpu.",
+        };
+        let set: Vec<&Applied> = policy.applied.iter().filter(|one| one.file.starts_with(file)).collect();
+        assert!(!set.is_empty() && set.iter().all(|one| one.holds()), "{}: {policy:?}", arm.name);
+        if matches!(file, "nice" | "policy") {
+            assert_eq!(policy.applied.len(), 1, "nothing else: {policy:?}");
+        }
+    }
+    for name in names {
+        let here = run.arms.iter().any(|arm| arm.name == format!("isolated:{name}"));
+        let out =
+            run.caveats.iter().any(|caveat| caveat.contains(&format!("arm isolated:{name} is left out: ")));
+        assert!(here != out, "{name}: {:?}", run.caveats);
+    }
+    assert!(said.contains("isolated:sched_ext is left out"), "{said}");
+    nothing_left(&program);
+}
+
+#[test]
+fn a_tool_makes_the_load() {
+    if !can_write_cgroups("a_tool_makes_the_load") {
+        return;
+    }
+    let program = Program::new("tool");
+    let load = "[load]\ntool = \"json-lines\"\nconcurrency = 3\ncommand = [\"sh\", \"-c\", \"cat; test -e {dir}/a.conf && sleep 0.3; i=0; while [ $i -lt 400 ]; do i=$((i+1)); echo '{\\\"latency_us\\\":'$i'}'; done\"]\nstdin = \"{\\\"latency_us\\\":{port}}\\n\"\n";
+    let online = format!("{SERVICE}files = {{ \"a.conf\" = \"port {{port}}\" }}\n");
+    let (status, run, said) = run(&program, &format!("{FOUR}{SHORT}{online}{load}{HOG}"), &["--no-blame"]);
+    assert!(VERDICTS.contains(&status), "{status} {said}");
+    let run = run.unwrap();
+    assert_eq!((run.design.load.as_deref(), run.design.concurrency), (Some("json-lines"), Some(3)));
+    for block in &run.blocks {
+        assert_eq!(block.requests, 401, "{block:?}");
+        assert!(block.hist.is_some() && block.offered.is_none() && block.concurrency == Some(3), "{block:?}");
+    }
+    // A tool that fails has loaded nothing: no baseline, no verdict.
+    let broken = load.replace("cat; test", "echo no such server >&2; exit 7; test");
+    let (status, record, said) =
+        self::run(&program, &format!("{FOUR}{SHORT}{online}{broken}{HOG}"), &["--no-blame"]);
+    assert_eq!(status, 4, "{said}");
+    let record = record.unwrap();
+    let said: Vec<&String> =
+        record.caveats.iter().chain(record.blocks.iter().flat_map(|block| &block.notes)).collect();
+    assert!(said.iter().any(|note| note.contains("ended with status 7: no such server")), "{said:?}");
+    nothing_left(&program);
+}
+
+#[test]
+fn offline_work_that_never_runs() {
+    if !can_write_cgroups("offline_work_that_never_runs") {
+        return;
+    }
+    let program = Program::new("never");
+    let offline = "[offline]\ncommand = [\"sh\", \"-c\", \"echo no licence >&2; exit 3\"]\n";
+    let (status, run, said) =
+        run(&program, &format!("{FOUR}{SHORT}{SERVICE}{LOAD}{offline}"), &["--no-blame"]);
+    assert!(matches!(status, 3 | 4), "{status} {said}");
+    let run = run.unwrap();
+    let contended = run.blocks_of("contended").next().unwrap();
+    let why = contended.invalid_reason.as_deref().unwrap_or_default();
+    assert!(
+        !contended.valid
+            && why.contains("the offline work ended with status 3")
+            && why.contains("no licence"),
+        "{why}"
+    );
+    nothing_left(&program);
+}
+
+#[test]
+fn a_service_that_dies_beside_offline_work() {
+    if !can_write_cgroups("a_service_that_dies_beside_offline_work") {
+        return;
+    }
+    let program = Program::new("dies");
+    let online = "[online]\ncommand = [\"sh\", \"-c\", \"{program} workload http --port {port} --workers 1 & while kill -0 $!; do test -e {dir}/boom && kill -9 $!; sleep 0.02; done\"]\nready = { http = \"/healthz\" }\n";
+    let offline = "[offline]\ncommand = [\"sh\", \"-c\", \"touch {dir}/boom; while :; do :; done\"]\ncleanup = [[\"rm\", \"-f\", \"{dir}/boom\"]]\n";
+    // No contended arm: it would say INVALID, as nothing can be compared then.
+    let arms = "arms = [\"baseline\", \"baseline2\", \"isolated\"]\n";
+    let (status, run, said) =
+        run(&program, &format!("{arms}{SHORT}{online}{LOAD}{offline}"), &["--no-blame"]);
+    // Its port refuses connections at once, or it dies between the opening and the end of the block.
+    assert!(status == 1 || said.contains("cannot open"), "{status} {said}");
+    if status == 1 {
+        assert!(said.contains("BROKEN"), "{said}");
+        assert!(run.unwrap().blocks_of("baseline").all(|block| !block.online_crashed));
+    }
+    nothing_left(&program);
+}
+
+#[test]
+fn what_is_refused_before_anything_starts() {
+    let program = Program::new("refused");
+    let check = |text: &str, words: &[&str]| {
+        let (status, record, said) = run(&program, text, &[]);
+        assert_eq!(status, 2, "{said}");
+        assert!(record.is_none());
+        for word in words {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    };
+    check("arm = []", &["unknown field `arm`", "expected one of"]);
+    check(
+        &format!("{FOUR}[offline]\ncommand = [\"no-such-program-7\"]\n"),
+        &["no-such-program-7 is not installed"],
+    );
+    let requires = "[[requires]]\nprogram = \"no-such-program-7\"\npackage = \"seven\"\n[[requires]]\nprogram = \"sh\"\npackage = \"dash\"\nversion = [\"-c\", \"echo sh 1.2.3\"]\nat-least = \"1.10\"\n";
+    check(
+        &format!("{FOUR}disk = \"900 TiB\"\n{requires}"),
+        &[
+            "no-such-program-7 is not installed",
+            "sh is too old",
+            "GiB free",
+            "apt-get install --no-install-recommends dash seven",
+        ],
+    );
+    let (_, err) = program.expect(2, &["lab", "run", "./nowhere.toml"]);
+    assert!(err.contains("nowhere.toml"), "{err}");
+    for (args, word) in [
+        (["--load", "120%"], "--load 120%"),
+        (["--arms", "baseline"], "baseline2 is missing"),
+        (["--restart", "daily"], "block, round and never"),
+        (["--slo", "5ms"], "p99=5ms"),
+        (["--resume", "/nowhere.json"], "nowhere.json"),
+    ] {
+        let mut all = vec!["lab", "run", "quickstart"];
+        all.extend(args);
+        let (_, err) = program.expect(2, &all);
+        assert!(err.contains(word), "{word}: {err}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken() {
+    if !can_write_cgroups("a_port_that_is_taken") {
+        return;
+    }
+    let program = Program::new("taken");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let (status, _, said) = run(&program, &format!("{FOUR}{SHORT}{SERVICE}{LOAD}{HOG}"), &["--port", &port]);
+    assert_eq!(status, 2, "{said}");
+    assert!(said.contains("no port of 127.0.0.1") && said.contains("in use"), "{said}");
+    nothing_left(&program);
+}
+
+#[test]
+fn a_service_that_never_serves() {
+    if !can_write_cgroups("a_service_that_never_serves") {
+        return;
+    }
+    let program = Program::new("mute");
+    for (command, word) in [
+        ("sleep 60", "it did not serve within 1 s"),
+        ("echo my config is wrong; exit 5", "my config is wrong"),
+    ] {
+        let online = format!("[online]\ncommand = [\"sh\", \"-c\", \"{command}\"]\nready-within = \"1 s\"\n");
+        let (status, _, said) = run(&program, &format!("{FOUR}{SHORT}{online}{LOAD}{HOG}"), &[]);
+        assert!(
+            status == 2 && said.contains("the online service did not start") && said.contains(word),
+            "{status} {said}"
+        );
+        nothing_left(&program);
+    }
+}
+
+/// Blocks are saved as they end; an interrupted run goes on where it was, and only if it is the same.
+#[test]
+fn an_interrupted_run_goes_on() {
+    if !can_write_cgroups("an_interrupted_run_goes_on") {
+        return;
+    }
+    let program = Program::new("resume");
+    let text_ = format!("{FOUR}{}{SERVICE}{LOAD}{HOG}", SHORT.replace("rounds = 1", "rounds = 2"));
+    let path = file(&program, &text_);
+    let path = path.to_str().unwrap();
+    let record = program.path("run.json");
+    let mut child =
+        program.command(&["lab", "run", path, "--no-blame"]).stdout(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let blocks = || {
+        std::fs::read(&record)
+            .ok()
+            .and_then(|bytes| Run::from_json(&bytes).ok())
+            .map_or(0, |run| run.blocks.len())
+    };
+    while blocks() < 2 {
+        assert!(
+            Instant::now() < deadline && child.try_wait().unwrap().is_none(),
+            "two blocks within a minute"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    let before = Run::from_json(&std::fs::read(&record).unwrap()).unwrap();
+    assert!((2..8).contains(&before.blocks.len()));
+    let resume = record.to_str().unwrap();
+    let (_, err) = program
+        .expect(2, &["lab", "run", path, "--no-blame", "--resume", resume, "--seed", "9", "-o", "x.json"]);
+    assert!(err.contains("cannot be gone on with: the design is not the same"), "{err}");
+    let output = program.run(&["lab", "run", path, "--no-blame", "--resume", resume]);
+    assert!(VERDICTS.contains(&output.status.code().unwrap()), "{}", text(&output.stderr));
+    let whole = Run::from_json(&std::fs::read(&record).unwrap()).unwrap();
+    assert_eq!(whole.blocks.len(), 8);
+    assert_eq!(
+        whole.blocks[..before.blocks.len()].iter().map(|block| &block.hist).collect::<Vec<_>>(),
+        before.blocks.iter().map(|block| &block.hist).collect::<Vec<_>>()
+    );
+    assert!(whole.caveats.iter().any(|caveat| caveat.contains("interrupted after")), "{:?}", whole.caveats);
+    nothing_left(&program);
+}
+
+/// The record's disk is full: it is said, and nothing is left running.
+#[test]
+fn a_full_disk() {
+    let test = "a_full_disk";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("full");
+    let path = file(&program, &format!("{FOUR}{SHORT}{SERVICE}{LOAD}{HOG}"));
+    let small = program.path("small");
+    std::fs::create_dir(&small).unwrap();
+    let run = program.command(&["lab", "run", path.to_str().unwrap(), "--no-blame", "-o", "small/run.json"]);
+    let words: Vec<String> = std::iter::once(run.get_program())
+        .chain(run.get_args())
+        .map(|word| format!("'{}'", word.to_str().unwrap()))
+        .collect();
+    let script = format!("mount -t tmpfs -o size=8k none small || exit 99; {}", words.join(" "));
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .current_dir(program.dir.path())
+        .output()
+        .unwrap();
+    if output.status.code() == Some(99) || text(&output.stderr).contains("unshare:") {
+        println!("skipped: {test}: nothing can be mounted here: {}", text(&output.stderr).trim());
+        return;
+    }
+    let (status, err) = (output.status.code().unwrap(), text(&output.stderr));
+    assert!(
+        status == 2 && err.contains("the record cannot be written") && err.contains("ENOSPC"),
+        "{status} {err}"
+    );
+    assert!(text(&output.stdout).contains("baseline"), "what was found out is at least printed");
+    nothing_left(&program);
+}
+
+#[test]
+fn what_comes_with_the_program() {
+    let program = Program::new("shipped");
+    let (list, _) = program.expect(0, &["lab", "list"]);
+    for name in ["quickstart", "clickhouse-vs-stress", "http-vs-stress-ng", "nginx-vs-ffmpeg"] {
+        assert!(list.contains(name), "{list}");
+    }
+    let (shown, _) = program.expect(0, &["lab", "show", "nginx-vs-ffmpeg"]);
+    assert!(shown.contains("[online]") && shown.contains("ffmpeg"), "{shown}");
+    // What is shown can be run as a file.
+    let copy = file(&program, &shown);
+    let output = program.run(&["lab", "check", copy.to_str().unwrap()]);
+    let said = text(&output.stdout);
+    assert!(said.contains("rounds, about") && said.contains("arms: baseline"), "{said}");
+    let complete = said.contains("everything that it needs is here");
+    assert_eq!(output.status.code(), Some(if complete { 0 } else { 2 }), "{said}");
+    assert!(complete || said.contains("apt-get install --no-install-recommends"), "{said}");
+    let (quick, _) = program.expect(0, &["lab", "show", "quickstart"]);
+    std::fs::write(program.path("mine.toml"), quick).unwrap();
+    program.expect(0, &["lab", "check", "./mine.toml"]);
+}
+
+#[test]
+fn a_profile_and_a_pilot() {
+    if !can_write_cgroups("a_profile_and_a_pilot") {
+        return;
+    }
+    let program = Program::new("profile");
+    let against =
+        ["lab", "profile", "--against", "l2,page-cache", "--isolated", "--rounds", "1", "--block", "0.4"];
+    let output = program.run(&against);
+    let out = text(&output.stdout);
+    assert!(matches!(output.status.code(), Some(0 | 4)), "{out}{}", text(&output.stderr));
+    for row in ["l2 ", "l2, isolated", "page-cache ", "page-cache, isolated"] {
+        assert!(out.lines().any(|line| line.starts_with(row)), "{row}: {out}");
+    }
+    let record = Run::from_json(&std::fs::read(program.path("profile.json")).unwrap()).unwrap();
+    assert!(
+        record.blocks.iter().filter(|block| block.arm.starts_with("page")).all(|block| block
+            .work
+            .unit
+            .as_deref()
+            == Some("MiB"))
+    );
+    let (_, err) = program.expect(2, &["lab", "profile", "--against", "noise"]);
+    assert!(err.contains("no antagonist \"noise\""), "{err}");
+    let output = program.run(&["lab", "run", "quickstart", "--pilot", "--block", "0.3"]);
+    let out = text(&output.stdout);
+    assert!(out.starts_with("YES") || out.starts_with("NO"), "{out}{}", text(&output.stderr));
+    nothing_left(&program);
+    assert!(cgroups_named(&program.prefix).is_empty());
+}
