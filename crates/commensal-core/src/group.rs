@@ -196,6 +196,16 @@ pub enum Match {
     },
 }
 
+impl Match {
+    /// The cgroup at this path and no other.
+    ///
+    /// # Errors
+    /// A sentence, when no pattern can say so.
+    pub fn exactly(path: &str) -> Result<Match, String> {
+        glob::Pattern::new(&glob::Pattern::escape(path)).map(Match::Cgroup).map_err(|error| error.to_string())
+    }
+}
+
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -19,7 +19,7 @@ use crate::design;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeLimits, LoadError, knee};
 use crate::record::{self, Arm, Block, Machine, Role, Run, Tool};
-use crate::site::{self, Side, Site, SiteError};
+use crate::site::{self, Side, Site, SiteError, Wanted};
 use crate::tools::ParseError;
 use crate::verdict::Verdict;
 use crate::workload::cpu::calibrate;
@@ -144,13 +144,10 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Run, LabError> {
-    let mut site = site::open(
-        host,
-        conduct.state_dir.clone(),
-        &conduct.probe_name,
-        conduct.cgroup_root.as_ref(),
-        &experiment.isolations,
-    )?;
+    let attached = service::attached(host, experiment)?;
+    let wanted = Wanted { isolations: &experiment.isolations, attached: attached.as_ref() };
+    let mut site =
+        site::open(host, conduct.state_dir.clone(), &conduct.probe_name, conduct.cgroup_root.as_ref(), &wanted)?;
     tell(Event::Ready(&site));
     let place = Place::make(host, experiment, &site, &conduct.program, (&conduct.state_dir, conduct.port));
     let folder = conduct.state_dir.join("lab-files");

@@ -77,6 +77,17 @@ pub enum Online {
     BuiltIn,
     /// A server that is started for the run and ended with it.
     Program(Service),
+    /// A service that runs already, and goes on afterwards.
+    Attached(Attached),
+}
+
+/// A service of the machine's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    /// A unit of systemd, a cgroup's path, or a container by name or identifier.
+    pub to: String,
+    /// Where it serves.
+    pub addr: std::net::SocketAddr,
 }
 
 /// A server of somebody else's.
@@ -338,7 +349,7 @@ impl Experiment {
     pub fn files(&self) -> impl Iterator<Item = (&String, &String)> {
         let online = match &self.online {
             Online::Program(service) => Some(&service.files),
-            Online::BuiltIn => None,
+            Online::BuiltIn | Online::Attached(_) => None,
         };
         let offline = match &self.offline {
             Offline::Program(batch) => Some(&batch.files),
@@ -359,8 +370,10 @@ impl Experiment {
         let mut commands = Vec::new();
         let mut add =
             |side: &str, command: &[String]| commands.push(format!("{side}: {}", command.join(" ")));
-        if let Online::Program(service) = &self.online {
-            add("online", &service.command);
+        match &self.online {
+            Online::Program(service) => add("online", &service.command),
+            Online::Attached(attached) => add("online", &[format!("{} as it runs", attached.to)]),
+            Online::BuiltIn => {}
         }
         if let Load::Tool { command, .. } = &self.load {
             add("load", command);

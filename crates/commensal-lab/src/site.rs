@@ -67,6 +67,15 @@ pub enum Side {
     Client,
 }
 
+/// What a run asks of the machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wanted<'a> {
+    /// How the isolated arms isolate, in their order.
+    pub isolations: &'a [Isolation],
+    /// The group of a service that runs already, in place of one of the run's own.
+    pub attached: Option<&'a CgroupPath>,
+}
+
 /// A run's place on the machine.
 #[derive(Debug)]
 pub struct Site {
@@ -83,6 +92,8 @@ pub struct Site {
     journal_name: String,
     actual: ActualState,
     survey: Survey,
+    /// How the names of the run's own parents begin.
+    ours: String,
     /// By [`Side`].
     paths: [CgroupPath; 3],
     groups: [GroupDirs; 3],
@@ -100,7 +111,7 @@ pub fn open(
     state_dir: PathBuf,
     probe_name: &str,
     cgroup_root: Option<&CgroupPath>,
-    isolations: &[Isolation],
+    wanted: &Wanted<'_>,
 ) -> Result<Site, SiteError> {
     host.state_dir(&state_dir)?;
     let lock_path = state_dir.join("lab.lock");
@@ -109,7 +120,7 @@ pub fn open(
     };
     let name = format!("{}{}", commensal_drivers::journal::LAB, std::process::id());
     // Whatever goes wrong on the way: what was made by then is removed.
-    build(host, state_dir.clone(), probe_name, (cgroup_root, isolations), lock).inspect_err(|_| {
+    build(host, state_dir.clone(), probe_name, (cgroup_root, wanted), lock).inspect_err(|_| {
         let _ = restore_own(host, &state_dir, &name);
     })
 }
@@ -118,7 +129,7 @@ fn build(
     host: &mut dyn Host,
     state_dir: PathBuf,
     probe_name: &str,
-    (cgroup_root, isolations): (Option<&CgroupPath>, &[Isolation]),
+    (cgroup_root, wanted): (Option<&CgroupPath>, &Wanted<'_>),
     lock: Lock,
 ) -> Result<Site, SiteError> {
     let boot_id = machine::boot_id(host).unwrap_or_default();
@@ -131,8 +142,8 @@ fn build(
     let mut journal = Journal::open(host, &state_dir, &journal_name, owner)?;
     let found = first_look.tree(host)?;
     // The groups, and what they have while no policy is on.
-    let mut specs = policies::specs()?;
-    isolations.iter().for_each(|isolation| isolation.make_room(&mut specs, &first_look.machine));
+    let mut specs = policies::specs(wanted)?;
+    wanted.isolations.iter().for_each(|isolation| isolation.make_room(&mut specs, &first_look.machine));
     let planned = policies::replan(host, found, &first_look, &specs, Some(&Isolation::none()))?;
     step_aside(host, planned.plan.structure(), &planned.actual, planned.desired.aside.name(), &mut journal)?;
     let built = apply(host, &planned.plan.steps, &planned.actual, &mut journal);
@@ -143,7 +154,7 @@ fn build(
     let looked = survey(host, probe_name, cgroup_root)?;
     let mut found = looked.tree(host)?;
     found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
-    let (actual, policies) = policies::all(host, &found, &looked, isolations)?;
+    let (actual, policies) = policies::all(host, &found, &looked, wanted)?;
     let member = |name: &str| {
         let group = planned.desired.groups.iter().find(|group| group.name.as_str() == name);
         group.map(|group| group.members[0].path.clone()).unwrap_or_default()
@@ -155,6 +166,7 @@ fn build(
         hierarchies: looked.hierarchies.clone(),
         survey: looked,
         policies,
+        ours: policies::prefix(),
         paths,
         groups,
         cleaned,
@@ -175,9 +187,10 @@ fn open_groups(host: &mut dyn Host, look: &Survey, paths: &[CgroupPath; 3]) -> [
 
 /// Removes empty groups of the run's names from hierarchies where it made none: a container engine that was given one of
 /// ours as a parent makes it in every hierarchy. The names have the run's pid in them, so they are nobody else's.
-fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 3]) {
-    let parents = paths.iter().filter_map(CgroupPath::parent).filter(|parent| parent.depth() > 0);
-    let all: Vec<CgroupPath> = paths.iter().cloned().chain(parents).collect();
+fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 3], prefix: &str) {
+    let parents = paths.iter().filter_map(CgroupPath::parent);
+    let all = paths.iter().cloned().chain(parents);
+    let all: Vec<CgroupPath> = all.filter(|path| path.parts().any(|part| part.starts_with(prefix))).collect();
     for mount in mounts::every_mount(host) {
         for path in &all {
             let Some(above) = path.parent() else { continue };
@@ -314,7 +327,7 @@ impl Site {
     pub fn close(self, host: &mut dyn Host) -> Result<Vec<String>, SiteError> {
         self.groups.into_iter().for_each(|group| group.close(host));
         let mut restored = restore_own(host, &self.state_dir, &self.journal_name)?;
-        sweep(host, &self.paths);
+        sweep(host, &self.paths, &self.ours);
         restored.left.append(&mut restored.failed);
         Ok(restored.left)
     }

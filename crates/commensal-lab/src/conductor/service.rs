@@ -5,7 +5,10 @@ use super::run_command;
 use super::{Conduct, LabError};
 use crate::experiment::{Experiment, Online, Ready, Service};
 use crate::loadgen::wait_ready;
-use crate::site::{Side, Site};
+use crate::site::{Side, Site, SiteError};
+use commensal_blame::names::{Asked, Cgroups};
+use commensal_core::actual::CgroupPath;
+use commensal_drivers::members;
 use commensal_host::{Child, Host, Signal, SpawnSpec, Stderr, Stdout};
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
@@ -22,8 +25,40 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// A server that serves.
 pub(super) struct Running {
-    pub child: Child,
+    /// `None` when it is not ours.
+    child: Option<Child>,
     pub addr: SocketAddr,
+}
+
+impl Running {
+    /// Whether it has ended; one that is not ours, whether its group is empty.
+    pub fn gone(&mut self, host: &mut dyn Host, site: &Site) -> Result<bool, LabError> {
+        match &mut self.child {
+            Some(child) => Ok(child.try_wait()?.is_some()),
+            None => Ok(site.group(Side::Online).any().is_some_and(|dir| {
+                members::pids(host, dir).is_ok_and(|pids| pids.is_empty())
+            })),
+        }
+    }
+}
+
+/// The group of the service that an experiment is attached to.
+pub(super) fn attached(host: &mut dyn Host, experiment: &Experiment) -> Result<Option<CgroupPath>, LabError> {
+    let Online::Attached(attached) = &experiment.online else { return Ok(None) };
+    let missing = |what: &str| LabError::Service(format!("{}: {what}", attached.to));
+    let found = Cgroups::look(host, None).map_err(SiteError::from)?;
+    let found = found.ok_or_else(|| missing("no cgroup hierarchy is mounted here"))?;
+    let asked = Asked::parse(&attached.to, Some(&found.mount));
+    let path = match &asked {
+        Asked::Cgroup(path) => found.subject(path).map(|_| path.clone()),
+        Asked::Process(_) => return Err(missing("a unit, a cgroup or a container is needed, because limits are a group's")),
+        Asked::Name(name) => {
+            let id = found.container_called(name).map(|id| Asked::Container(id.to_owned()));
+            id.and_then(|id| found.called(&id).into_iter().next())
+        }
+        Asked::Unit(_) | Asked::Container(_) => found.called(&asked).into_iter().next(),
+    };
+    path.map(Some).ok_or_else(|| missing("nothing of that name has a cgroup; is it running?"))
 }
 
 /// What starting and ending it takes.
@@ -50,23 +85,33 @@ impl Keeper<'_> {
         match &experiment.online {
             Online::BuiltIn => self.built_in(),
             Online::Program(service) => self.program(service),
+            Online::Attached(attached) => {
+                let deadline = Instant::now() + READY;
+                while TcpStream::connect_timeout(&attached.addr, PAUSE).is_err() {
+                    if Instant::now() > deadline {
+                        return Err(LabError::Service(format!("nothing accepts connections on {}", attached.addr)));
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                Ok(Running { child: None, addr: attached.addr })
+            }
         }
     }
 
     /// Ends it: asked first, then made to. Nothing of it is left in its group.
     pub fn end(&mut self, experiment: &Experiment, running: &mut Running) -> Result<(), LabError> {
+        let Some(child) = &mut running.child else { return Ok(()) };
         if let Online::Program(service) = &experiment.online {
-            let asked = self.host.signal(&running.child.process, Signal::TERM);
-            if asked.is_ok() {
+            if self.host.signal(&child.process, Signal::TERM).is_ok() {
                 let deadline = Instant::now() + GRACE;
-                while running.child.try_wait()?.is_none() && Instant::now() < deadline {
+                while child.try_wait()?.is_none() && Instant::now() < deadline {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             }
-            self.site.stop(self.host, Side::Online, &mut running.child)?;
+            self.site.stop(self.host, Side::Online, child)?;
             return self.clean(service);
         }
-        Ok(self.site.stop(self.host, Side::Online, &mut running.child)?)
+        Ok(self.site.stop(self.host, Side::Online, child)?)
     }
 
     /// What a killed server leaves elsewhere; that there is nothing to clean is fine.
@@ -113,13 +158,12 @@ impl Keeper<'_> {
                 run_command(self.host, self.site, self.place, Side::Client, command, self.stop)
             })
         });
-        let mut running = Running { child, addr };
         if let Err(error) = set_up {
-            self.site.stop(self.host, Side::Online, &mut running.child)?;
+            self.site.stop(self.host, Side::Online, &mut child)?;
             self.clean(service)?;
             return Err(error);
         }
-        Ok(running)
+        Ok(Running { child: Some(child), addr })
     }
 
     fn ready(&mut self, ready: &Ready, addr: SocketAddr) -> bool {
@@ -169,7 +213,7 @@ impl Keeper<'_> {
             }),
         };
         match outcome {
-            Ok(addr) => Ok(Running { child, addr }),
+            Ok(addr) => Ok(Running { child: Some(child), addr }),
             Err(why) => {
                 self.site.stop(self.host, Side::Online, &mut child)?;
                 Err(LabError::Service(why))

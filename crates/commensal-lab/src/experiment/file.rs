@@ -23,7 +23,7 @@
 //! `{port}`, `{dir}`, `{cpus}`, `{seconds}`, `{concurrency}`, `{program}`, `{online-group}` and `{offline-group}` are put in
 //! wherever a command, a file or a path has them.
 
-use super::{Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, Restart, Service};
+use super::{Attached, Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, Restart, Service};
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
 use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo};
@@ -34,6 +34,7 @@ use crate::workload::antagonist::Kind;
 use commensal_core::units::{Bytes, Millis};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// What is wrong with a file.
@@ -105,6 +106,8 @@ struct RawBlame {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RawOnline {
+    attach: Option<String>,
+    address: Option<String>,
     command: Option<Vec<String>>,
     #[serde(default)]
     files: BTreeMap<String, String>,
@@ -179,7 +182,8 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
         toml::from_str(text).map_err(|error| failed(vec![error.to_string().trim_end().to_owned()]))?;
     let mut wrong = Vec::new();
     let (arms, isolations) = arms(&raw.arms, &mut wrong);
-    let load = load(raw.load, raw.online.command.is_some(), &mut wrong);
+    let own_service = raw.online.command.is_some() || raw.online.attach.is_some();
+    let load = load(raw.load, own_service, &mut wrong);
     let design = design(raw.design, &load, &mut wrong);
     let disk_bytes = read(raw.disk.as_deref(), "disk", &mut wrong, |text| text.parse::<Bytes>())
         .map_or(0, |bytes| bytes.0);
@@ -362,6 +366,16 @@ fn design(raw: RawDesign, load: &Load, wrong: &mut Vec<String>) -> (Design, u64)
 }
 
 fn online(raw: RawOnline, wrong: &mut Vec<String>) -> Online {
+    if let Some(to) = raw.attach {
+        if raw.command.is_some() {
+            wrong.push("online: either command or attach".to_owned());
+        }
+        let addr = read(raw.address.as_deref(), "online.address", wrong, |text| text.parse::<SocketAddr>());
+        if addr.is_none() && raw.address.is_none() {
+            wrong.push("online.address is missing: where it serves, such as \"127.0.0.1:8080\"".to_owned());
+        }
+        return Online::Attached(Attached { to, addr: addr.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0))) });
+    }
     let Some(command) = raw.command else {
         let empty =
             raw.files.is_empty() && raw.prepare.is_empty() && raw.setup.is_empty() && raw.ready.is_none();
@@ -588,6 +602,8 @@ at-least = "1.2"
             "[online]\ncommand = []\n[load]\nhttp = \"x\"\nrate = \"200 %\"",
             &["a command is empty", "a path such as", "up to \"100 %\""],
         );
+        check("[online]\nattach = \"x.service\"\n[load]\nhttp = \"/\"\nrate = 5", &["online.address is missing"]);
+        check("[online]\nattach = \"x.service\"\naddress = \"here\"", &["online.address = \"here\"", "[load] is missing"]);
         check("[online]\nfiles = { a = \"\" }", &["online.command is missing"]);
         check("[offline]\ncpus = 1", &["offline.command is missing"]);
         check("[load]\ntool = \"wrk\"", &["needs either http"]);

@@ -1,11 +1,11 @@
 //! What each isolated arm writes: planned once, before the first block, against the groups of the run.
 
-use super::SiteError;
+use super::{SiteError, Wanted};
 use crate::isolation::Isolation;
 use commensal_core::actual::ActualState;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
-use commensal_core::group::{Class, GroupName, GroupSpec};
+use commensal_core::group::{Class, GroupName, GroupSpec, Match};
 use commensal_core::knob::{Controller, Version};
 use commensal_core::plan::{Plan, Step, plan};
 use commensal_drivers::Applied;
@@ -64,11 +64,20 @@ impl Tasks {
 }
 
 /// The groups of the run, which ask for nothing but their class.
-pub(super) fn specs() -> Result<Vec<GroupSpec>, SiteError> {
-    GROUPS
-        .iter()
-        .map(|(name, class)| Ok(GroupSpec::new(GroupName::new(name).map_err(SiteError::Plan)?, *class)))
-        .collect()
+pub(super) fn specs(wanted: &Wanted<'_>) -> Result<Vec<GroupSpec>, SiteError> {
+    let spec = |(name, class): &(&str, Class)| {
+        let mut spec = GroupSpec::new(GroupName::new(name).map_err(SiteError::Plan)?, *class);
+        if let ("service", Some(path)) = (*name, wanted.attached) {
+            spec.matches = vec![Match::exactly(path.as_str()).map_err(SiteError::Plan)?];
+        }
+        Ok(spec)
+    };
+    GROUPS.iter().map(spec).collect()
+}
+
+/// How the names of the run's own groups begin.
+pub(super) fn prefix() -> String {
+    format!("commensal-lab-{}", std::process::id())
 }
 
 /// A plan and what it is about.
@@ -86,8 +95,7 @@ pub(super) fn replan(
     specs: &[GroupSpec],
     isolation: Option<&Isolation>,
 ) -> Result<Planned, SiteError> {
-    let prefix = format!("commensal-lab-{}", std::process::id());
-    let options = ResolveOptions { prefix, alone: isolation.is_some(), own: BTreeSet::new() };
+    let options = ResolveOptions { prefix: prefix(), alone: isolation.is_some(), own: BTreeSet::new() };
     let desired = resolve(specs, &look.machine, &found, &options).map_err(|errors| {
         SiteError::Plan(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     })?;
@@ -102,15 +110,15 @@ pub(super) fn all(
     host: &mut dyn Host,
     found: &ActualState,
     look: &Survey,
-    isolations: &[Isolation],
+    wanted: &Wanted<'_>,
 ) -> Result<(ActualState, Vec<ArmPolicy>), SiteError> {
     // What a plan reads is what its groups ask for: all of them together.
-    let mut every = specs()?;
-    isolations.iter().for_each(|isolation| isolation.limit(&mut every, &look.machine));
+    let mut every = specs(wanted)?;
+    wanted.isolations.iter().for_each(|isolation| isolation.limit(&mut every, &look.machine));
     let actual = replan(host, found.clone(), look, &every, None)?.actual;
     let mut policies = Vec::new();
-    for isolation in isolations {
-        let mut specs = specs()?;
+    for isolation in wanted.isolations {
+        let mut specs = specs(wanted)?;
         isolation.limit(&mut specs, &look.machine);
         let planned = replan(host, actual.clone(), look, &specs, Some(isolation))?;
         policies.push(policy(isolation, look, &planned));

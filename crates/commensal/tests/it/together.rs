@@ -246,7 +246,9 @@ fn the_lab_on_a_kernel_without_a_way_back() {
     fake.vendor_kernel(VendorKernel::OPENEULER);
     let before = fake.snapshot();
     let mut host = fake.another();
-    let mut site = site::open(&mut host, STATE.into(), "lab-probe", None, &[Isolation::default()]).unwrap();
+    let isolations = [Isolation::default()];
+    let wanted = site::Wanted { isolations: &isolations, attached: None };
+    let mut site = site::open(&mut host, STATE.into(), "lab-probe", None, &wanted).unwrap();
     for _ in 0..3 {
         site.isolate(&mut host, 0).unwrap();
         let mut child = site.start(&mut host, Side::Offline, Some(0), SpawnSpec::new("true")).unwrap();
