@@ -70,17 +70,35 @@ _commensal() {
             commensal__subcmd__help,workload)
                 cmd="commensal__subcmd__help__subcmd__workload"
                 ;;
+            commensal__subcmd__help__subcmd__lab,check)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__check"
+                ;;
+            commensal__subcmd__help__subcmd__lab,diff)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__diff"
+                ;;
             commensal__subcmd__help__subcmd__lab,doctor)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__doctor"
                 ;;
+            commensal__subcmd__help__subcmd__lab,list)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__list"
+                ;;
             commensal__subcmd__help__subcmd__lab,load)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__load"
+                ;;
+            commensal__subcmd__help__subcmd__lab,profile)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__profile"
                 ;;
             commensal__subcmd__help__subcmd__lab,report)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__report"
                 ;;
             commensal__subcmd__help__subcmd__lab,run)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__run"
+                ;;
+            commensal__subcmd__help__subcmd__lab,show)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__show"
+                ;;
+            commensal__subcmd__help__subcmd__workload,antagonist)
+                cmd="commensal__subcmd__help__subcmd__workload__subcmd__antagonist"
                 ;;
             commensal__subcmd__help__subcmd__workload,burn)
                 cmd="commensal__subcmd__help__subcmd__workload__subcmd__burn"
@@ -94,14 +112,26 @@ _commensal() {
             commensal__subcmd__help__subcmd__workload,responder)
                 cmd="commensal__subcmd__help__subcmd__workload__subcmd__responder"
                 ;;
+            commensal__subcmd__lab,check)
+                cmd="commensal__subcmd__lab__subcmd__check"
+                ;;
+            commensal__subcmd__lab,diff)
+                cmd="commensal__subcmd__lab__subcmd__diff"
+                ;;
             commensal__subcmd__lab,doctor)
                 cmd="commensal__subcmd__lab__subcmd__doctor"
                 ;;
             commensal__subcmd__lab,help)
                 cmd="commensal__subcmd__lab__subcmd__help"
                 ;;
+            commensal__subcmd__lab,list)
+                cmd="commensal__subcmd__lab__subcmd__list"
+                ;;
             commensal__subcmd__lab,load)
                 cmd="commensal__subcmd__lab__subcmd__load"
+                ;;
+            commensal__subcmd__lab,profile)
+                cmd="commensal__subcmd__lab__subcmd__profile"
                 ;;
             commensal__subcmd__lab,report)
                 cmd="commensal__subcmd__lab__subcmd__report"
@@ -109,20 +139,41 @@ _commensal() {
             commensal__subcmd__lab,run)
                 cmd="commensal__subcmd__lab__subcmd__run"
                 ;;
+            commensal__subcmd__lab,show)
+                cmd="commensal__subcmd__lab__subcmd__show"
+                ;;
+            commensal__subcmd__lab__subcmd__help,check)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__check"
+                ;;
+            commensal__subcmd__lab__subcmd__help,diff)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__diff"
+                ;;
             commensal__subcmd__lab__subcmd__help,doctor)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__doctor"
                 ;;
             commensal__subcmd__lab__subcmd__help,help)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__help"
                 ;;
+            commensal__subcmd__lab__subcmd__help,list)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__list"
+                ;;
             commensal__subcmd__lab__subcmd__help,load)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__load"
+                ;;
+            commensal__subcmd__lab__subcmd__help,profile)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__profile"
                 ;;
             commensal__subcmd__lab__subcmd__help,report)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__report"
                 ;;
             commensal__subcmd__lab__subcmd__help,run)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__run"
+                ;;
+            commensal__subcmd__lab__subcmd__help,show)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__show"
+                ;;
+            commensal__subcmd__workload,antagonist)
+                cmd="commensal__subcmd__workload__subcmd__antagonist"
                 ;;
             commensal__subcmd__workload,burn)
                 cmd="commensal__subcmd__workload__subcmd__burn"
@@ -138,6 +189,9 @@ _commensal() {
                 ;;
             commensal__subcmd__workload,responder)
                 cmd="commensal__subcmd__workload__subcmd__responder"
+                ;;
+            commensal__subcmd__workload__subcmd__help,antagonist)
+                cmd="commensal__subcmd__workload__subcmd__help__subcmd__antagonist"
                 ;;
             commensal__subcmd__workload__subcmd__help,burn)
                 cmd="commensal__subcmd__workload__subcmd__help__subcmd__burn"
@@ -379,8 +433,36 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__lab)
-            opts="run doctor report load"
+            opts="run list show check profile doctor report load diff"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__check)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__diff)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -406,7 +488,35 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         commensal__subcmd__help__subcmd__lab__subcmd__load)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__profile)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -435,6 +545,20 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__lab__subcmd__run)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__show)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -491,8 +615,22 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__workload)
-            opts="http responder pulse burn"
+            opts="http responder pulse antagonist burn"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__workload__subcmd__antagonist)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -561,8 +699,60 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version run doctor report load help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version run list show check profile doctor report load diff help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__check)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__diff)
+            opts="-v -h -V --force --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -621,8 +811,36 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__help)
-            opts="run doctor report load help"
+            opts="run list show check profile doctor report load diff help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__check)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__diff)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -662,7 +880,35 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         commensal__subcmd__lab__subcmd__help__subcmd__load)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__profile)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -697,6 +943,46 @@ _commensal() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__list)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -782,15 +1068,81 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        commensal__subcmd__lab__subcmd__profile)
+            opts="-o -v -h -V --against --isolated --load --rounds --block --out --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --against)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --load)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rounds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --block)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         commensal__subcmd__lab__subcmd__report)
-            opts="-v -h -V --format --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-o -v -h -V --format --out --style --chart --strict --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --format)
-                    COMPREPLY=($(compgen -W "terminal markdown csv" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "terminal markdown csv html junit svg png" -- "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --style)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --chart)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --state-dir)
@@ -813,7 +1165,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__run)
-            opts="-o -v -h -V --rounds --block --seed --threshold --port --no-blame --out --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-o -v -h -V --rounds --block --seed --threshold --load --arms --restart --slo --window --min-offline --pilot --adaptive --resume --port --no-blame --style --out --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -835,7 +1187,39 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --load)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --arms)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --restart)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --slo)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --window)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --min-offline)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --resume)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --port)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --style)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -847,6 +1231,32 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__show)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -969,12 +1379,54 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version http responder pulse burn help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version http responder pulse antagonist burn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__workload__subcmd__antagonist)
+            opts="-v -h -V --threads --size --dir --seconds --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --size)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seconds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1025,8 +1477,22 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload__subcmd__help)
-            opts="http responder pulse burn help"
+            opts="http responder pulse antagonist burn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__workload__subcmd__help__subcmd__antagonist)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi

@@ -146,8 +146,13 @@ pub fn run(
 ) -> Result<Run, LabError> {
     let attached = service::attached(host, experiment)?;
     let wanted = Wanted { isolations: &experiment.isolations, attached: attached.as_ref() };
-    let mut site =
-        site::open(host, conduct.state_dir.clone(), &conduct.probe_name, conduct.cgroup_root.as_ref(), &wanted)?;
+    let mut site = site::open(
+        host,
+        conduct.state_dir.clone(),
+        &conduct.probe_name,
+        conduct.cgroup_root.as_ref(),
+        &wanted,
+    )?;
     tell(Event::Ready(&site));
     let place = Place::make(host, experiment, &site, &conduct.program, (&conduct.state_dir, conduct.port));
     let folder = conduct.state_dir.join("lab-files");
@@ -338,8 +343,10 @@ impl Conductor<'_> {
             stop: self.stop,
         };
         let mut recorded = runner.run(experiment, &mut run.arms[arm], policy, load.as_ref())?;
-        let crashed =
-            service.as_mut().map(|service| service.child.try_wait()).transpose()?.flatten().is_some();
+        let crashed = match service.as_mut() {
+            Some(service) => service.gone(self.host, self.site)?,
+            None => false,
+        };
         recorded.online_crashed = crashed;
         if crashed {
             // The other arms of the round get an instance of their own.

@@ -35,9 +35,10 @@ impl Running {
     pub fn gone(&mut self, host: &mut dyn Host, site: &Site) -> Result<bool, LabError> {
         match &mut self.child {
             Some(child) => Ok(child.try_wait()?.is_some()),
-            None => Ok(site.group(Side::Online).any().is_some_and(|dir| {
-                members::pids(host, dir).is_ok_and(|pids| pids.is_empty())
-            })),
+            None => Ok(site
+                .group(Side::Online)
+                .any()
+                .is_some_and(|dir| members::pids(host, dir).is_ok_and(|pids| pids.is_empty()))),
         }
     }
 }
@@ -51,7 +52,9 @@ pub(super) fn attached(host: &mut dyn Host, experiment: &Experiment) -> Result<O
     let asked = Asked::parse(&attached.to, Some(&found.mount));
     let path = match &asked {
         Asked::Cgroup(path) => found.subject(path).map(|_| path.clone()),
-        Asked::Process(_) => return Err(missing("a unit, a cgroup or a container is needed, because limits are a group's")),
+        Asked::Process(_) => {
+            return Err(missing("a unit, a cgroup or a container is needed, because limits are a group's"));
+        }
         Asked::Name(name) => {
             let id = found.container_called(name).map(|id| Asked::Container(id.to_owned()));
             id.and_then(|id| found.called(&id).into_iter().next())
@@ -89,7 +92,10 @@ impl Keeper<'_> {
                 let deadline = Instant::now() + READY;
                 while TcpStream::connect_timeout(&attached.addr, PAUSE).is_err() {
                     if Instant::now() > deadline {
-                        return Err(LabError::Service(format!("nothing accepts connections on {}", attached.addr)));
+                        return Err(LabError::Service(format!(
+                            "nothing accepts connections on {}",
+                            attached.addr
+                        )));
                     }
                     std::thread::sleep(PAUSE);
                 }

@@ -374,7 +374,10 @@ fn online(raw: RawOnline, wrong: &mut Vec<String>) -> Online {
         if addr.is_none() && raw.address.is_none() {
             wrong.push("online.address is missing: where it serves, such as \"127.0.0.1:8080\"".to_owned());
         }
-        return Online::Attached(Attached { to, addr: addr.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0))) });
+        return Online::Attached(Attached {
+            to,
+            addr: addr.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0))),
+        });
     }
     let Some(command) = raw.command else {
         let empty =
@@ -602,8 +605,14 @@ at-least = "1.2"
             "[online]\ncommand = []\n[load]\nhttp = \"x\"\nrate = \"200 %\"",
             &["a command is empty", "a path such as", "up to \"100 %\""],
         );
-        check("[online]\nattach = \"x.service\"\n[load]\nhttp = \"/\"\nrate = 5", &["online.address is missing"]);
-        check("[online]\nattach = \"x.service\"\naddress = \"here\"", &["online.address = \"here\"", "[load] is missing"]);
+        check(
+            "[online]\nattach = \"x.service\"\n[load]\nhttp = \"/\"\nrate = 5",
+            &["online.address is missing"],
+        );
+        check(
+            "[online]\nattach = \"x.service\"\naddress = \"here\"",
+            &["online.address = \"here\"", "[load] is missing"],
+        );
         check("[online]\nfiles = { a = \"\" }", &["online.command is missing"]);
         check("[offline]\ncpus = 1", &["offline.command is missing"]);
         check("[load]\ntool = \"wrk\"", &["needs either http"]);

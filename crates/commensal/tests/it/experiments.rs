@@ -83,16 +83,25 @@ fn a_service_of_the_machine() {
     let program = Program::new("attach");
     let top = crate::support::cpu_mount().join(format!("{}-web.service", program.prefix));
     std::fs::create_dir(&top).unwrap();
-    let script = format!("echo $$ >{}/cgroup.procs && exec {} workload http --workers 2", top.display(), env!("CARGO_BIN_EXE_commensal"));
+    let script = format!(
+        "echo $$ >{}/cgroup.procs && exec {} workload http --workers 2",
+        top.display(),
+        env!("CARGO_BIN_EXE_commensal")
+    );
     let mut service = Command::new("sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(service.stdout.take().unwrap()), &mut line).unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(service.stdout.take().unwrap()), &mut line)
+        .unwrap();
     let addr = line.trim().strip_prefix("listening ").unwrap().to_owned();
     let name = top.file_name().unwrap().to_str().unwrap().to_owned();
     let online = format!("[online]\nattach = \"{name}\"\naddress = \"{addr}\"\n");
     let (status, run, said) = run(&program, &format!("{FOUR}{SHORT}{online}{LOAD}{HOG}"), &["--no-blame"]);
     let alive = service.try_wait().unwrap().is_none();
-    let gone = self::run(&program, &format!("{FOUR}{SHORT}[online]\nattach = \"nosuch.service\"\naddress = \"{addr}\"\n{LOAD}{HOG}"), &[]);
+    let gone = self::run(
+        &program,
+        &format!("{FOUR}{SHORT}[online]\nattach = \"nosuch.service\"\naddress = \"{addr}\"\n{LOAD}{HOG}"),
+        &[],
+    );
     service.kill().unwrap();
     service.wait().unwrap();
     std::fs::remove_dir(&top).unwrap();
