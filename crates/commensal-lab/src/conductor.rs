@@ -55,8 +55,15 @@ pub enum LabError {
     #[error("the offline work cannot be counted")]
     Counter(#[source] std::io::Error),
     /// No port could be had.
-    #[error("no port of 127.0.0.1 can be had for the service; is the one asked for in use?")]
-    Port(#[source] std::io::Error),
+    #[error(
+        "port {port} on 127.0.0.1 is already in use, or cannot be had: stop its owner, choose another port, or 0 for any free one"
+    )]
+    Port {
+        /// The port asked for.
+        port: u16,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
     /// A command of the experiment failed.
     #[error("{command:?} ended with status {status}{said}")]
     Command {

@@ -44,7 +44,14 @@ impl Place {
             ("client-group", site.path(Side::Client).as_str().to_owned()),
         ]);
         for (name, listener) in ["port2", "port3"].into_iter().zip(&listeners) {
-            words.insert(name, listener.local_addr().map_err(LabError::Port)?.port().to_string());
+            words.insert(
+                name,
+                listener
+                    .local_addr()
+                    .map_err(|source| LabError::Port { port: 0, source })?
+                    .port()
+                    .to_string(),
+            );
         }
         let mut place = Place { dir, port, words };
         place.files(host, experiment)?;
@@ -111,10 +118,12 @@ impl Place {
 
 /// Ports that are free now, held so that they are different; the first is the one asked for, unless that is 0.
 fn ports(wanted: u16) -> Result<(Vec<TcpListener>, u16), LabError> {
-    let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(LabError::Port);
+    let bind = |port| {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map_err(|source| LabError::Port { port, source })
+    };
     let mut listeners = vec![bind(wanted)?, bind(0)?, bind(0)?];
     let first = listeners.remove(0);
-    let port = first.local_addr().map_err(LabError::Port)?.port();
+    let port = first.local_addr().map_err(|source| LabError::Port { port: 0, source })?.port();
     Ok((listeners, port))
 }
 
