@@ -17,7 +17,7 @@ mod validity;
 use crate::analysis;
 use crate::design;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
-use crate::loadgen::{KneeLimits, LoadError, knee};
+use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
 use crate::record::{self, Arm, Block, Machine, Role, Run, Tool};
 use crate::site::{self, Side, Site, SiteError, Wanted};
 use crate::tools::ParseError;
@@ -205,16 +205,13 @@ impl Conductor<'_> {
         Foreman { host: self.host, site: self.site, place: &self.place, conduct: self.conduct }
             .prepare(experiment, self.stop)?;
         let mut service = None;
-        let outcome = self.find_knee(&mut run, &mut service).and_then(|()| {
-            let mut rounds = self.rounds(&mut run, &chosen, &mut service, begun);
-            if let Ok(()) = &mut rounds {
-                note_once(&mut run);
-            }
-            rounds
-        });
+        let outcome = self
+            .find_knee(&mut run, &mut service)
+            .and_then(|()| self.rounds(&mut run, &chosen, &mut service, begun));
         let ended = self.end(&mut service);
         outcome?;
         ended?;
+        note_once(&mut run);
         Ok(run)
     }
 
@@ -282,6 +279,10 @@ impl Conductor<'_> {
         self.end(service)?;
         (self.tell)(Event::Knee(found.per_s));
         self.rate_per_s = found.per_s * share;
+        if found.end != KneeEnd::Service {
+            run.caveats
+                .push("the service may sustain more than the knee says: the search ended first".to_owned());
+        }
         run.design.knee_per_s = Some(found.per_s);
         run.design.offered_per_s = Some(self.rate_per_s);
         Ok(())
@@ -300,6 +301,9 @@ impl Conductor<'_> {
         let rounds = usize::try_from(experiment.design.rounds).unwrap_or(usize::MAX);
         let order = design::order(experiment.seed, rounds, chosen.len(), pair);
         let total = rounds.saturating_mul(chosen.len());
+        // A run that was gone on with continues the time of its first part.
+        let before = run.blocks.iter().filter_map(|block| Some(block.at_s? + block.measure_s));
+        let before = before.fold(0.0, f64::max);
         for (round, arms) in (0..).zip(&order) {
             // Every arm of a round meets the very same requests.
             let seed = experiment.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round));
@@ -309,7 +313,7 @@ impl Conductor<'_> {
                     continue;
                 }
                 (self.tell)(Event::Block { done: run.blocks.len(), total, round: round + 1 });
-                let at_s = begun.elapsed().as_secs_f64();
+                let at_s = before + begun.elapsed().as_secs_f64();
                 let mut recorded = self.one(run, (arm, policy), seed, service)?;
                 (recorded.round, recorded.pos, recorded.at_s) = (round, pos, Some(at_s));
                 run.blocks.push(recorded);

@@ -93,7 +93,7 @@ const TOOLS: [Tool; 6] = [
     Tool {
         name: "oha -q",
         program: "oha",
-        package: "crates.io: cargo install oha",
+        package: "cargo install oha",
         paced: true,
         args: |url, seconds, _| oha(url, seconds, ""),
         read: oha_said,
@@ -101,7 +101,7 @@ const TOOLS: [Tool; 6] = [
     Tool {
         name: "oha -q --latency-correction",
         program: "oha",
-        package: "crates.io: cargo install oha",
+        package: "cargo install oha",
         paced: true,
         args: |url, seconds, _| oha(url, seconds, " --latency-correction"),
         read: oha_said,

@@ -239,10 +239,18 @@ impl Runner<'_> {
             }
             generator.join()
         });
-        let load = result.unwrap_or(Err(LoadError::Stopped)).map_err(|error| match error {
-            LoadError::Stopped => LabError::Stopped,
-            other => LabError::Load(other),
-        })?;
+        let load = match result.unwrap_or(Err(LoadError::Stopped)) {
+            Ok(load) => load,
+            Err(LoadError::Stopped) => return Err(LabError::Stopped),
+            // The service died before its first request: that is a result of the block, not the end of the run.
+            Err(error @ LoadError::Connect { .. }) => {
+                let before = probe.take(self.host, self.site, None);
+                self.sleep(TICK.as_secs_f64())?;
+                let after = probe.take(self.host, self.site, None);
+                return Ok((before, after, Answers::Tool(Err(error.to_string()))));
+            }
+            Err(other) => return Err(LabError::Load(other)),
+        };
         let (Some(before), Some(after)) = (before, after) else { return Err(LabError::Stopped) };
         Ok((before, after, Answers::Own(Box::new(load))))
     }

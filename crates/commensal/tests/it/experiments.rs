@@ -233,12 +233,10 @@ fn a_service_that_dies_beside_offline_work() {
     let arms = "arms = [\"baseline\", \"baseline2\", \"isolated\"]\n";
     let (status, run, said) =
         run(&program, &format!("{arms}{SHORT}{online}{LOAD}{offline}"), &["--no-blame"]);
-    // Its port refuses connections at once, or it dies between the opening and the end of the block.
-    assert!(status == 1 || said.contains("cannot open"), "{status} {said}");
-    if status == 1 {
-        assert!(said.contains("BROKEN"), "{said}");
-        assert!(run.unwrap().blocks_of("baseline").all(|block| !block.online_crashed));
-    }
+    assert!(status == 1 && said.contains("BROKEN"), "{status} {said}");
+    let run = run.unwrap();
+    assert!(run.blocks_of("baseline").all(|block| !block.online_crashed));
+    assert!(run.blocks_of("isolated").all(|block| block.online_crashed), "{run:?}");
     nothing_left(&program);
 }
 

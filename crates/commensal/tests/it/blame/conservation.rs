@@ -49,13 +49,26 @@ fn threads_are_explained(judge: &Judge) -> usize {
         }
         threads = judge.threads().unwrap();
     }
+    // A single switch that was hidden weighs much in a short life; what is lost all the time stays so.
+    for _ in 0..5 {
+        if lost(&threads) <= LOST_AT_MOST {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(700));
+        threads = judge.threads().unwrap();
+    }
     let wrong: Vec<String> = threads.iter().filter_map(wrong).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let share = |thread: &Thread| thread.lost_ns as f64 / (thread.now_ns - thread.seen_ns).max(1) as f64;
-    let lost = threads.iter().map(share).sum::<f64>() / threads.len().max(1) as f64;
+    let lost = lost(&threads);
     println!("{} threads, of whose time {:.3} % is lost", threads.len(), lost * 100.0);
     assert!(lost <= LOST_AT_MOST);
     threads.len()
+}
+
+/// Share of the threads' time that is neither run nor wait nor sleep, on average.
+fn lost(threads: &[Thread]) -> f64 {
+    let share = |thread: &Thread| thread.lost_ns as f64 / (thread.now_ns - thread.seen_ns).max(1) as f64;
+    threads.iter().map(share).sum::<f64>() / threads.len().max(1) as f64
 }
 
 /// Checks sums that must be equal; nothing may run meanwhile.
