@@ -2,7 +2,7 @@
 
 use crate::support::{Program, can_write_cgroups, text};
 use commensal_lab::record::Run;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 struct Engine {
     child: Child,
     host: String,
+    exec: PathBuf,
 }
 
 impl Engine {
@@ -49,7 +50,7 @@ impl Engine {
             .stderr(std::fs::File::create(dir.join("d.log")).unwrap())
             .spawn()
             .unwrap();
-        let mut engine = Engine { child, host };
+        let mut engine = Engine { child, host, exec: dir.join("exec") };
         let deadline = Instant::now() + Duration::from_secs(40);
         while !engine.docker(&["info"]).0 {
             if engine.child.try_wait().unwrap().is_some() || Instant::now() > deadline {
@@ -88,6 +89,8 @@ impl Drop for Engine {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // It keeps the network namespace of its containers mounted there.
+        let _ = Command::new("umount").arg(self.exec.join("netns/default")).stderr(Stdio::null()).status();
     }
 }
 
