@@ -1,6 +1,6 @@
 //! CPU: the quota of one group, the shares of two, and CPUs that nobody else may use.
 
-use super::{Running, Scene, window};
+use super::{Running, Scene, Window, window};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::knob::Controller;
 use std::time::Duration;
@@ -38,16 +38,16 @@ fn a_quota_holds() {
     // On CPUs of their own: an offline group yields to whatever else is on its CPU.
     let limited = scene.start("limited", &groups, &pinned(first));
     let control = scene.start("free", &groups, &pinned(last));
-    let before = (scene.used("offline/limited"), control.cpu_ns());
-    let wall = window(Duration::from_secs(2));
-    let after = (scene.used("offline/limited"), control.cpu_ns());
+    let Window { before, after, at_least, at_most } =
+        window(Duration::from_secs(2), || (scene.used("offline/limited"), control.cpu_ns()));
     drop((limited, control));
     let used_us = (after.0.cpu_us.unwrap() - before.0.cpu_us.unwrap()) as f64;
     let throttled = after.0.nr_throttled.unwrap() - before.0.nr_throttled.unwrap();
-    let share = used_us / 1e6 / wall;
-    let control = (after.1 - before.1) as f64 / 1e9 / wall;
+    let share = used_us / 1e6 / at_most;
+    let control = (after.1 - before.1) as f64 / 1e9 / at_most;
     println!(
-        "{test}: {share:.3} of {QUOTA_CPUS} CPUs, throttled {throttled} times in {wall:.2} s; control {control:.3}"
+        "{test}: {share:.3} of {QUOTA_CPUS} CPUs, throttled {throttled} times in {at_least:.2} to {at_most:.2} s; \
+         control {control:.3}"
     );
     assert!(share <= QUOTA_CPUS * QUOTA_AT_MOST, "{share:.3} CPUs");
     if throttled < THROTTLED_AT_LEAST {
@@ -76,11 +76,10 @@ fn weights_divide_a_cpu() {
     );
     let cpu = scene.machine().topology.all().iter().last().unwrap();
     let both = ["heavy", "light"].map(|group| scene.start(group, &groups, &pinned(cpu)));
-    let before = both.each_ref().map(Running::cpu_ns);
-    let wall = window(Duration::from_secs(3));
-    let after = both.each_ref().map(Running::cpu_ns);
+    let Window { before, after, at_most, .. } =
+        window(Duration::from_secs(3), || both.each_ref().map(Running::cpu_ns));
     drop(both);
-    let used = [0, 1].map(|index| (after[index] - before[index]) as f64 / 1e9 / wall);
+    let used = [0, 1].map(|index| (after[index] - before[index]) as f64 / 1e9 / at_most);
     let ratio = used[0] / used[1];
     println!("{test}: {:.3} : {:.3} CPUs = {ratio:.2}", used[0], used[1]);
     assert!(WEIGHT_RATIO.contains(&ratio), "{:.3} : {:.3} CPUs = {ratio:.2}", used[0], used[1]);

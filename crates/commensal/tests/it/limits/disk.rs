@@ -1,7 +1,7 @@
 //! Disks: rates of reading and writing, on each of several disks. All I/O is direct: what the page cache serves or
 //! takes is not limited, or not yet.
 
-use super::{Running, Scene, window};
+use super::{Running, Scene, Window, window};
 use commensal_core::knob::Controller;
 use commensal_core::topology::{Device, Disk};
 use std::os::unix::fs::MetadataExt;
@@ -110,11 +110,11 @@ fn moved(running: &Running) -> (u64, u64) {
 /// Bytes per second of all of them over one window: what each has read and written.
 fn rates(all: &[&Running]) -> Vec<(f64, f64)> {
     std::thread::sleep(WARM_UP);
-    let before: Vec<_> = all.iter().map(|one| moved(one)).collect();
-    let wall = window(Duration::from_secs(3));
-    let after = all.iter().map(|one| moved(one));
-    let rate = |after: u64, before: u64| (after - before) as f64 / wall;
-    after.zip(before).map(|(after, before)| (rate(after.0, before.0), rate(after.1, before.1))).collect()
+    let read = || -> Vec<_> { all.iter().map(|one| moved(one)).collect() };
+    let Window { before, after, at_most, .. } = window(Duration::from_secs(3), read);
+    let rate = |after: u64, before: u64| (after - before) as f64 / at_most;
+    let pairs = after.into_iter().zip(before);
+    pairs.map(|(after, before)| (rate(after.0, before.0), rate(after.1, before.1))).collect()
 }
 
 fn check(what: &str, rate: f64, limit: f64, unit: &str) {

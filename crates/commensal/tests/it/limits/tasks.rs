@@ -1,6 +1,6 @@
 //! Tasks: how many there may be, and that a frozen group stands still.
 
-use super::{Scene, window};
+use super::{Scene, Window, window};
 use crate::support::text;
 use commensal_core::knob::{Controller, Version};
 use std::path::{Path, PathBuf};
@@ -106,10 +106,9 @@ fn a_frozen_group_stands_still() {
     let told = scene.file(Controller::Freezer, "offline/etl", told);
     let is_frozen = || std::fs::read_to_string(&told).unwrap().lines().any(|line| line == frozen_says);
     until("the group is frozen", is_frozen);
-    let before = burner.cpu_ns();
-    let wall = window(Duration::from_secs(1));
-    let used = burner.cpu_ns() - before;
-    println!("{test}: {used} ns in {wall:.2} s");
+    let Window { before, after, at_least, .. } = window(Duration::from_secs(1), || burner.cpu_ns());
+    let used = after - before;
+    println!("{test}: {used} ns in {at_least:.2} s");
     assert_eq!(used, 0, "a frozen process was on a CPU");
     apply(&awake);
     goes_on("thawed");
