@@ -3,6 +3,8 @@
 mod picture;
 mod text;
 
+pub use picture::escape;
+
 use crate::Histogram;
 use crate::figures::{ByKind, Culprit, Figures, Kind};
 use crate::verdict::{Bounds, Verdict};

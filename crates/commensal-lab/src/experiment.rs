@@ -9,7 +9,7 @@ mod requirements;
 mod shipped;
 
 pub use file::{FileError, parse};
-pub use overrides::Overrides;
+pub use overrides::{Overrides, objective};
 pub use requirements::{Checked, Missing, check};
 pub use shipped::{SHIPPED, shipped};
 

@@ -39,6 +39,8 @@ pub enum Means {
 
 /// The names in an experiment's list of arms.
 const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, quota=20%, io=10MiB/s";
+/// Why a named arm has none of the other means.
+pub const WITHOUT: &str = "this arm does without";
 /// What [`Means::Quota`] leaves when no amount is given.
 const QUOTA: &str = "20 %";
 
@@ -221,7 +223,7 @@ impl Isolation {
                 continue;
             }
             for version in [Version::V1, Version::V2] {
-                let because = "this arm does without".to_owned();
+                let because = WITHOUT.to_owned();
                 caps.knobs.insert((knob, version), Support::No { because });
             }
         }

@@ -4,8 +4,10 @@
 //! experiment ─► conductor ─► blocks ─► run.json ─► analysis ─► verdict ─► report
 //!                  │  through the plan and drivers that `apply` uses; no private write path
 //!                  ├─ site      groups, policy on and off, journal, clean end
-//!                  ├─ workload  the service and the burners (child processes of this program)
-//!                  └─ loadgen   open loop, latency from the intended start
+//!                  │            isolation: by the best means, or by named ones
+//!                  ├─ workload  the service and the antagonists (child processes of this program)
+//!                  ├─ loadgen   open loop, latency from the intended start
+//!                  └─ tools     what load generators and batch programs of others print, as numbers
 //! ```
 //!
 //! `run.json` is the truth: everything printed can be computed again from its blocks.

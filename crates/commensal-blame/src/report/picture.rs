@@ -99,7 +99,7 @@ impl Report {
             let run = time(of.run_s * 1e3);
             let label = format!("{}: waited {} while it ran {run}", tree.name, time(tree.ms));
             let _ =
-                writeln!(out, "<text class=\"name\" x=\"2\" y=\"{}\">{}</text>", top + 17.0, escaped(&label));
+                writeln!(out, "<text class=\"name\" x=\"2\" y=\"{}\">{}</text>", top + 17.0, escape(&label));
             top += HEAD + ROW * tree.depth() as f64;
             if tree.ms > 0.0 {
                 draw(&mut out, tree, tree.ms, (0.0, top - ROW), WIDTH / widest);
@@ -114,7 +114,7 @@ impl Report {
     #[must_use]
     pub fn html(&self) -> String {
         let title = format!("Who made {} wait?", self.subjects.join(", "));
-        let mut body = format!("<h1>{}</h1>\n", escaped(&title));
+        let mut body = format!("<h1>{}</h1>\n", escape(&title));
         let headline = match (self.wait_ms_per_cpu_s, self.by_others_ms_per_cpu_s) {
             (Some(all), Some(others)) => {
                 format!(
@@ -135,8 +135,8 @@ impl Report {
             self.waits
         );
         if let Some(judged) = &self.verdict {
-            let because: String = judged.because.iter().map(|why| format!("; {}", escaped(why))).collect();
-            let against = escaped(&self.against.join(", "));
+            let because: String = judged.because.iter().map(|why| format!("; {}", escape(why))).collect();
+            let against = escape(&self.against.join(", "));
             let _ =
                 writeln!(body, "<p class=\"{}\">{against}: <b>{}</b>{because}</p>", judged.word, judged.word);
         }
@@ -145,7 +145,7 @@ impl Report {
         for row in &self.culprits {
             let value = row.ms_per_cpu_s.map_or_else(String::new, |value| format!("{value:.2}"));
             let share = row.share * 100.0;
-            let _ = writeln!(body, "<tr><td>{}<td>{value}<td>{share:.1} %</tr>", escaped(&row.label()));
+            let _ = writeln!(body, "<tr><td>{}<td>{value}<td>{share:.1} %</tr>", escape(&row.label()));
         }
         body.push_str("</table>\n<table><tr><th>delay<th>times<th>P50<th>P90<th>P99</tr>\n");
         body.push_str(&delay("wake-up to running", &self.wake));
@@ -163,7 +163,7 @@ impl Report {
         );
         format!(
             "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{}</title>\n<style>{PAGE}</style>\n<body>\n{body}</body></html>\n",
-            escaped(&title)
+            escape(&title)
         )
     }
 }
@@ -189,7 +189,7 @@ fn draw(out: &mut String, node: &Node, whole_ms: f64, (x, y): (f64, f64), scale:
     let _ = write!(
         out,
         "<g><title>{}</title><rect class=\"{}\" x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{ROW}\"/>",
-        escaped(&tip),
+        escape(&tip),
         node.kind
     );
     let fits = ((width - 6.0) / CHARACTER) as usize;
@@ -198,7 +198,7 @@ fn draw(out: &mut String, node: &Node, whole_ms: f64, (x, y): (f64, f64), scale:
             true => node.name.chars().take(fits - 1).chain(['…']).collect(),
             false => node.name.clone(),
         };
-        let _ = write!(out, "<text x=\"{:.2}\" y=\"{:.2}\">{}</text>", x + 3.0, y + 15.0, escaped(&cut));
+        let _ = write!(out, "<text x=\"{:.2}\" y=\"{:.2}\">{}</text>", x + 3.0, y + 15.0, escape(&cut));
     }
     out.push_str("</g>\n");
     let mut at = x;
@@ -208,8 +208,9 @@ fn draw(out: &mut String, node: &Node, whole_ms: f64, (x, y): (f64, f64), scale:
     }
 }
 
-/// For text and attributes of XML; names of cgroups are anybody's.
-fn escaped(text: &str) -> String {
+/// For text and attributes of HTML and XML. Names of cgroups and experiments are anybody's.
+#[must_use]
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -217,8 +218,10 @@ fn escaped(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            '\n' | '\t' => out.push(c),
             // XML 1.0 has no way to write these.
-            c if c.is_control() => out.push('\u{fffd}'),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }
@@ -253,7 +256,7 @@ mod tests {
 
     #[test]
     fn names_cannot_break_out() {
-        assert_eq!(escaped("a<b>&\"\u{1}"), "a&lt;b&gt;&amp;&quot;\u{fffd}");
+        assert_eq!(escape("a<b>&\"\u{1}"), "a&lt;b&gt;&amp;&quot;\u{fffd}");
         let mut out = String::new();
         draw(&mut out, &tree("</text><script>", 5.0, &[row("/x", "other", 5.0)]), 5.0, (0.0, 0.0), 200.0);
         assert!(!out.contains("<script>"), "{out}");

@@ -247,7 +247,26 @@ pub(super) fn latency(text: &str) -> Result<f64, String> {
     match micros {
         Some(Ok(us)) if us.is_finite() && us > 0.0 => Ok(us),
         Some(_) => Err("a number above 0 is needed before us".to_owned()),
-        None => Ok(seconds(text)? * 1e6),
+        None => match seconds(text)? {
+            time if time > 0.0 => Ok(time * 1e6),
+            _ => Err("a time above 0 is needed".to_owned()),
+        },
+    }
+}
+
+/// A metric that has a latency.
+pub(super) fn percentile(text: &str) -> Result<Metric, String> {
+    match metric(text)? {
+        Metric::Qps => Err("a percentile is needed".to_owned()),
+        percentile => Ok(percentile),
+    }
+}
+
+/// Windows are made of the seconds that a block's series has.
+pub(super) fn window(text: &str) -> Result<f64, String> {
+    match seconds(text)? {
+        time if (1.0..=3_600.0).contains(&time) && time.fract() == 0.0 => Ok(time),
+        _ => Err("whole seconds from 1 to 3600 are needed".to_owned()),
     }
 }
 
@@ -329,10 +348,10 @@ fn design(raw: RawDesign, load: &Load, wrong: &mut Vec<String>) -> (Design, u64)
     let gates = metrics(raw.gates, "design.gates", default.gates);
     let percentiles = metrics(raw.percentiles, "design.percentiles", Vec::new());
     let slo = raw.slo.and_then(|slo| {
-        let percentile = read(Some(&slo.metric), "design.slo.metric", wrong, metric)?;
+        let metric = read(Some(&slo.metric), "design.slo.metric", wrong, percentile)?;
         let latency_us = read(Some(&slo.latency), "design.slo.latency", wrong, latency)?;
-        let window_s = read(slo.window.as_deref(), "design.slo.window", wrong, seconds).unwrap_or(1.0);
-        Some(Slo { metric: percentile, latency_us, window_s })
+        let window_s = read(slo.window.as_deref(), "design.slo.window", wrong, window).unwrap_or(1.0);
+        Some(Slo { metric, latency_us, window_s })
     });
     let (offered_per_s, concurrency, name) = match load {
         Load::Http { rate: Rate::PerSecond(rate), .. } => (Some(*rate), None, "built-in".to_owned()),

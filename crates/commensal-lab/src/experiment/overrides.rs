@@ -1,8 +1,8 @@
 //! What the command line changes of an experiment.
 
-use super::file::{arms, latency, metric, percent, seconds};
+use super::file::{arms, latency, percent, percentile, window};
 use super::{Choice, Experiment, Load, Rate, Restart};
-use crate::record::{MAX_ROUNDS, Role, Slo};
+use crate::record::{MAX_ROUNDS, Metric, Role, Slo};
 
 /// Rounds of a pilot.
 const PILOT: u32 = 4;
@@ -139,26 +139,26 @@ impl Overrides {
     }
 }
 
-/// `p99=5ms`.
-fn slo(text: &str, window: &str) -> Result<Slo, String> {
-    let (name, bound) = text.split_once('=').ok_or_else(|| format!("--slo {text}: write it as p99=5ms"))?;
-    let wrong = |why: String| format!("--slo {text}: {why}");
-    let metric = metric(name).map_err(wrong)?;
-    if metric.quantile().is_none() {
-        return Err(wrong("a percentile is needed".to_owned()));
-    }
-    let window_s = seconds(window).map_err(|why| format!("--window {window}: {why}"))?;
-    if !(0.1..=3_600.0).contains(&window_s) {
-        return Err(format!("--window {window}: not within 0.1 to 3600 s"));
-    }
-    Ok(Slo { metric, latency_us: latency(bound).map_err(wrong)?, window_s })
+/// `p99=5ms` and the length of its windows.
+fn slo(text: &str, length: &str) -> Result<Slo, String> {
+    let (metric, latency_us) = objective(text).map_err(|why| format!("--slo {text}: {why}"))?;
+    let window_s = window(length).map_err(|why| format!("--window {length}: {why}"))?;
+    Ok(Slo { metric, latency_us, window_s })
+}
+
+/// Reads an objective such as `p99=5ms`: the percentile, and its latency in microseconds.
+///
+/// # Errors
+/// A sentence that says what is possible.
+pub fn objective(text: &str) -> Result<(Metric, f64), String> {
+    let (name, bound) = text.split_once('=').ok_or("an objective is such as p99=5ms")?;
+    Ok((percentile(name)?, latency(bound)?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::experiment::quickstart;
-    use crate::record::Metric;
 
     fn changed(overrides: &Overrides) -> Result<Experiment, String> {
         let mut experiment = quickstart(&Choice::QUICKSTART);

@@ -1,7 +1,7 @@
 //! What each isolated arm writes: planned once, before the first block, against the groups of the run.
 
 use super::{SiteError, Wanted};
-use crate::isolation::Isolation;
+use crate::isolation::{Isolation, WITHOUT};
 use commensal_core::actual::ActualState;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
@@ -143,7 +143,10 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
         (None, false) => isolation.describe(),
     };
     // A named arm does without other means on purpose.
-    let unmet = plan.unmet.iter().filter(|unmet| best || !unmet.what.starts_with("class "));
+    let unmet = plan
+        .unmet
+        .iter()
+        .filter(|unmet| best || !(unmet.what.starts_with("class ") || unmet.because == WITHOUT));
     ArmPolicy {
         driver,
         weak: fallback.and_then(|policy| policy.weak.clone()),

@@ -16,17 +16,20 @@ const INVALID_BLOCK_SHARE: f64 = 0.2;
 /// How the online service fared in one arm, over all blocks, usable or not.
 struct Health {
     blocks: usize,
+    /// Blocks in which it died or answered nothing.
     crashed: usize,
+    died: bool,
     error_share: f64,
 }
 
 impl Health {
     fn of(run: &Run, arm: &str) -> Self {
         let (mut health, mut requests, mut failed) =
-            (Self { blocks: 0, crashed: 0, error_share: 0.0 }, 0.0, 0.0);
+            (Self { blocks: 0, crashed: 0, died: false, error_share: 0.0 }, 0.0, 0.0);
         for block in run.blocks_of(arm) {
             health.blocks += 1;
             health.crashed += usize::from(online_failed(block));
+            health.died |= block.online_crashed;
             requests += block.requests as f64;
             failed += block.errors as f64 + block.timeouts as f64;
         }
@@ -34,11 +37,16 @@ impl Health {
         health
     }
 
+    fn what(&self) -> &'static str {
+        if self.died { "crashed" } else { "answered nothing" }
+    }
+
     /// What went wrong, or nothing.
     fn complaint(&self, arm: &str) -> Option<String> {
         if self.crashed > 0 {
             let (crashed, blocks) = (self.crashed, self.blocks);
-            return Some(format!("the online service crashed in {crashed} of {blocks} blocks of arm {arm}"));
+            let what = self.what();
+            return Some(format!("the online service {what} in {crashed} of {blocks} blocks of arm {arm}"));
         }
         (self.error_share > BROKEN_ERROR_SHARE).then(|| {
             let pct = self.error_share * 100.0;
@@ -61,7 +69,8 @@ pub(super) fn unusable(run: &Run) -> Vec<String> {
         let health = Health::of(run, &arm.name);
         if health.crashed > 0 {
             let name = &arm.name;
-            reasons.push(format!("the online service crashed without any offline work (arm {name})"));
+            let what = health.what();
+            reasons.push(format!("the online service {what} without any offline work (arm {name})"));
         } else if let Some(complaint) = health.complaint(&arm.name) {
             reasons.push(format!("{complaint}, without any offline work"));
         }

@@ -12,7 +12,7 @@ use commensal_host::Host as _;
 use commensal_lab::loadgen::{
     self, Arrival, KneeLimits, LoadError, LoadReport, LoadSpec, Mode, Phase, interval_log,
 };
-use commensal_lab::record::{Metric, Slo};
+use commensal_lab::record::Slo;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
@@ -191,22 +191,12 @@ pub fn whole_seconds(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// `p99=5ms`.
-pub fn objective(text: &str) -> Result<(Metric, f64), String> {
-    let names: Vec<String> =
-        Metric::ALL.iter().filter(|m| m.quantile().is_some()).map(|m| m.label().to_lowercase()).collect();
-    let way_out = || format!("an objective is such as p99=5ms, with one of {}", names.join(", "));
-    let (name, latency) = text.split_once('=').ok_or_else(way_out)?;
-    let metric = Metric::ALL
-        .into_iter()
-        .find(|m| m.quantile().is_some() && m.label().eq_ignore_ascii_case(name.trim()))
-        .ok_or_else(way_out)?;
-    Ok((metric, time(latency.trim())?.as_secs_f64() * 1e6))
-}
+pub use commensal_lab::experiment::objective;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use commensal_lab::record::Metric;
 
     #[test]
     fn values_that_no_run_can_honour() {

@@ -49,7 +49,7 @@ fn a_service_of_ones_own() {
     let program = Program::new("own");
     let about = "about = \"a <service> & a job\"\n";
     let text = format!(
-        "{about}{FOUR}{SHORT}slo = {{ metric = \"P50\", latency = \"1 s\", window = \"100 ms\" }}\n{SERVICE}{LOAD}{HOG}"
+        "{about}{FOUR}{SHORT}slo = {{ metric = \"P50\", latency = \"1 s\", window = \"1 s\" }}\n{SERVICE}{LOAD}{HOG}"
     );
     let (status, run, said) = run(&program, &text, &["--no-blame"]);
     assert!(VERDICTS.contains(&status), "{status} {said}");

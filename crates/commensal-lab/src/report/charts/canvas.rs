@@ -242,24 +242,7 @@ fn num(value: f64) -> String {
     }
 }
 
-/// For text and attributes of HTML and XML. Names and notes are anybody's.
-pub fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            '\n' | '\t' => out.push(c),
-            // XML 1.0 has no way to write these.
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
-    out
-}
+pub use commensal_blame::report::escape;
 
 #[cfg(test)]
 mod tests {
