@@ -18,18 +18,21 @@
 
 #![allow(clippy::disallowed_methods, reason = "this crate is the door that the lint sends everyone to")]
 
+mod counters;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod linux;
 mod process;
 mod state;
 
+pub use counters::{Counters, Event};
 pub use linux::LinuxHost;
 pub use process::{
     Child, Cookie, Exit, Policy, Process, Signal, SpawnSpec, Stderr, Stdin, Stdout, precise_thread,
 };
 pub use state::Lock;
 
+use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use std::path::{Path, PathBuf};
 
@@ -142,6 +145,11 @@ pub trait Host {
 
     /// Gives a thread that is `SCHED_IDLE` the normal policy.
     fn make_normal(&mut self, tid: u32) -> Result<()>;
+
+    /// Starts counters of what the tasks in a group and below do, on `cpus`. `ENOENT` when the group is not of the hierarchy
+    /// that has `perf_event` (the unified one, unless it is mounted for v1), and also without a performance monitoring unit
+    /// for one of the events.
+    fn count(&mut self, dir: Dir, cpus: &CpuSet, events: &[Event]) -> Result<Counters>;
 
     /// Effective user number of this process.
     fn euid(&self) -> u32;

@@ -1,7 +1,9 @@
 //! The real machine: directories by descriptor and inode, control files on held descriptors.
 
+use crate::counters::{self, Counters, Event};
 use crate::process::{self, Child, Process, Signal, SpawnSpec};
 use crate::{Dir, Host, HostError, Lock, Result, state};
+use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
@@ -432,6 +434,14 @@ impl Host for LinuxHost {
 
     fn state_remove_all(&mut self, path: &Path) -> Result<()> {
         state::remove_all(path)
+    }
+
+    fn count(&mut self, dir: Dir, cpus: &CpuSet, events: &[Event]) -> Result<Counters> {
+        // Not the descriptor that is held, which only stands for the path.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let group = rustix::fs::openat(&self.dir(dir)?.fd, ".", flags, Mode::empty());
+        let group = group.map_err(|errno| fail("open", self.object(dir, "."), None, errno))?;
+        counters::open(&group.into(), cpus.iter(), events)
     }
 
     fn free_bytes(&self, path: &Path) -> Result<u64> {

@@ -51,6 +51,9 @@ pub enum LabError {
     /// The service did not come up.
     #[error("the online service did not start: {0}")]
     Service(String),
+    /// What the experiment is attached to is not there.
+    #[error("{0}")]
+    Attached(String),
     /// The offline work could not be counted.
     #[error("the offline work cannot be counted")]
     Counter(#[source] std::io::Error),
@@ -152,7 +155,8 @@ pub fn run(
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Run, LabError> {
     let attached = service::attached(host, experiment)?;
-    let wanted = Wanted { isolations: &experiment.isolations, attached: attached.as_ref() };
+    let wanted =
+        Wanted { isolations: &experiment.isolations, attached: [attached[0].as_ref(), attached[1].as_ref()] };
     let mut site = site::open(
         host,
         conduct.state_dir.clone(),
@@ -486,7 +490,7 @@ fn run_command(
 }
 
 /// A run before its first block.
-fn record(host: &dyn Host, experiment: &Experiment, conduct: &Conduct, site: &Site) -> Run {
+fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &Conduct, site: &Site) -> Run {
     let mut caveats: Vec<String> = Vec::new();
     for (policy, arm) in
         site.policies.iter().zip(experiment.arms.iter().filter(|arm| arm.role == Role::Isolated))
@@ -516,6 +520,7 @@ fn record(host: &dyn Host, experiment: &Experiment, conduct: &Conduct, site: &Si
         source: experiment.source.clone(),
         commands: experiment.commands(),
         programs: conduct.programs.iter().map(|(program, version)| format!("{program}: {version}")).collect(),
+        no_cpi: probe::counters(host, site, Side::Online).err().map(|error| error.to_string()),
         design: experiment.design.clone(),
         arms: experiment.arms.clone(),
         caveats,

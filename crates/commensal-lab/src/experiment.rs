@@ -166,6 +166,13 @@ pub enum Offline {
     BuiltIn(Kind),
     /// A program that is started for each block with offline work.
     Program(Batch),
+    /// Work that runs already and goes on afterwards: it is frozen while a block has none, and its work is its CPU time.
+    Attached {
+        /// A unit of systemd, a cgroup's path, or a container by name or identifier.
+        to: String,
+        /// CPUs that it uses with nothing beside it.
+        expected_cpus: Option<f64>,
+    },
 }
 
 /// Batch work of somebody else's.
@@ -353,7 +360,7 @@ impl Experiment {
         };
         let offline = match &self.offline {
             Offline::Program(batch) => Some(&batch.files),
-            Offline::BuiltIn(_) => None,
+            Offline::BuiltIn(_) | Offline::Attached { .. } => None,
         };
         online.into_iter().chain(offline).flatten()
     }
@@ -378,8 +385,10 @@ impl Experiment {
         if let Load::Tool { command, .. } = &self.load {
             add("load", command);
         }
-        if let Offline::Program(batch) = &self.offline {
-            add("offline", &batch.command);
+        match &self.offline {
+            Offline::Program(batch) => add("offline", &batch.command),
+            Offline::Attached { to, .. } => add("offline", &[format!("{to} as it runs")]),
+            Offline::BuiltIn(_) => {}
         }
         commands
     }

@@ -125,6 +125,9 @@ pub struct Run {
     /// Versions of the programs that ran.
     #[serde(default)]
     pub programs: Vec<String>,
+    /// Why cycles per instruction were not counted; `None` where they were.
+    #[serde(default)]
+    pub no_cpi: Option<String>,
     /// What was planned.
     pub design: Design,
     /// The arms; each block names one of them.

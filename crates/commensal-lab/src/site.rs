@@ -43,6 +43,9 @@ pub enum SiteError {
     /// The delegated group cannot be used.
     #[error(transparent)]
     NoRoom(#[from] commensal_drivers::NoRoom),
+    /// Offline work that runs already has to stand still in some blocks.
+    #[error("{0} cannot be frozen for the blocks without offline work: {1}")]
+    Pause(String, String),
     /// Our own groups could not be planned: our bug.
     #[error("the run's own groups cannot be planned: {0}")]
     Plan(String),
@@ -72,8 +75,8 @@ pub enum Side {
 pub struct Wanted<'a> {
     /// How the isolated arms isolate, in their order.
     pub isolations: &'a [Isolation],
-    /// The group of a service that runs already, in place of one of the run's own.
-    pub attached: Option<&'a CgroupPath>,
+    /// The groups of a service and of offline work that run already, in place of the run's own.
+    pub attached: [Option<&'a CgroupPath>; 2],
 }
 
 /// A run's place on the machine.
@@ -85,6 +88,8 @@ pub struct Site {
     pub hierarchies: Vec<Hierarchy>,
     /// How each isolated arm isolates, in their order.
     pub policies: Vec<ArmPolicy>,
+    /// What freezes offline work that runs already, and whether it is frozen.
+    pause: (Vec<Step>, bool),
     /// What an earlier, killed run had left and was removed first.
     pub cleaned: Vec<String>,
     state_dir: PathBuf,
@@ -155,6 +160,11 @@ fn build(
     let mut found = looked.tree(host)?;
     found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
     let (actual, policies) = policies::all(host, &found, &looked, wanted)?;
+    let pause = match wanted.attached[Side::Offline as usize] {
+        Some(path) => policies::pause(host, &actual, &looked, wanted)?
+            .map_err(|why| SiteError::Pause(path.to_string(), why))?,
+        None => Vec::new(),
+    };
     let member = |name: &str| {
         let group = planned.desired.groups.iter().find(|group| group.name.as_str() == name);
         group.map(|group| group.members[0].path.clone()).unwrap_or_default()
@@ -166,6 +176,7 @@ fn build(
         hierarchies: looked.hierarchies.clone(),
         survey: looked,
         policies,
+        pause: (pause, false),
         ours: policies::prefix(),
         paths,
         groups,
@@ -206,6 +217,20 @@ fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 3], prefix: &str) {
 }
 
 impl Site {
+    /// Freezes offline work that runs already, or lets it go on; nothing where it is the run's own.
+    ///
+    /// # Errors
+    /// When the kernel refuses a step.
+    pub fn pause(&mut self, host: &mut dyn Host, frozen: bool) -> Result<(), SiteError> {
+        if self.pause.1 == frozen {
+            return Ok(());
+        }
+        let steps = if frozen { self.pause.0.clone() } else { undo(&self.pause.0) };
+        self.steps(host, &steps)?;
+        self.pause.1 = frozen;
+        Ok(())
+    }
+
     /// Switches the isolation of one arm on.
     ///
     /// # Errors

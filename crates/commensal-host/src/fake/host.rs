@@ -4,7 +4,10 @@ use super::faults::Kind;
 use super::tree::{Answer, Machine};
 use super::{FakeHost, OpenDir, own_pid};
 use crate::linux::{SNAPSHOTS, component};
-use crate::{Child, Cookie, Dir, Host, HostError, Lock, Process, Result, Signal, SpawnSpec, Stdout};
+use crate::{
+    Child, Cookie, Counters, Dir, Event, Host, HostError, Lock, Process, Result, Signal, SpawnSpec, Stdout,
+};
+use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -407,6 +410,15 @@ impl Host for FakeHost {
         machine.alive(self.life).map_err(|errno| refused("remove", shown(path), errno))?;
         machine.files.retain(|file, _| !file.starts_with(path));
         Ok(())
+    }
+
+    /// A machine without a performance monitoring unit.
+    fn count(&mut self, _dir: Dir, _cpus: &CpuSet, _events: &[Event]) -> Result<Counters> {
+        let machine = self.machine();
+        machine
+            .alive(self.life)
+            .and(Err(Errno::ENOENT))
+            .map_err(|errno| refused("open", "a counter".to_owned(), errno))
     }
 
     fn free_bytes(&self, path: &Path) -> Result<u64> {

@@ -2,7 +2,7 @@
 
 use crate::script::remove_tree;
 use commensal_core::errno::Errno;
-use commensal_host::{Dir, Exit, Host, LinuxHost, Signal, SpawnSpec, Stdout};
+use commensal_host::{Dir, Event, Exit, Host, LinuxHost, Signal, SpawnSpec, Stdout};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -356,5 +356,47 @@ fn a_full_disk_leaves_no_torn_line() {
         }
         Ok(done) => panic!("{}", String::from_utf8_lossy(&done.stdout)),
         Err(error) => println!("skipped: a_full_disk_leaves_no_torn_line: unshare: {error}"),
+    }
+}
+
+/// A loop of the shell; what the kernel counts of it in the window cannot be more than the window.
+#[test]
+fn counters_of_a_group_follow_its_tasks() {
+    let test = "counters_of_a_group_follow_its_tasks";
+    let Some(mut scratch) = Scratch::new(test) else { return };
+    let cpus: commensal_core::cpuset::CpuSet =
+        std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap().trim().parse().unwrap();
+    let dirs = scratch.dirs();
+    let opened: Vec<_> =
+        dirs.iter().map(|dir| scratch.host.count(*dir, &cpus, &[Event::TaskClock])).collect();
+    // Only the hierarchy that has perf_event takes it.
+    let refused = opened.iter().filter_map(|one| one.as_ref().err()).map(|error| error.errno);
+    assert!(refused.clone().all(|errno| errno == Errno::ENOENT), "{opened:?}");
+    let Some(mut counters) = opened.into_iter().find_map(Result::ok) else {
+        println!("skipped: {test}: perf_event is in no hierarchy of the test's groups");
+        return;
+    };
+    assert_eq!(counters.read().unwrap(), [0], "nobody is there");
+    let started = Instant::now();
+    let mut spec = SpawnSpec::new("sh").arg("-c").arg("while :; do :; done");
+    (spec.groups, spec.die_with_parent) = (dirs, true);
+    let mut child = scratch.host.spawn(&spec).unwrap();
+    eventually("the loop was on a CPU for 50 ms", || counters.read().unwrap()[0] >= 50_000_000);
+    let (counted, passed) = (counters.read().unwrap()[0], started.elapsed());
+    assert!(u128::from(counted) <= passed.as_nanos() * 11 / 10, "{counted} ns in {passed:?}");
+    scratch.host.signal(&child.process, Signal::KILL).unwrap();
+    while child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let end = counters.read().unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(counters.read().unwrap(), end, "nobody is there any more");
+    // No unit to count cycles with is an answer, not a crash.
+    let first = scratch.first();
+    match scratch.host.count(first, &cpus, &[Event::Cycles, Event::Instructions]) {
+        Ok(_) => {}
+        Err(error) => {
+            assert!([Errno::ENOENT, Errno::EOPNOTSUPP].contains(&error.errno), "{error}")
+        }
     }
 }

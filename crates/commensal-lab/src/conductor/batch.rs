@@ -9,6 +9,7 @@ use crate::site::{Side, Site};
 use crate::tools::work::{WorkKind, WorkReader};
 use crate::workload::antagonist::Kind;
 use crate::workload::burn::{CHUNK_ITERATIONS, WorkCounter};
+use commensal_drivers::members;
 use commensal_host::{Child, Host, Signal, SpawnSpec, Stderr, Stdin, Stdout};
 use rustix::fd::OwnedFd;
 use std::io::Read;
@@ -25,7 +26,8 @@ pub(super) const ENDED: &str = "the offline work ended";
 
 /// Batch work that runs.
 pub(super) struct Running {
-    pub child: Child,
+    /// `None` when it is not ours.
+    pub child: Option<Child>,
     work: Counter,
     expected_cpus: Option<f64>,
     log: Option<Arc<OwnedFd>>,
@@ -37,12 +39,14 @@ enum Counter {
     Antagonist(WorkCounter, Kind),
     /// From what it prints.
     Output { reader: Arc<Mutex<WorkReader>>, kind: WorkKind, thread: Option<JoinHandle<()>> },
+    /// By its CPU time.
+    Cpu,
 }
 
 /// What starting and ending it takes.
 pub(super) struct Foreman<'a> {
     pub host: &'a mut dyn Host,
-    pub site: &'a Site,
+    pub site: &'a mut Site,
     pub place: &'a Place,
     pub conduct: &'a Conduct,
 }
@@ -50,7 +54,11 @@ pub(super) struct Foreman<'a> {
 impl Foreman<'_> {
     /// What has to be done once, before the first block.
     pub fn prepare(&mut self, experiment: &Experiment, stop: &AtomicBool) -> Result<(), LabError> {
-        let Offline::Program(batch) = &experiment.offline else { return Ok(()) };
+        let batch = match &experiment.offline {
+            Offline::Program(batch) => batch,
+            Offline::Attached { .. } => return Ok(self.site.pause(self.host, true)?),
+            Offline::BuiltIn(_) => return Ok(()),
+        };
         for command in &batch.prepare {
             run_command(self.host, self.site, self.place, Side::Client, command, stop)?;
         }
@@ -69,6 +77,10 @@ impl Foreman<'_> {
             (_, Some(kind)) => self.antagonist(kind, policy),
             (Offline::BuiltIn(kind), None) => self.antagonist(*kind, policy),
             (Offline::Program(batch), None) => self.program(batch, policy),
+            (Offline::Attached { expected_cpus, .. }, None) => {
+                self.site.pause(self.host, false)?;
+                Ok(Running { child: None, work: Counter::Cpu, expected_cpus: *expected_cpus, log: None })
+            }
         }
     }
 
@@ -89,6 +101,7 @@ impl Foreman<'_> {
         // What waits for a device or for other processes uses as much CPU as that leaves it.
         let computes = matches!(kind, Kind::Cpu | Kind::Vector | Kind::L2 | Kind::L3 | Kind::Memory);
         let expected_cpus = computes.then_some(threads as f64);
+        let child = Some(child);
         Ok(Running { child, work: Counter::Antagonist(counter, kind), expected_cpus, log: None })
     }
 
@@ -112,20 +125,24 @@ impl Foreman<'_> {
             })
         });
         let work = Counter::Output { reader, kind: batch.work, thread };
-        Ok(Running { child, work, expected_cpus: batch.expected_cpus, log: Some(log) })
+        Ok(Running { child: Some(child), work, expected_cpus: batch.expected_cpus, log: Some(log) })
     }
 
     /// Ends it, and gives what it says of its work as a rate, if it says so only then. Nothing of it is left in its group.
     pub fn end(&mut self, experiment: &Experiment, running: &mut Running) -> Result<Option<f64>, LabError> {
+        let Some(child) = &mut running.child else {
+            self.site.pause(self.host, true)?;
+            return Ok(None);
+        };
         if let Counter::Output { kind: WorkKind::StressNg, .. } = &running.work {
             // It prints when it is asked to end, and only then.
-            let _ = self.host.signal(&running.child.process, Signal::INT);
+            let _ = self.host.signal(&child.process, Signal::INT);
             let deadline = Instant::now() + GRACE;
-            while running.child.try_wait()?.is_none() && Instant::now() < deadline {
+            while child.try_wait()?.is_none() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        self.site.stop(self.host, Side::Offline, &mut running.child)?;
+        self.site.stop(self.host, Side::Offline, child)?;
         if let Offline::Program(batch) = &experiment.offline {
             self.clean(batch)?;
         }
@@ -150,6 +167,7 @@ impl Counter {
         match self {
             Counter::Antagonist(counter, _) => counter.read().ok().map(|chunks| chunks as f64),
             Counter::Output { reader, .. } => reader.lock().unwrap_or_else(PoisonError::into_inner).total(),
+            Counter::Cpu => None,
         }
     }
 
@@ -184,7 +202,7 @@ impl Running {
                 (between, format!("chunks of {CHUNK_ITERATIONS} iterations"))
             }
             Counter::Antagonist(_, kind) => (between, kind.unit().to_owned()),
-            Counter::Output { kind: WorkKind::CpuSeconds, .. } => {
+            Counter::Cpu | Counter::Output { kind: WorkKind::CpuSeconds, .. } => {
                 (cpus, WorkKind::CpuSeconds.unit().to_owned())
             }
             Counter::Output { kind, .. } => (said.or(between), kind.unit().to_owned()),
@@ -193,8 +211,14 @@ impl Running {
     }
 
     /// How it ended before it was asked to, with the last that it said.
-    pub fn ended(&mut self) -> Result<Option<String>, LabError> {
+    pub fn ended(&mut self, host: &mut dyn Host, site: &Site) -> Result<Option<String>, LabError> {
+        let Some(child) = &mut self.child else {
+            let pids = site.group(Side::Offline).any().map(|dir| members::pids(host, dir));
+            return Ok(pids
+                .is_some_and(|pids| pids.is_ok_and(|pids| pids.is_empty()))
+                .then(|| format!("{ENDED}: its group is empty")));
+        };
         let said = || self.log.as_ref().map(super::tail).unwrap_or_default();
-        Ok(self.child.try_wait()?.map(|exit| format!("{ENDED} with status {}{}", exit.status(), said())))
+        Ok(child.try_wait()?.map(|exit| format!("{ENDED} with status {}{}", exit.status(), said())))
     }
 }

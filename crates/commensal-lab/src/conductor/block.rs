@@ -3,7 +3,7 @@
 
 use super::batch::{self, Foreman};
 use super::place::Place;
-use super::probe::{Probe, Snapshot, fill, judge};
+use super::probe::{Probe, Snapshot, counters, fill, judge};
 use super::{Conduct, LabError, memory_file};
 use crate::experiment::{Experiment, Load, Rate};
 use crate::loadgen::{self, LoadError, LoadResult, LoadSpec, Phase};
@@ -108,7 +108,7 @@ impl Runner<'_> {
         let measured = self.measure(experiment, arm.role, load, offline.as_mut());
         if let Some(policy) = policy {
             // At the end of the block: a policy that somebody undid meanwhile was not in force.
-            let child = offline.as_ref().map(|offline| &offline.child);
+            let child = offline.as_ref().and_then(|offline| offline.child.as_ref());
             let now = self.site.policy_now(self.host, policy, child);
             note_policy(arm, &self.site.policies[policy], &now);
         }
@@ -135,9 +135,9 @@ impl Runner<'_> {
         load: Option<&LoadSpec>,
         mut offline: Option<&mut batch::Running>,
     ) -> Result<(Block, Option<(f64, f64)>), LabError> {
-        let judge = self.conduct.blame.then(|| judge(self.host, self.site).ok()).flatten();
         let mut probe = Probe::default();
-        probe.judge = judge;
+        probe.judge = self.conduct.blame.then(|| judge(self.host, self.site).ok()).flatten();
+        probe.counters = [Side::Online, Side::Offline].map(|side| counters(self.host, self.site, side).ok());
         self.sleep(experiment.design.settle_s)?;
         let (before, after, answers) = match (&experiment.load, load) {
             _ if role == Role::OfflineAlone => self.alone(experiment, &mut probe, offline.as_deref())?,
@@ -159,8 +159,8 @@ impl Runner<'_> {
             }
             Answers::None => block.series = probe.series(&[]),
         }
-        if let Some(ended) = offline.as_mut().and_then(|offline| offline.ended().transpose()).transpose()? {
-            block.notes.push(ended);
+        if let Some(offline) = offline.as_mut() {
+            block.notes.extend(offline.ended(self.host, self.site)?);
         }
         Ok((block, before.total.zip(after.total)))
     }

@@ -3,9 +3,10 @@
 use crate::record::{Blamed, Block, CpuUse, Delays, GroupPsi, PerSide, Psi, Tick, WaitByKind};
 use crate::site::{Side, Site};
 use commensal_blame::{Figures, Judge, Kind, NoJudge, Scope, Subject};
+use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Version};
 use commensal_core::observe::{GroupUse, MachineCpu, Pressure, Pressures};
-use commensal_host::Host;
+use commensal_host::{Counters, Event, Host, HostError};
 use commensal_sensors::run_delay::RunDelay;
 use commensal_sensors::usage::foreign_cpu_us;
 use commensal_sensors::{machine, pressure};
@@ -18,6 +19,8 @@ pub(super) struct Probe {
     offline_delay: RunDelay,
     /// Who looks at the waits.
     pub judge: Option<Judge>,
+    /// Cycles and instructions of the online and the offline side, where the machine counts them.
+    pub counters: [Option<Counters>; 2],
     ticks: Vec<Tick>,
     last: Option<Cheap>,
     began: Option<Instant>,
@@ -36,6 +39,8 @@ pub(super) struct Snapshot {
     /// Offline work.
     pub total: Option<f64>,
     blame: Option<Figures>,
+    /// Cycles and instructions: online, offline.
+    counted: [Option<(u64, u64)>; 2],
 }
 
 /// What is read every second.
@@ -69,6 +74,24 @@ pub(super) fn judge(host: &dyn Host, site: &Site) -> Result<Judge, NoJudge> {
     Judge::attach(host, &scope)
 }
 
+/// Starts to count the cycles and instructions of one side.
+pub(super) fn counters(host: &mut dyn Host, site: &Site, side: Side) -> Result<Counters, HostError> {
+    let mut refused = HostError {
+        operation: "count",
+        object: "the cycles of a side without groups".to_owned(),
+        value: None,
+        errno: Errno::ENOENT,
+    };
+    for dir in site.group(side).all() {
+        match host.count(dir, &site.machine.topology.all(), &[Event::Cycles, Event::Instructions]) {
+            Ok(counters) => return Ok(counters),
+            // Perhaps not the hierarchy that has perf_event.
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
 impl Probe {
     /// Everything, at the start or the end.
     pub fn take(&mut self, host: &mut dyn Host, site: &Site, total: Option<f64>) -> Snapshot {
@@ -84,6 +107,10 @@ impl Probe {
             offline_delay_us: offline_dir.and_then(|dir| self.offline_delay.read(host, dir)),
             pressure: pressure::machine(host),
             blame: self.judge.as_ref().and_then(|judge| judge.totals().ok()),
+            counted: self.counters.each_mut().map(|one| match one.as_mut()?.read().ok()?[..] {
+                [cycles, instructions] => Some((cycles, instructions)),
+                _ => None,
+            }),
         }
     }
 
@@ -140,6 +167,11 @@ pub(super) fn fill(before: &Snapshot, after: &Snapshot) -> Block {
         used(&after.client, &before.client),
     ];
     let passed = after.machine.zip(before.machine).map(|(now, then)| now.since(&then));
+    let cpi = |side: usize| {
+        let ((cycles, instructions), then) = (after.counted[side]?, before.counted[side]?);
+        let came = (cycles.saturating_sub(then.0), instructions.saturating_sub(then.1));
+        (came.1 > 0).then(|| came.0 as f64 / came.1 as f64)
+    };
     let machine_psi = psi(&after.pressure, &before.pressure, seconds);
     let groups = GroupPsi {
         online: psi(&after.online.pressure, &before.online.pressure, seconds),
@@ -159,6 +191,7 @@ pub(super) fn fill(before: &Snapshot, after: &Snapshot) -> Block {
             offline: delta(after.offline.throttled_us, before.offline.throttled_us),
         },
         psi: (machine_psi != Psi::default()).then_some(machine_psi),
+        cpi: PerSide { online: cpi(0), offline: cpi(1) },
         group_psi: (groups != GroupPsi::default()).then_some(groups),
         ..Block::default()
     }

@@ -3,7 +3,7 @@
 use super::place::Place;
 use super::run_command;
 use super::{Conduct, LabError};
-use crate::experiment::{Experiment, Online, Ready, Service};
+use crate::experiment::{Experiment, Offline, Online, Ready, Service};
 use crate::loadgen::wait_ready;
 use crate::site::{Side, Site, SiteError};
 use commensal_blame::names::{Asked, Cgroups};
@@ -43,13 +43,32 @@ impl Running {
     }
 }
 
-/// The group of the service that an experiment is attached to.
-pub(super) fn attached(host: &mut dyn Host, experiment: &Experiment) -> Result<Option<CgroupPath>, LabError> {
-    let Online::Attached(attached) = &experiment.online else { return Ok(None) };
-    let missing = |what: &str| LabError::Service(format!("{}: {what}", attached.to));
+/// The groups of the service and of the offline work that an experiment is attached to.
+pub(super) fn attached(
+    host: &mut dyn Host,
+    experiment: &Experiment,
+) -> Result<[Option<CgroupPath>; 2], LabError> {
+    let online = match &experiment.online {
+        Online::Attached(attached) => Some(group_of(host, &attached.to)?),
+        Online::BuiltIn | Online::Program(_) => None,
+    };
+    let offline = match &experiment.offline {
+        Offline::Attached { to, .. } => Some(group_of(host, to)?),
+        Offline::BuiltIn(_) | Offline::Program(_) => None,
+    };
+    if let (Some(online), Some(offline)) = (&online, &offline)
+        && (online.contains(offline) || offline.contains(online))
+    {
+        return Err(LabError::Attached(format!("{offline}: not apart from the service's group {online}")));
+    }
+    Ok([online, offline])
+}
+
+fn group_of(host: &mut dyn Host, to: &str) -> Result<CgroupPath, LabError> {
+    let missing = |what: &str| LabError::Attached(format!("{to}: {what}"));
     let found = Cgroups::look(host, None).map_err(SiteError::from)?;
     let found = found.ok_or_else(|| missing("no cgroup hierarchy is mounted here"))?;
-    let asked = Asked::parse(&attached.to, Some(&found.mount));
+    let asked = Asked::parse(to, Some(&found.mount));
     let path = match &asked {
         Asked::Cgroup(path) => found.subject(path).map(|_| path.clone()),
         Asked::Process(_) => {
@@ -61,7 +80,7 @@ pub(super) fn attached(host: &mut dyn Host, experiment: &Experiment) -> Result<O
         }
         Asked::Unit(_) | Asked::Container(_) => found.called(&asked).into_iter().next(),
     };
-    path.map(Some).ok_or_else(|| missing("nothing of that name has a cgroup; is it running?"))
+    path.ok_or_else(|| missing("nothing of that name has a cgroup; is it running?"))
 }
 
 /// What starting and ending it takes.

@@ -160,6 +160,7 @@ enum RawArrival {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RawOffline {
+    attach: Option<String>,
     built_in: Option<String>,
     command: Option<Vec<String>>,
     #[serde(default)]
@@ -424,6 +425,25 @@ fn online(raw: RawOnline, wrong: &mut Vec<String>) -> Online {
 }
 
 fn offline(raw: RawOffline, wrong: &mut Vec<String>) -> Offline {
+    if let Some(cpus) = raw.cpus.filter(|cpus| !(cpus.is_finite() && *cpus > 0.0)) {
+        wrong.push(format!("offline.cpus = {cpus}: a number above 0 is needed"));
+    }
+    if let Some(to) = raw.attach {
+        if raw.built_in.is_some()
+            || raw.command.is_some()
+            || !raw.files.is_empty()
+            || !raw.prepare.is_empty()
+            || !raw.cleanup.is_empty()
+        {
+            wrong.push(
+                "offline: what is attached to runs already; only work and cpus go with attach".to_owned(),
+            );
+        }
+        if raw.work.is_some_and(|work| work != WorkKind::CpuSeconds.to_string()) {
+            wrong.push("offline.work: of work that runs already only cpu-seconds are known".to_owned());
+        }
+        return Offline::Attached { to, expected_cpus: raw.cpus };
+    }
     let Some(command) = raw.command else {
         if !raw.files.is_empty() || !raw.prepare.is_empty() || raw.work.is_some() || raw.cpus.is_some() {
             wrong.push("offline.command is missing".to_owned());
@@ -435,9 +455,6 @@ fn offline(raw: RawOffline, wrong: &mut Vec<String>) -> Offline {
         wrong.push("offline: either command or built-in".to_owned());
     }
     commands("offline", &[std::slice::from_ref(&command), &raw.prepare, &raw.cleanup], wrong);
-    if let Some(cpus) = raw.cpus.filter(|cpus| !(cpus.is_finite() && *cpus > 0.0)) {
-        wrong.push(format!("offline.cpus = {cpus}: a number above 0 is needed"));
-    }
     Offline::Program(Batch {
         files: names(raw.files, "offline.files", wrong),
         prepare: raw.prepare,
@@ -634,6 +651,11 @@ at-least = "1.2"
         );
         check("[online]\nfiles = { a = \"\" }", &["online.command is missing"]);
         check("[offline]\ncpus = 1", &["offline.command is missing"]);
+        check("[offline]\nattach = \"x\"\ncpus = 0", &["a number above 0"]);
+        check(
+            "[offline]\nattach = \"x\"\ncommand = [\"y\"]\nwork = \"ffmpeg\"",
+            &["runs already", "only cpu-seconds"],
+        );
         check("[load]\ntool = \"wrk\"", &["needs either http"]);
         check("[load]\nhttp = \"/\"\nrate = 5\nconnections = 0", &["load.connections = 0"]);
         check("[offline]\ncommand = [\"x\"]\nfiles = { \"../x\" = \"\" }", &["a plain file name"]);

@@ -54,13 +54,13 @@ pub struct Block {
     /// CPU use.
     #[serde(default)]
     pub cpu: CpuUse,
-    /// Time spent runnable but waiting for a CPU.
+    /// Time spent runnable but waiting for a CPU, seconds over the threads of each side.
     #[serde(default)]
     pub run_delay_s: PerSide,
     /// Who had the CPU while online threads waited; `None` when there was no judge.
     #[serde(default)]
     pub blame: Option<Blamed>,
-    /// Time spent throttled by a quota.
+    /// Time spent throttled by a quota, seconds.
     #[serde(default)]
     pub throttled_s: PerSide,
     /// Pressure of the machine; `None` when the kernel has no PSI.
@@ -172,13 +172,13 @@ pub struct CpuUse {
     pub steal: Option<f64>,
 }
 
-/// Seconds over the measured part, summed over the threads of each side.
+/// A figure of each side.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PerSide {
-    /// The online side, seconds.
+    /// The online side.
     #[serde(default)]
     pub online: Option<f64>,
-    /// The offline side, seconds.
+    /// The offline side.
     #[serde(default)]
     pub offline: Option<f64>,
 }

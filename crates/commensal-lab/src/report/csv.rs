@@ -6,7 +6,8 @@ const HEADER: &str = "round,pos,arm,role,valid,invalid_reason,measure_s,offered_
 errors,timeouts,online_crashed,p50_us,p75_us,p90_us,p95_us,p99_us,p99_9_us,service_p50_us,service_p99_us,\
 lateness_p50_us,lateness_p99_us,cpu_online,cpu_offline,cpu_other,cpu_steal,run_delay_online_s,\
 run_delay_offline_s,throttled_online_s,throttled_offline_s,psi_cpu_some_pct,psi_memory_some_pct,\
-psi_io_some_pct,blame_run_s,wait_other_s,wait_peers_s,wait_offline_s,wait_kernel_s,wait_nobody_s,\
+psi_io_some_pct,psi_online_cpu_some_pct,psi_online_memory_some_pct,psi_online_io_some_pct,psi_offline_cpu_some_pct,\
+psi_offline_memory_some_pct,psi_offline_io_some_pct,cpi_online,cpi_offline,blame_run_s,wait_other_s,wait_peers_s,wait_offline_s,wait_kernel_s,wait_nobody_s,\
 wait_interrupts_s,preemptions,preemption_p99_us,wakeups,wakeup_p99_us,blame_missed_share,work_offline_per_s,work_unit";
 
 /// The blocks as CSV (RFC 4180, `\n` at the end of lines). Percentiles without enough requests are empty.
@@ -39,7 +40,7 @@ fn row(block: &Block, role: Option<Role>) -> Vec<String> {
     let percentiles = [Metric::P50, Metric::P75, Metric::P90, Metric::P95, Metric::P99, Metric::P999];
     cells.extend(latencies(block.hist.as_deref(), &percentiles));
     cells.extend(latencies(block.service_hist.as_deref(), &[Metric::P50, Metric::P99]));
-    let psi = block.psi.unwrap_or_default();
+    let (psi, groups) = (block.psi.unwrap_or_default(), block.group_psi.unwrap_or_default());
     cells.extend(
         [
             block.lateness_us.map(|l| l.p50),
@@ -55,6 +56,14 @@ fn row(block: &Block, role: Option<Role>) -> Vec<String> {
             psi.cpu_some_pct,
             psi.memory_some_pct,
             psi.io_some_pct,
+            groups.online.cpu_some_pct,
+            groups.online.memory_some_pct,
+            groups.online.io_some_pct,
+            groups.offline.cpu_some_pct,
+            groups.offline.memory_some_pct,
+            groups.offline.io_some_pct,
+            block.cpi.online,
+            block.cpi.offline,
         ]
         .map(number),
     );

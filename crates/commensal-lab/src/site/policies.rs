@@ -67,7 +67,12 @@ impl Tasks {
 pub(super) fn specs(wanted: &Wanted<'_>) -> Result<Vec<GroupSpec>, SiteError> {
     let spec = |(name, class): &(&str, Class)| {
         let mut spec = GroupSpec::new(GroupName::new(name).map_err(SiteError::Plan)?, *class);
-        if let ("service", Some(path)) = (*name, wanted.attached) {
+        let attached = match *name {
+            "service" => wanted.attached[0],
+            "batch" => wanted.attached[1],
+            _ => None,
+        };
+        if let Some(path) = attached {
             spec.matches = vec![Match::exactly(path.as_str()).map_err(SiteError::Plan)?];
         }
         Ok(spec)
@@ -115,15 +120,45 @@ pub(super) fn all(
     // What a plan reads is what its groups ask for: all of them together.
     let mut every = specs(wanted)?;
     wanted.isolations.iter().for_each(|isolation| isolation.limit(&mut every, &look.machine));
+    every.iter_mut().for_each(|spec| spec.frozen = pauses(spec, wanted));
     let actual = replan(host, found.clone(), look, &every, None)?.actual;
     let mut policies = Vec::new();
     for isolation in wanted.isolations {
         let mut specs = specs(wanted)?;
         isolation.limit(&mut specs, &look.machine);
         let planned = replan(host, actual.clone(), look, &specs, Some(isolation))?;
-        policies.push(policy(isolation, look, &planned));
+        let mut policy = policy(isolation, look, &planned);
+        let of_tasks = policy.tasks != Tasks::default();
+        if of_tasks && wanted.attached[1].is_some() && policy.obstacle.is_none() {
+            policy.obstacle =
+                Some("tasks have it from their start, and the offline work runs already".to_owned());
+        }
+        policies.push(policy);
     }
     Ok((actual, policies))
+}
+
+/// Whether a group is that of offline work which runs already.
+fn pauses(spec: &GroupSpec, wanted: &Wanted<'_>) -> bool {
+    spec.class == Class::Offline && wanted.attached[1].is_some()
+}
+
+/// What freezes offline work that runs already, or why nothing can.
+pub(super) fn pause(
+    host: &mut dyn Host,
+    actual: &ActualState,
+    look: &Survey,
+    wanted: &Wanted<'_>,
+) -> Result<Result<Vec<Step>, String>, SiteError> {
+    let mut specs = specs(wanted)?;
+    specs.iter_mut().for_each(|spec| spec.frozen = pauses(spec, wanted));
+    let plan = replan(host, actual.clone(), look, &specs, Some(&Isolation::none()))?.plan;
+    let unmet = plan.unmet.iter().find(|unmet| unmet.what.contains("frozen"));
+    Ok(match (unmet, plan.settings()) {
+        (Some(unmet), _) => Err(unmet.because.clone()),
+        (None, []) => Err("it is frozen already".to_owned()),
+        (None, steps) => Ok(steps.to_vec()),
+    })
 }
 
 fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy {

@@ -3,6 +3,8 @@
 
 use crate::bad_input::assert_nothing_left;
 use crate::support::{Program, can_write_cgroups, cgroups_named, text};
+use commensal_core::actual::Hierarchy;
+use commensal_core::knob::{Controller, Version};
 use commensal_lab::record::{Applied, Run};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -112,6 +114,130 @@ fn a_service_of_the_machine() {
         "{said}"
     );
     assert!(gone.0 == 2 && gone.2.contains("nosuch.service: nothing of that name"), "{}", gone.2);
+    nothing_left(&program);
+}
+
+/// Offline work of the machine in a group of every hierarchy, as a unit or a container has one.
+struct Hog {
+    name: String,
+    child: std::process::Child,
+}
+
+impl Hog {
+    fn start(program: &Program) -> Hog {
+        let name = format!("{}-etl.service", program.prefix);
+        let groups: Vec<PathBuf> = hierarchies().iter().map(|mount| mount.join(&name)).collect();
+        let enter = groups.iter().map(|group| {
+            std::fs::create_dir(group).unwrap();
+            format!("echo $$ >{}/cgroup.procs && ", group.display())
+        });
+        let script = enter.collect::<String>() + "while :; do :; done";
+        Hog { name, child: Command::new("sh").args(["-c", &script]).spawn().unwrap() }
+    }
+
+    fn cpu_ns(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).unwrap();
+        text.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Whether it gets no CPU for longer than two ticks of the slowest kernel.
+    fn stands_still(&self) -> bool {
+        let before = self.cpu_ns();
+        std::thread::sleep(Duration::from_millis(50));
+        self.cpu_ns() == before
+    }
+
+    fn wait_until(&self, still: bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.stands_still() != still {
+            assert!(Instant::now() < deadline, "still: {still}");
+        }
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for mount in hierarchies() {
+            let _ = std::fs::remove_dir(mount.join(&self.name));
+        }
+    }
+}
+
+fn hierarchies() -> Vec<PathBuf> {
+    let found = commensal_sensors::mounts::hierarchies(&mut commensal_host::LinuxHost::new()).unwrap();
+    // A new group of cpuset in v1 takes nobody before it has CPUs.
+    let takes = |hierarchy: &&Hierarchy| {
+        hierarchy.version == Version::V2 || !hierarchy.controllers.contains(&Controller::Cpuset)
+    };
+    found.iter().filter(takes).map(|hierarchy| PathBuf::from(&hierarchy.mount)).collect()
+}
+
+/// Offline work that runs already stands still where a block has none, and goes on afterwards, also after a kill.
+#[test]
+fn offline_work_of_the_machine() {
+    let test = "offline_work_of_the_machine";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("etl");
+    let hog = Hog::start(&program);
+    let offline = format!("[offline]\nattach = \"{}\"\ncpus = 1\n", hog.name);
+    let arms =
+        "arms = [\"baseline\", \"baseline2\", \"contended\", \"isolated:weight\", \"isolated:nice\"]\n";
+    let text_ = format!("{arms}{SHORT}{SERVICE}{LOAD}{offline}");
+    let (status, run, said) = run(&program, &text_, &["--no-blame"]);
+    assert!(VERDICTS.contains(&status), "{status} {said}");
+    let run = run.unwrap();
+    assert!(run.caveats.iter().any(|one| one.contains("isolated:nice is left out")), "{:?}", run.caveats);
+    assert_eq!(run.blocks.len(), 4, "{said}");
+    for block in &run.blocks {
+        let beside = block.arm == "contended" || block.arm == "isolated:weight";
+        let used = block.cpu.offline.unwrap();
+        println!("{test}: {} {used:.3} CPUs", block.arm);
+        assert!(if beside { used > 0.05 } else { used == 0.0 }, "{}: {used} CPUs", block.arm);
+        assert_eq!(block.work.offline.is_some(), beside, "{}", block.arm);
+    }
+    hog.wait_until(false);
+    // Killed while it stands still.
+    let path = file(&program, &text_);
+    let long = ["lab", "run", path.to_str().unwrap(), "--no-blame", "--rounds", "20"];
+    let mut lab = program.command(&long).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    hog.wait_until(true);
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    assert!(hog.stands_still(), "nobody is there to let it go on");
+    program.run(&["restore"]);
+    hog.wait_until(false);
+    drop(hog);
+    let _ = std::fs::remove_dir_all(program.state().join("lab-files"));
+    nothing_left(&program);
+}
+
+#[test]
+fn what_cannot_be_attached_to() {
+    let program = Program::new("noetl");
+    if !can_write_cgroups("what_cannot_be_attached_to") {
+        return;
+    }
+    let hog = Hog::start(&program);
+    let refused = |attach: &str| {
+        let text = format!("{FOUR}{SHORT}{attach}{LOAD}");
+        let (status, _, said) = run(&program, &text, &["--no-blame"]);
+        assert_eq!(status, 2, "{said}");
+        said
+    };
+    let said = refused("[offline]\nattach = \"nosuch.service\"\n");
+    assert!(said.contains("nosuch.service: nothing of that name"), "{said}");
+    let same = format!(
+        "[online]\nattach = \"{0}\"\naddress = \"127.0.0.1:1\"\n[offline]\nattach = \"{0}\"\n",
+        hog.name
+    );
+    let said = refused(&same);
+    assert!(said.contains("not apart from the service's group"), "{said}");
+    assert!(!hog.stands_still());
+    drop(hog);
     nothing_left(&program);
 }
 

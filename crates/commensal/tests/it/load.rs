@@ -165,7 +165,7 @@ fn bad_input_is_an_error_with_a_way_out() {
     check(&[&url, "--rate", "10", "--timeout", "0ms"], "it must be above 0");
     check(&[&url, "--rate", "10", "--connections", "0"], "must be 1 to 60000");
     check(&[&url, "--closed", "0"], "must be 1 to 60000");
-    check(&[&url, "--rate", "10", "--slo", "p98=5ms"], "an objective is such as p99=5ms");
+    check(&[&url, "--rate", "10", "--slo", "p98=5ms"], "there is no such metric; there are");
     check(&[&url, "--rate", "10", "--slo", "p99=5ms", "--window", "100ms"], "a window is 1s");
     check(&[&url, "--rate", "10", "--slo", "p99=9s"], "raise --timeout");
     check(&[&url, "--rate", "10", "--closed", "2"], "cannot be used with");

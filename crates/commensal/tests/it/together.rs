@@ -247,7 +247,7 @@ fn the_lab_on_a_kernel_without_a_way_back() {
     let before = fake.snapshot();
     let mut host = fake.another();
     let isolations = [Isolation::default()];
-    let wanted = site::Wanted { isolations: &isolations, attached: None };
+    let wanted = site::Wanted { isolations: &isolations, attached: [None, None] };
     let mut site = site::open(&mut host, STATE.into(), "lab-probe", None, &wanted).unwrap();
     for _ in 0..3 {
         site.isolate(&mut host, 0).unwrap();

@@ -6,7 +6,7 @@ use crate::report::charts::{Seen, escape};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-const COLUMNS: [&str; 20] = [
+const COLUMNS: [&str; 23] = [
     "round",
     "arm",
     "valid",
@@ -26,6 +26,9 @@ const COLUMNS: [&str; 20] = [
     "steal",
     "waited s",
     "PSI cpu %",
+    "online's PSI cpu %",
+    "CPI online",
+    "offline",
     "work /s",
 ];
 
@@ -75,6 +78,9 @@ fn row(block: &Block, latency_us: &BTreeMap<Metric, f64>) -> String {
         number(block.cpu.steal),
         number(block.run_delay_s.online),
         number(block.psi.and_then(|psi| psi.cpu_some_pct)),
+        number(block.group_psi.and_then(|psi| psi.online.cpu_some_pct)),
+        number(block.cpi.online),
+        number(block.cpi.offline),
         number(block.work.offline),
     ];
     let off = if block.valid { "" } else { " class=\"off\"" };

@@ -8,7 +8,11 @@ use std::fmt::Write as _;
 /// The section on the environment.
 pub fn environment(run: &Run) -> String {
     let mut out = String::from("<h2 id=\"environment\">Where and how it was measured</h2>\n");
-    out.push_str(&list(&machine(&run.machine)));
+    let mut rows = machine(&run.machine);
+    if let Some(why) = &run.no_cpi {
+        rows.push(("cycles per instruction", format!("not counted: {why}")));
+    }
+    out.push_str(&list(&rows));
     out.push_str(&list(&plan(run)));
     out.push_str(&arms(run));
     out.push_str(&commands(run));

@@ -17,8 +17,10 @@ const MIB: f64 = 1_048_576.0;
 /// Of the limit. The kernel lets requests go in slices of 100 ms, of which the window cuts one at each end; it never
 /// makes up for time in which nobody asked.
 const AT_MOST: f64 = 1.25;
-/// Of the limit: a busy machine asks late, and others use the disk as well.
+/// Of the limit, in the best of the windows: a busy machine asks late, and others use the disk as well.
 const AT_LEAST: f64 = 0.6;
+const WINDOWS: usize = 3;
+const WINDOW: Duration = Duration::from_secs(2);
 /// A disk that is not this many times faster than the limit says nothing about it.
 const CONTROL_AT_LEAST: f64 = 2.0;
 /// The requests of a second, so that the window cuts off little of one.
@@ -26,7 +28,7 @@ const BLOCK: &str = "128k";
 const SMALL: &str = "8k";
 const SMALL_BYTES: f64 = 8_192.0;
 /// More than the limited ones can move in a test, and far less than a disk has.
-const FILE_MIB: u32 = 48;
+const FILE_MIB: u32 = 64;
 /// The first slices belong to the past, in which nothing was used.
 const WARM_UP: Duration = Duration::from_millis(500);
 
@@ -109,12 +111,21 @@ fn moved(running: &Running) -> (u64, u64) {
 
 /// Bytes per second of all of them over one window: what each has read and written.
 fn rates(all: &[&Running]) -> Vec<(f64, f64)> {
-    std::thread::sleep(WARM_UP);
     let read = || -> Vec<_> { all.iter().map(|one| moved(one)).collect() };
-    let Window { before, after, at_most, .. } = window(Duration::from_secs(3), read);
+    let Window { before, after, at_most, .. } = window(WINDOW, read);
     let rate = |after: u64, before: u64| (after - before) as f64 / at_most;
     let pairs = after.into_iter().zip(before);
     pairs.map(|(after, before)| (rate(after.0, before.0), rate(after.1, before.1))).collect()
+}
+
+/// The most of any window: none may exceed a limit.
+fn most(all: &[&Running]) -> Vec<(f64, f64)> {
+    std::thread::sleep(WARM_UP);
+    let windows = (0..WINDOWS).map(|_| rates(all));
+    let larger = |a: Vec<(f64, f64)>, b: Vec<(f64, f64)>| {
+        a.into_iter().zip(b).map(|(a, b)| (a.0.max(b.0), a.1.max(b.1))).collect()
+    };
+    windows.reduce(larger).unwrap_or_default()
 }
 
 fn check(what: &str, rate: f64, limit: f64, unit: &str) {
@@ -166,7 +177,7 @@ fn rates_of_a_disk_hold() {
     let reader = scene.start("etl", &groups, &reading(target, BLOCK));
     let writer = scene.start("etl", &groups, &writing(target));
     let small = scene.start("ops", &groups, &reading(target, SMALL));
-    let rates = rates(&[&reader, &writer, &small]);
+    let rates = most(&[&reader, &writer, &small]);
     drop((reader, writer, small));
     check(&format!("{test}: read"), rates[0].0 / MIB, READ_MIB_S, "MiB/s");
     check(&format!("{test}: written"), rates[1].1 / MIB, WRITE_MIB_S, "MiB/s");
@@ -189,7 +200,7 @@ fn rates_hold_on_each_of_several_disks() {
     let writers: Vec<_> =
         targets.iter().map(|target| scene.start("etl", &groups, &writing(target))).collect();
     let all: Vec<&Running> = readers.iter().chain(&writers).collect();
-    let rates = rates(&all);
+    let rates = most(&all);
     drop((readers, writers));
     for (index, target) in targets.iter().enumerate() {
         let name = &target.disk.name;
@@ -248,6 +259,7 @@ fn weights_divide_a_disk() {
     let known = Known(scene.mount(Controller::Io), device);
     known.tell(MODEL, GOALS).unwrap();
     let both = ["heavy", "light"].map(|group| scene.start(group, &groups, &reading(target, BLOCK)));
+    std::thread::sleep(WARM_UP);
     let [heavy, light] = rates(&both.each_ref())[..] else { unreachable!("two were started") };
     drop(both);
     let (heavy, light) = (heavy.0 / MIB, light.0 / MIB);
