@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Which crate may depend on which of ours: data flows one way.
-const EDGES: [(&str, &[&str]); 8] = [
+const EDGES: [(&str, &[&str]); 9] = [
     ("commensal-core", &[]),
     ("commensal-host", &["commensal-core"]),
     ("commensal-sensors", &["commensal-core", "commensal-host"]),
@@ -16,8 +16,13 @@ const EDGES: [(&str, &[&str]); 8] = [
         &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-blame"],
     ),
     (
+        "commensal-agent",
+        &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-blame"],
+    ),
+    (
         "commensal",
         &[
+            "commensal-agent",
             "commensal-core",
             "commensal-host",
             "commensal-sensors",
