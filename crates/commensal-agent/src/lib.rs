@@ -10,4 +10,14 @@
 //! One thread senses, decides and writes; every other thread only sees a [`snapshot::Snapshot`].
 #![forbid(unsafe_code)]
 
+pub mod agent;
+mod deciders;
+pub mod enforce;
+pub mod groups_file;
+pub mod guard;
+pub mod instance;
+pub mod keeper;
+pub mod sense;
 pub mod snapshot;
+mod view;
+pub mod witness;

@@ -2,7 +2,7 @@
 
 use crate::cpuset::CpuSet;
 use crate::topology::Device;
-use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Millis, Weight};
+use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Micros, Millis, Weight};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -268,6 +268,8 @@ pub struct GroupSpec {
     pub takeover: bool,
     /// Scope of limits over several members.
     pub limits: LimitScope,
+    /// How long it may take to get offline work off a CPU for one of its threads (99th percentile).
+    pub target_wakeup_p99: Option<Micros>,
     /// Members.
     pub matches: Vec<Match>,
     /// File and positions of the keys, for messages.
@@ -315,6 +317,7 @@ impl GroupSpec {
             safe_state: SafeState::default(),
             takeover: false,
             limits: LimitScope::default(),
+            target_wakeup_p99: None,
             matches: Vec::new(),
             source: Source::default(),
         }

@@ -13,13 +13,16 @@
 pub mod actual;
 pub mod class;
 pub mod config;
+pub mod control;
 pub mod cpuset;
 pub mod desired;
+pub mod drift;
 pub mod errno;
 pub mod group;
 pub mod knob;
 pub mod observe;
 pub mod plan;
+pub mod safe;
 pub mod topology;
 pub mod units;
 pub mod vendor;

@@ -328,6 +328,25 @@ impl FromStr for Millis {
     }
 }
 
+/// A short span of time, in microseconds; never 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(pub u64);
+
+impl FromStr for Micros {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let expected = "a time above 0 with a unit, such as \"200 us\" (us, ms, s)";
+        let (number, unit) = number_and_unit(text).ok_or_else(|| refuse(text, expected))?;
+        let factor = match unit {
+            "us" => 1,
+            "ms" => 1_000,
+            "s" => 1_000_000,
+            _ => return Err(refuse(text, expected)),
+        };
+        number.times(factor).filter(|us| *us > 0).map(Micros).ok_or_else(|| refuse(text, expected))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

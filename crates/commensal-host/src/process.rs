@@ -22,6 +22,7 @@ impl Signal {
     pub const INT: Signal = Signal(2);
     pub const KILL: Signal = Signal(9);
     pub const TERM: Signal = Signal(15);
+    pub const USR2: Signal = Signal(12);
 }
 
 /// A core-scheduling cookie (Documentation/admin-guide/hw-vuln/core-scheduling.rst): threads with different ones

@@ -1,11 +1,11 @@
 //! `plan` and `apply`.
 
 use super::Groups;
-use crate::context::{Context, Planned};
-use crate::enforce::enforce;
-use commensal_core::actual::CgroupPath;
+use crate::context::Context;
+use commensal_agent::enforce::take_over;
+use commensal_agent::instance::Planned;
 use commensal_core::plan::{Action, Step};
-use commensal_drivers::{Journal, Outcome, forget_settled, journal};
+use commensal_drivers::{Outcome, forget_settled, journal};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     let specs = context.specs(&options.config)?;
     let _lock = context.lock_to_look()?;
-    let planned = context.plan(&specs, BTreeSet::new())?;
+    let planned = context.plan(&specs, &BTreeSet::new())?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&as_json(&planned, None))?);
     } else {
@@ -24,19 +24,20 @@ pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
 
 /// Carries the plan out. Status 1 when something that was asked for cannot be had, 2 when a step was refused.
 pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
+    context.without_agent("change its groups file, which it reads by itself")?;
     let specs = context.specs(&options.config)?;
     let _lock = context.lock()?;
     // A damaged journal of either kind is found out before anything is written.
     context.journal(journal::RUN)?;
     let mut journal = context.journal(journal::MACHINE)?;
-    let (planned, outcome) = enforce(context, &specs, &BTreeSet::new(), &mut journal)?;
+    let (planned, outcome) = context.enforce(&specs, &BTreeSet::new(), &mut journal)?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&as_json(&planned, Some(&outcome)))?);
     } else {
         print!("{}", planned.plan.describe(&planned.actual));
     }
     if outcome.failure.is_none() {
-        take_over(context, &planned, &mut journal)?;
+        take_over(&context.instance(), &mut context.host, &planned, &mut journal)?;
         forget_settled(&mut context.host, &planned.plan.settled, &planned.actual, &mut journal)?;
     }
     if let Some(failure) = &outcome.failure {
@@ -56,16 +57,6 @@ pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
         println!("done     {} of {} steps", outcome.done, planned.plan.steps.len());
     }
     Ok(u8::from(!planned.plan.unmet.is_empty()))
-}
-
-/// Groups that `run` made and this file wants as well no longer end with their last command.
-fn take_over(context: &mut Context, planned: &Planned, journal: &mut Journal) -> anyhow::Result<()> {
-    let own = planned.desired.groups.iter().flat_map(|group| &group.members).filter(|member| member.own);
-    let own: Vec<_> = own.map(|member| member.path.clone()).collect();
-    let wanted =
-        |target: &journal::Target| own.iter().any(|path| CgroupPath::new(&target.path).contains(path));
-    journal::take_over(&mut context.host, &context.state_dir, journal, wanted)?;
-    Ok(())
 }
 
 /// What was refused, why, how far it got, and what state that leaves.

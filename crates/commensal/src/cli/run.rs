@@ -4,10 +4,10 @@
 use super::Run;
 use super::apply::refused;
 use super::oom;
-use crate::context::{Context, Planned};
-use crate::enforce::enforce;
+use crate::context::Context;
 use crate::signals::not_ignored;
 use anyhow::{anyhow, bail};
+use commensal_agent::instance::Planned;
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::desired::Limits;
 use commensal_core::errno::Errno;
@@ -162,7 +162,7 @@ fn prepare(context: &mut Context, spec: &GroupSpec) -> anyhow::Result<Planned> {
     let alone = GroupSpec { matches: Vec::new(), ..spec.clone() };
     let own = [spec.name.clone()].into_iter().collect();
     let mut journal = context.journal(journal::RUN)?;
-    let (planned, outcome) = enforce(context, std::slice::from_ref(&alone), &own, &mut journal)?;
+    let (planned, outcome) = context.enforce(std::slice::from_ref(&alone), &own, &mut journal)?;
     match &outcome.failure {
         Some(failure) => bail!("{}", refused(&planned, &outcome, failure)),
         None => Ok(planned),
