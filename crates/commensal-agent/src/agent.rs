@@ -1,6 +1,6 @@
 //! The loop: sense, decide, plan, apply, tell; once per tick, from one thread.
 
-use crate::deciders::{Decided, Deciders, Seen};
+use crate::deciders::{Decided, Deciders, Seen, Wants};
 use crate::groups_file::{self, Compiled, LoadError, Texts};
 use crate::guard::{Hello, Link};
 use crate::instance::{Ask, EnforceError, Instance, Planned};
@@ -25,6 +25,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Writes and decisions that a snapshot shows.
 const SHOWN_ACTIONS: usize = 200;
+/// Ticks without a reason for a round have none, up to this.
+const ROUND_EVERY: Duration = Duration::from_secs(10);
 /// Between two looks of the judge within a tick: an online group that waits is helped within 100 ms.
 const FAST: Duration = Duration::from_millis(50);
 /// Between two looks at the signals while the agent waits.
@@ -155,6 +157,10 @@ struct Agent<'a> {
     judged: Option<witness::Seen>,
     shown_judged: Option<witness::Seen>,
     online_cpus: Option<f64>,
+    /// When the last round was, what it was for, and whether it left nothing to do.
+    rounded: Option<Instant>,
+    put_in_force: Option<(u64, Wants)>,
+    all_done: bool,
 }
 
 /// Runs until a signal asks to end. `tell` gets a snapshot after every tick.
@@ -204,6 +210,9 @@ pub fn run(
         judged: None,
         shown_judged: None,
         online_cpus: None,
+        rounded: None,
+        put_in_force: None,
+        all_done: false,
     };
     agent.keep(flags, tell);
     agent.leave(flags.hand_over.load(Ordering::Relaxed));
@@ -473,8 +482,25 @@ impl Agent<'_> {
         self.actions.push_back(action);
     }
 
-    /// One round, if nobody else is changing the machine.
+    /// Whether this tick needs a round: the groups or the decisions have changed, somebody changed the machine, the last round
+    /// left something to do, or it is long ago.
+    fn round_is_due(&mut self) -> bool {
+        let wants = (self.groups.state.generation, self.decided.clone().wants());
+        let changed = self.put_in_force.as_ref() != Some(&wants);
+        let due = changed
+            || !self.all_done
+            || self.rounded.is_none_or(|at| at.elapsed() >= ROUND_EVERY)
+            || self.keeper.disturbed(self.host);
+        self.put_in_force = Some(wants);
+        due
+    }
+
+    /// One round, if one is due and nobody else is changing the machine.
     fn enforce(&mut self, now: &Now, troubles: &mut Vec<String>) {
+        if !self.round_is_due() {
+            return;
+        }
+        self.all_done = false;
         match self.keeper.instance.try_lock(self.host) {
             Ok(Some(_lock)) => {
                 self.locked_out = None;
@@ -490,6 +516,8 @@ impl Agent<'_> {
                 let ask = Ask { specs, own: &BTreeSet::new(), adjust: &adjust };
                 match self.keeper.round(self.host, now, &ask) {
                     Ok(mut round) => {
+                        self.rounded = Some(Instant::now());
+                        self.all_done = round.troubles.is_empty();
                         troubles.append(&mut round.troubles);
                         round.actions.drain(..).for_each(|action| self.note(action));
                         self.last = Some(round);

@@ -68,7 +68,15 @@ pub struct Decided {
     pub shown: Vec<snapshot::Controller>,
 }
 
+/// What decisions ask of the machine: CPUs, quotas, who stands still.
+pub type Wants = (Option<CpuSet>, BTreeMap<GroupName, MicroCpus>, BTreeSet<GroupName>);
+
 impl Decided {
+    /// What they ask of the machine.
+    pub fn wants(self) -> Wants {
+        (self.cpu_set, self.quotas, self.frozen)
+    }
+
     /// Changes what is wanted. What the user wrote is never widened.
     pub fn adjust(&self, desired: &mut DesiredState) {
         for group in &mut desired.groups {

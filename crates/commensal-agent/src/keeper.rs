@@ -4,18 +4,23 @@
 use crate::enforce::take_over;
 use crate::instance::{Ask, EnforceError, Instance, Planned};
 use crate::snapshot;
-use commensal_core::actual::{ActualState, Place};
+use commensal_core::actual::{ActualState, Hierarchy, Place};
 use commensal_core::drift::{self, Key};
 use commensal_core::knob::{KnobId, Value, Version};
 use commensal_core::plan::{Action, Step};
 use commensal_core::topology::Device;
 use commensal_drivers::{Failure, Refusal, apply, forget_settled, journal, step_aside};
-use commensal_host::Host;
+use commensal_host::{Dir, Host, below};
 use commensal_sensors::Survey;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::path::Path;
 
 /// How often a round plans again because a group vanished meanwhile, or a step was refused and is left out now.
 const ATTEMPTS: usize = 8;
+
+/// In so many looks every value in force was looked at once.
+const PARTS: usize = 5;
 
 /// Where now is, on two clocks: milliseconds on one that nobody sets, and the time of day for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +46,11 @@ pub struct Keeper {
     reasons: BTreeMap<Key, String>,
     /// Kernel files written so far.
     pub writes: u64,
+    /// The places of `in_force`, opened; and which of its values is looked at next.
+    watched: BTreeMap<(usize, u64), Dir>,
+    next: Option<Key>,
+    /// How many cgroups there were at the last round, as the kernel counts them.
+    population: String,
 }
 
 /// What a round did.
@@ -75,6 +85,9 @@ impl Keeper {
             refused: drift::Table::default(),
             reasons: BTreeMap::new(),
             writes: 0,
+            watched: BTreeMap::new(),
+            next: None,
+            population: String::new(),
         })
     }
 
@@ -86,6 +99,61 @@ impl Keeper {
     pub fn look_again(&mut self, host: &mut dyn Host) -> Result<(), EnforceError> {
         self.survey = self.instance.survey(host)?;
         Ok(())
+    }
+
+    /// Whether a round would find something to do, by a look at few things: the number of cgroups, and a part of the values
+    /// that are in force, a different one each time. What this misses, such as a group that replaced another, the next round
+    /// finds.
+    pub fn disturbed(&mut self, host: &mut dyn Host) -> bool {
+        if population(host, &self.survey.hierarchies) != self.population {
+            return true;
+        }
+        let part = self.in_force.len().div_ceil(PARTS);
+        let from = match self.next.take() {
+            Some(next) => Bound::Included(next),
+            None => Bound::Unbounded,
+        };
+        let mut rest = self.in_force.range((from, Bound::Unbounded));
+        let same = rest.by_ref().take(part).all(|(key, want)| {
+            let dir = self.watched.get(&(key.hierarchy, key.inode));
+            let version = self.survey.hierarchies.get(key.hierarchy).map(|one| one.version);
+            let Some((dir, file)) = dir.zip(version.and_then(|version| key.knob.row().file(version))) else {
+                return false;
+            };
+            let read = host.read(*dir, file.name);
+            read.is_ok_and(|text| file.parse(&text, key.device).is_ok_and(|value| value == *want))
+        });
+        self.next = rest.next().map(|(key, _)| key.clone());
+        !same
+    }
+
+    /// Opens the cgroups of the values in force, and lets go of others.
+    fn watch(&mut self, host: &mut dyn Host, actual: &ActualState) {
+        let wanted: BTreeSet<(usize, u64)> =
+            self.in_force.keys().map(|key| (key.hierarchy, key.inode)).collect();
+        let gone: Vec<(usize, u64)> =
+            self.watched.keys().filter(|place| !wanted.contains(place)).copied().collect();
+        for place in gone {
+            if let Some(dir) = self.watched.remove(&place) {
+                host.close(dir);
+            }
+        }
+        if wanted.len() > self.watched.len() {
+            for (place, cgroup) in &actual.cgroups {
+                let at = (place.hierarchy, cgroup.inode);
+                if !wanted.contains(&at) || self.watched.contains_key(&at) {
+                    continue;
+                }
+                let mount = Path::new(&actual.hierarchies[place.hierarchy].mount);
+                match host.open(&below(mount, place.path.as_str())) {
+                    Ok(dir) if dir.inode == cgroup.inode => {
+                        self.watched.insert(at, dir);
+                    }
+                    Ok(other) => host.close(other),
+                    Err(_) => {}
+                }
+            }
+        }
     }
 
     /// Makes the machine as asked for, as far as it can be now. The caller holds the machine's lock.
@@ -114,6 +182,8 @@ impl Keeper {
                 Some(failure) => self.note_failure(now.ms, &planned.actual, &steps, &failure),
                 None if enables => self.look_again(host)?,
                 None => {
+                    self.watch(host, &planned.actual);
+                    self.population = population(host, &self.survey.hierarchies);
                     self.settle(host, &planned)?;
                     let troubles = self.troubles(&planned);
                     return Ok(Round { planned, actions, troubles });
@@ -236,6 +306,17 @@ impl Keeper {
         });
         known.collect()
     }
+}
+
+/// How many cgroups there are: v1 in `/proc/cgroups`, v2 in `cgroup.stat` of its root (cgroup-v2.rst, `nr_descendants`).
+fn population(host: &mut dyn Host, hierarchies: &[Hierarchy]) -> String {
+    let mut text = host.read_file(Path::new("/proc/cgroups")).unwrap_or_default();
+    for hierarchy in hierarchies.iter().filter(|one| one.version == Version::V2) {
+        let stat = Path::new(&hierarchy.mount).join("cgroup.stat");
+        let stat = host.read_file(&stat).unwrap_or_default();
+        text.extend(stat.lines().filter(|line| line.starts_with("nr_descendants")));
+    }
+    text
 }
 
 fn structure(steps: &[Step]) -> usize {

@@ -6,6 +6,7 @@ use crate::signals::not_ignored;
 use anyhow::{Context as _, bail};
 use commensal_agent::agent::{self, Flags, Options};
 use commensal_agent::guard::{self, End};
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::flag;
 use std::sync::Arc;
@@ -32,6 +33,12 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
     let instance = context.instance();
     let mut told = Vec::new();
     agent::run(&mut context.host, instance, &options, &flags, &mut |snapshot| {
+        // Without a service manager that listens nothing is sent.
+        let state = match snapshot.ticks {
+            1 => NotifyState::Ready,
+            _ => NotifyState::Watchdog,
+        };
+        let _ = sd_notify::notify(&[state]);
         // Each trouble once, when it comes.
         for trouble in snapshot.troubles.iter().filter(|trouble| !told.contains(*trouble)) {
             eprintln!("commensal: {trouble}");
