@@ -199,7 +199,7 @@ fn changed_groups_are_taken_whole_or_not_at_all() {
     let again = Agent::start(&program, &groups, &["--on-exit", "restore"]);
     until("it says so", || again.said().contains("the groups that were in force last are kept"));
     until("etl is limited", || limited(&etl));
-    assert_eq!(again.end("INT"), Some(0));
+    assert_eq!(again.end("TERM"), Some(0));
     assert!(!etl.exists(), "the originals are back");
     cleaned(&program);
 }
