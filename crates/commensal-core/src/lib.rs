@@ -4,6 +4,7 @@
 //! groups file ── config ──► GroupSpec ── resolve ──► DesiredState ─┐
 //!                                                                  ├─► plan ─► Plan { steps, unmet }
 //! kernel ── sensors ──► Machine, ActualState, Capabilities ────────┘
+//!              └──────► use, waits, pressure ── control ──► what offline work may have now, and why
 //! ```
 //!
 //! **Invariant:** nothing here opens a file, reads a clock, starts a thread, looks at the environment

@@ -8,7 +8,7 @@
 //! victim when one is enough. There is no cool-down: it would look away while memory runs out.
 
 use super::explain::Explanation;
-use super::{Clock, MISSING_HOLD_MS, Silence, sound};
+use super::{Clock, Silence, sound};
 use crate::group::{Class, OnExceed};
 use crate::units::{Bytes, Ppm};
 use std::collections::BTreeMap;

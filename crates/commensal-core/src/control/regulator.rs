@@ -214,7 +214,7 @@ impl Regulator {
             self.hold_left_ms = self.hold_ms;
             return Move::Shrunk { relapse };
         }
-        if goal - self.value < dead_zone {
+        if goal <= self.value || goal - self.value < dead_zone {
             return Move::Steady;
         }
         if self.hold_left_ms > 0 {

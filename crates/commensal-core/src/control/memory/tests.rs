@@ -1,6 +1,7 @@
 //! Tests of [`super`].
 
 use super::*;
+use crate::control::MISSING_HOLD_MS;
 
 const GIB: u64 = 1 << 30;
 
@@ -107,7 +108,7 @@ fn one_that_dies_already_counts_and_the_kernels_limit_is_the_kernels() {
     let processes = [Process { dying: true, ..process(1, 3.0) }, process(2, 8.0)];
     let decision = memory.step(0, &group(11.0, OnExceed::KillLargest, Some(&processes)));
     assert_eq!(decision.kill, None, "{}", decision.why);
-    let kernel = GroupInput { by_kernel: true, ..group(12.0, OnExceed::KillLargest, Some(&processes)) };
+    let kernel = GroupInput { by_kernel: true, ..group(14.0, OnExceed::KillLargest, Some(&processes)) };
     let decision = memory.step(1_000, &kernel);
     assert_eq!(decision.kill, None);
     assert!(decision.why.rule.contains("kernel"), "{}", decision.why);
