@@ -10,4 +10,16 @@
 //! One thread senses, decides and writes; every other thread only sees a [`snapshot::Snapshot`].
 #![forbid(unsafe_code)]
 
+pub mod audit;
+pub mod client;
+pub mod control;
+pub mod explain;
+pub mod exposition;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
+#[cfg(test)]
+mod golden;
+pub mod publish;
 pub mod snapshot;
+pub mod status;
+pub mod top;

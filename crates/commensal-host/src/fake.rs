@@ -12,7 +12,7 @@
 //! are in `fake/`. `tests/conformance.txt` runs on this host and on the kernel.
 //!
 //! **Faults and crashes count mutations that succeed**: write, mkdir, rmdir, spawn, signal, and
-//! `state_append`, `state_replace`, `state_remove`. That is what [`FakeHost::mutations`] lists, so
+//! `state_append`, `state_replace`, `state_rename`, `state_remove`. That is what [`FakeHost::mutations`] lists, so
 //! `for n in 0..mutations().len()` with [`FakeHost::crash_after`] visits every place to die.
 
 mod faults;

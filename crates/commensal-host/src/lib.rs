@@ -34,6 +34,7 @@ pub use state::Lock;
 
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 /// An operation that the system refused: what, on what, with which value, and the error number.
@@ -87,6 +88,10 @@ pub trait Host {
     /// Sends `request` to the local (Unix) socket at `path` and gives all that comes back until the other side closes: at
     /// most 8 MiB, and two seconds of silence (`ETIMEDOUT`).
     fn ask(&self, path: &Path, request: &str) -> Result<String>;
+
+    /// Listens on a local (Unix) socket at `path` that only this user reaches: its mode is 0600 from the first moment. A
+    /// socket that nobody listens on any more is replaced; `EADDRINUSE` when somebody does, `EEXIST` when it is no socket.
+    fn listen(&mut self, path: &Path) -> Result<UnixListener>;
 
     /// Opens a cgroup directory by absolute path.
     fn open(&mut self, path: &Path) -> Result<Dir>;
@@ -169,6 +174,9 @@ pub trait Host {
 
     /// The same for what is no text.
     fn state_replace_bytes(&mut self, path: &Path, bytes: &[u8]) -> Result<()>;
+
+    /// Gives a state file another name, durably; what had that name is gone.
+    fn state_rename(&mut self, from: &Path, to: &Path) -> Result<()>;
 
     /// Removes a state file; not there is fine.
     fn state_remove(&mut self, path: &Path) -> Result<()>;

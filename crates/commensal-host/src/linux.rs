@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
@@ -67,6 +67,41 @@ pub(crate) fn component(operation: &'static str, name: &str) -> Result<()> {
         return Err(fail(operation, format!("{name:?}"), None, rustix::io::Errno::INVAL));
     }
     Ok(())
+}
+
+/// Bound aside and renamed: whoever connects meanwhile finds the old one or the new one.
+fn listen(path: &Path) -> std::result::Result<UnixListener, rustix::io::Errno> {
+    use rustix::io::Errno;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with};
+    let socket = |flags| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    match rustix::fs::lstat(path) {
+        Ok(there) if FileType::from_raw_mode(there.st_mode) != FileType::Socket => return Err(Errno::EXIST),
+        Ok(_) => {
+            let asking = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+            match connect(&asking, &SocketAddrUnix::new(path)?) {
+                Err(Errno::CONNREFUSED | Errno::NOENT) => {}
+                // EAGAIN: it listens, and too many wait.
+                Ok(()) | Err(Errno::AGAIN) => return Err(Errno::ADDRINUSE),
+                Err(other) => return Err(other),
+            }
+        }
+        Err(Errno::NOENT) => {}
+        Err(other) => return Err(other),
+    }
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let aside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let listening = socket(SocketFlags::CLOEXEC)?;
+    // The file takes the mode that the socket has when it is bound.
+    rustix::fs::fchmod(&listening, Mode::RUSR | Mode::WUSR)?;
+    let addr = SocketAddrUnix::new(&aside)?;
+    match bind(&listening, &addr) {
+        // Of an agent with this process number that died in between.
+        Err(Errno::ADDRINUSE) => rustix::fs::unlink(&aside).and_then(|()| bind(&listening, &addr))?,
+        other => other?,
+    }
+    let done = rustix::net::listen(&listening, 128).and_then(|()| rustix::fs::rename(&aside, path));
+    done.inspect_err(|_| drop(rustix::fs::unlink(&aside)))?;
+    Ok(listening.into())
 }
 
 impl LinuxHost {
@@ -233,6 +268,10 @@ impl Host for LinuxHost {
         let mut answer = Vec::new();
         socket.take(ASK_MOST).read_to_end(&mut answer).map_err(refuse)?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    fn listen(&mut self, path: &Path) -> Result<UnixListener> {
+        listen(path).map_err(|errno| fail("listen on", path.display().to_string(), None, errno))
     }
 
     fn open(&mut self, path: &Path) -> Result<Dir> {
@@ -422,6 +461,10 @@ impl Host for LinuxHost {
 
     fn state_replace(&mut self, path: &Path, text: &str) -> Result<()> {
         state::replace(path, text.as_bytes())
+    }
+
+    fn state_rename(&mut self, from: &Path, to: &Path) -> Result<()> {
+        state::rename(from, to)
     }
 
     fn state_remove(&mut self, path: &Path) -> Result<()> {

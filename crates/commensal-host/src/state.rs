@@ -67,6 +67,11 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     sync_parent(path)
 }
 
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
+    std::fs::rename(from, to).map_err(|error| failed("rename", from, &error))?;
+    sync_parent(to)
+}
+
 pub(crate) fn remove(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
         Ok(()) => sync_parent(path),

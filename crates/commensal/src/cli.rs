@@ -10,6 +10,8 @@ mod load;
 mod oom;
 mod restore;
 mod run;
+mod status;
+mod top;
 mod workload;
 
 use crate::context::Context;
@@ -61,6 +63,13 @@ pub enum Verb {
     Restore(Json),
     /// Start a command inside a group; signals and the exit status pass through.
     Run(Run),
+    /// Say what is in force: groups, limits, queues, and what is wrong. Exit status 1 when not all that was asked for is, 2
+    /// without an agent.
+    Status(Json),
+    /// Say why each limit of a group is what it is: the rule that won, and the formula with its inputs.
+    Explain(Explain),
+    /// Watch the groups live; ? tells the keys.
+    Top(Top),
     /// Say who held the CPU while a service waited for it: exactly, from inside the kernel, and without a change to the
     /// machine. Needs root (or CAP_BPF and CAP_PERFMON).
     Blame(Blame),
@@ -105,6 +114,25 @@ pub struct Run {
     /// The command and its arguments, after `--`.
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// `commensal explain`.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The group.
+    pub group: String,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Print one screen as text, with every group; so does an output that is no terminal.
+    #[arg(long)]
+    pub once: bool,
 }
 
 /// `commensal blame`.
@@ -605,7 +633,7 @@ fn bound(text: &str) -> Result<f64, String> {
 
 /// Whether the command line, although it cannot be parsed, is one of `run`.
 fn is_run() -> bool {
-    let verbs = ["doctor", "plan", "apply", "restore", "run", "blame", "lab", "help"];
+    let verbs = ["doctor", "plan", "apply", "restore", "run", "status", "explain", "top", "blame", "lab", "help"];
     let first = std::env::args().skip(1).find(|arg| verbs.contains(&arg.as_str()));
     first.is_some_and(|verb| verb == "run")
 }
@@ -621,6 +649,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Apply(options) => apply::apply(&mut context, &options),
         Verb::Restore(options) => restore::run(&mut context, options.json),
         Verb::Run(options) => run::run(&mut context, &options),
+        Verb::Status(options) => status::run(&mut context, &options),
+        Verb::Explain(options) => status::explain(&context, &options),
+        Verb::Top(options) => top::run(&mut context, &options),
         Verb::Blame(options) => blame::run(&mut context, &options),
         Verb::Lab(lab) => match lab.verb {
             LabVerb::Run(options) => lab::run(&mut context, &options),

@@ -7,7 +7,7 @@ use commensal_core::errno::Errno;
 /// One change of the machine that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mutation {
-    /// `write`, `create`, `remove`, `start`, `signal`, `append`, `replace` or `forget` (a state file).
+    /// `write`, `create`, `remove`, `start`, `signal`, `append`, `replace`, `rename` or `forget` (a state file).
     pub operation: &'static str,
     /// File, group or process.
     pub path: String,

@@ -10,6 +10,7 @@ use crate::{
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use std::collections::BTreeSet;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -139,6 +140,11 @@ impl Host for FakeHost {
     /// Nobody listens.
     fn ask(&self, path: &Path, _request: &str) -> Result<String> {
         Err(refused("ask", shown(path), Errno::ENOENT))
+    }
+
+    /// A machine in memory has no sockets.
+    fn listen(&mut self, path: &Path) -> Result<UnixListener> {
+        Err(refused("listen on", shown(path), Errno::EOPNOTSUPP))
     }
 
     fn open(&mut self, path: &Path) -> Result<Dir> {
@@ -392,6 +398,18 @@ impl Host for FakeHost {
             machine.files.insert(path.to_owned(), text.to_owned());
             Ok(())
         })
+    }
+
+    fn state_rename(&mut self, from: &Path, to: &Path) -> Result<()> {
+        let mut machine = self.machine();
+        let done = machine.may_change(self.life, Kind::Other).and_then(|()| {
+            let text = machine.files.remove(from).ok_or(Errno::ENOENT)?;
+            machine.files.insert(to.to_owned(), text);
+            Ok(())
+        });
+        done.map_err(|errno| refused("rename", shown(from), errno))?;
+        machine.changed("rename", shown(from), &shown(to));
+        Ok(())
     }
 
     fn state_remove(&mut self, path: &Path) -> Result<()> {
