@@ -37,14 +37,7 @@ impl AuditLog {
             Ok(text) => (text.unwrap_or_default(), None),
             Err(error) => (String::new(), Some(error)),
         };
-        AuditLog {
-            path: path.to_owned(),
-            max_bytes,
-            len: text.len() as u64,
-            lost: 0,
-            untold: 0,
-            refused,
-        }
+        AuditLog { path: path.to_owned(), max_bytes, len: text.len() as u64, lost: 0, untold: 0, refused }
     }
 
     /// Appends one line per action; of those that the disk refuses none is left half.
@@ -170,7 +163,8 @@ impl Audit {
     /// Hands lines over. Never blocks: when too many wait for the disk these are lost, and counted.
     pub fn record(&self, actions: Vec<Action>) {
         let Some(lines) = self.lines.as_ref().filter(|_| !actions.is_empty()) else { return };
-        if let Err(TrySendError::Full(actions) | TrySendError::Disconnected(actions)) = lines.try_send(actions)
+        if let Err(TrySendError::Full(actions) | TrySendError::Disconnected(actions)) =
+            lines.try_send(actions)
         {
             self.state.dropped.fetch_add(actions.len() as u64, Ordering::Relaxed);
         }

@@ -67,7 +67,11 @@ pub struct Answer<T> {
 ///
 /// # Errors
 /// [`ClientError`], in words for users.
-pub fn get<T: DeserializeOwned>(host: &dyn Host, socket: &Path, path: &str) -> Result<Answer<T>, ClientError> {
+pub fn get<T: DeserializeOwned>(
+    host: &dyn Host,
+    socket: &Path,
+    path: &str,
+) -> Result<Answer<T>, ClientError> {
     ask(host, socket, "GET", path)
 }
 
@@ -75,7 +79,11 @@ pub fn get<T: DeserializeOwned>(host: &dyn Host, socket: &Path, path: &str) -> R
 ///
 /// # Errors
 /// [`ClientError`], in words for users.
-pub fn post<T: DeserializeOwned>(host: &dyn Host, socket: &Path, path: &str) -> Result<Answer<T>, ClientError> {
+pub fn post<T: DeserializeOwned>(
+    host: &dyn Host,
+    socket: &Path,
+    path: &str,
+) -> Result<Answer<T>, ClientError> {
     ask(host, socket, "POST", path)
 }
 
@@ -125,7 +133,9 @@ fn parts(text: &str) -> Result<(u16, Duration, &str), String> {
     if header("content-length").and_then(|length| length.parse().ok()) != Some(body.len()) {
         return Err("the answer breaks off".to_owned());
     }
-    let age = header(crate::control::AGE).and_then(|ms| ms.parse().ok()).map_or(Duration::ZERO, Duration::from_millis);
+    let age = header(crate::control::AGE)
+        .and_then(|ms| ms.parse().ok())
+        .map_or(Duration::ZERO, Duration::from_millis);
     Ok((response.code.unwrap_or_default(), age, body))
 }
 

@@ -62,7 +62,9 @@ pub enum ControlError {
     #[error("{} is not a socket: move it away, or name another --state-dir", .0.display())]
     NotASocket(PathBuf),
     /// Anything else about it.
-    #[error("the control socket cannot be made; its path can have about 90 characters, and its folder must be writable")]
+    #[error(
+        "the control socket cannot be made; its path can have about 90 characters, and its folder must be writable"
+    )]
     Socket(#[source] HostError),
     /// The address of the metrics.
     #[error("--metrics-listen {addr}: cannot listen there; choose another address")]

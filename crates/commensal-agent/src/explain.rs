@@ -61,17 +61,16 @@ pub fn explain(snapshot: &Snapshot, name: &str) -> Option<Explained> {
         with: substituted(&limit.why),
         off: None,
     });
-    let controllers = snapshot
-        .controllers
-        .iter()
-        .filter(|one| one.group.as_deref().is_none_or(|of| of == name))
-        .map(|one| Reason {
-            key: one.name.clone(),
-            value: one.value.clone(),
-            why: one.why.clone(),
-            with: substituted(&one.why),
-            off: one.off.clone(),
-        });
+    let controllers =
+        snapshot.controllers.iter().filter(|one| one.group.as_deref().is_none_or(|of| of == name)).map(
+            |one| Reason {
+                key: one.name.clone(),
+                value: one.value.clone(),
+                why: one.why.clone(),
+                with: substituted(&one.why),
+                off: one.off.clone(),
+            },
+        );
     let of_group = |action: &&Action| action.group.as_deref() == Some(name);
     Some(Explained {
         at: snapshot.at.clone(),
@@ -201,11 +200,8 @@ pub(crate) fn lists(out: &mut String, unmet: &[Unmet], drift: &[Drift], actions:
         out.push_str("\nnot to be had here\n");
     }
     for one in unmet {
-        let _ = writeln!(
-            out,
-            "  {}: {}: {}\n    way out: {}",
-            one.group, one.what, one.because, one.try_this
-        );
+        let _ =
+            writeln!(out, "  {}: {}: {}\n    way out: {}", one.group, one.what, one.because, one.try_this);
     }
     if !drift.is_empty() {
         out.push_str("\nwritten by others as well\n");
@@ -262,9 +258,11 @@ mod tests {
     #[test]
     fn inputs_are_put_in_by_whole_names() {
         let check = |formula: &str, expect: &str| {
-            let inputs = [("a", 1.5, "CPUs"), ("a_b", 80.0, "%"), ("max", -0.0001, ""), ("held", 3e9, "bytes")]
-                .map(|(name, value, unit)| Input { name: name.into(), value, unit: unit.into() });
-            let why = Explanation { formula: formula.to_owned(), inputs: inputs.into(), ..Explanation::default() };
+            let inputs =
+                [("a", 1.5, "CPUs"), ("a_b", 80.0, "%"), ("max", -0.0001, ""), ("held", 3e9, "bytes")]
+                    .map(|(name, value, unit)| Input { name: name.into(), value, unit: unit.into() });
+            let why =
+                Explanation { formula: formula.to_owned(), inputs: inputs.into(), ..Explanation::default() };
             assert_eq!(substituted(&why).as_deref().unwrap_or(""), expect);
         };
         check("a * a_b", "1.5 CPUs * 80 %");
@@ -275,7 +273,10 @@ mod tests {
 
     #[test]
     fn drift_belongs_to_whole_path_components() {
-        let group = Group { members: vec![Member { path: "/a".to_owned(), ..Member::default() }], ..Group::default() };
+        let group = Group {
+            members: vec![Member { path: "/a".to_owned(), ..Member::default() }],
+            ..Group::default()
+        };
         let check = |path: &str, expect| {
             assert_eq!(is_of(&group, &Drift { path: path.to_owned(), ..Drift::default() }), expect, "{path}");
         };

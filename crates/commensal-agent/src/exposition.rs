@@ -44,11 +44,7 @@ fn flag(on: bool) -> Vec<Row<'static>> {
 fn agent(out: &mut Text, snapshot: &Snapshot, age: Duration) {
     let labels = vec![("version", snapshot.version.clone()), ("schema", snapshot.schema.clone())];
     out.gauge("commensal_agent_info", "The program that runs.", &[(labels, 1.0)]);
-    out.gauge(
-        "commensal_agent_uptime_seconds",
-        "Time since the agent started.",
-        &one(snapshot.uptime_s),
-    );
+    out.gauge("commensal_agent_uptime_seconds", "Time since the agent started.", &one(snapshot.uptime_s));
     out.gauge(
         "commensal_agent_snapshot_age_seconds",
         "Time since the last tick was over; above a few ticks the loop hangs.",
@@ -116,16 +112,10 @@ fn machine(out: &mut Text, snapshot: &Snapshot) {
         ("other", machine.other),
         ("steal", machine.steal),
     ];
-    let rows: Vec<Row<'_>> = by
-        .into_iter()
-        .filter_map(|(by, cpus)| Some((vec![("by", by.to_owned())], cpus?)))
-        .collect();
+    let rows: Vec<Row<'_>> =
+        by.into_iter().filter_map(|(by, cpus)| Some((vec![("by", by.to_owned())], cpus?))).collect();
     out.gauge("commensal_machine_used_cpus", "CPUs in use during the last tick, by whom.", &rows);
-    out.gauge(
-        "commensal_machine_memory_bytes",
-        "Main memory.",
-        &one(machine.memory_bytes as f64),
-    );
+    out.gauge("commensal_machine_memory_bytes", "Main memory.", &one(machine.memory_bytes as f64));
     out.gauge(
         "commensal_machine_memory_available_bytes",
         "Memory that can be had without swapping.",
@@ -370,7 +360,11 @@ mod tests {
     fn odd_names_are_escaped() {
         let odd = "a \"b\"\\\nc{},=é";
         let mut snapshot = Snapshot::default();
-        snapshot.groups.push(Group { name: odd.to_owned(), mechanism: Some(odd.to_owned()), ..Group::default() });
+        snapshot.groups.push(Group {
+            name: odd.to_owned(),
+            mechanism: Some(odd.to_owned()),
+            ..Group::default()
+        });
         let parsed = parse(&prometheus(&snapshot, Duration::ZERO)).unwrap();
         let name = format!("commensal_group_members{:?}", BTreeMap::from([("group", odd)]));
         assert_eq!(parsed.series[&name], 0.0);

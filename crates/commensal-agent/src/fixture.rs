@@ -1,8 +1,8 @@
 //! A snapshot with something of everything that a view can show, for golden tests. Its numbers go together.
 
 use crate::snapshot::{
-    Action, Config, Controller, Cost, Drift, Explanation, Group, Input, Lease, Limit, Machine, Member, Pressure,
-    Queue, SCHEMA, Snapshot, Unmet,
+    Action, Config, Controller, Cost, Drift, Explanation, Group, Input, Lease, Limit, Machine, Member,
+    Pressure, Queue, SCHEMA, Snapshot, Unmet,
 };
 
 /// An online service and two offline groups on eight CPUs, on a bad day.
@@ -177,7 +177,8 @@ fn controllers() -> Vec<Controller> {
             name: "frame".to_owned(),
             value: Some("CPUs 2-7".to_owned()),
             why: Explanation {
-                rule: "frame: whole cores, as many as offline work may use, furthest from online work first".to_owned(),
+                rule: "frame: whole cores, as many as offline work may use, furthest from online work first"
+                    .to_owned(),
                 formula: "ceil(allowed / threads) * threads".to_owned(),
                 inputs: vec![input("allowed", 3.98, "CPUs"), input("threads", 2.0, "")],
             },
@@ -216,17 +217,24 @@ fn drift() -> Vec<Drift> {
 }
 
 fn actions() -> Vec<Action> {
-    let action = |at: &str, group: Option<&str>, what: &str, values: Option<(&str, &str)>, why: &str| Action {
-        at: format!("2026-11-22T06:15:{at}Z"),
-        group: group.map(str::to_owned),
-        what: what.to_owned(),
-        old: values.map(|(old, _)| old.to_owned()),
-        new: values.map(|(_, new)| new.to_owned()),
-        why: why.to_owned(),
-    };
+    let action =
+        |at: &str, group: Option<&str>, what: &str, values: Option<(&str, &str)>, why: &str| Action {
+            at: format!("2026-11-22T06:15:{at}Z"),
+            group: group.map(str::to_owned),
+            what: what.to_owned(),
+            old: values.map(|(old, _)| old.to_owned()),
+            new: values.map(|(_, new)| new.to_owned()),
+            why: why.to_owned(),
+        };
     vec![
         action("20.001", None, "configuration", None, "3 groups taken into force"),
-        action("28.250", Some("report"), "/docker/91f0c freezer.state", Some(("THAWED", "FROZEN")), "memory at 95 %"),
+        action(
+            "28.250",
+            Some("report"),
+            "/docker/91f0c freezer.state",
+            Some(("THAWED", "FROZEN")),
+            "memory at 95 %",
+        ),
         action(
             "29.250",
             Some("etl"),

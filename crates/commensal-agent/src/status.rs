@@ -57,7 +57,9 @@ pub fn troubles(snapshot: &Snapshot, age: Duration) -> Vec<String> {
         ));
     }
     if snapshot.lease.as_ref().is_some_and(|lease| lease.guard_pid.is_none()) {
-        troubles.push("the guard is gone: nobody puts the machine in the safe state if the agent dies".to_owned());
+        troubles.push(
+            "the guard is gone: nobody puts the machine in the safe state if the agent dies".to_owned(),
+        );
     }
     troubles.extend(snapshot.troubles.iter().cloned());
     troubles
@@ -82,8 +84,7 @@ fn agent(out: &mut String, snapshot: &Snapshot) {
     match &snapshot.lease {
         Some(lease) => {
             let guard = lease.guard_pid.map_or("gone".to_owned(), |pid| pid.to_string());
-            let _ =
-                writeln!(out, "lease {}, guard {guard}", duration(lease.time_ms as f64 / 1e3));
+            let _ = writeln!(out, "lease {}, guard {guard}", duration(lease.time_ms as f64 / 1e3));
         }
         None => out.push_str("no lease: nobody acts if the agent dies\n"),
     }
@@ -124,7 +125,8 @@ fn groups(out: &mut String, groups: &[Group]) {
         return;
     }
     let mut rows = vec![
-        ["GROUP", "CLASS", "BY", "MEMBERS", "CPUS", "MEMORY", "RUN DELAY", "THROTTLED", "LIMITS"].map(str::to_owned),
+        ["GROUP", "CLASS", "BY", "MEMBERS", "CPUS", "MEMORY", "RUN DELAY", "THROTTLED", "LIMITS"]
+            .map(str::to_owned),
     ];
     for group in groups {
         let limits: Vec<String> =
@@ -164,7 +166,8 @@ fn queues(out: &mut String, groups: &[Group]) {
         out.push_str("\nqueues\n");
     }
     for (name, queue) in queues {
-        let held = queue.held.as_ref().map(|held| format!("; nobody is admitted: {held}")).unwrap_or_default();
+        let held =
+            queue.held.as_ref().map(|held| format!("; nobody is admitted: {held}")).unwrap_or_default();
         let _ = writeln!(
             out,
             "  {name}: {} of {} run, {} of {} wait{held}",

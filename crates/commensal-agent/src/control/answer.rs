@@ -26,7 +26,8 @@ const ORDER_TIME: Duration = Duration::from_secs(10);
 /// What there is, for those who asked for something else.
 const PATHS: &str = "there are GET /v1/snapshot, /v1/groups, /v1/groups/NAME, /v1/explain/NAME, /v1/actions, /metrics, \
                      /healthz and POST /v1/reload, /v1/pause, /v1/resume";
-const REMOTE_PATHS: &str = "there are GET /metrics, /healthz and /v1/snapshot; the rest is on the agent's local socket";
+const REMOTE_PATHS: &str =
+    "there are GET /metrics, /healthz and /v1/snapshot; the rest is on the agent's local socket";
 
 /// Why not, as the body of every answer that is not 200.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -92,7 +93,8 @@ impl Router {
         let (head, body) = request.into_parts();
         let paths = if remote { REMOTE_PATHS } else { PATHS };
         let asked = path(head.uri.path());
-        let open = |asked: &Path<'_>| !remote || matches!(asked, Path::Snapshot | Path::Metrics | Path::Health);
+        let open =
+            |asked: &Path<'_>| !remote || matches!(asked, Path::Snapshot | Path::Metrics | Path::Health);
         let Some(asked) = asked.filter(open) else {
             return refuse(StatusCode::NOT_FOUND, format!("nothing is at {}", head.uri.path()), paths);
         };

@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Longer than any bound of the server, so that a test that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -127,8 +127,10 @@ fn bodies_and_heads_have_bounds() {
     let world = World::new(false);
     let big = "x".repeat(100_000);
     let declared = format!("POST /v1/reload HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n{big}");
-    let chunked =
-        format!("POST /v1/reload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{big}\r\n0\r\n\r\n", big.len());
+    let chunked = format!(
+        "POST /v1/reload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{big}\r\n0\r\n\r\n",
+        big.len()
+    );
     for request in [declared, chunked] {
         let answer = world.raw(&request);
         assert!(answer.starts_with("HTTP/1.1 413 "), "{answer:?}");
@@ -151,7 +153,8 @@ fn only_its_owner_reaches_the_socket() {
     let there = std::fs::symlink_metadata(world.socket()).unwrap();
     assert!(there.file_type().is_socket());
     assert_eq!(there.permissions().mode() & 0o777, 0o600);
-    let names: Vec<_> = std::fs::read_dir(world.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        std::fs::read_dir(world.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, [SOCKET], "nothing else is left beside it");
     let host = LinuxHost::new();
     assert_eq!(there.uid(), host.euid());
@@ -206,27 +209,31 @@ fn a_dead_agents_socket_is_replaced_and_a_living_ones_is_not() {
 /// A living agent whose queue of connections is full is a living one.
 #[test]
 fn a_full_queue_is_no_dead_socket() {
+    /// What the kernel takes before `connect` blocks: the queue of `listen`, and one.
+    const FULL: usize = 128 + 1;
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join(SOCKET);
-    let deaf = UnixListener::bind(&socket).unwrap();
-    let over = AtomicBool::new(false);
+    let deaf = LinuxHost::new().listen(&socket).unwrap();
+    let connected = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        // More than the queue takes; the last ones block until the listener is gone.
-        for _ in 0..8 {
+        for _ in 0..4 {
             scope.spawn(|| {
-                let mut held = Vec::new();
-                while !over.load(Ordering::Relaxed) {
-                    let Ok(stream) = UnixStream::connect(&socket) else { return };
-                    held.push(stream);
-                }
+                // The last ones block until the listener is gone.
+                let held: Vec<UnixStream> = std::iter::from_fn(|| UnixStream::connect(&socket).ok())
+                    .inspect(|_| {
+                        connected.fetch_add(1, Ordering::Relaxed);
+                    })
+                    .collect();
+                drop(held);
             });
         }
-        std::thread::sleep(Duration::from_millis(300));
+        while connected.load(Ordering::Relaxed) < FULL {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         for _ in 0..20 {
             let started = Control::start(&mut LinuxHost::new(), &socket, None, Arc::default(), commands().0);
             assert!(matches!(started, Err(ControlError::Taken(_))), "{started:?}");
         }
-        over.store(true, Ordering::Relaxed);
         drop(deaf);
     });
 }
@@ -234,12 +241,14 @@ fn a_full_queue_is_no_dead_socket() {
 #[test]
 fn sixty_four_clients_at_once() {
     let world = World::new(false);
-    let want = serde_json::to_value(fixture::snapshot()).unwrap();
+    let socket = world.socket();
     std::thread::scope(|scope| {
         for _ in 0..64 {
             scope.spawn(|| {
                 for _ in 0..5 {
-                    assert_eq!(world.get("/v1/snapshot").unwrap().body, want);
+                    let answer: Answer<Snapshot> =
+                        client::get(&LinuxHost::new(), &socket, "/v1/snapshot").unwrap();
+                    assert_eq!(answer.body, fixture::snapshot());
                 }
             });
         }
@@ -254,7 +263,8 @@ fn slow_clients_hold_up_nobody() {
     for n in 0..40 {
         let mut stream = world.connect();
         stream.set_nonblocking(true).unwrap();
-        let request: &[u8] = if n % 2 == 0 { b"GET /v1/sn" } else { b"GET /v1/snapshot HTTP/1.1\r\nHost: a\r\n\r\n" };
+        let request: &[u8] =
+            if n % 2 == 0 { b"GET /v1/sn" } else { b"GET /v1/snapshot HTTP/1.1\r\nHost: a\r\n\r\n" };
         // Until the server's answers fill what nobody reads.
         for _ in 0..if n % 2 == 0 { 1 } else { 500 } {
             if stream.write(request).is_err() {
@@ -299,13 +309,11 @@ fn a_panic_ends_its_request_only() {
 #[test]
 fn orders_reach_the_loop_and_their_outcome_comes_back() {
     let world = World::new(false);
-    let over = AtomicBool::new(false);
+    let (over, socket) = (AtomicBool::new(false), world.socket());
     std::thread::scope(|scope| {
-        let (orders, over) = (&world.orders, &over);
+        let (orders, over, socket) = (&world.orders, &over, &socket);
         let asks = scope.spawn(|| {
-            let post = |path: &str| {
-                client::post::<serde_json::Value>(&LinuxHost::new(), &world.socket(), path)
-            };
+            let post = |path: &str| client::post::<serde_json::Value>(&LinuxHost::new(), socket, path);
             let done = post("/v1/reload").unwrap().body;
             let not = refused(post("/v1/pause"));
             let lost = refused(post("/v1/resume"));

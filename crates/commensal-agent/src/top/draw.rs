@@ -1,6 +1,6 @@
 //! Lays a snapshot out on a screen: a head, the groups, what is wrong, what was done, keys.
 
-use super::{Sort, Top};
+use super::{SCREEN, Sort, Top};
 use crate::explain::action;
 use crate::snapshot::{Drift, Group, Snapshot};
 use crate::status::{bytes, cpus, duration, percent, troubles};
@@ -105,20 +105,25 @@ fn head<'a>(top: &'a Top, snapshot: &'a Snapshot, age: Duration) -> Vec<Line<'a>
 
 /// Name, width, and whether it is a figure.
 const COLUMNS: [(&str, u16, bool); 11] = [
-    ("GROUP", 14, false),
+    ("GROUP", 10, false),
     ("CLASS", 7, false),
-    ("CPUS", 6, true),
-    ("LIMIT", 9, true),
+    ("CPUS", 5, true),
+    ("LIMIT", 6, true),
     ("MEMORY", 9, true),
-    ("DELAY", 6, true),
+    ("DELAY", 5, true),
     ("BLAME", 5, true),
     ("THR%", 4, true),
     ("PSI%", 4, true),
-    ("IO", 5, true),
-    ("", 12, false),
+    ("IO", 4, true),
+    ("", 11, false),
 ];
+/// Names of groups have at most 64 characters, and on a wide screen more of them.
+const NAME: usize = 0;
+const NAME_MOST: u16 = 64;
 
 fn groups(frame: &mut Frame<'_>, top: &Top, snapshot: &Snapshot, area: Rect) {
+    let mut columns = COLUMNS;
+    columns[NAME].1 = (columns[NAME].1 + area.width.saturating_sub(SCREEN.0) / 2).min(NAME_MOST);
     let title = |(name, width, figure): (&'static str, u16, bool)| {
         let sorted = match top.sort {
             Sort::Cpu => "CPUS",
@@ -132,10 +137,10 @@ fn groups(frame: &mut Frame<'_>, top: &Top, snapshot: &Snapshot, area: Rect) {
         let cell = cell(name.to_owned(), width, figure);
         if name == sorted { cell.style(style(top, Color::Cyan)) } else { cell }
     };
-    let header = Row::new(COLUMNS.map(title)).style(bold(top));
+    let header = Row::new(columns.map(title)).style(bold(top));
     let all = top.sorted(snapshot);
     let rows = all.iter().skip(top.skip).map(|group| {
-        let cells = figures(snapshot, group).into_iter().zip(COLUMNS);
+        let cells = figures(snapshot, group).into_iter().zip(columns);
         let colour = match (group.frozen, group.class.as_str()) {
             (true, _) => Color::Blue,
             (false, "online") => Color::Green,
@@ -143,7 +148,7 @@ fn groups(frame: &mut Frame<'_>, top: &Top, snapshot: &Snapshot, area: Rect) {
         };
         Row::new(cells.map(|(text, (_, width, figure))| cell(text, width, figure))).style(style(top, colour))
     });
-    let widths = COLUMNS.map(|(name, width, _)| match name {
+    let widths = columns.map(|(name, width, _)| match name {
         "" => Constraint::Fill(1),
         _ => Constraint::Length(width),
     });
@@ -157,14 +162,11 @@ fn groups(frame: &mut Frame<'_>, top: &Top, snapshot: &Snapshot, area: Rect) {
 
 fn cell(text: String, width: u16, figure: bool) -> Cell<'static> {
     let width = usize::from(width);
-    if figure {
-        return Cell::new(format!("{text:>width$}"));
-    }
-    // A name that is too long shows so.
+    // What is too long shows that it is.
     if text.chars().count() > width {
         return Cell::new(text.chars().take(width - 1).chain(['~']).collect::<String>());
     }
-    Cell::new(text)
+    if figure { Cell::new(format!("{text:>width$}")) } else { Cell::new(text) }
 }
 
 /// The cells of a group, one per column.
@@ -196,7 +198,7 @@ fn figures(snapshot: &Snapshot, group: &Group) -> [String; COLUMNS.len()] {
         group.name.clone(),
         group.class.clone(),
         cpus(group.cpus),
-        cpu.map_or("-".to_owned(), |limit| limit.value.clone()),
+        cpu.map_or("-", |limit| limit.value.strip_suffix(" CPUs").unwrap_or(&limit.value)).to_owned(),
         memory,
         whole(group.run_delay_ms_per_s),
         whole(group.blamed_ms_per_cpu_s),
@@ -211,7 +213,7 @@ fn figures(snapshot: &Snapshot, group: &Group) -> [String; COLUMNS.len()] {
 fn short_bytes(value: f64) -> String {
     let mut value = value.max(0.0);
     for unit in ["", "K", "M", "G", "T"] {
-        if value < 1_000.0 || unit == "T" {
+        if value < 999.5 || unit == "T" {
             let digits = usize::from(!unit.is_empty() && value < 9.95);
             return format!("{value:.digits$}{unit}");
         }
@@ -237,7 +239,8 @@ fn below<'a>(top: &'a Top, snapshot: &'a Snapshot, area: Rect) -> Vec<Line<'a>> 
         let time = time.get(..8).unwrap_or(time);
         lines.push(Line::raw(format!("{time} {}", action(one))));
     }
-    let wanted = GROUPS.min(snapshot.groups.len().max(1)) + 1 + 1 + 4 + TROUBLES;
+    // Head, troubles, titles, the line above these and the keys.
+    let wanted = 4 + TROUBLES + 1 + GROUPS.min(snapshot.groups.len().max(1)) + 1 + 1;
     let room = usize::from(area.height).saturating_sub(wanted);
     // The newest action is the last line.
     lines.drain(..lines.len().saturating_sub(room));

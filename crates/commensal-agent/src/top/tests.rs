@@ -41,7 +41,20 @@ fn golden_top() {
 fn all_is_there_at_80_by_24() {
     let screen = top().screen(80, 24);
     assert!(screen.lines().count() <= 24);
-    for part in ["web", "etl", "report", "7.2G/8.0G", "1830", "41", "q4+17!", "frozen", "drift", "30000 -> 39800", "q quit", "!"] {
+    for part in [
+        "web",
+        "etl",
+        "report",
+        "7.2G/8.0G",
+        "1830",
+        "41",
+        "q4+17!",
+        "frozen",
+        "drift",
+        "30000 -> 39800",
+        "q quit",
+        "!",
+    ] {
         assert!(screen.contains(part), "{part}\n{screen}");
     }
 }
@@ -60,7 +73,8 @@ fn every_size_can_be_drawn() {
     for mut one in [top(), many_groups, empty, Top::new(false)] {
         for help in [false, true] {
             one.help = help;
-            for (width, height) in [(1, 1), (5, 3), (20, 5), (79, 23), (80, 1), (1, 24), (80, 24), (400, 200)] {
+            for (width, height) in [(1, 1), (5, 3), (20, 5), (79, 23), (80, 1), (1, 24), (80, 24), (400, 200)]
+            {
                 let _ = one.screen(width, height);
             }
         }

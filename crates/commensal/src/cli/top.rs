@@ -43,7 +43,8 @@ pub fn run(context: &mut Context, options: &Top) -> anyhow::Result<u8> {
     let stop = signals::stop_flag(&context.host).context("watch for Ctrl-C")?;
     let news = questions(socket)?;
     // It puts the terminal back after a panic as well.
-    let mut terminal = ratatui::try_init().context("the terminal cannot be taken; `--once` prints a screen as text")?;
+    let mut terminal =
+        ratatui::try_init().context("the terminal cannot be taken; `--once` prints a screen as text")?;
     let outcome = watch(&mut terminal, &mut view, &news, &stop);
     ratatui::restore();
     outcome.context("the terminal went away")?;

@@ -57,7 +57,10 @@ fn without_an_agent_the_way_out_is_told() {
     let program = Program::new("seeing-none");
     for args in [&["status"] as &[&str], &["explain", "etl"], &["top"], &["top", "--once"]] {
         let (out, err) = program.expect(2, args);
-        assert!(out.is_empty() && err.contains("no agent answers") && err.contains("commensal agent"), "{out}{err}");
+        assert!(
+            out.is_empty() && err.contains("no agent answers") && err.contains("commensal agent"),
+            "{out}{err}"
+        );
         assert!(!err.contains("on record"), "{err}");
     }
     // A dead one's socket is no agent; what is in force by `apply` is told.
