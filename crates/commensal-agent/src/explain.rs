@@ -48,6 +48,8 @@ pub struct Reason {
     pub with: Option<String>,
     /// Why a controller does not decide.
     pub off: Option<String>,
+    /// Whether it is decided for the whole machine.
+    pub of_machine: bool,
 }
 
 /// Explains the group; `None` if there is none of this name.
@@ -59,7 +61,7 @@ pub fn explain(snapshot: &Snapshot, name: &str) -> Option<Explained> {
         value: Some(limit.value.clone()),
         why: limit.why.clone(),
         with: substituted(&limit.why),
-        off: None,
+        ..Reason::default()
     });
     let controllers =
         snapshot.controllers.iter().filter(|one| one.group.as_deref().is_none_or(|of| of == name)).map(
@@ -69,6 +71,7 @@ pub fn explain(snapshot: &Snapshot, name: &str) -> Option<Explained> {
                 why: one.why.clone(),
                 with: substituted(&one.why),
                 off: one.off.clone(),
+                of_machine: one.group.is_none(),
             },
         );
     let of_group = |action: &&Action| action.group.as_deref() == Some(name);
@@ -164,16 +167,14 @@ impl Explained {
             out += "\nno limits\n";
         }
         for one in &self.controllers {
-            match (&one.off, &one.value) {
-                (Some(off), _) => {
-                    let _ = writeln!(out, "\ncontroller {}: off, {off}", one.key);
-                }
-                (None, value) => {
-                    let value = value.as_deref().unwrap_or("nothing to decide");
-                    let _ = writeln!(out, "\ncontroller {}: {value}", one.key);
-                    reason(&mut out, one);
-                }
+            let whole = if one.of_machine { " of the machine" } else { "" };
+            if let Some(off) = &one.off {
+                let _ = writeln!(out, "\ncontroller {}{whole}: off, {off}", one.key);
+                continue;
             }
+            let value = one.value.as_deref().unwrap_or("nothing to decide");
+            let _ = writeln!(out, "\ncontroller {}{whole}: {value}", one.key);
+            reason(&mut out, one);
         }
         if let Some(held) = &self.queue_held {
             let _ = writeln!(out, "\nqueue: nobody is admitted: {held}");

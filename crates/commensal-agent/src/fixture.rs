@@ -142,7 +142,7 @@ fn etl() -> Group {
         oom_kills: Some(1),
         pressure: pressure(88.0, 3.5, 12.0),
         limits: vec![
-            Limit { key: "cpu.max".to_owned(), value: "3.98 CPUs".to_owned(), why },
+            Limit { key: "cpu.max".to_owned(), value: "4 CPUs".to_owned(), why },
             limit("memory.max", "8 GiB", "the user's; at the limit the largest process is killed"),
             limit("io.read", "100 MiB/s", "the user's"),
         ],
@@ -175,12 +175,12 @@ fn controllers() -> Vec<Controller> {
     vec![
         Controller {
             name: "frame".to_owned(),
-            value: Some("CPUs 2-7".to_owned()),
+            value: Some("CPUs 4-7".to_owned()),
             why: Explanation {
                 rule: "frame: whole cores, as many as offline work may use, furthest from online work first"
                     .to_owned(),
                 formula: "ceil(allowed / threads) * threads".to_owned(),
-                inputs: vec![input("allowed", 3.98, "CPUs"), input("threads", 2.0, "")],
+                inputs: vec![input("allowed", 4.0, "CPUs"), input("threads", 2.0, "")],
             },
             ..Controller::default()
         },
@@ -207,7 +207,7 @@ fn drift() -> Vec<Drift> {
         Drift {
             path: "/commensal-offline/etl".to_owned(),
             file: "cpu.cfs_quota_us".to_owned(),
-            want: "39800".to_owned(),
+            want: "40000".to_owned(),
             found: "-1".to_owned(),
             times: 1,
             by: None,
@@ -239,7 +239,7 @@ fn actions() -> Vec<Action> {
             "29.250",
             Some("etl"),
             "/commensal-offline/etl cpu.cfs_quota_us",
-            Some(("30000", "39800")),
+            Some(("30000", "40000")),
             "online work needs less",
         ),
     ]

@@ -287,7 +287,7 @@ fn slow_clients_hold_up_nobody() {
     assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 4"), "{:?}", String::from_utf8_lossy(&rest));
     // A client that has said all may close its half.
     let mut polite = world.connect();
-    polite.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    polite.write_all(b"GET /v1/groups HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     polite.shutdown(std::net::Shutdown::Write).unwrap();
     let mut answer = String::new();
     polite.read_to_string(&mut answer).unwrap();

@@ -83,7 +83,7 @@ fn head<'a>(top: &'a Top, snapshot: &'a Snapshot, age: Duration) -> Vec<Line<'a>
             cpus(machine.steal),
         )),
         Line::raw(format!(
-            "memory {} of {} available   waiting: CPU {}  memory {}  disk {}",
+            "memory {} free of {}   PSI: CPU {}  memory {}  disk {}",
             bytes(machine.memory_available_bytes),
             Bytes(machine.memory_bytes),
             percent(machine.pressure.cpu_pct, 1),
@@ -226,7 +226,7 @@ fn short_bytes(value: f64) -> String {
 fn below<'a>(top: &'a Top, snapshot: &'a Snapshot, area: Rect) -> Vec<Line<'a>> {
     let mut lines = Vec::new();
     if !snapshot.unmet.is_empty() {
-        let text = format!("{} promises cannot be had here: commensal status", snapshot.unmet.len());
+        let text = format!("cannot be had here: {} (commensal status)", snapshot.unmet.len());
         lines.push(Line::styled(text, style(top, Color::Yellow)));
     }
     for drift in snapshot.drift.iter().rev().take(DRIFT) {
