@@ -1,10 +1,13 @@
 //! The loop: sense, decide, plan, apply, tell; once per tick, from one thread.
 
+use crate::audit::{self, Audit};
+use crate::control::{self, Command, Control, ControlError, Order};
 use crate::deciders::{Decided, Deciders, Seen, Wants};
 use crate::groups_file::{self, Compiled, LoadError, Texts};
 use crate::guard::{Hello, Link};
 use crate::instance::{Ask, EnforceError, Instance, Planned};
 use crate::keeper::{Keeper, Now, Round};
+use crate::publish::Published;
 use crate::sense::{Meters, Sample};
 use crate::snapshot::{self, Snapshot};
 use crate::view;
@@ -14,13 +17,15 @@ use commensal_core::desired::{DesiredGroup, DesiredState};
 use commensal_core::group::Class;
 use commensal_core::safe::safe;
 use commensal_core::units::Bytes;
-use commensal_host::{Child, Host, HostError, Lock, Signal, SpawnSpec, Stdin, Stdout};
+use commensal_host::{Child, Host, HostError, LinuxHost, Lock, Signal, SpawnSpec, Stdin, Stdout};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Writes and decisions that a snapshot shows.
@@ -69,6 +74,8 @@ pub struct Options {
     pub program: PathBuf,
     /// Version, for the snapshot.
     pub version: String,
+    /// Where metrics are served over TCP, read only.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// What signals ask for.
@@ -100,6 +107,12 @@ pub enum AgentError {
     /// The system refused something.
     #[error(transparent)]
     Host(#[from] HostError),
+    /// The control socket cannot be served.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The system gives no thread for the audit log.
+    #[error("the thread of the audit log cannot be started: {0}")]
+    Audit(std::io::Error),
     /// The guard does not come up.
     #[error(
         "the guard does not come up: {0}; run without one with --no-guard, and nothing looks after the machine if the agent dies"
@@ -161,6 +174,11 @@ struct Agent<'a> {
     rounded: Option<Instant>,
     put_in_force: Option<(u64, Wants)>,
     all_done: bool,
+    audit: Audit,
+    /// What the audit log has not got yet.
+    unrecorded: Vec<snapshot::Action>,
+    /// Whether somebody said to write nothing.
+    paused: bool,
 }
 
 /// Runs until a signal asks to end. `tell` gets a snapshot after every tick.
@@ -172,11 +190,18 @@ pub fn run(
     instance: Instance,
     options: &Options,
     flags: &Flags,
-    tell: &mut dyn FnMut(Snapshot),
+    tell: &mut dyn FnMut(&Snapshot),
 ) -> Result<(), AgentError> {
     host.state_dir(&instance.state_dir)?;
     let _only = only_one(host, &instance.state_dir, options.takeover)?;
     let groups = first_groups(host, &instance.state_dir, &options.config)?;
+    let published = Arc::new(Published::new());
+    let (send, commands) = control::commands();
+    let socket = instance.state_dir.join(control::SOCKET);
+    let _control = Control::start(host, &socket, options.metrics, Arc::clone(&published), send)?;
+    let log = instance.state_dir.join("audit.log");
+    let audit =
+        Audit::start(Box::new(LinuxHost::new()), &log, audit::MAX_BYTES).map_err(AgentError::Audit)?;
     let lease = match options.lease {
         Some(time) => {
             let mut lease = Lease { link: None, child: None, time, said: None };
@@ -213,8 +238,14 @@ pub fn run(
         rounded: None,
         put_in_force: None,
         all_done: false,
+        audit,
+        unrecorded: Vec::new(),
+        paused: false,
     };
-    agent.keep(flags, tell);
+    agent.keep(flags, &commands, &mut |snapshot| {
+        published.publish(Arc::clone(&snapshot));
+        tell(&snapshot);
+    });
     agent.leave(flags.hand_over.load(Ordering::Relaxed));
     Ok(())
 }
@@ -307,7 +338,7 @@ fn first_groups(host: &mut dyn Host, state_dir: &Path, config: &Path) -> Result<
 }
 
 impl Agent<'_> {
-    fn keep(&mut self, flags: &Flags, tell: &mut dyn FnMut(Snapshot)) {
+    fn keep(&mut self, flags: &Flags, commands: &Receiver<Command>, tell: &mut dyn FnMut(Arc<Snapshot>)) {
         while !flags.stop.load(Ordering::Relaxed) && !flags.hand_over.load(Ordering::Relaxed) {
             let began = Instant::now();
             let forced = flags.reload.swap(false, Ordering::Relaxed);
@@ -317,14 +348,18 @@ impl Agent<'_> {
             self.look_after_guard(&mut troubles);
             let now = self.now();
             let sample = self.decide(&now);
-            self.kill(&now);
-            self.enforce(&now, &mut troubles);
+            if !self.paused {
+                self.kill(&now);
+                self.enforce(&now, &mut troubles);
+            }
+            self.audit.record(std::mem::take(&mut self.unrecorded));
+            troubles.extend(self.audit.trouble());
             self.ticks += 1;
             let took = began.elapsed();
             if took > self.options.interval {
                 self.late_ticks += 1;
             }
-            tell(self.snapshot(sample, took, troubles));
+            tell(Arc::new(self.snapshot(sample, took, troubles)));
             let next = began + self.options.interval;
             let asked = || {
                 let flags = [&flags.stop, &flags.hand_over, &flags.reload];
@@ -333,6 +368,9 @@ impl Agent<'_> {
             let mut fast = Instant::now() + FAST;
             while Instant::now() < next && !asked() {
                 std::thread::sleep(PAUSE.min(next.saturating_duration_since(Instant::now())));
+                if self.obey(commands) {
+                    break;
+                }
                 if Instant::now() >= fast {
                     fast = Instant::now() + FAST;
                     if self.online_waits() {
@@ -342,6 +380,36 @@ impl Agent<'_> {
                 }
             }
         }
+    }
+
+    /// Carries out what somebody ordered over the control socket; whether anything was.
+    fn obey(&mut self, commands: &Receiver<Command>) -> bool {
+        let mut any = false;
+        while let Ok(Command { order, reply }) = commands.try_recv() {
+            any = true;
+            match order {
+                Order::Reload => {
+                    self.reload(true);
+                    match &self.groups.state.error {
+                        None => {
+                            reply.done(format!("generation {} is in force", self.groups.state.generation))
+                        }
+                        Some(error) => {
+                            reply.refused(error.clone(), "correct the groups file and reload again")
+                        }
+                    }
+                }
+                Order::Pause => {
+                    self.paused = true;
+                    reply.done("nothing is written until resume; what is in force stays");
+                }
+                Order::Resume => {
+                    self.paused = false;
+                    reply.done("groups are kept in force again");
+                }
+            }
+        }
+        any
     }
 
     /// Whether online work waits more for offline work than it may, right now. Cheap: a few counters of the judge.
@@ -479,6 +547,7 @@ impl Agent<'_> {
         if self.actions.len() >= SHOWN_ACTIONS {
             self.actions.pop_front();
         }
+        self.unrecorded.push(action.clone());
         self.actions.push_back(action);
     }
 
@@ -586,6 +655,8 @@ impl Agent<'_> {
         shown.drift = planned.map(|planned| self.keeper.drift(now.ms, &planned.actual)).unwrap_or_default();
         shown.actions = self.actions.iter().cloned().collect();
         shown.cost = view::cost(self.host, self.keeper.writes, self.late_ticks);
+        shown.cost.audit_lost = self.audit.lost();
+        shown.paused = self.paused;
         shown.troubles.extend(troubles);
         shown.troubles.extend(self.groups.state.error.clone());
         shown.at = now.text;

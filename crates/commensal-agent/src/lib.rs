@@ -11,13 +11,25 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod audit;
+pub mod client;
+pub mod control;
 mod deciders;
 pub mod enforce;
+pub mod explain;
+pub mod exposition;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
+#[cfg(test)]
+mod golden;
 pub mod groups_file;
 pub mod guard;
 pub mod instance;
 pub mod keeper;
+pub mod publish;
 pub mod sense;
 pub mod snapshot;
+pub mod status;
+pub mod top;
 mod view;
 pub mod witness;

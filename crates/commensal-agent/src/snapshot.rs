@@ -8,6 +8,7 @@ pub const SCHEMA: &str = "commensal-agent/1";
 
 /// Everything, at one moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Snapshot {
     /// [`SCHEMA`].
     pub schema: String,
@@ -25,6 +26,8 @@ pub struct Snapshot {
     pub interval_ms: u64,
     /// What the last tick took, ms.
     pub tick_ms: f64,
+    /// Whether it only looks: somebody said `pause`.
+    pub paused: bool,
     /// The configuration in force.
     pub config: Config,
     /// Who looks after the machine if the agent dies.
@@ -49,6 +52,7 @@ pub struct Snapshot {
 
 /// The configuration in force.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Config {
     /// File or folder.
     pub path: String,
@@ -62,6 +66,7 @@ pub struct Config {
 
 /// The lease on what is enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Lease {
     /// How long after the agent's last sign of life the guard acts, ms.
     pub time_ms: u64,
@@ -71,6 +76,7 @@ pub struct Lease {
 
 /// The machine now. CPU figures are CPUs over the last tick.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Machine {
     /// Logical CPUs.
     pub cpus: u32,
@@ -94,6 +100,7 @@ pub struct Machine {
 
 /// Share of the last tick in which some task waited, per cent.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Pressure {
     /// For a CPU.
     pub cpu_pct: Option<f64>,
@@ -105,6 +112,7 @@ pub struct Pressure {
 
 /// One group now.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Group {
     /// Its name.
     pub name: String,
@@ -148,6 +156,7 @@ pub struct Group {
 
 /// A cgroup of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Member {
     /// Its path.
     pub path: String,
@@ -159,6 +168,7 @@ pub struct Member {
 
 /// A limit in force.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Limit {
     /// Key of the groups file, such as `cpu.max`.
     pub key: String,
@@ -170,6 +180,7 @@ pub struct Limit {
 
 /// Why a number is what it is.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Explanation {
     /// The rule that won, in words.
     pub rule: String,
@@ -181,6 +192,7 @@ pub struct Explanation {
 
 /// A number that went into a decision.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Input {
     /// Its name in the formula.
     pub name: String,
@@ -192,6 +204,7 @@ pub struct Input {
 
 /// An admission queue now.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Queue {
     /// Members that run.
     pub running: u32,
@@ -207,6 +220,7 @@ pub struct Queue {
 
 /// Something that decides.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Controller {
     /// Such as `frame` or `suppress`.
     pub name: String,
@@ -222,6 +236,7 @@ pub struct Controller {
 
 /// What was asked for and cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Unmet {
     /// Whose.
     pub group: String,
@@ -235,6 +250,7 @@ pub struct Unmet {
 
 /// A knob that somebody else writes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Drift {
     /// The cgroup.
     pub path: String,
@@ -254,6 +270,7 @@ pub struct Drift {
 
 /// A write or a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Action {
     /// When, RFC 3339.
     pub at: String,
@@ -271,6 +288,7 @@ pub struct Action {
 
 /// What the agent itself costs, since its start.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Cost {
     /// CPU time, s.
     pub cpu_s: Option<f64>,
@@ -280,4 +298,6 @@ pub struct Cost {
     pub writes: u64,
     /// Ticks that took longer than they may.
     pub late_ticks: u64,
+    /// Lines that the audit log could not take.
+    pub audit_lost: u64,
 }

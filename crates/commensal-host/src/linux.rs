@@ -100,7 +100,10 @@ fn listen(path: &Path) -> std::result::Result<UnixListener, rustix::io::Errno> {
         other => other?,
     }
     let done = rustix::net::listen(&listening, 128).and_then(|()| rustix::fs::rename(&aside, path));
-    done.inspect_err(|_| drop(rustix::fs::unlink(&aside)))?;
+    if done.is_err() {
+        let _ = rustix::fs::unlink(&aside);
+    }
+    done?;
     Ok(listening.into())
 }
 

@@ -11,6 +11,8 @@ mod load;
 mod oom;
 mod restore;
 mod run;
+mod status;
+mod top;
 mod workload;
 
 use crate::context::Context;
@@ -67,6 +69,13 @@ pub enum Verb {
     Agent(Agent),
     /// Bring the machine into its safe state when the agent is gone or hangs (started by the agent, or as a unit of its own).
     Guard(Guard),
+    /// Say what is in force: groups, limits, queues, and what is wrong. Exit status 1 when not all that was asked for is, 2
+    /// without an agent.
+    Status(Json),
+    /// Say why each limit of a group is what it is: the rule that won, and the formula with its inputs.
+    Explain(Explain),
+    /// Watch the groups live; ? tells the keys.
+    Top(Top),
     /// Say who held the CPU while a service waited for it: exactly, from inside the kernel, and without a change to the
     /// machine. Needs root (or CAP_BPF and CAP_PERFMON).
     Blame(Blame),
@@ -140,6 +149,10 @@ pub struct Agent {
     /// Take the place of the agent that runs, which ends without changing anything.
     #[arg(long)]
     pub takeover: bool,
+
+    /// Serve metrics over TCP at this address as well, read only.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics_listen: Option<SocketAddr>,
 }
 
 /// What an agent leaves behind.
@@ -157,6 +170,25 @@ pub enum OnExit {
 #[derive(Debug, Args)]
 pub struct Guard {
     /// End when the first agent has ended.
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// `commensal explain`.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The group.
+    pub group: String,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Print one screen as text, with every group; so does an output that is no terminal.
     #[arg(long)]
     pub once: bool,
 }
@@ -675,7 +707,10 @@ fn bound(text: &str) -> Result<f64, String> {
 
 /// Whether the command line, although it cannot be parsed, is one of `run`.
 fn is_run() -> bool {
-    let verbs = ["doctor", "plan", "apply", "restore", "run", "agent", "guard", "blame", "lab", "help"];
+    let verbs = [
+        "doctor", "plan", "apply", "restore", "run", "agent", "guard", "status", "explain", "top", "blame",
+        "lab", "help",
+    ];
     let first = std::env::args().skip(1).find(|arg| verbs.contains(&arg.as_str()));
     first.is_some_and(|verb| verb == "run")
 }
@@ -693,6 +728,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Run(options) => run::run(&mut context, &options),
         Verb::Agent(options) => agent::agent(&mut context, &options),
         Verb::Guard(options) => agent::guard(&mut context, &options),
+        Verb::Status(options) => status::run(&mut context, &options),
+        Verb::Explain(options) => status::explain(&context, &options),
+        Verb::Top(options) => top::run(&mut context, &options),
         Verb::Blame(options) => blame::run(&mut context, &options),
         Verb::Lab(lab) => match lab.verb {
             LabVerb::Run(options) => lab::run(&mut context, &options),

@@ -28,6 +28,7 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         },
         takeover: options.takeover,
         program: std::env::current_exe().context("the path of this program is not known")?,
+        metrics: options.metrics_listen,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let instance = context.instance();
@@ -43,7 +44,7 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         for trouble in snapshot.troubles.iter().filter(|trouble| !told.contains(*trouble)) {
             eprintln!("commensal: {trouble}");
         }
-        told = snapshot.troubles;
+        told.clone_from(&snapshot.troubles);
     })?;
     Ok(0)
 }

@@ -21,6 +21,7 @@ mod load;
 mod on_machine;
 mod properties;
 mod report;
+mod seeing;
 mod sense;
 mod support;
 mod systemd;
