@@ -61,30 +61,7 @@ impl Context {
 
     /// Reads the groups of a file or of every `*.toml` of a folder; all mistakes in one error.
     pub fn specs(&self, path: &Path) -> anyhow::Result<Vec<GroupSpec>> {
-        let files = match self.host.list(path) {
-            Ok(names) => {
-                let toml = names.iter().filter(|name| name.ends_with(".toml"));
-                let files: Vec<PathBuf> = toml.map(|name| path.join(name)).collect();
-                if files.is_empty() {
-                    bail!("{} has no *.toml file; write one, or name a file with --config", path.display());
-                }
-                files
-            }
-            Err(_) => vec![path.to_owned()],
-        };
-        let mut specs = Vec::new();
-        let mut errors = Vec::new();
-        for file in files {
-            let text = self
-                .host
-                .read_file(&file)
-                .with_context(|| format!("cannot read the groups in {} (see --config)", file.display()))?;
-            match config::parse(&file.display().to_string(), &text) {
-                Ok(mut groups) => specs.append(&mut groups),
-                Err(mut wrong) => errors.append(&mut wrong),
-            }
-        }
-        if errors.is_empty() { Ok(specs) } else { Err(mistakes(&errors)) }
+        specs(&self.host, path)
     }
 
     /// Looks at the machine and plans.
@@ -184,6 +161,33 @@ impl Context {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// As [`Context::specs`], for whoever has only a host.
+pub fn specs(host: &dyn Host, path: &Path) -> anyhow::Result<Vec<GroupSpec>> {
+    let files = match host.list(path) {
+        Ok(names) => {
+            let toml = names.iter().filter(|name| name.ends_with(".toml"));
+            let files: Vec<PathBuf> = toml.map(|name| path.join(name)).collect();
+            if files.is_empty() {
+                bail!("{} has no *.toml file; write one, or name a file with --config", path.display());
+            }
+            files
+        }
+        Err(_) => vec![path.to_owned()],
+    };
+    let mut specs = Vec::new();
+    let mut errors = Vec::new();
+    for file in files {
+        let text = host
+            .read_file(&file)
+            .with_context(|| format!("cannot read the groups in {} (see --config)", file.display()))?;
+        match config::parse(&file.display().to_string(), &text) {
+            Ok(mut groups) => specs.append(&mut groups),
+            Err(mut wrong) => errors.append(&mut wrong),
+        }
+    }
+    if errors.is_empty() { Ok(specs) } else { Err(mistakes(&errors)) }
 }
 
 fn mistakes(errors: &[ConfigError]) -> anyhow::Error {

@@ -19,6 +19,7 @@ mod limits;
 mod load;
 mod on_machine;
 mod properties;
+mod queue;
 mod report;
 mod sense;
 mod support;
