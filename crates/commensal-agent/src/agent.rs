@@ -14,9 +14,10 @@ use crate::view;
 use crate::witness::{self, Witness};
 use commensal_core::control::latency::{LEAST_CPUS, bound_ms};
 use commensal_core::desired::{DesiredGroup, DesiredState};
-use commensal_core::group::Class;
+use commensal_core::group::{Class, GroupName};
 use commensal_core::safe::safe;
 use commensal_core::units::Bytes;
+use commensal_drivers::queue;
 use commensal_host::{Child, Host, HostError, LinuxHost, Lock, Signal, SpawnSpec, Stdin, Stdout};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -32,6 +33,8 @@ use std::time::{Duration, Instant, SystemTime};
 const SHOWN_ACTIONS: usize = 200;
 /// Ticks without a reason for a round have none, up to this.
 const ROUND_EVERY: Duration = Duration::from_secs(10);
+/// A queue that is held closed opens by itself after so many ticks.
+const HOLD_TICKS: u32 = 5;
 /// Between two looks of the judge within a tick: an online group that waits is helped within 100 ms.
 const FAST: Duration = Duration::from_millis(50);
 /// Between two looks at the signals while the agent waits.
@@ -179,6 +182,8 @@ struct Agent<'a> {
     unrecorded: Vec<snapshot::Action>,
     /// Whether somebody said to write nothing.
     paused: bool,
+    /// Groups whose queues are held closed.
+    holding: BTreeSet<GroupName>,
 }
 
 /// Runs until a signal asks to end. `tell` gets a snapshot after every tick.
@@ -241,6 +246,7 @@ pub fn run(
         audit,
         unrecorded: Vec::new(),
         paused: false,
+        holding: BTreeSet::new(),
     };
     agent.keep(flags, &commands, &mut |snapshot| {
         published.publish(Arc::clone(&snapshot));
@@ -350,6 +356,7 @@ impl Agent<'_> {
             let sample = self.decide(&now);
             if !self.paused {
                 self.kill(&now);
+                self.hold_queues(&mut troubles);
                 self.enforce(&now, &mut troubles);
             }
             self.audit.record(std::mem::take(&mut self.unrecorded));
@@ -543,6 +550,21 @@ impl Agent<'_> {
         }
     }
 
+    /// Closes the queues of groups that are short of memory, for a few ticks at most: an agent that died holds nobody.
+    fn hold_queues(&mut self, troubles: &mut Vec<String>) {
+        let state_dir = &self.keeper.instance.state_dir;
+        let time = self.options.interval * HOLD_TICKS;
+        let held = &self.decided.held;
+        for name in self.holding.iter().filter(|name| !held.contains_key(*name)) {
+            troubles.extend(queue::release(self.host, state_dir, name).err().map(|error| error.to_string()));
+        }
+        for (name, reason) in held {
+            let done = queue::hold(self.host, state_dir, name, reason, time);
+            troubles.extend(done.err().map(|error| error.to_string()));
+        }
+        self.holding = held.keys().cloned().collect();
+    }
+
     fn note(&mut self, action: snapshot::Action) {
         if self.actions.len() >= SHOWN_ACTIONS {
             self.actions.pop_front();
@@ -629,7 +651,7 @@ impl Agent<'_> {
         }
     }
 
-    fn snapshot(&self, sample: Sample, took: Duration, troubles: Vec<String>) -> Snapshot {
+    fn snapshot(&mut self, sample: Sample, took: Duration, troubles: Vec<String>) -> Snapshot {
         let now = self.now();
         let lease = self.lease.as_ref().map(|lease| snapshot::Lease {
             time_ms: u64::try_from(lease.time.as_millis()).unwrap_or(u64::MAX),
@@ -657,6 +679,18 @@ impl Agent<'_> {
         shown.cost = view::cost(self.host, self.keeper.writes, self.late_ticks);
         shown.cost.audit_lost = self.audit.lost();
         shown.paused = self.paused;
+        for group in &mut shown.groups {
+            let spec = self.groups.compiled.groups.iter().find(|spec| spec.name.as_str() == group.name);
+            let Some((spec, queue)) = spec.and_then(|spec| Some((spec, spec.admission()?))) else { continue };
+            let Ok(load) = queue::load(self.host, &self.keeper.instance.state_dir, &spec.name) else { continue };
+            group.queue = Some(snapshot::Queue {
+                running: load.running,
+                waiting: load.waiting,
+                max_concurrency: queue.max_concurrency,
+                max_size: queue.max_size,
+                held: load.held,
+            });
+        }
         shown.troubles.extend(troubles);
         shown.troubles.extend(self.groups.state.error.clone());
         shown.at = now.text;

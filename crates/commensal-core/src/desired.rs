@@ -264,13 +264,6 @@ fn not_by_plan(spec: &GroupSpec) -> Vec<(String, String, String)> {
             "remove the key",
         );
     }
-    if spec.queue.is_some() {
-        add(
-            "queue",
-            "admission is the agent's work, which this version does not have",
-            "remove the key, or start members one after the other",
-        );
-    }
     match spec.memory.on_exceed {
         Some(OnExceed::Freeze) => add(
             "memory.on-exceed = \"freeze\"",

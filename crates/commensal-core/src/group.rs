@@ -258,7 +258,7 @@ pub struct GroupSpec {
     pub frozen: bool,
     /// Remote-read rate, enforced by the SQL engine.
     pub remote_read: Option<BytesPerS>,
-    /// Admission queue, enforced by the agent and the SQL engine.
+    /// Admission queue, for what `commensal run` and the SQL engine start.
     pub queue: Option<Queue>,
     /// Keep the SMT sibling of online threads free (noise clean).
     pub expel: bool,

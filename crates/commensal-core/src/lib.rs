@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod actual;
+pub mod admission;
 pub mod class;
 pub mod config;
 pub mod control;

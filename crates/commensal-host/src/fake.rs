@@ -20,6 +20,7 @@ mod files;
 mod fixture;
 mod host;
 mod limits;
+mod locks;
 mod parse;
 mod procs;
 mod rules;
@@ -29,6 +30,8 @@ mod vendor;
 pub use faults::Mutation;
 pub use files::driven_files;
 pub use fixture::FixtureError;
+pub(crate) use locks::FakeLockFile;
+pub(crate) use locks::Token;
 pub use procs::FakeProcess;
 pub(crate) use procs::Running;
 pub use vendor::VendorKernel;
@@ -40,6 +43,7 @@ use commensal_core::topology::Device;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tree::Machine;
 
 /// Controllers with a hierarchy of their own in [`FakeHost::v1`].
@@ -360,6 +364,11 @@ impl FakeHost {
     /// What a program started with [`crate::Stdout::Pipe`] has written (up to 64 KiB).
     pub fn output_of(&self, program: impl Into<PathBuf>, text: &str) {
         self.machine().outputs.insert(program.into(), text.to_owned());
+    }
+
+    /// Time passes.
+    pub fn advance(&self, time: Duration) {
+        self.machine().uptime += time;
     }
 
     /// Every process ever, by pid.

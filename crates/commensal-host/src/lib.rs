@@ -22,20 +22,22 @@ mod counters;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod linux;
+mod locks;
 mod process;
 mod state;
 
 pub use counters::{Counters, Event};
 pub use linux::LinuxHost;
+pub use locks::{Lock, LockFile, Watch};
 pub use process::{
     Child, Cookie, Exit, Policy, Process, Signal, SpawnSpec, Stderr, Stdin, Stdout, precise_thread,
 };
-pub use state::Lock;
 
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// An operation that the system refused: what, on what, with which value, and the error number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -190,6 +192,19 @@ pub trait Host {
     /// Takes the exclusive lock of a file, or `None` when somebody else holds it. The kernel lets go
     /// of it when the holder dies.
     fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>>;
+
+    /// Makes a state file with `text` whose lock is held from its beginning; `EEXIST` if there is one already, and nothing
+    /// is left when the disk refuses. Not durable: what a lock says ends with the boot.
+    fn state_lock_new(&mut self, path: &Path, text: &str) -> Result<Lock>;
+
+    /// A state file of whose lock to ask, or to wait for; `None` if there is none.
+    fn state_lock_file(&self, path: &Path) -> Result<Option<LockFile>>;
+
+    /// Watches folders of state files. `EMFILE` when this user has as many watches as may be (`fs.inotify`).
+    fn state_watch(&self, folders: &[&Path]) -> Result<Watch>;
+
+    /// Time since the boot, sleep included (`CLOCK_BOOTTIME`): the same for every process, and set by nobody.
+    fn boot_time(&self) -> Duration;
 }
 
 /// Where a path belongs in the file system below `mount`: `/a/b` under `/sys/fs/cgroup` is

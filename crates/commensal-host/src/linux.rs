@@ -2,7 +2,7 @@
 
 use crate::counters::{self, Counters, Event};
 use crate::process::{self, Child, Process, Signal, SpawnSpec};
-use crate::{Dir, Host, HostError, Lock, Result, state};
+use crate::{Dir, Host, HostError, Lock, LockFile, Result, Watch, locks, state};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -499,6 +499,23 @@ impl Host for LinuxHost {
     }
 
     fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>> {
-        state::lock(path)
+        locks::try_lock(path)
+    }
+
+    fn state_lock_new(&mut self, path: &Path, text: &str) -> Result<Lock> {
+        locks::new(path, text)
+    }
+
+    fn state_lock_file(&self, path: &Path) -> Result<Option<LockFile>> {
+        locks::find(path)
+    }
+
+    fn state_watch(&self, folders: &[&Path]) -> Result<Watch> {
+        locks::watch(folders)
+    }
+
+    fn boot_time(&self) -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::try_from(now).unwrap_or_default()
     }
 }

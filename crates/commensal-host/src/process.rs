@@ -1,10 +1,12 @@
 //! Starting and ending processes: inside their groups from the first instruction, identified by pid
 //! and start time, signalled through a pidfd.
 
-use crate::{Dir, HostError, Result};
+use crate::locks::Held;
+use crate::{Dir, HostError, Lock, Result};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions, setrlimit};
 use std::ffi::OsString;
 use std::io;
@@ -112,6 +114,8 @@ pub struct SpawnSpec {
     pub stderr: Stderr,
     /// The folder that it starts in; ours if unset.
     pub folder: Option<PathBuf>,
+    /// Locks that the child, and what it starts, hold as well, also when we are gone.
+    pub locks: Vec<Lock>,
 }
 
 impl SpawnSpec {
@@ -128,6 +132,7 @@ impl SpawnSpec {
             stdout: Stdout::Inherit,
             stderr: Stderr::Inherit,
             folder: None,
+            locks: Vec::new(),
         }
     }
 
@@ -249,6 +254,7 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
     }
     let policy = spec.policy.clone();
     let parent = spec.die_with_parent.then(rustix::process::getpid);
+    let locks = spec.locks.clone();
     // SAFETY: between fork and exec the closure makes system calls only: no allocation, no lock, no
     // access to memory that another thread of the parent might have been changing.
     unsafe {
@@ -258,6 +264,7 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
                 setrlimit(Resource::Nofile, *limit)?;
             }
             apply_policy(&policy)?;
+            keep(&locks)?;
             parent.map_or(Ok(()), die_with)
         });
     }
@@ -317,6 +324,17 @@ fn start_failed(spec: &SpawnSpec, error: &io::Error) -> HostError {
 fn enter(procs: &[OwnedFd]) -> io::Result<()> {
     for fd in procs {
         rustix::io::write(fd, b"0")?;
+    }
+    Ok(())
+}
+
+/// The locks' descriptors stay open in the program.
+fn keep(locks: &[Lock]) -> io::Result<()> {
+    for lock in locks {
+        #[allow(irrefutable_let_patterns, reason = "a fake host's lock is none")]
+        if let Held::Real(file) = &lock.0 {
+            rustix::io::fcntl_setfd(file, FdFlags::empty())?;
+        }
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ mod lab;
 mod lab_report;
 mod load;
 mod oom;
+mod queue;
 mod restore;
 mod run;
 mod status;
@@ -76,6 +77,8 @@ pub enum Verb {
     Explain(Explain),
     /// Watch the groups live; ? tells the keys.
     Top(Top),
+    /// Show who runs and who waits in the admission queues, and whether one is held closed. Changes nothing.
+    Queue(Groups),
     /// Say who held the CPU while a service waited for it: exactly, from inside the kernel, and without a change to the
     /// machine. Needs root (or CAP_BPF and CAP_PERFMON).
     Blame(Blame),
@@ -116,6 +119,15 @@ pub struct Run {
     /// A groups file, or a folder of *.toml.
     #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
     pub config: PathBuf,
+
+    /// Fail at once when the group's queue would make it wait.
+    #[arg(long)]
+    pub no_wait: bool,
+
+    /// Wait in the group's queue for at most this long, such as 30s or 10min [default: the group's queue.timeout, which
+    /// also is the most].
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_wait")]
+    pub queue_timeout: Option<Duration>,
 
     /// The command and its arguments, after `--`.
     #[arg(required = true, last = true, value_name = "CMD")]
@@ -708,7 +720,7 @@ fn bound(text: &str) -> Result<f64, String> {
 /// Whether the command line, although it cannot be parsed, is one of `run`.
 fn is_run() -> bool {
     let verbs = [
-        "doctor", "plan", "apply", "restore", "run", "agent", "guard", "status", "explain", "top", "blame",
+        "doctor", "plan", "apply", "restore", "run", "agent", "guard", "queue", "status", "explain", "top", "blame",
         "lab", "help",
     ];
     let first = std::env::args().skip(1).find(|arg| verbs.contains(&arg.as_str()));
@@ -731,6 +743,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Status(options) => status::run(&mut context, &options),
         Verb::Explain(options) => status::explain(&context, &options),
         Verb::Top(options) => top::run(&mut context, &options),
+        Verb::Queue(options) => queue::show(&mut context, &options),
         Verb::Blame(options) => blame::run(&mut context, &options),
         Verb::Lab(lab) => match lab.verb {
             LabVerb::Run(options) => lab::run(&mut context, &options),

@@ -122,7 +122,7 @@ impl Machine {
     pub(super) fn crash(&mut self) {
         self.faults.crash = None;
         self.faults.crashed = true;
-        self.locks.clear();
+        self.orphan_locks();
         for process in self.processes.values() {
             if process.spec.as_ref().is_some_and(|spec| spec.die_with_parent) {
                 process.running.end(Exit::Signal(crate::Signal::KILL.0));

@@ -1,18 +1,21 @@
 //! [`Host`] for the fake: opens, checks the faults, asks the machine, words the error.
 
 use super::faults::Kind;
+use super::locks::FakeLockFile;
 use super::tree::{Answer, Machine};
 use super::{FakeHost, OpenDir, own_pid};
 use crate::linux::{SNAPSHOTS, component};
+use crate::locks::Lockable;
 use crate::{
-    Child, Cookie, Counters, Dir, Event, Host, HostError, Lock, Process, Result, Signal, SpawnSpec, Stdout,
+    Child, Cookie, Counters, Dir, Event, Host, HostError, Lock, LockFile, Process, Result, Signal, SpawnSpec,
+    Stdout, Watch,
 };
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::Arc;
+use std::time::Duration;
 
 fn refused(operation: &'static str, object: impl Into<String>, errno: Errno) -> HostError {
     HostError { operation, object: object.into(), value: None, errno }
@@ -450,12 +453,41 @@ impl Host for FakeHost {
         let found = machine.alive(self.life).and_then(|()| machine.folder_of(path));
         found.map_err(|errno| refused("open", shown(path), errno))?;
         machine.files.entry(path.to_owned()).or_default();
-        if machine.locks.get(path).is_some_and(|holder| holder.strong_count() > 0) {
-            return Ok(None);
-        }
-        let token = Arc::new(());
-        machine.locks.insert(path.to_owned(), Arc::downgrade(&token));
-        Ok(Some(Lock { _file: None, _token: Some(token) }))
+        Ok(machine.take_lock(path))
+    }
+
+    fn state_lock_new(&mut self, path: &Path, text: &str) -> Result<Lock> {
+        self.state("create", path, text, |machine| {
+            machine.folder_of(path)?;
+            if machine.files.contains_key(path) {
+                return Err(Errno::EEXIST);
+            }
+            machine.files.insert(path.to_owned(), text.to_owned());
+            Ok(())
+        })?;
+        let lock = self.machine().take_lock(path);
+        lock.ok_or_else(|| refused("lock", shown(path), Errno::EAGAIN))
+    }
+
+    fn state_lock_file(&self, path: &Path) -> Result<Option<LockFile>> {
+        let machine = self.machine();
+        machine.alive(self.life).map_err(|errno| refused("open", shown(path), errno))?;
+        let there = machine.files.contains_key(path);
+        drop(machine);
+        Ok(there.then(|| LockFile(Lockable::Fake(FakeLockFile::new(self.another(), path)))))
+    }
+
+    fn state_watch(&self, folders: &[&Path]) -> Result<Watch> {
+        let machine = self.machine();
+        let refuse =
+            |errno| refused("watch", shown(folders.first().copied().unwrap_or(Path::new(""))), errno);
+        machine.alive(self.life).map_err(refuse)?;
+        let there = folders.iter().all(|folder| machine.folders.contains(*folder));
+        if there { Ok(Watch(None)) } else { Err(refuse(Errno::ENOENT)) }
+    }
+
+    fn boot_time(&self) -> Duration {
+        self.machine().uptime
     }
 }
 

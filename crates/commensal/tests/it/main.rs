@@ -20,6 +20,7 @@ mod limits;
 mod load;
 mod on_machine;
 mod properties;
+mod queue;
 mod report;
 mod seeing;
 mod sense;
