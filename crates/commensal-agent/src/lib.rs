@@ -10,4 +10,5 @@
 //! One thread senses, decides and writes; every other thread only sees a [`snapshot::Snapshot`].
 #![forbid(unsafe_code)]
 
+pub mod members;
 pub mod snapshot;

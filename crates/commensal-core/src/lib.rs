@@ -18,6 +18,7 @@ pub mod desired;
 pub mod errno;
 pub mod group;
 pub mod knob;
+pub mod member;
 pub mod observe;
 pub mod plan;
 pub mod topology;

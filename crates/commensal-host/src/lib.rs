@@ -24,6 +24,7 @@ pub mod fake;
 mod linux;
 mod process;
 mod state;
+mod waiting;
 
 pub use counters::{Counters, Event};
 pub use linux::LinuxHost;
@@ -31,6 +32,7 @@ pub use process::{
     Child, Cookie, Exit, Policy, Process, Signal, SpawnSpec, Stderr, Stdin, Stdout, precise_thread,
 };
 pub use state::Lock;
+pub use waiting::{Seen, Stream, Watch};
 
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
@@ -80,6 +82,9 @@ pub struct Dir {
 pub trait Host {
     /// Reads a small file (procfs, sysfs, configuration) whole.
     fn read_file(&self, path: &Path) -> Result<String>;
+
+    /// Where a symbolic link points, such as `/proc/PID/exe`.
+    fn link(&self, path: &Path) -> Result<String>;
 
     /// Names in a directory, sorted.
     fn list(&self, path: &Path) -> Result<Vec<String>>;

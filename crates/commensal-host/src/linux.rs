@@ -57,7 +57,12 @@ struct OpenDir {
     path: String,
 }
 
-fn fail(operation: &'static str, object: String, value: Option<&str>, errno: rustix::io::Errno) -> HostError {
+pub(crate) fn fail(
+    operation: &'static str,
+    object: String,
+    value: Option<&str>,
+    errno: rustix::io::Errno,
+) -> HostError {
     HostError { operation, object, value: value.map(str::to_owned), errno: Errno(errno.raw_os_error()) }
 }
 
@@ -203,6 +208,12 @@ impl Host for LinuxHost {
                 errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
             }
         })
+    }
+
+    fn link(&self, path: &Path) -> Result<String> {
+        let target = rustix::fs::readlink(path, Vec::new());
+        let target = target.map_err(|errno| fail("read", path.display().to_string(), None, errno))?;
+        Ok(target.to_string_lossy().into_owned())
     }
 
     fn list(&self, path: &Path) -> Result<Vec<String>> {

@@ -95,6 +95,8 @@ impl Context {
         found.ours = journal::ours(&mut self.host, &self.state_dir, journal::MACHINE, &boot_id, &found)?;
         let of_run = journal::ours(&mut self.host, &self.state_dir, journal::RUN, &boot_id, &found)?;
         found.ours.created.extend(of_run.created);
+        let engine = std::env::var("DOCKER_HOST").ok();
+        survey.members(&self.host, specs, engine.as_deref(), &mut found);
         let options = ResolveOptions { prefix: self.prefix.clone(), alone: !own.is_empty(), own };
         let desired =
             resolve(specs, &survey.machine, &found, &options).map_err(|errors| mistakes(&errors))?;

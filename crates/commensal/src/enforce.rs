@@ -7,13 +7,52 @@ use commensal_core::plan::{Action, Step, undo};
 use commensal_drivers::{Journal, Outcome, apply};
 use std::collections::BTreeSet;
 
-/// Plans and carries out. `own` names groups that need a cgroup of their own: then the specs are a part of what is in force,
+/// Looks after processes were moved: what they started meanwhile is where they were.
+const LOOKS: usize = 10;
+
+/// Plans and carries out, and looks again as long as processes have to be moved. `own` names groups that need a cgroup of their own: then the specs are a part of what is in force,
 /// and nothing else is taken back.
 ///
 /// # Errors
 /// When the machine cannot be read, a group does not fit it, or there is no room in a delegated group; a refusal by the
 /// kernel is in the outcome, and then everything is as it was.
 pub fn enforce(
+    context: &mut Context,
+    specs: &[GroupSpec],
+    own: &BTreeSet<GroupName>,
+    journal: &mut Journal,
+) -> anyhow::Result<(Planned, Outcome)> {
+    let (mut planned, mut outcome) = once(context, specs, own, journal)?;
+    let mut moved = moves(&planned) > outcome.stayed.len();
+    for _ in 0..LOOKS {
+        if !moved || outcome.failure.is_some() {
+            break;
+        }
+        let (mut again, more) = once(context, specs, own, journal)?;
+        moved = moves(&again) > more.stayed.len();
+        planned.plan.steps.append(&mut again.plan.steps);
+        (planned.plan.unmet, planned.plan.notes) = (again.plan.unmet, again.plan.notes);
+        (planned.plan.settled, planned.actual, planned.desired) =
+            (again.plan.settled, again.actual, again.desired);
+        let before = outcome.done;
+        outcome.applied.extend(more.applied);
+        outcome.stayed = more.stayed;
+        outcome.done += more.done;
+        outcome.failure = more.failure.map(|mut failure| {
+            failure.step += before;
+            failure.left.push(format!("the {before} steps before, which were carried out by themselves"));
+            failure
+        });
+    }
+    Ok((planned, outcome))
+}
+
+/// How many processes are to be moved.
+fn moves(planned: &Planned) -> usize {
+    planned.plan.steps.iter().filter(|step| matches!(step.action, Action::Move(_))).count()
+}
+
+fn once(
     context: &mut Context,
     specs: &[GroupSpec],
     own: &BTreeSet<GroupName>,
