@@ -8,6 +8,7 @@
 mod antagonist;
 mod bad_input;
 mod blame;
+mod containers;
 mod delegation;
 mod docker;
 mod expel;
