@@ -380,15 +380,18 @@ pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Renewed]) {
         (found.old == 0 || found.old == target.inode).then_some(found.new)
     };
     for record in records {
-        let (Record::Created(target)
-        | Record::Cookied(target)
-        | Record::Enabling { group: target, .. }
-        | Record::Original { group: target, .. }) = record
-        else {
-            continue;
+        let targets: Vec<&mut Target> = match record {
+            Record::Created(target)
+            | Record::Cookied(target)
+            | Record::Enabling { group: target, .. }
+            | Record::Original { group: target, .. } => vec![target],
+            Record::Moving { from, to, .. } => from.iter_mut().chain(to).collect(),
+            _ => continue,
         };
-        if let Some(inode) = new(target) {
-            target.inode = inode;
+        for target in targets {
+            if let Some(inode) = new(target) {
+                target.inode = inode;
+            }
         }
     }
 }

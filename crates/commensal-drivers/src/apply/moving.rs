@@ -133,7 +133,7 @@ impl Work<'_> {
     ) -> Result<Written, Refusal> {
         match self.host.write(dir, "cgroup.procs", &process.pid.to_string()) {
             Ok(()) => {}
-            Err(error) if error.errno == Errno::ESRCH => return Ok(Written::Gone),
+            Err(error) if error.errno == Errno::ESRCH && !is(self.host, process) => return Ok(Written::Gone),
             Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => {
                 return Err(host_error(error, None));
             }
