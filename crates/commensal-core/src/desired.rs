@@ -1,6 +1,7 @@
 //! Group specs against a machine: amounts become numbers, matches become cgroups, and what cannot be
 //! on this machine is refused with both values.
 
+mod containers;
 mod processes;
 
 use crate::actual::{ActualState, CgroupPath};
@@ -181,6 +182,7 @@ pub fn resolve(
         state.groups.push(group);
     }
     state.groups.sort_by(|a, b| a.name.cmp(&b.name));
+    containers::share_out(actual, &mut state);
     processes::assign(&names, actual, &mut state);
     check_claims(&state.groups, &names, &mut errors);
     if errors.is_empty() { Ok(state) } else { Err(errors) }

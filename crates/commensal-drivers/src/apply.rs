@@ -2,7 +2,7 @@
 
 mod moving;
 
-pub(crate) use moving::{identity, is};
+pub(crate) use moving::{alive, identity};
 
 use crate::journal::{Journal, JournalError, Record, Target};
 use crate::{cookies, renew};

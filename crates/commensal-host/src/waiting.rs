@@ -1,7 +1,7 @@
 //! What is waited for on a thread of its own: a local socket on which somebody tells what happens, and folders in which names
 //! appear. Neither is part of [`crate::Host`], because the loop never waits.
 
-use crate::linux::fail;
+use crate::linux::{ASK_PATIENCE, fail};
 use crate::{HostError, Result};
 use commensal_core::errno::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,7 +29,7 @@ impl Stream {
         let object = path.display().to_string();
         let refuse = |error: std::io::Error| refused(&object, &error);
         let mut socket = UnixStream::connect(path).map_err(refuse)?;
-        socket.set_write_timeout(Some(Duration::from_secs(2))).map_err(refuse)?;
+        socket.set_write_timeout(Some(ASK_PATIENCE)).map_err(refuse)?;
         socket.write_all(request.as_bytes()).map_err(refuse)?;
         Ok(Stream { socket, object })
     }
@@ -46,23 +46,20 @@ impl Stream {
                 chunk.truncate(length);
                 Ok(Some(chunk))
             }
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                ) =>
-            {
-                Ok(None)
-            }
+            Err(error) if is_late(&error) => Ok(None),
             Err(error) => Err(refused(&self.object, &error)),
         }
     }
 }
 
+fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
 fn refused(object: &str, error: &std::io::Error) -> HostError {
-    let late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-    let errno = if late { Errno::ETIMEDOUT } else { Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)) };
-    HostError { operation: "listen to", object: object.to_owned(), value: None, errno }
+    let number = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
+    let errno = if is_late(error) { Errno::ETIMEDOUT } else { number };
+    HostError { operation: "ask", object: object.to_owned(), value: None, errno }
 }
 
 /// Folders that are watched for folders that appear and go (inotify(7)); it works on cgroup hierarchies of both versions

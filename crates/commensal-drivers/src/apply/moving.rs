@@ -1,8 +1,8 @@
 //! Moving processes: in every hierarchy or in none, and never a stranger.
 //!
-//! The kernel moves a number, not a process, so the process is looked at before and after each write: if it was there with the
-//! same start time both times, the number was its own in between. If it was gone afterwards, the number may have been
-//! another's already; a stranger that was hit goes where its parent is, because that is where it was born.
+//! The kernel moves a number, not a process. So the process is held by a pidfd and its start time compared, and it is looked at
+//! before and after each write: if it was alive both times, the number was its own in between. If it had ended afterwards, the
+//! number may have been another's already; a stranger that was hit goes where its parent is, because that is where it was born.
 
 use super::{Refusal, Work, host_error};
 use crate::journal::{Journal, JournalError, Record, Target};
@@ -10,7 +10,7 @@ use commensal_core::actual::{CgroupPath, Place};
 use commensal_core::errno::Errno;
 use commensal_core::member::{ProcessId, places};
 use commensal_core::plan::{Action, Movement, Step};
-use commensal_host::{Dir, Host};
+use commensal_host::{Dir, Host, Process, Signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -40,6 +40,11 @@ pub(crate) fn identity(host: &dyn Host, pid: u32) -> Option<(u64, u32, u32)> {
     let start_ticks = fields.get(19)?.parse().ok()?;
     let dead = matches!(fields.first(), Some(&("Z" | "X")));
     (!dead).then_some((start_ticks, number(1)?, number(2)?))
+}
+
+/// Whether the process that is held has not ended.
+pub(crate) fn alive(host: &mut dyn Host, held: &Process) -> bool {
+    host.signal(held, Signal::NONE).is_ok()
 }
 
 /// Whether it is alive and the same.
@@ -93,9 +98,13 @@ impl Work<'_> {
 
     fn shift(&mut self, movement: &Movement) -> Result<Fate, Refusal> {
         let mut done: Vec<(usize, CgroupPath)> = Vec::new();
+        let held = self.host.process(movement.process.pid);
+        let Some(held) = held.ok().filter(|held| held.start_ticks == movement.process.start_ticks) else {
+            return Ok(Fate::Gone);
+        };
         for (hierarchy, to) in &movement.to {
             let Some(from) = movement.from.get(hierarchy) else { continue };
-            if !is(self.host, movement.process) {
+            if !alive(self.host, &held) {
                 return Ok(Fate::Gone);
             }
             let now = self.whereabouts(movement.process.pid).remove(hierarchy).unwrap_or_default();
@@ -104,21 +113,21 @@ impl Work<'_> {
             }
             if now != *from {
                 let because = format!("somebody else has moved it to {now} meanwhile");
-                return Ok(self.put_back(movement, &done, because));
+                return Ok(self.put_back(&held, &done, because));
             }
             let place = Place { hierarchy: *hierarchy, path: to.clone() };
             let dir = match self.dir(&place) {
                 Ok(dir) => dir,
                 // Groups of ours are in the plan's hand; one of somebody else's may go whenever it likes.
                 Err(Refusal::Vanished { place }) if movement.by.is_empty() => {
-                    return Ok(self.put_back(movement, &done, format!("{place} is gone")));
+                    return Ok(self.put_back(&held, &done, format!("{place} is gone")));
                 }
                 Err(refusal) => return Err(refusal),
             };
-            match self.write_number(movement.process, *hierarchy, dir, to)? {
+            match self.write_number(&held, *hierarchy, dir, to)? {
                 Written::Arrived => done.push((*hierarchy, from.clone())),
                 Written::Gone => return Ok(Fate::Gone),
-                Written::Refused(because) => return Ok(self.put_back(movement, &done, because)),
+                Written::Refused(because) => return Ok(self.put_back(&held, &done, because)),
             }
         }
         Ok(Fate::Moved)
@@ -126,21 +135,23 @@ impl Work<'_> {
 
     fn write_number(
         &mut self,
-        process: ProcessId,
+        process: &Process,
         hierarchy: usize,
         dir: Dir,
         to: &CgroupPath,
     ) -> Result<Written, Refusal> {
         match self.host.write(dir, "cgroup.procs", &process.pid.to_string()) {
             Ok(()) => {}
-            Err(error) if error.errno == Errno::ESRCH && !is(self.host, process) => return Ok(Written::Gone),
+            Err(error) if error.errno == Errno::ESRCH && !alive(self.host, process) => {
+                return Ok(Written::Gone);
+            }
             Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => {
                 return Err(host_error(error, None));
             }
             Err(error) => return Ok(Written::Refused(error.to_string())),
         }
-        if !is(self.host, process) {
-            self.stranger(process, hierarchy, to);
+        if !alive(self.host, process) {
+            self.stranger(process.pid, hierarchy, to);
             return Ok(Written::Gone);
         }
         let now = self.whereabouts(process.pid).remove(&hierarchy);
@@ -154,16 +165,16 @@ impl Work<'_> {
     }
 
     /// The number was another's when it was written, or became so later: whoever has it now is to be where its parent is.
-    fn stranger(&mut self, process: ProcessId, hierarchy: usize, to: &CgroupPath) {
-        let Some((_, parent, _)) = identity(self.host, process.pid) else { return };
-        let now = self.whereabouts(process.pid).remove(&hierarchy);
+    fn stranger(&mut self, pid: u32, hierarchy: usize, to: &CgroupPath) {
+        let Some((_, parent, _)) = identity(self.host, pid) else { return };
+        let now = self.whereabouts(pid).remove(&hierarchy);
         let home = self.whereabouts(parent).remove(&hierarchy);
         let (Some(now), Some(home)) = (now, home) else { return };
         if !to.contains(&now) || to.contains(&home) {
             return;
         }
         let back = self.dir(&Place { hierarchy, path: home.clone() }).and_then(|dir| {
-            let written = self.host.write(dir, "cgroup.procs", &process.pid.to_string());
+            let written = self.host.write(dir, "cgroup.procs", &pid.to_string());
             written.map_err(|error| host_error(error, None))
         });
         let said = match back {
@@ -172,17 +183,17 @@ impl Work<'_> {
         };
         self.outcome.stayed.push(format!(
             "process {} ended while it was moved, and another one has its number: that one {said}",
-            process.pid
+            pid
         ));
     }
 
     /// All hierarchies or none.
-    fn put_back(&mut self, movement: &Movement, done: &[(usize, CgroupPath)], because: String) -> Fate {
+    fn put_back(&mut self, held: &Process, done: &[(usize, CgroupPath)], because: String) -> Fate {
         let mut whole = true;
         for (hierarchy, from) in done {
             let place = Place { hierarchy: *hierarchy, path: from.clone() };
             let back = match self.dir(&place) {
-                Ok(dir) => self.write_number(movement.process, *hierarchy, dir, from),
+                Ok(dir) => self.write_number(held, *hierarchy, dir, from),
                 Err(refusal) => Err(refusal),
             };
             whole &= matches!(back, Ok(Written::Arrived | Written::Gone));

@@ -5,12 +5,12 @@
 //! else can get while it has a member. Whose cgroup is gone stays, and so does the group.
 
 use super::Restored;
-use crate::apply::{identity, is};
+use crate::apply::{alive, identity};
 use crate::journal::{Contents, Record, Target};
 use crate::members;
 use commensal_core::errno::Errno;
 use commensal_core::member::ProcessId;
-use commensal_host::{Dir, Host, below};
+use commensal_host::{Dir, Host, HostError, below};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -131,16 +131,31 @@ fn origin_of<'o>(
 }
 
 /// Whether the place is still the same one and took the process.
-fn put(host: &mut dyn Host, process: ProcessId, target: &Target) -> Result<bool, commensal_host::HostError> {
+fn put(host: &mut dyn Host, process: ProcessId, target: &Target) -> Result<bool, HostError> {
     let dir = match host.open(&below(Path::new(&target.mount), &target.path)) {
         Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => return Ok(false),
         opened => opened?,
     };
     let same = dir.inode == target.inode;
-    let written = match same && is(host, process) {
-        true => host.write(dir, "cgroup.procs", &process.pid.to_string()),
+    let written = match same {
+        true => write_number(host, process, dir),
         false => Ok(()),
     };
     host.close(dir);
     written.map(|()| same)
+}
+
+/// A number that has changed hands since the list was read is not written; one that does so in the very moment is told.
+fn write_number(host: &mut dyn Host, process: ProcessId, dir: Dir) -> Result<(), HostError> {
+    let held = host.process(process.pid)?;
+    let object = format!("pid {}", process.pid);
+    let gone = HostError { operation: "move", object, value: None, errno: Errno::ESRCH };
+    if held.start_ticks != process.start_ticks || !alive(host, &held) {
+        return Err(gone);
+    }
+    host.write(dir, "cgroup.procs", &process.pid.to_string())?;
+    match alive(host, &held) || identity(host, process.pid).is_none() {
+        true => Ok(()),
+        false => Err(HostError { operation: "move only the one that ended of", errno: Errno::EBUSY, ..gone }),
+    }
 }

@@ -342,6 +342,14 @@ impl Host for FakeHost {
         let object = format!("pid {}", process.pid);
         let mut machine = self.machine();
         let foreign = machine.processes.get(&process.pid).is_some_and(|process| process.spec.is_none());
+        if signal == Signal::NONE {
+            let there = machine.alive(self.life).and_then(|()| {
+                let found = machine.present(process.pid)?;
+                let same = found.start_ticks == process.start_ticks && found.running.exit().is_none();
+                if same { Ok(()) } else { Err(Errno::ESRCH) }
+            });
+            return there.map_err(|errno| refused("signal", object, errno));
+        }
         let sent = machine.may_change(self.life, Kind::Other).and_then(|()| {
             if machine.faults.unprivileged && foreign {
                 return Err(Errno::EPERM);

@@ -155,6 +155,28 @@ fn containers_by_label_and_name() {
     }
 }
 
+/// Two groups want one container, or an online one runs inside what is offline: the rest of the file holds.
+#[test]
+fn a_container_that_two_groups_want() {
+    let fake = FakeHost::v1(4, MEMORY);
+    make(&fake, &format!("/batch/{ID}"));
+    let pid = start(&fake, &format!("/batch/{ID}"), "/bin/etl", 1);
+    engine(&fake, &[(ID, "etl", r#""a":"b""#, pid)]);
+    let group = |name: &str, class: &str, wanted: &str| {
+        format!("[group.{name}]\nclass = \"{class}\"\nmemory.max = \"1 GiB\"\nmatch = [{{ {wanted} }}]\n")
+    };
+    let text =
+        group("a", "offline", "docker-name = \"etl\"") + &group("b", "offline", "docker-label = \"a\"");
+    let (_, plan) = planned(&mut fake.another(), &text).unwrap();
+    assert!(plan.steps.iter().any(|step| step.why.starts_with("a: ")), "{:?}", plan.steps);
+    assert!(!plan.steps.iter().any(|step| step.why.starts_with("b: ")), "{:?}", plan.steps);
+    assert!(plan.unmet.iter().any(|unmet| unmet.because.contains("group a has")), "{:?}", plan.unmet);
+    let text = group("a", "online", "docker-name = \"etl\"") + &group("b", "offline", "cgroup = \"/batch\"");
+    let (_, plan) = planned(&mut fake.another(), &text).unwrap();
+    assert!(plan.unmet.iter().any(|unmet| unmet.because.contains("would yield with it")), "{:?}", plan.unmet);
+    assert!(plan.steps.iter().any(|step| step.why.starts_with("b: ")), "{:?}", plan.steps);
+}
+
 /// Class holds among siblings: beside a unit outside `/docker` the plan says which parent to claim.
 #[test]
 fn a_container_beside_a_unit_is_told() {
