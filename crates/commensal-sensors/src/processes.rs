@@ -82,7 +82,9 @@ impl Scanner {
             let same = known.filter(|known| known.start_ticks == now.start_ticks);
             now.looks = same.map_or(0, |known| known.looks).saturating_add(1).min(YOUNG);
             now.exempt = now.exempt || pid == std::process::id();
-            if !now.exempt && matches.iter().any(|one| look.is_taken(one, &users)) {
+            // Every match is asked, so that what each of them needs is read.
+            let takers = matches.iter().filter(|one| !now.exempt && look.is_taken(one, &users)).count();
+            if takers > 0 {
                 // Only now, because it is one more system call.
                 now.exempt = own.is_some() && look.exe() == own.as_deref();
                 now.taken = !now.exempt;
@@ -265,6 +267,12 @@ mod tests {
         assert_eq!(found(&by("", "", "-j2 all")), [make, cc]);
         assert_eq!(found(&by("vi", "media", "")), [0; 0]);
         assert_eq!(found(&by("/usr/bin/tool", "7", "")), [deleted]);
+        // What one match takes early is read for the others as well.
+        let (first, second) = (by("make", "", ""), by("", "media", ""));
+        let nothing = BTreeSet::new();
+        let wanted = Wanted { matches: &[&first, &second], moved: &nothing, hierarchies: &[] };
+        let facts = Scanner::default().scan(&fake, &wanted);
+        assert!(facts.iter().filter(|fact| fact.id.pid == make).all(|fact| second.takes_process(fact)));
         // Everybody of root, but the kernel's threads and ourselves.
         assert_eq!(found(&by("", "root", "")), [other]);
     }

@@ -355,7 +355,7 @@ fn every_crash_point_of_the_way_back() {
             assert_eq!(all_places(&again), places, "{name} {end}");
             assert_eq!(again.snapshot(), before, "{name} {end}");
             if whole {
-                assert!(end > 10, "{name}: a restore has more writes than {end}");
+                assert!(end > 3, "{name}: a restore has more writes than {end}");
                 break;
             }
             end += 1;
@@ -386,6 +386,8 @@ fn every_refusal_leaves_a_process_whole() {
                 let mut record = journal(&mut host).unwrap();
                 fake.fail_write(nth, errno);
                 let outcome = apply(&mut host, &plan.steps, &found, &mut record);
+                // One that has not hit yet is not for what follows.
+                fake.fail_write(u32::MAX, errno);
                 for (pid, now) in all_places(&fake) {
                     let home = &places[&pid];
                     let moved = now.iter().filter(|group| group.ends_with("commensal-offline/media")).count();

@@ -202,11 +202,11 @@ fn a_number_that_is_reused_moves_nobody() {
     let mut home = Home::new(&program);
     let victim = copy(&program, "/bin/sleep", "victim");
     let pid = home.start(&victim, &["300"]);
-    let text = format!(
+    let groups = format!(
         "[group.a]\nclass = \"offline\"\nmatch = [{{ process = {{ exe = \"{}\" }} }}]\n",
         victim.display()
     );
-    let specs = commensal_core::config::parse("g", &text).unwrap();
+    let specs = commensal_core::config::parse("g", &groups).unwrap();
     let mut host = LinuxHost::new();
     let look = survey(&mut host, &format!("{}-probe", program.prefix), None).unwrap();
     let mut found = look.tree(&mut host).unwrap();
