@@ -5,20 +5,24 @@ use crate::control::{self, Command, Control, ControlError, Order};
 use crate::deciders::{Decided, Deciders, Seen, Wants};
 use crate::groups_file::{self, Compiled, LoadError, Texts};
 use crate::guard::{Hello, Link};
-use crate::instance::{Ask, EnforceError, Instance, Planned};
+use crate::instance::{Ask, EnforceError, Instance, NOBODY, Planned};
 use crate::keeper::{Keeper, Now, Round};
+use crate::members::{Change, Follow, Follower, Members};
 use crate::publish::Published;
 use crate::sense::{Meters, Sample};
 use crate::snapshot::{self, Snapshot};
 use crate::view;
 use crate::witness::{self, Witness};
+use commensal_core::actual::ActualState;
 use commensal_core::control::latency::{LEAST_CPUS, bound_ms};
 use commensal_core::desired::{DesiredGroup, DesiredState};
-use commensal_core::group::{Class, GroupName};
+use commensal_core::group::{Class, GroupName, GroupSpec, Match};
+use commensal_core::knob::Controller;
 use commensal_core::safe::safe;
 use commensal_core::units::Bytes;
 use commensal_drivers::queue;
 use commensal_host::{Child, Host, HostError, LinuxHost, Lock, Signal, SpawnSpec, Stdin, Stdout};
+use commensal_sensors::{Survey, containers};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -26,7 +30,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant, SystemTime};
 
 /// Writes and decisions that a snapshot shows.
@@ -184,6 +188,53 @@ struct Agent<'a> {
     paused: bool,
     /// Groups whose queues are held closed.
     holding: BTreeSet<GroupName>,
+    members: Followed,
+}
+
+/// Who comes and goes.
+struct Followed {
+    members: Members,
+    follow: Follow,
+    follower: Option<Follower>,
+    changes: (Sender<Change>, Receiver<Change>),
+    /// Whether an engine has said what it runs.
+    heard: bool,
+}
+
+impl Followed {
+    /// Follows what the groups match.
+    fn follow(&mut self, instance: &Instance, survey: &Survey, specs: &[GroupSpec]) -> std::io::Result<()> {
+        let matches = || specs.iter().flat_map(|spec| &spec.matches);
+        let of_engine = |one: &Match| matches!(one, Match::DockerLabel(_) | Match::DockerName(_));
+        let of_groups =
+            |one: &Match| matches!(one, Match::Cgroup(_) | Match::Systemd(_) | Match::Kubernetes { .. });
+        let sockets = match matches().any(of_engine) {
+            true => containers::sockets(instance.engine.as_deref()),
+            false => Vec::new(),
+        };
+        let cpu = survey.hierarchies.iter().find(|one| one.controllers.contains(&Controller::Cpu));
+        let mount = cpu.or_else(|| survey.hierarchies.first()).filter(|_| matches().any(of_groups));
+        let mounts = mount.map(|one| PathBuf::from(&one.mount)).into_iter().collect();
+        let follow = Follow { sockets, mounts };
+        if self.follower.is_none() || follow != self.follow {
+            self.heard = false;
+            self.follower = None;
+            self.follower = Some(Follower::start(&follow, &self.changes.0)?);
+            self.follow = follow;
+        }
+        Ok(())
+    }
+
+    /// Takes in what happened; whether anything did.
+    fn heed(&mut self) -> bool {
+        let mut any = false;
+        while let Ok(change) = self.changes.1.try_recv() {
+            any = true;
+            self.heard |= matches!(change, Change::Containers { .. });
+            self.members.heed(change);
+        }
+        any
+    }
 }
 
 /// Runs until a signal asks to end. `tell` gets a snapshot after every tick.
@@ -247,6 +298,13 @@ pub fn run(
         unrecorded: Vec::new(),
         paused: false,
         holding: BTreeSet::new(),
+        members: Followed {
+            members: Members::default(),
+            follow: Follow::default(),
+            follower: None,
+            changes: mpsc::channel(),
+            heard: false,
+        },
     };
     agent.keep(flags, &commands, &mut |snapshot| {
         published.publish(Arc::clone(&snapshot));
@@ -354,6 +412,12 @@ impl Agent<'_> {
             self.look_after_guard(&mut troubles);
             let now = self.now();
             let sample = self.decide(&now);
+            let (keeper, specs) = (&self.keeper, &self.groups.compiled.groups);
+            let follows = self.members.follow(&keeper.instance, &keeper.survey, specs);
+            troubles.extend(follows.err().map(|error| format!("members cannot be followed: {error}")));
+            for (socket, why) in self.members.members.lost() {
+                troubles.push(format!("the container engine at {}: {why}", socket.display()));
+            }
             if !self.paused {
                 self.kill(&now);
                 self.hold_queues(&mut troubles);
@@ -376,6 +440,11 @@ impl Agent<'_> {
             while Instant::now() < next && !asked() {
                 std::thread::sleep(PAUSE.min(next.saturating_duration_since(Instant::now())));
                 if self.obey(commands) {
+                    break;
+                }
+                if self.members.heed() {
+                    // New members are protected before the next tick.
+                    self.all_done = false;
                     break;
                 }
                 if Instant::now() >= fast {
@@ -460,7 +529,7 @@ impl Agent<'_> {
             return;
         }
         let fits = groups_file::compile(&texts).map_err(|error| error.to_string()).and_then(|compiled| {
-            let ask = Ask { specs: &compiled.groups, own: &BTreeSet::new(), adjust: &|_| () };
+            let ask = Ask::new(&compiled.groups, NOBODY);
             self.keeper
                 .instance
                 .plan(self.host, &self.keeper.survey, &ask)
@@ -604,8 +673,16 @@ impl Agent<'_> {
                 let decided = &self.decided;
                 let adjust = |desired: &mut DesiredState| decided.adjust(desired);
                 let specs = &self.groups.compiled.groups;
-                let ask = Ask { specs, own: &BTreeSet::new(), adjust: &adjust };
-                match self.keeper.round(self.host, now, &ask) {
+                // An engine that has not said anything yet is asked on the spot: a container that runs is not let go.
+                let known = self.members.follow.sockets.is_empty() || self.members.heard;
+                let found = RefCell::new(&mut self.members.members);
+                let find = |host: &mut dyn Host, state: &mut ActualState| {
+                    found.borrow_mut().fill(host, specs, state);
+                };
+                let find: &dyn Fn(&mut dyn Host, &mut ActualState) = &find;
+                let ask = Ask { adjust: &adjust, members: known.then_some(find), ..Ask::new(specs, NOBODY) };
+                let done = self.keeper.round(self.host, now, &ask);
+                match done {
                     Ok(mut round) => {
                         self.rounded = Some(Instant::now());
                         self.all_done = round.troubles.is_empty();
@@ -682,7 +759,9 @@ impl Agent<'_> {
         for group in &mut shown.groups {
             let spec = self.groups.compiled.groups.iter().find(|spec| spec.name.as_str() == group.name);
             let Some((spec, queue)) = spec.and_then(|spec| Some((spec, spec.admission()?))) else { continue };
-            let Ok(load) = queue::load(self.host, &self.keeper.instance.state_dir, &spec.name) else { continue };
+            let Ok(load) = queue::load(self.host, &self.keeper.instance.state_dir, &spec.name) else {
+                continue;
+            };
             group.queue = Some(snapshot::Queue {
                 running: load.running,
                 waiting: load.waiting,
@@ -721,7 +800,7 @@ impl Agent<'_> {
     fn leave_safe(&mut self) -> Result<(), AgentError> {
         let _lock = machine_lock(self.host, &self.keeper.instance)?;
         let specs = safe(&self.groups.compiled.groups);
-        let ask = Ask { specs: &specs, own: &BTreeSet::new(), adjust: &|_: &mut DesiredState| () };
+        let ask = Ask::new(&specs, NOBODY);
         let now = self.now();
         self.keeper.round(self.host, &now, &ask)?;
         Ok(())
@@ -760,6 +839,7 @@ fn hello(host: &mut dyn Host, instance: &Instance, texts: &Texts, lease: Duratio
         lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
         prefix: instance.prefix.clone(),
         cgroup_root: instance.cgroup_root.as_ref().map(ToString::to_string),
+        engine: instance.engine.clone(),
         texts: texts.clone(),
         frame_floor: None,
     }

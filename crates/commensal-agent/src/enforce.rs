@@ -7,12 +7,51 @@ use commensal_core::plan::{Action, Step, undo};
 use commensal_drivers::{Journal, JournalError, Outcome, apply, journal, step_aside};
 use commensal_host::Host;
 
-/// Plans and carries out.
+/// Looks after processes were moved: what they started meanwhile is where they were.
+const LOOKS: usize = 10;
+
+/// Plans and carries out, and looks again as long as processes have to be moved.
 ///
 /// # Errors
 /// When the machine cannot be read, a group does not fit it, or there is no room in a delegated group; a refusal by the
 /// kernel is in the outcome, and then everything is as it was.
 pub fn enforce(
+    instance: &Instance,
+    host: &mut dyn Host,
+    ask: &Ask<'_>,
+    journal: &mut Journal,
+) -> Result<(Planned, Outcome), EnforceError> {
+    let (mut planned, mut outcome) = once(instance, host, ask, journal)?;
+    let mut moved = moves(&planned.plan.steps) > outcome.stayed.len();
+    for _ in 0..LOOKS {
+        if !moved || outcome.failure.is_some() {
+            break;
+        }
+        let (mut again, more) = once(instance, host, ask, journal)?;
+        moved = moves(&again.plan.steps) > more.stayed.len();
+        planned.plan.steps.append(&mut again.plan.steps);
+        (planned.plan.unmet, planned.plan.notes) = (again.plan.unmet, again.plan.notes);
+        (planned.plan.settled, planned.actual, planned.desired) =
+            (again.plan.settled, again.actual, again.desired);
+        let before = outcome.done;
+        outcome.applied.extend(more.applied);
+        outcome.stayed = more.stayed;
+        outcome.done += more.done;
+        outcome.failure = more.failure.map(|mut failure| {
+            failure.step += before;
+            failure.left.push(format!("the {before} steps before, which were carried out by themselves"));
+            failure
+        });
+    }
+    Ok((planned, outcome))
+}
+
+/// How many processes are to be moved.
+pub(crate) fn moves(steps: &[Step]) -> usize {
+    steps.iter().filter(|step| matches!(step.action, Action::Move(_))).count()
+}
+
+fn once(
     instance: &Instance,
     host: &mut dyn Host,
     ask: &Ask<'_>,

@@ -10,7 +10,7 @@
 
 use crate::enforce::enforce;
 use crate::groups_file::{self, Texts};
-use crate::instance::{Ask, EnforceError, Instance};
+use crate::instance::{Ask, EnforceError, Instance, NOBODY};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::Class;
@@ -18,7 +18,6 @@ use commensal_core::safe::safe;
 use commensal_drivers::journal;
 use commensal_host::{Host, HostError, Process, Signal};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -48,6 +47,8 @@ pub struct Hello {
     pub prefix: String,
     /// Below which cgroup they are.
     pub cgroup_root: Option<String>,
+    /// `DOCKER_HOST`.
+    pub engine: Option<String>,
     /// The groups files in force.
     pub texts: Texts,
     /// CPUs that offline groups are left with, when the agent moves them; as the kernel writes a list.
@@ -226,6 +227,7 @@ pub fn bring(host: &mut dyn Host, state_dir: &Path, hello: &Hello) -> Result<usi
     let instance = Instance {
         state_dir: state_dir.to_owned(),
         prefix: hello.prefix.clone(),
+        engine: hello.engine.clone(),
         cgroup_root: hello.cgroup_root.as_deref().map(commensal_core::actual::CgroupPath::new),
     };
     let specs = safe(&groups_file::compile(&hello.texts)?.groups);
@@ -244,7 +246,7 @@ pub fn bring(host: &mut dyn Host, state_dir: &Path, hello: &Hello) -> Result<usi
         }
     };
     let mut journal = instance.journal(host, journal::MACHINE)?;
-    let ask = Ask { specs: &specs, own: &BTreeSet::new(), adjust: &adjust };
+    let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
     let (_, outcome) = enforce(&instance, host, &ask, &mut journal)?;
     match outcome.failure {
         Some(failure) => Err(BringError::Refused(format!("{}: {}", failure.description, failure.refusal))),

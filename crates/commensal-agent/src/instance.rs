@@ -22,6 +22,8 @@ pub struct Instance {
     pub prefix: String,
     /// Below which cgroup our own go, if the user insists.
     pub cgroup_root: Option<CgroupPath>,
+    /// `DOCKER_HOST`.
+    pub engine: Option<String>,
 }
 
 /// Why groups could not be put in force.
@@ -44,6 +46,9 @@ pub enum EnforceError {
     Groups(Vec<ConfigError>),
 }
 
+/// No group.
+pub const NOBODY: &BTreeSet<GroupName> = &BTreeSet::new();
+
 /// What is to be put in force.
 #[derive(Clone, Copy)]
 pub struct Ask<'a> {
@@ -53,6 +58,16 @@ pub struct Ask<'a> {
     pub own: &'a BTreeSet<GroupName>,
     /// What controllers decided on top of it.
     pub adjust: &'a dyn Fn(&mut DesiredState),
+    /// Finds containers and processes that the groups match; without it they are asked for on the spot.
+    pub members: Option<&'a dyn Fn(&mut dyn Host, &mut ActualState)>,
+}
+
+impl<'a> Ask<'a> {
+    /// Groups as they are written, once.
+    #[must_use]
+    pub fn new(specs: &'a [GroupSpec], own: &'a BTreeSet<GroupName>) -> Ask<'a> {
+        Ask { specs, own, adjust: &|_| (), members: None }
+    }
 }
 
 impl std::fmt::Debug for Ask<'_> {
@@ -99,6 +114,10 @@ impl Instance {
         found.ours = journal::ours(host, &self.state_dir, journal::MACHINE, &boot_id, &found)?;
         let of_run = journal::ours(host, &self.state_dir, journal::RUN, &boot_id, &found)?;
         found.ours.created.extend(of_run.created);
+        match ask.members {
+            Some(find) => find(host, &mut found),
+            None => survey.members(host, ask.specs, self.engine.as_deref(), &mut found),
+        }
         let options =
             ResolveOptions { prefix: self.prefix.clone(), alone: !ask.own.is_empty(), own: ask.own.clone() };
         let mut desired =

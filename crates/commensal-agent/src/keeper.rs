@@ -1,7 +1,7 @@
 //! One round: plan against the machine as it is now, leave alone what has to wait, carry out the rest, and say what was
 //! written and why.
 
-use crate::enforce::take_over;
+use crate::enforce::{moves, take_over};
 use crate::instance::{Ask, EnforceError, Instance, Planned};
 use crate::snapshot;
 use commensal_core::actual::{ActualState, Hierarchy, Place};
@@ -46,6 +46,8 @@ pub struct Keeper {
     reasons: BTreeMap<Key, String>,
     /// Kernel files written so far.
     pub writes: u64,
+    /// Processes that could not be moved at the last round, and why.
+    stayed: Vec<String>,
     /// The places of `in_force`, opened; and which of its values is looked at next.
     watched: BTreeMap<(usize, u64), Dir>,
     next: Option<Key>,
@@ -85,6 +87,7 @@ impl Keeper {
             refused: drift::Table::default(),
             reasons: BTreeMap::new(),
             writes: 0,
+            stayed: Vec::new(),
             watched: BTreeMap::new(),
             next: None,
             population: String::new(),
@@ -173,14 +176,21 @@ impl Keeper {
             let enables = steps[..structure].iter().any(|step| matches!(step.action, Action::Enable(_)));
             // What is enabled can be tried only then.
             let first = if enables { &steps[..structure] } else { &steps[..] };
+            let mut moved = false;
             let failure = if first.is_empty() {
+                self.stayed.clear();
                 None
             } else {
-                self.carry_out(host, now, (first, &planned), &mut actions)?
+                let (failure, stayed) = self.carry_out(host, now, (first, &planned), &mut actions)?;
+                self.stayed = stayed;
+                // What moved processes started meanwhile is where they were.
+                moved = failure.is_none() && moves(first) > self.stayed.len();
+                failure
             };
             match failure {
                 Some(failure) => self.note_failure(now.ms, &planned.actual, &steps, &failure),
                 None if enables => self.look_again(host)?,
+                None if moved && attempts < ATTEMPTS => {}
                 None => {
                     self.watch(host, &planned.actual);
                     self.population = population(host, &self.survey.hierarchies);
@@ -212,7 +222,7 @@ impl Keeper {
         now: &Now,
         (steps, planned): (&[Step], &Planned),
         actions: &mut Vec<snapshot::Action>,
-    ) -> Result<Option<Failure>, EnforceError> {
+    ) -> Result<(Option<Failure>, Vec<String>), EnforceError> {
         // Another commensal may have written to it since.
         let mut journal = self.instance.journal(host, journal::MACHINE)?;
         step_aside(host, steps, &planned.actual, planned.desired.aside.name(), &mut journal)?;
@@ -226,7 +236,7 @@ impl Keeper {
                 actions.push(action(step, planned, now));
             }
         }
-        Ok(outcome.failure)
+        Ok((outcome.failure, outcome.stayed))
     }
 
     /// Values that are not what was written, and groups that are gone.
@@ -286,7 +296,9 @@ impl Keeper {
         let refused: BTreeSet<&Key> = self.refused.iter().map(|(key, _)| key).collect();
         self.reasons.retain(|key, _| refused.contains(key));
         let alive = |key: &&Key| named(key, &planned.actual).is_some();
-        self.reasons.iter().filter(|(key, _)| alive(key)).map(|(_, reason)| reason.clone()).collect()
+        let stayed = self.stayed.iter().cloned();
+        let reasons = self.reasons.iter().filter(|(key, _)| alive(key)).map(|(_, reason)| reason.clone());
+        reasons.chain(stayed).collect()
     }
 
     /// Knobs that somebody else writes.

@@ -26,6 +26,7 @@ pub mod groups_file;
 pub mod guard;
 pub mod instance;
 pub mod keeper;
+pub mod members;
 pub mod publish;
 pub mod sense;
 pub mod snapshot;

@@ -5,8 +5,8 @@
 
 use crate::cpuset::CpuSet;
 use crate::group::{
-    Class, GroupName, GroupSpec, IoLimits, LimitScope, Match, MemoryLimits, OnExceed, Partition, Position,
-    Queue, SafeState, Source,
+    Class, GroupName, GroupSpec, IoLimits, LimitScope, Match, MemoryLimits, OnExceed, Partition, PodQos,
+    Position, Queue, SafeState, Source,
 };
 use crate::units::Weight;
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ pub const KEYS: &[&str] = &[
     "match",
 ];
 const AGENT_KEYS: &[&str] = &["room"];
-const MATCH_KEYS: &[&str] = &["cgroup", "systemd", "docker-label", "docker-name", "process"];
+const MATCH_KEYS: &[&str] = &["cgroup", "systemd", "docker-label", "docker-name", "kubernetes", "process"];
 const PROCESS_KEYS: &[&str] = &["exe", "user", "cmdline"];
 
 /// How the agent keeps the offline side to its room: the machine's CPUs less a reserve and less what everybody else uses.
@@ -500,6 +500,7 @@ impl Reader<'_> {
             "cgroup" => self.cgroup_match(text, value.span()),
             "systemd" => Some(Match::Systemd(text.to_owned())),
             "docker-label" => Some(Match::DockerLabel(text.to_owned())),
+            "kubernetes" => self.kubernetes_match(text, value.span()),
             _ => Some(Match::DockerName(text.to_owned())),
         }
     }
@@ -519,6 +520,16 @@ impl Reader<'_> {
         };
         self.error(span, problem);
         None
+    }
+
+    fn kubernetes_match(&mut self, text: &str, span: Range<usize>) -> Option<Match> {
+        let classes = [PodQos::BestEffort, PodQos::Burstable, PodQos::Guaranteed];
+        let found = classes.into_iter().find(|qos| qos.to_string() == text);
+        if found.is_none() {
+            let words = classes.map(|qos| format!("\"{qos}\""));
+            self.error(span, format!("kubernetes must be one of {}", words.join(", ")));
+        }
+        found.map(Match::Kubernetes)
     }
 
     fn process_match(&mut self, value: &Value<'_>) -> Option<Match> {
@@ -618,6 +629,8 @@ mod tests {
             ("match = [{ cgroup = \"/\" }]", "cannot be a member"),
             ("match = [{ cgruop = \"/a\" }]", "did you mean \"cgroup\"?"),
             ("match = [{}]", "exactly one of"),
+            ("match = [{ kubernetes = \"burstable\" }]", "ok: 1 groups"),
+            ("match = [{ kubernetes = \"best-effort\" }]", "must be one of \"besteffort\", "),
             ("match = [{ process = {} }]", "at least one of exe, user, cmdline"),
             ("cpu_max = \"50 %\"", "did you mean \"cpu.max\"?"),
             ("memory = \"8 GiB\"", "unknown key \"memory\""),

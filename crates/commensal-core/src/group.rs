@@ -174,6 +174,27 @@ pub struct Queue {
     pub timeout: Option<Millis>,
 }
 
+/// Quality-of-service class of a pod (Kubernetes, "Pod Quality of Service Classes").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PodQos {
+    /// Asks for nothing and is promised nothing.
+    BestEffort,
+    /// Is promised less than it may use.
+    Burstable,
+    /// Is promised all that it may use.
+    Guaranteed,
+}
+
+impl fmt::Display for PodQos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PodQos::BestEffort => "besteffort",
+            PodQos::Burstable => "burstable",
+            PodQos::Guaranteed => "guaranteed",
+        })
+    }
+}
+
 /// How members are found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Match {
@@ -185,11 +206,13 @@ pub enum Match {
     DockerLabel(String),
     /// Containers with this name.
     DockerName(String),
-    /// Processes; every given part must hold.
+    /// The pods of a quality-of-service class of Kubernetes; which cgroup that is, says [`crate::member::is_of_pods`].
+    Kubernetes(PodQos),
+    /// Processes, with what they have started; every given part must hold.
     Process {
-        /// Path of the executable.
+        /// Path of the executable, or its last part.
         exe: Option<String>,
-        /// User name.
+        /// User, by name or number.
         user: Option<String>,
         /// Part of the command line.
         cmdline: Option<String>,
@@ -213,6 +236,7 @@ impl fmt::Display for Match {
             Match::Systemd(unit) => write!(f, "systemd unit {unit}"),
             Match::DockerLabel(label) => write!(f, "containers with label {label}"),
             Match::DockerName(name) => write!(f, "container {name}"),
+            Match::Kubernetes(qos) => write!(f, "{qos} pods"),
             Match::Process { exe, user, cmdline } => {
                 f.write_str("processes")?;
                 for (what, value) in [("exe", exe), ("user", user), ("cmdline", cmdline)] {

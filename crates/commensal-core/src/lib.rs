@@ -22,6 +22,7 @@ pub mod drift;
 pub mod errno;
 pub mod group;
 pub mod knob;
+pub mod member;
 pub mod observe;
 pub mod plan;
 pub mod safe;

@@ -32,8 +32,8 @@ pub use files::driven_files;
 pub use fixture::FixtureError;
 pub(crate) use locks::FakeLockFile;
 pub(crate) use locks::Token;
-pub use procs::FakeProcess;
 pub(crate) use procs::Running;
+pub use procs::{FakeLooks, FakeProcess};
 pub use vendor::VendorKernel;
 
 use crate::Exit;
@@ -329,6 +329,30 @@ impl FakeHost {
     /// The pid of a process that ended is given to a new one.
     pub fn reuse_pid(&self, pid: u32, groups: &[&str]) {
         place(&mut self.machine(), pid, groups);
+    }
+
+    /// Gives a process its program, user and parent.
+    pub fn set_looks(&self, pid: u32, looks: FakeLooks) {
+        if let Some(process) = self.machine().processes.get_mut(&pid) {
+            process.looks = looks;
+        }
+    }
+
+    /// Right before the next write of this number to a `cgroup.procs`, its process ends and another one, in `groups` and
+    /// looking like `looks`, gets the number.
+    pub fn reuse_pid_before_move(&self, pid: u32, groups: &[&str], looks: FakeLooks) {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        self.machine().faults.reuse = Some((pid, groups, looks));
+    }
+
+    /// Right before the next write to a `cgroup.procs`, this process starts a child like itself, where it is.
+    pub fn forks_before_move(&self, pid: u32) {
+        self.machine().faults.forks = Some(pid);
+    }
+
+    /// Whoever asks at the local socket `path` gets the answer of the longest of these beginnings of a request that fits.
+    pub fn answer(&self, path: impl Into<PathBuf>, request: &str, answer: &str) {
+        self.machine().answers.insert((path.into(), request.to_owned()), answer.to_owned());
     }
 
     /// Moves a process as somebody else would, without asking any rule.

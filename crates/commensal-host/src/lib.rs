@@ -25,6 +25,7 @@ mod linux;
 mod locks;
 mod process;
 mod state;
+mod waiting;
 
 pub use counters::{Counters, Event};
 pub use linux::LinuxHost;
@@ -32,6 +33,7 @@ pub use locks::{Lock, LockFile, Watch};
 pub use process::{
     Child, Cookie, Exit, Policy, Process, Signal, SpawnSpec, Stderr, Stdin, Stdout, precise_thread,
 };
+pub use waiting::{GroupWatch, Seen, Stream};
 
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
@@ -83,6 +85,9 @@ pub struct Dir {
 pub trait Host {
     /// Reads a small file (procfs, sysfs, configuration) whole.
     fn read_file(&self, path: &Path) -> Result<String>;
+
+    /// Where a symbolic link points, such as `/proc/PID/exe`.
+    fn link(&self, path: &Path) -> Result<String>;
 
     /// Names in a directory, sorted.
     fn list(&self, path: &Path) -> Result<Vec<String>>;

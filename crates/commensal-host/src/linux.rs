@@ -2,15 +2,14 @@
 
 use crate::counters::{self, Counters, Event};
 use crate::process::{self, Child, Process, Signal, SpawnSpec};
-use crate::{Dir, Host, HostError, Lock, LockFile, Result, Watch, locks, state};
+use crate::{Dir, Host, HostError, Lock, LockFile, Result, Stream, Watch, locks, state};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::{HashMap, VecDeque};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,8 +28,8 @@ pub(crate) const SNAPSHOTS: [&str; 3] = ["cgroup.procs", "cgroup.threads", "task
 const OPEN_DIRS: usize = 65_536;
 
 /// What an answer over a local socket may be at most, and how long its sender may be silent.
-const ASK_MOST: u64 = 8 << 20;
-const ASK_PATIENCE: Duration = Duration::from_secs(2);
+const ASK_MOST: usize = 8 << 20;
+pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The running machine.
 #[derive(Debug, Default)]
@@ -57,7 +56,12 @@ struct OpenDir {
     path: String,
 }
 
-fn fail(operation: &'static str, object: String, value: Option<&str>, errno: rustix::io::Errno) -> HostError {
+pub(crate) fn fail(
+    operation: &'static str,
+    object: String,
+    value: Option<&str>,
+    errno: rustix::io::Errno,
+) -> HostError {
     HostError { operation, object, value: value.map(str::to_owned), errno: Errno(errno.raw_os_error()) }
 }
 
@@ -243,6 +247,12 @@ impl Host for LinuxHost {
         })
     }
 
+    fn link(&self, path: &Path) -> Result<String> {
+        let target = rustix::fs::readlink(path, Vec::new());
+        let target = target.map_err(|errno| fail("read", path.display().to_string(), None, errno))?;
+        Ok(target.to_string_lossy().into_owned())
+    }
+
     fn list(&self, path: &Path) -> Result<Vec<String>> {
         let refuse = |error: std::io::Error| HostError {
             operation: "list",
@@ -258,18 +268,17 @@ impl Host for LinuxHost {
     }
 
     fn ask(&self, path: &Path, request: &str) -> Result<String> {
-        let refuse = |error: std::io::Error| {
-            let late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-            let errno =
-                if late { Errno::ETIMEDOUT } else { Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)) };
-            HostError { operation: "ask", object: path.display().to_string(), value: None, errno }
-        };
-        let mut socket = UnixStream::connect(path).map_err(refuse)?;
-        socket.set_read_timeout(Some(ASK_PATIENCE)).map_err(refuse)?;
-        socket.set_write_timeout(Some(ASK_PATIENCE)).map_err(refuse)?;
-        socket.write_all(request.as_bytes()).map_err(refuse)?;
+        let mut stream = Stream::open(path, request)?;
         let mut answer = Vec::new();
-        socket.take(ASK_MOST).read_to_end(&mut answer).map_err(refuse)?;
+        while answer.len() < ASK_MOST {
+            match stream.read(ASK_PATIENCE)? {
+                Some(bytes) if bytes.is_empty() => break,
+                Some(bytes) => answer.extend(bytes),
+                None => {
+                    return Err(fail("ask", path.display().to_string(), None, rustix::io::Errno::TIMEDOUT));
+                }
+            }
+        }
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 

@@ -5,6 +5,7 @@ use crate::locks::Held;
 use crate::{Dir, HostError, Lock, Result};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions, setrlimit};
@@ -21,6 +22,8 @@ pub struct Signal(pub i32);
 
 #[allow(missing_docs, reason = "signal(7)")]
 impl Signal {
+    /// Nothing is sent; only whether the process is there is answered.
+    pub const NONE: Signal = Signal(0);
     pub const INT: Signal = Signal(2);
     pub const KILL: Signal = Signal(9);
     pub const TERM: Signal = Signal(15);
@@ -476,6 +479,14 @@ fn start_ticks(pid: u32) -> Option<u64> {
 pub(crate) fn send(process: &Process, signal: Signal) -> Result<()> {
     let object = || format!("pid {}", process.pid);
     let pidfd = process.pidfd.as_ref().ok_or_else(|| failed("signal", object(), rustix::io::Errno::SRCH))?;
+    // 0 asks whether it is there; a pidfd is readable once it has ended (pidfd_open(2)).
+    if signal.0 == 0 {
+        let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+        let ended = rustix::event::poll(&mut polled, Some(&none))
+            .map_err(|errno| failed("signal", object(), errno))?;
+        return if ended == 0 { Ok(()) } else { Err(failed("signal", object(), rustix::io::Errno::SRCH)) };
+    }
     let raw = rustix::process::Signal::from_named_raw(signal.0)
         .ok_or_else(|| failed("signal", object(), rustix::io::Errno::INVAL))?;
     rustix::process::pidfd_send_signal(pidfd.as_fd(), raw).map_err(|errno| failed("signal", object(), errno))

@@ -720,8 +720,8 @@ fn bound(text: &str) -> Result<f64, String> {
 /// Whether the command line, although it cannot be parsed, is one of `run`.
 fn is_run() -> bool {
     let verbs = [
-        "doctor", "plan", "apply", "restore", "run", "agent", "guard", "queue", "status", "explain", "top", "blame",
-        "lab", "help",
+        "doctor", "plan", "apply", "restore", "run", "agent", "guard", "queue", "status", "explain", "top",
+        "blame", "lab", "help",
     ];
     let first = std::env::args().skip(1).find(|arg| verbs.contains(&arg.as_str()));
     first.is_some_and(|verb| verb == "run")

@@ -49,7 +49,8 @@ impl Context {
     /// What the agent needs to know of it.
     pub fn instance(&self) -> Instance {
         let (state_dir, prefix) = (self.state_dir.clone(), self.prefix.clone());
-        Instance { state_dir, prefix, cgroup_root: self.cgroup_root.clone() }
+        let engine = std::env::var("DOCKER_HOST").ok();
+        Instance { state_dir, prefix, cgroup_root: self.cgroup_root.clone(), engine }
     }
 
     /// Reads the groups of a file or of every `*.toml` of a folder; all mistakes in one error.
@@ -60,7 +61,7 @@ impl Context {
     /// Looks at the machine and plans.
     pub fn plan(&mut self, specs: &[GroupSpec], own: &BTreeSet<GroupName>) -> anyhow::Result<Planned> {
         let (instance, survey) = (self.instance(), self.survey()?);
-        Ok(instance.plan(&mut self.host, &survey, &Ask { specs, own, adjust: &|_| () })?)
+        Ok(instance.plan(&mut self.host, &survey, &Ask::new(specs, own))?)
     }
 
     /// Plans and carries out.
@@ -70,7 +71,7 @@ impl Context {
         own: &BTreeSet<GroupName>,
         journal: &mut Journal,
     ) -> anyhow::Result<(Planned, Outcome)> {
-        let ask = Ask { specs, own, adjust: &|_| () };
+        let ask = Ask::new(specs, own);
         Ok(enforce(&self.instance(), &mut self.host, &ask, journal)?)
     }
 

@@ -1,13 +1,12 @@
 //! Rounds of the keeper on machines in memory.
 
-use commensal_agent::instance::{Ask, Instance};
+use commensal_agent::instance::{Ask, Instance, NOBODY};
 use commensal_agent::keeper::{Keeper, Now, Round};
 use commensal_core::config::parse;
 use commensal_core::errno::Errno;
 use commensal_core::group::GroupSpec;
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 const MEMORY: u64 = 8 << 30;
@@ -16,7 +15,12 @@ const GROUPS: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"1 core\"\nme
     [group.batch]\nclass = \"offline\"\ncpu.max = \"2 cores\"\nmatch = [{ cgroup = \"/batch\" }]\n";
 
 fn instance() -> Instance {
-    Instance { state_dir: PathBuf::from(STATE), prefix: "commensal".to_owned(), cgroup_root: None }
+    Instance {
+        state_dir: PathBuf::from(STATE),
+        prefix: "commensal".to_owned(),
+        cgroup_root: None,
+        engine: None,
+    }
 }
 
 fn now(ms: u64) -> Now {
@@ -41,7 +45,7 @@ fn machine(v2: bool) -> FakeHost {
 
 fn round(keeper: &mut Keeper, host: &mut dyn Host, ms: u64) -> Round {
     let specs = specs();
-    let ask = Ask { specs: &specs, own: &BTreeSet::new(), adjust: &|_| () };
+    let ask = Ask::new(&specs, NOBODY);
     keeper.round(host, &now(ms), &ask).unwrap()
 }
 
@@ -126,7 +130,7 @@ fn a_refused_step_stops_nothing_else() {
             let mut keeper = Keeper::new(instance(), &mut host).unwrap();
             fake.fail_write(nth, Errno::EINVAL);
             let specs = specs();
-            let ask = Ask { specs: &specs, own: &BTreeSet::new(), adjust: &|_| () };
+            let ask = Ask::new(&specs, NOBODY);
             let first = keeper.round(&mut host, &now(0), &ask);
             if let Ok(first) = &first {
                 told += usize::from(!first.troubles.is_empty());
@@ -163,7 +167,7 @@ fn killed_at_every_write() {
             let mut host = fake.another();
             let _ = Keeper::new(instance(), &mut host).and_then(|mut keeper| {
                 let specs = specs();
-                let ask = Ask { specs: &specs, own: &BTreeSet::new(), adjust: &|_| () };
+                let ask = Ask::new(&specs, NOBODY);
                 keeper.round(&mut host, &now(0), &ask)
             });
             if !fake.is_crashed() {

@@ -11,6 +11,7 @@
 //! 6 tighten       limits that must stay within the parent's, from the bottom
 //!   set aside     CPUs set aside that come from a sibling, from the top: the kernel refuses all of a sibling's CPUs
 //! 7 last          what sets a class: cpu.idle 0 -> 1, because a weight cannot be written after
+//!   move          processes, into groups that have all their limits by now
 //! 8 renew         groups that a one-way knob has spoilt, and switches off
 //! 9 together      cookies come, for the same reason
 //!   remove        our empty groups, from the bottom
@@ -36,6 +37,7 @@ enum Phase {
     Tighten,
     SetAside,
     Last,
+    Move,
     Renew,
     Together,
     Remove,
@@ -114,6 +116,12 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         let phase = if *give { Phase::Together } else { Phase::Apart };
         let step = Step { place: place.clone(), action: Action::Cookie { give: *give }, why: why.clone() };
         keyed.push(((phase, depth(place), 1, place.clone(), None, None), step));
+    }
+    for (index, (movement, why)) in draft.moves.iter().enumerate() {
+        let Some(place) = movement.place() else { continue };
+        let step = Step { place: place.clone(), action: Action::Move(movement.clone()), why: why.clone() };
+        let nth = isize::try_from(index).unwrap_or(isize::MAX);
+        keyed.push(((Phase::Move, nth, 0, place, None, None), step));
     }
     for place in &draft.removes {
         let why = "ours, empty and no longer wanted".to_owned();

@@ -1,5 +1,6 @@
 //! What can go wrong on purpose, and the record of what was done.
 
+use super::FakeLooks;
 use super::tree::{Answer, Machine};
 use crate::Exit;
 use commensal_core::errno::Errno;
@@ -30,6 +31,10 @@ pub(super) struct Faults {
     pub(super) instead: Option<(String, String)>,
     /// Processes that start a thread during the next handing out of cookies.
     pub(super) threads_appear: Vec<u32>,
+    /// A process that ends before the next write of its number, and the groups and looks of the one that gets it.
+    pub(super) reuse: Option<(u32, Vec<String>, FakeLooks)>,
+    /// A process that starts a child before the next move.
+    pub(super) forks: Option<u32>,
 }
 
 /// Which permissions and faults a mutation is subject to.
@@ -101,6 +106,28 @@ impl Machine {
         match above(to).into_iter().find(|inode| ours.contains(inode)) {
             Some(common) => self.permitted(common, "cgroup.procs"),
             None => Ok(()),
+        }
+    }
+
+    /// What happens between a look at a process and its move.
+    pub(super) fn before_move(&mut self, pid: u32) {
+        if let Some((_, groups, looks)) = self.faults.reuse.take_if(|(reused, ..)| *reused == pid) {
+            let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
+            super::place(self, pid, &groups);
+            if let Some(process) = self.processes.get_mut(&pid) {
+                process.looks = looks;
+            }
+        }
+        if let Some(parent) = self.faults.forks.take()
+            && let Some((groups, looks)) =
+                self.processes.get(&parent).map(|one| (one.groups.clone(), one.looks.clone()))
+        {
+            let child = self.new_pid();
+            self.add(child, groups, None);
+            if let Some(process) = self.processes.get_mut(&child) {
+                process.looks =
+                    FakeLooks { parent, pgrp: if looks.pgrp == 0 { parent } else { looks.pgrp }, ..looks };
+            }
         }
     }
 

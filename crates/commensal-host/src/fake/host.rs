@@ -14,7 +14,7 @@ use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 fn refused(operation: &'static str, object: impl Into<String>, errno: Errno) -> HostError {
@@ -134,15 +134,32 @@ impl Host for FakeHost {
         text.map_err(|errno| refused("read", shown(path), errno))
     }
 
+    fn link(&self, path: &Path) -> Result<String> {
+        let machine = self.machine();
+        let pid = path
+            .strip_prefix("/proc")
+            .ok()
+            .and_then(|rest| rest.to_str()?.strip_suffix("/exe")?.parse().ok());
+        let exe = |pid: u32| machine.present(pid).map(|process| process.looks.exe.clone());
+        let link = machine.alive(self.life).and_then(|()| exe(pid.ok_or(Errno::ENOENT)?));
+        let link = link.and_then(|exe| if exe.is_empty() { Err(Errno::ENOENT) } else { Ok(exe) });
+        link.map_err(|errno| refused("read", shown(path), errno))
+    }
+
     fn list(&self, path: &Path) -> Result<Vec<String>> {
         let machine = self.machine();
         let names = machine.alive(self.life).and_then(|()| machine.plain_list(path));
         names.map_err(|errno| refused("list", shown(path), errno))
     }
 
-    /// Nobody listens.
-    fn ask(&self, path: &Path, _request: &str) -> Result<String> {
-        Err(refused("ask", shown(path), Errno::ENOENT))
+    /// Nobody listens but where [`FakeHost::answer`] has said so.
+    fn ask(&self, path: &Path, request: &str) -> Result<String> {
+        let machine = self.machine();
+        machine.alive(self.life).map_err(|errno| refused("ask", shown(path), errno))?;
+        let fits = |(at, begin): &&(PathBuf, String)| at == path && request.starts_with(begin);
+        let key = machine.answers.keys().filter(fits).max_by_key(|(_, begin)| begin.len());
+        let answer = key.and_then(|key| machine.answers.get(key).cloned());
+        answer.ok_or_else(|| refused("ask", shown(path), Errno::ENOENT))
     }
 
     /// A machine in memory has no sockets.
@@ -210,6 +227,7 @@ impl Host for FakeHost {
         machine.permitted(inode, file).map_err(refuse)?;
         if matches!(file, "cgroup.procs" | "tasks") {
             let pid = value.trim().parse().ok().filter(|pid| *pid != 0).unwrap_or(own_pid());
+            machine.before_move(pid);
             machine.may_move(pid, inode).map_err(refuse)?;
         }
         let instead = machine.faults.instead.take_if(|(name, _)| name == file);
@@ -333,6 +351,14 @@ impl Host for FakeHost {
         let object = format!("pid {}", process.pid);
         let mut machine = self.machine();
         let foreign = machine.processes.get(&process.pid).is_some_and(|process| process.spec.is_none());
+        if signal == Signal::NONE {
+            let there = machine.alive(self.life).and_then(|()| {
+                let found = machine.present(process.pid)?;
+                let same = found.start_ticks == process.start_ticks && found.running.exit().is_none();
+                if same { Ok(()) } else { Err(Errno::ESRCH) }
+            });
+            return there.map_err(|errno| refused("signal", object, errno));
+        }
         let sent = machine.may_change(self.life, Kind::Other).and_then(|()| {
             if machine.faults.unprivileged && foreign {
                 return Err(Errno::EPERM);

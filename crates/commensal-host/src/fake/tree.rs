@@ -67,6 +67,8 @@ pub(super) struct Machine {
     /// Control files that the kernel does not have.
     pub(super) lacking: BTreeSet<String>,
     pub(super) outputs: BTreeMap<PathBuf, String>,
+    /// What is answered at local sockets, by the beginning of the request.
+    pub(super) answers: BTreeMap<(PathBuf, String), String>,
     pub(super) vendor: Option<VendorKernel>,
     /// Core scheduling: `None` without it, `Some(false)` without SMT.
     pub(super) core_sched: Option<bool>,
@@ -97,6 +99,7 @@ impl Machine {
             missing: BTreeSet::new(),
             lacking: BTreeSet::new(),
             outputs: BTreeMap::new(),
+            answers: BTreeMap::new(),
             vendor: None,
             core_sched: None,
             next_cookie: 0,

@@ -44,6 +44,9 @@ pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
         eprintln!("{}", refused(&planned, &outcome, failure));
         return Ok(2);
     }
+    for line in &outcome.stayed {
+        eprintln!("commensal: {line}");
+    }
     let base = &planned.actual.base;
     if base.unit().as_ref() == Some(base)
         && planned.plan.steps.iter().any(|step| step.action == Action::Create)
@@ -56,7 +59,7 @@ pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     if !options.json {
         println!("done     {} of {} steps", outcome.done, planned.plan.steps.len());
     }
-    Ok(u8::from(!planned.plan.unmet.is_empty()))
+    Ok(u8::from(!planned.plan.unmet.is_empty() || !outcome.stayed.is_empty()))
 }
 
 /// What was refused, why, how far it got, and what state that leaves.
@@ -93,6 +96,10 @@ fn as_json(planned: &Planned, outcome: Option<&Outcome>) -> serde_json::Value {
             Action::Switch { switch, from, to } => {
                 ("switch", Some(switch.to_string()), None, Some(from.to_string()), Some(to.to_string()))
             }
+            Action::Move(movement) => {
+                let path = movement.from.values().next().map(ToString::to_string);
+                ("move", None, None, path, Some(movement.name.clone()))
+            }
             Action::Cookie { give } => {
                 let word = |given: bool| Some(if given { "one" } else { "none" }.to_owned());
                 ("cookie", None, None, word(!give), word(*give))
@@ -118,6 +125,7 @@ fn as_json(planned: &Planned, outcome: Option<&Outcome>) -> serde_json::Value {
             json!({ "step": failure.step + 1, "what": failure.description, "because": failure.refusal.to_string(), "left": failure.left })
         });
         value["done"] = json!(outcome.done);
+        value["stayed"] = json!(outcome.stayed);
         value["failure"] = json!(failure);
     }
     value
