@@ -1,13 +1,16 @@
 //! The loop: sense, decide, plan, apply, tell; once per tick, from one thread.
 
+mod followed;
+mod lease;
+
+use self::followed::Followed;
+use self::lease::{Lease, hello};
 use crate::audit::{self, Audit};
 use crate::control::{self, Command, Control, ControlError, Order};
 use crate::deciders::{Decided, Deciders, Seen, Wants};
 use crate::groups_file::{self, Compiled, LoadError, Texts};
-use crate::guard::{Hello, Link};
 use crate::instance::{Ask, EnforceError, Instance, NOBODY, Planned};
 use crate::keeper::{Keeper, Now, Round};
-use crate::members::{Change, Follow, Follower, Members};
 use crate::publish::Published;
 use crate::sense::{Meters, Sample};
 use crate::snapshot::{self, Snapshot};
@@ -16,13 +19,11 @@ use crate::witness::{self, Witness};
 use commensal_core::actual::ActualState;
 use commensal_core::control::latency::{LEAST_CPUS, bound_ms};
 use commensal_core::desired::{DesiredGroup, DesiredState};
-use commensal_core::group::{Class, GroupName, GroupSpec, Match};
-use commensal_core::knob::Controller;
+use commensal_core::group::{Class, GroupName};
 use commensal_core::safe::safe;
 use commensal_core::units::Bytes;
 use commensal_drivers::queue;
-use commensal_host::{Child, Host, HostError, LinuxHost, Lock, Signal, SpawnSpec, Stdin, Stdout};
-use commensal_sensors::{Survey, containers};
+use commensal_host::{Host, HostError, LinuxHost, Lock, Signal};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -30,7 +31,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Writes and decisions that a snapshot shows.
@@ -147,14 +148,6 @@ struct Groups {
     refused: Option<Texts>,
 }
 
-/// The guard and the lease.
-struct Lease {
-    link: Option<Link>,
-    child: Option<Child>,
-    time: Duration,
-    said: Option<Hello>,
-}
-
 struct Agent<'a> {
     host: &'a mut dyn Host,
     options: &'a Options,
@@ -189,52 +182,6 @@ struct Agent<'a> {
     /// Groups whose queues are held closed.
     holding: BTreeSet<GroupName>,
     members: Followed,
-}
-
-/// Who comes and goes.
-struct Followed {
-    members: Members,
-    follow: Follow,
-    follower: Option<Follower>,
-    changes: (Sender<Change>, Receiver<Change>),
-    /// Whether an engine has said what it runs.
-    heard: bool,
-}
-
-impl Followed {
-    /// Follows what the groups match.
-    fn follow(&mut self, instance: &Instance, survey: &Survey, specs: &[GroupSpec]) -> std::io::Result<()> {
-        let matches = || specs.iter().flat_map(|spec| &spec.matches);
-        let of_engine = |one: &Match| matches!(one, Match::DockerLabel(_) | Match::DockerName(_));
-        let of_groups =
-            |one: &Match| matches!(one, Match::Cgroup(_) | Match::Systemd(_) | Match::Kubernetes { .. });
-        let sockets = match matches().any(of_engine) {
-            true => containers::sockets(instance.engine.as_deref()),
-            false => Vec::new(),
-        };
-        let cpu = survey.hierarchies.iter().find(|one| one.controllers.contains(&Controller::Cpu));
-        let mount = cpu.or_else(|| survey.hierarchies.first()).filter(|_| matches().any(of_groups));
-        let mounts = mount.map(|one| PathBuf::from(&one.mount)).into_iter().collect();
-        let follow = Follow { sockets, mounts };
-        if self.follower.is_none() || follow != self.follow {
-            self.heard = false;
-            self.follower = None;
-            self.follower = Some(Follower::start(&follow, &self.changes.0)?);
-            self.follow = follow;
-        }
-        Ok(())
-    }
-
-    /// Takes in what happened; whether anything did.
-    fn heed(&mut self) -> bool {
-        let mut any = false;
-        while let Ok(change) = self.changes.1.try_recv() {
-            any = true;
-            self.heard |= matches!(change, Change::Containers { .. });
-            self.members.heed(change);
-        }
-        any
-    }
 }
 
 /// Runs until a signal asks to end. `tell` gets a snapshot after every tick.
@@ -298,13 +245,7 @@ pub fn run(
         unrecorded: Vec::new(),
         paused: false,
         holding: BTreeSet::new(),
-        members: Followed {
-            members: Members::default(),
-            follow: Follow::default(),
-            follower: None,
-            changes: mpsc::channel(),
-            heard: false,
-        },
+        members: Followed::new(),
     };
     agent.keep(flags, &commands, &mut |snapshot| {
         published.publish(Arc::clone(&snapshot));
@@ -829,71 +770,4 @@ fn yields(planned: &Planned) -> bool {
                 .iter()
                 .any(|unmet| unmet.group == group.name && unmet.what.starts_with(&class))
     })
-}
-
-fn hello(host: &mut dyn Host, instance: &Instance, texts: &Texts, lease: Duration) -> Hello {
-    let pid = std::process::id();
-    Hello {
-        pid,
-        start_ticks: host.process(pid).map(|own| own.start_ticks).unwrap_or_default(),
-        lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
-        prefix: instance.prefix.clone(),
-        cgroup_root: instance.cgroup_root.as_ref().map(ToString::to_string),
-        engine: instance.engine.clone(),
-        texts: texts.clone(),
-        frame_floor: None,
-    }
-}
-
-impl Lease {
-    /// Says what is in force; whether it arrived.
-    fn greet(&mut self, hello: &Hello) -> bool {
-        let arrived = self.link.as_mut().is_some_and(|link| link.hello(hello).is_ok());
-        if arrived {
-            self.said = Some(hello.clone());
-        } else {
-            self.link = None;
-        }
-        arrived
-    }
-
-    /// Finds the guard, or starts one.
-    fn connect(
-        &mut self,
-        host: &mut dyn Host,
-        instance: &Instance,
-        options: &Options,
-    ) -> Result<(), AgentError> {
-        self.said = None;
-        if let Ok(link) = Link::connect(&instance.state_dir) {
-            self.link = Some(link);
-            return Ok(());
-        }
-        let mut spec = SpawnSpec::new(&options.program)
-            .arg("--state-dir")
-            .arg(instance.state_dir.as_os_str())
-            .arg("guard")
-            .arg("--once");
-        (spec.stdin, spec.stdout) = (Stdin::Null, Stdout::Null);
-        // It outlives the agent: that is what it is for.
-        (spec.own_process_group, spec.die_with_parent) = (true, false);
-        let mut child = host.spawn(&spec)?;
-        let deadline = Instant::now() + GUARD_PATIENCE;
-        loop {
-            if let Ok(link) = Link::connect(&instance.state_dir) {
-                (self.link, self.child) = (Some(link), Some(child));
-                return Ok(());
-            }
-            if let Some(exit) = child.try_wait()? {
-                return Err(AgentError::Guard(format!("it ended with status {}", exit.status())));
-            }
-            if Instant::now() > deadline {
-                return Err(AgentError::Guard(format!(
-                    "it did not listen within {} s",
-                    GUARD_PATIENCE.as_secs()
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
 }
