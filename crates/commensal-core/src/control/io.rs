@@ -243,18 +243,26 @@ mod tests {
     struct World {
         io: Io,
         now: u64,
+        tick_ms: u64,
         shared: BTreeSet<Device>,
         online: BTreeSet<Device>,
         measurable: bool,
     }
 
     fn world() -> World {
-        World { io: Io::default(), now: 0, shared: BTreeSet::new(), online: [DISK].into(), measurable: true }
+        World {
+            io: Io::default(),
+            now: 0,
+            tick_ms: 1_000,
+            shared: BTreeSet::new(),
+            online: [DISK].into(),
+            measurable: true,
+        }
     }
 
     impl World {
         fn step(&mut self, pressure_pct: Option<f64>, read: f64) -> DiskDecision {
-            self.now += 1_000;
+            self.now += self.tick_ms;
             let offline = [(DISK, Rates { read: Some(read * MIB), write: Some(0.0) })].into();
             let input = IoInput {
                 measurable: self.measurable,
@@ -288,6 +296,15 @@ mod tests {
         assert_eq!(rates[..4], [5, 5, 5, 15]);
         assert_eq!(rates[39], 1_000, "lifted");
         assert!(rates.windows(2).all(|pair| pair[0] <= pair[1]), "{rates:?}");
+    }
+
+    #[test]
+    fn a_second_cut_waits_for_the_effect_of_the_first() {
+        let mut world = world();
+        world.tick_ms = 100;
+        let rates: Vec<_> = (0..7).map(|_| world.read(Some(10.0), 100.0)).collect();
+        let half = Some(50);
+        assert_eq!(rates, [half, half, half, half, half, Some(25), Some(25)]);
     }
 
     #[test]
