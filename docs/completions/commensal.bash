@@ -34,6 +34,9 @@ _commensal() {
             commensal,plan)
                 cmd="commensal__subcmd__plan"
                 ;;
+            commensal,queue)
+                cmd="commensal__subcmd__queue"
+                ;;
             commensal,restore)
                 cmd="commensal__subcmd__restore"
                 ;;
@@ -60,6 +63,9 @@ _commensal() {
                 ;;
             commensal__subcmd__help,plan)
                 cmd="commensal__subcmd__help__subcmd__plan"
+                ;;
+            commensal__subcmd__help,queue)
+                cmd="commensal__subcmd__help__subcmd__queue"
                 ;;
             commensal__subcmd__help,restore)
                 cmd="commensal__subcmd__help__subcmd__restore"
@@ -215,7 +221,7 @@ _commensal() {
 
     case "${cmd}" in
         commensal)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version doctor plan apply restore run blame lab workload help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version doctor plan apply restore run queue blame lab workload help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -363,7 +369,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help)
-            opts="doctor plan apply restore run blame lab workload help"
+            opts="doctor plan apply restore run queue blame lab workload help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -573,6 +579,20 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__plan)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__queue)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1310,6 +1330,40 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        commensal__subcmd__queue)
+            opts="-c -v -h -V --config --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         commensal__subcmd__restore)
             opts="-v -h -V --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -1337,7 +1391,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__run)
-            opts="-g -c -v -h -V --group --config --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-g -c -v -h -V --group --config --no-wait --queue-timeout --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1356,6 +1410,10 @@ _commensal() {
                     return 0
                     ;;
                 -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --queue-timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -71,7 +71,7 @@ impl LockFile {
                 file.lock_shared().map_err(|e| failed("wait for", Path::new("a lock"), &e))
             }
             #[cfg(feature = "fake")]
-            Lockable::Fake(fake) => Ok(fake.wait()),
+            Lockable::Fake(fake) => fake.wait(),
         }
     }
 

@@ -2,8 +2,8 @@
 
 use super::FakeHost;
 use super::tree::Machine;
-use crate::Lock;
 use crate::locks::Held;
+use crate::{Lock, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -83,10 +83,11 @@ impl FakeLockFile {
         self.host.machine().is_locked(&self.path)
     }
 
-    pub(crate) fn wait(&self) {
+    pub(crate) fn wait(&self) -> Result<()> {
         while self.is_held() {
             std::thread::sleep(Duration::from_millis(1));
         }
+        Ok(())
     }
 
     pub(crate) fn lock(&self) -> Lock {

@@ -10,7 +10,7 @@ use commensal_host::{Exit, Host, LinuxHost, SpawnSpec};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -232,6 +232,8 @@ fn a_disk_that_refuses_leaves_nothing() {
             }
             waits.end()
         };
+        // A fault that nobody met is not for the rest of the test.
+        fake.fail_write(u32::MAX, Errno::ENOSPC);
         let refused = match waits {
             Ok(Outcome::Admitted(slot)) => {
                 slot.leave(&mut host);
@@ -285,6 +287,21 @@ fn a_signal_is_heard_while_the_lock_is_waited_for() {
     assert!(matches!(one.end(), Ok(Outcome::Signalled(1))));
     drop(lock);
     admitted(other.end());
+}
+
+/// And it is told, rather than waited for for ever.
+#[test]
+fn a_lock_that_is_never_let_go_is_told() {
+    let state = tempfile::tempdir().unwrap();
+    let mut host = LinuxHost::default();
+    host.state_dir(&state.path().join("queue")).unwrap();
+    let _lock = host.state_lock(&state.path().join("queue/etl.lock")).unwrap().unwrap();
+    let error = at_once(&mut LinuxHost::default(), state.path(), limits(1, 9)).unwrap_err().to_string();
+    assert!(
+        error.contains("has held the lock of the queue for 10 s") && error.contains("etl.lock"),
+        "{error}"
+    );
+    assert_eq!(files(state.path()), [""; 0]);
 }
 
 /// Foreign files, a folder with a ticket's name, tickets of the dead and unreadable ones harm nobody.
@@ -357,6 +374,7 @@ fn a_thousand_are_admitted_in_order() {
         queue::hold(host, state.path(), &etl(), "the test", 60 * SECOND).unwrap();
     };
     let mut waiters = Vec::with_capacity(ALL);
+    let began = Instant::now();
     for arrived in 0..ALL {
         if arrived % 50 == 0 {
             hold(&mut host);
@@ -371,6 +389,8 @@ fn a_thousand_are_admitted_in_order() {
     for (_, waiter) in waiters.iter().enumerate().filter(|(index, _)| gives_up(*index)) {
         signal(&waiter.events, 15);
     }
+    println!("{ALL} came in {:?}", began.elapsed());
+    let began = Instant::now();
     queue::release(&mut host, state.path(), &etl()).unwrap();
     let (mut started, mut running, mut most) = (Vec::new(), Vec::<Slot>::new(), 0);
     for (index, waiter) in waiters.iter().enumerate() {
@@ -387,12 +407,13 @@ fn a_thousand_are_admitted_in_order() {
             }
             other => panic!("{index}: {other:?}"),
         }
-        most = most.max(view(&mut host, state.path()).running.len());
+        most = most.max(queue::load(&mut host, state.path(), &etl()).unwrap().running as usize);
         if running.len() == AT_ONCE {
             // The one in the middle ends: slots are free in no particular order.
             running.remove(AT_ONCE / 2).leave(&mut host);
         }
     }
+    println!("{} were admitted in {:?}", started.len(), began.elapsed());
     assert_eq!(started.len(), (0..ALL).filter(|index| !gives_up(*index)).count());
     assert_eq!(inversions(&started), 0, "somebody overtook");
     assert_eq!(most, AT_ONCE, "as many as may, and no more");

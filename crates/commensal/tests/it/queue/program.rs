@@ -39,7 +39,10 @@ impl Job {
         let mut args = vec!["run", "-g", "etl", "-c", config.to_str().unwrap()];
         args.extend(options);
         args.extend(["--", "sh", "-c", script]);
-        let mut command = program.command(&args);
+        // Whoever started the tests may ignore some signals (nohup, a background job).
+        let plain = program.command(&args);
+        let mut command = Command::new("env");
+        command.arg("--default-signal=HUP,INT,QUIT,TERM").arg(plain.get_program()).args(plain.get_args());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Job { child: command.spawn().unwrap() }
     }
@@ -68,6 +71,17 @@ impl Job {
 
     fn waits(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
+    }
+}
+
+/// A test that fails leaves nobody behind.
+impl Drop for Job {
+    fn drop(&mut self) {
+        if self.waits() {
+            let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+            drop(self.child.stdin.take());
+            let _ = self.child.wait();
+        }
     }
 }
 
@@ -177,6 +191,48 @@ fn ctrl_c_leaves_the_queue() {
     assert_eq!(last.end().0.code(), Some(0));
 }
 
+/// Times that a process has gone to sleep, all its threads together.
+fn sleeps(pid: u32) -> u64 {
+    let mut sum = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        sum += line.map_or(0, |number| number.trim().parse::<u64>().unwrap());
+    }
+    sum
+}
+
+/// Those who wait behind others do nothing at all; the first in line looks now and then.
+#[test]
+fn nobody_polls() {
+    /// A look takes a thread, a handful of locks and files; every 20 ms it would be some hundreds.
+    const FEW: u64 = 60;
+    let program = Program::new("polls");
+    program.groups(&groups("max-concurrency = 1, timeout = \"10 min\""));
+    let mut first = Job::start(&program, &[], STAYS);
+    first.line();
+    let mut line: Vec<Job> = Vec::new();
+    for _ in 0..4 {
+        let mut job = Job::start(&program, &[], "echo began");
+        job.said();
+        line.push(job);
+    }
+    // The looks after the last thing heard grow rarer for two seconds.
+    std::thread::sleep(Duration::from_millis(2_500));
+    let count = |line: &[Job]| line.iter().map(|job| sleeps(job.child.id())).collect::<Vec<u64>>();
+    let before = count(&line);
+    std::thread::sleep(Duration::from_secs(2));
+    let woke: Vec<u64> =
+        count(&line).iter().zip(before).map(|(after, before)| after.abs_diff(before)).collect();
+    println!("woke in 2 s: {woke:?}");
+    assert_eq!(woke[1..], [0, 0, 0], "those behind sleep");
+    assert!(woke[0] < FEW, "the first polls: {woke:?}");
+    first.end();
+    for job in line {
+        assert_eq!(job.end().0.code(), Some(0));
+    }
+}
+
 /// What is killed frees its place; a command that outlives `commensal run` keeps its slot until it ends.
 #[test]
 fn kill_9_frees_what_it_should() {
@@ -193,6 +249,7 @@ fn kill_9_frees_what_it_should() {
     eventually("the dead one is not shown", || waiting(&program) == 1);
     // Its command lives on, and is what is shown.
     eventually("the command is noted", || queue(&program)[0]["running"][0]["pid"] == pid);
+    let _input = first.child.stdin.take();
     kill("-KILL", first.child.id());
     first.child.wait().unwrap();
     std::thread::sleep(Duration::from_millis(300));
