@@ -25,6 +25,9 @@ _commensal() {
             commensal,doctor)
                 cmd="commensal__subcmd__doctor"
                 ;;
+            commensal,explain)
+                cmd="commensal__subcmd__explain"
+                ;;
             commensal,help)
                 cmd="commensal__subcmd__help"
                 ;;
@@ -34,14 +37,17 @@ _commensal() {
             commensal,plan)
                 cmd="commensal__subcmd__plan"
                 ;;
-            commensal,queue)
-                cmd="commensal__subcmd__queue"
-                ;;
             commensal,restore)
                 cmd="commensal__subcmd__restore"
                 ;;
             commensal,run)
                 cmd="commensal__subcmd__run"
+                ;;
+            commensal,status)
+                cmd="commensal__subcmd__status"
+                ;;
+            commensal,top)
+                cmd="commensal__subcmd__top"
                 ;;
             commensal,workload)
                 cmd="commensal__subcmd__workload"
@@ -55,6 +61,9 @@ _commensal() {
             commensal__subcmd__help,doctor)
                 cmd="commensal__subcmd__help__subcmd__doctor"
                 ;;
+            commensal__subcmd__help,explain)
+                cmd="commensal__subcmd__help__subcmd__explain"
+                ;;
             commensal__subcmd__help,help)
                 cmd="commensal__subcmd__help__subcmd__help"
                 ;;
@@ -64,14 +73,17 @@ _commensal() {
             commensal__subcmd__help,plan)
                 cmd="commensal__subcmd__help__subcmd__plan"
                 ;;
-            commensal__subcmd__help,queue)
-                cmd="commensal__subcmd__help__subcmd__queue"
-                ;;
             commensal__subcmd__help,restore)
                 cmd="commensal__subcmd__help__subcmd__restore"
                 ;;
             commensal__subcmd__help,run)
                 cmd="commensal__subcmd__help__subcmd__run"
+                ;;
+            commensal__subcmd__help,status)
+                cmd="commensal__subcmd__help__subcmd__status"
+                ;;
+            commensal__subcmd__help,top)
+                cmd="commensal__subcmd__help__subcmd__top"
                 ;;
             commensal__subcmd__help,workload)
                 cmd="commensal__subcmd__help__subcmd__workload"
@@ -221,7 +233,7 @@ _commensal() {
 
     case "${cmd}" in
         commensal)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version doctor plan apply restore run queue blame lab workload help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version doctor plan apply restore run status explain top blame lab workload help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -368,8 +380,34 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        commensal__subcmd__explain)
+            opts="-v -h -V --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         commensal__subcmd__help)
-            opts="doctor plan apply restore run queue blame lab workload help"
+            opts="doctor plan apply restore run status explain top blame lab workload help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -411,6 +449,20 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__doctor)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__explain)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -592,20 +644,6 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        commensal__subcmd__help__subcmd__queue)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         commensal__subcmd__help__subcmd__restore)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -621,6 +659,34 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__run)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__top)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -1330,40 +1396,6 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        commensal__subcmd__queue)
-            opts="-c -v -h -V --config --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --config)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -c)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --state-dir)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --cgroup-prefix)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --cgroup-root)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         commensal__subcmd__restore)
             opts="-v -h -V --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -1391,7 +1423,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__run)
-            opts="-g -c -v -h -V --group --config --no-wait --queue-timeout --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-g -c -v -h -V --group --config --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1413,10 +1445,58 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --queue-timeout)
+                --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__status)
+            opts="-v -h -V --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__top)
+            opts="-v -h -V --once --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -87,24 +87,27 @@ if pid == 0:
     os.execv(sys.argv[1], sys.argv[1:])
 size(fd, 24, 80)
 seen = b''
-def until(part):
+def until(part, again=b''):
     global seen
-    end = time.time() + 60
+    seen, end = b'', time.time() + 60
     while part not in seen:
-        if time.time() > end or not select.select([fd], [], [], 1)[0] and time.time() > end: sys.exit('no %r in %r' % (part, seen))
-        try: seen += os.read(fd, 65536)
-        except OSError: sys.exit('ended: %r' % seen)
+        if time.time() > end: sys.exit('no %r in %r' % (part, seen))
+        if select.select([fd], [], [], 1)[0]:
+            try: seen += os.read(fd, 65536)
+            except OSError: sys.exit('ended: %r' % seen)
+        elif again: os.write(fd, again)
+def press(key, part):
+    os.write(fd, key)
+    until(part, key if key == b'q' else b'')
 until(b'GROUP')
-seen = b''
-os.write(fd, b'?'); until(b'help')
-os.write(fd, b'?')
-seen = b''
-os.write(fd, b'm'); until(b'memory')
-seen = b''
-size(fd, 40, 120); os.kill(pid, signal.SIGWINCH); until(b'GROUP')
-seen = b''
-if len(sys.argv) > 0: os.write(fd, b'q')
-until(b'\x1b[?1049l')
+press(b'?', b'help')
+press(b'?', b'PSI:')
+press(b'n', b'name')
+size(fd, 40, 120)
+os.kill(pid, signal.SIGWINCH)
+until(b'GROUP')
+# crossterm can keep a key that comes with a signal until the next one: as a person would, again.
+press(b'q', b'\x1b[?1049l')
 _, status = os.waitpid(pid, 0)
 sys.exit(os.waitstatus_to_exitcode(status))
 "#;
