@@ -89,13 +89,15 @@ size(fd, 24, 80)
 seen = b''
 def until(part, again=b''):
     global seen
-    seen, end = b'', time.time() + 60
+    seen, end, last = b'', time.time() + 60, time.time()
     while part not in seen:
         if time.time() > end: sys.exit('no %r in %r' % (part, seen))
         if select.select([fd], [], [], 1)[0]:
             try: seen += os.read(fd, 65536)
             except OSError: sys.exit('ended: %r' % seen)
-        elif again: os.write(fd, again)
+        if again and part not in seen and time.time() > last + 1:
+            os.write(fd, again)
+            last = time.time()
 def press(key, part):
     os.write(fd, key)
     until(part, key if key == b'q' else b'')
