@@ -712,7 +712,6 @@ impl Agent<'_> {
             });
         }
         shown.troubles.extend(troubles);
-        shown.troubles.extend(self.groups.state.error.clone());
         shown.at = now.text;
         shown
     }

@@ -178,5 +178,6 @@ pub fn cost(host: &dyn Host, writes: u64, late_ticks: u64) -> snapshot::Cost {
         rss_bytes: kib.map(|kib| kib * 1024),
         writes,
         late_ticks,
+        ..snapshot::Cost::default()
     }
 }

@@ -47,9 +47,12 @@ enum Phase {
 /// same every time.
 type Key = (Phase, isize, u8, Place, Option<KnobId>, Option<Device>);
 
+fn depth(place: &Place) -> isize {
+    isize::try_from(place.path.depth()).unwrap_or(isize::MAX)
+}
+
 pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
     let mut keyed: Vec<(Key, Step)> = Vec::new();
-    let depth = |place: &Place| isize::try_from(place.path.depth()).unwrap_or(isize::MAX);
     for (place, why) in &draft.creates {
         let step = Step { place: place.clone(), action: Action::Create, why: why.clone() };
         keyed.push(((Phase::Structure, depth(place), 0, place.clone(), None, None), step));
@@ -58,6 +61,41 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         let step = Step { place: place.clone(), action: Action::Enable(*controller), why: why.clone() };
         keyed.push(((Phase::Structure, depth(place), 1, place.clone(), None, None), step));
     }
+    keyed.extend(writes(draft, actual));
+    for (switch, (to, why)) in &draft.switches {
+        let from = actual.switches.get(switch).copied().unwrap_or(0);
+        let hierarchy = actual.hierarchy_of(switch.knob().row().controller).unwrap_or(0);
+        let place = Place { hierarchy, path: CgroupPath::root() };
+        if from != *to {
+            let phase = if *to == 0 { Phase::Renew } else { Phase::On };
+            let action = Action::Switch { switch: *switch, from, to: *to };
+            let step = Step { place: place.clone(), action, why: why.clone() };
+            keyed.push(((phase, isize::MAX, *switch as u8, place, None, None), step));
+        }
+    }
+    for (place, (give, why)) in &draft.cookies {
+        let phase = if *give { Phase::Together } else { Phase::Apart };
+        let step = Step { place: place.clone(), action: Action::Cookie { give: *give }, why: why.clone() };
+        keyed.push(((phase, depth(place), 1, place.clone(), None, None), step));
+    }
+    for (index, (movement, why)) in draft.moves.iter().enumerate() {
+        let Some(place) = movement.place() else { continue };
+        let step = Step { place: place.clone(), action: Action::Move(movement.clone()), why: why.clone() };
+        let nth = isize::try_from(index).unwrap_or(isize::MAX);
+        keyed.push(((Phase::Move, nth, 0, place, None, None), step));
+    }
+    for place in &draft.removes {
+        let why = "ours, empty and no longer wanted".to_owned();
+        let step = Step { place: place.clone(), action: Action::Remove, why };
+        keyed.push(((Phase::Remove, -depth(place), 0, place.clone(), None, None), step));
+    }
+    keyed.sort_by(|(a, _), (b, _)| a.cmp(b));
+    keyed.into_iter().map(|(_, step)| step).collect()
+}
+
+/// The writes of knobs.
+fn writes(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Key, Step)> {
+    let mut keyed: Vec<(Key, Step)> = Vec::new();
     for ((place, knob, device), want) in &draft.wants {
         // Turning its switch on clears what the knob holds.
         let cleared = Switch::of(*knob).is_some_and(|switch| {
@@ -101,35 +139,7 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
             keyed.push(((phase, level, 0, place.clone(), Some(*knob), *device), step));
         }
     }
-    for (switch, (to, why)) in &draft.switches {
-        let from = actual.switches.get(switch).copied().unwrap_or(0);
-        let hierarchy = actual.hierarchy_of(switch.knob().row().controller).unwrap_or(0);
-        let place = Place { hierarchy, path: CgroupPath::root() };
-        if from != *to {
-            let phase = if *to == 0 { Phase::Renew } else { Phase::On };
-            let action = Action::Switch { switch: *switch, from, to: *to };
-            let step = Step { place: place.clone(), action, why: why.clone() };
-            keyed.push(((phase, isize::MAX, *switch as u8, place, None, None), step));
-        }
-    }
-    for (place, (give, why)) in &draft.cookies {
-        let phase = if *give { Phase::Together } else { Phase::Apart };
-        let step = Step { place: place.clone(), action: Action::Cookie { give: *give }, why: why.clone() };
-        keyed.push(((phase, depth(place), 1, place.clone(), None, None), step));
-    }
-    for (index, (movement, why)) in draft.moves.iter().enumerate() {
-        let Some(place) = movement.place() else { continue };
-        let step = Step { place: place.clone(), action: Action::Move(movement.clone()), why: why.clone() };
-        let nth = isize::try_from(index).unwrap_or(isize::MAX);
-        keyed.push(((Phase::Move, nth, 0, place, None, None), step));
-    }
-    for place in &draft.removes {
-        let why = "ours, empty and no longer wanted".to_owned();
-        let step = Step { place: place.clone(), action: Action::Remove, why };
-        keyed.push(((Phase::Remove, -depth(place), 0, place.clone(), None, None), step));
-    }
-    keyed.sort_by(|(a, _), (b, _)| a.cmp(b));
-    keyed.into_iter().map(|(_, step)| step).collect()
+    keyed
 }
 
 /// Wanted by nobody but the journal, and already as they were; and an identity that was only copied, which nobody should

@@ -41,10 +41,11 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         };
         let _ = sd_notify::notify(&[state]);
         // Each trouble once, when it comes.
-        for trouble in snapshot.troubles.iter().filter(|trouble| !told.contains(*trouble)) {
+        let troubles: Vec<String> = snapshot.troubles.iter().chain(&snapshot.config.error).cloned().collect();
+        for trouble in troubles.iter().filter(|trouble| !told.contains(*trouble)) {
             eprintln!("commensal: {trouble}");
         }
-        told.clone_from(&snapshot.troubles);
+        told = troubles;
     })?;
     Ok(0)
 }
