@@ -59,8 +59,11 @@ pub struct Ask<'a> {
     /// What controllers decided on top of it.
     pub adjust: &'a dyn Fn(&mut DesiredState),
     /// Finds containers and processes that the groups match; without it they are asked for on the spot.
-    pub members: Option<&'a dyn Fn(&mut dyn Host, &mut ActualState)>,
+    pub members: Option<Find<'a>>,
 }
+
+/// Fills in who is a member.
+pub type Find<'a> = &'a dyn Fn(&mut dyn Host, &mut ActualState);
 
 impl<'a> Ask<'a> {
     /// Groups as they are written, once.
