@@ -93,15 +93,15 @@ impl Follower {
     ///
     /// # Errors
     /// When a thread cannot be started.
-    pub fn start(follow: &Follow, changes: &Sender<Change>) -> std::io::Result<Follower> {
+    pub fn start(follow: Follow, changes: &Sender<Change>) -> std::io::Result<Follower> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut follower = Follower { stop, threads: Vec::new() };
-        for socket in follow.sockets.iter().cloned() {
+        for socket in follow.sockets {
             let (tell, stop) = (changes.clone(), Arc::clone(&follower.stop));
             let run = move || engine::follow(&socket, &tell, &stop);
             follower.threads.push(std::thread::Builder::new().name("engine".to_owned()).spawn(run)?);
         }
-        for mount in follow.mounts.iter().cloned() {
+        for mount in follow.mounts {
             let (tell, stop) = (changes.clone(), Arc::clone(&follower.stop));
             let run = move || folders::follow(&mount, &tell, &stop);
             follower.threads.push(std::thread::Builder::new().name("cgroups".to_owned()).spawn(run)?);

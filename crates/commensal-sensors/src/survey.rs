@@ -77,7 +77,7 @@ impl Survey {
     ) {
         let matches: Vec<&Match> = specs.iter().flat_map(|spec| &spec.matches).collect();
         let of_engine = |one: &&Match| matches!(one, Match::DockerLabel(_) | Match::DockerName(_));
-        if matches.iter().any(|one| of_engine(one)) {
+        if matches.iter().any(of_engine) {
             let wanted = |one: &containers::Container| {
                 let (name, labels) = (one.name.clone(), one.labels.clone());
                 let fact = ContainerFact { name, labels, ..ContainerFact::default() };

@@ -117,12 +117,7 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         let step = Step { place: place.clone(), action: Action::Cookie { give: *give }, why: why.clone() };
         keyed.push(((phase, depth(place), 1, place.clone(), None, None), step));
     }
-    for (index, (movement, why)) in draft.moves.iter().enumerate() {
-        let Some(place) = movement.place() else { continue };
-        let step = Step { place: place.clone(), action: Action::Move(movement.clone()), why: why.clone() };
-        let nth = isize::try_from(index).unwrap_or(isize::MAX);
-        keyed.push(((Phase::Move, nth, 0, place, None, None), step));
-    }
+    keyed.extend(movements(draft));
     for place in &draft.removes {
         let why = "ours, empty and no longer wanted".to_owned();
         let step = Step { place: place.clone(), action: Action::Remove, why };
@@ -130,6 +125,16 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
     }
     keyed.sort_by(|(a, _), (b, _)| a.cmp(b));
     keyed.into_iter().map(|(_, step)| step).collect()
+}
+
+/// Processes, in the order of their groups.
+fn movements(draft: &Draft<'_>) -> impl Iterator<Item = (Key, Step)> {
+    draft.moves.iter().enumerate().filter_map(|(index, (movement, why))| {
+        let place = movement.place()?;
+        let step = Step { place: place.clone(), action: Action::Move(movement.clone()), why: why.clone() };
+        let nth = isize::try_from(index).unwrap_or(isize::MAX);
+        Some(((Phase::Move, nth, 0, place, None, None), step))
+    })
 }
 
 /// Wanted by nobody but the journal, and already as they were; and an identity that was only copied, which nobody should
