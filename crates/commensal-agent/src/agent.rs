@@ -19,7 +19,7 @@ use crate::witness::{self, Witness};
 use commensal_core::actual::ActualState;
 use commensal_core::control::latency::{LEAST_CPUS, bound_ms};
 use commensal_core::desired::{DesiredGroup, DesiredState};
-use commensal_core::group::{Class, GroupName};
+use commensal_core::group::{Class, GroupName, Match};
 use commensal_core::safe::safe;
 use commensal_core::units::Bytes;
 use commensal_drivers::queue;
@@ -588,7 +588,11 @@ impl Agent<'_> {
     fn round_is_due(&mut self) -> bool {
         let wants = (self.groups.state.generation, self.decided.clone().wants());
         let changed = self.put_in_force.as_ref() != Some(&wants);
+        // Processes have no events: they are looked for in every tick.
+        let groups = &self.groups.compiled.groups;
+        let scans = groups.iter().flat_map(|spec| &spec.matches).any(|one| matches!(one, Match::Process { .. }));
         let due = changed
+            || scans
             || !self.all_done
             || self.rounded.is_none_or(|at| at.elapsed() >= ROUND_EVERY)
             || self.keeper.disturbed(self.host);

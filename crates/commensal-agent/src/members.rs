@@ -93,7 +93,7 @@ impl Follower {
     ///
     /// # Errors
     /// When a thread cannot be started.
-    pub fn start(follow: &Follow, changes: &Sender<Change>) -> std::io::Result<Follower> {
+    pub fn start(follow: Follow, changes: &Sender<Change>) -> std::io::Result<Follower> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut follower = Follower { stop, threads: Vec::new() };
         for socket in &follow.sockets {

@@ -124,7 +124,7 @@ fn containers_through_restarts_of_their_engine() {
     engine.say("start", "aa");
     let (tell, changes) = channel();
     let follow = Follow { sockets: vec![socket.clone()], mounts: Vec::new() };
-    let follower = Follower::start(&follow, &tell).unwrap();
+    let follower = Follower::start(follow.clone(), &tell).unwrap();
     let first = until(&changes, runs(&["aa"]));
     assert_eq!(first.len(), 1, "{first:?}");
     engine.say("start", "bb");
@@ -148,7 +148,7 @@ fn containers_through_restarts_of_their_engine() {
     // The first one's connection ends with its listeners; here it does by hand.
     drop(follower);
     let (tell, changes) = channel();
-    let _follower = Follower::start(&follow, &tell).unwrap();
+    let _follower = Follower::start(follow.clone(), &tell).unwrap();
     until(&changes, runs(&["dd"]));
 }
 
@@ -163,7 +163,7 @@ fn a_stalled_engine_blocks_nobody() {
     std::fs::create_dir(&watched).unwrap();
     let (tell, changes) = channel();
     let follow = Follow { sockets: vec![socket], mounts: vec![watched.clone()] };
-    let follower = Follower::start(&follow, &tell).unwrap();
+    let follower = Follower::start(follow.clone(), &tell).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     std::fs::create_dir(watched.join("new")).unwrap();
     let new = watched.join("new");
@@ -232,7 +232,7 @@ fn groups_appear_and_go() {
     for place in &places {
         let (tell, changes) = channel();
         let follow = Follow { sockets: Vec::new(), mounts: vec![place.clone()] };
-        let follower = Follower::start(&follow, &tell).unwrap();
+        let follower = Follower::start(follow.clone(), &tell).unwrap();
         std::thread::sleep(Duration::from_millis(200));
         let mut wanted = BTreeSet::new();
         for index in 0..20 {

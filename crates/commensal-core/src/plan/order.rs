@@ -142,6 +142,16 @@ fn writes(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Key, Step)> {
     keyed
 }
 
+/// Processes, in the order of their groups.
+fn movements(draft: &Draft<'_>) -> impl Iterator<Item = (Key, Step)> {
+    draft.moves.iter().enumerate().filter_map(|(index, (movement, why))| {
+        let place = movement.place()?;
+        let step = Step { place: place.clone(), action: Action::Move(movement.clone()), why: why.clone() };
+        let nth = isize::try_from(index).unwrap_or(isize::MAX);
+        Some(((Phase::Move, nth, 0, place, None, None), step))
+    })
+}
+
 /// Wanted by nobody but the journal, and already as they were; and an identity that was only copied, which nobody should
 /// put back.
 pub(super) fn settled(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Place, KnobId, Option<Device>)> {

@@ -169,7 +169,7 @@ fn followed_from_start_to_protection() {
     let (tell, changes) = channel();
     let socket = PathBuf::from(engine.host.strip_prefix("unix://").unwrap());
     let follow = Follow { sockets: vec![socket], mounts: Vec::new() };
-    let _follower = Follower::start(&follow, &tell).unwrap();
+    let _follower = Follower::start(follow, &tell).unwrap();
     assert!(matches!(next(&changes), Change::Containers { running, .. } if running.is_empty()));
     let text = "[group.a]\nclass = \"offline\"\npids.max = 66\nmatch = [{ docker-label = \"tier=batch\" }]\n";
     let mut agent = Loop::new(&program, text);
