@@ -590,7 +590,8 @@ impl Agent<'_> {
         let changed = self.put_in_force.as_ref() != Some(&wants);
         // Processes have no events: they are looked for in every tick.
         let groups = &self.groups.compiled.groups;
-        let scans = groups.iter().flat_map(|spec| &spec.matches).any(|one| matches!(one, Match::Process { .. }));
+        let scans =
+            groups.iter().flat_map(|spec| &spec.matches).any(|one| matches!(one, Match::Process { .. }));
         let due = changed
             || scans
             || !self.all_done

@@ -96,13 +96,13 @@ impl Follower {
     pub fn start(follow: Follow, changes: &Sender<Change>) -> std::io::Result<Follower> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut follower = Follower { stop, threads: Vec::new() };
-        for socket in &follow.sockets {
-            let (socket, tell, stop) = (socket.clone(), changes.clone(), Arc::clone(&follower.stop));
+        for socket in follow.sockets {
+            let (tell, stop) = (changes.clone(), Arc::clone(&follower.stop));
             let run = move || engine::follow(&socket, &tell, &stop);
             follower.threads.push(std::thread::Builder::new().name("engine".to_owned()).spawn(run)?);
         }
-        for mount in &follow.mounts {
-            let (mount, tell, stop) = (mount.clone(), changes.clone(), Arc::clone(&follower.stop));
+        for mount in follow.mounts {
+            let (tell, stop) = (changes.clone(), Arc::clone(&follower.stop));
             let run = move || folders::follow(&mount, &tell, &stop);
             follower.threads.push(std::thread::Builder::new().name("cgroups".to_owned()).spawn(run)?);
         }

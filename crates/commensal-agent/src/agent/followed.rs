@@ -52,7 +52,7 @@ impl Followed {
         if self.follower.is_none() || follow != self.follow {
             self.heard = false;
             self.follower = None;
-            self.follower = Some(Follower::start(&follow, &self.changes.0)?);
+            self.follower = Some(Follower::start(follow.clone(), &self.changes.0)?);
             self.follow = follow;
         }
         Ok(())

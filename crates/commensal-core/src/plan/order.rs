@@ -78,12 +78,7 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         let step = Step { place: place.clone(), action: Action::Cookie { give: *give }, why: why.clone() };
         keyed.push(((phase, depth(place), 1, place.clone(), None, None), step));
     }
-    for (index, (movement, why)) in draft.moves.iter().enumerate() {
-        let Some(place) = movement.place() else { continue };
-        let step = Step { place: place.clone(), action: Action::Move(movement.clone()), why: why.clone() };
-        let nth = isize::try_from(index).unwrap_or(isize::MAX);
-        keyed.push(((Phase::Move, nth, 0, place, None, None), step));
-    }
+    keyed.extend(movements(draft));
     for place in &draft.removes {
         let why = "ours, empty and no longer wanted".to_owned();
         let step = Step { place: place.clone(), action: Action::Remove, why };
