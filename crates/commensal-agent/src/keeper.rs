@@ -231,6 +231,7 @@ impl Keeper {
         if outcome.failure.is_none() {
             for step in steps {
                 if let (Some(key), Some((_, to))) = (key_of(step, &planned.actual), change(step)) {
+                    self.refused.forget(&key);
                     self.in_force.insert(key, to.clone());
                 }
                 actions.push(action(step, planned, now));
@@ -256,6 +257,11 @@ impl Keeper {
         // A value that nobody looks at any more is nobody's.
         self.in_force.retain(|key, _| seen.contains(key));
         self.drift.calm(now_ms, |key| seen.contains(key));
+        if self.refused.iter().next().is_some() {
+            let there: BTreeSet<(usize, u64)> =
+                actual.cgroups.iter().map(|(place, cgroup)| (place.hierarchy, cgroup.inode)).collect();
+            self.refused.calm(now_ms, |key| there.contains(&(key.hierarchy, key.inode)));
+        }
     }
 
     fn note_failure(&mut self, now_ms: u64, actual: &ActualState, steps: &[Step], failure: &Failure) {

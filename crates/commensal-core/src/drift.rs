@@ -85,6 +85,11 @@ impl Table {
         });
     }
 
+    /// Forgets a knob.
+    pub fn forget(&mut self, key: &Key) {
+        self.entries.remove(key);
+    }
+
     /// What is known, by knob.
     pub fn iter(&self) -> impl Iterator<Item = (&Key, &Entry)> {
         self.entries.iter()
