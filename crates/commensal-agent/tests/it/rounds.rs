@@ -139,6 +139,9 @@ fn a_refused_step_stops_nothing_else() {
                 round(&mut keeper, &mut host, 100);
                 assert!(first.troubles.is_empty() || keeper.writes == writes, "write {nth}");
             }
+            // What was refused may have been a trial, after which the machine seems not to have the knob; the agent looks
+            // again every minute.
+            keeper.look_again(&mut host).unwrap();
             let later = round(&mut keeper, &mut host, 10_000);
             assert_eq!(
                 batch(&fake, v2).split(' ').next(),
@@ -150,7 +153,7 @@ fn a_refused_step_stops_nothing_else() {
             assert_eq!(settled.troubles, [""; 0], "write {nth}");
         }
         println!("v2 {v2}: {told} of {writes} refusals told");
-        assert!(told > 2 && writes > 10, "{told} of {writes}");
+        assert!(told >= 1 && writes > 10, "{told} of {writes}");
     }
 }
 
