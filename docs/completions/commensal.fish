@@ -35,6 +35,12 @@ complete -c commensal -n "__fish_commensal_needs_command" -f -a "plan" -d 'Show 
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "apply" -d 'Make it so, once; every original value is kept in the undo journal'
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "restore" -d 'Put back every original value and remove commensal\'s own cgroups. Works with everything else dead'
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "run" -d 'Start a command inside a group; signals and the exit status pass through'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "agent" -d 'Keep the groups in force: follow members, put back what others change, guard the machine if the agent dies. SIGHUP reads the groups again, SIGTERM ends it'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "guard" -d 'Bring the machine into its safe state when the agent is gone or hangs (started by the agent, or as a unit of its own)'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "status" -d 'Say what is in force: groups, limits, queues, and what is wrong. Exit status 1 when not all that was asked for is, 2 without an agent'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "explain" -d 'Say why each limit of a group is what it is: the rule that won, and the formula with its inputs'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "top" -d 'Watch the groups live; ? tells the keys'
+complete -c commensal -n "__fish_commensal_needs_command" -f -a "queue" -d 'Show who runs and who waits in the admission queues, and whether one is held closed. Changes nothing'
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "blame" -d 'Say who held the CPU while a service waited for it: exactly, from inside the kernel, and without a change to the machine. Needs root (or CAP_BPF and CAP_PERFMON)'
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "lab" -d 'Measure what co-location costs'
 complete -c commensal -n "__fish_commensal_needs_command" -f -a "workload" -d 'The lab\'s built-in workloads (started by the lab itself)'
@@ -71,12 +77,65 @@ complete -c commensal -n "__fish_commensal_using_subcommand restore" -s h -l hel
 complete -c commensal -n "__fish_commensal_using_subcommand restore" -s V -l version -d 'Print version'
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s g -l group -d 'The group to start the command in' -r
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s c -l config -d 'A groups file, or a folder of *.toml' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand run" -l queue-timeout -d 'Wait in the group\'s queue for at most this long, such as 30s or 10min [default: the group\'s queue.timeout, which also is the most]' -r
 complete -c commensal -n "__fish_commensal_using_subcommand run" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand run" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
 complete -c commensal -n "__fish_commensal_using_subcommand run" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand run" -l no-wait -d 'Fail at once when the group\'s queue would make it wait'
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -s c -l config -d 'A groups file, or a folder of *.toml' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -l interval -d 'Length of a tick' -r
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -l lease -d 'How long the agent may be silent before the guard ends it and brings the safe state' -r
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -l on-exit -d 'What to leave behind: the safe state (offline work held back, no limit on online work), everything as it is, or the original values' -r -f -a "safe\t'The safe state'
+keep\t'Everything, as it is'
+restore\t'Original values'"
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -l metrics-listen -d 'Serve metrics over TCP at this address as well, read only' -r
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -l no-guard -d 'Run without a guard: if the agent dies, everything stays as it is until `commensal restore`'
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -l takeover -d 'Take the place of the agent that runs, which ends without changing anything'
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand guard" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand guard" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand guard" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand guard" -l once -d 'End when the first agent has ended'
+complete -c commensal -n "__fish_commensal_using_subcommand guard" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand guard" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand guard" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand status" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand status" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand status" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand status" -l json -d 'Print JSON'
+complete -c commensal -n "__fish_commensal_using_subcommand status" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand status" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand status" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand explain" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand explain" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand explain" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand explain" -l json -d 'Print JSON'
+complete -c commensal -n "__fish_commensal_using_subcommand explain" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand explain" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand explain" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand top" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand top" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand top" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand top" -l once -d 'Print one screen as text, with every group; so does an output that is no terminal'
+complete -c commensal -n "__fish_commensal_using_subcommand top" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand top" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand top" -s V -l version -d 'Print version'
+complete -c commensal -n "__fish_commensal_using_subcommand queue" -s c -l config -d 'A groups file, or a folder of *.toml' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand queue" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand queue" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
+complete -c commensal -n "__fish_commensal_using_subcommand queue" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
+complete -c commensal -n "__fish_commensal_using_subcommand queue" -l json -d 'Print JSON'
+complete -c commensal -n "__fish_commensal_using_subcommand queue" -s v -l verbose -d 'Print what happens in detail (to standard error)'
+complete -c commensal -n "__fish_commensal_using_subcommand queue" -s h -l help -d 'Print help'
+complete -c commensal -n "__fish_commensal_using_subcommand queue" -s V -l version -d 'Print version'
 complete -c commensal -n "__fish_commensal_using_subcommand blame" -l against -d 'Whose guilt to judge; named in the same ways. May be given several times' -r
 complete -c commensal -n "__fish_commensal_using_subcommand blame" -l for -d 'How long to look, such as 30s or 5min [default: until Ctrl-C]' -r
 complete -c commensal -n "__fish_commensal_using_subcommand blame" -l blame-below -d 'Wait blamed on them that is allowed, ms per second that the targets had a CPU [default: 50]' -r
@@ -298,15 +357,21 @@ complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "antagonist" -d 'Threads that disturb in one way, and count their work in the file given as standard input'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "burn" -d 'CPU burners that count their work in the file given as standard input'
 complete -c commensal -n "__fish_commensal_using_subcommand workload; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "doctor" -d 'Say what this machine can enforce, by trying it in a scratch cgroup; what is missing and what would help'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "plan" -d 'Show every write that `apply` would make, in order, with its reason. Changes nothing: knobs are tried in an empty scratch cgroup only'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "apply" -d 'Make it so, once; every original value is kept in the undo journal'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "restore" -d 'Put back every original value and remove commensal\'s own cgroups. Works with everything else dead'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "run" -d 'Start a command inside a group; signals and the exit status pass through'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "blame" -d 'Say who held the CPU while a service waited for it: exactly, from inside the kernel, and without a change to the machine. Needs root (or CAP_BPF and CAP_PERFMON)'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "lab" -d 'Measure what co-location costs'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "workload" -d 'The lab\'s built-in workloads (started by the lab itself)'
-complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run blame lab workload help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "doctor" -d 'Say what this machine can enforce, by trying it in a scratch cgroup; what is missing and what would help'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "plan" -d 'Show every write that `apply` would make, in order, with its reason. Changes nothing: knobs are tried in an empty scratch cgroup only'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "apply" -d 'Make it so, once; every original value is kept in the undo journal'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "restore" -d 'Put back every original value and remove commensal\'s own cgroups. Works with everything else dead'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "run" -d 'Start a command inside a group; signals and the exit status pass through'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "agent" -d 'Keep the groups in force: follow members, put back what others change, guard the machine if the agent dies. SIGHUP reads the groups again, SIGTERM ends it'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "guard" -d 'Bring the machine into its safe state when the agent is gone or hangs (started by the agent, or as a unit of its own)'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "status" -d 'Say what is in force: groups, limits, queues, and what is wrong. Exit status 1 when not all that was asked for is, 2 without an agent'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "explain" -d 'Say why each limit of a group is what it is: the rule that won, and the formula with its inputs'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "top" -d 'Watch the groups live; ? tells the keys'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "queue" -d 'Show who runs and who waits in the admission queues, and whether one is held closed. Changes nothing'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "blame" -d 'Say who held the CPU while a service waited for it: exactly, from inside the kernel, and without a change to the machine. Needs root (or CAP_BPF and CAP_PERFMON)'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "lab" -d 'Measure what co-location costs'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "workload" -d 'The lab\'s built-in workloads (started by the lab itself)'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "run" -d 'Run an experiment: verdict, table, run.json, report.html. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "list" -d 'List the experiments that come with this program'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "show" -d 'Print an experiment\'s file, to be changed and run'

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Which crate may depend on which of ours: data flows one way.
-const EDGES: [(&str, &[&str]); 8] = [
+const EDGES: [(&str, &[&str]); 9] = [
     ("commensal-core", &[]),
     ("commensal-host", &["commensal-core"]),
     ("commensal-sensors", &["commensal-core", "commensal-host"]),
@@ -16,8 +16,13 @@ const EDGES: [(&str, &[&str]); 8] = [
         &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-blame"],
     ),
     (
+        "commensal-agent",
+        &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-blame"],
+    ),
+    (
         "commensal",
         &[
+            "commensal-agent",
             "commensal-core",
             "commensal-host",
             "commensal-sensors",
@@ -44,7 +49,7 @@ const EDGES: [(&str, &[&str]); 8] = [
 const MAX_LINES: usize = 800;
 const TABLES: [&str; 1] = ["crates/commensal-core/src/knob/table.rs"];
 /// Lines of the root audit surface, without the fake.
-const MAX_HOST_LINES: usize = 1_500;
+const MAX_HOST_LINES: usize = 1_800;
 
 /// Everything that is wrong.
 pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {

@@ -17,24 +17,18 @@ const BUCKETS: std::ops::RangeInclusive<usize> = 10..=30;
 pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> String) -> String {
     let mut out = String::new();
     let service = |index: usize| labels.subjects.get(index).map(String::as_str).unwrap_or_default();
-    let mut family = |name: &str, kind: &str, help: &str, rows: Vec<(Vec<(&str, String)>, f64)>| {
-        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (labels, value) in rows {
-            let labels: Vec<String> =
-                labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
-            let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-            let _ = writeln!(out, "{name}{labels} {value}");
-        }
+    let mut add = |name: &str, kind: &str, help: &str, rows: Vec<Row<'_>>| {
+        family(&mut out, name, kind, help, &rows);
     };
     let subjects = || figures.subjects.iter().enumerate();
     let of = |index: usize| vec![("service", service(index).to_owned())];
-    family(
+    add(
         "commensal_blame_run_seconds_total",
         "counter",
         "Time that threads of the service had a CPU.",
         subjects().map(|(index, one)| (of(index), one.run_ns as f64 / 1e9)).collect(),
     );
-    family(
+    add(
         "commensal_blame_waits_total",
         "counter",
         "Waits of threads of the service for a CPU that ended.",
@@ -50,7 +44,7 @@ pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> Stri
                 (labels, ns as f64 / 1e9)
             })
     });
-    family(
+    add(
         "commensal_blame_wait_seconds_total",
         "counter",
         "Time that threads of the service waited for a CPU, by who held it meanwhile.",
@@ -84,7 +78,7 @@ pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> Stri
             counters.lost as f64,
         ),
     ] {
-        family(name, "counter", help, vec![(Vec::new(), value)]);
+        add(name, "counter", help, vec![(Vec::new(), value)]);
     }
     histogram(&mut out, "commensal_blame_wakeup_delay_seconds", "Wake-up to running.", &figures.wake_delay);
     histogram(
@@ -139,6 +133,20 @@ fn histogram(out: &mut String, name: &str, help: &str, of: &Histogram) {
         "{name}_bucket{{le=\"+Inf\"}} {all}\n{name}_sum {}\n{name}_count {all}",
         of.sum_ns() / 1e9
     );
+}
+
+/// One time series: its labels and its value.
+pub type Row<'a> = (Vec<(&'a str, String)>, f64);
+
+/// Appends a family of time series. `kind` is `counter` or `gauge`; without rows it is announced all the same.
+pub fn family(out: &mut String, name: &str, kind: &str, help: &str, rows: &[Row<'_>]) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    for (labels, value) in rows {
+        let labels: Vec<String> =
+            labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(out, "{name}{labels} {value}");
+    }
 }
 
 /// A label's value.

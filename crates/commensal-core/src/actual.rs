@@ -4,6 +4,7 @@
 
 use crate::errno::Errno;
 use crate::knob::{Controller, KnobId, Value, Version};
+use crate::member::{ContainerFact, MovedFrom, ProcessFact, ProcessId};
 use crate::topology::Device;
 use crate::vendor::{QosLevels, Switch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -204,6 +205,8 @@ pub struct Ours {
     pub switches: BTreeMap<Switch, i64>,
     /// Groups of others whose threads commensal gave a core-scheduling cookie.
     pub cookies: BTreeSet<Place>,
+    /// Processes that commensal moved into groups of its own.
+    pub moved: BTreeMap<ProcessId, MovedFrom>,
 }
 
 /// The machine's cgroups now.
@@ -227,6 +230,13 @@ pub struct ActualState {
     pub confined: bool,
     /// Machine-wide switches of this kernel.
     pub switches: BTreeMap<Switch, i64>,
+    /// Running containers.
+    pub containers: Vec<ContainerFact>,
+    /// Why containers could not be asked for, if some match needs it.
+    pub engine_obstacle: Option<String>,
+    /// Processes that some match takes, what they started, and those that were moved; not commensal's own, not the
+    /// kernel's.
+    pub processes: Vec<ProcessFact>,
     /// What is ours.
     pub ours: Ours,
 }

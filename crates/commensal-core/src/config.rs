@@ -5,8 +5,8 @@
 
 use crate::cpuset::CpuSet;
 use crate::group::{
-    Class, GroupName, GroupSpec, IoLimits, LimitScope, Match, MemoryLimits, OnExceed, Partition, Position,
-    Queue, SafeState, Source,
+    Class, GroupName, GroupSpec, IoLimits, LimitScope, Match, MemoryLimits, OnExceed, Partition, PodQos,
+    Position, Queue, SafeState, Source,
 };
 use crate::units::Weight;
 use std::collections::BTreeMap;
@@ -62,23 +62,59 @@ pub const KEYS: &[&str] = &[
     "safe-state",
     "takeover",
     "limits",
+    "target-wakeup-p99",
     "match",
 ];
-const MATCH_KEYS: &[&str] = &["cgroup", "systemd", "docker-label", "docker-name", "process"];
+const AGENT_KEYS: &[&str] = &["room"];
+const MATCH_KEYS: &[&str] = &["cgroup", "systemd", "docker-label", "docker-name", "kubernetes", "process"];
 const PROCESS_KEYS: &[&str] = &["exe", "user", "cmdline"];
+
+/// How the agent keeps the offline side to its room: the machine's CPUs less a reserve and less what everybody else uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Room {
+    /// Only while an online group misses its `target-wakeup-p99`, and then by whole cores or by a quota, as fits the
+    /// machine: otherwise offline work may use all that its class leaves it.
+    #[default]
+    Target,
+    /// Always, by whole cores or by a quota, as fits the machine.
+    Auto,
+    /// Always, by whole physical cores (the big frame).
+    Frame,
+    /// Always, by a quota.
+    Quota,
+    /// Never: class only.
+    Off,
+}
+
+/// What one file says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupsFile {
+    /// `[group.NAME]`.
+    pub groups: Vec<GroupSpec>,
+    /// `[agent] room`, and where it is written.
+    pub room: Option<(Room, Position)>,
+}
 
 /// Reads one groups file. `file` is its name for messages.
 ///
 /// # Errors
 /// Every mistake found, in the order of the text.
 pub fn parse(file: &str, text: &str) -> Result<Vec<GroupSpec>, Vec<ConfigError>> {
+    parse_file(file, text).map(|file| file.groups)
+}
+
+/// The same with what is for the agent.
+///
+/// # Errors
+/// Every mistake found, in the order of the text.
+pub fn parse_file(file: &str, text: &str) -> Result<GroupsFile, Vec<ConfigError>> {
     let mut reader = Reader { file, text, errors: Vec::new() };
     let (root, syntax) = DeTable::parse_recoverable(text);
     for error in &syntax {
         reader.error(error.span().unwrap_or(0..0), error.message().to_owned());
     }
-    let groups = if syntax.is_empty() { reader.root(root.get_ref()) } else { Vec::new() };
-    if reader.errors.is_empty() { Ok(groups) } else { Err(reader.finish()) }
+    let read = if syntax.is_empty() { reader.root(root.get_ref()) } else { GroupsFile::default() };
+    if reader.errors.is_empty() { Ok(read) } else { Err(reader.finish()) }
 }
 
 type Value<'i> = Spanned<DeValue<'i>>;
@@ -121,11 +157,15 @@ impl Reader<'_> {
         self.error(span, format!("unknown key {key:?}{hint}"));
     }
 
-    fn root(&mut self, root: &DeTable<'_>) -> Vec<GroupSpec> {
-        let mut groups = Vec::new();
+    fn root(&mut self, root: &DeTable<'_>) -> GroupsFile {
+        let (mut groups, mut room) = (Vec::new(), None);
         for (key, value) in root {
+            if key.get_ref() == "agent" {
+                room = self.agent(value);
+                continue;
+            }
             if key.get_ref() != "group" {
-                self.unknown(key.span(), key.get_ref(), &["group"]);
+                self.unknown(key.span(), key.get_ref(), &["group", "agent"]);
                 continue;
             }
             let Some(tables) = value.get_ref().as_table() else {
@@ -139,13 +179,39 @@ impl Reader<'_> {
                 groups.extend(self.group(name, value));
             }
         }
-        if groups.is_empty() && self.errors.is_empty() {
+        if groups.is_empty() && room.is_none() && self.errors.is_empty() {
             self.error(
                 0..0,
                 "no groups here: write [group.NAME] with class = \"online\" or \"offline\"".to_owned(),
             );
         }
-        groups
+        GroupsFile { groups, room }
+    }
+
+    /// `[agent]`.
+    fn agent(&mut self, value: &Value<'_>) -> Option<(Room, Position)> {
+        let Some(table) = value.get_ref().as_table() else {
+            self.error(value.span(), "\"agent\" must be a table: write [agent]".to_owned());
+            return None;
+        };
+        let mut leaves = Leaves::new();
+        for (key, value) in table {
+            if AGENT_KEYS.contains(&key.get_ref().as_ref()) {
+                leaves.insert(key.get_ref().to_string(), (key.span(), value));
+            } else {
+                self.unknown(key.span(), key.get_ref(), AGENT_KEYS);
+            }
+        }
+        let words = [
+            ("target", Room::Target),
+            ("auto", Room::Auto),
+            ("frame", Room::Frame),
+            ("quota", Room::Quota),
+            ("off", Room::Off),
+        ];
+        let room = self.word(&leaves, "room", &words)?;
+        let at = leaves.get("room").map_or(0, |(_, value)| value.span().start);
+        Some((room, self.position(at)))
     }
 
     fn group(&mut self, key: &Spanned<DeString<'_>>, value: &Value<'_>) -> Option<GroupSpec> {
@@ -194,6 +260,7 @@ impl Reader<'_> {
                     &[("per-member", LimitScope::PerMember), ("total", LimitScope::Total)],
                 )
                 .unwrap_or_default(),
+            target_wakeup_p99: self.quantity(&leaves, "target-wakeup-p99"),
             matches: self.matches(&leaves),
             ..GroupSpec::new(name?, class?)
         };
@@ -222,6 +289,11 @@ impl Reader<'_> {
         if spec.expel && spec.class == Class::Online {
             let message = format!("group {:?}: expel is a property of offline groups", name.as_str());
             self.errors.push((at("expel"), message));
+        }
+        if spec.target_wakeup_p99.is_some() && spec.class == Class::Offline {
+            let message =
+                format!("group {:?}: target-wakeup-p99 is a property of online groups", name.as_str());
+            self.errors.push((at("target-wakeup-p99"), message));
         }
         if spec.memory.on_exceed.is_some() && spec.memory.max.is_none() {
             let message =
@@ -428,6 +500,7 @@ impl Reader<'_> {
             "cgroup" => self.cgroup_match(text, value.span()),
             "systemd" => Some(Match::Systemd(text.to_owned())),
             "docker-label" => Some(Match::DockerLabel(text.to_owned())),
+            "kubernetes" => self.kubernetes_match(text, value.span()),
             _ => Some(Match::DockerName(text.to_owned())),
         }
     }
@@ -447,6 +520,16 @@ impl Reader<'_> {
         };
         self.error(span, problem);
         None
+    }
+
+    fn kubernetes_match(&mut self, text: &str, span: Range<usize>) -> Option<Match> {
+        let classes = [PodQos::BestEffort, PodQos::Burstable, PodQos::Guaranteed];
+        let found = classes.into_iter().find(|qos| qos.to_string() == text);
+        if found.is_none() {
+            let words = classes.map(|qos| format!("\"{qos}\""));
+            self.error(span, format!("kubernetes must be one of {}", words.join(", ")));
+        }
+        found.map(Match::Kubernetes)
     }
 
     fn process_match(&mut self, value: &Value<'_>) -> Option<Match> {
@@ -546,6 +629,8 @@ mod tests {
             ("match = [{ cgroup = \"/\" }]", "cannot be a member"),
             ("match = [{ cgruop = \"/a\" }]", "did you mean \"cgroup\"?"),
             ("match = [{}]", "exactly one of"),
+            ("match = [{ kubernetes = \"burstable\" }]", "ok: 1 groups"),
+            ("match = [{ kubernetes = \"best-effort\" }]", "must be one of \"besteffort\", "),
             ("match = [{ process = {} }]", "at least one of exe, user, cmdline"),
             ("cpu_max = \"50 %\"", "did you mean \"cpu.max\"?"),
             ("memory = \"8 GiB\"", "unknown key \"memory\""),

@@ -67,6 +67,12 @@ impl CpuSet {
         CpuSet(self.0.union(&other.0).copied().collect())
     }
 
+    /// CPUs in both.
+    #[must_use]
+    pub fn intersection(&self, other: &CpuSet) -> CpuSet {
+        CpuSet(self.0.intersection(&other.0).copied().collect())
+    }
+
     /// CPUs in `self` that are not in `other`.
     #[must_use]
     pub fn difference(&self, other: &CpuSet) -> CpuSet {

@@ -1,10 +1,15 @@
 //! Group specs against a machine: amounts become numbers, matches become cgroups, and what cannot be
 //! on this machine is refused with both values.
 
+mod containers;
+mod processes;
+
 use crate::actual::{ActualState, CgroupPath};
 use crate::config::ConfigError;
 use crate::cpuset::CpuSet;
 use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed, Partition};
+use crate::knob::Controller;
+use crate::member::{ContainerFact, ProcessId, is_of_pods};
 use crate::topology::{Device, Disk, Machine};
 use crate::units::{Bytes, BytesPerS, IoPerS, MemoryAmount, MicroCpus, Weight};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +21,19 @@ pub struct Member {
     pub path: CgroupPath,
     /// Made and owned by commensal, or found.
     pub own: bool,
+    /// What it was found by, such as `container web`; empty for our own.
+    pub found_by: String,
+}
+
+/// A process that belongs in its group's own cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedProcess {
+    /// Which.
+    pub id: ProcessId,
+    /// Its number and program, for people.
+    pub name: String,
+    /// The match that takes it, in words.
+    pub by: String,
 }
 
 /// Limits of one group in the units of this machine.
@@ -75,6 +93,8 @@ pub struct DesiredGroup {
     pub class: Class,
     /// Its cgroups.
     pub members: Vec<Member>,
+    /// Processes that belong in its own cgroup.
+    pub processes: Vec<WantedProcess>,
     /// Its limits, for each member.
     pub limits: Limits,
     /// Whether SMT siblings of online threads are kept free of it.
@@ -162,6 +182,8 @@ pub fn resolve(
         state.groups.push(group);
     }
     state.groups.sort_by(|a, b| a.name.cmp(&b.name));
+    containers::share_out(actual, &mut state);
+    processes::assign(&names, actual, &mut state);
     check_claims(&state.groups, &names, &mut errors);
     if errors.is_empty() { Ok(state) } else { Err(errors) }
 }
@@ -175,24 +197,34 @@ fn resolve_group(
 ) -> DesiredGroup {
     let mut elsewhere = Vec::new();
     let mut members: Vec<Member> = Vec::new();
-    for one in &spec.matches {
-        let found = find(one, actual, state);
-        if found.is_empty() {
-            let (because, try_this) = nothing_found(one);
+    let by_process = |one: &Match| matches!(one, Match::Process { .. });
+    for one in spec.matches.iter().filter(|one| !by_process(one)) {
+        let (found, homeless) = find(one, actual, state);
+        if found.is_empty() && homeless.is_empty() {
+            let (because, try_this) = nothing_found(one, actual);
             elsewhere.push((format!("match {one}"), because, try_this));
         }
-        for path in found {
+        for container in homeless {
+            elsewhere.push((
+                format!("match {one}"),
+                format!("container {} has no cgroup of its own, or has just ended", container.name),
+                "start it with a cgroup (podman: not --cgroups=disabled), and apply again".to_owned(),
+            ));
+        }
+        for (path, found_by) in found {
             if members.iter().all(|member| member.path != path) {
-                members.push(Member { path, own: false });
+                members.push(Member { path, own: false, found_by });
             }
         }
     }
-    if spec.matches.is_empty() || options.own.contains(&spec.name) {
+    let own = spec.matches.is_empty() || spec.matches.iter().any(by_process);
+    if own || options.own.contains(&spec.name) {
         let parent = match spec.class {
             Class::Online => &state.online_parent,
             Class::Offline => &state.offline_parent,
         };
-        members.push(Member { path: parent.child(spec.name.as_str()), own: true });
+        let path = parent.child(spec.name.as_str());
+        members.push(Member { path, own: true, found_by: String::new() });
     }
     if spec.limits == LimitScope::Total && members.iter().filter(|member| !member.own).count() > 1 {
         elsewhere.push((
@@ -209,6 +241,7 @@ fn resolve_group(
         name: spec.name.clone(),
         class: spec.class,
         members,
+        processes: Vec::new(),
         limits: limits(spec, machine),
         takeover: spec.takeover,
         expel: spec.expel,
@@ -216,12 +249,31 @@ fn resolve_group(
     }
 }
 
-fn find(one: &Match, actual: &ActualState, state: &DesiredState) -> Vec<CgroupPath> {
+/// Cgroups, and what each was found by.
+type Found = Vec<(CgroupPath, String)>;
+
+/// Cgroups that the match takes, with what each was found by; and containers that it takes and that have none.
+fn find<'a>(one: &Match, actual: &'a ActualState, state: &DesiredState) -> (Found, Vec<&'a ContainerFact>) {
+    let taken = actual.containers.iter().filter(|container| one.takes_container(container));
+    let cpu = actual.hierarchy_of(Controller::Cpu);
+    let (mut found, mut homeless) = (Found::new(), Vec::new());
+    for container in taken {
+        match container.cgroup(cpu) {
+            Some(path) => found.push((path, format!("container {}", container.name))),
+            None => homeless.push(container),
+        }
+    }
+    found.extend(find_paths(one, actual, state).into_iter().map(|path| (path, one.to_string())));
+    (found, homeless)
+}
+
+fn find_paths(one: &Match, actual: &ActualState, state: &DesiredState) -> Vec<CgroupPath> {
     let ours = |path: &CgroupPath| state.online_parent.contains(path) || state.offline_parent.contains(path);
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
     let matches = |path: &CgroupPath| match one {
         Match::Cgroup(pattern) => pattern.matches_with(path.as_str(), options),
         Match::Systemd(unit) => path.name() == unit && is_system_unit(path),
+        Match::Kubernetes(qos) => is_of_pods(path, *qos),
         Match::DockerLabel(_) | Match::DockerName(_) | Match::Process { .. } => false,
     };
     actual
@@ -238,16 +290,20 @@ fn is_system_unit(path: &CgroupPath) -> bool {
     path.ancestors().iter().skip(1).all(|above| above.name().ends_with(".slice"))
 }
 
-fn nothing_found(one: &Match) -> (String, String) {
+fn nothing_found(one: &Match, actual: &ActualState) -> (String, String) {
+    let again = "start it and apply again, or correct the match".to_owned();
     match one {
-        Match::Cgroup(_) | Match::Systemd(_) => (
-            "there is no such cgroup now".to_owned(),
-            "start it and apply again, or correct the match".to_owned(),
-        ),
-        _ => (
-            "members of this kind come and go and are followed by the agent, which this version does not have".to_owned(),
-            "match the cgroup, or start the command with `commensal run --group`".to_owned(),
-        ),
+        Match::DockerLabel(_) | Match::DockerName(_) => match &actual.engine_obstacle {
+            Some(obstacle) => (
+                obstacle.clone(),
+                "start the engine, or name its socket: DOCKER_HOST=unix:///run/docker.sock".to_owned(),
+            ),
+            None => ("there is no such container running now".to_owned(), again),
+        },
+        Match::Kubernetes(_) => ("there is no cgroup of such pods now".to_owned(), again),
+        Match::Cgroup(_) | Match::Systemd(_) | Match::Process { .. } => {
+            ("there is no such cgroup now".to_owned(), again)
+        }
     }
 }
 
@@ -262,13 +318,6 @@ fn not_by_plan(spec: &GroupSpec) -> Vec<(String, String, String)> {
             "remote.read",
             "remote reads are limited inside the SQL engine, which this version does not have",
             "remove the key",
-        );
-    }
-    if spec.queue.is_some() {
-        add(
-            "queue",
-            "admission is the agent's work, which this version does not have",
-            "remove the key, or start members one after the other",
         );
     }
     match spec.memory.on_exceed {

@@ -2,7 +2,7 @@
 
 use crate::cpuset::CpuSet;
 use crate::topology::Device;
-use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Millis, Weight};
+use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Micros, Millis, Weight};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -174,6 +174,27 @@ pub struct Queue {
     pub timeout: Option<Millis>,
 }
 
+/// Quality-of-service class of a pod (Kubernetes, "Pod Quality of Service Classes").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PodQos {
+    /// Asks for nothing and is promised nothing.
+    BestEffort,
+    /// Is promised less than it may use.
+    Burstable,
+    /// Is promised all that it may use.
+    Guaranteed,
+}
+
+impl fmt::Display for PodQos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PodQos::BestEffort => "besteffort",
+            PodQos::Burstable => "burstable",
+            PodQos::Guaranteed => "guaranteed",
+        })
+    }
+}
+
 /// How members are found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Match {
@@ -185,11 +206,13 @@ pub enum Match {
     DockerLabel(String),
     /// Containers with this name.
     DockerName(String),
-    /// Processes; every given part must hold.
+    /// The pods of a quality-of-service class of Kubernetes; which cgroup that is, says [`crate::member::is_of_pods`].
+    Kubernetes(PodQos),
+    /// Processes, with what they have started; every given part must hold.
     Process {
-        /// Path of the executable.
+        /// Path of the executable, or its last part.
         exe: Option<String>,
-        /// User name.
+        /// User, by name or number.
         user: Option<String>,
         /// Part of the command line.
         cmdline: Option<String>,
@@ -213,6 +236,7 @@ impl fmt::Display for Match {
             Match::Systemd(unit) => write!(f, "systemd unit {unit}"),
             Match::DockerLabel(label) => write!(f, "containers with label {label}"),
             Match::DockerName(name) => write!(f, "container {name}"),
+            Match::Kubernetes(qos) => write!(f, "{qos} pods"),
             Match::Process { exe, user, cmdline } => {
                 f.write_str("processes")?;
                 for (what, value) in [("exe", exe), ("user", user), ("cmdline", cmdline)] {
@@ -258,7 +282,7 @@ pub struct GroupSpec {
     pub frozen: bool,
     /// Remote-read rate, enforced by the SQL engine.
     pub remote_read: Option<BytesPerS>,
-    /// Admission queue, enforced by the agent and the SQL engine.
+    /// Admission queue, for what `commensal run` and the SQL engine start.
     pub queue: Option<Queue>,
     /// Keep the SMT sibling of online threads free (noise clean).
     pub expel: bool,
@@ -268,6 +292,8 @@ pub struct GroupSpec {
     pub takeover: bool,
     /// Scope of limits over several members.
     pub limits: LimitScope,
+    /// How long it may take to get offline work off a CPU for one of its threads (99th percentile).
+    pub target_wakeup_p99: Option<Micros>,
     /// Members.
     pub matches: Vec<Match>,
     /// File and positions of the keys, for messages.
@@ -315,6 +341,7 @@ impl GroupSpec {
             safe_state: SafeState::default(),
             takeover: false,
             limits: LimitScope::default(),
+            target_wakeup_p99: None,
             matches: Vec::new(),
             source: Source::default(),
         }

@@ -4,6 +4,7 @@
 //! groups file ── config ──► GroupSpec ── resolve ──► DesiredState ─┐
 //!                                                                  ├─► plan ─► Plan { steps, unmet }
 //! kernel ── sensors ──► Machine, ActualState, Capabilities ────────┘
+//!              └──────► use, waits, pressure ── control ──► what offline work may have now, and why
 //! ```
 //!
 //! **Invariant:** nothing here opens a file, reads a clock, starts a thread, looks at the environment
@@ -11,15 +12,20 @@
 #![forbid(unsafe_code)]
 
 pub mod actual;
+pub mod admission;
 pub mod class;
 pub mod config;
+pub mod control;
 pub mod cpuset;
 pub mod desired;
+pub mod drift;
 pub mod errno;
 pub mod group;
 pub mod knob;
+pub mod member;
 pub mod observe;
 pub mod plan;
+pub mod safe;
 pub mod topology;
 pub mod units;
 pub mod vendor;

@@ -8,6 +8,7 @@
 
 mod bounds;
 mod explain;
+mod moves;
 mod order;
 mod share;
 mod systemd;
@@ -15,11 +16,12 @@ mod vendor;
 mod wants;
 mod yielding;
 
-use crate::actual::{ActualState, Capabilities, Place};
+use crate::actual::{ActualState, Capabilities, CgroupPath, Place};
 use crate::class::{Mechanism, TaskPolicy, offline_task_policy};
 use crate::desired::{DesiredGroup, DesiredState};
 use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId, Value};
+use crate::member::ProcessId;
 use crate::topology::Device;
 use crate::vendor::Switch;
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,6 +81,38 @@ pub enum Action {
         /// Give or take away.
         give: bool,
     },
+    /// Move a process, in every hierarchy at once; the place is where it goes in the first of them. One that has ended, or
+    /// that is no longer where it was, is passed over.
+    Move(Movement),
+}
+
+/// A process on its way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Movement {
+    /// Which.
+    pub process: ProcessId,
+    /// Its number and program, for people.
+    pub name: String,
+    /// The match that takes it, in words; empty on the way back.
+    pub by: String,
+    /// Where it is, by hierarchy.
+    pub from: BTreeMap<usize, CgroupPath>,
+    /// Where it goes, in the same hierarchies.
+    pub to: BTreeMap<usize, CgroupPath>,
+}
+
+impl Movement {
+    /// The same, back.
+    #[must_use]
+    pub fn back(&self) -> Movement {
+        Movement { from: self.to.clone(), to: self.from.clone(), ..self.clone() }
+    }
+
+    /// Where it goes in the first hierarchy.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        self.to.first_key_value().map(|(hierarchy, path)| Place { hierarchy: *hierarchy, path: path.clone() })
+    }
 }
 
 /// One step: where, what, why.
@@ -221,7 +255,10 @@ impl Plan {
 #[must_use]
 pub fn undo(steps: &[Step]) -> Vec<Step> {
     let turn = |step: &Step| Step {
-        place: step.place.clone(),
+        place: match &step.action {
+            Action::Move(movement) => movement.back().place().unwrap_or_else(|| step.place.clone()),
+            _ => step.place.clone(),
+        },
         action: match &step.action {
             Action::Create => Action::Remove,
             Action::Remove => Action::Create,
@@ -238,6 +275,7 @@ pub fn undo(steps: &[Step]) -> Vec<Step> {
             }
             Action::Switch { switch, from, to } => Action::Switch { switch: *switch, from: *to, to: *from },
             Action::Cookie { give } => Action::Cookie { give: !give },
+            Action::Move(movement) => Action::Move(movement.back()),
         },
         why: "undo".to_owned(),
     };

@@ -312,6 +312,16 @@ impl fmt::Display for Weight {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
 
+/// In the largest unit that shows it whole, as it may be written.
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms")];
+        let whole = |(factor, _): &(u64, &str)| self.0 > 0 && self.0.is_multiple_of(*factor);
+        let (factor, unit) = units.into_iter().find(whole).unwrap_or((1, "ms"));
+        write!(f, "{} {unit}", self.0 / factor)
+    }
+}
+
 impl FromStr for Millis {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
@@ -325,6 +335,25 @@ impl FromStr for Millis {
             _ => return Err(refuse(text, expected)),
         };
         number.times(factor).map(Millis).ok_or_else(|| refuse(text, expected))
+    }
+}
+
+/// A short span of time, in microseconds; never 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(pub u64);
+
+impl FromStr for Micros {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let expected = "a time above 0 with a unit, such as \"200 us\" (us, ms, s)";
+        let (number, unit) = number_and_unit(text).ok_or_else(|| refuse(text, expected))?;
+        let factor = match unit {
+            "us" => 1,
+            "ms" => 1_000,
+            "s" => 1_000_000,
+            _ => return Err(refuse(text, expected)),
+        };
+        number.times(factor).filter(|us| *us > 0).map(Micros).ok_or_else(|| refuse(text, expected))
     }
 }
 
@@ -393,5 +422,7 @@ mod tests {
         ];
         let want = ["0 B", "1023 B", "8 GiB", "23.5 GiB", "100 MiB/s", "1 CPU", "2.5 CPUs", "12.3456 %"];
         assert_eq!(shown, want);
+        let times = [0, 1, 1_500, 90_000, 600_000, 7_200_000].map(|time| Millis(time).to_string());
+        assert_eq!(times, ["0 ms", "1 ms", "1500 ms", "90 s", "10 min", "2 h"]);
     }
 }

@@ -1,14 +1,20 @@
 //! Carrying out a plan: journal, create, write, read back; at the first refusal take it all back.
 
+mod moving;
+
+pub(crate) use moving::{alive, identity};
+
 use crate::journal::{Journal, JournalError, Record, Target};
 use crate::{cookies, renew};
 use commensal_core::actual::{ActualState, CgroupPath, Place};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};
+use commensal_core::member::ProcessId;
 use commensal_core::plan::{Action, Step, undo};
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError, below};
+use moving::Fate;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -115,6 +121,8 @@ pub struct Outcome {
     pub done: usize,
     /// Values written and read back.
     pub applied: Vec<Applied>,
+    /// Processes that were to be moved and could not be, with the reasons.
+    pub stayed: Vec<String>,
     /// The refusal, if there was one.
     pub failure: Option<Failure>,
 }
@@ -152,6 +160,8 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
         work.outcome.failure = Some(Failure { step, description, refusal, left });
     } else {
         work.settle(steps, journal);
+        // As with the rest: the next apply tries again.
+        let _ = work.settle_moves(steps, journal);
     }
     work.finish()
 }
@@ -219,6 +229,10 @@ struct Work<'a> {
     reached: Option<usize>,
     /// Inodes of groups that were replaced by fresh ones.
     renewed: BTreeMap<Place, u64>,
+    /// What became of processes.
+    fates: BTreeMap<ProcessId, Fate>,
+    /// Processes that were on record before.
+    known: BTreeSet<ProcessId>,
 }
 
 /// Index of a step and why it was refused.
@@ -231,7 +245,8 @@ fn host_error(error: HostError, knob: Option<KnobId>) -> Refusal {
 impl<'a> Work<'a> {
     fn new(host: &'a mut dyn Host, actual: &'a ActualState) -> Work<'a> {
         let (dirs, renewed) = (BTreeMap::new(), BTreeMap::new());
-        Work { host, actual, dirs, outcome: Outcome::default(), reached: None, renewed }
+        let (outcome, fates, known) = (Outcome::default(), BTreeMap::new(), BTreeSet::new());
+        Work { host, actual, dirs, outcome, reached: None, renewed, fates, known }
     }
 
     /// Opens every existing group, checks that it is the one planned for, and puts on record what is
@@ -246,7 +261,9 @@ impl<'a> Work<'a> {
             .collect();
         for (index, step) in steps.iter().enumerate() {
             let stop = |refusal| (index, refusal);
-            let target_dir = match created.contains(&step.place) {
+            // Where a process goes is opened when it is its turn: the groups of others may go before.
+            let later = created.contains(&step.place) || matches!(step.action, Action::Move(_));
+            let target_dir = match later {
                 true => None,
                 false => Some(self.dir(&step.place).map_err(stop)?),
             };
@@ -312,7 +329,12 @@ impl<'a> Work<'a> {
             }
         }
         journal.append(self.host, &created).map_err(|error| (structure, Refusal::Journal(error)))?;
+        let mut announced = false;
         for (index, step) in steps.iter().enumerate().skip(structure) {
+            if matches!(step.action, Action::Move(_)) && !announced {
+                announced = true;
+                self.announce(steps, journal).map_err(|error| (index, Refusal::Journal(error)))?;
+            }
             self.step(step, journal).map_err(|refusal| {
                 let reached = matches!(refusal, Refusal::ReadBack { .. } | Refusal::Unread { .. });
                 self.reached = reached.then_some(index);
@@ -390,6 +412,7 @@ impl<'a> Work<'a> {
             Action::OneWay { knob, to, .. } => self.write(&step.place, *knob, None, to),
             Action::Renew { knob, to, .. } => self.renew(&step.place, *knob, to, journal),
             Action::Switch { switch, to, .. } => self.switch(*switch, *to),
+            Action::Move(movement) => self.move_process(movement),
             Action::Cookie { give } => {
                 let dir = self.dir(&step.place)?;
                 let done = if *give { cookies::give(self.host, dir) } else { cookies::take(self.host, dir) };

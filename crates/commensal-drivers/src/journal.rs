@@ -9,6 +9,7 @@
 use crate::renew::Renewed;
 use commensal_core::actual::{ActualState, Ours, Place};
 use commensal_core::knob::KnobId;
+use commensal_core::member::ProcessId;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Host, HostError};
@@ -82,6 +83,28 @@ pub enum Record {
     Cookied(Target),
     /// A group is about to be replaced by a fresh one of the same name.
     Renewing(Target),
+    /// A process is about to be moved into groups of ours.
+    Moving {
+        /// Its number.
+        pid: u32,
+        /// Its start time, clock ticks since boot.
+        start_ticks: u64,
+        /// Its process group: what it starts and leaves behind is known by it.
+        pgrp: u32,
+        /// The match that took it.
+        by: String,
+        /// Where it is, one per hierarchy.
+        from: Vec<Target>,
+        /// Where it goes.
+        to: Vec<Target>,
+    },
+    /// It was moved.
+    Moved {
+        /// Its number.
+        pid: u32,
+        /// Its start time.
+        start_ticks: u64,
+    },
     /// A knob of somebody else's group is about to be written for the first time.
     Original {
         /// The group.
@@ -95,6 +118,19 @@ pub enum Record {
         /// Text to write to put it back.
         value: String,
     },
+}
+
+impl Record {
+    /// The process that the record is about.
+    #[must_use]
+    pub fn process(&self) -> Option<ProcessId> {
+        match self {
+            Record::Moving { pid, start_ticks, .. } | Record::Moved { pid, start_ticks } => {
+                Some(ProcessId { pid: *pid, start_ticks: *start_ticks })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Why a journal cannot be used.
@@ -287,6 +323,11 @@ impl Journal {
         line(&Record::Owner(self.owner.clone()))
     }
 
+    /// Processes on record.
+    pub(crate) fn processes(&self) -> BTreeSet<ProcessId> {
+        self.records.iter().filter_map(Record::process).collect()
+    }
+
     /// How many records there are now: a mark for [`Journal::forget`].
     #[must_use]
     pub fn len(&self) -> usize {
@@ -339,15 +380,18 @@ pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Renewed]) {
         (found.old == 0 || found.old == target.inode).then_some(found.new)
     };
     for record in records {
-        let (Record::Created(target)
-        | Record::Cookied(target)
-        | Record::Enabling { group: target, .. }
-        | Record::Original { group: target, .. }) = record
-        else {
-            continue;
+        let targets: Vec<&mut Target> = match record {
+            Record::Created(target)
+            | Record::Cookied(target)
+            | Record::Enabling { group: target, .. }
+            | Record::Original { group: target, .. } => vec![target],
+            Record::Moving { from, to, .. } => from.iter_mut().chain(to).collect(),
+            _ => continue,
         };
-        if let Some(inode) = new(target) {
-            target.inode = inode;
+        for target in targets {
+            if let Some(inode) = new(target) {
+                target.inode = inode;
+            }
         }
     }
 }
@@ -436,6 +480,19 @@ pub fn ours(
                 ours.switches.extend(found);
             }
             Record::Cookied(target) => ours.cookies.extend(find(actual, &target)),
+            Record::Moving { ref from, ref to, ref by, .. } => {
+                let Some(process) = record.process() else { continue };
+                let moved = ours.moved.entry(process).or_default();
+                for place in from.iter().filter_map(|target| find(actual, target)) {
+                    moved.from.entry(place.hierarchy).or_insert(place.path);
+                }
+                let to = to.iter().filter_map(|target| find(actual, target));
+                moved.to.extend(to.map(|place| (place.hierarchy, place.path)));
+                (moved.by, moved.done) = (by.clone(), false);
+            }
+            Record::Moved { pid, start_ticks } => {
+                ours.moved.entry(ProcessId { pid, start_ticks }).or_default().done = true;
+            }
             Record::Owner(_) | Record::Creating { .. } | Record::Enabling { .. } | Record::Renewing(_) => {}
         }
     }

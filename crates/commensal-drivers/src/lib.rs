@@ -16,6 +16,7 @@ mod aside;
 mod cookies;
 pub mod journal;
 pub mod members;
+pub mod queue;
 mod renew;
 mod restore;
 

@@ -3,6 +3,7 @@
 //! Works from the journals alone, with whoever wrote them dead; a second run finds nothing to do; a
 //! journal of an earlier boot means groups that no longer exist.
 
+mod moving;
 mod renewing;
 mod shared;
 
@@ -179,14 +180,15 @@ fn keep(
     host.state_replace(path, &lines)
 }
 
-/// Values first, then our groups, then controllers, which the groups may use; each from the last to the first.
+/// Values first, then processes, then our groups, then controllers, which the groups may use; each from the last to the first.
 fn rank(record: &Record) -> u8 {
     match record {
         // Turning a switch clears what it governs; values that were there before can be written once more then.
         Record::Owner(_) | Record::Switching { .. } => 0,
         Record::Original { .. } | Record::Cookied(_) | Record::Renewing(_) => 1,
-        Record::Creating { .. } | Record::Created(_) => 2,
-        Record::Enabling { .. } => 3,
+        Record::Moving { .. } | Record::Moved { .. } => 2,
+        Record::Creating { .. } | Record::Created(_) => 3,
+        Record::Enabling { .. } => 4,
     }
 }
 
@@ -223,6 +225,7 @@ fn undo_all(
         failed.iter().for_each(|index| drop(kept.remove(index)));
         waiting = failed;
     }
+    kept.extend(moving::back(host, contents, result));
     pass(host, contents, rest, &job, result, &mut kept);
     kept.into_values().collect()
 }
@@ -243,7 +246,11 @@ impl Job<'_> {
             Record::Renewing(_) => return true,
             Record::Created(target) | Record::Cookied(target) => target,
             Record::Enabling { group, .. } | Record::Original { group, .. } => group,
-            Record::Owner(_) | Record::Creating { .. } | Record::Switching { .. } => return false,
+            Record::Owner(_)
+            | Record::Creating { .. }
+            | Record::Switching { .. }
+            | Record::Moving { .. }
+            | Record::Moved { .. } => return false,
         };
         self.stuck.iter().any(|stuck| {
             let inside = target
@@ -287,7 +294,8 @@ fn pass(
         }
         let kill = job.kill;
         let undone = match record {
-            Record::Owner(_) | Record::Renewing(_) => Ok(None),
+            // Processes went back before (see `moving`).
+            Record::Owner(_) | Record::Renewing(_) | Record::Moving { .. } | Record::Moved { .. } => Ok(None),
             Record::Switching { switch, value } => {
                 let known = known_paths(contents);
                 shared::switch_back(host, switch, value, &|path| {

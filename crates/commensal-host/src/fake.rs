@@ -12,7 +12,7 @@
 //! are in `fake/`. `tests/conformance.txt` runs on this host and on the kernel.
 //!
 //! **Faults and crashes count mutations that succeed**: write, mkdir, rmdir, spawn, signal, and
-//! `state_append`, `state_replace`, `state_remove`. That is what [`FakeHost::mutations`] lists, so
+//! `state_append`, `state_replace`, `state_rename`, `state_remove`. That is what [`FakeHost::mutations`] lists, so
 //! `for n in 0..mutations().len()` with [`FakeHost::crash_after`] visits every place to die.
 
 mod faults;
@@ -20,6 +20,7 @@ mod files;
 mod fixture;
 mod host;
 mod limits;
+mod locks;
 mod parse;
 mod procs;
 mod rules;
@@ -29,8 +30,10 @@ mod vendor;
 pub use faults::Mutation;
 pub use files::driven_files;
 pub use fixture::FixtureError;
-pub use procs::FakeProcess;
+pub(crate) use locks::FakeLockFile;
+pub(crate) use locks::Token;
 pub(crate) use procs::Running;
+pub use procs::{FakeLooks, FakeProcess};
 pub use vendor::VendorKernel;
 
 use crate::Exit;
@@ -40,6 +43,7 @@ use commensal_core::topology::Device;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tree::Machine;
 
 /// Controllers with a hierarchy of their own in [`FakeHost::v1`].
@@ -327,6 +331,30 @@ impl FakeHost {
         place(&mut self.machine(), pid, groups);
     }
 
+    /// Gives a process its program, user and parent.
+    pub fn set_looks(&self, pid: u32, looks: FakeLooks) {
+        if let Some(process) = self.machine().processes.get_mut(&pid) {
+            process.looks = looks;
+        }
+    }
+
+    /// Right before the next write of this number to a `cgroup.procs`, its process ends and another one, in `groups` and
+    /// looking like `looks`, gets the number.
+    pub fn reuse_pid_before_move(&self, pid: u32, groups: &[&str], looks: FakeLooks) {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        self.machine().faults.reuse = Some((pid, groups, looks));
+    }
+
+    /// Right before the next write to a `cgroup.procs`, this process starts a child like itself, where it is.
+    pub fn forks_before_move(&self, pid: u32) {
+        self.machine().faults.forks = Some(pid);
+    }
+
+    /// Whoever asks at the local socket `path` gets the answer of the longest of these beginnings of a request that fits.
+    pub fn answer(&self, path: impl Into<PathBuf>, request: &str, answer: &str) {
+        self.machine().answers.insert((path.into(), request.to_owned()), answer.to_owned());
+    }
+
     /// Moves a process as somebody else would, without asking any rule.
     pub fn move_process(&self, pid: u32, group: impl AsRef<Path>) {
         let mut machine = self.machine();
@@ -360,6 +388,11 @@ impl FakeHost {
     /// What a program started with [`crate::Stdout::Pipe`] has written (up to 64 KiB).
     pub fn output_of(&self, program: impl Into<PathBuf>, text: &str) {
         self.machine().outputs.insert(program.into(), text.to_owned());
+    }
+
+    /// Time passes.
+    pub fn advance(&self, time: Duration) {
+        self.machine().uptime += time;
     }
 
     /// Every process ever, by pid.

@@ -22,19 +22,24 @@ mod counters;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod linux;
+mod locks;
 mod process;
 mod state;
+mod waiting;
 
 pub use counters::{Counters, Event};
 pub use linux::LinuxHost;
+pub use locks::{Lock, LockFile, Watch};
 pub use process::{
     Child, Cookie, Exit, Policy, Process, Signal, SpawnSpec, Stderr, Stdin, Stdout, precise_thread,
 };
-pub use state::Lock;
+pub use waiting::{GroupWatch, Seen, Stream};
 
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// An operation that the system refused: what, on what, with which value, and the error number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,12 +86,19 @@ pub trait Host {
     /// Reads a small file (procfs, sysfs, configuration) whole.
     fn read_file(&self, path: &Path) -> Result<String>;
 
+    /// Where a symbolic link points, such as `/proc/PID/exe`.
+    fn link(&self, path: &Path) -> Result<String>;
+
     /// Names in a directory, sorted.
     fn list(&self, path: &Path) -> Result<Vec<String>>;
 
     /// Sends `request` to the local (Unix) socket at `path` and gives all that comes back until the other side closes: at
     /// most 8 MiB, and two seconds of silence (`ETIMEDOUT`).
     fn ask(&self, path: &Path, request: &str) -> Result<String>;
+
+    /// Listens on a local (Unix) socket at `path` that only this user reaches: its mode is 0600 from the first moment. A
+    /// socket that nobody listens on any more is replaced; `EADDRINUSE` when somebody does, `EEXIST` when it is no socket.
+    fn listen(&mut self, path: &Path) -> Result<UnixListener>;
 
     /// Opens a cgroup directory by absolute path.
     fn open(&mut self, path: &Path) -> Result<Dir>;
@@ -170,6 +182,9 @@ pub trait Host {
     /// The same for what is no text.
     fn state_replace_bytes(&mut self, path: &Path, bytes: &[u8]) -> Result<()>;
 
+    /// Gives a state file another name, durably; what had that name is gone.
+    fn state_rename(&mut self, from: &Path, to: &Path) -> Result<()>;
+
     /// Removes a state file; not there is fine.
     fn state_remove(&mut self, path: &Path) -> Result<()>;
 
@@ -182,6 +197,19 @@ pub trait Host {
     /// Takes the exclusive lock of a file, or `None` when somebody else holds it. The kernel lets go
     /// of it when the holder dies.
     fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>>;
+
+    /// Makes a state file with `text` whose lock is held from its beginning; `EEXIST` if there is one already, and nothing
+    /// is left when the disk refuses. Not durable: what a lock says ends with the boot.
+    fn state_lock_new(&mut self, path: &Path, text: &str) -> Result<Lock>;
+
+    /// A state file of whose lock to ask, or to wait for; `None` if there is none.
+    fn state_lock_file(&self, path: &Path) -> Result<Option<LockFile>>;
+
+    /// Watches folders of state files. `EMFILE` when this user has as many watches as may be (`fs.inotify`).
+    fn state_watch(&self, folders: &[&Path]) -> Result<Watch>;
+
+    /// Time since the boot, sleep included (`CLOCK_BOOTTIME`): the same for every process, and set by nobody.
+    fn boot_time(&self) -> Duration;
 }
 
 /// Where a path belongs in the file system below `mount`: `/a/b` under `/sys/fs/cgroup` is

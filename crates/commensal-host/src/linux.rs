@@ -2,15 +2,14 @@
 
 use crate::counters::{self, Counters, Event};
 use crate::process::{self, Child, Process, Signal, SpawnSpec};
-use crate::{Dir, Host, HostError, Lock, Result, state};
+use crate::{Dir, Host, HostError, Lock, LockFile, Result, Stream, Watch, locks, state};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::{HashMap, VecDeque};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,8 +28,8 @@ pub(crate) const SNAPSHOTS: [&str; 3] = ["cgroup.procs", "cgroup.threads", "task
 const OPEN_DIRS: usize = 65_536;
 
 /// What an answer over a local socket may be at most, and how long its sender may be silent.
-const ASK_MOST: u64 = 8 << 20;
-const ASK_PATIENCE: Duration = Duration::from_secs(2);
+const ASK_MOST: usize = 8 << 20;
+pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The running machine.
 #[derive(Debug, Default)]
@@ -57,7 +56,12 @@ struct OpenDir {
     path: String,
 }
 
-fn fail(operation: &'static str, object: String, value: Option<&str>, errno: rustix::io::Errno) -> HostError {
+pub(crate) fn fail(
+    operation: &'static str,
+    object: String,
+    value: Option<&str>,
+    errno: rustix::io::Errno,
+) -> HostError {
     HostError { operation, object, value: value.map(str::to_owned), errno: Errno(errno.raw_os_error()) }
 }
 
@@ -67,6 +71,44 @@ pub(crate) fn component(operation: &'static str, name: &str) -> Result<()> {
         return Err(fail(operation, format!("{name:?}"), None, rustix::io::Errno::INVAL));
     }
     Ok(())
+}
+
+/// Bound aside and renamed: whoever connects meanwhile finds the old one or the new one.
+fn listen(path: &Path) -> std::result::Result<UnixListener, rustix::io::Errno> {
+    use rustix::io::Errno;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with};
+    let socket = |flags| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    match rustix::fs::lstat(path) {
+        Ok(there) if FileType::from_raw_mode(there.st_mode) != FileType::Socket => return Err(Errno::EXIST),
+        Ok(_) => {
+            let asking = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+            match connect(&asking, &SocketAddrUnix::new(path)?) {
+                Err(Errno::CONNREFUSED | Errno::NOENT) => {}
+                // EAGAIN: it listens, and too many wait.
+                Ok(()) | Err(Errno::AGAIN) => return Err(Errno::ADDRINUSE),
+                Err(other) => return Err(other),
+            }
+        }
+        Err(Errno::NOENT) => {}
+        Err(other) => return Err(other),
+    }
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let aside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let listening = socket(SocketFlags::CLOEXEC)?;
+    // The file takes the mode that the socket has when it is bound.
+    rustix::fs::fchmod(&listening, Mode::RUSR | Mode::WUSR)?;
+    let addr = SocketAddrUnix::new(&aside)?;
+    match bind(&listening, &addr) {
+        // Of an agent with this process number that died in between.
+        Err(Errno::ADDRINUSE) => rustix::fs::unlink(&aside).and_then(|()| bind(&listening, &addr))?,
+        other => other?,
+    }
+    let done = rustix::net::listen(&listening, 128).and_then(|()| rustix::fs::rename(&aside, path));
+    if done.is_err() {
+        let _ = rustix::fs::unlink(&aside);
+    }
+    done?;
+    Ok(listening.into())
 }
 
 impl LinuxHost {
@@ -205,6 +247,12 @@ impl Host for LinuxHost {
         })
     }
 
+    fn link(&self, path: &Path) -> Result<String> {
+        let target = rustix::fs::readlink(path, Vec::new());
+        let target = target.map_err(|errno| fail("read", path.display().to_string(), None, errno))?;
+        Ok(target.to_string_lossy().into_owned())
+    }
+
     fn list(&self, path: &Path) -> Result<Vec<String>> {
         let refuse = |error: std::io::Error| HostError {
             operation: "list",
@@ -220,19 +268,22 @@ impl Host for LinuxHost {
     }
 
     fn ask(&self, path: &Path, request: &str) -> Result<String> {
-        let refuse = |error: std::io::Error| {
-            let late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-            let errno =
-                if late { Errno::ETIMEDOUT } else { Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)) };
-            HostError { operation: "ask", object: path.display().to_string(), value: None, errno }
-        };
-        let mut socket = UnixStream::connect(path).map_err(refuse)?;
-        socket.set_read_timeout(Some(ASK_PATIENCE)).map_err(refuse)?;
-        socket.set_write_timeout(Some(ASK_PATIENCE)).map_err(refuse)?;
-        socket.write_all(request.as_bytes()).map_err(refuse)?;
+        let mut stream = Stream::open(path, request)?;
         let mut answer = Vec::new();
-        socket.take(ASK_MOST).read_to_end(&mut answer).map_err(refuse)?;
+        while answer.len() < ASK_MOST {
+            match stream.read(ASK_PATIENCE)? {
+                Some(bytes) if bytes.is_empty() => break,
+                Some(bytes) => answer.extend(bytes),
+                None => {
+                    return Err(fail("ask", path.display().to_string(), None, rustix::io::Errno::TIMEDOUT));
+                }
+            }
+        }
         Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    fn listen(&mut self, path: &Path) -> Result<UnixListener> {
+        listen(path).map_err(|errno| fail("listen on", path.display().to_string(), None, errno))
     }
 
     fn open(&mut self, path: &Path) -> Result<Dir> {
@@ -424,6 +475,10 @@ impl Host for LinuxHost {
         state::replace(path, text.as_bytes())
     }
 
+    fn state_rename(&mut self, from: &Path, to: &Path) -> Result<()> {
+        state::rename(from, to)
+    }
+
     fn state_remove(&mut self, path: &Path) -> Result<()> {
         state::remove(path)
     }
@@ -453,6 +508,23 @@ impl Host for LinuxHost {
     }
 
     fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>> {
-        state::lock(path)
+        locks::try_lock(path)
+    }
+
+    fn state_lock_new(&mut self, path: &Path, text: &str) -> Result<Lock> {
+        locks::new(path, text)
+    }
+
+    fn state_lock_file(&self, path: &Path) -> Result<Option<LockFile>> {
+        locks::find(path)
+    }
+
+    fn state_watch(&self, folders: &[&Path]) -> Result<Watch> {
+        locks::watch(folders)
+    }
+
+    fn boot_time(&self) -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::try_from(now).unwrap_or_default()
     }
 }

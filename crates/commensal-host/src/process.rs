@@ -1,10 +1,13 @@
 //! Starting and ending processes: inside their groups from the first instruction, identified by pid
 //! and start time, signalled through a pidfd.
 
-use crate::{Dir, HostError, Result};
+use crate::locks::Held;
+use crate::{Dir, HostError, Lock, Result};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions, setrlimit};
 use std::ffi::OsString;
 use std::io;
@@ -19,9 +22,12 @@ pub struct Signal(pub i32);
 
 #[allow(missing_docs, reason = "signal(7)")]
 impl Signal {
+    /// Nothing is sent; only whether the process is there is answered.
+    pub const NONE: Signal = Signal(0);
     pub const INT: Signal = Signal(2);
     pub const KILL: Signal = Signal(9);
     pub const TERM: Signal = Signal(15);
+    pub const USR2: Signal = Signal(12);
 }
 
 /// A core-scheduling cookie (Documentation/admin-guide/hw-vuln/core-scheduling.rst): threads with different ones
@@ -111,6 +117,8 @@ pub struct SpawnSpec {
     pub stderr: Stderr,
     /// The folder that it starts in; ours if unset.
     pub folder: Option<PathBuf>,
+    /// Locks that the child, and what it starts, hold as well, also when we are gone.
+    pub locks: Vec<Lock>,
 }
 
 impl SpawnSpec {
@@ -127,6 +135,7 @@ impl SpawnSpec {
             stdout: Stdout::Inherit,
             stderr: Stderr::Inherit,
             folder: None,
+            locks: Vec::new(),
         }
     }
 
@@ -248,6 +257,7 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
     }
     let policy = spec.policy.clone();
     let parent = spec.die_with_parent.then(rustix::process::getpid);
+    let locks = spec.locks.clone();
     // SAFETY: between fork and exec the closure makes system calls only: no allocation, no lock, no
     // access to memory that another thread of the parent might have been changing.
     unsafe {
@@ -257,6 +267,7 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
                 setrlimit(Resource::Nofile, *limit)?;
             }
             apply_policy(&policy)?;
+            keep(&locks)?;
             parent.map_or(Ok(()), die_with)
         });
     }
@@ -316,6 +327,17 @@ fn start_failed(spec: &SpawnSpec, error: &io::Error) -> HostError {
 fn enter(procs: &[OwnedFd]) -> io::Result<()> {
     for fd in procs {
         rustix::io::write(fd, b"0")?;
+    }
+    Ok(())
+}
+
+/// The locks' descriptors stay open in the program.
+fn keep(locks: &[Lock]) -> io::Result<()> {
+    for lock in locks {
+        #[allow(irrefutable_let_patterns, reason = "a fake host's lock is none")]
+        if let Held::Real(file) = &lock.0 {
+            rustix::io::fcntl_setfd(file, FdFlags::empty())?;
+        }
     }
     Ok(())
 }
@@ -457,6 +479,14 @@ fn start_ticks(pid: u32) -> Option<u64> {
 pub(crate) fn send(process: &Process, signal: Signal) -> Result<()> {
     let object = || format!("pid {}", process.pid);
     let pidfd = process.pidfd.as_ref().ok_or_else(|| failed("signal", object(), rustix::io::Errno::SRCH))?;
+    // 0 asks whether it is there; a pidfd is readable once it has ended (pidfd_open(2)).
+    if signal.0 == 0 {
+        let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+        let ended = rustix::event::poll(&mut polled, Some(&none))
+            .map_err(|errno| failed("signal", object(), errno))?;
+        return if ended == 0 { Ok(()) } else { Err(failed("signal", object(), rustix::io::Errno::SRCH)) };
+    }
     let raw = rustix::process::Signal::from_named_raw(signal.0)
         .ok_or_else(|| failed("signal", object(), rustix::io::Errno::INVAL))?;
     rustix::process::pidfd_send_signal(pidfd.as_fd(), raw).map_err(|errno| failed("signal", object(), errno))

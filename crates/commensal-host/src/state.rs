@@ -1,4 +1,4 @@
-//! State files that survive a crash: append with fsync, replace by rename, an advisory lock.
+//! State files that survive a crash: append with fsync, replace by rename.
 
 use crate::{HostError, Result};
 use commensal_core::errno::Errno;
@@ -7,16 +7,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// An exclusive lock, held until it is dropped or the process dies.
-#[derive(Debug)]
-pub struct Lock {
-    pub(crate) _file: Option<File>,
-    /// The fake host's lock is held as long as this is.
-    #[cfg(feature = "fake")]
-    pub(crate) _token: Option<std::sync::Arc<()>>,
-}
-
-fn failed(operation: &'static str, path: &Path, error: &std::io::Error) -> HostError {
+pub(crate) fn failed(operation: &'static str, path: &Path, error: &std::io::Error) -> HostError {
     let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
     HostError { operation, object: path.display().to_string(), value: None, errno }
 }
@@ -67,6 +58,11 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     sync_parent(path)
 }
 
+pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
+    std::fs::rename(from, to).map_err(|error| failed("rename", from, &error))?;
+    sync_parent(to)
+}
+
 pub(crate) fn remove(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
         Ok(()) => sync_parent(path),
@@ -79,25 +75,6 @@ pub(crate) fn remove_all(path: &Path) -> Result<()> {
     match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", path, &error)),
         _ => Ok(()),
-    }
-}
-
-pub(crate) fn lock(path: &Path) -> Result<Option<Lock>> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(|error| failed("open", path, &error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(Lock {
-            _file: Some(file),
-            #[cfg(feature = "fake")]
-            _token: None,
-        })),
-        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
-        Err(std::fs::TryLockError::Error(error)) => Err(failed("lock", path, &error)),
     }
 }
 

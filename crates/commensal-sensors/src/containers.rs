@@ -1,14 +1,16 @@
-//! Names of running containers, asked of the engine that runs them: Docker's Engine API, which Podman speaks as well. Read
-//! only, over the engine's local socket; no engine is no error.
+//! Running containers, asked of the engine that runs them: Docker's Engine API, which Podman speaks as well. Read only, over
+//! the engine's local socket; where no match needs it, no engine is no error.
 
-use commensal_host::Host;
+use commensal_core::actual::Hierarchy;
+use commensal_core::errno::Errno;
+use commensal_core::member::{ContainerFact, places};
+use commensal_host::{Host, HostError};
 use serde::Deserialize;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// Where engines listen, in this order. `DOCKER_HOST` comes first when it names a local socket.
 const SOCKETS: [&str; 2] = ["/run/docker.sock", "/run/podman/podman.sock"];
-/// A name that every version since 1.24 (Docker 1.12) has.
-const REQUEST: &str = "GET /containers/json HTTP/1.0\r\nHost: localhost\r\n\r\n";
 
 /// A running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +19,10 @@ pub struct Container {
     pub id: String,
     /// As its owner calls it.
     pub name: String,
+    /// Labels by key.
+    pub labels: BTreeMap<String, String>,
+    /// Its first process; only [`inspected`] knows it.
+    pub pid: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -25,31 +31,151 @@ struct Listed {
     id: String,
     #[serde(default)]
     names: Vec<String>,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Inspected {
+    id: String,
+    name: String,
+    state: State,
+    config: Config,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct State {
+    running: bool,
+    pid: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Config {
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+}
+
+/// Local sockets at which an engine may listen. `docker_host` is the variable of that name.
+#[must_use]
+pub fn sockets(docker_host: Option<&str>) -> Vec<PathBuf> {
+    let named = docker_host.and_then(|url| url.strip_prefix("unix://")).map(PathBuf::from);
+    named.map_or_else(|| SOCKETS.map(PathBuf::from).to_vec(), |one| vec![one])
+}
+
+/// A request that every version since 1.24 of the API (Docker 1.12) answers. 1.0, because then the answer is not in chunks.
+#[must_use]
+pub fn request(what: &str) -> String {
+    format!("GET {what} HTTP/1.0\r\nHost: localhost\r\n\r\n")
 }
 
 /// All running containers of the engines that answer. `docker_host` is the variable of that name.
 pub fn containers(host: &dyn Host, docker_host: Option<&str>) -> Vec<Container> {
-    let named = docker_host.and_then(|url| url.strip_prefix("unix://")).map(PathBuf::from);
-    let sockets: Vec<PathBuf> = match named {
-        Some(one) => vec![one],
-        None => SOCKETS.map(PathBuf::from).to_vec(),
-    };
-    let answers = sockets.iter().filter_map(|socket| host.ask(socket, REQUEST).ok());
-    answers.flat_map(|answer| read(&answer).unwrap_or_default()).collect()
+    sockets(docker_host).iter().flat_map(|socket| listed(host, socket).unwrap_or_default()).collect()
 }
 
-/// The body of an answer with status 200.
-fn read(answer: &str) -> Option<Vec<Container>> {
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    if head.lines().next()?.split_whitespace().nth(1) != Some("200") {
-        return None;
+/// All running containers of the engine at `socket`, without their processes.
+///
+/// # Errors
+/// When nobody listens there, it is silent for two seconds (`ETIMEDOUT`), or the answer is none (`EIO`).
+pub fn listed(host: &dyn Host, socket: &Path) -> Result<Vec<Container>, HostError> {
+    let answer = host.ask(socket, &request("/containers/json"))?;
+    read(&answer).ok_or_else(|| no_answer(socket))
+}
+
+/// The container with its first process; `None` when it is not running (any more).
+///
+/// # Errors
+/// As [`listed`].
+pub fn inspected(host: &dyn Host, socket: &Path, id: &str) -> Result<Option<Container>, HostError> {
+    let answer = host.ask(socket, &request(&format!("/containers/{id}/json")))?;
+    match body(&answer) {
+        Some((200, body)) => {
+            let one: Inspected = serde_json::from_str(body).map_err(|_| no_answer(socket))?;
+            let name = one.name.trim_start_matches('/').to_owned();
+            let labels = one.config.labels.unwrap_or_default();
+            let running = one.state.running && one.state.pid != 0;
+            let container = Container { id: one.id, name, labels, pid: Some(one.state.pid) };
+            Ok(Some(container).filter(|_| running))
+        }
+        Some((404, _)) => Ok(None),
+        _ => Err(no_answer(socket)),
     }
+}
+
+/// Running containers for which `wanted` holds, with their processes, and why there is nothing if no engine answers.
+pub fn running(
+    host: &dyn Host,
+    docker_host: Option<&str>,
+    wanted: &dyn Fn(&Container) -> bool,
+) -> (Vec<Container>, Option<String>) {
+    let (mut found, mut answered, mut why) = (Vec::new(), false, String::new());
+    for socket in sockets(docker_host) {
+        match listed(host, &socket) {
+            Ok(list) => {
+                answered = true;
+                for one in list.iter().filter(|one| wanted(one)) {
+                    match inspected(host, &socket, &one.id) {
+                        Ok(one) => found.extend(one),
+                        // It has stopped answering: it would not answer for the others either.
+                        Err(error) => {
+                            why = error.to_string();
+                            answered = false;
+                            break;
+                        }
+                    }
+                }
+            }
+            Err(error) if why.is_empty() || error.errno != Errno::ENOENT => why = error.to_string(),
+            Err(_) => {}
+        }
+    }
+    let obstacle = (!answered).then(|| format!("no container engine answers ({why})"));
+    (found, obstacle)
+}
+
+/// Where the containers are, by their first processes.
+pub fn facts(
+    host: &dyn Host,
+    hierarchies: &[Hierarchy],
+    containers: impl IntoIterator<Item = Container>,
+) -> Vec<ContainerFact> {
+    let fact = |one: Container| {
+        let file = one.pid.map(|pid| PathBuf::from(format!("/proc/{pid}/cgroup")));
+        let text = file.and_then(|file| host.read_file(&file).ok()).unwrap_or_default();
+        let Container { id, name, labels, pid } = one;
+        ContainerFact { id, name, labels, pid, paths: places(&text, hierarchies) }
+    };
+    containers.into_iter().map(fact).collect()
+}
+
+fn no_answer(socket: &Path) -> HostError {
+    HostError {
+        operation: "understand",
+        object: socket.display().to_string(),
+        value: None,
+        errno: Errno::EIO,
+    }
+}
+
+/// Status and body of an answer.
+fn body(answer: &str) -> Option<(u16, &str)> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.lines().next()?.split_whitespace().nth(1)?.parse().ok()?;
+    Some((status, body))
+}
+
+fn read(answer: &str) -> Option<Vec<Container>> {
+    let (_, body) = body(answer).filter(|(status, _)| *status == 200)?;
     let listed: Vec<Listed> = serde_json::from_str(body).ok()?;
     let container = |one: Listed| {
         // `/web`; one with links has further names, with a slash inside.
         let name =
             one.names.iter().map(|name| name.trim_start_matches('/')).find(|name| !name.contains('/'))?;
-        Some(Container { id: one.id.clone(), name: name.to_owned() })
+        let labels = one.labels.unwrap_or_default();
+        Some(Container { id: one.id.clone(), name: name.to_owned(), labels, pid: None })
     };
     Some(listed.into_iter().filter_map(container).collect())
 }
@@ -57,17 +183,46 @@ fn read(answer: &str) -> Option<Vec<Container>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use commensal_host::fake::FakeHost;
 
     #[test]
     fn an_answer_of_the_engine() {
-        let body =
-            r#"[{"Id":"5e1c","Names":["/shop/db","/web"],"Image":"nginx"},{"Id":"77aa","Names":["/etl"]}]"#;
+        let body = r#"[{"Id":"5e1c","Names":["/shop/db","/web"],"Image":"nginx","Labels":{"tier":"web"}},{"Id":"77aa","Names":["/etl"],"Labels":null}]"#;
         let answer = format!("HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{body}");
-        let names: Vec<(String, String)> =
-            read(&answer).unwrap_or_default().into_iter().map(|one| (one.id, one.name)).collect();
-        assert_eq!(names, [("5e1c".to_owned(), "web".to_owned()), ("77aa".to_owned(), "etl".to_owned())]);
+        let found = read(&answer).unwrap_or_default();
+        let names: Vec<(&str, &str)> = found.iter().map(|one| (one.id.as_str(), one.name.as_str())).collect();
+        assert_eq!(names, [("5e1c", "web"), ("77aa", "etl")]);
+        assert_eq!(found[0].labels.get("tier").map(String::as_str), Some("web"));
         for wrong in ["", "HTTP/1.0 404 Not Found\r\n\r\n[]", "HTTP/1.0 200 OK\r\n\r\n{\"message\":\"no\"}"] {
             assert_eq!(read(wrong), None, "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn only_what_is_wanted_and_runs_is_inspected() {
+        let fake = FakeHost::v1(2, 1 << 30);
+        let ok = |body: &str| format!("HTTP/1.0 200 OK\r\n\r\n{body}");
+        let socket = Path::new("/run/docker.sock");
+        let all = r#"[{"Id":"a1","Names":["/a"]},{"Id":"b2","Names":["/b"]},{"Id":"c3","Names":["/c"]}]"#;
+        fake.answer(socket, "GET /containers/json ", &ok(all));
+        let one = |id: &str, running: bool| {
+            ok(&format!(
+                r#"{{"Id":"{id}","Name":"/{id}","State":{{"Running":{running},"Pid":42}},"Config":{{"Labels":{{"k":"v"}}}}}}"#
+            ))
+        };
+        fake.answer(socket, "GET /containers/a1/json ", &one("a1", true));
+        fake.answer(socket, "GET /containers/b2/json ", &one("b2", false));
+        let (found, obstacle) = running(&fake, None, &|one| one.name != "c");
+        assert_eq!(obstacle, None);
+        assert_eq!(
+            found.iter().map(|one| (one.id.as_str(), one.pid)).collect::<Vec<_>>(),
+            [("a1", Some(42))]
+        );
+        // One that stops answering in the middle is told; what is known by then stays.
+        let (found, obstacle) = running(&fake, None, &|_| true);
+        assert_eq!(found.len(), 1);
+        assert!(obstacle.is_some_and(|text| text.contains("docker.sock")));
+        let (found, obstacle) = running(&fake, Some("unix:///nowhere.sock"), &|_| true);
+        assert!(found.is_empty() && obstacle.is_some_and(|text| text.contains("/nowhere.sock")));
     }
 }

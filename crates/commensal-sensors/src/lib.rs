@@ -12,6 +12,7 @@ pub mod delegation;
 pub mod machine;
 pub mod mounts;
 pub mod pressure;
+pub mod processes;
 pub mod run_delay;
 mod survey;
 pub mod usage;

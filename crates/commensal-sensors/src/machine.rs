@@ -157,3 +157,9 @@ pub fn identity(host: &dyn Host) -> Identity {
 pub fn boot_id(host: &dyn Host) -> Option<String> {
     text(host, "/proc/sys/kernel/random/boot_id")
 }
+
+/// Memory that can be had without swapping (`MemAvailable`, Linux 3.14 and newer).
+pub fn available(host: &dyn Host) -> Option<Bytes> {
+    let text = host.read_file(Path::new("/proc/meminfo")).ok()?;
+    field_kib(&text, "MemAvailable:").map(Bytes)
+}

@@ -1,10 +1,13 @@
 //! Everything that a plan is made against, in one look: machine, hierarchies, who manages them, what works.
 
 use crate::delegation::{self, Tenancy};
-use crate::{SensorError, actual, capability, cookies, machine, mounts};
+use crate::processes::{Scanner, Wanted};
+use crate::{SensorError, actual, capability, containers, cookies, machine, mounts};
 use commensal_core::actual::{ActualState, CORE_SCHED, Capabilities, CgroupPath, Hierarchy, Place};
 use commensal_core::desired::DesiredState;
+use commensal_core::group::{GroupSpec, Match};
 use commensal_core::knob::{Controller, Version};
+use commensal_core::member::{ContainerFact, place_set};
 use commensal_core::topology::{Device, Machine};
 use commensal_host::Host;
 use std::collections::BTreeSet;
@@ -40,21 +43,10 @@ pub fn survey(
     Ok(Survey { machine, hierarchies, tenancy, caps })
 }
 
-/// The groups of this process: `0::/a` in the unified hierarchy, `5:cpu,cpuacct:/b` in others.
+/// The groups of this process.
 fn here(host: &dyn Host, found: &ActualState) -> BTreeSet<Place> {
     let text = host.read_file(Path::new("/proc/self/cgroup")).unwrap_or_default();
-    let place = |line: &str| {
-        let (_, rest) = line.split_once(':')?;
-        let (names, path) = rest.split_once(':')?;
-        let hierarchy = found.hierarchies.iter().position(|one| match one.version {
-            Version::V2 => names.is_empty(),
-            Version::V1 => {
-                one.controllers.iter().any(|known| names.split(',').any(|name| name == known.v1_name()))
-            }
-        })?;
-        Some(Place { hierarchy, path: CgroupPath::new(path) })
-    };
-    text.lines().filter_map(place).collect()
+    place_set(&text, &found.hierarchies)
 }
 
 impl Survey {
@@ -72,6 +64,32 @@ impl Survey {
         found.confined = host.euid() != 0 && unified && self.tenancy.base.depth() > 0;
         found.here = here(host, &found);
         Ok(found)
+    }
+
+    /// Containers and processes that the groups match, as far as any match asks for them, into `found`, which has to know
+    /// already what is ours. `docker_host` is the variable of that name.
+    pub fn members(
+        &self,
+        host: &dyn Host,
+        specs: &[GroupSpec],
+        docker_host: Option<&str>,
+        found: &mut ActualState,
+    ) {
+        let matches: Vec<&Match> = specs.iter().flat_map(|spec| &spec.matches).collect();
+        let of_engine = |one: &&Match| matches!(one, Match::DockerLabel(_) | Match::DockerName(_));
+        if matches.iter().any(of_engine) {
+            let wanted = |one: &containers::Container| {
+                let (name, labels) = (one.name.clone(), one.labels.clone());
+                let fact = ContainerFact { name, labels, ..ContainerFact::default() };
+                matches.iter().any(|one| one.takes_container(&fact))
+            };
+            let (running, obstacle) = containers::running(host, docker_host, &wanted);
+            found.containers = containers::facts(host, &self.hierarchies, running);
+            found.engine_obstacle = obstacle;
+        }
+        let moved = found.ours.moved.keys().copied().collect();
+        let wanted = Wanted { matches: &matches, moved: &moved, hierarchies: &self.hierarchies };
+        found.processes = Scanner::default().scan(host, &wanted);
     }
 
     /// Reads the values of every group of the cpu controller into `found`.

@@ -53,6 +53,22 @@ impl GroupDirs {
         }
     }
 
+    /// Memory of the group and those below it that no reclaim gets back without swap: anonymous and shared
+    /// (Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst, `memory.stat`), bytes.
+    pub fn held_bytes(&self, host: &mut dyn Host) -> Option<u64> {
+        let (version, dir) = self.of(Controller::Memory)?;
+        let text = host.read(dir, "memory.stat").ok()?;
+        let names = match version {
+            Version::V2 => ["anon", "shmem"],
+            Version::V1 => ["total_rss", "total_shmem"],
+        };
+        let field = |name: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+            lines.find(|(known, _)| *known == name).and_then(|(_, value)| value.trim().parse::<u64>().ok())
+        };
+        Some(field(names[0])?.saturating_add(field(names[1]).unwrap_or(0)))
+    }
+
     /// CPU time used so far, us: the cheap part of [`GroupDirs::read`].
     pub fn cpu_us(&self, host: &mut dyn Host) -> Option<u64> {
         match self.of(Controller::Cpuacct) {

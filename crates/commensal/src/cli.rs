@@ -1,6 +1,7 @@
 //! Verbs and options, and what their exit status means: 0 the promise holds, 1 it does not, 2 trouble; the
 //! lab adds 3 inconclusive and 4 environment invalid; `run` gives the command's own status.
 
+mod agent;
 mod apply;
 mod blame;
 mod doctor;
@@ -8,12 +9,15 @@ mod lab;
 mod lab_report;
 mod load;
 mod oom;
+mod queue;
 mod restore;
 mod run;
+mod status;
+mod top;
 mod workload;
 
 use crate::context::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -61,6 +65,20 @@ pub enum Verb {
     Restore(Json),
     /// Start a command inside a group; signals and the exit status pass through.
     Run(Run),
+    /// Keep the groups in force: follow members, put back what others change, guard the machine if the agent dies. SIGHUP reads
+    /// the groups again, SIGTERM ends it.
+    Agent(Agent),
+    /// Bring the machine into its safe state when the agent is gone or hangs (started by the agent, or as a unit of its own).
+    Guard(Guard),
+    /// Say what is in force: groups, limits, queues, and what is wrong. Exit status 1 when not all that was asked for is, 2
+    /// without an agent.
+    Status(Json),
+    /// Say why each limit of a group is what it is: the rule that won, and the formula with its inputs.
+    Explain(Explain),
+    /// Watch the groups live; ? tells the keys.
+    Top(Top),
+    /// Show who runs and who waits in the admission queues, and whether one is held closed. Changes nothing.
+    Queue(Groups),
     /// Say who held the CPU while a service waited for it: exactly, from inside the kernel, and without a change to the
     /// machine. Needs root (or CAP_BPF and CAP_PERFMON).
     Blame(Blame),
@@ -102,9 +120,89 @@ pub struct Run {
     #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
     pub config: PathBuf,
 
+    /// Fail at once when the group's queue would make it wait.
+    #[arg(long)]
+    pub no_wait: bool,
+
+    /// Wait in the group's queue for at most this long, such as 30s or 10min [default: the group's queue.timeout, which
+    /// also is the most].
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_wait")]
+    pub queue_timeout: Option<Duration>,
+
     /// The command and its arguments, after `--`.
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// `commensal agent`.
+#[derive(Debug, Args)]
+pub struct Agent {
+    /// A groups file, or a folder of *.toml.
+    #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
+    pub config: PathBuf,
+
+    /// Length of a tick.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = tick)]
+    pub interval: Duration,
+
+    /// How long the agent may be silent before the guard ends it and brings the safe state.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = lease)]
+    pub lease: Duration,
+
+    /// Run without a guard: if the agent dies, everything stays as it is until `commensal restore`.
+    #[arg(long)]
+    pub no_guard: bool,
+
+    /// What to leave behind: the safe state (offline work held back, no limit on online work), everything as it is, or the
+    /// original values.
+    #[arg(long, value_name = "STATE", default_value = "safe")]
+    pub on_exit: OnExit,
+
+    /// Take the place of the agent that runs, which ends without changing anything.
+    #[arg(long)]
+    pub takeover: bool,
+
+    /// Serve metrics over TCP at this address as well, read only.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics_listen: Option<SocketAddr>,
+}
+
+/// What an agent leaves behind.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum OnExit {
+    /// The safe state.
+    Safe,
+    /// Everything, as it is.
+    Keep,
+    /// Original values.
+    Restore,
+}
+
+/// `commensal guard`.
+#[derive(Debug, Args)]
+pub struct Guard {
+    /// End when the first agent has ended.
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// `commensal explain`.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The group.
+    pub group: String,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal top`.
+#[derive(Debug, Args)]
+pub struct Top {
+    /// Print one screen as text, with every group; so does an output that is no terminal.
+    #[arg(long)]
+    pub once: bool,
 }
 
 /// `commensal blame`.
@@ -594,6 +692,22 @@ pub fn main() -> ExitCode {
     }
 }
 
+fn tick(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if (Duration::from_millis(50)..=Duration::from_secs(60)).contains(&time) => Ok(time),
+        Ok(_) => Err("a tick is 50ms to 60s long".to_owned()),
+        Err(error) => Err(format!("{error}; a time is such as 1s or 500ms")),
+    }
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if (Duration::from_millis(200)..=Duration::from_secs(3_600)).contains(&time) => Ok(time),
+        Ok(_) => Err("a lease is 200ms to 1h long".to_owned()),
+        Err(error) => Err(format!("{error}; a time is such as 10s")),
+    }
+}
+
 /// What is allowed: a number that can be exceeded.
 fn bound(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -605,7 +719,10 @@ fn bound(text: &str) -> Result<f64, String> {
 
 /// Whether the command line, although it cannot be parsed, is one of `run`.
 fn is_run() -> bool {
-    let verbs = ["doctor", "plan", "apply", "restore", "run", "blame", "lab", "help"];
+    let verbs = [
+        "doctor", "plan", "apply", "restore", "run", "agent", "guard", "queue", "status", "explain", "top",
+        "blame", "lab", "help",
+    ];
     let first = std::env::args().skip(1).find(|arg| verbs.contains(&arg.as_str()));
     first.is_some_and(|verb| verb == "run")
 }
@@ -621,6 +738,12 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Apply(options) => apply::apply(&mut context, &options),
         Verb::Restore(options) => restore::run(&mut context, options.json),
         Verb::Run(options) => run::run(&mut context, &options),
+        Verb::Agent(options) => agent::agent(&mut context, &options),
+        Verb::Guard(options) => agent::guard(&mut context, &options),
+        Verb::Status(options) => status::run(&mut context, &options),
+        Verb::Explain(options) => status::explain(&context, &options),
+        Verb::Top(options) => top::run(&mut context, &options),
+        Verb::Queue(options) => queue::show(&mut context, &options),
         Verb::Blame(options) => blame::run(&mut context, &options),
         Verb::Lab(lab) => match lab.verb {
             LabVerb::Run(options) => lab::run(&mut context, &options),

@@ -1,14 +1,14 @@
 //! What every verb needs: the host, where state is kept, and how groups become a plan.
 
 use anyhow::{Context as _, anyhow, bail};
-use commensal_core::actual::{ActualState, CgroupPath};
-use commensal_core::config::{self, ConfigError};
-use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
+use commensal_agent::enforce::enforce;
+use commensal_agent::groups_file;
+use commensal_agent::instance::{Ask, Instance, Planned};
+use commensal_core::actual::CgroupPath;
 use commensal_core::group::{GroupName, GroupSpec};
-use commensal_core::plan::{Plan, plan};
-use commensal_drivers::journal::{self, Journal, Owner};
+use commensal_drivers::{Journal, Outcome};
 use commensal_host::{Host, LinuxHost, Lock};
-use commensal_sensors::{Survey, machine, survey};
+use commensal_sensors::{Survey, machine};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -29,19 +29,6 @@ pub struct Context {
     pub cgroup_root: Option<CgroupPath>,
 }
 
-/// Groups, machine and plan, resolved against each other.
-#[derive(Debug)]
-pub struct Planned {
-    /// The machine's cgroups now.
-    pub actual: ActualState,
-    /// What is wanted.
-    pub desired: DesiredState,
-    /// What to do.
-    pub plan: Plan,
-    /// Why groups of our own cannot be made, if they cannot.
-    pub obstacle: Option<String>,
-}
-
 impl Context {
     /// For this user on this machine.
     pub fn new(
@@ -59,63 +46,43 @@ impl Context {
         Ok(Context { host, state_dir, prefix, cgroup_root })
     }
 
+    /// What the agent needs to know of it.
+    pub fn instance(&self) -> Instance {
+        let (state_dir, prefix) = (self.state_dir.clone(), self.prefix.clone());
+        let engine = std::env::var("DOCKER_HOST").ok();
+        Instance { state_dir, prefix, cgroup_root: self.cgroup_root.clone(), engine }
+    }
+
     /// Reads the groups of a file or of every `*.toml` of a folder; all mistakes in one error.
     pub fn specs(&self, path: &Path) -> anyhow::Result<Vec<GroupSpec>> {
-        let files = match self.host.list(path) {
-            Ok(names) => {
-                let toml = names.iter().filter(|name| name.ends_with(".toml"));
-                let files: Vec<PathBuf> = toml.map(|name| path.join(name)).collect();
-                if files.is_empty() {
-                    bail!("{} has no *.toml file; write one, or name a file with --config", path.display());
-                }
-                files
-            }
-            Err(_) => vec![path.to_owned()],
-        };
-        let mut specs = Vec::new();
-        let mut errors = Vec::new();
-        for file in files {
-            let text = self
-                .host
-                .read_file(&file)
-                .with_context(|| format!("cannot read the groups in {} (see --config)", file.display()))?;
-            match config::parse(&file.display().to_string(), &text) {
-                Ok(mut groups) => specs.append(&mut groups),
-                Err(mut wrong) => errors.append(&mut wrong),
-            }
-        }
-        if errors.is_empty() { Ok(specs) } else { Err(mistakes(&errors)) }
+        Ok(groups_file::compile(&groups_file::texts(&self.host, path)?)?.groups)
     }
 
     /// Looks at the machine and plans.
-    pub fn plan(&mut self, specs: &[GroupSpec], own: BTreeSet<GroupName>) -> anyhow::Result<Planned> {
-        let survey = self.survey()?;
-        let mut found = survey.tree(&mut self.host)?;
-        let boot_id = self.boot_id();
-        found.ours = journal::ours(&mut self.host, &self.state_dir, journal::MACHINE, &boot_id, &found)?;
-        let of_run = journal::ours(&mut self.host, &self.state_dir, journal::RUN, &boot_id, &found)?;
-        found.ours.created.extend(of_run.created);
-        let options = ResolveOptions { prefix: self.prefix.clone(), alone: !own.is_empty(), own };
-        let desired =
-            resolve(specs, &survey.machine, &found, &options).map_err(|errors| mistakes(&errors))?;
-        survey.fill(&mut self.host, &desired, &mut found);
-        let plan = plan(&desired, &found, &survey.caps);
-        tracing::debug!(steps = plan.steps.len(), unmet = plan.unmet.len(), "planned");
-        let cpu = found.hierarchy_of(commensal_core::knob::Controller::Cpu);
-        let own = found.own_obstacle.clone().filter(|_| cpu.is_none_or(|cpu| !found.own_possible(cpu)));
-        let obstacle = survey.caps.cgroup_obstacle.or(own);
-        Ok(Planned { actual: found, desired, plan, obstacle })
+    pub fn plan(&mut self, specs: &[GroupSpec], own: &BTreeSet<GroupName>) -> anyhow::Result<Planned> {
+        let (instance, survey) = (self.instance(), self.survey()?);
+        Ok(instance.plan(&mut self.host, &survey, &Ask::new(specs, own))?)
+    }
+
+    /// Plans and carries out.
+    pub fn enforce(
+        &mut self,
+        specs: &[GroupSpec],
+        own: &BTreeSet<GroupName>,
+        journal: &mut Journal,
+    ) -> anyhow::Result<(Planned, Outcome)> {
+        let ask = Ask::new(specs, own);
+        Ok(enforce(&self.instance(), &mut self.host, &ask, journal)?)
     }
 
     /// The machine and what works on it, by trying in a scratch group. The caller holds the lock, if there can be one.
     pub fn survey(&mut self) -> anyhow::Result<Survey> {
-        let name = self.probe_name();
-        Ok(survey(&mut self.host, &name, self.cgroup_root.as_ref())?)
+        Ok(self.instance().survey(&mut self.host)?)
     }
 
     /// Name of the scratch group in which knobs are tried.
     pub fn probe_name(&self) -> String {
-        format!("{}-probe", self.prefix)
+        self.instance().probe_name()
     }
 
     /// The same for lab runs, which have a lock of their own.
@@ -131,24 +98,23 @@ impl Context {
         }
     }
 
-    /// Moves this process out of a delegated group that is to give controllers to its children.
-    pub fn step_aside(&mut self, planned: &Planned, journal: &mut Journal) -> anyhow::Result<()> {
-        let name = planned.desired.aside.name().to_owned();
-        commensal_drivers::step_aside(&mut self.host, &planned.plan.steps, &planned.actual, &name, journal)?;
-        Ok(())
-    }
-
     /// Random number of this boot.
     pub fn boot_id(&self) -> String {
         machine::boot_id(&self.host).unwrap_or_default()
     }
 
-    /// Opens a journal: [`journal::MACHINE`] or [`journal::RUN`].
+    /// Opens a journal: [`commensal_drivers::journal::MACHINE`] or `RUN`.
     pub fn journal(&mut self, name: &str) -> anyhow::Result<Journal> {
-        let pid = std::process::id();
-        let start_ticks = self.host.process(pid)?.start_ticks;
-        let owner = Owner { kind: name.to_owned(), pid, start_ticks, boot_id: self.boot_id() };
-        Ok(Journal::open(&mut self.host, &self.state_dir, name, owner)?)
+        Ok(self.instance().journal(&mut self.host, name)?)
+    }
+
+    /// Refuses what an agent would undo at once.
+    pub fn without_agent(&mut self, instead: &str) -> anyhow::Result<()> {
+        if let Some(pid) = commensal_agent::agent::running(&mut self.host, &self.state_dir)? {
+            let process = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+            bail!("an agent keeps the groups of this machine{process}; {instead}");
+        }
+        Ok(())
     }
 
     /// Refuses a target that is not a file, or a folder that cannot be written: before the work, not after it.
@@ -167,28 +133,22 @@ impl Context {
 
     /// One at a time changes the machine; the lock ends with the returned value or with the process.
     pub fn lock(&mut self) -> anyhow::Result<Lock> {
-        self.host.state_dir(&self.state_dir)?;
-        let path = self.state_dir.join("lock");
+        let instance = self.instance();
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
-            if let Some(lock) = self.host.state_lock(&path)? {
+            if let Some(lock) = instance.try_lock(&mut self.host)? {
                 return Ok(lock);
             }
             if Instant::now() > deadline {
                 bail!(
                     "another commensal has been changing this machine for {} s (it holds {})",
                     LOCK_PATIENCE.as_secs(),
-                    path.display()
+                    self.state_dir.join("lock").display()
                 );
             }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-}
-
-fn mistakes(errors: &[ConfigError]) -> anyhow::Error {
-    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    anyhow!("{}", lines.join("\n"))
 }
 
 fn default_state_dir(euid: u32) -> anyhow::Result<PathBuf> {

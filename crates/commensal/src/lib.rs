@@ -6,6 +6,5 @@
 
 pub mod cli;
 mod context;
-mod enforce;
 pub mod ledger;
 mod signals;

@@ -24,6 +24,10 @@ impl Step {
                 )
             }
             Action::Switch { switch, from, to } => format!("switch   {switch}  {from} -> {to}"),
+            Action::Move(movement) => {
+                let from = movement.from.values().next().map(ToString::to_string).unwrap_or_default();
+                format!("move     {place}  process {} from {from}", movement.name)
+            }
             Action::Cookie { give: true } => format!("cookie   {place}  one for all its threads"),
             Action::Cookie { give: false } => format!("cookie   {place}  none for its threads"),
             Action::Write { device, from, to, .. } => {

@@ -11,6 +11,7 @@
 //! 6 tighten       limits that must stay within the parent's, from the bottom
 //!   set aside     CPUs set aside that come from a sibling, from the top: the kernel refuses all of a sibling's CPUs
 //! 7 last          what sets a class: cpu.idle 0 -> 1, because a weight cannot be written after
+//!   move          processes, into groups that have all their limits by now
 //! 8 renew         groups that a one-way knob has spoilt, and switches off
 //! 9 together      cookies come, for the same reason
 //!   remove        our empty groups, from the bottom
@@ -36,6 +37,7 @@ enum Phase {
     Tighten,
     SetAside,
     Last,
+    Move,
     Renew,
     Together,
     Remove,
@@ -45,9 +47,12 @@ enum Phase {
 /// same every time.
 type Key = (Phase, isize, u8, Place, Option<KnobId>, Option<Device>);
 
+fn depth(place: &Place) -> isize {
+    isize::try_from(place.path.depth()).unwrap_or(isize::MAX)
+}
+
 pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
     let mut keyed: Vec<(Key, Step)> = Vec::new();
-    let depth = |place: &Place| isize::try_from(place.path.depth()).unwrap_or(isize::MAX);
     for (place, why) in &draft.creates {
         let step = Step { place: place.clone(), action: Action::Create, why: why.clone() };
         keyed.push(((Phase::Structure, depth(place), 0, place.clone(), None, None), step));
@@ -56,6 +61,36 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         let step = Step { place: place.clone(), action: Action::Enable(*controller), why: why.clone() };
         keyed.push(((Phase::Structure, depth(place), 1, place.clone(), None, None), step));
     }
+    keyed.extend(writes(draft, actual));
+    for (switch, (to, why)) in &draft.switches {
+        let from = actual.switches.get(switch).copied().unwrap_or(0);
+        let hierarchy = actual.hierarchy_of(switch.knob().row().controller).unwrap_or(0);
+        let place = Place { hierarchy, path: CgroupPath::root() };
+        if from != *to {
+            let phase = if *to == 0 { Phase::Renew } else { Phase::On };
+            let action = Action::Switch { switch: *switch, from, to: *to };
+            let step = Step { place: place.clone(), action, why: why.clone() };
+            keyed.push(((phase, isize::MAX, *switch as u8, place, None, None), step));
+        }
+    }
+    for (place, (give, why)) in &draft.cookies {
+        let phase = if *give { Phase::Together } else { Phase::Apart };
+        let step = Step { place: place.clone(), action: Action::Cookie { give: *give }, why: why.clone() };
+        keyed.push(((phase, depth(place), 1, place.clone(), None, None), step));
+    }
+    keyed.extend(movements(draft));
+    for place in &draft.removes {
+        let why = "ours, empty and no longer wanted".to_owned();
+        let step = Step { place: place.clone(), action: Action::Remove, why };
+        keyed.push(((Phase::Remove, -depth(place), 0, place.clone(), None, None), step));
+    }
+    keyed.sort_by(|(a, _), (b, _)| a.cmp(b));
+    keyed.into_iter().map(|(_, step)| step).collect()
+}
+
+/// The writes of knobs.
+fn writes(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Key, Step)> {
+    let mut keyed: Vec<(Key, Step)> = Vec::new();
     for ((place, knob, device), want) in &draft.wants {
         // Turning its switch on clears what the knob holds.
         let cleared = Switch::of(*knob).is_some_and(|switch| {
@@ -99,29 +134,17 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
             keyed.push(((phase, level, 0, place.clone(), Some(*knob), *device), step));
         }
     }
-    for (switch, (to, why)) in &draft.switches {
-        let from = actual.switches.get(switch).copied().unwrap_or(0);
-        let hierarchy = actual.hierarchy_of(switch.knob().row().controller).unwrap_or(0);
-        let place = Place { hierarchy, path: CgroupPath::root() };
-        if from != *to {
-            let phase = if *to == 0 { Phase::Renew } else { Phase::On };
-            let action = Action::Switch { switch: *switch, from, to: *to };
-            let step = Step { place: place.clone(), action, why: why.clone() };
-            keyed.push(((phase, isize::MAX, *switch as u8, place, None, None), step));
-        }
-    }
-    for (place, (give, why)) in &draft.cookies {
-        let phase = if *give { Phase::Together } else { Phase::Apart };
-        let step = Step { place: place.clone(), action: Action::Cookie { give: *give }, why: why.clone() };
-        keyed.push(((phase, depth(place), 1, place.clone(), None, None), step));
-    }
-    for place in &draft.removes {
-        let why = "ours, empty and no longer wanted".to_owned();
-        let step = Step { place: place.clone(), action: Action::Remove, why };
-        keyed.push(((Phase::Remove, -depth(place), 0, place.clone(), None, None), step));
-    }
-    keyed.sort_by(|(a, _), (b, _)| a.cmp(b));
-    keyed.into_iter().map(|(_, step)| step).collect()
+    keyed
+}
+
+/// Processes, in the order of their groups.
+fn movements(draft: &Draft<'_>) -> impl Iterator<Item = (Key, Step)> {
+    draft.moves.iter().enumerate().filter_map(|(index, (movement, why))| {
+        let place = movement.place()?;
+        let step = Step { place: place.clone(), action: Action::Move(movement.clone()), why: why.clone() };
+        let nth = isize::try_from(index).unwrap_or(isize::MAX);
+        Some(((Phase::Move, nth, 0, place, None, None), step))
+    })
 }
 
 /// Wanted by nobody but the journal, and already as they were; and an identity that was only copied, which nobody should

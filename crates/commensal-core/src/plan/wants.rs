@@ -1,6 +1,6 @@
 //! From groups to wanted knob values: which hierarchy, which file, which number, and what is missing.
 
-use super::Unmet;
+use super::{Movement, Unmet};
 use crate::actual::{ActualState, Capabilities, CgroupPath, Manager, Place};
 use crate::class::Mechanism;
 use crate::desired::{DesiredGroup, DesiredState, Member};
@@ -44,6 +44,8 @@ pub(super) struct Draft<'a> {
     pub cookie_groups: BTreeSet<GroupName>,
     /// Groups whose cookie of an earlier plan is still wanted.
     pub kept_cookies: BTreeSet<Place>,
+    /// Processes to move, and why.
+    pub moves: Vec<(Movement, String)>,
     /// Why Group Identity cannot be used although the kernel has it.
     pub identity: Option<String>,
     pub unmet: Vec<Unmet>,
@@ -79,6 +81,7 @@ impl<'a> Draft<'a> {
             cookies: BTreeMap::new(),
             kept_cookies: BTreeSet::new(),
             cookie_groups: BTreeSet::new(),
+            moves: Vec::new(),
             identity: super::vendor::identity_obstacle(Some(desired), actual),
             unmet: Vec::new(),
             notes: Vec::new(),
@@ -112,7 +115,9 @@ impl<'a> Draft<'a> {
                 self.limits(group, member);
             }
             self.expel(group);
+            self.move_in(group);
         }
+        self.move_back();
         self.leftovers();
     }
 

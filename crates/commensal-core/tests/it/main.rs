@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 #![allow(clippy::disallowed_methods, reason = "tests read their scripts")]
 
+mod control;
+
 use commensal_core::actual::{ActualState, Capabilities, Cgroup, CgroupPath, Hierarchy, Place, Support};
 use commensal_core::desired::{ResolveOptions, resolve};
 use commensal_core::knob::{Controller, KnobId, TABLE, Value, Version};

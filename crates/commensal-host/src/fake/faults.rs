@@ -1,5 +1,6 @@
 //! What can go wrong on purpose, and the record of what was done.
 
+use super::FakeLooks;
 use super::tree::{Answer, Machine};
 use crate::Exit;
 use commensal_core::errno::Errno;
@@ -7,7 +8,7 @@ use commensal_core::errno::Errno;
 /// One change of the machine that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mutation {
-    /// `write`, `create`, `remove`, `start`, `signal`, `append`, `replace` or `forget` (a state file).
+    /// `write`, `create`, `remove`, `start`, `signal`, `append`, `replace`, `rename` or `forget` (a state file).
     pub operation: &'static str,
     /// File, group or process.
     pub path: String,
@@ -30,6 +31,10 @@ pub(super) struct Faults {
     pub(super) instead: Option<(String, String)>,
     /// Processes that start a thread during the next handing out of cookies.
     pub(super) threads_appear: Vec<u32>,
+    /// A process that ends before the next write of its number, and the groups and looks of the one that gets it.
+    pub(super) reuse: Option<(u32, Vec<String>, FakeLooks)>,
+    /// A process that starts a child before the next move.
+    pub(super) forks: Option<u32>,
 }
 
 /// Which permissions and faults a mutation is subject to.
@@ -104,6 +109,28 @@ impl Machine {
         }
     }
 
+    /// What happens between a look at a process and its move.
+    pub(super) fn before_move(&mut self, pid: u32) {
+        if let Some((_, groups, looks)) = self.faults.reuse.take_if(|(reused, ..)| *reused == pid) {
+            let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
+            super::place(self, pid, &groups);
+            if let Some(process) = self.processes.get_mut(&pid) {
+                process.looks = looks;
+            }
+        }
+        if let Some(parent) = self.faults.forks.take()
+            && let Some((groups, looks)) =
+                self.processes.get(&parent).map(|one| (one.groups.clone(), one.looks.clone()))
+        {
+            let child = self.new_pid();
+            self.add(child, groups, None);
+            if let Some(process) = self.processes.get_mut(&child) {
+                process.looks =
+                    FakeLooks { parent, pgrp: if looks.pgrp == 0 { parent } else { looks.pgrp }, ..looks };
+            }
+        }
+    }
+
     /// Records a mutation that succeeded, and crashes if it was the last one allowed.
     pub(super) fn changed(&mut self, operation: &'static str, path: String, value: &str) {
         self.mutations.push(Mutation { operation, path, value: value.to_owned() });
@@ -122,7 +149,7 @@ impl Machine {
     pub(super) fn crash(&mut self) {
         self.faults.crash = None;
         self.faults.crashed = true;
-        self.locks.clear();
+        self.orphan_locks();
         for process in self.processes.values() {
             if process.spec.as_ref().is_some_and(|spec| spec.die_with_parent) {
                 process.running.end(Exit::Signal(crate::Signal::KILL.0));

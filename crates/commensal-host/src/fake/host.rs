@@ -1,17 +1,21 @@
 //! [`Host`] for the fake: opens, checks the faults, asks the machine, words the error.
 
 use super::faults::Kind;
+use super::locks::FakeLockFile;
 use super::tree::{Answer, Machine};
 use super::{FakeHost, OpenDir, own_pid};
 use crate::linux::{SNAPSHOTS, component};
+use crate::locks::Lockable;
 use crate::{
-    Child, Cookie, Counters, Dir, Event, Host, HostError, Lock, Process, Result, Signal, SpawnSpec, Stdout,
+    Child, Cookie, Counters, Dir, Event, Host, HostError, Lock, LockFile, Process, Result, Signal, SpawnSpec,
+    Stdout, Watch,
 };
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 fn refused(operation: &'static str, object: impl Into<String>, errno: Errno) -> HostError {
     HostError { operation, object: object.into(), value: None, errno }
@@ -130,15 +134,37 @@ impl Host for FakeHost {
         text.map_err(|errno| refused("read", shown(path), errno))
     }
 
+    fn link(&self, path: &Path) -> Result<String> {
+        let machine = self.machine();
+        let pid = path
+            .strip_prefix("/proc")
+            .ok()
+            .and_then(|rest| rest.to_str()?.strip_suffix("/exe")?.parse().ok());
+        let exe = |pid: u32| machine.present(pid).map(|process| process.looks.exe.clone());
+        let link = machine.alive(self.life).and_then(|()| exe(pid.ok_or(Errno::ENOENT)?));
+        let link = link.and_then(|exe| if exe.is_empty() { Err(Errno::ENOENT) } else { Ok(exe) });
+        link.map_err(|errno| refused("read", shown(path), errno))
+    }
+
     fn list(&self, path: &Path) -> Result<Vec<String>> {
         let machine = self.machine();
         let names = machine.alive(self.life).and_then(|()| machine.plain_list(path));
         names.map_err(|errno| refused("list", shown(path), errno))
     }
 
-    /// Nobody listens.
-    fn ask(&self, path: &Path, _request: &str) -> Result<String> {
-        Err(refused("ask", shown(path), Errno::ENOENT))
+    /// Nobody listens but where [`FakeHost::answer`] has said so.
+    fn ask(&self, path: &Path, request: &str) -> Result<String> {
+        let machine = self.machine();
+        machine.alive(self.life).map_err(|errno| refused("ask", shown(path), errno))?;
+        let fits = |(at, begin): &&(PathBuf, String)| at == path && request.starts_with(begin);
+        let key = machine.answers.keys().filter(fits).max_by_key(|(_, begin)| begin.len());
+        let answer = key.and_then(|key| machine.answers.get(key).cloned());
+        answer.ok_or_else(|| refused("ask", shown(path), Errno::ENOENT))
+    }
+
+    /// A machine in memory has no sockets.
+    fn listen(&mut self, path: &Path) -> Result<UnixListener> {
+        Err(refused("listen on", shown(path), Errno::EOPNOTSUPP))
     }
 
     fn open(&mut self, path: &Path) -> Result<Dir> {
@@ -201,6 +227,7 @@ impl Host for FakeHost {
         machine.permitted(inode, file).map_err(refuse)?;
         if matches!(file, "cgroup.procs" | "tasks") {
             let pid = value.trim().parse().ok().filter(|pid| *pid != 0).unwrap_or(own_pid());
+            machine.before_move(pid);
             machine.may_move(pid, inode).map_err(refuse)?;
         }
         let instead = machine.faults.instead.take_if(|(name, _)| name == file);
@@ -324,6 +351,14 @@ impl Host for FakeHost {
         let object = format!("pid {}", process.pid);
         let mut machine = self.machine();
         let foreign = machine.processes.get(&process.pid).is_some_and(|process| process.spec.is_none());
+        if signal == Signal::NONE {
+            let there = machine.alive(self.life).and_then(|()| {
+                let found = machine.present(process.pid)?;
+                let same = found.start_ticks == process.start_ticks && found.running.exit().is_none();
+                if same { Ok(()) } else { Err(Errno::ESRCH) }
+            });
+            return there.map_err(|errno| refused("signal", object, errno));
+        }
         let sent = machine.may_change(self.life, Kind::Other).and_then(|()| {
             if machine.faults.unprivileged && foreign {
                 return Err(Errno::EPERM);
@@ -394,6 +429,18 @@ impl Host for FakeHost {
         })
     }
 
+    fn state_rename(&mut self, from: &Path, to: &Path) -> Result<()> {
+        let mut machine = self.machine();
+        let done = machine.may_change(self.life, Kind::Other).and_then(|()| {
+            let text = machine.files.remove(from).ok_or(Errno::ENOENT)?;
+            machine.files.insert(to.to_owned(), text);
+            Ok(())
+        });
+        done.map_err(|errno| refused("rename", shown(from), errno))?;
+        machine.changed("rename", shown(from), &shown(to));
+        Ok(())
+    }
+
     fn state_remove(&mut self, path: &Path) -> Result<()> {
         self.state("forget", path, "", |machine| {
             machine.files.remove(path);
@@ -432,12 +479,41 @@ impl Host for FakeHost {
         let found = machine.alive(self.life).and_then(|()| machine.folder_of(path));
         found.map_err(|errno| refused("open", shown(path), errno))?;
         machine.files.entry(path.to_owned()).or_default();
-        if machine.locks.get(path).is_some_and(|holder| holder.strong_count() > 0) {
-            return Ok(None);
-        }
-        let token = Arc::new(());
-        machine.locks.insert(path.to_owned(), Arc::downgrade(&token));
-        Ok(Some(Lock { _file: None, _token: Some(token) }))
+        Ok(machine.take_lock(path))
+    }
+
+    fn state_lock_new(&mut self, path: &Path, text: &str) -> Result<Lock> {
+        self.state("create", path, text, |machine| {
+            machine.folder_of(path)?;
+            if machine.files.contains_key(path) {
+                return Err(Errno::EEXIST);
+            }
+            machine.files.insert(path.to_owned(), text.to_owned());
+            Ok(())
+        })?;
+        let lock = self.machine().take_lock(path);
+        lock.ok_or_else(|| refused("lock", shown(path), Errno::EAGAIN))
+    }
+
+    fn state_lock_file(&self, path: &Path) -> Result<Option<LockFile>> {
+        let machine = self.machine();
+        machine.alive(self.life).map_err(|errno| refused("open", shown(path), errno))?;
+        let there = machine.files.contains_key(path);
+        drop(machine);
+        Ok(there.then(|| LockFile(Lockable::Fake(FakeLockFile::new(self.another(), path)))))
+    }
+
+    fn state_watch(&self, folders: &[&Path]) -> Result<Watch> {
+        let machine = self.machine();
+        let refuse =
+            |errno| refused("watch", shown(folders.first().copied().unwrap_or(Path::new(""))), errno);
+        machine.alive(self.life).map_err(refuse)?;
+        let there = folders.iter().all(|folder| machine.folders.contains(*folder));
+        if there { Ok(Watch(None)) } else { Err(refuse(Errno::ENOENT)) }
+    }
+
+    fn boot_time(&self) -> Duration {
+        self.machine().uptime
     }
 }
 

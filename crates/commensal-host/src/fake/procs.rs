@@ -66,6 +66,29 @@ pub(super) struct Proc {
     pub(super) idle: bool,
     /// Core-scheduling cookie by thread; the first thread has the process's number.
     pub(super) threads: BTreeMap<u32, u64>,
+    /// What it looks like in `/proc`.
+    pub(super) looks: FakeLooks,
+}
+
+/// What a process looks like in `/proc`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FakeLooks {
+    /// Path of its program; empty for a thread of the kernel.
+    pub exe: String,
+    /// Its arguments; the program's name if empty.
+    pub cmdline: String,
+    /// Its user.
+    pub uid: u32,
+    /// Who started it.
+    pub parent: u32,
+    /// Its process group; 0 is its own.
+    pub pgrp: u32,
+}
+
+impl Default for FakeLooks {
+    fn default() -> FakeLooks {
+        FakeLooks { exe: "/bin/fake".to_owned(), cmdline: String::new(), uid: 0, parent: 1, pgrp: 0 }
+    }
 }
 
 impl Proc {
@@ -134,6 +157,7 @@ impl Machine {
             signals: Vec::new(),
             idle: false,
             threads: [(pid, 0)].into(),
+            looks: FakeLooks::default(),
         };
         self.processes.insert(pid, process);
         running
@@ -255,16 +279,21 @@ impl Machine {
         match file {
             "cgroup" => Some(self.proc_cgroup(process)),
             "comm" => Some(format!("{name}\n")),
-            "cmdline" => Some(format!("{name}\0")),
+            "cmdline" if process.looks.cmdline.is_empty() => Some(format!("{name}\0")),
+            "cmdline" => Some(process.looks.cmdline.replace(' ', "\0") + "\0"),
             "stat" => {
                 let nice = process.spec.as_ref().and_then(|spec| spec.policy.nice).unwrap_or(0);
                 let priority = 20 + nice;
                 let start = process.start_ticks;
+                let FakeLooks { parent, pgrp, exe, .. } = &process.looks;
+                let pgrp = if *pgrp == 0 { pid } else { *pgrp };
+                // PF_KTHREAD, include/linux/sched.h.
+                let flags = if exe.is_empty() { 0x20_0000 } else { 4_194_304 };
                 // Up to field 41, the policy: 5 is SCHED_IDLE.
                 let policy = if process.idle { 5 } else { 0 };
                 let between = "0 ".repeat(18);
                 Some(format!(
-                    "{pid} ({name}) {letter} 1 {pid} {pid} 0 -1 4194304 0 0 0 0 0 0 0 0 {priority} {nice} 1 0 {start} \
+                    "{pid} ({name}) {letter} {parent} {pgrp} {pid} 0 -1 {flags} 0 0 0 0 0 0 0 0 {priority} {nice} 1 0 {start} \
                      {between}{policy}\n"
                 ))
             }
@@ -272,7 +301,9 @@ impl Machine {
                 let cpus = process.spec.as_ref().and_then(|spec| spec.policy.cpus.clone());
                 let cpus = cpus.unwrap_or_else(|| self.cpus.clone());
                 Some(format!(
-                    "Name:\t{name}\nState:\t{letter}\nPid:\t{pid}\nPPid:\t1\nCpus_allowed_list:\t{cpus}\n"
+                    "Name:\t{name}\nState:\t{letter}\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCpus_allowed_list:\t{cpus}\n",
+                    parent = process.looks.parent,
+                    uid = process.looks.uid,
                 ))
             }
             _ => None,

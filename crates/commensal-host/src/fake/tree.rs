@@ -4,6 +4,7 @@
 
 use super::faults::{Faults, Mutation};
 use super::files::triggers;
+use super::locks::Holder;
 use super::procs::Proc;
 use super::vendor::VendorKernel;
 use commensal_core::cpuset::CpuSet;
@@ -12,7 +13,7 @@ use commensal_core::knob::{Controller, Form, TABLE, Version};
 use commensal_core::topology::Device;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Weak;
+use std::time::Duration;
 
 pub(super) type Answer<T> = Result<T, Errno>;
 
@@ -57,7 +58,7 @@ pub(super) struct Machine {
     pub(super) groups: BTreeMap<u64, Group>,
     pub(super) files: BTreeMap<PathBuf, String>,
     pub(super) folders: BTreeSet<PathBuf>,
-    pub(super) locks: BTreeMap<PathBuf, Weak<()>>,
+    pub(super) locks: BTreeMap<PathBuf, Holder>,
     pub(super) processes: BTreeMap<u32, Proc>,
     pub(super) cpus: CpuSet,
     pub(super) nodes: CpuSet,
@@ -66,6 +67,8 @@ pub(super) struct Machine {
     /// Control files that the kernel does not have.
     pub(super) lacking: BTreeSet<String>,
     pub(super) outputs: BTreeMap<PathBuf, String>,
+    /// What is answered at local sockets, by the beginning of the request.
+    pub(super) answers: BTreeMap<(PathBuf, String), String>,
     pub(super) vendor: Option<VendorKernel>,
     /// Core scheduling: `None` without it, `Some(false)` without SMT.
     pub(super) core_sched: Option<bool>,
@@ -77,6 +80,8 @@ pub(super) struct Machine {
     pub(super) next_inode: u64,
     pub(super) next_pid: u32,
     pub(super) ticks: u64,
+    /// Time since the boot.
+    pub(super) uptime: Duration,
 }
 
 impl Machine {
@@ -94,6 +99,7 @@ impl Machine {
             missing: BTreeSet::new(),
             lacking: BTreeSet::new(),
             outputs: BTreeMap::new(),
+            answers: BTreeMap::new(),
             vendor: None,
             core_sched: None,
             next_cookie: 0,
@@ -103,6 +109,7 @@ impl Machine {
             next_inode: 1,
             next_pid: 50_000,
             ticks: 1_000,
+            uptime: Duration::from_secs(1_000),
         }
     }
 

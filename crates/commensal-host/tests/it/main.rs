@@ -7,6 +7,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests look at the machine past the door they test")]
 
 mod fake;
+mod locks;
 mod real;
 mod script;
 

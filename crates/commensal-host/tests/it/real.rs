@@ -299,6 +299,13 @@ fn state_files_are_appended_replaced_and_removed() {
     host.state_replace(&path, "three\n").unwrap();
     assert_eq!(host.state_read(&path).unwrap().as_deref(), Some("three\n"));
     assert_eq!(host.list(&deep).unwrap(), ["journal"]);
+    let other = path.with_extension("1");
+    host.state_append(&other, "gone with the renaming\n").unwrap();
+    host.state_rename(&path, &other).unwrap();
+    assert_eq!(host.state_read(&path).unwrap(), None);
+    assert_eq!(host.state_read(&other).unwrap().as_deref(), Some("three\n"));
+    assert_eq!(errno(host.state_rename(&path, &other)), "ENOENT");
+    host.state_rename(&other, &path).unwrap();
     host.state_remove(&path).unwrap();
     host.state_remove(&path).unwrap();
     assert_eq!(host.list(&deep).unwrap(), Vec::<String>::new());

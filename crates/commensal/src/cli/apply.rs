@@ -1,11 +1,11 @@
 //! `plan` and `apply`.
 
 use super::Groups;
-use crate::context::{Context, Planned};
-use crate::enforce::enforce;
-use commensal_core::actual::CgroupPath;
+use crate::context::Context;
+use commensal_agent::enforce::take_over;
+use commensal_agent::instance::Planned;
 use commensal_core::plan::{Action, Step};
-use commensal_drivers::{Journal, Outcome, forget_settled, journal};
+use commensal_drivers::{Outcome, forget_settled, journal};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     let specs = context.specs(&options.config)?;
     let _lock = context.lock_to_look()?;
-    let planned = context.plan(&specs, BTreeSet::new())?;
+    let planned = context.plan(&specs, &BTreeSet::new())?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&as_json(&planned, None))?);
     } else {
@@ -24,24 +24,28 @@ pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
 
 /// Carries the plan out. Status 1 when something that was asked for cannot be had, 2 when a step was refused.
 pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
+    context.without_agent("change its groups file, which it reads by itself")?;
     let specs = context.specs(&options.config)?;
     let _lock = context.lock()?;
     // A damaged journal of either kind is found out before anything is written.
     context.journal(journal::RUN)?;
     let mut journal = context.journal(journal::MACHINE)?;
-    let (planned, outcome) = enforce(context, &specs, &BTreeSet::new(), &mut journal)?;
+    let (planned, outcome) = context.enforce(&specs, &BTreeSet::new(), &mut journal)?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&as_json(&planned, Some(&outcome)))?);
     } else {
         print!("{}", planned.plan.describe(&planned.actual));
     }
     if outcome.failure.is_none() {
-        take_over(context, &planned, &mut journal)?;
+        take_over(&context.instance(), &mut context.host, &planned, &mut journal)?;
         forget_settled(&mut context.host, &planned.plan.settled, &planned.actual, &mut journal)?;
     }
     if let Some(failure) = &outcome.failure {
         eprintln!("{}", refused(&planned, &outcome, failure));
         return Ok(2);
+    }
+    for line in &outcome.stayed {
+        eprintln!("commensal: {line}");
     }
     let base = &planned.actual.base;
     if base.unit().as_ref() == Some(base)
@@ -55,17 +59,7 @@ pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     if !options.json {
         println!("done     {} of {} steps", outcome.done, planned.plan.steps.len());
     }
-    Ok(u8::from(!planned.plan.unmet.is_empty()))
-}
-
-/// Groups that `run` made and this file wants as well no longer end with their last command.
-fn take_over(context: &mut Context, planned: &Planned, journal: &mut Journal) -> anyhow::Result<()> {
-    let own = planned.desired.groups.iter().flat_map(|group| &group.members).filter(|member| member.own);
-    let own: Vec<_> = own.map(|member| member.path.clone()).collect();
-    let wanted =
-        |target: &journal::Target| own.iter().any(|path| CgroupPath::new(&target.path).contains(path));
-    journal::take_over(&mut context.host, &context.state_dir, journal, wanted)?;
-    Ok(())
+    Ok(u8::from(!planned.plan.unmet.is_empty() || !outcome.stayed.is_empty()))
 }
 
 /// What was refused, why, how far it got, and what state that leaves.
@@ -102,6 +96,10 @@ fn as_json(planned: &Planned, outcome: Option<&Outcome>) -> serde_json::Value {
             Action::Switch { switch, from, to } => {
                 ("switch", Some(switch.to_string()), None, Some(from.to_string()), Some(to.to_string()))
             }
+            Action::Move(movement) => {
+                let path = movement.from.values().next().map(ToString::to_string);
+                ("move", None, None, path, Some(movement.name.clone()))
+            }
             Action::Cookie { give } => {
                 let word = |given: bool| Some(if given { "one" } else { "none" }.to_owned());
                 ("cookie", None, None, word(!give), word(*give))
@@ -127,6 +125,7 @@ fn as_json(planned: &Planned, outcome: Option<&Outcome>) -> serde_json::Value {
             json!({ "step": failure.step + 1, "what": failure.description, "because": failure.refusal.to_string(), "left": failure.left })
         });
         value["done"] = json!(outcome.done);
+        value["stayed"] = json!(outcome.stayed);
         value["failure"] = json!(failure);
     }
     value

@@ -6,6 +6,7 @@ use commensal_sensors::{capability, delegation, mounts};
 
 /// Puts everything back. Status 1 when something was left because it is in use, 2 when something failed.
 pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
+    context.without_agent("stop it first (with --on-exit restore it puts everything back itself)")?;
     let boot_id = context.boot_id();
     let _lock = context.lock()?;
     // Held to the end: no lab run starts while what a dead one left is removed.

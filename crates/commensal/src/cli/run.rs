@@ -1,18 +1,20 @@
-//! `run`: a command inside a group. Its own exit status comes back (128+n for a signal); 125 is our trouble,
+//! `run`: a command inside a group, when its turn has come. Its own exit status comes back (128+n for a signal); 125 is our trouble,
 //! 126 it cannot be run, 127 it is not there.
 
 use super::Run;
 use super::apply::refused;
 use super::oom;
-use crate::context::{Context, Planned};
-use crate::enforce::enforce;
+use super::queue::{self, Turn};
+use crate::context::Context;
 use crate::signals::not_ignored;
 use anyhow::{anyhow, bail};
+use commensal_agent::instance::Planned;
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::desired::Limits;
 use commensal_core::errno::Errno;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::knob::Controller;
+use commensal_drivers::queue::{Event, Inbox, Slot};
 use commensal_drivers::{journal, restore_own};
 use commensal_host::{Child, Cookie, Host, HostError, Signal, SpawnSpec, Stdin};
 use commensal_sensors::usage::GroupDirs;
@@ -23,6 +25,13 @@ use std::io::IsTerminal;
 /// Passed on to the command as they come.
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 
+/// A command that runs, and what is watched of it.
+struct Started {
+    child: Child,
+    dirs: GroupDirs,
+    memory: oom::Watch,
+}
+
 /// Runs the command.
 pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
     let spec = group(context, options)?;
@@ -32,64 +41,25 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
             spec.name
         );
     }
-    let name = spec.name.clone();
-    // Registered first, so that no signal is lost between the start of the command and its forwarding.
-    let wanted = not_ignored(&context.host, &FORWARDED);
-    let mut signals = Signals::new(wanted.into_iter().chain([SIGCHLD]))?;
-    let dirs = {
-        let _lock = context.lock()?;
-        let planned = match prepare(context, &spec) {
-            Ok(planned) => planned,
-            Err(error) => {
-                // Perhaps this process stepped aside already.
-                let _ = restore_own(&mut context.host, &context.state_dir, journal::RUN);
-                return Err(error);
-            }
-        };
-        let policy = planned.plan.task_policies.get(&name);
-        let path = own_path(&planned, &name)?;
-        // What cannot be had is told before the command starts; a weak policy tells it in its own words.
-        for unmet in planned.plan.unmet.iter().filter(|_| policy.is_none()) {
-            eprintln!("commensal: {}", unmet.describe());
-        }
-        let actual = &planned.actual;
-        let usable = |index: &usize| planned.obstacle.is_none() && actual.own_possible(*index);
-        let hierarchies: Vec<Hierarchy> = (0..actual.hierarchies.len())
-            .filter(usable)
-            .map(|index| actual.hierarchies[index].clone())
-            .collect();
-        let dirs = GroupDirs::open(&mut context.host, &hierarchies, &path);
-        complete(&hierarchies, &dirs)?;
-        let mut spec = command(options);
-        spec.groups = dirs.all();
-        if let Some(policy) = policy {
-            eprintln!("commensal: group {name}: {}", policy.weak.as_deref().unwrap_or("weak"));
-            spec.policy.idle = policy.idle;
-            spec.policy.nice = policy.idle.then_some(19);
-            spec.policy.cpus.clone_from(&policy.cpus);
-        }
-        if planned.plan.cookies.contains(&name) && planned.obstacle.is_none() {
-            spec.policy.cookie = Some(cookie(&mut context.host, &dirs));
-        }
-        let memory = oom::Watch::begin(&mut context.host, &dirs, &limits_of(&planned, &name));
-        match spawn(&mut context.host, &mut spec, &dirs) {
-            Ok(child) => Ok((child, dirs, memory)),
-            Err(error) => {
-                dirs.close(&mut context.host);
-                Err(error)
-            }
-        }
+    let inbox = listen(context)?;
+    let slot = match queue::turn(context, &spec, options, &inbox)? {
+        Turn::Begin(slot) => slot,
+        Turn::Left(status) => return Ok(status),
     };
-    let status = match dirs {
-        Ok((mut child, dirs, memory)) => {
-            let status = follow(context, &mut signals, &mut child);
-            if let Some(kills) = memory.end(&mut context.host, &dirs) {
-                eprintln!("commensal: {}", kills.describe(&name));
+    let started = start(context, &spec, options, slot.as_ref());
+    let status = match started {
+        Ok(Ok(mut started)) => {
+            if let Some(slot) = &slot {
+                slot.runs(&mut context.host, started.child.process.pid);
             }
-            dirs.close(&mut context.host);
+            let status = follow(context, &inbox, &mut started.child);
+            if let Some(kills) = started.memory.end(&mut context.host, &started.dirs) {
+                eprintln!("commensal: {}", kills.describe(&spec.name));
+            }
+            started.dirs.close(&mut context.host);
             status
         }
-        Err(error) => {
+        Ok(Err(error)) => {
             eprintln!("commensal: {error}");
             Ok(match (error.operation, error.errno) {
                 ("start", Errno::ENOENT) => 127,
@@ -97,12 +67,84 @@ pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
                 _ => 125,
             })
         }
+        Err(error) => {
+            if let Some(slot) = slot {
+                slot.leave(&mut context.host);
+            }
+            return Err(error);
+        }
     };
+    // Before the group is tidied up: the next one need not wait for that.
+    if let Some(slot) = slot {
+        slot.leave(&mut context.host);
+    }
     // The command's status stands, whatever becomes of its group.
     if let Err(error) = release(context) {
         eprintln!("commensal: {error:#}");
     }
     status
+}
+
+/// Receives signals from now on, so that none is lost between here and the command that they are for.
+fn listen(context: &Context) -> anyhow::Result<Inbox> {
+    let wanted = not_ignored(&context.host, &FORWARDED);
+    let mut signals = Signals::new(wanted.into_iter().chain([SIGCHLD]))?;
+    let inbox = Inbox::default();
+    let sender = inbox.sender();
+    let pass_on = move || signals.forever().try_for_each(|signal| sender.send(Event::Signal(signal)));
+    std::thread::Builder::new().name("signals".to_owned()).spawn(pass_on)?;
+    Ok(inbox)
+}
+
+/// Starts the command in its group. The inner error is one of the command itself.
+fn start(
+    context: &mut Context,
+    spec: &GroupSpec,
+    options: &Run,
+    slot: Option<&Slot>,
+) -> anyhow::Result<commensal_host::Result<Started>> {
+    let name = &spec.name;
+    let _lock = context.lock()?;
+    let planned = match prepare(context, spec) {
+        Ok(planned) => planned,
+        Err(error) => {
+            // Perhaps this process stepped aside already.
+            let _ = restore_own(&mut context.host, &context.state_dir, journal::RUN);
+            return Err(error);
+        }
+    };
+    let policy = planned.plan.task_policies.get(name);
+    let path = own_path(&planned, name)?;
+    // What cannot be had is told before the command starts; a weak policy tells it in its own words.
+    for unmet in planned.plan.unmet.iter().filter(|_| policy.is_none()) {
+        eprintln!("commensal: {}", unmet.describe());
+    }
+    let actual = &planned.actual;
+    let usable = |index: &usize| planned.obstacle.is_none() && actual.own_possible(*index);
+    let hierarchies: Vec<Hierarchy> =
+        (0..actual.hierarchies.len()).filter(usable).map(|index| actual.hierarchies[index].clone()).collect();
+    let dirs = GroupDirs::open(&mut context.host, &hierarchies, &path);
+    complete(&hierarchies, &dirs)?;
+    let mut command = command(options);
+    command.groups = dirs.all();
+    command.locks = slot.map(Slot::lock).into_iter().collect();
+    if let Some(policy) = policy {
+        eprintln!("commensal: group {name}: {}", policy.weak.as_deref().unwrap_or("weak"));
+        command.policy.idle = policy.idle;
+        command.policy.nice = policy.idle.then_some(19);
+        command.policy.cpus.clone_from(&policy.cpus);
+    }
+    if planned.plan.cookies.contains(name) && planned.obstacle.is_none() {
+        command.policy.cookie = Some(cookie(&mut context.host, &dirs));
+    }
+    let memory = oom::Watch::begin(&mut context.host, &dirs, &limits_of(&planned, name));
+    Ok(match spawn(&mut context.host, &mut command, &dirs) {
+        Ok(child) => Ok(Started { child, dirs, memory }),
+        Err(error) => {
+            dirs.close(&mut context.host);
+            Err(error)
+        }
+    })
 }
 
 /// Starts the command; if the one whose cookie it was to share has ended meanwhile, with another cookie.
@@ -162,7 +204,7 @@ fn prepare(context: &mut Context, spec: &GroupSpec) -> anyhow::Result<Planned> {
     let alone = GroupSpec { matches: Vec::new(), ..spec.clone() };
     let own = [spec.name.clone()].into_iter().collect();
     let mut journal = context.journal(journal::RUN)?;
-    let (planned, outcome) = enforce(context, std::slice::from_ref(&alone), &own, &mut journal)?;
+    let (planned, outcome) = context.enforce(std::slice::from_ref(&alone), &own, &mut journal)?;
     match &outcome.failure {
         Some(failure) => bail!("{}", refused(&planned, &outcome, failure)),
         None => Ok(planned),
@@ -182,21 +224,20 @@ fn limits_of(planned: &Planned, name: &GroupName) -> Limits {
 }
 
 /// Waits for the command and passes signals on.
-fn follow(context: &mut Context, signals: &mut Signals, child: &mut Child) -> anyhow::Result<u8> {
+fn follow(context: &mut Context, inbox: &Inbox, child: &mut Child) -> anyhow::Result<u8> {
     loop {
         if let Some(exit) = child.try_wait()? {
             return Ok(u8::try_from(exit.status()).unwrap_or(u8::MAX));
         }
         // A child that ended before SIGCHLD was waited for has left the signal pending: nothing is lost.
-        for signal in signals.wait() {
-            // Ctrl-C and Ctrl-\ go from the terminal to the command as well, which is in our process group.
-            let from_terminal = matches!(signal, SIGINT | SIGQUIT) && std::io::stdin().is_terminal();
-            if signal != SIGCHLD && !from_terminal {
-                match context.host.signal(&child.process, Signal(signal)) {
-                    // Gone already, or another user's by now (sudo): waiting goes on either way.
-                    Err(error) if error.errno != Errno::ESRCH => eprintln!("commensal: {error}"),
-                    _ => {}
-                }
+        let signal = inbox.signal();
+        // Ctrl-C and Ctrl-\ go from the terminal to the command as well, which is in our process group.
+        let from_terminal = matches!(signal, SIGINT | SIGQUIT) && std::io::stdin().is_terminal();
+        if signal != SIGCHLD && !from_terminal {
+            match context.host.signal(&child.process, Signal(signal)) {
+                // Gone already, or another user's by now (sudo): waiting goes on either way.
+                Err(error) if error.errno != Errno::ESRCH => eprintln!("commensal: {error}"),
+                _ => {}
             }
         }
     }

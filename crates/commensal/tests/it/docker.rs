@@ -7,15 +7,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// An engine with folders and a socket of its own, and an image of busybox.
-struct Engine {
+pub struct Engine {
     child: Child,
-    host: String,
-    exec: PathBuf,
+    /// Where it listens, as `DOCKER_HOST` has it.
+    pub host: String,
+    dir: PathBuf,
 }
 
 impl Engine {
     /// `None` where it cannot be, which it prints.
-    fn start(test: &str, dir: &Path) -> Option<Engine> {
+    pub fn start(test: &str, dir: &Path) -> Option<Engine> {
         for tool in ["dockerd", "docker", "busybox"] {
             let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output().unwrap();
             if !found.status.success() {
@@ -25,43 +26,15 @@ impl Engine {
                 return None;
             }
         }
-        let path = |name: &str| dir.join(name).display().to_string();
-        let host = format!("unix://{}", path("d.sock"));
-        let child = Command::new("dockerd")
-            .args([
-                "--data-root",
-                &path("data"),
-                "--exec-root",
-                &path("exec"),
-                "-H",
-                &host,
-                "--pidfile",
-                &path("d.pid"),
-            ])
-            .args([
-                "--iptables=false",
-                "--ip6tables=false",
-                "--bridge=none",
-                "--ip-forward=false",
-                "--ip-masq=false",
-            ])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(dir.join("d.log")).unwrap())
-            .spawn()
-            .unwrap();
-        let mut engine = Engine { child, host, exec: dir.join("exec") };
-        let deadline = Instant::now() + Duration::from_secs(40);
-        while !engine.docker(&["info"]).0 {
-            if engine.child.try_wait().unwrap().is_some() || Instant::now() > deadline {
-                let log = std::fs::read_to_string(dir.join("d.log")).unwrap_or_default();
-                println!(
-                    "skipped: {test}: dockerd does not run here: {}",
-                    log.lines().last().unwrap_or_default()
-                );
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(100));
+        let host = format!("unix://{}", dir.join("d.sock").display());
+        let mut engine = Engine { child: Engine::launch(dir), host, dir: dir.to_owned() };
+        if !engine.answers() {
+            let log = std::fs::read_to_string(dir.join("d.log")).unwrap_or_default();
+            println!(
+                "skipped: {test}: dockerd does not run here: {}",
+                log.lines().last().unwrap_or_default()
+            );
+            return None;
         }
         let image = "mkdir -p bb/bin bb/www && cp \"$(command -v busybox)\" bb/bin/busybox && ln -sf busybox bb/bin/sh && echo hello >bb/www/index.html && tar -C bb -c . | docker import - commensal-test:1";
         let made = Command::new("sh")
@@ -74,14 +47,38 @@ impl Engine {
         Some(engine)
     }
 
-    fn docker(&self, args: &[&str]) -> (bool, String) {
-        let output = Command::new("docker").args(args).env("DOCKER_HOST", &self.host).output().unwrap();
-        (output.status.success(), text(&output.stdout))
+    fn launch(dir: &Path) -> Child {
+        let path = |name: &str| dir.join(name).display().to_string();
+        Command::new("dockerd")
+            .args(["--data-root", &path("data"), "--exec-root", &path("exec"), "--pidfile", &path("d.pid")])
+            .args(["-H", &format!("unix://{}", path("d.sock"))])
+            .args([
+                "--iptables=false",
+                "--ip6tables=false",
+                "--bridge=none",
+                "--ip-forward=false",
+                "--ip-masq=false",
+            ])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(dir.join("d.log")).unwrap())
+            .spawn()
+            .unwrap()
     }
-}
 
-impl Drop for Engine {
-    fn drop(&mut self) {
+    fn answers(&mut self) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(40);
+        while !self.docker(&["info"]).0 {
+            if self.child.try_wait().unwrap().is_some() || Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        true
+    }
+
+    /// Stops it; its containers stop with it.
+    pub fn stop(&mut self) {
         let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.child.try_wait().is_ok_and(|ended| ended.is_none()) && Instant::now() < deadline {
@@ -89,8 +86,26 @@ impl Drop for Engine {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Starts it again, with the containers that it had.
+    pub fn again(&mut self) {
+        self.child = Engine::launch(&self.dir);
+        assert!(self.answers(), "the engine does not come back");
+    }
+
+    pub fn docker(&self, args: &[&str]) -> (bool, String) {
+        let output = Command::new("docker").args(args).env("DOCKER_HOST", &self.host).output().unwrap();
+        (output.status.success(), text(&output.stdout))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop();
         // It keeps the network namespace of its containers mounted there.
-        let _ = Command::new("umount").arg(self.exec.join("netns/default")).stderr(Stdio::null()).status();
+        let _ =
+            Command::new("umount").arg(self.dir.join("exec/netns/default")).stderr(Stdio::null()).status();
     }
 }
 

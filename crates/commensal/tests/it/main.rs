@@ -5,9 +5,11 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 #![allow(clippy::disallowed_methods, reason = "tests start the program and look at the machine themselves")]
 
+mod agent;
 mod antagonist;
 mod bad_input;
 mod blame;
+mod containers;
 mod delegation;
 mod docker;
 mod expel;
@@ -17,9 +19,13 @@ mod fixtures;
 mod lab;
 mod limits;
 mod load;
+mod members;
 mod on_machine;
+mod processes;
 mod properties;
+mod queue;
 mod report;
+mod seeing;
 mod sense;
 mod support;
 mod systemd;

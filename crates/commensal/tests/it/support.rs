@@ -27,6 +27,7 @@ pub fn planned(host: &mut dyn Host, text: &str) -> Result<(ActualState, Plan), V
     found.ours = journal::ours(host, Path::new(STATE), journal::MACHINE, &boot_id, &found).unwrap();
     let of_run = journal::ours(host, Path::new(STATE), journal::RUN, &boot_id, &found).unwrap();
     found.ours.created.extend(of_run.created);
+    look.members(host, &specs(text), None, &mut found);
     let desired = resolve(&specs(text), &look.machine, &found, &ResolveOptions::default())?;
     look.fill(host, &desired, &mut found);
     let plan = plan(&desired, &found, &look.caps);

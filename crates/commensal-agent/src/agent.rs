@@ -1,0 +1,777 @@
+//! The loop: sense, decide, plan, apply, tell; once per tick, from one thread.
+
+mod followed;
+mod lease;
+
+use self::followed::Followed;
+use self::lease::{Lease, hello};
+use crate::audit::{self, Audit};
+use crate::control::{self, Command, Control, ControlError, Order};
+use crate::deciders::{Decided, Deciders, Seen, Wants};
+use crate::groups_file::{self, Compiled, LoadError, Texts};
+use crate::instance::{Ask, EnforceError, Instance, NOBODY, Planned};
+use crate::keeper::{Keeper, Now, Round};
+use crate::publish::Published;
+use crate::sense::{Meters, Sample};
+use crate::snapshot::{self, Snapshot};
+use crate::view;
+use crate::witness::{self, Witness};
+use commensal_core::actual::ActualState;
+use commensal_core::control::latency::{LEAST_CPUS, bound_ms};
+use commensal_core::desired::{DesiredGroup, DesiredState};
+use commensal_core::group::{Class, GroupName, Match};
+use commensal_core::safe::safe;
+use commensal_core::units::Bytes;
+use commensal_drivers::queue;
+use commensal_host::{Host, HostError, LinuxHost, Lock, Signal};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Writes and decisions that a snapshot shows.
+const SHOWN_ACTIONS: usize = 200;
+/// Ticks without a reason for a round have none, up to this.
+const ROUND_EVERY: Duration = Duration::from_secs(10);
+/// A queue that is held closed opens by itself after so many ticks.
+const HOLD_TICKS: u32 = 5;
+/// Between two looks of the judge within a tick: an online group that waits is helped within 100 ms.
+const FAST: Duration = Duration::from_millis(50);
+/// Between two looks at the signals while the agent waits.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How often the machine itself is looked at again: CPUs come and go, controllers are mounted.
+const SURVEY_EVERY: Duration = Duration::from_secs(60);
+/// How long the agent waits for the one whose place it takes.
+const HAND_OVER_PATIENCE: Duration = Duration::from_secs(10);
+/// How long it waits for a guard that it started.
+const GUARD_PATIENCE: Duration = Duration::from_secs(5);
+/// A machine lock that others hold for so long is told.
+const LOCK_TROUBLE: Duration = Duration::from_secs(10);
+
+/// What is left in force when the agent is asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnExit {
+    /// The safe state: offline work stays held back, no limit is left on online work.
+    #[default]
+    Safe,
+    /// Everything, as it is.
+    Keep,
+    /// Nothing: every original value goes back.
+    Restore,
+}
+
+/// How the agent works.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Groups file or folder.
+    pub config: PathBuf,
+    /// Length of a tick.
+    pub interval: Duration,
+    /// How long the agent may be silent before the guard acts; `None`: no guard.
+    pub lease: Option<Duration>,
+    /// What it leaves.
+    pub on_exit: OnExit,
+    /// Take the place of an agent that runs.
+    pub takeover: bool,
+    /// This program, which is the guard as well.
+    pub program: PathBuf,
+    /// Version, for the snapshot.
+    pub version: String,
+    /// Where metrics are served over TCP, read only.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// What signals ask for.
+#[derive(Debug, Default)]
+pub struct Flags {
+    /// End.
+    pub stop: Arc<AtomicBool>,
+    /// Read the groups again.
+    pub reload: Arc<AtomicBool>,
+    /// Make room for another agent and leave everything as it is.
+    pub hand_over: Arc<AtomicBool>,
+}
+
+/// Why the agent could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// Another one keeps this machine.
+    #[error("an agent keeps the groups of this machine already{}; stop it, or take its place with --takeover", process(*.0))]
+    Running(Option<u32>),
+    /// The one that runs does not make room.
+    #[error("the agent that runs{} did not make room within {} s", process(Some(*.0)), HAND_OVER_PATIENCE.as_secs())]
+    StaysPut(u32),
+    /// There are no groups to keep.
+    #[error(transparent)]
+    Groups(#[from] LoadError),
+    /// The machine cannot be kept.
+    #[error(transparent)]
+    Enforce(#[from] EnforceError),
+    /// The system refused something.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The control socket cannot be served.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The system gives no thread for the audit log.
+    #[error("the thread of the audit log cannot be started: {0}")]
+    Audit(std::io::Error),
+    /// The guard does not come up.
+    #[error(
+        "the guard does not come up: {0}; run without one with --no-guard, and nothing looks after the machine if the agent dies"
+    )]
+    Guard(String),
+}
+
+fn process(pid: Option<u32>) -> String {
+    pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
+}
+
+/// Who the agent is, for the next one.
+#[derive(Debug, Serialize, Deserialize)]
+struct Card {
+    pid: u32,
+    start_ticks: u64,
+}
+
+/// The groups in force and where they came from.
+struct Groups {
+    texts: Texts,
+    compiled: Compiled,
+    state: snapshot::Config,
+    /// Texts that were refused, so that they are not tried again and again.
+    refused: Option<Texts>,
+}
+
+struct Agent<'a> {
+    host: &'a mut dyn Host,
+    options: &'a Options,
+    keeper: Keeper,
+    groups: Groups,
+    lease: Option<Lease>,
+    meters: Meters,
+    actions: VecDeque<snapshot::Action>,
+    started: Instant,
+    ticks: u64,
+    late_ticks: u64,
+    surveyed: Instant,
+    /// Since when others hold the machine's lock.
+    locked_out: Option<Instant>,
+    last: Option<Round>,
+    deciders: Deciders,
+    decided: Decided,
+    witness: Witness,
+    /// What the judge saw between two ticks, and what the controllers were given last.
+    judged: Option<witness::Seen>,
+    shown_judged: Option<witness::Seen>,
+    online_cpus: Option<f64>,
+    /// When the last round was, what it was for, and whether it left nothing to do.
+    rounded: Option<Instant>,
+    put_in_force: Option<(u64, Wants)>,
+    all_done: bool,
+    audit: Audit,
+    /// What the audit log has not got yet.
+    unrecorded: Vec<snapshot::Action>,
+    /// Whether somebody said to write nothing.
+    paused: bool,
+    /// Groups whose queues are held closed.
+    holding: BTreeSet<GroupName>,
+    members: Followed,
+}
+
+/// Runs until a signal asks to end. `tell` gets a snapshot after every tick.
+///
+/// # Errors
+/// Before anything was written: another agent, no groups, a machine that cannot be kept, no guard.
+pub fn run(
+    host: &mut dyn Host,
+    instance: Instance,
+    options: &Options,
+    flags: &Flags,
+    tell: &mut dyn FnMut(&Snapshot),
+) -> Result<(), AgentError> {
+    host.state_dir(&instance.state_dir)?;
+    let _only = only_one(host, &instance.state_dir, options.takeover)?;
+    let groups = first_groups(host, &instance.state_dir, &options.config)?;
+    let published = Arc::new(Published::new());
+    let (send, commands) = control::commands();
+    let socket = instance.state_dir.join(control::SOCKET);
+    let _control = Control::start(host, &socket, options.metrics, Arc::clone(&published), send)?;
+    let log = instance.state_dir.join("audit.log");
+    let audit =
+        Audit::start(Box::new(LinuxHost::new()), &log, audit::MAX_BYTES).map_err(AgentError::Audit)?;
+    let lease = match options.lease {
+        Some(time) => {
+            let mut lease = Lease { link: None, child: None, time, said: None };
+            lease.connect(host, &instance, options)?;
+            Some(lease)
+        }
+        None => None,
+    };
+    let keeper = {
+        let _lock = machine_lock(host, &instance)?;
+        Keeper::new(instance, host)?
+    };
+    let now = Instant::now();
+    let mut agent = Agent {
+        host,
+        options,
+        keeper,
+        groups,
+        lease,
+        meters: Meters::default(),
+        actions: VecDeque::new(),
+        started: now,
+        ticks: 0,
+        late_ticks: 0,
+        surveyed: now,
+        locked_out: None,
+        last: None,
+        deciders: Deciders::default(),
+        decided: Decided::default(),
+        witness: Witness::default(),
+        judged: None,
+        shown_judged: None,
+        online_cpus: None,
+        rounded: None,
+        put_in_force: None,
+        all_done: false,
+        audit,
+        unrecorded: Vec::new(),
+        paused: false,
+        holding: BTreeSet::new(),
+        members: Followed::new(),
+    };
+    agent.keep(flags, &commands, &mut |snapshot| {
+        published.publish(Arc::clone(&snapshot));
+        tell(&snapshot);
+    });
+    agent.leave(flags.hand_over.load(Ordering::Relaxed));
+    Ok(())
+}
+
+/// The agent that keeps the machine's groups now, if there is one: its process, where that is known.
+///
+/// # Errors
+/// When the state directory cannot be used.
+pub fn running(host: &mut dyn Host, state_dir: &Path) -> Result<Option<Option<u32>>, HostError> {
+    let path = state_dir.join("agent.lock");
+    if host.state_read(&path)?.is_none() || host.state_lock(&path)?.is_some() {
+        return Ok(None);
+    }
+    let text = host.state_read(&state_dir.join("agent.json"))?.unwrap_or_default();
+    Ok(Some(serde_json::from_str::<Card>(&text).ok().map(|card| card.pid)))
+}
+
+/// The lock that one agent holds as long as it lives.
+fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) -> Result<Lock, AgentError> {
+    let (path, card) = (state_dir.join("agent.lock"), state_dir.join("agent.json"));
+    let lock = match host.state_lock(&path)? {
+        Some(lock) => lock,
+        None => {
+            let text = host.state_read(&card)?.unwrap_or_default();
+            let known: Option<Card> = serde_json::from_str(&text).ok();
+            let known = known.filter(|_| takeover);
+            let Some(known) = known else {
+                let pid = serde_json::from_str::<Card>(&text).ok().map(|card| card.pid);
+                return Err(AgentError::Running(pid));
+            };
+            let other = host.process(known.pid).ok().filter(|one| one.start_ticks == known.start_ticks);
+            if let Some(other) = other {
+                host.signal(&other, Signal::USR2)?;
+            }
+            let deadline = Instant::now() + HAND_OVER_PATIENCE;
+            loop {
+                if let Some(lock) = host.state_lock(&path)? {
+                    break lock;
+                }
+                if Instant::now() > deadline {
+                    return Err(AgentError::StaysPut(known.pid));
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    };
+    let own = host.process(std::process::id())?;
+    let text =
+        serde_json::to_string(&Card { pid: own.pid, start_ticks: own.start_ticks }).unwrap_or_default();
+    host.state_replace(&card, &text)?;
+    Ok(lock)
+}
+
+fn machine_lock(host: &mut dyn Host, instance: &Instance) -> Result<Lock, AgentError> {
+    let deadline = Instant::now() + LOCK_TROUBLE;
+    loop {
+        if let Some(lock) = instance.try_lock(host)? {
+            return Ok(lock);
+        }
+        if Instant::now() > deadline {
+            let object = instance.state_dir.join("lock").display().to_string();
+            let errno = commensal_core::errno::Errno::EBUSY;
+            return Err(HostError { operation: "lock", object, value: None, errno }.into());
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Where the groups in force are kept, for a start with broken ones.
+fn last_good(state_dir: &Path) -> PathBuf {
+    state_dir.join("agent-groups.json")
+}
+
+/// The groups to begin with: those of the configuration, or if it is broken the last good ones.
+fn first_groups(host: &mut dyn Host, state_dir: &Path, config: &Path) -> Result<Groups, AgentError> {
+    let loaded = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let mut state =
+        snapshot::Config { path: config.display().to_string(), generation: 1, loaded, error: None };
+    let read = groups_file::texts(host, config).and_then(|texts| Ok((groups_file::compile(&texts)?, texts)));
+    match read {
+        Ok((compiled, texts)) => Ok(Groups { texts, compiled, state, refused: None }),
+        Err(error) => {
+            let kept = host.state_read(&last_good(state_dir))?.unwrap_or_default();
+            let Ok(texts) = serde_json::from_str::<Texts>(&kept) else { return Err(error.into()) };
+            let compiled = groups_file::compile(&texts)?;
+            state.error = Some(format!("{error}\nthe groups that were in force last are kept"));
+            Ok(Groups { texts, compiled, state, refused: None })
+        }
+    }
+}
+
+impl Agent<'_> {
+    fn keep(&mut self, flags: &Flags, commands: &Receiver<Command>, tell: &mut dyn FnMut(Arc<Snapshot>)) {
+        while !flags.stop.load(Ordering::Relaxed) && !flags.hand_over.load(Ordering::Relaxed) {
+            let began = Instant::now();
+            let forced = flags.reload.swap(false, Ordering::Relaxed);
+            let mut troubles = Vec::new();
+            self.reload(forced);
+            // First, so that nothing is in force that it does not know.
+            self.look_after_guard(&mut troubles);
+            let now = self.now();
+            let sample = self.decide(&now);
+            let (keeper, specs) = (&self.keeper, &self.groups.compiled.groups);
+            let follows = self.members.follow(&keeper.instance, &keeper.survey, specs);
+            troubles.extend(follows.err().map(|error| format!("members cannot be followed: {error}")));
+            for (socket, why) in self.members.members.lost() {
+                troubles.push(format!("the container engine at {}: {why}", socket.display()));
+            }
+            if !self.paused {
+                self.kill(&now);
+                self.hold_queues(&mut troubles);
+                self.enforce(&now, &mut troubles);
+            }
+            self.audit.record(std::mem::take(&mut self.unrecorded));
+            troubles.extend(self.audit.trouble());
+            self.ticks += 1;
+            let took = began.elapsed();
+            if took > self.options.interval {
+                self.late_ticks += 1;
+            }
+            tell(Arc::new(self.snapshot(sample, took, troubles)));
+            let next = began + self.options.interval;
+            let asked = || {
+                let flags = [&flags.stop, &flags.hand_over, &flags.reload];
+                flags.iter().any(|one| one.load(Ordering::Relaxed))
+            };
+            let mut fast = Instant::now() + FAST;
+            while Instant::now() < next && !asked() {
+                std::thread::sleep(PAUSE.min(next.saturating_duration_since(Instant::now())));
+                if self.obey(commands) {
+                    break;
+                }
+                if self.members.heed() {
+                    // New members are protected before the next tick.
+                    self.all_done = false;
+                    break;
+                }
+                if Instant::now() >= fast {
+                    fast = Instant::now() + FAST;
+                    if self.online_waits() {
+                        // The next tick is now.
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Carries out what somebody ordered over the control socket; whether anything was.
+    fn obey(&mut self, commands: &Receiver<Command>) -> bool {
+        let mut any = false;
+        while let Ok(Command { order, reply }) = commands.try_recv() {
+            any = true;
+            match order {
+                Order::Reload => {
+                    self.reload(true);
+                    match &self.groups.state.error {
+                        None => {
+                            reply.done(format!("generation {} is in force", self.groups.state.generation))
+                        }
+                        Some(error) => {
+                            reply.refused(error.clone(), "correct the groups file and reload again")
+                        }
+                    }
+                }
+                Order::Pause => {
+                    self.paused = true;
+                    reply.done("nothing is written until resume; what is in force stays");
+                }
+                Order::Resume => {
+                    self.paused = false;
+                    reply.done("groups are kept in force again");
+                }
+            }
+        }
+        any
+    }
+
+    /// Whether online work waits more for offline work than it may, right now. Cheap: a few counters of the judge.
+    fn online_waits(&mut self) -> bool {
+        let Some(target) = self.target_us() else { return false };
+        let now = self.now();
+        let Some(round) = &self.last else { return false };
+        let Some(seen) = self.witness.look(self.host, now.ms, &round.planned) else { return false };
+        let judged = seen.judged;
+        self.judged = Some(seen);
+        let online = self.online_cpus.unwrap_or(0.0).max(LEAST_CPUS);
+        judged.blamed_ms_per_s.is_some_and(|ms| ms / online > bound_ms(target))
+    }
+
+    /// The strictest of the groups' targets, us.
+    fn target_us(&self) -> Option<f64> {
+        let targets = self.groups.compiled.groups.iter().filter_map(|spec| spec.target_wakeup_p99);
+        targets.min().map(|target| target.0 as f64)
+    }
+
+    fn now(&self) -> Now {
+        let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Now { ms, text: humantime::format_rfc3339_millis(SystemTime::now()).to_string() }
+    }
+
+    /// Takes changed groups into force, whole or not at all.
+    fn reload(&mut self, forced: bool) {
+        let texts = match groups_file::texts(self.host, &self.options.config) {
+            Ok(texts) => texts,
+            Err(error) => {
+                self.groups.state.error =
+                    Some(format!("{error}\nthe groups that were in force last are kept"));
+                return;
+            }
+        };
+        if texts == self.groups.texts {
+            (self.groups.state.error, self.groups.refused) = (None, None);
+            return;
+        }
+        if self.groups.refused.as_ref() == Some(&texts) && !forced {
+            return;
+        }
+        let fits = groups_file::compile(&texts).map_err(|error| error.to_string()).and_then(|compiled| {
+            let ask = Ask::new(&compiled.groups, NOBODY);
+            self.keeper
+                .instance
+                .plan(self.host, &self.keeper.survey, &ask)
+                .map_err(|error| error.to_string())?;
+            Ok(compiled)
+        });
+        match fits {
+            Ok(compiled) => {
+                self.groups.compiled = compiled;
+                self.groups.texts = texts;
+                self.groups.refused = None;
+                self.groups.state.generation += 1;
+                self.groups.state.loaded = self.now().text;
+                self.groups.state.error = None;
+            }
+            Err(error) => {
+                self.groups.state.error =
+                    Some(format!("{error}\nthe groups that were in force before are kept"));
+                self.groups.refused = Some(texts);
+            }
+        }
+    }
+
+    /// What was used since the last tick, and what the controllers say to it.
+    fn decide(&mut self, now: &Now) -> Sample {
+        let Some(round) = &self.last else { return Sample::default() };
+        let planned = &round.planned;
+        let hierarchies = &self.keeper.survey.hierarchies;
+        let sample = self.meters.look(self.host, now.ms, hierarchies, &planned.desired);
+        let online = planned.desired.groups.iter().filter(|group| group.class == Class::Online);
+        let cpus = online.map(|group| sample.groups.get(group.name.as_str()).and_then(|rates| rates.cpus));
+        self.online_cpus = cpus.sum();
+        // What was seen between the ticks is the newest that there is.
+        let between = self.judged.take();
+        let judged = match self.target_us() {
+            Some(_) => between.or_else(|| self.witness.look(self.host, now.ms, planned)),
+            None => None,
+        };
+        let available = commensal_sensors::machine::available(self.host);
+        let host = RefCell::new(&mut *self.host);
+        let meters = &self.meters;
+        let list = |group: &DesiredGroup| {
+            let paths = group.members.iter().map(|member| &member.path);
+            paths.flat_map(|path| meters.processes(&mut **host.borrow_mut(), path)).collect()
+        };
+        let held = |group: &DesiredGroup| {
+            let paths = group.members.iter().map(|member| &member.path);
+            let mut each = paths.map(|path| meters.held(&mut **host.borrow_mut(), path));
+            each.try_fold(0, |sum: u64, one| Some(sum.saturating_add(one?))).map(Bytes)
+        };
+        self.decided = self.deciders.decide(&Seen {
+            now_ms: now.ms,
+            room: self.groups.compiled.room,
+            specs: &self.groups.compiled.groups,
+            desired: &planned.desired,
+            yields: yields(planned),
+            machine: &self.keeper.survey.machine,
+            sample: &sample,
+            judged: judged.as_ref().map(|seen| seen.judged),
+            available,
+            held: &held,
+            list: &list,
+        });
+        self.shown_judged = judged;
+        sample
+    }
+
+    /// Ends those who were chosen, if they still are who they were.
+    fn kill(&mut self, now: &Now) {
+        for (group, victim) in std::mem::take(&mut self.decided.kill) {
+            let Ok(process) = self.host.process(victim.pid) else { continue };
+            if process.start_ticks != victim.start {
+                continue;
+            }
+            let ended = self.host.signal(&process, Signal::KILL);
+            self.note(snapshot::Action {
+                at: now.text.clone(),
+                group: group.as_ref().map(ToString::to_string),
+                what: format!("process {}", victim.pid),
+                old: Some(format!("holds {}", victim.held)),
+                new: Some(ended.map_or_else(|error| error.to_string(), |()| "killed".to_owned())),
+                why: match group {
+                    Some(_) => "its group is at its memory limit, and nobody holds more of it".to_owned(),
+                    None => "the machine is short of memory, and nobody offline holds more of it".to_owned(),
+                },
+            });
+        }
+    }
+
+    /// Closes the queues of groups that are short of memory, for a few ticks at most: an agent that died holds nobody.
+    fn hold_queues(&mut self, troubles: &mut Vec<String>) {
+        let state_dir = &self.keeper.instance.state_dir;
+        let time = self.options.interval * HOLD_TICKS;
+        let held = &self.decided.held;
+        for name in self.holding.iter().filter(|name| !held.contains_key(*name)) {
+            troubles.extend(queue::release(self.host, state_dir, name).err().map(|error| error.to_string()));
+        }
+        for (name, reason) in held {
+            let done = queue::hold(self.host, state_dir, name, reason, time);
+            troubles.extend(done.err().map(|error| error.to_string()));
+        }
+        self.holding = held.keys().cloned().collect();
+    }
+
+    fn note(&mut self, action: snapshot::Action) {
+        if self.actions.len() >= SHOWN_ACTIONS {
+            self.actions.pop_front();
+        }
+        self.unrecorded.push(action.clone());
+        self.actions.push_back(action);
+    }
+
+    /// Whether this tick needs a round: the groups or the decisions have changed, somebody changed the machine, the last round
+    /// left something to do, or it is long ago.
+    fn round_is_due(&mut self) -> bool {
+        let wants = (self.groups.state.generation, self.decided.clone().wants());
+        let changed = self.put_in_force.as_ref() != Some(&wants);
+        // Processes have no events: they are looked for in every tick.
+        let groups = &self.groups.compiled.groups;
+        let scans =
+            groups.iter().flat_map(|spec| &spec.matches).any(|one| matches!(one, Match::Process { .. }));
+        let due = changed
+            || scans
+            || !self.all_done
+            || self.rounded.is_none_or(|at| at.elapsed() >= ROUND_EVERY)
+            || self.keeper.disturbed(self.host);
+        self.put_in_force = Some(wants);
+        due
+    }
+
+    /// One round, if one is due and nobody else is changing the machine.
+    fn enforce(&mut self, now: &Now, troubles: &mut Vec<String>) {
+        if !self.round_is_due() {
+            return;
+        }
+        self.all_done = false;
+        match self.keeper.instance.try_lock(self.host) {
+            Ok(Some(_lock)) => {
+                self.locked_out = None;
+                if self.surveyed.elapsed() >= SURVEY_EVERY {
+                    self.surveyed = Instant::now();
+                    if let Err(error) = self.keeper.look_again(self.host) {
+                        troubles.push(error.to_string());
+                    }
+                }
+                let decided = &self.decided;
+                let adjust = |desired: &mut DesiredState| decided.adjust(desired);
+                let specs = &self.groups.compiled.groups;
+                // An engine that has not said anything yet is asked on the spot: a container that runs is not let go.
+                let known = self.members.follow.sockets.is_empty() || self.members.heard;
+                let found = RefCell::new(&mut self.members.members);
+                let find = |host: &mut dyn Host, state: &mut ActualState| {
+                    found.borrow_mut().fill(host, specs, state);
+                };
+                let find: &dyn Fn(&mut dyn Host, &mut ActualState) = &find;
+                let ask = Ask { adjust: &adjust, members: known.then_some(find), ..Ask::new(specs, NOBODY) };
+                let done = self.keeper.round(self.host, now, &ask);
+                match done {
+                    Ok(mut round) => {
+                        self.rounded = Some(Instant::now());
+                        self.all_done = round.troubles.is_empty();
+                        troubles.append(&mut round.troubles);
+                        round.actions.drain(..).for_each(|action| self.note(action));
+                        self.last = Some(round);
+                    }
+                    Err(error) => troubles.push(error.to_string()),
+                }
+            }
+            Ok(None) => {
+                let since = *self.locked_out.get_or_insert_with(Instant::now);
+                if since.elapsed() > LOCK_TROUBLE {
+                    troubles.push(format!(
+                        "another commensal has been changing this machine for {} s",
+                        since.elapsed().as_secs()
+                    ));
+                }
+            }
+            Err(error) => troubles.push(error.to_string()),
+        }
+    }
+
+    /// Tells the guard that the agent lives, and what is in force; starts another when it is gone.
+    fn look_after_guard(&mut self, troubles: &mut Vec<String>) {
+        let Some(lease) = &mut self.lease else { return };
+        let instance = &self.keeper.instance;
+        let hello = hello(self.host, instance, &self.groups.texts, lease.time);
+        if lease.said.as_ref() != Some(&hello) && lease.greet(&hello) {
+            let text = serde_json::to_string(&self.groups.texts).unwrap_or_default();
+            if let Err(error) = self.host.state_replace(&last_good(&instance.state_dir), &text) {
+                troubles.push(format!("the groups in force cannot be kept for the next start: {error}"));
+            }
+        }
+        if lease.link.as_mut().is_none_or(|link| link.beat().is_err()) {
+            lease.link = None;
+            match lease.connect(self.host, instance, self.options) {
+                Ok(()) => {
+                    lease.greet(&hello);
+                }
+                Err(error) => troubles.push(error.to_string()),
+            }
+        }
+    }
+
+    fn snapshot(&mut self, sample: Sample, took: Duration, troubles: Vec<String>) -> Snapshot {
+        let now = self.now();
+        let lease = self.lease.as_ref().map(|lease| snapshot::Lease {
+            time_ms: u64::try_from(lease.time.as_millis()).unwrap_or(u64::MAX),
+            guard_pid: lease.link.as_ref().and(lease.child.as_ref()).map(|child| child.process.pid),
+        });
+        let planned = self.last.as_ref().map(|round| &round.planned);
+        let mut shown = view::of(&self.keeper.survey.machine, planned, &self.groups.compiled.groups, &sample);
+        shown.controllers.clone_from(&self.decided.shown);
+        view::explain(&mut shown.groups, &self.decided);
+        view::judged(&mut shown.groups, self.shown_judged.as_ref());
+        if let (Some(_), Some(why)) = (self.target_us(), &self.witness.absent) {
+            shown.troubles.push(format!("who makes online groups wait is not known: {why}"));
+        }
+        shown.schema = snapshot::SCHEMA.to_owned();
+        shown.version.clone_from(&self.options.version);
+        shown.pid = std::process::id();
+        shown.uptime_s = self.started.elapsed().as_secs_f64();
+        shown.ticks = self.ticks;
+        shown.interval_ms = u64::try_from(self.options.interval.as_millis()).unwrap_or(u64::MAX);
+        shown.tick_ms = took.as_secs_f64() * 1e3;
+        shown.config = self.groups.state.clone();
+        shown.lease = lease;
+        shown.drift = planned.map(|planned| self.keeper.drift(now.ms, &planned.actual)).unwrap_or_default();
+        shown.actions = self.actions.iter().cloned().collect();
+        shown.cost = view::cost(self.host, self.keeper.writes, self.late_ticks);
+        shown.cost.audit_lost = self.audit.lost();
+        shown.paused = self.paused;
+        for group in &mut shown.groups {
+            let spec = self.groups.compiled.groups.iter().find(|spec| spec.name.as_str() == group.name);
+            let Some((spec, queue)) = spec.and_then(|spec| Some((spec, spec.admission()?))) else { continue };
+            let Ok(load) = queue::load(self.host, &self.keeper.instance.state_dir, &spec.name) else {
+                continue;
+            };
+            group.queue = Some(snapshot::Queue {
+                running: load.running,
+                waiting: load.waiting,
+                max_concurrency: queue.max_concurrency,
+                max_size: queue.max_size,
+                held: load.held,
+            });
+        }
+        shown.troubles.extend(troubles);
+        shown.at = now.text;
+        shown
+    }
+
+    /// What is left behind when the agent ends.
+    fn leave(mut self, hand_over: bool) {
+        let left = match self.options.on_exit {
+            OnExit::Keep => Ok(()),
+            _ if hand_over => Ok(()),
+            OnExit::Safe => self.leave_safe(),
+            OnExit::Restore => self.restore(),
+        };
+        if let Err(error) = left {
+            tracing::error!("{error}; the guard or `commensal restore` will do it");
+            return;
+        }
+        if let Some(link) = self.lease.take().and_then(|lease| lease.link) {
+            link.farewell();
+        }
+        let card = self.keeper.instance.state_dir.join("agent.json");
+        if !hand_over && let Err(error) = self.host.state_remove(&card) {
+            tracing::warn!("{error}");
+        }
+    }
+
+    fn leave_safe(&mut self) -> Result<(), AgentError> {
+        let _lock = machine_lock(self.host, &self.keeper.instance)?;
+        let specs = safe(&self.groups.compiled.groups);
+        let ask = Ask::new(&specs, NOBODY);
+        let now = self.now();
+        self.keeper.round(self.host, &now, &ask)?;
+        Ok(())
+    }
+
+    fn restore(&mut self) -> Result<(), AgentError> {
+        let _lock = machine_lock(self.host, &self.keeper.instance)?;
+        let boot_id = commensal_sensors::machine::boot_id(self.host).unwrap_or_default();
+        let restored = commensal_drivers::restore(self.host, &self.keeper.instance.state_dir, &boot_id)?;
+        for line in restored.left.iter().chain(&restored.failed) {
+            tracing::warn!("{line}");
+        }
+        Ok(())
+    }
+}
+
+/// Whether every offline group yields by its class on every member.
+fn yields(planned: &Planned) -> bool {
+    let offline = planned.desired.groups.iter().filter(|group| group.class == Class::Offline);
+    offline.into_iter().all(|group| {
+        let class = format!("class {}", group.class);
+        planned.plan.mechanisms.keys().any(|(name, _)| *name == group.name)
+            && !planned
+                .plan
+                .unmet
+                .iter()
+                .any(|unmet| unmet.group == group.name && unmet.what.starts_with(&class))
+    })
+}

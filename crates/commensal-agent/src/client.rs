@@ -1,0 +1,155 @@
+//! Asks the agent over its control socket. One request per connection, with the host's bounds on size and silence.
+
+use crate::control::Refusal;
+use commensal_core::errno::Errno;
+use commensal_host::{Host, HostError};
+use serde::de::DeserializeOwned;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error(
+        "no agent answers at {}: start one with `commensal agent -c /etc/commensal/groups.d` (as a service: `systemctl \
+         start commensal`), or name its --state-dir",
+        .0.display()
+    )]
+    NoAgent(PathBuf),
+    /// It belongs to somebody else.
+    #[error("the agent at {} belongs to another user: ask as that user, for example with sudo", .0.display())]
+    NotYours(PathBuf),
+    /// It listens and says nothing.
+    #[error(
+        "the agent at {} does not answer: it hangs or was stopped; `systemctl restart commensal` starts it anew, and the \
+         guard acts when its lease ends",
+        .0.display()
+    )]
+    Silent(PathBuf),
+    /// Another trouble of the system.
+    #[error("the agent cannot be asked")]
+    Host(#[source] HostError),
+    /// It says no.
+    #[error("{error}{}", way_out(.try_this))]
+    Refused {
+        /// Status code of HTTP.
+        status: u16,
+        /// What is wrong.
+        error: String,
+        /// What to do; may be empty.
+        try_this: String,
+    },
+    /// What came is no answer of an agent.
+    #[error("what answers at {} is not this version's agent ({because}): restart it after an upgrade", .socket.display())]
+    Strange {
+        /// The socket.
+        socket: PathBuf,
+        /// What is wrong with the answer.
+        because: String,
+    },
+}
+
+fn way_out(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("; {text}") }
+}
+
+/// An answer, and how long ago the loop made what it tells.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer<T> {
+    /// What was asked for.
+    pub body: T,
+    /// Zero where the agent says nothing.
+    pub age: Duration,
+}
+
+/// `GET path`, with a JSON answer.
+///
+/// # Errors
+/// [`ClientError`], in words for users.
+pub fn get<T: DeserializeOwned>(
+    host: &dyn Host,
+    socket: &Path,
+    path: &str,
+) -> Result<Answer<T>, ClientError> {
+    ask(host, socket, "GET", path)
+}
+
+/// `POST path` without a body.
+///
+/// # Errors
+/// [`ClientError`], in words for users.
+pub fn post<T: DeserializeOwned>(
+    host: &dyn Host,
+    socket: &Path,
+    path: &str,
+) -> Result<Answer<T>, ClientError> {
+    ask(host, socket, "POST", path)
+}
+
+fn ask<T: DeserializeOwned>(
+    host: &dyn Host,
+    socket: &Path,
+    method: &str,
+    path: &str,
+) -> Result<Answer<T>, ClientError> {
+    let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: agent\r\n{length}Connection: close\r\n\r\n");
+    let text = host.ask(socket, &request).map_err(|error| match error.errno {
+        Errno::ENOENT | Errno::ECONNREFUSED => ClientError::NoAgent(socket.to_owned()),
+        Errno::EACCES | Errno::EPERM => ClientError::NotYours(socket.to_owned()),
+        Errno::ETIMEDOUT => ClientError::Silent(socket.to_owned()),
+        _ => ClientError::Host(error),
+    })?;
+    if text.is_empty() {
+        // It hangs up on users that it does not know.
+        return Err(ClientError::NotYours(socket.to_owned()));
+    }
+    let strange = |because: String| ClientError::Strange { socket: socket.to_owned(), because };
+    let (status, age, body) = parts(&text).map_err(strange)?;
+    if status != 200 {
+        let Refusal { error, try_this } =
+            serde_json::from_str(body).map_err(|error| strange(format!("status {status}, {error}")))?;
+        return Err(ClientError::Refused { status, error, try_this });
+    }
+    let body = serde_json::from_str(body).map_err(|error| strange(error.to_string()))?;
+    Ok(Answer { body, age })
+}
+
+/// Status, age and body of a whole response.
+fn parts(text: &str) -> Result<(u16, Duration, &str), String> {
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut response = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(head) =
+        response.parse(text.as_bytes()).map_err(|error| error.to_string())?
+    else {
+        return Err("the answer breaks off".to_owned());
+    };
+    let body = text.get(head..).unwrap_or_default();
+    let header = |name: &str| -> Option<&str> {
+        let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
+        std::str::from_utf8(found.value).ok()
+    };
+    if header("content-length").and_then(|length| length.parse().ok()) != Some(body.len()) {
+        return Err("the answer breaks off".to_owned());
+    }
+    let age = header(crate::control::AGE)
+        .and_then(|ms| ms.parse().ok())
+        .map_or(Duration::ZERO, Duration::from_millis);
+    Ok((response.code.unwrap_or_default(), age, body))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_break_off() {
+        let whole = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX-Commensal-Age-Ms: 1500\r\n\r\n{}";
+        assert_eq!(parts(whole), Ok((200, Duration::from_millis(1_500), "{}")));
+        for end in 0..whole.len() {
+            assert!(parts(&whole[..end]).is_err(), "{:?}", &whole[..end]);
+        }
+        assert!(parts("SSH-2.0-OpenSSH_9.2\r\n").is_err());
+    }
+}

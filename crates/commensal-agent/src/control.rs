@@ -1,0 +1,278 @@
+//! The control socket: HTTP/1.1 and JSON over a local socket that only its owner reaches, and, when asked for, some of it
+//! read-only over TCP. `docs/reference/control-socket.md` is its reference.
+//!
+//! ```text
+//! socket (0600, peer's user checked) ─┐                          ┌─ GET ─► Published (the loop's last snapshot)
+//!                                     ├─► one thread, one task ──┤
+//! TCP (GET only, fewer paths) ────────┘   per connection         └─ POST ─► Command ─► the loop ─► Reply
+//! ```
+//!
+//! Everything has a bound: connections, bytes of head and body, the time of a head and of a connection. A client that never
+//! reads holds up nobody else, and no client ever holds up the loop.
+
+mod answer;
+#[cfg(test)]
+mod tests;
+
+use crate::publish::Published;
+use answer::Router;
+pub use answer::{AGE, Refusal};
+use commensal_core::errno::Errno;
+use commensal_host::{Host, HostError};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Semaphore, oneshot};
+
+/// Name of the socket in the state directory.
+pub const SOCKET: &str = "control.sock";
+/// Connections at a time; more wait in the kernel's queue.
+const CONNECTIONS: usize = 128;
+/// The same over TCP, apart: whoever is out there takes none of the owner's.
+const TCP_CONNECTIONS: usize = 16;
+/// For the head of a request to arrive, and for a whole connection.
+const HEAD_TIME: Duration = Duration::from_secs(5);
+const CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// Bytes of a request's head, and its fields.
+const HEAD_BYTES: usize = 16 * 1024;
+const HEAD_FIELDS: usize = 64;
+/// Commands that wait for the loop.
+const COMMANDS: usize = 16;
+/// After an `accept` that failed: others get the time to close their descriptors.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Why the socket cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Another agent has it.
+    #[error(
+        "an agent listens on {} already: ask it with `commensal status`; a second one needs its own --state-dir and groups",
+        .0.display()
+    )]
+    Taken(PathBuf),
+    /// It is something else.
+    #[error("{} is not a socket: move it away, or name another --state-dir", .0.display())]
+    NotASocket(PathBuf),
+    /// Anything else about it.
+    #[error(
+        "the control socket cannot be made; its path can have about 90 characters, and its folder must be writable"
+    )]
+    Socket(#[source] HostError),
+    /// The address of the metrics.
+    #[error("--metrics-listen {addr}: cannot listen there; choose another address")]
+    Metrics {
+        /// The address.
+        addr: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No thread, or no epoll.
+    #[error("the thread of the control socket cannot be started")]
+    Thread(#[source] io::Error),
+}
+
+/// What somebody wants the loop to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Read the configuration again, and take it into force if it is right.
+    Reload,
+    /// Go on looking, and write nothing until [`Order::Resume`].
+    Pause,
+    /// Write again.
+    Resume,
+}
+
+/// An order on its way to the loop.
+#[derive(Debug)]
+pub struct Command {
+    /// What.
+    pub order: Order,
+    /// Where the outcome goes. Dropped, the client is told that the loop did not carry it out.
+    pub reply: Reply,
+}
+
+/// The way back to who gave an order.
+#[derive(Debug)]
+pub struct Reply(oneshot::Sender<Result<String, Refusal>>);
+
+impl Reply {
+    /// Done; `what` in words, such as `generation 4 is in force`.
+    pub fn done(self, what: impl Into<String>) {
+        // Who asked may be gone.
+        let _ = self.0.send(Ok(what.into()));
+    }
+
+    /// Not done.
+    pub fn refused(self, error: impl Into<String>, try_this: impl Into<String>) {
+        let _ = self.0.send(Err(Refusal { error: error.into(), try_this: try_this.into() }));
+    }
+}
+
+/// The way of commands to the loop: the sending end for [`Control::start`], the receiving end for the loop, which looks once
+/// per tick with `try_recv`.
+#[must_use]
+pub fn commands() -> (SyncSender<Command>, Receiver<Command>) {
+    sync_channel(COMMANDS)
+}
+
+/// The thread that serves. Ends when dropped; the file of the socket stays, and the next agent takes its place.
+#[derive(Debug)]
+pub struct Control {
+    metrics: Option<SocketAddr>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Listens on `socket`, whose folder exists, and, if asked, on a TCP address (port 0 is any free one). The caller holds
+    /// the agent's lock: two that start at the same moment could both find a dead socket.
+    ///
+    /// # Errors
+    /// [`ControlError`], in words for users.
+    pub fn start(
+        host: &mut dyn Host,
+        socket: &Path,
+        metrics: Option<SocketAddr>,
+        published: Arc<Published>,
+        commands: SyncSender<Command>,
+    ) -> Result<Control, ControlError> {
+        let local = host.listen(socket).map_err(|error| match error.errno {
+            Errno::EADDRINUSE => ControlError::Taken(socket.to_owned()),
+            Errno::EEXIST => ControlError::NotASocket(socket.to_owned()),
+            _ => ControlError::Socket(error),
+        })?;
+        let tcp = match metrics {
+            Some(addr) => {
+                let listener = std::net::TcpListener::bind(addr);
+                Some(listener.map_err(|source| ControlError::Metrics { addr, source })?)
+            }
+            None => None,
+        };
+        let metrics = tcp.as_ref().and_then(|listener| listener.local_addr().ok());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(ControlError::Thread)?;
+        let (local, tcp) = {
+            let _inside = runtime.enter();
+            listeners(local, tcp).map_err(ControlError::Thread)?
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let router = Arc::new(Router { published, commands });
+        let owner = host.euid();
+        let serve = move || {
+            runtime.block_on(async move {
+                let over_socket = accept_local(&local, owner, &router);
+                let over_tcp = async {
+                    match &tcp {
+                        Some(listener) => accept_tcp(listener, &router).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = over_socket => {}
+                    () = over_tcp => {}
+                    _ = stopped => {}
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("control".to_owned()).spawn(serve);
+        Ok(Control { metrics, stop: Some(stop), thread: Some(thread.map_err(ControlError::Thread)?) })
+    }
+
+    /// Where metrics are served over TCP.
+    #[must_use]
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+type Listeners = (tokio::net::UnixListener, Option<tokio::net::TcpListener>);
+
+fn listeners(
+    local: std::os::unix::net::UnixListener,
+    tcp: Option<std::net::TcpListener>,
+) -> io::Result<Listeners> {
+    local.set_nonblocking(true)?;
+    let local = tokio::net::UnixListener::from_std(local)?;
+    let Some(tcp) = tcp else { return Ok((local, None)) };
+    tcp.set_nonblocking(true)?;
+    Ok((local, Some(tokio::net::TcpListener::from_std(tcp)?)))
+}
+
+async fn accept_local(listener: &tokio::net::UnixListener, owner: u32, router: &Arc<Router>) {
+    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        // The semaphore is never closed.
+        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        // The mode of the file keeps others out; this holds as well where somebody changed it.
+        let user = stream.peer_cred().ok().map(|peer| peer.uid());
+        if !user.is_some_and(|user| user == owner || user == 0) {
+            continue;
+        }
+        let serving = serve(stream, Arc::clone(router), false);
+        tokio::spawn(async move {
+            serving.await;
+            drop(permit);
+        });
+    }
+}
+
+async fn accept_tcp(listener: &tokio::net::TcpListener, router: &Arc<Router>) {
+    let free = Arc::new(Semaphore::new(TCP_CONNECTIONS));
+    loop {
+        let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let _ = stream.set_nodelay(true);
+        let serving = serve(stream, Arc::clone(router), true);
+        tokio::spawn(async move {
+            serving.await;
+            drop(permit);
+        });
+    }
+}
+
+/// One connection, for as long as it may last.
+fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Arc<Router>,
+    remote: bool,
+) -> impl Future<Output = ()> {
+    let service = service_fn(move |request| {
+        let router = Arc::clone(&router);
+        async move { Ok::<_, std::convert::Infallible>(router.answer(request, remote).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEAD_FIELDS)
+        .half_close(true)
+        .serve_connection(TokioIo::new(stream), service);
+    async move {
+        // A client that breaks off, or takes too long, is its own affair.
+        let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
+    }
+}

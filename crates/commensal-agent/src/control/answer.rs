@@ -1,0 +1,250 @@
+//! From a request to an answer: paths, methods, and what may be asked from where.
+
+use super::{Command, Order, Reply};
+use crate::explain::explain;
+use crate::exposition;
+use crate::publish::{Latest, Published, is_stale};
+use crate::snapshot::Snapshot;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Header with the age of what is told, in milliseconds.
+pub const AGE: &str = "x-commensal-age-ms";
+/// Bytes of a request's body. None needs one.
+const BODY_BYTES: usize = 4 * 1024;
+/// For the loop to carry an order out: it may be in the middle of a tick that takes long.
+const ORDER_TIME: Duration = Duration::from_secs(10);
+/// What there is, for those who asked for something else.
+const PATHS: &str = "there are GET /v1/snapshot, /v1/groups, /v1/groups/NAME, /v1/explain/NAME, /v1/actions, /metrics, \
+                     /healthz and POST /v1/reload, /v1/pause, /v1/resume";
+const REMOTE_PATHS: &str =
+    "there are GET /metrics, /healthz and /v1/snapshot; the rest is on the agent's local socket";
+
+/// Why not, as the body of every answer that is not 200.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Refusal {
+    /// What is wrong.
+    pub error: String,
+    /// The way out; may be empty.
+    #[serde(rename = "try")]
+    pub try_this: String,
+}
+
+/// What answers are made of.
+#[derive(Debug)]
+pub(super) struct Router {
+    pub(super) published: Arc<Published>,
+    pub(super) commands: SyncSender<Command>,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Path<'a> {
+    Snapshot,
+    Groups,
+    Group(&'a str),
+    Explain(&'a str),
+    Actions,
+    Metrics,
+    Health,
+    Order(Order),
+    #[cfg(test)]
+    Panic,
+}
+
+fn path(text: &str) -> Option<Path<'_>> {
+    Some(match text {
+        "/v1/snapshot" => Path::Snapshot,
+        "/v1/groups" => Path::Groups,
+        "/v1/actions" => Path::Actions,
+        "/metrics" => Path::Metrics,
+        "/healthz" => Path::Health,
+        "/v1/reload" => Path::Order(Order::Reload),
+        "/v1/pause" => Path::Order(Order::Pause),
+        "/v1/resume" => Path::Order(Order::Resume),
+        #[cfg(test)]
+        "/panic" => Path::Panic,
+        _ => {
+            // Names of groups need no decoding: letters, digits, - and _.
+            let name = |start: &str| text.strip_prefix(start).filter(|name| !name.contains('/'));
+            match (name("/v1/groups/"), name("/v1/explain/")) {
+                (Some(name), _) => Path::Group(name),
+                (_, Some(name)) => Path::Explain(name),
+                _ => return None,
+            }
+        }
+    })
+}
+
+impl Router {
+    /// Never fails, and a panic on the way is an answer as well.
+    pub(super) async fn answer(&self, request: Request<Incoming>, remote: bool) -> Answer {
+        let (head, body) = request.into_parts();
+        let paths = if remote { REMOTE_PATHS } else { PATHS };
+        let asked = path(head.uri.path());
+        let open =
+            |asked: &Path<'_>| !remote || matches!(asked, Path::Snapshot | Path::Metrics | Path::Health);
+        let Some(asked) = asked.filter(open) else {
+            return refuse(StatusCode::NOT_FOUND, format!("nothing is at {}", head.uri.path()), paths);
+        };
+        let wanted = if matches!(asked, Path::Order(_)) { "POST" } else { "GET" };
+        let head_only = head.method == Method::HEAD && wanted == "GET";
+        if head.method.as_str() != wanted && !head_only {
+            let error = format!("{} takes {wanted}, not {}", head.uri.path(), head.method);
+            let mut answer = refuse(StatusCode::METHOD_NOT_ALLOWED, error, paths);
+            let allowed = if wanted == "GET" { "GET, HEAD" } else { "POST" };
+            answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+            return answer;
+        }
+        if let Err(answer) = drain(body).await {
+            return answer;
+        }
+        match asked {
+            Path::Order(order) => self.order(order).await,
+            asked => guarded(|| self.show(&asked)),
+        }
+    }
+
+    fn show(&self, asked: &Path<'_>) -> Answer {
+        #[cfg(test)]
+        if *asked == Path::Panic {
+            panic!("asked for");
+        }
+        let Some(Latest { snapshot, age }) = self.published.latest() else {
+            return refuse(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the agent has not finished its first look",
+                "ask again in a moment",
+            );
+        };
+        let mut answer = match asked {
+            Path::Metrics => {
+                let text = exposition::prometheus(&snapshot, age);
+                respond(StatusCode::OK, exposition::CONTENT_TYPE, text)
+            }
+            Path::Health => health(&snapshot, age),
+            Path::Groups => json_of(&snapshot.groups),
+            Path::Actions => json_of(&snapshot.actions),
+            Path::Group(name) => match snapshot.groups.iter().find(|group| group.name == *name) {
+                Some(group) => json_of(group),
+                None => no_group(&snapshot, name),
+            },
+            Path::Explain(name) => match explain(&snapshot, name) {
+                Some(explained) => json_of(&explained),
+                None => no_group(&snapshot, name),
+            },
+            _ => json_of(&*snapshot),
+        };
+        let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        answer.headers_mut().insert(AGE, HeaderValue::from(ms));
+        answer
+    }
+
+    async fn order(&self, order: Order) -> Answer {
+        let (sender, outcome) = oneshot::channel();
+        let busy = StatusCode::SERVICE_UNAVAILABLE;
+        match self.commands.try_send(Command { order, reply: Reply(sender) }) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => {
+                return refuse(busy, "too many orders wait for the agent", "try again in some seconds");
+            }
+            Err(TrySendError::Disconnected(_)) => {
+                return refuse(busy, "the agent is ending", "start it again");
+            }
+        }
+        match tokio::time::timeout(ORDER_TIME, outcome).await {
+            Ok(Ok(Ok(done))) => json_of(&json!({ "done": done })),
+            Ok(Ok(Err(refusal))) => refuse(StatusCode::CONFLICT, refusal.error, refusal.try_this),
+            Ok(Err(_)) => refuse(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the agent did not carry the order out",
+                "look into its log",
+            ),
+            Err(_) => refuse(
+                StatusCode::GATEWAY_TIMEOUT,
+                "the agent's loop has not come to the order yet; it may still carry it out",
+                "look at GET /healthz and at its log",
+            ),
+        }
+    }
+}
+
+/// Reads what came with the request, up to the bound.
+async fn drain(body: Incoming) -> Result<(), Answer> {
+    let most = BODY_BYTES as u64;
+    let too_big = || {
+        let error = format!("the body of a request can have {BODY_BYTES} bytes");
+        let mut answer = refuse(StatusCode::PAYLOAD_TOO_LARGE, error, "send none: no path needs one");
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        answer
+    };
+    if body.size_hint().lower() > most {
+        return Err(too_big());
+    }
+    match Limited::new(body, BODY_BYTES).collect().await {
+        Ok(_) => Ok(()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(too_big()),
+        Err(_) => Err(refuse(StatusCode::BAD_REQUEST, "the request breaks off", "send it again")),
+    }
+}
+
+/// What `make` makes; a panic in it ends this request and nothing else.
+fn guarded(make: impl FnOnce() -> Answer) -> Answer {
+    catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
+        refuse(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "this answer is broken, which is a mistake in commensal; the groups stay in force",
+            "report it with the agent's log; GET /v1/snapshot has all there is",
+        )
+    })
+}
+
+fn health(snapshot: &Snapshot, age: Duration) -> Answer {
+    let seconds = age.as_secs_f64();
+    if is_stale(snapshot, age) {
+        let error = format!("the loop has not finished a tick for {seconds:.1} s");
+        return refuse(StatusCode::SERVICE_UNAVAILABLE, error, "restart the agent; its log may say why");
+    }
+    json_of(&json!({ "status": "ok", "age_s": seconds, "troubles": snapshot.troubles.len() }))
+}
+
+fn no_group(snapshot: &Snapshot, name: &str) -> Answer {
+    let names: Vec<&str> = snapshot.groups.iter().map(|group| group.name.as_str()).take(50).collect();
+    let way_out = match names.as_slice() {
+        [] => "the configuration in force has no groups".to_owned(),
+        names => format!("the groups are {}", names.join(", ")),
+    };
+    refuse(StatusCode::NOT_FOUND, format!("no group is called {name:?}"), way_out)
+}
+
+fn json_of(value: &impl Serialize) -> Answer {
+    match serde_json::to_string(value) {
+        Ok(text) => respond(StatusCode::OK, "application/json", text),
+        Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), "report it"),
+    }
+}
+
+fn refuse(status: StatusCode, error: impl Into<String>, try_this: impl Into<String>) -> Answer {
+    let refusal = Refusal { error: error.into(), try_this: try_this.into() };
+    // Two plain strings cannot fail to become JSON.
+    respond(status, "application/json", serde_json::to_string(&refusal).unwrap_or_default())
+}
+
+fn respond(status: StatusCode, kind: &'static str, text: String) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(text)));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}

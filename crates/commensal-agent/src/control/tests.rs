@@ -1,0 +1,410 @@
+//! The control socket on the running system: a publisher stands in for the loop.
+#![allow(clippy::disallowed_methods, reason = "tests look at the socket's file themselves")]
+
+use super::*;
+use crate::client::{self, Answer, ClientError};
+use crate::explain::Explained;
+use crate::fixture;
+use crate::snapshot::{Action, Group, Snapshot};
+use commensal_host::LinuxHost;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Longer than any bound of the server, so that a test that hangs fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder, a publisher and a server.
+struct World {
+    dir: tempfile::TempDir,
+    published: Arc<Published>,
+    orders: Receiver<Command>,
+    control: Option<Control>,
+}
+
+impl World {
+    fn new(metrics: bool) -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let published = Arc::new(Published::new());
+        published.publish(Arc::new(fixture::snapshot()));
+        let (commands, orders) = commands();
+        let addr = metrics.then(|| "127.0.0.1:0".parse().unwrap());
+        let socket = dir.path().join(SOCKET);
+        let control =
+            Control::start(&mut LinuxHost::new(), &socket, addr, Arc::clone(&published), commands).unwrap();
+        World { dir, published, orders, control: Some(control) }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join(SOCKET)
+    }
+
+    fn connect(&self) -> UnixStream {
+        let stream = UnixStream::connect(self.socket()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Sends and reads until the other side closes.
+    fn raw(&self, request: &str) -> String {
+        let mut stream = self.connect();
+        // A server that answers early may have hung up already.
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8(answer).unwrap()
+    }
+
+    fn get(&self, path: &str) -> Result<Answer<serde_json::Value>, ClientError> {
+        client::get(&LinuxHost::new(), &self.socket(), path)
+    }
+
+    fn second(&self) -> Result<Control, ControlError> {
+        Control::start(&mut LinuxHost::new(), &self.socket(), None, Arc::default(), commands().0)
+    }
+}
+
+fn refused(answer: Result<Answer<serde_json::Value>, ClientError>) -> (u16, String, String) {
+    match answer {
+        Err(ClientError::Refused { status, error, try_this }) => (status, error, try_this),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn body(text: &str) -> &str {
+    text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{text:?}")).1
+}
+
+#[test]
+fn every_view_is_served() {
+    let world = World::new(false);
+    let (host, socket, want) = (LinuxHost::new(), world.socket(), fixture::snapshot());
+    let snapshot: Answer<Snapshot> = client::get(&host, &socket, "/v1/snapshot").unwrap();
+    assert_eq!(snapshot.body, want);
+    assert!(snapshot.age < PATIENCE);
+    let groups: Answer<Vec<Group>> = client::get(&host, &socket, "/v1/groups").unwrap();
+    assert_eq!(groups.body, want.groups);
+    let group: Answer<Group> = client::get(&host, &socket, "/v1/groups/etl?x=y").unwrap();
+    assert_eq!(group.body, want.groups[1]);
+    let explained: Answer<Explained> = client::get(&host, &socket, "/v1/explain/etl").unwrap();
+    assert_eq!(Some(explained.body), crate::explain::explain(&want, "etl"));
+    let actions: Answer<Vec<Action>> = client::get(&host, &socket, "/v1/actions").unwrap();
+    assert_eq!(actions.body, want.actions);
+    assert_eq!(world.get("/healthz").unwrap().body["status"], "ok");
+    let metrics = world.raw("GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");
+    assert!(body(&metrics).contains("commensal_group_used_cpus{group=\"etl\"} 3.5\n"), "{metrics}");
+    // An older program's snapshot, without what came later, and a newer one's, with more.
+    let odd: Snapshot = serde_json::from_str(r#"{"pid": 7, "later": {}}"#).unwrap();
+    assert_eq!(odd, Snapshot { pid: 7, ..Snapshot::default() });
+}
+
+#[test]
+fn what_is_not_there_is_told_with_a_way_out() {
+    let world = World::new(false);
+    let (status, error, way_out) = refused(world.get("/v2/snapshot"));
+    assert_eq!(status, 404);
+    assert!(error.contains("/v2/snapshot") && way_out.contains("/v1/explain/NAME"), "{error} {way_out}");
+    let (status, error, way_out) = refused(world.get("/v1/groups/wbe"));
+    assert_eq!(status, 404);
+    assert!(error.contains("wbe") && way_out.contains("web, etl, report"), "{error} {way_out}");
+    assert_eq!(refused(world.get("/v1/explain/")).0, 404);
+    assert_eq!(refused(world.get("/v1/groups/a/b")).0, 404);
+    let (status, error, _) = refused(world.get("/v1/pause"));
+    assert_eq!((status, error.contains("takes POST")), (405, true));
+    let wrong = world.raw("DELETE /v1/groups HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(wrong.starts_with("HTTP/1.1 405 ") && wrong.contains("allow: GET, HEAD"), "{wrong}");
+    assert!(serde_json::from_str::<Refusal>(body(&wrong)).unwrap().error.contains("DELETE"));
+    // The head alone.
+    let head = world.raw("HEAD /v1/snapshot HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 ") && body(&head).is_empty(), "{head}");
+}
+
+#[test]
+fn bodies_and_heads_have_bounds() {
+    let world = World::new(false);
+    let big = "x".repeat(100_000);
+    let declared = format!("POST /v1/reload HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n{big}");
+    let chunked = format!(
+        "POST /v1/reload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{big}\r\n0\r\n\r\n",
+        big.len()
+    );
+    for request in [declared, chunked] {
+        let answer = world.raw(&request);
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer:?}");
+        assert!(serde_json::from_str::<Refusal>(body(&answer)).unwrap().try_this.contains("none"));
+    }
+    let head = world.raw(&format!("GET /healthz HTTP/1.1\r\nHost: a\r\nX: {big}\r\n\r\n"));
+    assert!(head.starts_with("HTTP/1.1 431 "), "{head:?}");
+    let fields: String = (0..1_000).map(|n| format!("X{n}: y\r\n")).collect();
+    let many = world.raw(&format!("GET /healthz HTTP/1.1\r\n{fields}\r\n"));
+    assert!(many.starts_with("HTTP/1.1 431 "), "{many:?}");
+    let garbage = world.raw("\u{0}\u{1}\r\n\r\n");
+    assert!(garbage.is_empty() || garbage.starts_with("HTTP/1.1 400 "), "{garbage:?}");
+    assert!(world.orders.try_recv().is_err(), "nothing of that was an order");
+    assert!(world.get("/healthz").is_ok());
+}
+
+#[test]
+fn only_its_owner_reaches_the_socket() {
+    let world = World::new(false);
+    let there = std::fs::symlink_metadata(world.socket()).unwrap();
+    assert!(there.file_type().is_socket());
+    assert_eq!(there.permissions().mode() & 0o777, 0o600);
+    let names: Vec<_> =
+        std::fs::read_dir(world.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, [SOCKET], "nothing else is left beside it");
+    let host = LinuxHost::new();
+    assert_eq!(there.uid(), host.euid());
+    if host.euid() != 0 {
+        println!("skipped: only_its_owner_reaches_the_socket: needs root to be another user");
+        return;
+    }
+    // Others are kept out by the mode, and hung up on where somebody changed it.
+    let ask = |socket: &Path| {
+        let script = "import os,socket,sys\nos.setgroups([])\nos.setgid(65534)\nos.setuid(65534)\n\
+                      s=socket.socket(socket.AF_UNIX)\n\
+                      try:\n s.connect(sys.argv[1])\nexcept OSError as e:\n print('refused'); sys.exit()\n\
+                      try:\n s.sendall(b'GET /v1/snapshot HTTP/1.1\\r\\nHost: a\\r\\nConnection: close\\r\\n\\r\\n')\n \
+                      print('got', len(s.recv(100)))\nexcept OSError:\n print('got 0')\n";
+        let output = std::process::Command::new("python3").args(["-c", script]).arg(socket).output();
+        output.ok().map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    std::fs::set_permissions(world.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let Some(first) = ask(&world.socket()) else {
+        println!("skipped: only_its_owner_reaches_the_socket: no python3 to be another user");
+        return;
+    };
+    assert_eq!(first, "refused");
+    std::fs::set_permissions(world.socket(), std::fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(ask(&world.socket()).as_deref(), Some("got 0"));
+    assert!(world.get("/healthz").is_ok());
+}
+
+#[test]
+fn a_dead_agents_socket_is_replaced_and_a_living_ones_is_not() {
+    let mut world = World::new(false);
+    let message = world.second().unwrap_err().to_string();
+    assert!(message.contains("listens on") && message.contains("--state-dir"), "{message}");
+    assert!(world.get("/healthz").is_ok(), "the first one goes on");
+    drop(world.control.take());
+    assert!(world.socket().exists(), "as SIGKILL leaves it");
+    assert!(matches!(world.get("/healthz"), Err(ClientError::NoAgent(_))));
+    let second = world.second().unwrap();
+    // It has nothing to show yet, and says so.
+    let (status, error, _) = refused(world.get("/v1/snapshot"));
+    assert_eq!((status, error.contains("first look")), (503, true));
+    drop(second);
+    std::fs::remove_file(world.socket()).unwrap();
+    std::fs::write(world.socket(), "precious").unwrap();
+    assert!(matches!(world.second(), Err(ControlError::NotASocket(_))));
+    assert_eq!(std::fs::read_to_string(world.socket()).unwrap(), "precious");
+    let long = world.dir.path().join("x".repeat(120));
+    let started = Control::start(&mut LinuxHost::new(), &long, None, Arc::default(), commands().0);
+    assert!(matches!(started, Err(ControlError::Socket(_))), "{started:?}");
+}
+
+/// A living agent whose queue of connections is full is a living one.
+#[test]
+fn a_full_queue_is_no_dead_socket() {
+    /// What the kernel takes before `connect` blocks: the queue of `listen`, and one.
+    const FULL: usize = 128 + 1;
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join(SOCKET);
+    let deaf = LinuxHost::new().listen(&socket).unwrap();
+    let connected = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                // The last ones block until the listener is gone.
+                let held: Vec<UnixStream> = std::iter::from_fn(|| UnixStream::connect(&socket).ok())
+                    .inspect(|_| {
+                        connected.fetch_add(1, Ordering::Relaxed);
+                    })
+                    .collect();
+                drop(held);
+            });
+        }
+        while connected.load(Ordering::Relaxed) < FULL {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for _ in 0..20 {
+            let started = Control::start(&mut LinuxHost::new(), &socket, None, Arc::default(), commands().0);
+            assert!(matches!(started, Err(ControlError::Taken(_))), "{started:?}");
+        }
+        drop(deaf);
+    });
+}
+
+#[test]
+fn sixty_four_clients_at_once() {
+    let world = World::new(false);
+    let socket = world.socket();
+    std::thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| {
+                for _ in 0..5 {
+                    let answer: Answer<Snapshot> =
+                        client::get(&LinuxHost::new(), &socket, "/v1/snapshot").unwrap();
+                    assert_eq!(answer.body, fixture::snapshot());
+                }
+            });
+        }
+    });
+}
+
+/// Clients that send half a request, or ask and never read, hold up neither others nor the loop.
+#[test]
+fn slow_clients_hold_up_nobody() {
+    let world = World::new(false);
+    let mut slow = Vec::new();
+    for n in 0..40 {
+        let mut stream = world.connect();
+        stream.set_nonblocking(true).unwrap();
+        let request: &[u8] =
+            if n % 2 == 0 { b"GET /v1/sn" } else { b"GET /v1/snapshot HTTP/1.1\r\nHost: a\r\n\r\n" };
+        // Until the server's answers fill what nobody reads.
+        for _ in 0..if n % 2 == 0 { 1 } else { 500 } {
+            if stream.write(request).is_err() {
+                break;
+            }
+        }
+        slow.push(stream);
+    }
+    for ticks in 0..50 {
+        world.published.publish(Arc::new(Snapshot { ticks, ..fixture::snapshot() }));
+        let answer: Answer<Snapshot> =
+            client::get(&LinuxHost::new(), &world.socket(), "/v1/snapshot").unwrap();
+        assert_eq!(answer.body.ticks, ticks);
+    }
+    // Half a request is given up in the end.
+    let mut half = world.connect();
+    half.write_all(b"GET /healthz HT").unwrap();
+    let mut rest = Vec::new();
+    let _ = half.read_to_end(&mut rest);
+    assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 4"), "{:?}", String::from_utf8_lossy(&rest));
+    // A client that has said all may close its half.
+    let mut polite = world.connect();
+    polite.write_all(b"GET /v1/groups HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    polite.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    polite.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    drop(slow);
+}
+
+#[test]
+fn a_panic_ends_its_request_only() {
+    let world = World::new(false);
+    for _ in 0..3 {
+        let (status, error, way_out) = refused(world.get("/panic"));
+        assert_eq!(status, 500);
+        assert!(error.contains("broken") && !way_out.is_empty(), "{error}");
+        assert!(world.get("/healthz").is_ok());
+    }
+}
+
+#[test]
+fn orders_reach_the_loop_and_their_outcome_comes_back() {
+    let world = World::new(false);
+    let (over, socket) = (AtomicBool::new(false), world.socket());
+    std::thread::scope(|scope| {
+        let (orders, over, socket) = (&world.orders, &over, &socket);
+        let asks = scope.spawn(|| {
+            let post = |path: &str| client::post::<serde_json::Value>(&LinuxHost::new(), socket, path);
+            let done = post("/v1/reload").unwrap().body;
+            let not = refused(post("/v1/pause"));
+            let lost = refused(post("/v1/resume"));
+            over.store(true, Ordering::Relaxed);
+            (done, not, lost)
+        });
+        // The loop, which looks once per tick.
+        while !over.load(Ordering::Relaxed) {
+            match orders.try_recv() {
+                Ok(Command { order: Order::Reload, reply }) => reply.done("generation 4 is in force"),
+                Ok(Command { order: Order::Pause, reply }) => reply.refused("paused already", "resume first"),
+                Ok(Command { order: Order::Resume, reply }) => drop(reply),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        let (done, not, lost) = asks.join().unwrap();
+        assert_eq!(done["done"], "generation 4 is in force");
+        assert_eq!(not, (409, "paused already".to_owned(), "resume first".to_owned()));
+        assert_eq!(lost.0, 500);
+    });
+}
+
+/// A loop that hangs takes no orders: the queue is bounded, and asking who is there still works.
+#[test]
+fn a_loop_that_hangs_is_told() {
+    let world = World::new(false);
+    let waiting: Vec<UnixStream> = (0..COMMANDS)
+        .map(|_| {
+            let mut stream = world.connect();
+            stream.write_all(b"POST /v1/reload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").unwrap();
+            stream
+        })
+        .collect();
+    let status = loop {
+        let answer = world.raw("POST /v1/reload HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        match answer.get(9..12) {
+            Some("504") => {}
+            status => break status.map(str::to_owned),
+        }
+    };
+    assert_eq!(status.as_deref(), Some("503"));
+    let stale = Snapshot { interval_ms: 0, ..fixture::snapshot() };
+    world.published.publish(Arc::new(stale));
+    assert!(world.get("/healthz").is_ok());
+    drop(waiting);
+}
+
+#[test]
+fn tcp_is_read_only_and_has_less() {
+    let world = World::new(true);
+    let addr = world.control.as_ref().unwrap().metrics_addr().unwrap();
+    let ask = |request: &str| {
+        let mut stream = TcpStream::connect(addr).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    let plain = |method: &str, path: &str| {
+        ask(&format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
+    };
+    assert!(plain("GET", "/metrics").contains("commensal_agent_info"));
+    assert!(plain("GET", "/healthz").starts_with("HTTP/1.1 200 "));
+    let snapshot: Snapshot = serde_json::from_str(body(&plain("GET", "/v1/snapshot"))).unwrap();
+    assert_eq!(snapshot, fixture::snapshot());
+    for path in ["/v1/reload", "/v1/pause", "/v1/resume"] {
+        assert!(plain("POST", path).starts_with("HTTP/1.1 404 "), "{path}");
+    }
+    assert!(plain("GET", "/v1/explain/etl").starts_with("HTTP/1.1 404 "));
+    assert!(plain("POST", "/metrics").starts_with("HTTP/1.1 405 "));
+    assert!(world.orders.try_recv().is_err());
+    // Whoever takes all its connections takes none of the owner's.
+    let held: Vec<_> = (0..TCP_CONNECTIONS + 4).map(|_| TcpStream::connect(addr).unwrap()).collect();
+    assert!(world.get("/v1/snapshot").is_ok());
+    drop(held);
+    // Without being asked there is none; and a busy port is told.
+    assert_eq!(World::new(false).control.as_ref().unwrap().metrics_addr(), None);
+    let other = world.dir.path().join("other.sock");
+    let taken = Control::start(&mut LinuxHost::new(), &other, Some(addr), Arc::default(), commands().0);
+    assert!(matches!(taken, Err(ControlError::Metrics { .. })), "{taken:?}");
+}
+
+/// An agent that was stopped is told apart from one that is not there.
+#[test]
+fn a_silent_agent_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join(SOCKET);
+    let ask = || client::get::<Snapshot>(&LinuxHost::new(), &socket, "/v1/snapshot").unwrap_err();
+    assert!(matches!(ask(), ClientError::NoAgent(_)));
+    let _deaf = UnixListener::bind(&socket).unwrap();
+    let error = ask();
+    assert!(matches!(error, ClientError::Silent(_)) && error.to_string().contains("restart"), "{error}");
+}

@@ -1,0 +1,289 @@
+//! Why each number of a group is what it is: value, rule that won, formula with its inputs put in. Pure.
+
+use crate::snapshot::{Action, Drift, Explanation, Group, Input, Member, Snapshot, Unmet};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+
+/// One group, explained.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Explained {
+    /// When, RFC 3339.
+    pub at: String,
+    /// Its name.
+    pub group: String,
+    /// `online` or `offline`.
+    pub class: String,
+    /// What makes it yield or protects it.
+    pub mechanism: Option<String>,
+    /// Whether the agent has frozen it.
+    pub frozen: bool,
+    /// Its members.
+    pub members: Vec<Member>,
+    /// Its limits.
+    pub limits: Vec<Reason>,
+    /// What decides for it or, without a group of its own, for the whole machine.
+    pub controllers: Vec<Reason>,
+    /// Why nobody is admitted from its queue now.
+    pub queue_held: Option<String>,
+    /// What was asked for and cannot be had.
+    pub unmet: Vec<Unmet>,
+    /// Knobs of its members that somebody else writes.
+    pub drift: Vec<Drift>,
+    /// Its last writes and decisions, newest last.
+    pub actions: Vec<Action>,
+}
+
+/// A value with its reason.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reason {
+    /// Key of the groups file, or the controller's name.
+    pub key: String,
+    /// The value, with a unit; `None` when it decides nothing.
+    pub value: Option<String>,
+    /// Why it is that.
+    pub why: Explanation,
+    /// The formula with its inputs put in; `None` without a formula.
+    pub with: Option<String>,
+    /// Why a controller does not decide.
+    pub off: Option<String>,
+    /// Whether it is decided for the whole machine.
+    pub of_machine: bool,
+}
+
+/// Explains the group; `None` if there is none of this name.
+#[must_use]
+pub fn explain(snapshot: &Snapshot, name: &str) -> Option<Explained> {
+    let group = snapshot.groups.iter().find(|group| group.name == name)?;
+    let limits = group.limits.iter().map(|limit| Reason {
+        key: limit.key.clone(),
+        value: Some(limit.value.clone()),
+        why: limit.why.clone(),
+        with: substituted(&limit.why),
+        ..Reason::default()
+    });
+    let controllers =
+        snapshot.controllers.iter().filter(|one| one.group.as_deref().is_none_or(|of| of == name)).map(
+            |one| Reason {
+                key: one.name.clone(),
+                value: one.value.clone(),
+                why: one.why.clone(),
+                with: substituted(&one.why),
+                off: one.off.clone(),
+                of_machine: one.group.is_none(),
+            },
+        );
+    let of_group = |action: &&Action| action.group.as_deref() == Some(name);
+    Some(Explained {
+        at: snapshot.at.clone(),
+        group: group.name.clone(),
+        class: group.class.clone(),
+        mechanism: group.mechanism.clone(),
+        frozen: group.frozen,
+        members: group.members.clone(),
+        limits: limits.collect(),
+        controllers: controllers.collect(),
+        queue_held: group.queue.as_ref().and_then(|queue| queue.held.clone()),
+        unmet: snapshot.unmet.iter().filter(|unmet| unmet.group == name).cloned().collect(),
+        drift: snapshot.drift.iter().filter(|drift| is_of(group, drift)).cloned().collect(),
+        actions: snapshot.actions.iter().filter(of_group).cloned().collect(),
+    })
+}
+
+/// Whether the knob is one of a member or of something below it.
+pub(crate) fn is_of(group: &Group, drift: &Drift) -> bool {
+    group.members.iter().any(|member| {
+        let below = drift.path.strip_prefix(&member.path);
+        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    })
+}
+
+/// The formula with values in place of names; `None` without a formula.
+#[must_use]
+pub fn substituted(why: &Explanation) -> Option<String> {
+    if why.formula.is_empty() {
+        return None;
+    }
+    let mut inputs: Vec<&Input> = why.inputs.iter().filter(|input| !input.name.is_empty()).collect();
+    // `online` must not be taken for the beginning of `online_p99`.
+    inputs.sort_by_key(|input| std::cmp::Reverse(input.name.len()));
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let (mut out, mut rest, mut inside) = (String::new(), why.formula.as_str(), false);
+    while let Some(next) = rest.chars().next() {
+        let found = inputs.iter().find(|input| {
+            let after = rest.strip_prefix(input.name.as_str());
+            !inside && after.is_some_and(|after| !after.starts_with(is_part))
+        });
+        let taken = match found {
+            Some(input) => {
+                out += &amount(input);
+                inside = true;
+                input.name.len()
+            }
+            None => {
+                out.push(next);
+                inside = is_part(next);
+                next.len_utf8()
+            }
+        };
+        rest = &rest[taken..];
+    }
+    Some(out)
+}
+
+/// An input's value with its unit.
+fn amount(input: &Input) -> String {
+    if input.unit == "bytes" && input.value >= 0.0 {
+        return commensal_core::units::Bytes(input.value as u64).to_string();
+    }
+    let number = format!("{:.3}", input.value);
+    let number = number.trim_end_matches('0').trim_end_matches('.');
+    let number = if number == "-0" { "0" } else { number };
+    if input.unit.is_empty() { number.to_owned() } else { format!("{number} {}", input.unit) }
+}
+
+impl Explained {
+    /// For reading in a terminal.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let means = self.mechanism.as_deref().unwrap_or("no mechanism");
+        let frozen = if self.frozen { ", frozen" } else { "" };
+        let _ = writeln!(out, "{}: {}, {means}{frozen} ({})", self.group, self.class, self.at);
+        for member in &self.members {
+            let own = if member.own { ", made by commensal" } else { "" };
+            let _ = writeln!(out, "  {} ({}{own})", member.path, member.found_by);
+        }
+        if self.members.is_empty() {
+            out += "  no members now\n";
+        }
+        for limit in &self.limits {
+            let value = limit.value.as_deref().unwrap_or("-");
+            let _ = writeln!(out, "\n{} = {value}", limit.key);
+            reason(&mut out, limit);
+        }
+        if self.limits.is_empty() {
+            out += "\nno limits\n";
+        }
+        for one in &self.controllers {
+            let whole = if one.of_machine { " of the machine" } else { "" };
+            if let Some(off) = &one.off {
+                let _ = writeln!(out, "\ncontroller {}{whole}: off, {off}", one.key);
+                continue;
+            }
+            let value = one.value.as_deref().unwrap_or("nothing to decide");
+            let _ = writeln!(out, "\ncontroller {}{whole}: {value}", one.key);
+            reason(&mut out, one);
+        }
+        if let Some(held) = &self.queue_held {
+            let _ = writeln!(out, "\nqueue: nobody is admitted: {held}");
+        }
+        lists(&mut out, &self.unmet, &self.drift, &self.actions);
+        out
+    }
+}
+
+fn reason(out: &mut String, of: &Reason) {
+    let _ = writeln!(out, "  rule     {}", of.why.rule);
+    if let Some(with) = &of.with {
+        let _ = writeln!(out, "  formula  {}\n  with     {with}", of.why.formula);
+    }
+    let named = |input: &&Input| !of.why.formula.contains(&input.name);
+    for input in of.why.inputs.iter().filter(named) {
+        let _ = writeln!(out, "  input    {} = {}", input.name, amount(input));
+    }
+}
+
+/// Unmet, drift and actions, each with its heading.
+pub(crate) fn lists(out: &mut String, unmet: &[Unmet], drift: &[Drift], actions: &[Action]) {
+    if !unmet.is_empty() {
+        out.push_str("\nnot to be had here\n");
+    }
+    for one in unmet {
+        let _ =
+            writeln!(out, "  {}: {}: {}\n    way out: {}", one.group, one.what, one.because, one.try_this);
+    }
+    if !drift.is_empty() {
+        out.push_str("\nwritten by others as well\n");
+    }
+    for one in drift {
+        let by = one.by.as_deref().unwrap_or("somebody");
+        let next = match one.back_off_ms {
+            Some(ms) => format!("written again in {} s at the earliest", ms as f64 / 1e3),
+            None => "left alone until the next configuration".to_owned(),
+        };
+        let times = if one.times == 1 { "once".to_owned() } else { format!("{} times", one.times) };
+        let _ = writeln!(
+            out,
+            "  {}/{}: {} wanted, {} found ({times}, by {by}); {next}",
+            one.path, one.file, one.want, one.found
+        );
+    }
+    if !actions.is_empty() {
+        out.push_str("\nlast actions\n");
+    }
+    for one in actions {
+        let _ = writeln!(out, "  {} {}", one.at, action(one));
+    }
+}
+
+/// An action without its time.
+pub(crate) fn action(of: &Action) -> String {
+    let value = match (&of.old, &of.new) {
+        (Some(old), Some(new)) => format!(" {old} -> {new}"),
+        (None, Some(new)) => format!(" -> {new}"),
+        (Some(old), None) => format!(" {old} -> gone"),
+        (None, None) => String::new(),
+    };
+    let group = of.group.as_ref().map(|group| format!("{group}: ")).unwrap_or_default();
+    format!("{group}{}{value}: {}", of.what, of.why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden;
+
+    #[test]
+    fn golden_explain() {
+        let snapshot = crate::fixture::snapshot();
+        let text: String = ["web", "etl", "report"]
+            .into_iter()
+            .map(|name| format!("$ commensal explain {name}\n{}", explain(&snapshot, name).unwrap().text()))
+            .collect();
+        golden::check("explain.txt", &text);
+        assert!(explain(&snapshot, "we").is_none());
+    }
+
+    #[test]
+    fn inputs_are_put_in_by_whole_names() {
+        let check = |formula: &str, expect: &str| {
+            let inputs =
+                [("a", 1.5, "CPUs"), ("a_b", 80.0, "%"), ("max", -0.0001, ""), ("held", 3e9, "bytes")]
+                    .map(|(name, value, unit)| Input { name: name.into(), value, unit: unit.into() });
+            let why =
+                Explanation { formula: formula.to_owned(), inputs: inputs.into(), ..Explanation::default() };
+            assert_eq!(substituted(&why).as_deref().unwrap_or(""), expect);
+        };
+        check("a * a_b", "1.5 CPUs * 80 %");
+        check("max(a, ba, a2, held)", "0(1.5 CPUs, ba, a2, 2.8 GiB)");
+        check("é(a)a", "é(1.5 CPUs)1.5 CPUs");
+        check("", "");
+    }
+
+    #[test]
+    fn drift_belongs_to_whole_path_components() {
+        let group = Group {
+            members: vec![Member { path: "/a".to_owned(), ..Member::default() }],
+            ..Group::default()
+        };
+        let check = |path: &str, expect| {
+            assert_eq!(is_of(&group, &Drift { path: path.to_owned(), ..Drift::default() }), expect, "{path}");
+        };
+        check("/a", true);
+        check("/a/b", true);
+        check("/ab", false);
+        check("/", false);
+    }
+}

@@ -1,0 +1,391 @@
+//! A snapshot in Prometheus' text format 0.0.4, in base units (seconds, bytes, ratios; CPU use is CPUs). What is unknown has no
+//! series, never a 0. Labels are groups, controllers and resources: what the groups file names, and nothing that grows by
+//! itself, such as paths or reasons, which `/v1/snapshot` has.
+
+use crate::snapshot::{Group, Pressure, Snapshot};
+use commensal_blame::exposition::{Row, family};
+use std::time::Duration;
+
+/// The value of `Content-Type`.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// All of it. `age` is how long ago the snapshot was made.
+#[must_use]
+pub fn prometheus(snapshot: &Snapshot, age: Duration) -> String {
+    let mut out = Text(String::new());
+    agent(&mut out, snapshot, age);
+    machine(&mut out, snapshot);
+    groups(&mut out, snapshot);
+    decisions(&mut out, snapshot);
+    out.0
+}
+
+struct Text(String);
+
+impl Text {
+    fn gauge(&mut self, name: &str, help: &str, rows: &[Row<'_>]) {
+        family(&mut self.0, name, "gauge", help, rows);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, rows: &[Row<'_>]) {
+        family(&mut self.0, name, "counter", help, rows);
+    }
+}
+
+/// A figure without labels, if it is known.
+fn one(value: impl Into<Option<f64>>) -> Vec<Row<'static>> {
+    value.into().map(|value| (Vec::new(), value)).into_iter().collect()
+}
+
+fn flag(on: bool) -> Vec<Row<'static>> {
+    one(f64::from(u8::from(on)))
+}
+
+fn agent(out: &mut Text, snapshot: &Snapshot, age: Duration) {
+    let labels = vec![("version", snapshot.version.clone()), ("schema", snapshot.schema.clone())];
+    out.gauge("commensal_agent_info", "The program that runs.", &[(labels, 1.0)]);
+    out.gauge("commensal_agent_uptime_seconds", "Time since the agent started.", &one(snapshot.uptime_s));
+    out.gauge(
+        "commensal_agent_snapshot_age_seconds",
+        "Time since the last tick was over; above a few ticks the loop hangs.",
+        &one(age.as_secs_f64()),
+    );
+    out.counter("commensal_agent_ticks_total", "Ticks.", &one(snapshot.ticks as f64));
+    out.counter(
+        "commensal_agent_late_ticks_total",
+        "Ticks that took longer than they may.",
+        &one(snapshot.cost.late_ticks as f64),
+    );
+    out.gauge(
+        "commensal_agent_tick_interval_seconds",
+        "Time from tick to tick that is meant.",
+        &one(snapshot.interval_ms as f64 / 1e3),
+    );
+    out.gauge("commensal_agent_tick_seconds", "Length of the last tick.", &one(snapshot.tick_ms / 1e3));
+    out.counter("commensal_agent_cpu_seconds_total", "CPU time of the agent.", &one(snapshot.cost.cpu_s));
+    out.gauge(
+        "commensal_agent_resident_memory_bytes",
+        "Memory of the agent.",
+        &one(snapshot.cost.rss_bytes.map(|bytes| bytes as f64)),
+    );
+    out.counter(
+        "commensal_agent_writes_total",
+        "Kernel files that the agent wrote.",
+        &one(snapshot.cost.writes as f64),
+    );
+    out.counter(
+        "commensal_agent_audit_lines_lost_total",
+        "Lines that the audit log could not take.",
+        &one(snapshot.cost.audit_lost as f64),
+    );
+    out.gauge("commensal_agent_paused", "Whether the agent only looks.", &flag(snapshot.paused));
+    out.gauge("commensal_agent_troubles", "Things that are wrong now.", &one(snapshot.troubles.len() as f64));
+    out.gauge(
+        "commensal_config_generation",
+        "How often a configuration was taken into force.",
+        &one(snapshot.config.generation as f64),
+    );
+    out.gauge(
+        "commensal_config_rejected",
+        "Whether a newer configuration is not in force because of mistakes.",
+        &flag(snapshot.config.error.is_some()),
+    );
+    let lease = snapshot.lease.as_ref();
+    out.gauge(
+        "commensal_lease_seconds",
+        "Time without a sign of life after which the guard acts.",
+        &one(lease.map(|lease| lease.time_ms as f64 / 1e3)),
+    );
+    out.gauge(
+        "commensal_guard_present",
+        "Whether the guard runs.",
+        &flag(lease.is_some_and(|lease| lease.guard_pid.is_some())),
+    );
+}
+
+fn machine(out: &mut Text, snapshot: &Snapshot) {
+    let machine = &snapshot.machine;
+    out.gauge("commensal_machine_cpus", "Logical CPUs.", &one(f64::from(machine.cpus)));
+    let by = [
+        ("online", machine.online),
+        ("offline", machine.offline),
+        ("other", machine.other),
+        ("steal", machine.steal),
+    ];
+    let rows: Vec<Row<'_>> =
+        by.into_iter().filter_map(|(by, cpus)| Some((vec![("by", by.to_owned())], cpus?))).collect();
+    out.gauge("commensal_machine_used_cpus", "CPUs in use during the last tick, by whom.", &rows);
+    out.gauge("commensal_machine_memory_bytes", "Main memory.", &one(machine.memory_bytes as f64));
+    out.gauge(
+        "commensal_machine_memory_available_bytes",
+        "Memory that can be had without swapping.",
+        &one(machine.memory_available_bytes.map(|bytes| bytes as f64)),
+    );
+    out.gauge(
+        "commensal_machine_pressure_ratio",
+        "Share of the last tick in which some task waited.",
+        &pressure(&[], &machine.pressure),
+    );
+}
+
+fn pressure<'a>(labels: &[(&'a str, String)], of: &Pressure) -> Vec<Row<'a>> {
+    let parts = [("cpu", of.cpu_pct), ("memory", of.memory_pct), ("io", of.io_pct)];
+    let known = parts.into_iter().filter_map(|(name, pct)| Some((name, pct?)));
+    known
+        .map(|(name, pct)| {
+            let mut labels = labels.to_vec();
+            labels.push(("resource", name.to_owned()));
+            (labels, pct / 100.0)
+        })
+        .collect()
+}
+
+/// What is said of each group: name, whether it is a counter, help, value.
+type Figure = (&'static str, bool, &'static str, fn(&Group) -> Option<f64>);
+
+const FIGURES: [Figure; 20] = [
+    ("members", false, "Cgroups of the group.", |one| Some(one.members.len() as f64)),
+    ("used_cpus", false, "CPUs that it used during the last tick.", |one| one.cpus),
+    ("memory_bytes", false, "Memory that it holds.", |one| one.memory_bytes.map(|bytes| bytes as f64)),
+    ("memory_max_bytes", false, "Its hard limit of memory.", |one| {
+        one.memory_max_bytes.map(|bytes| bytes as f64)
+    }),
+    ("read_bytes_per_second", false, "Read from disks.", |one| one.read_per_s),
+    ("written_bytes_per_second", false, "Written to disks.", |one| one.write_per_s),
+    ("tasks", false, "Its tasks.", |one| one.tasks.map(|tasks| tasks as f64)),
+    ("run_delay_seconds_per_second", false, "Time that its threads waited for a CPU.", |one| {
+        one.run_delay_ms_per_s.map(|ms| ms / 1e3)
+    }),
+    (
+        "blamed_wait_seconds_per_cpu_second",
+        false,
+        "Of that, what is blamed on offline work, per second that they had a CPU.",
+        |one| one.blamed_ms_per_cpu_s.map(|ms| ms / 1e3),
+    ),
+    (
+        "preemption_delay_p99_seconds",
+        false,
+        "99th percentile of the time that it took to get offline work off a CPU.",
+        |one| one.preemption_p99_us.map(|us| us / 1e6),
+    ),
+    ("throttled_ratio", false, "Share of its periods in which the quota stopped it.", |one| {
+        one.throttled_pct.map(|pct| pct / 100.0)
+    }),
+    ("oom_kills_total", true, "Processes that the kernel killed for want of memory.", |one| {
+        one.oom_kills.map(|kills| kills as f64)
+    }),
+    ("frozen", false, "Whether the agent has frozen it.", |one| Some(f64::from(u8::from(one.frozen)))),
+    ("cpu_pressure_ratio", false, "Share of the last tick in which some task waited for a CPU.", |one| {
+        one.pressure.cpu_pct.map(|pct| pct / 100.0)
+    }),
+    ("memory_pressure_ratio", false, "The same for memory.", |one| {
+        one.pressure.memory_pct.map(|pct| pct / 100.0)
+    }),
+    ("io_pressure_ratio", false, "The same for a disk.", |one| one.pressure.io_pct.map(|pct| pct / 100.0)),
+    ("queue_running", false, "Members of its queue that run.", |one| {
+        one.queue.as_ref().map(|queue| f64::from(queue.running))
+    }),
+    ("queue_waiting", false, "Members of its queue that wait.", |one| {
+        one.queue.as_ref().map(|queue| f64::from(queue.waiting))
+    }),
+    ("queue_max_concurrency", false, "How many may run.", |one| {
+        one.queue.as_ref().map(|queue| f64::from(queue.max_concurrency))
+    }),
+    ("queue_held", false, "Whether nobody is admitted for another reason than those that run.", |one| {
+        one.queue.as_ref().map(|queue| f64::from(u8::from(queue.held.is_some())))
+    }),
+];
+
+fn groups(out: &mut Text, snapshot: &Snapshot) {
+    let info = |group: &Group| {
+        let mechanism = group.mechanism.clone().unwrap_or_default();
+        let labels =
+            [("group", group.name.clone()), ("class", group.class.clone()), ("mechanism", mechanism)];
+        (labels.to_vec(), 1.0)
+    };
+    let rows: Vec<Row<'_>> = snapshot.groups.iter().map(info).collect();
+    out.gauge("commensal_group_info", "The groups, and what makes each yield or protects it.", &rows);
+    for (name, counts, help, figure) in FIGURES {
+        let rows: Vec<Row<'_>> = snapshot
+            .groups
+            .iter()
+            .filter_map(|group| Some((vec![("group", group.name.clone())], figure(group)?)))
+            .collect();
+        let kind = if counts { "counter" } else { "gauge" };
+        family(&mut out.0, &format!("commensal_group_{name}"), kind, help, &rows);
+    }
+}
+
+fn decisions(out: &mut Text, snapshot: &Snapshot) {
+    let controllers = snapshot.controllers.iter().map(|one| {
+        let group = one.group.clone().unwrap_or_default();
+        (vec![("controller", one.name.clone()), ("group", group)], f64::from(u8::from(one.off.is_none())))
+    });
+    let controllers: Vec<Row<'_>> = controllers.collect();
+    out.gauge("commensal_controller_on", "Whether a controller decides.", &controllers);
+    let unmet = snapshot.groups.iter().map(|group| {
+        let count = snapshot.unmet.iter().filter(|unmet| unmet.group == group.name).count();
+        (vec![("group", group.name.clone())], count as f64)
+    });
+    let unmet: Vec<Row<'_>> = unmet.collect();
+    out.gauge("commensal_unmet", "What was asked for and cannot be had.", &unmet);
+    out.gauge("commensal_drift_knobs", "Knobs that somebody else writes.", &one(snapshot.drift.len() as f64));
+    let given_up = snapshot.drift.iter().filter(|drift| drift.back_off_ms.is_none()).count();
+    out.gauge(
+        "commensal_drift_given_up_knobs",
+        "Of those, which the agent leaves to the other writer.",
+        &one(given_up as f64),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// A strict reader of the format: what it accepts, Prometheus does.
+    #[derive(Debug, Default)]
+    struct Parsed {
+        kinds: BTreeMap<String, String>,
+        series: BTreeMap<String, f64>,
+    }
+
+    fn is_name(text: &str) -> bool {
+        text.starts_with(|c: char| c.is_ascii_lowercase())
+            && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    }
+
+    /// Labels up to the closing brace, and what is after it.
+    fn labels(mut text: &str) -> Result<(BTreeMap<String, String>, &str), String> {
+        let mut found = BTreeMap::new();
+        loop {
+            let (name, rest) = text.split_once("=\"").ok_or("no =\"")?;
+            if !is_name(name) {
+                return Err(format!("label {name:?}"));
+            }
+            let mut value = String::new();
+            let mut chars = rest.char_indices();
+            let end = loop {
+                match chars.next().ok_or("open label")? {
+                    (at, '"') => break at,
+                    (_, '\\') => match chars.next().ok_or("open escape")?.1 {
+                        'n' => value.push('\n'),
+                        c @ ('\\' | '"') => value.push(c),
+                        c => return Err(format!("escape {c:?}")),
+                    },
+                    (_, c) => value.push(c),
+                }
+            };
+            if found.insert(name.to_owned(), value).is_some() {
+                return Err(format!("label {name} twice"));
+            }
+            let rest = &rest[end + 1..];
+            if let Some(rest) = rest.strip_prefix('}') {
+                return Ok((found, rest));
+            }
+            text = rest.strip_prefix(',').ok_or("no comma")?;
+        }
+    }
+
+    fn parse(text: &str) -> Result<Parsed, String> {
+        let mut parsed = Parsed::default();
+        let mut family: Option<String> = None;
+        let mut helped = BTreeSet::new();
+        if !text.ends_with('\n') {
+            return Err("no line break at the end".to_owned());
+        }
+        for line in text.lines() {
+            let wrong = |what: &str| Err(format!("{what}: {line}"));
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                let Some((name, help)) = rest.split_once(' ') else { return wrong("no help") };
+                if !is_name(name) || help.is_empty() || !helped.insert(name.to_owned()) {
+                    return wrong("help");
+                }
+                continue;
+            }
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let Some((name, kind)) = rest.split_once(' ') else { return wrong("no type") };
+                if !helped.contains(name) || !["counter", "gauge"].contains(&kind) {
+                    return wrong("type");
+                }
+                if parsed.kinds.insert(name.to_owned(), kind.to_owned()).is_some() {
+                    return wrong("family twice");
+                }
+                if (kind == "counter") != name.ends_with("_total") {
+                    return wrong("a counter ends in _total, and nothing else does");
+                }
+                family = Some(name.to_owned());
+                continue;
+            }
+            let at = line.find(['{', ' ']).ok_or_else(|| format!("no value: {line}"))?;
+            let (name, rest) = line.split_at(at);
+            if family.as_deref() != Some(name) {
+                return wrong("not of the family above");
+            }
+            let (labels, rest) = match rest.strip_prefix('{') {
+                Some(rest) => labels(rest).map_err(|error| format!("{error}: {line}"))?,
+                None => (BTreeMap::new(), rest),
+            };
+            let Some(value) = rest.strip_prefix(' ') else { return wrong("no space") };
+            let value: f64 = value.parse().map_err(|_| format!("no number: {line}"))?;
+            if parsed.series.insert(format!("{name}{labels:?}"), value).is_some() {
+                return wrong("series twice");
+            }
+        }
+        Ok(parsed)
+    }
+
+    #[test]
+    fn golden_metrics() {
+        let text = prometheus(&crate::fixture::snapshot(), Duration::from_millis(250));
+        golden::check("metrics.txt", &text);
+        let parsed = parse(&text).unwrap();
+        assert_eq!(parsed.series[r#"commensal_group_run_delay_seconds_per_second{"group": "web"}"#], 0.0125);
+        assert_eq!(parsed.series[r#"commensal_group_memory_max_bytes{"group": "etl"}"#], 8_589_934_592.0);
+        assert_eq!(parsed.series[r#"commensal_machine_pressure_ratio{"resource": "cpu"}"#], 0.315);
+        assert!(parsed.kinds.keys().all(|name| name.starts_with("commensal_")));
+    }
+
+    /// Unknown is no series; the families are there all the same.
+    #[test]
+    fn an_empty_snapshot_has_every_family() {
+        let empty = parse(&prometheus(&Snapshot::default(), Duration::ZERO)).unwrap();
+        let full = parse(&prometheus(&crate::fixture::snapshot(), Duration::ZERO)).unwrap();
+        assert_eq!(empty.kinds, full.kinds);
+        assert!(empty.series.keys().all(|name| !name.contains("used_cpus")), "{empty:?}");
+    }
+
+    #[test]
+    fn odd_names_are_escaped() {
+        let odd = "a \"b\"\\\nc{},=é";
+        let mut snapshot = Snapshot::default();
+        snapshot.groups.push(Group {
+            name: odd.to_owned(),
+            mechanism: Some(odd.to_owned()),
+            ..Group::default()
+        });
+        let parsed = parse(&prometheus(&snapshot, Duration::ZERO)).unwrap();
+        let name = format!("commensal_group_members{:?}", BTreeMap::from([("group", odd)]));
+        assert_eq!(parsed.series[&name], 0.0);
+    }
+
+    #[test]
+    fn the_parser_is_strict() {
+        for wrong in [
+            "",
+            "# HELP a b\n# TYPE a gauge\na 1",
+            "a 1\n",
+            "# TYPE a gauge\na 1\n",
+            "# HELP a b\n# TYPE a gauge\na{b=\"c} 1\n",
+            "# HELP a b\n# TYPE a gauge\na{b=\"c\\d\"} 1\n",
+            "# HELP a b\n# TYPE a gauge\na x\n",
+            "# HELP a b\n# TYPE a gauge\na 1\na 1\n",
+            "# HELP a b\n# TYPE a counter\na 1\n",
+            "# HELP a b\n# TYPE a gauge\nb 1\n",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(parse("# HELP a b\n# TYPE a gauge\na{b=\"c\\\\\",d=\"\\n\"} NaN\n").is_ok());
+    }
+}

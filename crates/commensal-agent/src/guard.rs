@@ -1,0 +1,275 @@
+//! The guard: a process of its own that brings the machine into its safe state when the agent is gone or hangs.
+//!
+//! The agent connects to the guard's socket and says who it is and how long its lease is, then sends a sign of life more often
+//! than that. When the connection ends without a farewell the agent is dead: the guard acts at once. When signs of life stop
+//! for the lease time the agent hangs: the guard ends it with SIGKILL and acts.
+//!
+//! ```text
+//! agent ──{"pid":…,"lease_ms":…,…}\n, then "." each beat, "q" at the end──► guard
+//! ```
+
+use crate::enforce::enforce;
+use crate::groups_file::{self, Texts};
+use crate::instance::{Ask, EnforceError, Instance, NOBODY};
+use commensal_core::cpuset::CpuSet;
+use commensal_core::desired::DesiredState;
+use commensal_core::group::Class;
+use commensal_core::safe::safe;
+use commensal_drivers::journal;
+use commensal_host::{Host, HostError, Process, Signal};
+use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// File name of the socket in the state directory.
+pub const SOCKET: &str = "guard.sock";
+/// A first line is not longer than this, bytes.
+const LONGEST_HELLO: u64 = 4 << 20;
+/// How long the guard waits for the first line.
+const HELLO_PATIENCE: Duration = Duration::from_secs(2);
+/// How long it waits for whoever changes the machine now.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const BEAT: u8 = b'.';
+const FAREWELL: u8 = b'q';
+
+/// Who is guarded, and what is to be done without it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The agent.
+    pub pid: u32,
+    /// When it started, so that another process with its number is let alone.
+    pub start_ticks: u64,
+    /// How long it may be silent, ms.
+    pub lease_ms: u64,
+    /// First part of the names of our own groups.
+    pub prefix: String,
+    /// Below which cgroup they are.
+    pub cgroup_root: Option<String>,
+    /// `DOCKER_HOST`.
+    pub engine: Option<String>,
+    /// The groups files in force.
+    pub texts: Texts,
+    /// CPUs that offline groups are left with, when the agent moves them; as the kernel writes a list.
+    pub frame_floor: Option<String>,
+}
+
+/// The agent's end.
+#[derive(Debug)]
+pub struct Link {
+    stream: UnixStream,
+}
+
+impl Link {
+    /// Connects to the guard of a state directory.
+    ///
+    /// # Errors
+    /// When nobody listens there.
+    pub fn connect(state_dir: &Path) -> io::Result<Link> {
+        let stream = UnixStream::connect(state_dir.join(SOCKET))?;
+        // A guard that does not read must not stop the agent.
+        stream.set_nonblocking(true)?;
+        Ok(Link { stream })
+    }
+
+    /// Says who it is, and what is in force now; again whenever that changes.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub fn hello(&mut self, hello: &Hello) -> io::Result<()> {
+        let mut line = serde_json::to_vec(hello)?;
+        line.push(b'\n');
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_write_timeout(Some(HELLO_PATIENCE))?;
+        let sent = self.stream.write_all(&line);
+        self.stream.set_nonblocking(true)?;
+        sent
+    }
+
+    /// A sign of life.
+    ///
+    /// # Errors
+    /// When the guard is gone.
+    pub fn beat(&mut self) -> io::Result<()> {
+        match self.stream.write(&[BEAT]) {
+            // It has a buffer full of signs of life that it has not read.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            sent => sent.map(|_| ()),
+        }
+    }
+
+    /// Nothing is to be done: the agent ends in good order, or another takes over.
+    pub fn farewell(mut self) {
+        let _ = self.stream.set_nonblocking(false);
+        let _ = self.stream.write_all(&[FAREWELL]);
+    }
+}
+
+/// How a guarded agent ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// In good order.
+    Farewell,
+    /// Its connection broke.
+    Died,
+    /// It was silent for its lease time, and was killed.
+    Hung,
+}
+
+/// What the guard did.
+#[derive(Debug)]
+pub struct Acted {
+    /// Why.
+    pub end: End,
+    /// From the end of the agent (or of its lease) to the safe state.
+    pub took: Duration,
+    /// Steps carried out, or why none could be.
+    pub outcome: Result<usize, String>,
+}
+
+/// Listens in the state directory. A socket that nobody listens on any more is replaced.
+///
+/// # Errors
+/// `EADDRINUSE` when another guard is there.
+pub fn listen(host: &mut dyn Host, state_dir: &Path) -> Result<UnixListener, HostError> {
+    host.state_dir(state_dir)?;
+    host.listen(&state_dir.join(SOCKET))
+}
+
+/// Guards one agent after the other. With `once` it ends when its first agent has ended. `tell` hears what was done.
+///
+/// # Errors
+/// When no connection can be taken any more.
+pub fn guard(
+    host: &mut dyn Host,
+    state_dir: &Path,
+    listener: &UnixListener,
+    once: bool,
+    tell: &mut dyn FnMut(&Acted),
+) -> io::Result<()> {
+    loop {
+        let (stream, _) = listener.accept()?;
+        let Ok((hello, mut rest)) = greeted(stream) else { continue };
+        let agent = host.process(hello.pid).ok().filter(|one| one.start_ticks == hello.start_ticks);
+        let (end, last) = watch(host, hello, &mut rest, agent.as_ref());
+        if end != End::Farewell {
+            let since = Instant::now();
+            let outcome = bring(host, state_dir, &last).map_err(|error| error.to_string());
+            tell(&Acted { end, took: since.elapsed(), outcome });
+        }
+        if once {
+            return Ok(());
+        }
+    }
+}
+
+fn greeted(stream: UnixStream) -> io::Result<(Hello, BufReader<UnixStream>)> {
+    stream.set_read_timeout(Some(HELLO_PATIENCE))?;
+    let mut reader = BufReader::new(stream);
+    let hello = read_hello(&mut reader, Vec::new())?;
+    Ok((hello, reader))
+}
+
+fn read_hello(reader: &mut BufReader<UnixStream>, mut line: Vec<u8>) -> io::Result<Hello> {
+    reader.by_ref().take(LONGEST_HELLO).read_until(b'\n', &mut line)?;
+    Ok(serde_json::from_slice(&line)?)
+}
+
+/// Waits for the end of the agent; the last that it said of itself comes back.
+fn watch(
+    host: &mut dyn Host,
+    mut hello: Hello,
+    reader: &mut BufReader<UnixStream>,
+    agent: Option<&Process>,
+) -> (End, Hello) {
+    loop {
+        let lease = Duration::from_millis(hello.lease_ms.max(1));
+        let _ = reader.get_ref().set_read_timeout(Some(lease));
+        let mut byte = [0; 1];
+        match reader.read(&mut byte) {
+            Ok(1) if byte[0] == BEAT => {}
+            Ok(1) if byte[0] == FAREWELL => return (End::Farewell, hello),
+            Ok(1) => match read_hello(reader, byte.to_vec()) {
+                Ok(newer) => hello = newer,
+                Err(_) => return (End::Died, hello),
+            },
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                if let Some(agent) = agent {
+                    let _ = host.signal(agent, Signal::KILL);
+                }
+                return (End::Hung, hello);
+            }
+            Ok(_) | Err(_) => return (End::Died, hello),
+        }
+    }
+}
+
+/// Leaves offline groups `floor` of the machine's CPUs: what they are left with when nobody moves them.
+pub fn to_floor(desired: &mut DesiredState, floor: &CpuSet) {
+    for group in desired.groups.iter_mut().filter(|group| group.class == Class::Offline) {
+        let within = group.limits.cpu_set.as_ref().map(|own| own.intersection(floor));
+        // CPUs that the user chose stay when the floor has none of them.
+        group.limits.cpu_set = match within {
+            Some(both) if both.is_empty() => group.limits.cpu_set.take(),
+            Some(both) => Some(both),
+            None => Some(floor.clone()),
+        };
+    }
+}
+
+/// Brings the safe state of a machine whose agent is gone; how many steps that took.
+///
+/// # Errors
+/// When the machine cannot be read, or a step was refused.
+pub fn bring(host: &mut dyn Host, state_dir: &Path, hello: &Hello) -> Result<usize, BringError> {
+    let instance = Instance {
+        state_dir: state_dir.to_owned(),
+        prefix: hello.prefix.clone(),
+        engine: hello.engine.clone(),
+        cgroup_root: hello.cgroup_root.as_deref().map(commensal_core::actual::CgroupPath::new),
+    };
+    let specs = safe(&groups_file::compile(&hello.texts)?.groups);
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    let _lock = loop {
+        match instance.try_lock(host)? {
+            Some(lock) => break lock,
+            None if Instant::now() > deadline => return Err(BringError::Busy(instance.state_dir)),
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let floor: Option<CpuSet> = hello.frame_floor.as_deref().and_then(|text| text.parse().ok());
+    let adjust = |desired: &mut DesiredState| {
+        if let Some(floor) = &floor {
+            to_floor(desired, floor);
+        }
+    };
+    let mut journal = instance.journal(host, journal::MACHINE)?;
+    let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
+    let (_, outcome) = enforce(&instance, host, &ask, &mut journal)?;
+    match outcome.failure {
+        Some(failure) => Err(BringError::Refused(format!("{}: {}", failure.description, failure.refusal))),
+        None => Ok(outcome.done),
+    }
+}
+
+/// Why the safe state could not be brought.
+#[derive(Debug, thiserror::Error)]
+pub enum BringError {
+    /// The groups that were in force cannot be read back.
+    #[error(transparent)]
+    Groups(#[from] groups_file::LoadError),
+    /// They cannot be planned.
+    #[error(transparent)]
+    Enforce(#[from] EnforceError),
+    /// The system refused something.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// Somebody else is changing the machine.
+    #[error("another commensal has been changing this machine for {} s (it holds {})", LOCK_PATIENCE.as_secs(), .0.join("lock").display())]
+    Busy(PathBuf),
+    /// The kernel refused a step.
+    #[error("{0}")]
+    Refused(String),
+}

@@ -1,0 +1,412 @@
+//! One round: plan against the machine as it is now, leave alone what has to wait, carry out the rest, and say what was
+//! written and why.
+
+use crate::enforce::{moves, take_over};
+use crate::instance::{Ask, EnforceError, Instance, Planned};
+use crate::snapshot;
+use commensal_core::actual::{ActualState, Hierarchy, Place};
+use commensal_core::drift::{self, Key};
+use commensal_core::knob::{KnobId, Value, Version};
+use commensal_core::plan::{Action, Step};
+use commensal_core::topology::Device;
+use commensal_drivers::{Failure, Refusal, apply, forget_settled, journal, step_aside};
+use commensal_host::{Dir, Host, below};
+use commensal_sensors::Survey;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::path::Path;
+
+/// How often a round plans again because a group vanished meanwhile, or a step was refused and is left out now.
+const ATTEMPTS: usize = 8;
+
+/// In so many looks every value in force was looked at once.
+const PARTS: usize = 5;
+
+/// Where now is, on two clocks: milliseconds on one that nobody sets, and the time of day for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Now {
+    /// Milliseconds since the agent started.
+    pub ms: u64,
+    /// RFC 3339.
+    pub text: String,
+}
+
+/// Puts groups in force, again and again.
+#[derive(Debug)]
+pub struct Keeper {
+    /// Whose groups.
+    pub instance: Instance,
+    /// The machine and what works on it.
+    pub survey: Survey,
+    /// Values that were written, as the kernel reads them back.
+    in_force: BTreeMap<Key, Value>,
+    drift: drift::Table,
+    refused: drift::Table,
+    /// Why the steps in `refused` were.
+    reasons: BTreeMap<Key, String>,
+    /// Kernel files written so far.
+    pub writes: u64,
+    /// Processes that could not be moved at the last round, and why.
+    stayed: Vec<String>,
+    /// The places of `in_force`, opened; and which of its values is looked at next.
+    watched: BTreeMap<(usize, u64), Dir>,
+    next: Option<Key>,
+    /// How many cgroups there were at the last round, as the kernel counts them.
+    population: String,
+}
+
+/// What a round did.
+#[derive(Debug)]
+pub struct Round {
+    /// What was planned last; what is in force now, but for what waits.
+    pub planned: Planned,
+    /// What was written.
+    pub actions: Vec<snapshot::Action>,
+    /// What could not be done now, in whole sentences.
+    pub troubles: Vec<String>,
+}
+
+/// The kernel file that a key stands for, and what it is about.
+struct Named {
+    place: Place,
+    file: String,
+}
+
+impl Keeper {
+    /// Looks at the machine. The caller holds the machine's lock.
+    ///
+    /// # Errors
+    /// When the machine cannot be read.
+    pub fn new(instance: Instance, host: &mut dyn Host) -> Result<Keeper, EnforceError> {
+        let survey = instance.survey(host)?;
+        Ok(Keeper {
+            instance,
+            survey,
+            in_force: BTreeMap::new(),
+            drift: drift::Table::default(),
+            refused: drift::Table::default(),
+            reasons: BTreeMap::new(),
+            writes: 0,
+            stayed: Vec::new(),
+            watched: BTreeMap::new(),
+            next: None,
+            population: String::new(),
+        })
+    }
+
+    /// Looks at the machine again, because it may have changed: a CPU came, a controller was enabled. The caller holds the
+    /// machine's lock.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn look_again(&mut self, host: &mut dyn Host) -> Result<(), EnforceError> {
+        self.survey = self.instance.survey(host)?;
+        Ok(())
+    }
+
+    /// Whether a round would find something to do, by a look at few things: the number of cgroups, and a part of the values
+    /// that are in force, a different one each time. What this misses, such as a group that replaced another, the next round
+    /// finds.
+    pub fn disturbed(&mut self, host: &mut dyn Host) -> bool {
+        if population(host, &self.survey.hierarchies) != self.population {
+            return true;
+        }
+        let part = self.in_force.len().div_ceil(PARTS);
+        let from = match self.next.take() {
+            Some(next) => Bound::Included(next),
+            None => Bound::Unbounded,
+        };
+        let mut rest = self.in_force.range((from, Bound::Unbounded));
+        let same = rest.by_ref().take(part).all(|(key, want)| {
+            let dir = self.watched.get(&(key.hierarchy, key.inode));
+            let version = self.survey.hierarchies.get(key.hierarchy).map(|one| one.version);
+            let Some((dir, file)) = dir.zip(version.and_then(|version| key.knob.row().file(version))) else {
+                return false;
+            };
+            let read = host.read(*dir, file.name);
+            read.is_ok_and(|text| file.parse(&text, key.device).is_ok_and(|value| value == *want))
+        });
+        self.next = rest.next().map(|(key, _)| key.clone());
+        !same
+    }
+
+    /// Opens the cgroups of the values in force, and lets go of others.
+    fn watch(&mut self, host: &mut dyn Host, actual: &ActualState) {
+        let wanted: BTreeSet<(usize, u64)> =
+            self.in_force.keys().map(|key| (key.hierarchy, key.inode)).collect();
+        let gone: Vec<(usize, u64)> =
+            self.watched.keys().filter(|place| !wanted.contains(place)).copied().collect();
+        for place in gone {
+            if let Some(dir) = self.watched.remove(&place) {
+                host.close(dir);
+            }
+        }
+        if wanted.len() > self.watched.len() {
+            for (place, cgroup) in &actual.cgroups {
+                let at = (place.hierarchy, cgroup.inode);
+                if !wanted.contains(&at) || self.watched.contains_key(&at) {
+                    continue;
+                }
+                let mount = Path::new(&actual.hierarchies[place.hierarchy].mount);
+                match host.open(&below(mount, place.path.as_str())) {
+                    Ok(dir) if dir.inode == cgroup.inode => {
+                        self.watched.insert(at, dir);
+                    }
+                    Ok(other) => host.close(other),
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Makes the machine as asked for, as far as it can be now. The caller holds the machine's lock.
+    ///
+    /// # Errors
+    /// When the machine cannot be read or the groups do not fit it. A refused step is no error: it is left out, told, and
+    /// tried again later.
+    pub fn round(&mut self, host: &mut dyn Host, now: &Now, ask: &Ask<'_>) -> Result<Round, EnforceError> {
+        let mut actions = Vec::new();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let planned = self.instance.plan(host, &self.survey, ask)?;
+            self.find_drift(now.ms, &planned.actual);
+            let steps = self.ready(now.ms, &planned);
+            let structure = structure(&steps);
+            let enables = steps[..structure].iter().any(|step| matches!(step.action, Action::Enable(_)));
+            // What is enabled can be tried only then.
+            let first = if enables { &steps[..structure] } else { &steps[..] };
+            let mut moved = false;
+            let failure = if first.is_empty() {
+                self.stayed.clear();
+                None
+            } else {
+                let (failure, stayed) = self.carry_out(host, now, (first, &planned), &mut actions)?;
+                self.stayed = stayed;
+                // What moved processes started meanwhile is where they were.
+                moved = failure.is_none() && moves(first) > self.stayed.len();
+                failure
+            };
+            match failure {
+                Some(failure) => self.note_failure(now.ms, &planned.actual, &steps, &failure),
+                None if enables => self.look_again(host)?,
+                None if moved && attempts < ATTEMPTS => {}
+                None => {
+                    self.watch(host, &planned.actual);
+                    self.population = population(host, &self.survey.hierarchies);
+                    self.settle(host, &planned)?;
+                    let troubles = self.troubles(&planned);
+                    return Ok(Round { planned, actions, troubles });
+                }
+            }
+            if attempts >= ATTEMPTS {
+                let mut troubles = self.troubles(&planned);
+                troubles.push(format!("the groups changed {ATTEMPTS} times while they were put in force"));
+                return Ok(Round { planned, actions, troubles });
+            }
+        }
+    }
+
+    /// The steps that need not wait.
+    fn ready(&self, now_ms: u64, planned: &Planned) -> Vec<Step> {
+        let waits = |step: &&Step| {
+            let key = key_of(step, &planned.actual);
+            key.is_none_or(|key| self.drift.may_write(now_ms, &key) && self.refused.may_write(now_ms, &key))
+        };
+        planned.plan.steps.iter().filter(waits).cloned().collect()
+    }
+
+    fn carry_out(
+        &mut self,
+        host: &mut dyn Host,
+        now: &Now,
+        (steps, planned): (&[Step], &Planned),
+        actions: &mut Vec<snapshot::Action>,
+    ) -> Result<(Option<Failure>, Vec<String>), EnforceError> {
+        // Another commensal may have written to it since.
+        let mut journal = self.instance.journal(host, journal::MACHINE)?;
+        step_aside(host, steps, &planned.actual, planned.desired.aside.name(), &mut journal)?;
+        let outcome = apply(host, steps, &planned.actual, &mut journal);
+        self.writes += outcome.applied.len() as u64;
+        if outcome.failure.is_none() {
+            for step in steps {
+                if let (Some(key), Some((_, to))) = (key_of(step, &planned.actual), change(step)) {
+                    self.refused.forget(&key);
+                    self.in_force.insert(key, to.clone());
+                }
+                actions.push(action(step, planned, now));
+            }
+        }
+        Ok((outcome.failure, outcome.stayed))
+    }
+
+    /// Values that are not what was written, and groups that are gone.
+    fn find_drift(&mut self, now_ms: u64, actual: &ActualState) {
+        let mut seen = BTreeSet::new();
+        for (place, cgroup) in &actual.cgroups {
+            for ((knob, device), value) in &cgroup.values {
+                let key =
+                    Key { hierarchy: place.hierarchy, inode: cgroup.inode, knob: *knob, device: *device };
+                let Some(want) = self.in_force.get(&key) else { continue };
+                if want != value {
+                    self.drift.changed(now_ms, key.clone(), want.to_string(), value.to_string());
+                }
+                seen.insert(key);
+            }
+        }
+        // A value that nobody looks at any more is nobody's.
+        self.in_force.retain(|key, _| seen.contains(key));
+        self.drift.calm(now_ms, |key| seen.contains(key));
+        if self.refused.iter().next().is_some() {
+            let there: BTreeSet<(usize, u64)> =
+                actual.cgroups.iter().map(|(place, cgroup)| (place.hierarchy, cgroup.inode)).collect();
+            self.refused.calm(now_ms, |key| there.contains(&(key.hierarchy, key.inode)));
+        }
+    }
+
+    fn note_failure(&mut self, now_ms: u64, actual: &ActualState, steps: &[Step], failure: &Failure) {
+        let vanished = match &failure.refusal {
+            Refusal::Vanished { .. } => true,
+            Refusal::Host { error, .. } => {
+                use commensal_core::errno::Errno;
+                matches!(error.errno, Errno::ENODEV | Errno::ENOENT)
+            }
+            _ => false,
+        };
+        if let Some(key) = steps.get(failure.step).and_then(|step| key_of(step, actual)).filter(|_| !vanished)
+        {
+            self.reasons.insert(key.clone(), format!("{}: {}", failure.description, failure.refusal));
+            // The first refusal waits as well: nothing was changed by somebody else.
+            if self.refused.iter().all(|(known, _)| *known != key) {
+                self.refused.changed(now_ms, key.clone(), String::new(), String::new());
+            }
+            self.refused.changed(now_ms, key, String::new(), String::new());
+        }
+    }
+
+    /// What is back in place is its owner's again, and groups that `run` made stay if they are wanted.
+    fn settle(&mut self, host: &mut dyn Host, planned: &Planned) -> Result<(), EnforceError> {
+        let of_run = self.instance.state_dir.join(format!("{}.journal", journal::RUN));
+        let runs = host.state_read(&of_run)?.is_some_and(|text| !text.is_empty());
+        if planned.plan.settled.is_empty() && !runs {
+            return Ok(());
+        }
+        let mut journal = self.instance.journal(host, journal::MACHINE)?;
+        if runs {
+            take_over(&self.instance, host, planned, &mut journal)?;
+        }
+        Ok(forget_settled(host, &planned.plan.settled, &planned.actual, &mut journal)?)
+    }
+
+    fn troubles(&mut self, planned: &Planned) -> Vec<String> {
+        let refused: BTreeSet<&Key> = self.refused.iter().map(|(key, _)| key).collect();
+        self.reasons.retain(|key, _| refused.contains(key));
+        let alive = |key: &&Key| named(key, &planned.actual).is_some();
+        let stayed = self.stayed.iter().cloned();
+        let reasons = self.reasons.iter().filter(|(key, _)| alive(key)).map(|(_, reason)| reason.clone());
+        reasons.chain(stayed).collect()
+    }
+
+    /// Knobs that somebody else writes.
+    #[must_use]
+    pub fn drift(&self, now_ms: u64, actual: &ActualState) -> Vec<snapshot::Drift> {
+        let known = self.drift.iter().filter_map(|(key, entry)| {
+            let Named { place, file } = named(key, actual)?;
+            Some(snapshot::Drift {
+                path: place.path.to_string(),
+                file,
+                want: entry.want.clone(),
+                found: entry.found.clone(),
+                times: entry.times,
+                by: owner(actual, &place),
+                back_off_ms: Some(entry.write_from_ms.saturating_sub(now_ms)),
+            })
+        });
+        known.collect()
+    }
+}
+
+/// How many cgroups there are: v1 in `/proc/cgroups`, v2 in `cgroup.stat` of its root (cgroup-v2.rst, `nr_descendants`).
+fn population(host: &mut dyn Host, hierarchies: &[Hierarchy]) -> String {
+    let mut text = host.read_file(Path::new("/proc/cgroups")).unwrap_or_default();
+    for hierarchy in hierarchies.iter().filter(|one| one.version == Version::V2) {
+        let stat = Path::new(&hierarchy.mount).join("cgroup.stat");
+        let stat = host.read_file(&stat).unwrap_or_default();
+        text.extend(stat.lines().filter(|line| line.starts_with("nr_descendants")));
+    }
+    text
+}
+
+fn structure(steps: &[Step]) -> usize {
+    steps.iter().take_while(|step| matches!(step.action, Action::Create | Action::Enable(_))).count()
+}
+
+/// What a step writes: old and new value.
+fn change(step: &Step) -> Option<(&Value, &Value)> {
+    match &step.action {
+        Action::Write { from, to, .. } | Action::OneWay { from, to, .. } | Action::Renew { from, to, .. } => {
+            Some((from, to))
+        }
+        _ => None,
+    }
+}
+
+fn key_of(step: &Step, actual: &ActualState) -> Option<Key> {
+    let (knob, device): (KnobId, Option<Device>) = match &step.action {
+        Action::Write { knob, device, .. } => (*knob, *device),
+        Action::OneWay { knob, .. } | Action::Renew { knob, .. } => (*knob, None),
+        _ => return None,
+    };
+    let inode = actual.cgroups.get(&step.place)?.inode;
+    Some(Key { hierarchy: step.place.hierarchy, inode, knob, device })
+}
+
+fn named(key: &Key, actual: &ActualState) -> Option<Named> {
+    let same = |(place, cgroup): &(&Place, &commensal_core::actual::Cgroup)| {
+        place.hierarchy == key.hierarchy && cgroup.inode == key.inode
+    };
+    let (place, _) = actual.cgroups.iter().find(same)?;
+    let version = actual.hierarchies.get(key.hierarchy).map_or(Version::V2, |one| one.version);
+    let file = key.knob.row().file(version).map_or_else(|| key.knob.to_string(), |file| file.name.to_owned());
+    Some(Named { place: place.clone(), file })
+}
+
+/// Who else writes a group's files, as far as its place tells.
+fn owner(actual: &ActualState, place: &Place) -> Option<String> {
+    if let Some(unit) = actual.managed_by(place) {
+        return Some(format!("systemd, whose unit {unit} it is"));
+    }
+    let of = |part: &str| {
+        let engine = ["docker", "libpod", "cri-containerd", "crio", "kubepods"];
+        engine.into_iter().find(|name| part.starts_with(name))
+    };
+    let engine = place.path.parts().find_map(of)?;
+    Some(format!("a container manager, by the name {engine}"))
+}
+
+fn action(step: &Step, planned: &Planned, now: &Now) -> snapshot::Action {
+    let path = &step.place.path;
+    let members = planned
+        .desired
+        .groups
+        .iter()
+        .flat_map(|group| group.members.iter().map(move |member| (&group.name, &member.path)));
+    let group = members.filter(|(_, member)| member.contains(path)).max_by_key(|(_, member)| member.depth());
+    let (old, new) = match change(step) {
+        Some((from, to)) => (Some(from.to_string()), Some(to.to_string())),
+        None => (None, None),
+    };
+    let file = key_of(step, &planned.actual).and_then(|key| named(&key, &planned.actual));
+    let what = match file {
+        Some(named) => format!("{} {}", named.place.path, named.file),
+        None => step.describe(&planned.actual),
+    };
+    snapshot::Action {
+        at: now.text.clone(),
+        group: group.map(|(name, _)| name.to_string()),
+        what,
+        old,
+        new,
+        why: step.why.clone(),
+    }
+}

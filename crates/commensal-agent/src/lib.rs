@@ -1,0 +1,36 @@
+//! The agent: keeps groups in force while members come and go, load changes and others write the same files.
+//!
+//! ```text
+//! config ─► specs ─┐                                 ┌─► journal, audit log
+//! members ─────────┼─► core: control ─► plan ─► drivers ─► kernel
+//! sensors ─────────┘        │
+//!                           └─► Snapshot ─► control socket, /metrics, status, top, explain
+//! ```
+//!
+//! One thread senses, decides and writes; every other thread only sees a [`snapshot::Snapshot`].
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod audit;
+pub mod client;
+pub mod control;
+mod deciders;
+pub mod enforce;
+pub mod explain;
+pub mod exposition;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
+#[cfg(test)]
+mod golden;
+pub mod groups_file;
+pub mod guard;
+pub mod instance;
+pub mod keeper;
+pub mod members;
+pub mod publish;
+pub mod sense;
+pub mod snapshot;
+pub mod status;
+pub mod top;
+mod view;
+pub mod witness;

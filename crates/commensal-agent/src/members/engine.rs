@@ -1,0 +1,194 @@
+//! Containers, by the events of their engine.
+
+use super::{Change, PATIENCE, pause, wanted};
+use commensal_host::{LinuxHost, Stream};
+use commensal_sensors::containers::{Container, inspected, listed, request};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// Events of containers only: `filters={"type":["container"]}`.
+const EVENTS: &str = "/events?filters=%7B%22type%22%3A%5B%22container%22%5D%7D";
+/// Waiting before the first and before every later try to connect again.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// An event is well below that; a line that is longer is not one.
+const LONGEST_LINE: usize = 1 << 20;
+
+/// Docker says what happened as `status` and `id` as well, Podman too.
+#[derive(Debug, Deserialize)]
+struct Event {
+    #[serde(rename = "Action", default)]
+    action: String,
+    #[serde(rename = "Actor", default)]
+    actor: Actor,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Actor {
+    #[serde(rename = "ID", default)]
+    id: String,
+}
+
+/// Follows until nobody wants it any more.
+pub(super) fn follow(socket: &Path, tell: &Sender<Change>, stop: &AtomicBool) {
+    let host = LinuxHost::new();
+    let mut wait = BACK_OFF.0;
+    let mut told: Option<String> = None;
+    while wanted(stop) {
+        let because = match session(&host, socket, tell, stop, &mut told) {
+            Ok(()) => return,
+            Err(because) => because,
+        };
+        let came_back = told.is_none();
+        // The same trouble is told once.
+        if told.as_ref() != Some(&because) {
+            let lost = Change::EngineLost { socket: socket.to_owned(), because: because.clone() };
+            if tell.send(lost).is_err() {
+                return;
+            }
+            told = Some(because);
+        }
+        wait = if came_back { BACK_OFF.0 } else { (wait * 2).min(BACK_OFF.1) };
+        pause(stop, wait);
+    }
+}
+
+/// One connection: the events from now on, then all that runs, then what the events say. `Ok` when nobody wants it any more.
+fn session(
+    host: &LinuxHost,
+    socket: &Path,
+    tell: &Sender<Change>,
+    stop: &AtomicBool,
+    told: &mut Option<String>,
+) -> Result<(), String> {
+    let mut stream = Stream::open(socket, &request(EVENTS)).map_err(|error| error.to_string())?;
+    let mut running = all(host, socket)?;
+    if told.take().is_some() && tell.send(Change::EngineBack { socket: socket.to_owned() }).is_err() {
+        return Ok(());
+    }
+    let send = |running: &BTreeMap<String, Container>| {
+        let (socket, running) = (socket.to_owned(), running.values().cloned().collect());
+        tell.send(Change::Containers { socket, running }).is_ok()
+    };
+    if !send(&running) {
+        return Ok(());
+    }
+    let mut lines = Lines::default();
+    while wanted(stop) {
+        let bytes = match stream.read(PATIENCE).map_err(|error| error.to_string())? {
+            None => continue,
+            Some(bytes) if bytes.is_empty() => return Err("the engine has closed the connection".to_owned()),
+            Some(bytes) => bytes,
+        };
+        let mut changed = false;
+        for event in lines.events(&bytes)? {
+            changed |= heed(host, socket, &event, &mut running)?;
+        }
+        if changed && !send(&running) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Every running container with its process.
+fn all(host: &LinuxHost, socket: &Path) -> Result<BTreeMap<String, Container>, String> {
+    let mut running = BTreeMap::new();
+    for one in listed(host, socket).map_err(|error| error.to_string())? {
+        if let Some(one) = inspected(host, socket, &one.id).map_err(|error| error.to_string())? {
+            running.insert(one.id.clone(), one);
+        }
+    }
+    Ok(running)
+}
+
+/// Whether the event has changed what runs.
+fn heed(
+    host: &LinuxHost,
+    socket: &Path,
+    event: &Event,
+    running: &mut BTreeMap<String, Container>,
+) -> Result<bool, String> {
+    let id = &event.actor.id;
+    match event.action.as_str() {
+        "start" | "restart" | "rename" => {
+            let now = inspected(host, socket, id).map_err(|error| error.to_string())?;
+            let before = match now.clone() {
+                Some(now) => running.insert(id.clone(), now),
+                None => running.remove(id),
+            };
+            Ok(before != now)
+        }
+        "die" | "destroy" => Ok(running.remove(id).is_some()),
+        _ => Ok(false),
+    }
+}
+
+/// The stream, cut into events: after the head of the answer, one object per line.
+#[derive(Debug, Default)]
+struct Lines {
+    pending: Vec<u8>,
+    past_head: bool,
+}
+
+impl Lines {
+    fn events(&mut self, bytes: &[u8]) -> Result<Vec<Event>, String> {
+        self.pending.extend_from_slice(bytes);
+        if !self.past_head {
+            let Some(end) = self.pending.windows(4).position(|four| four == b"\r\n\r\n") else {
+                return self.too_long().map(|()| Vec::new());
+            };
+            let head: Vec<u8> = self.pending.drain(..end + 4).collect();
+            let head = String::from_utf8_lossy(&head);
+            let status = head.split_whitespace().nth(1).unwrap_or_default();
+            if status != "200" {
+                return Err(format!("the engine refuses to tell events (status {status})"));
+            }
+            self.past_head = true;
+        }
+        let mut events = Vec::new();
+        while let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.pending.drain(..=end).collect();
+            // What is no event (a keep-alive, a kind to come) says nothing about containers.
+            events.extend(serde_json::from_slice::<Event>(&line).ok());
+        }
+        self.too_long()?;
+        Ok(events)
+    }
+
+    fn too_long(&self) -> Result<(), String> {
+        match self.pending.len() > LONGEST_LINE {
+            true => Err("the engine's events cannot be understood".to_owned()),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_however_they_are_cut() {
+        let text = "HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n\
+                    {\"Action\":\"start\",\"Actor\":{\"ID\":\"a\"}}\n\n{\"other\":1}\n{\"Action\":\"die\",\"Actor\":{\"ID\":\"b\"}}\n{\"Act";
+        for size in [1, 2, 7, 64, 4096] {
+            let mut lines = Lines::default();
+            let mut found = Vec::new();
+            for chunk in text.as_bytes().chunks(size) {
+                found.extend(lines.events(chunk).unwrap());
+            }
+            let found: Vec<(String, String)> = found
+                .into_iter()
+                .map(|one| (one.action, one.actor.id))
+                .filter(|(what, _)| !what.is_empty())
+                .collect();
+            assert_eq!(found, [("start".into(), "a".into()), ("die".into(), "b".into())], "{size}");
+        }
+        assert!(Lines::default().events(b"HTTP/1.0 500 No\r\n\r\n").is_err());
+        assert!(Lines::default().events(&vec![b'x'; LONGEST_LINE + 1]).is_err());
+    }
+}

@@ -1,0 +1,116 @@
+//! Cgroups that appear and go, by inotify on every folder of a hierarchy.
+
+use super::{Change, PATIENCE, pause, wanted};
+use commensal_host::{Dir, GroupWatch, Host, HostError, LinuxHost, Seen};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+/// Folders watched at most; a machine with more is looked at by the tick alone.
+const MOST: usize = 20_000;
+/// Between two tries to watch, after one has failed.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Follows until nobody wants it any more.
+pub(super) fn follow(mount: &Path, tell: &Sender<Change>, stop: &AtomicBool) {
+    let mut host = LinuxHost::new();
+    while wanted(stop) {
+        let because = match session(&mut host, mount, tell, stop) {
+            Ok(()) => return,
+            Err(because) => because,
+        };
+        if tell.send(Change::Cgroups { because }).is_err() {
+            return;
+        }
+        pause(stop, AGAIN);
+    }
+}
+
+struct Tree {
+    watch: GroupWatch,
+    folders: BTreeMap<i32, PathBuf>,
+}
+
+/// One try; `Ok` when nobody wants it any more.
+fn session(
+    host: &mut LinuxHost,
+    mount: &Path,
+    tell: &Sender<Change>,
+    stop: &AtomicBool,
+) -> Result<(), String> {
+    let words = |error: HostError| error.to_string();
+    let mut tree = Tree { watch: GroupWatch::new().map_err(words)?, folders: BTreeMap::new() };
+    tree.add(host, mount, &mut Vec::new())?;
+    while wanted(stop) {
+        for seen in tree.watch.wait(PATIENCE).map_err(words)? {
+            let mut changes = Vec::new();
+            match seen {
+                Seen::Made(number, name) => {
+                    let Some(folder) = tree.folders.get(&number).map(|above| above.join(&name)) else {
+                        continue;
+                    };
+                    tree.add(host, &folder, &mut changes)?;
+                }
+                Seen::Gone(number, name) => {
+                    let Some(folder) = tree.folders.get(&number).map(|above| above.join(&name)) else {
+                        continue;
+                    };
+                    tree.folders.retain(|_, known| !known.starts_with(&folder));
+                    changes.push(Change::Cgroup { folder, made: false });
+                }
+                Seen::Lost => return Err("cgroups changed faster than they could be followed".to_owned()),
+            }
+            for change in changes {
+                if tell.send(change).is_err() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Tree {
+    /// Watches a folder and all below it, and tells each. The folder is watched before it is listed: whatever is made in it is
+    /// seen by the one or the other, or by both, and then told twice at most.
+    fn add(&mut self, host: &mut LinuxHost, folder: &Path, made: &mut Vec<Change>) -> Result<(), String> {
+        match host.open(folder) {
+            Ok(dir) => {
+                let added = self.add_open(host, dir, folder, made);
+                host.close(dir);
+                added
+            }
+            // Gone again.
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn add_open(
+        &mut self,
+        host: &mut LinuxHost,
+        dir: Dir,
+        folder: &Path,
+        made: &mut Vec<Change>,
+    ) -> Result<(), String> {
+        if self.folders.len() >= MOST {
+            return Err(format!("more than {MOST} cgroups are not watched"));
+        }
+        let number = match self.watch.add(folder) {
+            Ok(number) => number,
+            Err(error) if error.errno == commensal_core::errno::Errno::ENOENT => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        };
+        self.folders.insert(number, folder.to_owned());
+        made.push(Change::Cgroup { folder: folder.to_owned(), made: true });
+        for name in host.children(dir).unwrap_or_default() {
+            if let Ok(child) = host.open_child(dir, &name) {
+                let added = self.add_open(host, child, &folder.join(&name), made);
+                host.close(child);
+                added?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,263 @@
+//! The source of changes against an engine that does what the test says, and against folders.
+
+use super::{Change, Follow, Follower, Members};
+use commensal_core::actual::ActualState;
+use commensal_core::config;
+use commensal_core::knob::Controller;
+use commensal_host::LinuxHost;
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Longest wait for a change; nothing here depends on how long it takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Default)]
+struct State {
+    running: BTreeSet<String>,
+    listeners: Vec<UnixStream>,
+    /// Requests are taken and not answered.
+    stalled: bool,
+    kept: Vec<UnixStream>,
+}
+
+/// An engine.
+#[derive(Clone)]
+struct Engine {
+    state: Arc<Mutex<State>>,
+}
+
+impl Engine {
+    fn start(socket: &Path) -> Engine {
+        let _ = std::fs::remove_file(socket);
+        let listener = UnixListener::bind(socket).unwrap();
+        let engine = Engine { state: Arc::default() };
+        let other = engine.clone();
+        // Ends with the test's process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                other.serve(stream);
+            }
+        });
+        engine
+    }
+
+    fn serve(&self, mut stream: UnixStream) {
+        let mut request = [0u8; 4096];
+        let length = stream.read(&mut request).unwrap_or(0);
+        let request = String::from_utf8_lossy(&request[..length]).into_owned();
+        let mut state = self.state.lock().unwrap();
+        if state.stalled {
+            state.kept.push(stream);
+            return;
+        }
+        let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
+        let answer = if path.starts_with("/events") {
+            let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n");
+            state.listeners.push(stream);
+            return;
+        } else if path == "/containers/json" {
+            let all: Vec<String> =
+                state.running.iter().map(|id| format!(r#"{{"Id":"{id}","Names":["/{id}"]}}"#)).collect();
+            format!("HTTP/1.0 200 OK\r\n\r\n[{}]", all.join(","))
+        } else {
+            let id = path.split('/').nth(2).unwrap_or_default().to_owned();
+            match state.running.contains(&id) {
+                true => format!(
+                    "HTTP/1.0 200 OK\r\n\r\n{{\"Id\":\"{id}\",\"Name\":\"/{id}\",\"State\":{{\"Running\":true,\"Pid\":7}},\
+                     \"Config\":{{\"Labels\":{{\"tier\":\"batch\"}}}}}}"
+                ),
+                false => "HTTP/1.0 404 Not Found\r\n\r\n{}".to_owned(),
+            }
+        };
+        let _ = stream.write_all(answer.as_bytes());
+    }
+
+    fn say(&self, action: &str, id: &str) {
+        let mut state = self.state.lock().unwrap();
+        match action {
+            "start" => drop(state.running.insert(id.to_owned())),
+            "die" => drop(state.running.remove(id)),
+            _ => {}
+        }
+        let line = format!("{{\"Action\":\"{action}\",\"Actor\":{{\"ID\":\"{id}\"}}}}\n");
+        state.listeners.retain_mut(|listener| listener.write_all(line.as_bytes()).is_ok());
+    }
+
+    /// Everything that is connected loses its connection.
+    fn hang_up(&self) {
+        self.state.lock().unwrap().listeners.clear();
+    }
+}
+
+/// Changes until `enough`.
+fn until(changes: &Receiver<Change>, enough: impl Fn(&Change) -> bool) -> Vec<Change> {
+    let mut seen = Vec::new();
+    let end = Instant::now() + PATIENCE;
+    while let Ok(change) = changes.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        seen.push(change);
+        if enough(&seen[seen.len() - 1]) {
+            return seen;
+        }
+    }
+    panic!("what was waited for did not come: {seen:?}");
+}
+
+fn runs<'a>(ids: &'a [&'a str]) -> impl Fn(&Change) -> bool + 'a {
+    move |change| match change {
+        Change::Containers { running, .. } => {
+            running.iter().map(|one| one.id.as_str()).collect::<Vec<_>>() == ids
+        }
+        _ => false,
+    }
+}
+
+#[test]
+fn containers_through_restarts_of_their_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("e.sock");
+    let engine = Engine::start(&socket);
+    engine.say("start", "aa");
+    let (tell, changes) = channel();
+    let follow = Follow { sockets: vec![socket.clone()], mounts: Vec::new() };
+    let follower = Follower::start(follow.clone(), &tell).unwrap();
+    let first = until(&changes, runs(&["aa"]));
+    assert_eq!(first.len(), 1, "{first:?}");
+    engine.say("start", "bb");
+    until(&changes, runs(&["aa", "bb"]));
+    engine.say("exec_start: sh", "bb");
+    engine.say("die", "aa");
+    until(&changes, runs(&["bb"]));
+    // What happens while nobody is connected is in the list after it.
+    {
+        let mut state = engine.state.lock().unwrap();
+        state.running = BTreeSet::from(["cc".to_owned()]);
+    }
+    engine.hang_up();
+    let seen = until(&changes, runs(&["cc"]));
+    let kinds: Vec<bool> = seen.iter().map(|change| matches!(change, Change::EngineLost { .. })).collect();
+    assert_eq!(kinds, [true, false, false], "lost, back, list: {seen:?}");
+    // It starts anew at the same place.
+    drop(engine);
+    let engine = Engine::start(&socket);
+    engine.say("start", "dd");
+    // The first one's connection ends with its listeners; here it does by hand.
+    drop(follower);
+    let (tell, changes) = channel();
+    let _follower = Follower::start(follow.clone(), &tell).unwrap();
+    until(&changes, runs(&["dd"]));
+}
+
+/// An engine that takes requests and answers none: told once, nothing is held up, and it comes back.
+#[test]
+fn a_stalled_engine_blocks_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("e.sock");
+    let engine = Engine::start(&socket);
+    engine.state.lock().unwrap().stalled = true;
+    let watched = dir.path().join("groups");
+    std::fs::create_dir(&watched).unwrap();
+    let (tell, changes) = channel();
+    let follow = Follow { sockets: vec![socket], mounts: vec![watched.clone()] };
+    let follower = Follower::start(follow.clone(), &tell).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    std::fs::create_dir(watched.join("new")).unwrap();
+    let new = watched.join("new");
+    let seen =
+        until(&changes, |change| matches!(change, Change::Cgroup { folder, made: true } if *folder == new));
+    assert!(!seen.iter().any(|change| matches!(change, Change::Containers { .. })), "{seen:?}");
+    until(&changes, |change| matches!(change, Change::EngineLost { .. }));
+    {
+        let mut state = engine.state.lock().unwrap();
+        state.stalled = false;
+        state.running.insert("aa".to_owned());
+    }
+    let seen = until(&changes, runs(&["aa"]));
+    assert!(!seen.iter().any(|change| matches!(change, Change::EngineLost { .. })), "told once: {seen:?}");
+    drop(follower);
+}
+
+/// The loop's side: what runs is kept while the engine is away, and what is told names it.
+#[test]
+fn what_the_loop_remembers() {
+    let specs =
+        config::parse("g", "[group.etl]\nclass = \"offline\"\nmatch = [{ docker-label = \"tier=batch\" }]\n")
+            .unwrap();
+    let host = LinuxHost::new();
+    let mut members = Members::default();
+    let mut found = ActualState::default();
+    members.fill(&host, &specs, &mut found);
+    assert!(found.engine_obstacle.as_deref().is_some_and(|text| text.contains("not been asked")));
+    let socket = PathBuf::from("/e.sock");
+    let container = |name: &str, tier: &str| commensal_sensors::containers::Container {
+        id: name.repeat(32),
+        name: name.to_owned(),
+        labels: [("tier".to_owned(), tier.to_owned())].into(),
+        pid: None,
+    };
+    let running = vec![container("aa", "batch"), container("bb", "web")];
+    members.heed(Change::Containers { socket: socket.clone(), running });
+    members.fill(&host, &specs, &mut found);
+    assert_eq!(found.containers.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["aa"]);
+    assert_eq!(found.engine_obstacle, None);
+    members.heed(Change::EngineLost { socket: socket.clone(), because: "gone".to_owned() });
+    members.fill(&host, &specs, &mut found);
+    assert_eq!(found.containers.len(), 1, "what it said last holds");
+    assert_eq!(members.lost().get(&socket).map(String::as_str), Some("gone"));
+    members.heed(Change::EngineBack { socket });
+    assert!(members.lost().is_empty());
+}
+
+/// Every group of a tree that is made at once, and that they go; on ordinary folders and on a hierarchy of the kernel.
+#[test]
+fn groups_appear_and_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut places = vec![dir.path().to_owned()];
+    let mut host = LinuxHost::new();
+    let hierarchies = commensal_sensors::mounts::hierarchies(&mut host).unwrap_or_default();
+    for hierarchy in &hierarchies {
+        let used = hierarchy.controllers.is_empty() || hierarchy.controllers.contains(&Controller::Cpu);
+        let group = Path::new(&hierarchy.mount).join(format!("commensal-test-{}-watch", std::process::id()));
+        if used && std::fs::create_dir(&group).is_ok() {
+            places.push(group);
+        }
+    }
+    if places.len() == 1 {
+        println!("skipped: groups_appear_and_go: on a cgroup hierarchy: none can be written here");
+    }
+    for place in &places {
+        let (tell, changes) = channel();
+        let follow = Follow { sockets: Vec::new(), mounts: vec![place.clone()] };
+        let follower = Follower::start(follow.clone(), &tell).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let mut wanted = BTreeSet::new();
+        for index in 0..20 {
+            let folder = place.join(format!("a{index}/b/c"));
+            std::fs::create_dir_all(&folder).unwrap();
+            wanted.insert(folder);
+        }
+        let mut made = BTreeSet::new();
+        while !wanted.is_subset(&made) {
+            let change = changes.recv_timeout(PATIENCE).expect("every group is told");
+            made.extend(Some(change).and_then(|change| match change {
+                Change::Cgroup { folder, made: true } => Some(folder),
+                _ => None,
+            }));
+        }
+        for folder in &wanted {
+            for path in folder.ancestors().take(3) {
+                std::fs::remove_dir(path).unwrap();
+            }
+        }
+        let last = place.join("a9");
+        until(&changes, |change| matches!(change, Change::Cgroup { folder, made: false } if *folder == last));
+        drop(follower);
+    }
+    for group in &places[1..] {
+        std::fs::remove_dir(group).unwrap();
+    }
+}

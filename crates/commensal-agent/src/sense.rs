@@ -1,0 +1,240 @@
+//! What the groups and the machine used since the last look: rates from counters on held descriptors.
+
+use commensal_core::actual::{CgroupPath, Hierarchy};
+use commensal_core::control::memory::Process;
+use commensal_core::desired::DesiredState;
+use commensal_core::observe::{GroupUse, MachineCpu, Pressures};
+use commensal_core::units::Bytes;
+use commensal_host::{Dir, Host};
+use commensal_sensors::run_delay::RunDelay;
+use commensal_sensors::usage::GroupDirs;
+use commensal_sensors::{machine, pressure};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// What one group used in a time. Sums over its cgroups; `None` where one of them could not be read.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct GroupRates {
+    /// CPUs.
+    pub cpus: Option<f64>,
+    /// Memory held now, bytes.
+    pub memory_bytes: Option<u64>,
+    /// Bytes read per second.
+    pub read_per_s: Option<f64>,
+    /// Bytes written per second.
+    pub write_per_s: Option<f64>,
+    /// Tasks now.
+    pub tasks: Option<u64>,
+    /// Time that its threads waited for a CPU, ms per second.
+    pub run_delay_ms_per_s: Option<f64>,
+    /// Time that the quota stopped it, ms per second.
+    pub throttled_ms_per_s: Option<f64>,
+    /// Processes killed for want of memory, since the cgroups exist.
+    pub oom_kills: Option<u64>,
+    /// Share of the time in which some task waited, per cent: CPU, memory, disks. The largest of its cgroups.
+    pub pressure_pct: [Option<f64>; 3],
+}
+
+/// What the machine used in a time.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct MachineRates {
+    /// CPUs busy with anything.
+    pub busy: Option<f64>,
+    /// CPUs taken by the hypervisor.
+    pub steal: Option<f64>,
+    /// Share of the time in which some task waited, per cent: CPU, memory, disks.
+    pub pressure_pct: [Option<f64>; 3],
+}
+
+/// A look.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Sample {
+    /// Since the look before, s; 0 at the first.
+    pub seconds: f64,
+    /// The machine.
+    pub machine: MachineRates,
+    /// Its groups by name.
+    pub groups: BTreeMap<String, GroupRates>,
+}
+
+#[derive(Debug)]
+struct Meter {
+    dirs: GroupDirs,
+    delay: RunDelay,
+    last: Option<(GroupUse, Option<u64>)>,
+}
+
+/// Counters at the last look.
+#[derive(Debug, Default)]
+pub struct Meters {
+    members: BTreeMap<CgroupPath, Meter>,
+    machine: Option<(MachineCpu, Pressures)>,
+    last_ms: Option<u64>,
+}
+
+impl Meters {
+    /// Looks. `now_ms` is on a clock that nobody sets.
+    pub fn look(
+        &mut self,
+        host: &mut dyn Host,
+        now_ms: u64,
+        hierarchies: &[Hierarchy],
+        desired: &DesiredState,
+    ) -> Sample {
+        let seconds = self.last_ms.map_or(0.0, |last| now_ms.saturating_sub(last) as f64 / 1e3);
+        self.last_ms = Some(now_ms);
+        self.follow(host, hierarchies, desired);
+        let mut groups = BTreeMap::new();
+        for group in &desired.groups {
+            let mut sum: Option<GroupRates> = None;
+            for member in &group.members {
+                let Some(meter) = self.members.get_mut(&member.path) else { continue };
+                let rates = meter.rates(host, seconds);
+                sum = Some(match sum {
+                    None => rates,
+                    Some(sum) => add(sum, &rates),
+                });
+            }
+            groups.insert(group.name.to_string(), sum.unwrap_or_default());
+        }
+        Sample { seconds, machine: self.machine(host, seconds), groups }
+    }
+
+    /// Memory of a cgroup that no reclaim gets back.
+    pub fn held(&self, host: &mut dyn Host, path: &CgroupPath) -> Option<u64> {
+        self.members.get(path)?.dirs.held_bytes(host)
+    }
+
+    /// The processes in a cgroup and below it, with what their death would free: anonymous and shared memory (proc(5),
+    /// `status`).
+    pub fn processes(&self, host: &mut dyn Host, path: &CgroupPath) -> Vec<Process> {
+        let Some(dir) = self.members.get(path).and_then(|meter| meter.dirs.any()) else { return Vec::new() };
+        let mut pids = Vec::new();
+        below(host, dir, &mut pids);
+        pids.into_iter().filter_map(|pid| process(host, pid)).collect()
+    }
+
+    /// Opens what is new and lets go of what is gone or was replaced.
+    fn follow(&mut self, host: &mut dyn Host, hierarchies: &[Hierarchy], desired: &DesiredState) {
+        let wanted: BTreeSet<&CgroupPath> =
+            desired.groups.iter().flat_map(|group| &group.members).map(|member| &member.path).collect();
+        let gone: Vec<CgroupPath> =
+            self.members.keys().filter(|path| !wanted.contains(path)).cloned().collect();
+        for path in gone {
+            if let Some(meter) = self.members.remove(&path) {
+                meter.dirs.close(host);
+            }
+        }
+        for path in wanted {
+            let stale = self.members.get(path).is_none_or(|meter| meter.dirs.cpu_us(host).is_none());
+            if stale {
+                if let Some(old) = self.members.remove(path) {
+                    old.dirs.close(host);
+                }
+                let dirs = GroupDirs::open(host, hierarchies, path);
+                if dirs.any().is_some() {
+                    self.members.insert(path.clone(), Meter { dirs, delay: RunDelay::default(), last: None });
+                }
+            }
+        }
+    }
+
+    fn machine(&mut self, host: &mut dyn Host, seconds: f64) -> MachineRates {
+        let now = machine::cpu_time(host).map(|cpu| (cpu, pressure::machine(host)));
+        let before = std::mem::replace(&mut self.machine, now);
+        let (Some((cpu, psi)), Some((cpu_before, psi_before))) = (now, before) else {
+            return MachineRates::default();
+        };
+        let passed = cpu.since(&cpu_before);
+        let rate = |us: u64| (seconds > 0.0).then(|| us as f64 / 1e6 / seconds);
+        MachineRates {
+            busy: rate(passed.busy_us()),
+            steal: passed.steal_us.and_then(rate),
+            pressure_pct: pressures(&psi, &psi_before, seconds),
+        }
+    }
+}
+
+fn pressures(now: &Pressures, before: &Pressures, seconds: f64) -> [Option<f64>; 3] {
+    let pct = |now: Option<commensal_core::observe::Pressure>,
+               before: Option<commensal_core::observe::Pressure>| {
+        let us = now?.some_us.saturating_sub(before?.some_us);
+        (seconds > 0.0).then(|| us as f64 / 1e4 / seconds)
+    };
+    [pct(now.cpu, before.cpu), pct(now.memory, before.memory), pct(now.io, before.io)]
+}
+
+fn add(sum: GroupRates, one: &GroupRates) -> GroupRates {
+    let plus = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
+    let count = |a: Option<u64>, b: Option<u64>| Some(a?.saturating_add(b?));
+    let most = |a: Option<f64>, b: Option<f64>| match (a, b) {
+        (Some(a), Some(b)) => Some(a.max(b)),
+        (one, other) => one.or(other),
+    };
+    let index = |i: usize| most(sum.pressure_pct[i], one.pressure_pct[i]);
+    GroupRates {
+        cpus: plus(sum.cpus, one.cpus),
+        memory_bytes: count(sum.memory_bytes, one.memory_bytes),
+        read_per_s: plus(sum.read_per_s, one.read_per_s),
+        write_per_s: plus(sum.write_per_s, one.write_per_s),
+        tasks: count(sum.tasks, one.tasks),
+        run_delay_ms_per_s: plus(sum.run_delay_ms_per_s, one.run_delay_ms_per_s),
+        throttled_ms_per_s: plus(sum.throttled_ms_per_s, one.throttled_ms_per_s),
+        oom_kills: count(sum.oom_kills, one.oom_kills),
+        pressure_pct: [index(0), index(1), index(2)],
+    }
+}
+
+impl Meter {
+    fn rates(&mut self, host: &mut dyn Host, seconds: f64) -> GroupRates {
+        let now = self.dirs.read(host);
+        let delay_us = self.dirs.any().and_then(|dir| self.delay.read(host, dir));
+        let before = self.last.replace((now.clone(), delay_us));
+        let mut rates = GroupRates {
+            memory_bytes: now.memory_bytes,
+            tasks: now.tasks,
+            oom_kills: now.oom_kills,
+            ..GroupRates::default()
+        };
+        let Some((before, delay_before)) = before.filter(|_| seconds > 0.0) else { return rates };
+        let rate =
+            |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?) as f64 / seconds);
+        let moved = |use_: &GroupUse, write: bool| {
+            let io = use_.io.as_ref()?;
+            Some(io.values().map(|disk| if write { disk.write_bytes } else { disk.read_bytes }).sum())
+        };
+        rates.cpus = rate(now.cpu_us, before.cpu_us).map(|us| us / 1e6);
+        rates.read_per_s = rate(moved(&now, false), moved(&before, false));
+        rates.write_per_s = rate(moved(&now, true), moved(&before, true));
+        rates.run_delay_ms_per_s = rate(delay_us, delay_before).map(|us| us / 1e3);
+        rates.throttled_ms_per_s = rate(now.throttled_us, before.throttled_us).map(|us| us / 1e3);
+        rates.pressure_pct = pressures(&now.pressure, &before.pressure, seconds);
+        rates
+    }
+}
+
+fn below(host: &mut dyn Host, dir: Dir, pids: &mut Vec<u32>) {
+    let text = host.read(dir, "cgroup.procs").unwrap_or_default();
+    pids.extend(text.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+    for name in host.children(dir).unwrap_or_default() {
+        if let Ok(child) = host.open_child(dir, &name) {
+            below(host, child, pids);
+            host.close(child);
+        }
+    }
+}
+
+fn process(host: &mut dyn Host, pid: u32) -> Option<Process> {
+    /// Bit of SIGKILL in a mask of signals.
+    const KILL: u64 = 1 << 8;
+    let start = host.process(pid).ok()?.start_ticks;
+    let status = host.read_file(Path::new(&format!("/proc/{pid}/status"))).ok()?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let kib = |name: &str| field(name)?.split_whitespace().next()?.parse::<u64>().ok();
+    let mask = |name: &str| u64::from_str_radix(field(name)?, 16).ok();
+    let killed =
+        ["SigPnd:", "ShdPnd:"].into_iter().any(|name| mask(name).is_some_and(|mask| mask & KILL != 0));
+    let ended = field("State:").is_some_and(|state| state.starts_with(['Z', 'X']));
+    let held = Bytes(1024 * (kib("RssAnon:").unwrap_or(0) + kib("RssShmem:").unwrap_or(0)));
+    Some(Process { pid, start, held, dying: killed || ended })
+}

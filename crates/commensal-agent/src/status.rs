@@ -1,0 +1,252 @@
+//! A snapshot in a few lines: what is in force, what is wrong. Pure.
+
+use crate::explain::lists;
+use crate::publish::is_stale;
+use crate::snapshot::{Group, Machine, Snapshot};
+use commensal_core::units::Bytes;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// Actions that are shown.
+const ACTIONS: usize = 5;
+
+/// Whether all that was asked for is in force: no trouble, nothing unmet, and a loop that runs.
+#[must_use]
+pub fn is_well(snapshot: &Snapshot, age: Duration) -> bool {
+    troubles(snapshot, age).is_empty() && snapshot.unmet.is_empty()
+}
+
+/// For reading in a terminal. `age` is how long ago the snapshot was made.
+#[must_use]
+pub fn text(snapshot: &Snapshot, age: Duration) -> String {
+    let mut out = String::new();
+    agent(&mut out, snapshot);
+    machine(&mut out, &snapshot.machine);
+    let troubles = troubles(snapshot, age);
+    if !troubles.is_empty() {
+        out.push_str("\ntroubles\n");
+    }
+    for trouble in &troubles {
+        let _ = writeln!(out, "  {trouble}");
+    }
+    groups(&mut out, &snapshot.groups);
+    queues(&mut out, &snapshot.groups);
+    let first = snapshot.actions.len().saturating_sub(ACTIONS);
+    lists(&mut out, &snapshot.unmet, &snapshot.drift, &snapshot.actions[first..]);
+    out
+}
+
+/// What is wrong now, with what only the reader of a snapshot can know.
+#[must_use]
+pub fn troubles(snapshot: &Snapshot, age: Duration) -> Vec<String> {
+    let mut troubles = Vec::new();
+    if is_stale(snapshot, age) {
+        troubles.push(format!(
+            "the agent's loop has not finished a tick for {}: what follows is old; the guard acts when the lease ends, a \
+             restart of the agent takes the groups over",
+            duration(age.as_secs_f64())
+        ));
+    }
+    if snapshot.paused {
+        troubles.push("the agent is paused: it looks and writes nothing until POST /v1/resume".to_owned());
+    }
+    if let Some(error) = &snapshot.config.error {
+        troubles.push(format!(
+            "the newest configuration is not in force, generation {} stays: {error}",
+            snapshot.config.generation
+        ));
+    }
+    if snapshot.lease.as_ref().is_some_and(|lease| lease.guard_pid.is_none()) {
+        troubles.push(
+            "the guard is gone: nobody puts the machine in the safe state if the agent dies".to_owned(),
+        );
+    }
+    troubles.extend(snapshot.troubles.iter().cloned());
+    troubles
+}
+
+fn agent(out: &mut String, snapshot: &Snapshot) {
+    let _ = writeln!(
+        out,
+        "commensal {}, agent {}, up {}; tick {}, the last took {:.1} ms",
+        snapshot.version,
+        snapshot.pid,
+        duration(snapshot.uptime_s),
+        duration(snapshot.interval_ms as f64 / 1e3),
+        snapshot.tick_ms
+    );
+    let config = &snapshot.config;
+    let _ = writeln!(
+        out,
+        "configuration {}, generation {}, in force since {}",
+        config.path, config.generation, config.loaded
+    );
+    match &snapshot.lease {
+        Some(lease) => {
+            let guard = lease.guard_pid.map_or("gone".to_owned(), |pid| pid.to_string());
+            let _ = writeln!(out, "lease {}, guard {guard}", duration(lease.time_ms as f64 / 1e3));
+        }
+        None => out.push_str("no lease: nobody acts if the agent dies\n"),
+    }
+    let cost = &snapshot.cost;
+    let cpu = cost.cpu_s.filter(|_| snapshot.uptime_s > 0.0).map(|cpu| cpu / snapshot.uptime_s * 100.0);
+    let _ = writeln!(
+        out,
+        "cost {} of a CPU, {}; {} writes, {} late ticks",
+        percent(cpu, 2),
+        bytes(cost.rss_bytes),
+        cost.writes,
+        cost.late_ticks
+    );
+}
+
+fn machine(out: &mut String, machine: &Machine) {
+    let _ = writeln!(
+        out,
+        "\nmachine {} CPUs: {} busy (online {}, offline {}, other {}), steal {}\n\
+         memory {} available of {}; waiting for CPU {}, memory {}, disk {}",
+        machine.cpus,
+        cpus(machine.busy),
+        cpus(machine.online),
+        cpus(machine.offline),
+        cpus(machine.other),
+        cpus(machine.steal),
+        bytes(machine.memory_available_bytes),
+        Bytes(machine.memory_bytes),
+        percent(machine.pressure.cpu_pct, 1),
+        percent(machine.pressure.memory_pct, 1),
+        percent(machine.pressure.io_pct, 1),
+    );
+}
+
+fn groups(out: &mut String, groups: &[Group]) {
+    if groups.is_empty() {
+        out.push_str("\nno groups\n");
+        return;
+    }
+    let mut rows = vec![
+        ["GROUP", "CLASS", "BY", "MEMBERS", "CPUS", "MEMORY", "RUN DELAY", "THROTTLED", "LIMITS"]
+            .map(str::to_owned),
+    ];
+    for group in groups {
+        let limits: Vec<String> =
+            group.limits.iter().map(|limit| format!("{} {}", limit.key, limit.value)).collect();
+        let frozen = if group.frozen { "frozen, " } else { "" };
+        rows.push([
+            group.name.clone(),
+            group.class.clone(),
+            group.mechanism.clone().unwrap_or_else(|| "-".to_owned()),
+            group.members.len().to_string(),
+            cpus(group.cpus),
+            bytes(group.memory_bytes),
+            group.run_delay_ms_per_s.map_or("-".to_owned(), |ms| format!("{ms:.1} ms/s")),
+            percent(group.throttled_pct, 0),
+            format!("{frozen}{}", if limits.is_empty() { "-".to_owned() } else { limits.join(", ") }),
+        ]);
+    }
+    out.push('\n');
+    table(out, &rows);
+}
+
+/// Columns as wide as their widest cell; the last one is free.
+fn table<const N: usize>(out: &mut String, rows: &[[String; N]]) {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+}
+
+fn queues(out: &mut String, groups: &[Group]) {
+    let queues: Vec<_> =
+        groups.iter().filter_map(|group| Some((&group.name, group.queue.as_ref()?))).collect();
+    if !queues.is_empty() {
+        out.push_str("\nqueues\n");
+    }
+    for (name, queue) in queues {
+        let held =
+            queue.held.as_ref().map(|held| format!("; nobody is admitted: {held}")).unwrap_or_default();
+        let _ = writeln!(
+            out,
+            "  {name}: {} of {} run, {} of {} wait{held}",
+            queue.running, queue.max_concurrency, queue.waiting, queue.max_size
+        );
+    }
+}
+
+pub(crate) fn cpus(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.2}"))
+}
+
+pub(crate) fn bytes(value: Option<u64>) -> String {
+    value.map_or("-".to_owned(), |value| Bytes(value).to_string())
+}
+
+pub(crate) fn percent(value: Option<f64>, digits: usize) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.digits$} %"))
+}
+
+/// Seconds, in at most two units.
+pub(crate) fn duration(seconds: f64) -> String {
+    if !(0.0..1e15).contains(&seconds) {
+        return "-".to_owned();
+    }
+    let whole = seconds.floor() as u64;
+    let pair = |big: u64, big_name: &str, small: u64, small_name: &str| match small {
+        0 => format!("{big} {big_name}"),
+        _ => format!("{big} {big_name} {small} {small_name}"),
+    };
+    match whole {
+        0 => format!("{:.0} ms", seconds * 1e3),
+        1..60 if seconds.fract() < 0.05 => format!("{whole} s"),
+        1..60 => format!("{seconds:.1} s"),
+        60..3_600 => pair(whole / 60, "min", whole % 60, "s"),
+        3_600..86_400 => pair(whole / 3_600, "h", whole % 3_600 / 60, "min"),
+        _ => pair(whole / 86_400, "d", whole % 86_400 / 3_600, "h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden;
+
+    #[test]
+    fn golden_status() {
+        let snapshot = crate::fixture::snapshot();
+        let fresh = text(&snapshot, Duration::from_millis(250));
+        let mut hangs = Snapshot { paused: true, lease: None, ..snapshot };
+        hangs.groups.clear();
+        let hangs = text(&hangs, Duration::from_secs(90));
+        let empty = text(&Snapshot::default(), Duration::ZERO);
+        golden::check("status.txt", &format!("{fresh}\n=== hangs\n{hangs}\n=== empty\n{empty}"));
+    }
+
+    #[test]
+    fn what_is_well() {
+        let well = Snapshot { interval_ms: 1_000, ..Snapshot::default() };
+        assert!(is_well(&well, Duration::ZERO));
+        assert!(!is_well(&well, Duration::from_secs(60)));
+        assert!(!is_well(&Snapshot { paused: true, ..well.clone() }, Duration::ZERO));
+        assert!(!is_well(&Snapshot { troubles: vec!["x".to_owned()], ..well }, Duration::ZERO));
+        assert!(!is_well(&crate::fixture::snapshot(), Duration::ZERO));
+    }
+
+    #[test]
+    fn durations() {
+        for (seconds, expect) in [
+            (0.0, "0 ms"),
+            (0.25, "250 ms"),
+            (1.0, "1 s"),
+            (3.5, "3.5 s"),
+            (60.0, "1 min"),
+            (7_530.25, "2 h 5 min"),
+            (86_400.0 * 3.5, "3 d 12 h"),
+            (f64::NAN, "-"),
+        ] {
+            assert_eq!(duration(seconds), expect);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The live view: what is on the screen for a snapshot, and what keys do. Knows no terminal and no clock; `commensal top` has
+//! both.
+
+mod draw;
+#[cfg(test)]
+mod tests;
+
+use crate::snapshot::{Group, Snapshot};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use draw::draw;
+
+/// The least screen on which all is told; smaller ones are cut off.
+pub const SCREEN: (u16, u16) = (80, 24);
+
+/// By what groups are ordered; the key is its first letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    /// CPUs used, most first.
+    Cpu,
+    /// Memory held, most first.
+    Memory,
+    /// Run delay, longest first.
+    Delay,
+    /// Throttled periods, most first.
+    Throttled,
+    /// Pressure for a CPU, highest first.
+    Pressure,
+    /// Bytes from and to disks, most first.
+    Io,
+    /// Name.
+    Name,
+}
+
+impl Sort {
+    const ALL: [Sort; 7] =
+        [Sort::Cpu, Sort::Memory, Sort::Delay, Sort::Throttled, Sort::Pressure, Sort::Io, Sort::Name];
+
+    /// Its name, whose first letter is its key.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Sort::Cpu => "cpu",
+            Sort::Memory => "memory",
+            Sort::Delay => "delay",
+            Sort::Throttled => "throttled",
+            Sort::Pressure => "pressure",
+            Sort::Io => "io",
+            Sort::Name => "name",
+        }
+    }
+
+    fn value(self, group: &Group) -> Option<f64> {
+        match self {
+            Sort::Cpu => group.cpus,
+            Sort::Memory => group.memory_bytes.map(|bytes| bytes as f64),
+            Sort::Delay => group.run_delay_ms_per_s,
+            Sort::Throttled => group.throttled_pct,
+            Sort::Pressure => group.pressure.cpu_pct,
+            Sort::Io => match (group.read_per_s, group.write_per_s) {
+                (None, None) => None,
+                (read, write) => Some(read.unwrap_or(0.0) + write.unwrap_or(0.0)),
+            },
+            Sort::Name => None,
+        }
+    }
+}
+
+/// What is looked at, and how.
+#[derive(Debug, Clone)]
+pub struct Top {
+    /// The last snapshot that came, and its age.
+    pub latest: Option<(Arc<Snapshot>, Duration)>,
+    /// Why none came since, in words.
+    pub gone: Option<String>,
+    /// Order of groups.
+    pub sort: Sort,
+    /// The other way round.
+    pub reversed: bool,
+    /// Groups above the first that is shown.
+    pub skip: usize,
+    /// Whether help is shown.
+    pub help: bool,
+    /// Whether the screen has colours.
+    pub colour: bool,
+}
+
+/// What a key asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// Draw again.
+    Draw,
+    /// Nothing.
+    Nothing,
+    /// The end.
+    Quit,
+}
+
+impl Top {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(colour: bool) -> Top {
+        Top { latest: None, gone: None, sort: Sort::Cpu, reversed: false, skip: 0, help: false, colour }
+    }
+
+    /// Takes in a key.
+    pub fn key(&mut self, key: KeyEvent) -> Asked {
+        if key.kind == KeyEventKind::Release {
+            return Asked::Nothing;
+        }
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if control => return Asked::Quit,
+            KeyCode::Esc if self.help => self.help = false,
+            KeyCode::Char('q') | KeyCode::Esc => return Asked::Quit,
+            KeyCode::Char('?' | 'h') => self.help = !self.help,
+            KeyCode::Char('r') => self.reversed = !self.reversed,
+            KeyCode::Down => self.skip = (self.skip + 1).min(self.last()),
+            KeyCode::Up => self.skip = self.skip.saturating_sub(1),
+            KeyCode::PageDown => self.skip = (self.skip + 10).min(self.last()),
+            KeyCode::PageUp => self.skip = self.skip.saturating_sub(10),
+            KeyCode::Home => self.skip = 0,
+            KeyCode::End => self.skip = self.last(),
+            KeyCode::Char(letter) => {
+                let found = Sort::ALL.into_iter().find(|sort| sort.name().starts_with(letter));
+                let Some(sort) = found else { return Asked::Nothing };
+                self.reversed = self.sort == sort && !self.reversed;
+                self.sort = sort;
+            }
+            _ => return Asked::Nothing,
+        }
+        Asked::Draw
+    }
+
+    fn last(&self) -> usize {
+        self.latest.as_ref().map_or(0, |(snapshot, _)| snapshot.groups.len().saturating_sub(1))
+    }
+
+    /// The groups in their order; unknown figures come last either way.
+    fn sorted<'a>(&self, snapshot: &'a Snapshot) -> Vec<&'a Group> {
+        let mut groups: Vec<&Group> = snapshot.groups.iter().collect();
+        groups.sort_by(|a, b| {
+            let order = match (self.sort.value(a), self.sort.value(b)) {
+                (Some(a), Some(b)) if self.reversed => a.total_cmp(&b),
+                (Some(a), Some(b)) => b.total_cmp(&a),
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (None, None) => Ordering::Equal,
+            };
+            let by_name = a.name.cmp(&b.name);
+            let named = if self.sort == Sort::Name && self.reversed { by_name.reverse() } else { by_name };
+            order.then(named)
+        });
+        groups
+    }
+
+    /// One screen as text: as high as it takes to show every group, without colours.
+    #[must_use]
+    pub fn once(&self, width: u16) -> String {
+        let groups = self.latest.as_ref().map_or(0, |(snapshot, _)| snapshot.groups.len());
+        let height = SCREEN.1.saturating_add(u16::try_from(groups).unwrap_or(u16::MAX)).min(5_000);
+        let plain = Top { colour: false, ..self.clone() };
+        plain.screen(width.max(20), height)
+    }
+
+    /// A screen of this size as text, without the empty lines at its end.
+    fn screen(&self, width: u16, height: u16) -> String {
+        let Ok(mut terminal) = Terminal::new(TestBackend::new(width, height));
+        let Ok(frame) = terminal.draw(|frame| draw(frame, self));
+        let mut text = String::new();
+        for y in 0..height {
+            let line: String = (0..width).filter_map(|x| Some(frame.buffer.cell((x, y))?.symbol())).collect();
+            text += line.trim_end();
+            text.push('\n');
+        }
+        let mut text = text.trim_end().to_owned();
+        text.push('\n');
+        text
+    }
+}

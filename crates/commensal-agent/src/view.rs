@@ -1,0 +1,183 @@
+//! From what the loop knows to what is shown.
+
+use crate::deciders::{Decided, explained};
+use crate::instance::Planned;
+use crate::sense::{GroupRates, Sample};
+use crate::snapshot::{self, Snapshot};
+use crate::witness;
+use commensal_core::desired::{DesiredGroup, Limits};
+use commensal_core::group::{Class, GroupSpec};
+use commensal_core::topology::Machine;
+use commensal_host::Host;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Clock ticks per second that the kernel counts in for programs, on every architecture (`USER_HZ`).
+const USER_HZ: f64 = 100.0;
+
+/// The machine and its groups; who the agent is, is left to fill in.
+pub fn of(machine: &Machine, planned: Option<&Planned>, specs: &[GroupSpec], sample: &Sample) -> Snapshot {
+    let mut shown = Snapshot::default();
+    let rates = &sample.machine;
+    let sum = |class: Class| {
+        let groups = planned.map(|planned| planned.desired.groups.as_slice()).unwrap_or_default();
+        let mut used = groups
+            .iter()
+            .filter(|group| group.class == class)
+            .map(|group| sample.groups.get(group.name.as_str()).and_then(|rates| rates.cpus));
+        used.try_fold(0.0, |sum, cpus| Some(sum + cpus?))
+    };
+    let (online, offline) = (sum(Class::Online), sum(Class::Offline));
+    let other = rates.busy.zip(online).zip(offline).map(|((busy, online), offline)| busy - online - offline);
+    shown.machine = snapshot::Machine {
+        cpus: u32::try_from(machine.topology.threads()).unwrap_or(u32::MAX),
+        busy: rates.busy,
+        online,
+        offline,
+        other: other.map(|other| other.max(0.0)),
+        steal: rates.steal,
+        memory_bytes: machine.memory.0,
+        memory_available_bytes: None,
+        pressure: pressure(rates.pressure_pct),
+    };
+    let Some(planned) = planned else { return shown };
+    for group in &planned.desired.groups {
+        let spec = specs.iter().find(|spec| spec.name == group.name);
+        let rates = sample.groups.get(group.name.as_str()).cloned().unwrap_or_default();
+        shown.groups.push(one(group, spec, planned, &rates));
+    }
+    let unmet = |unmet: &commensal_core::plan::Unmet| snapshot::Unmet {
+        group: unmet.group.to_string(),
+        what: unmet.what.clone(),
+        because: unmet.because.clone(),
+        try_this: unmet.try_this.clone(),
+    };
+    shown.unmet = planned.plan.unmet.iter().map(unmet).collect();
+    shown
+}
+
+fn one(
+    group: &DesiredGroup,
+    spec: Option<&GroupSpec>,
+    planned: &Planned,
+    rates: &GroupRates,
+) -> snapshot::Group {
+    let found_by = |path: &commensal_core::actual::CgroupPath, own: bool| {
+        if own {
+            return "made by commensal".to_owned();
+        }
+        let matches = spec.map(|spec| spec.matches.as_slice()).unwrap_or_default();
+        match matches {
+            [only] => only.to_string(),
+            _ => format!("cgroup {path}"),
+        }
+    };
+    snapshot::Group {
+        name: group.name.to_string(),
+        class: group.class.to_string(),
+        mechanism: mechanism(group, planned),
+        members: group
+            .members
+            .iter()
+            .map(|member| snapshot::Member {
+                path: member.path.to_string(),
+                own: member.own,
+                found_by: found_by(&member.path, member.own),
+            })
+            .collect(),
+        cpus: rates.cpus,
+        memory_bytes: rates.memory_bytes,
+        memory_max_bytes: group.limits.memory_max.map(|bytes| bytes.0),
+        read_per_s: rates.read_per_s,
+        write_per_s: rates.write_per_s,
+        tasks: rates.tasks,
+        run_delay_ms_per_s: rates.run_delay_ms_per_s,
+        oom_kills: rates.oom_kills,
+        pressure: pressure(rates.pressure_pct),
+        limits: limits(&group.limits),
+        frozen: group.limits.frozen,
+        ..snapshot::Group::default()
+    }
+}
+
+/// What its members yield by, or are protected by: of each kind one.
+fn mechanism(group: &DesiredGroup, planned: &Planned) -> Option<String> {
+    let of = planned.plan.mechanisms.iter().filter(|((name, _), _)| *name == group.name);
+    let names: BTreeSet<&str> = of.map(|(_, mechanism)| mechanism.name()).collect();
+    (!names.is_empty()).then(|| names.into_iter().collect::<Vec<_>>().join(", "))
+}
+
+fn pressure([cpu_pct, memory_pct, io_pct]: [Option<f64>; 3]) -> snapshot::Pressure {
+    snapshot::Pressure { cpu_pct, memory_pct, io_pct }
+}
+
+/// What the user wrote; what controllers decided replaces it.
+fn limits(limits: &Limits) -> Vec<snapshot::Limit> {
+    let why = snapshot::Explanation { rule: "written in the groups file".to_owned(), ..Default::default() };
+    let mut list = Vec::new();
+    let mut add = |key: &str, value: Option<String>| {
+        if let Some(value) = value {
+            list.push(snapshot::Limit { key: key.to_owned(), value, why: why.clone() });
+        }
+    };
+    add("cpu.weight", limits.cpu_weight.map(|weight| weight.to_string()));
+    add("cpu.max", limits.cpu_max.map(|amount| amount.to_string()));
+    add("cpu.set", limits.cpu_set.as_ref().map(ToString::to_string));
+    add("cpu.partition", limits.cpu_partition.map(|kind| kind.to_string()));
+    add("memory.min", limits.memory_min.map(|bytes| bytes.to_string()));
+    add("memory.low", limits.memory_low.map(|bytes| bytes.to_string()));
+    add("memory.high", limits.memory_high.map(|bytes| bytes.to_string()));
+    add("memory.max", limits.memory_max.map(|bytes| bytes.to_string()));
+    add("pids.max", limits.pids_max.map(|number| number.to_string()));
+    add("io.weight", limits.io_weight.map(|weight| weight.to_string()));
+    for (device, disk) in &limits.io {
+        add(&format!("io.read on {device}"), disk.read.map(|rate| rate.to_string()));
+        add(&format!("io.write on {device}"), disk.write.map(|rate| rate.to_string()));
+        add(&format!("io.read-iops on {device}"), disk.read_iops.map(|rate| rate.to_string()));
+        add(&format!("io.write-iops on {device}"), disk.write_iops.map(|rate| rate.to_string()));
+    }
+    add("frozen", limits.frozen.then(|| "true".to_owned()));
+    list
+}
+
+/// Puts the controllers' reasons beside the limits that they decided.
+pub fn explain(groups: &mut [snapshot::Group], decided: &Decided) {
+    for group in groups {
+        for limit in &mut group.limits {
+            let key = |(name, key): &&(commensal_core::group::GroupName, &str)| {
+                name.as_str() == group.name && *key == limit.key
+            };
+            if let Some((_, why)) = decided.why.iter().find(|(known, _)| key(known)) {
+                limit.why = explained(why);
+            }
+        }
+    }
+}
+
+/// Puts what the judge saw beside the groups.
+pub fn judged(groups: &mut [snapshot::Group], seen: Option<&witness::Seen>) {
+    for group in groups {
+        let of = seen.and_then(|seen| seen.groups.get(&group.name));
+        group.blamed_ms_per_cpu_s = of.and_then(|of| of.blamed_ms_per_cpu_s);
+        if of.is_some() {
+            group.preemption_p99_us = seen.and_then(|seen| seen.judged.preemption_p99_us);
+        }
+    }
+}
+
+/// What the agent itself costs (proc(5): `stat` fields 14 and 15, `status` line `VmRSS`).
+pub fn cost(host: &dyn Host, writes: u64, late_ticks: u64) -> snapshot::Cost {
+    let stat = host.read_file(Path::new("/proc/self/stat")).unwrap_or_default();
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let field = |number: usize| after_name.split_whitespace().nth(number - 3)?.parse::<f64>().ok();
+    let status = host.read_file(Path::new("/proc/self/status")).unwrap_or_default();
+    let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = rss.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    snapshot::Cost {
+        cpu_s: field(14).zip(field(15)).map(|(user, system)| (user + system) / USER_HZ),
+        rss_bytes: kib.map(|kib| kib * 1024),
+        writes,
+        late_ticks,
+        ..snapshot::Cost::default()
+    }
+}

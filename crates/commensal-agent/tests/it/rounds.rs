@@ -1,0 +1,196 @@
+//! Rounds of the keeper on machines in memory.
+
+use commensal_agent::instance::{Ask, Instance, NOBODY};
+use commensal_agent::keeper::{Keeper, Now, Round};
+use commensal_core::config::parse;
+use commensal_core::errno::Errno;
+use commensal_core::group::GroupSpec;
+use commensal_host::Host;
+use commensal_host::fake::FakeHost;
+use std::path::{Path, PathBuf};
+
+const MEMORY: u64 = 8 << 30;
+const STATE: &str = "/state";
+const GROUPS: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"1 core\"\nmemory.max = \"1 GiB\"\n\
+    [group.batch]\nclass = \"offline\"\ncpu.max = \"2 cores\"\nmatch = [{ cgroup = \"/batch\" }]\n";
+
+fn instance() -> Instance {
+    Instance {
+        state_dir: PathBuf::from(STATE),
+        prefix: "commensal".to_owned(),
+        cgroup_root: None,
+        engine: None,
+    }
+}
+
+fn now(ms: u64) -> Now {
+    Now { ms, text: "2026-11-22T00:00:00Z".to_owned() }
+}
+
+fn specs() -> Vec<GroupSpec> {
+    parse("groups.toml", GROUPS).unwrap()
+}
+
+/// A machine with a group `/batch` of somebody else's.
+fn machine(v2: bool) -> FakeHost {
+    let fake = if v2 { FakeHost::v2(4, MEMORY) } else { FakeHost::v1(4, MEMORY) };
+    let mut host = fake.another();
+    let roots: Vec<&str> = if v2 { vec![""] } else { vec!["cpu", "memory"] };
+    for root in roots {
+        let root = host.open(&Path::new("/sys/fs/cgroup").join(root)).unwrap();
+        host.mkdir(root, "batch").unwrap();
+    }
+    fake
+}
+
+fn round(keeper: &mut Keeper, host: &mut dyn Host, ms: u64) -> Round {
+    let specs = specs();
+    let ask = Ask::new(&specs, NOBODY);
+    keeper.round(host, &now(ms), &ask).unwrap()
+}
+
+fn batch(fake: &FakeHost, v2: bool) -> String {
+    let (dir, file) = if v2 {
+        ("/sys/fs/cgroup/batch", "cpu.max")
+    } else {
+        ("/sys/fs/cgroup/cpu/batch", "cpu.cfs_quota_us")
+    };
+    let mut host = fake.another();
+    let dir = host.open(Path::new(dir)).unwrap();
+    host.read(dir, file).unwrap().trim().to_owned()
+}
+
+fn meddle(fake: &FakeHost, v2: bool) {
+    let (dir, file, value) = match v2 {
+        true => ("/sys/fs/cgroup/batch", "cpu.max", "max 100000"),
+        false => ("/sys/fs/cgroup/cpu/batch", "cpu.cfs_quota_us", "-1"),
+    };
+    let mut host = fake.another();
+    let dir = host.open(Path::new(dir)).unwrap();
+    host.write(dir, file, value).unwrap();
+}
+
+#[test]
+fn a_second_round_writes_nothing() {
+    for v2 in [false, true] {
+        let fake = machine(v2);
+        let mut host = fake.another();
+        let mut keeper = Keeper::new(instance(), &mut host).unwrap();
+        let first = round(&mut keeper, &mut host, 0);
+        assert!(!first.actions.is_empty() && first.troubles.is_empty(), "{:?}", first.troubles);
+        let writes = keeper.writes;
+        let second = round(&mut keeper, &mut host, 1_000);
+        assert_eq!((second.actions, keeper.writes), (vec![], writes));
+    }
+}
+
+/// The first answer is at once; the second writer is told and backed off from.
+#[test]
+fn a_second_writer_is_answered_told_and_backed_off_from() {
+    for v2 in [false, true] {
+        let fake = machine(v2);
+        let mut host = fake.another();
+        let mut keeper = Keeper::new(instance(), &mut host).unwrap();
+        round(&mut keeper, &mut host, 0);
+        let wanted = batch(&fake, v2);
+        let mut answers = Vec::new();
+        for ms in (100..60_000).step_by(100) {
+            if batch(&fake, v2) == wanted {
+                meddle(&fake, v2);
+            }
+            let done = round(&mut keeper, &mut host, ms);
+            if batch(&fake, v2) == wanted {
+                answers.push(ms);
+                assert_eq!(done.actions.len(), 1, "{:?}", done.actions);
+            }
+        }
+        assert_eq!(answers[0], 100, "{answers:?}");
+        assert!(answers.len() <= 8, "{answers:?}");
+        let round = round(&mut keeper, &mut host, 60_000);
+        let drift = keeper.drift(60_000, &round.planned.actual);
+        assert_eq!(drift.len(), 1, "{drift:?}");
+        assert!(drift[0].path == "/batch" && drift[0].times >= answers.len() as u64, "{drift:?}");
+    }
+}
+
+/// Whichever write is refused: it is told or done in another way, the rest is in force, and later everything is.
+#[test]
+fn a_refused_step_stops_nothing_else() {
+    for v2 in [false, true] {
+        let calm = machine(v2);
+        let mut host = calm.another();
+        let mut keeper = Keeper::new(instance(), &mut host).unwrap();
+        let before = calm.mutations().len();
+        round(&mut keeper, &mut host, 0);
+        let writes = u32::try_from(calm.mutations().len() - before).unwrap();
+        let mut told = 0;
+        for nth in 1..=writes {
+            let fake = machine(v2);
+            let mut host = fake.another();
+            let mut keeper = Keeper::new(instance(), &mut host).unwrap();
+            fake.fail_write(nth, Errno::EINVAL);
+            let specs = specs();
+            let ask = Ask::new(&specs, NOBODY);
+            let first = keeper.round(&mut host, &now(0), &ask);
+            if let Ok(first) = &first {
+                told += usize::from(!first.troubles.is_empty());
+                // Not in every tick.
+                let writes = keeper.writes;
+                round(&mut keeper, &mut host, 100);
+                assert!(first.troubles.is_empty() || keeper.writes == writes, "write {nth}");
+            }
+            // What was refused may have been a trial, after which the machine seems not to have the knob; the agent looks
+            // again every minute.
+            keeper.look_again(&mut host).unwrap();
+            let later = round(&mut keeper, &mut host, 10_000);
+            assert_eq!(
+                batch(&fake, v2).split(' ').next(),
+                Some("200000"),
+                "write {nth}: {:?}",
+                later.troubles
+            );
+            let settled = round(&mut keeper, &mut host, 60_000);
+            assert_eq!(settled.troubles, [""; 0], "write {nth}");
+        }
+        println!("v2 {v2}: {told} of {writes} refusals told");
+        assert!(told >= 1 && writes > 10, "{told} of {writes}");
+    }
+}
+
+/// Killed after any of its writes, the agent leaves a machine with which a new one goes on, and which `restore` puts back
+/// exactly.
+#[test]
+fn killed_at_every_write() {
+    for v2 in [false, true] {
+        let before = machine(v2).snapshot();
+        let mut points = 0;
+        for crash in 0.. {
+            let fake = machine(v2);
+            fake.crash_after(crash);
+            let mut host = fake.another();
+            let _ = Keeper::new(instance(), &mut host).and_then(|mut keeper| {
+                let specs = specs();
+                let ask = Ask::new(&specs, NOBODY);
+                keeper.round(&mut host, &now(0), &ask)
+            });
+            if !fake.is_crashed() {
+                break;
+            }
+            points += 1;
+            let after = fake.restart();
+            // A new agent goes on from wherever that was …
+            let mut host = after.another();
+            let mut keeper = Keeper::new(instance(), &mut host).unwrap();
+            let done = round(&mut keeper, &mut host, 0);
+            assert!(done.troubles.is_empty(), "crash {crash}: {:?}", done.troubles);
+            assert_eq!(batch(&after, v2).split(' ').next(), Some("200000"), "crash {crash}");
+            // … and everything goes back.
+            let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
+            let restored = commensal_drivers::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+            assert!(restored.failed.is_empty() && restored.left.is_empty(), "crash {crash}: {restored:?}");
+            assert_eq!(after.snapshot(), before, "crash {crash}");
+        }
+        println!("v2 {v2}: {points} crash points");
+        assert!(points > 10, "{points}");
+    }
+}

@@ -1,0 +1,90 @@
+//! Why a number is what it is: the rule that won, the formula and the inputs. `commensal explain` and the audit log
+//! show it; nothing here decides.
+
+use std::fmt;
+
+/// A number that went into a decision.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Input {
+    /// Its name in the formula.
+    pub name: &'static str,
+    /// Its value.
+    pub value: f64,
+    /// Its unit, empty for a ratio.
+    pub unit: &'static str,
+}
+
+/// Why a decision is what it is. An input that was missing is not listed, and the rule says so.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Explanation {
+    /// The rule that won, in words.
+    pub rule: String,
+    /// The formula in the names of its inputs; empty where nothing was computed.
+    pub formula: &'static str,
+    /// The inputs.
+    pub inputs: Vec<Input>,
+}
+
+impl Explanation {
+    /// A rule with its formula, and no inputs yet.
+    #[must_use]
+    pub fn new(rule: impl Into<String>, formula: &'static str) -> Explanation {
+        Explanation { rule: rule.into(), formula, inputs: Vec::new() }
+    }
+
+    /// With one more input.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: f64, unit: &'static str) -> Explanation {
+        self.inputs.push(Input { name, value, unit });
+        self
+    }
+
+    /// With one more input if it was there.
+    #[must_use]
+    pub fn maybe(self, name: &'static str, value: Option<f64>, unit: &'static str) -> Explanation {
+        match value {
+            Some(value) => self.with(name, value, unit),
+            None => self,
+        }
+    }
+
+    /// The value of an input.
+    #[must_use]
+    pub fn value(&self, name: &str) -> Option<f64> {
+        self.inputs.iter().find(|input| input.name == name).map(|input| input.value)
+    }
+}
+
+impl fmt::Display for Explanation {
+    /// `rule: formula (name = value unit, …)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.rule)?;
+        if !self.formula.is_empty() {
+            write!(f, ": {}", self.formula)?;
+        }
+        for (index, Input { name, value, unit }) in self.inputs.iter().enumerate() {
+            let before = if index == 0 { " (" } else { ", " };
+            let space = if unit.is_empty() { "" } else { " " };
+            write!(f, "{before}{name} = {}{space}{unit}", (value * 1e3).round() / 1e3)?;
+        }
+        f.write_str(if self.inputs.is_empty() { "" } else { ")" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_as_a_sentence() {
+        let why = Explanation::new("the frame shrinks at once", "theta * cpus - others")
+            .with("theta", 0.8, "")
+            .with("cpus", 4.0, "CPUs")
+            .maybe("others", Some(1.23456), "CPUs")
+            .maybe("steal", None, "CPUs");
+        let text = "the frame shrinks at once: theta * cpus - others (theta = 0.8, cpus = 4 CPUs, others = 1.235 CPUs)";
+        assert_eq!(why.to_string(), text);
+        assert_eq!((why.value("cpus"), why.value("steal")), (Some(4.0), None));
+        assert_eq!(Explanation::new("nothing to do", "").to_string(), "nothing to do");
+    }
+}

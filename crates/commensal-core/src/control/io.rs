@@ -1,0 +1,347 @@
+//! Disk rates of offline work from the I/O pressure of online groups: additive increase, multiplicative decrease, for
+//! each disk and direction.
+//!
+//! A direction is unlimited until online work waits. Then it gets half of what it used, and gets back a tenth of its best a
+//! second, until it has twice its best and the limit is lifted. Where the kernel shares the disk by cost (`io.cost`)
+//! or BFQ, weights do this better, work-conserving, and no rate is set.
+//!
+//! Pressure must be that of online *groups* (cgroup v2): the machine's contains the waits of offline work itself.
+
+use super::explain::Explanation;
+use super::own::Own;
+use super::regulator::{HOLD_FIRST_MS, HOLD_LONGEST_MS, Move, Params, Range, Regulator};
+use super::{Clock, Silence, sound};
+use crate::topology::Device;
+use crate::units::BytesPerS;
+use std::collections::{BTreeMap, BTreeSet};
+
+const MIB: f64 = 1_048_576.0;
+
+/// I/O pressure of an online group that is allowed, per cent of the time (`some`; rubik acts at 5 % too).
+pub const PRESSURE_PCT: f64 = 5.0;
+/// Below this severity rates rise, as in [`super::latency`].
+pub const EASE_BELOW: f64 = 0.7;
+/// What a cut leaves of what is used.
+pub const CUT: f64 = 0.5;
+/// What it leaves above [`SEVERE`]: halving from a fast disk's rate would take ten cuts.
+pub const CUT_SEVERE: f64 = 0.1;
+/// Severity of a severe case.
+pub const SEVERE: f64 = 4.0;
+/// No second cut within so long, ms: what is queued in a disk is done by then, and the pressure is that of after.
+pub const CUT_SPACING_MS: u64 = 500;
+/// The least rate: what logs and metadata need, and 1 % of a slow disk.
+pub const FLOOR: f64 = MIB;
+/// Growth in a second, as a share of the best rate since the limit, at least [`FLOOR`].
+pub const GROWTH_SHARE_PER_S: f64 = 0.10;
+/// Lifted when the limit is so many times the best rate: then it limits nothing.
+pub const LIFT_OVER_BEST: f64 = 2.0;
+
+/// What offline groups read from and wrote to one disk since the last call, bytes per second.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Rates {
+    /// Read.
+    pub read: Option<f64>,
+    /// Written.
+    pub write: Option<f64>,
+}
+
+/// What goes into a step.
+#[derive(Debug, Clone, Copy)]
+pub struct IoInput<'a> {
+    /// Whether the I/O pressure of online groups can be measured here at all. If not, no limit is set, and the
+    /// decision says so.
+    pub measurable: bool,
+    /// Share of the time in which some task of an online group waited for a disk, per cent; of the group that
+    /// waited most.
+    pub pressure_pct: Option<f64>,
+    /// The disks, with what offline groups do there.
+    pub offline: &'a BTreeMap<Device, Rates>,
+    /// Disks that online groups use; `None` when unknown, which counts as all.
+    pub online: Option<&'a BTreeSet<Device>>,
+    /// Disks that the kernel shares by weight (`io.cost.qos` on, or BFQ).
+    pub shared: &'a BTreeSet<Device>,
+}
+
+/// Limits for one disk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DiskDecision {
+    /// Reading; `None` is unlimited.
+    pub read: Option<BytesPerS>,
+    /// Writing; `None` is unlimited.
+    pub write: Option<BytesPerS>,
+    /// Weights are to do it.
+    pub weights: bool,
+    /// Why.
+    pub why: Explanation,
+}
+
+/// One direction of one disk; without a regulator it is unlimited.
+#[derive(Debug, Clone, Default)]
+struct Lane {
+    regulator: Option<Regulator>,
+    best: f64,
+}
+
+/// The controller of the offline side's disks.
+#[derive(Debug, Clone)]
+pub struct Io {
+    clock: Clock,
+    silence: Silence,
+    own: Own,
+    since_cut_ms: u64,
+    lanes: BTreeMap<Device, [Lane; 2]>,
+}
+
+impl Default for Io {
+    fn default() -> Io {
+        Io {
+            clock: Clock::default(),
+            silence: Silence::default(),
+            own: Own::default(),
+            since_cut_ms: CUT_SPACING_MS,
+            lanes: BTreeMap::new(),
+        }
+    }
+}
+
+/// What is to happen to every direction.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Verdict {
+    Cut(f64),
+    Ease,
+    Keep,
+    Missing { lost: bool },
+}
+
+impl Io {
+    /// Decides for every disk of `input.offline`; a disk that is gone is forgotten. When the pressure does not come,
+    /// limits are held and then everything falls to the floor.
+    pub fn step(&mut self, now_ms: u64, input: &IoInput<'_>) -> BTreeMap<Device, DiskDecision> {
+        let passed_ms = self.clock.step(now_ms);
+        self.since_cut_ms = self.since_cut_ms.saturating_add(passed_ms);
+        self.lanes.retain(|device, _| input.offline.contains_key(device));
+        let measured = sound(input.pressure_pct);
+        let lost = self.silence.step(passed_ms, measured.is_some());
+        let small = |rate: Option<f64>| sound(rate).is_some_and(|rate| rate <= FLOOR * 1.1);
+        let at_floor = input.offline.iter().all(|(device, rates)| {
+            input.shared.contains(device) || (small(rates.read) && small(rates.write))
+        });
+        let severity = measured.map(|pct| self.own.step(passed_ms, pct / PRESSURE_PCT, at_floor));
+        let verdict = self.verdict(severity, lost);
+        if matches!(verdict, Verdict::Cut(_)) {
+            self.since_cut_ms = 0;
+        }
+        let why = |rule: String| {
+            Explanation::new(rule, "severity = pressure / 5 % / max(1, 1.5 * own)")
+                .maybe("pressure", measured, "%")
+                .maybe("own", self.own.known(), "")
+                .maybe("severity", severity, "")
+        };
+        let mut decisions = BTreeMap::new();
+        for (device, rates) in input.offline {
+            let beside = input.online.is_none_or(|online| online.contains(device));
+            if let Some(off) = off(input, device) {
+                self.lanes.remove(device);
+                let weights = input.shared.contains(device);
+                let why = Explanation::new(off, "");
+                decisions.insert(*device, DiskDecision { read: None, write: None, weights, why });
+                continue;
+            }
+            let lanes = self.lanes.entry(*device).or_default();
+            let verdict = if beside || !matches!(verdict, Verdict::Cut(_)) { verdict } else { Verdict::Keep };
+            let [read, write] = lanes;
+            let words = [read.step(now_ms, rates.read, verdict), write.step(now_ms, rates.write, verdict)];
+            let rule = words.iter().zip(["reading", "writing"]).map(|(moved, what)| match moved {
+                Some(moved) => moved.words(what),
+                None => format!("{what} is unlimited"),
+            });
+            let why = why(rule.collect::<Vec<_>>().join("; ")).maybe("read", sound(rates.read), "B/s").maybe(
+                "write",
+                sound(rates.write),
+                "B/s",
+            );
+            let decision = DiskDecision { read: read.limit(), write: write.limit(), weights: false, why };
+            decisions.insert(*device, decision);
+        }
+        decisions
+    }
+
+    fn verdict(&self, severity: Option<f64>, lost: bool) -> Verdict {
+        match severity {
+            None => Verdict::Missing { lost },
+            Some(severity) if severity > 1.0 && self.since_cut_ms < CUT_SPACING_MS => Verdict::Keep,
+            Some(severity) if severity > SEVERE => Verdict::Cut(CUT_SEVERE),
+            Some(severity) if severity > 1.0 => Verdict::Cut(CUT),
+            Some(severity) if severity < EASE_BELOW => Verdict::Ease,
+            Some(_) => Verdict::Keep,
+        }
+    }
+}
+
+/// Why no rate is set on a disk.
+fn off(input: &IoInput<'_>, device: &Device) -> Option<&'static str> {
+    if input.shared.contains(device) {
+        return Some("no rate: the kernel shares this disk by weight, which wastes nothing");
+    }
+    (!input.measurable)
+        .then_some("no rate: the I/O pressure of online groups cannot be had here (cgroup v2 has it)")
+}
+
+impl Lane {
+    /// `None` while it is unlimited.
+    fn step(&mut self, now_ms: u64, used: Option<f64>, verdict: Verdict) -> Option<Move> {
+        let used = sound(used);
+        self.best = self.best.max(used.unwrap_or(0.0));
+        let params = Params {
+            growth_per_s: (GROWTH_SHARE_PER_S * self.best).max(FLOOR),
+            dead_zone: 0.01 * self.best,
+            hold_first_ms: HOLD_FIRST_MS,
+            hold_longest_ms: HOLD_LONGEST_MS,
+        };
+        let begins = match verdict {
+            // An idle direction hurts nobody; one whose use is unknown may.
+            Verdict::Cut(_) => used.is_none_or(|used| used > FLOOR),
+            Verdict::Missing { lost } => lost,
+            Verdict::Ease | Verdict::Keep => false,
+        };
+        if self.regulator.is_none() && begins {
+            self.best = used.unwrap_or(0.0);
+            let mut regulator = Regulator::new(params, used.unwrap_or(0.0).max(FLOOR));
+            regulator.step(now_ms, Some(regulator.value()), Range { floor: FLOOR, ceiling: f64::MAX });
+            self.regulator = Some(regulator);
+        }
+        let regulator = self.regulator.as_mut()?;
+        regulator.retune(params);
+        let value = regulator.value();
+        let lift = (self.best * LIFT_OVER_BEST).max(2.0 * FLOOR);
+        let target = match verdict {
+            Verdict::Cut(left) => Some(used.map_or(value, |used| used.min(value)) * left),
+            Verdict::Ease => Some(lift.max(value)),
+            Verdict::Keep => Some(value),
+            Verdict::Missing { lost: true } => Some(FLOOR),
+            Verdict::Missing { lost: false } => None,
+        };
+        let moved = regulator.step(now_ms, target, Range { floor: FLOOR, ceiling: f64::MAX });
+        if verdict == Verdict::Ease && regulator.value() >= lift {
+            self.regulator = None;
+            return None;
+        }
+        Some(if verdict == (Verdict::Missing { lost: true }) { Move::FailSafe } else { moved })
+    }
+
+    fn limit(&self) -> Option<BytesPerS> {
+        self.regulator.as_ref().map(|regulator| BytesPerS(regulator.value() as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DISK: Device = Device { major: 254, minor: 0 };
+
+    struct World {
+        io: Io,
+        now: u64,
+        tick_ms: u64,
+        shared: BTreeSet<Device>,
+        online: BTreeSet<Device>,
+        measurable: bool,
+    }
+
+    fn world() -> World {
+        World {
+            io: Io::default(),
+            now: 0,
+            tick_ms: 1_000,
+            shared: BTreeSet::new(),
+            online: [DISK].into(),
+            measurable: true,
+        }
+    }
+
+    impl World {
+        fn step(&mut self, pressure_pct: Option<f64>, read: f64) -> DiskDecision {
+            self.now += self.tick_ms;
+            let offline = [(DISK, Rates { read: Some(read * MIB), write: Some(0.0) })].into();
+            let input = IoInput {
+                measurable: self.measurable,
+                pressure_pct,
+                offline: &offline,
+                online: Some(&self.online),
+                shared: &self.shared,
+            };
+            self.io.step(self.now, &input).remove(&DISK).unwrap()
+        }
+
+        /// MiB/s.
+        fn read(&mut self, pressure_pct: Option<f64>, read: f64) -> Option<u64> {
+            self.step(pressure_pct, read).read.map(|rate| rate.0 >> 20)
+        }
+    }
+
+    #[test]
+    fn half_of_what_is_used_then_slowly_back_then_lifted() {
+        let mut world = world();
+        assert_eq!(world.read(Some(1.0), 100.0), None);
+        let decision = world.step(Some(10.0), 100.0);
+        assert_eq!(decision.read, Some(BytesPerS(50 << 20)));
+        assert_eq!(decision.write, None, "an idle direction hurts nobody");
+        assert_eq!(world.read(Some(50.0), 50.0), Some(5));
+        assert_eq!(world.read(Some(4.0), 5.0), Some(5));
+        let mut rates = Vec::new();
+        for _ in 0..40 {
+            rates.push(world.read(Some(0.0), 5.0).unwrap_or(1_000));
+        }
+        assert_eq!(rates[..4], [5, 5, 5, 15]);
+        assert_eq!(rates[39], 1_000, "lifted");
+        assert!(rates.windows(2).all(|pair| pair[0] <= pair[1]), "{rates:?}");
+    }
+
+    #[test]
+    fn a_second_cut_waits_for_the_effect_of_the_first() {
+        let mut world = world();
+        world.tick_ms = 100;
+        let rates: Vec<_> = (0..7).map(|_| world.read(Some(10.0), 100.0)).collect();
+        let half = Some(50);
+        assert_eq!(rates, [half, half, half, half, half, Some(25), Some(25)]);
+    }
+
+    #[test]
+    fn weights_take_over_and_without_pressure_nothing_is_limited() {
+        let mut shared = world();
+        shared.shared.insert(DISK);
+        let decision = shared.step(Some(90.0), 100.0);
+        assert!(decision.weights && decision.read.is_none(), "{}", decision.why);
+        let mut blind = world();
+        blind.measurable = false;
+        for _ in 0..20 {
+            assert_eq!(blind.read(None, 100.0), None);
+        }
+    }
+
+    #[test]
+    fn a_disk_that_online_work_does_not_use_is_left_alone() {
+        let mut world = world();
+        world.online.clear();
+        assert_eq!(world.read(Some(90.0), 100.0), None);
+    }
+
+    #[test]
+    fn missing_pressure_is_held_and_then_the_floor() {
+        let mut world = world();
+        world.read(Some(10.0), 100.0);
+        let rates: Vec<_> = (0..6).map(|_| world.read(None, 50.0)).collect();
+        assert_eq!(rates, [Some(50), Some(50), Some(50), Some(50), Some(1), Some(1)]);
+    }
+
+    #[test]
+    fn a_service_that_waits_for_its_own_reads_does_not_choke_offline_work() {
+        let mut world = world();
+        let mut used = 100.0_f64;
+        for _ in 0..120 {
+            used = world.read(Some(30.0), used).map_or(100.0, |limit| (limit as f64).min(100.0));
+        }
+        assert!(used > 90.0, "{used}");
+    }
+}

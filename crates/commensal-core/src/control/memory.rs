@@ -1,0 +1,392 @@
+//! Memory of one group: queue new work, freeze, kill the largest; and of the machine: offline work gives way, never
+//! online. All figures are [`Bytes`]: a peer counted each victim a thousandfold, and stopped after the first.
+//!
+//! *Held* memory is what cannot be given back without I/O or a death: `memory.current` less the file cache (`active_file`
+//! and `inactive_file` of `memory.stat`). With the cache every busy group is at its limit.
+//!
+//! *Pending free* is the memory of processes that are dying already. It counts as free, so that there is exactly one
+//! victim when one is enough. There is no cool-down: it would look away while memory runs out.
+
+use super::explain::Explanation;
+use super::{Clock, Silence, sound};
+use crate::group::{Class, OnExceed};
+use crate::units::{Bytes, Ppm};
+use std::collections::BTreeMap;
+
+/// From here on new work waits, of the limit: a running job's last growth must still fit.
+pub const QUEUE_AT: Ppm = Ppm(900_000);
+/// Below this one new work is let in again.
+pub const QUEUE_BELOW: Ppm = Ppm(850_000);
+/// From here on the group is frozen, if `on-exceed = "freeze"`: half of what is left when the queue closes, which is
+/// for what the kernel still does for frozen tasks.
+pub const FREEZE_AT: Ppm = Ppm(950_000);
+/// Below this one it goes on: where new work waits, so that a group cannot flutter at one threshold.
+pub const THAW_BELOW: Ppm = QUEUE_AT;
+/// A frozen group gives nothing back by itself; after so long somebody should be told, ms.
+pub const STUCK_MS: u64 = 60_000;
+/// A victim's memory counts as free for so long after the kill, ms (koordlet waits 4 s after one, too). A process that has
+/// not died by then is stuck in the kernel and gives nothing back soon.
+pub const PENDING_MS: u64 = 4_000;
+
+/// A process that could be killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// Its start time, clock ticks since boot: with the number, its identity.
+    pub start: u64,
+    /// What its death frees: anonymous and shared memory that nobody else maps.
+    pub held: Bytes,
+    /// Killed by somebody, or exiting.
+    pub dying: bool,
+}
+
+/// Who dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Victim {
+    /// Its number.
+    pub pid: u32,
+    /// Its start time, clock ticks since boot.
+    pub start: u64,
+    /// What its death frees.
+    pub held: Bytes,
+}
+
+/// Those who are dying, and for how long.
+#[derive(Debug, Clone, Default)]
+struct Dying(BTreeMap<(u32, u64), u64>);
+
+impl Dying {
+    fn pass(&mut self, passed_ms: u64) {
+        self.0.values_mut().for_each(|ms| *ms = ms.saturating_add(passed_ms));
+    }
+
+    /// Pending free memory. A process that is not listed any more has given its memory back.
+    fn pending(&mut self, processes: &[Process]) -> u64 {
+        let id = |process: &Process| (process.pid, process.start);
+        self.0.retain(|known, _| processes.iter().any(|process| id(process) == *known));
+        for process in processes.iter().filter(|process| process.dying) {
+            self.0.entry(id(process)).or_insert(0);
+        }
+        let soon = |process: &&Process| self.0.get(&id(process)).is_some_and(|ms| *ms < PENDING_MS);
+        processes.iter().filter(soon).fold(0, |sum, process| sum.saturating_add(process.held.0))
+    }
+
+    /// The largest, the youngest of equals (it has lost least); nobody twice, and nobody whose death frees nothing.
+    fn choose(&mut self, processes: &[Process]) -> Option<Victim> {
+        let alive =
+            |process: &&Process| process.held.0 > 0 && !self.0.contains_key(&(process.pid, process.start));
+        let largest = processes.iter().filter(alive).max_by_key(|process| (process.held, process.start))?;
+        self.0.insert((largest.pid, largest.start), 0);
+        Some(Victim { pid: largest.pid, start: largest.start, held: largest.held })
+    }
+}
+
+/// What goes into a step of a group.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupInput<'a> {
+    /// What it holds, pages of the cache not counted.
+    pub held: Option<Bytes>,
+    /// Its hard limit.
+    pub limit: Bytes,
+    /// What the user wants to happen.
+    pub on_exceed: OnExceed,
+    /// Whether the kernel enforces the limit on one cgroup. Then it also kills, sooner than anybody else could.
+    pub by_kernel: bool,
+    /// Its processes; `None` when they were not listed, which is cheaper (see [`GroupDecision::list`]).
+    pub processes: Option<&'a [Process]>,
+}
+
+/// What is to be done with a group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupDecision {
+    /// New work waits.
+    pub queue: bool,
+    /// Every task is stopped.
+    pub frozen: bool,
+    /// It has been frozen for so long that somebody should be told.
+    pub stuck: bool,
+    /// Kill this process.
+    pub kill: Option<Victim>,
+    /// A victim is due and the processes were not listed: call again at the same time with them.
+    pub list: bool,
+    /// Why.
+    pub why: Explanation,
+}
+
+/// The controller of one group.
+#[derive(Debug, Clone, Default)]
+pub struct GroupMemory {
+    clock: Clock,
+    silence: Silence,
+    dying: Dying,
+    queue: bool,
+    frozen: bool,
+    frozen_ms: u64,
+}
+
+impl GroupMemory {
+    /// Starts; `frozen` when the group has been frozen by a commensal before, for a hand-over.
+    #[must_use]
+    pub fn new(frozen: bool) -> GroupMemory {
+        GroupMemory { queue: frozen, frozen, ..GroupMemory::default() }
+    }
+
+    /// Decides. When what it holds is missing everything stays, then new work waits; nobody is frozen or
+    /// killed unseen.
+    pub fn step(&mut self, now_ms: u64, input: &GroupInput<'_>) -> GroupDecision {
+        let passed_ms = self.clock.step(now_ms);
+        self.dying.pass(passed_ms);
+        let lost = self.silence.step(passed_ms, input.held.is_some());
+        self.frozen_ms = if self.frozen { self.frozen_ms.saturating_add(passed_ms) } else { 0 };
+        let (mut kill, mut list) = (None, false);
+        let pending = Bytes(input.processes.map_or(0, |processes| self.dying.pending(processes)));
+        let rule = match input.held {
+            None => {
+                self.queue |= lost;
+                let rule = if lost { "new work waits: what it holds" } else { "held: what it holds" };
+                format!("{rule} could not be read for {} s", self.silence.ms() / 1_000)
+            }
+            Some(held) => {
+                self.levels(held, input);
+                let over = held.0.saturating_sub(pending.0) >= input.limit.0;
+                if over && input.on_exceed == OnExceed::KillLargest && !input.by_kernel {
+                    kill = input.processes.and_then(|processes| self.dying.choose(processes));
+                    list = input.processes.is_none();
+                }
+                self.rule(held, over, kill, input)
+            }
+        };
+        let number = |bytes: Bytes| bytes.0 as f64;
+        let why = Explanation::new(
+            rule,
+            "queue at 90 % of limit, freeze at 95 %, kill when held - pending >= limit",
+        )
+        .maybe("held", input.held.map(number), "B")
+        .with("limit", number(input.limit), "B")
+        .maybe("pending", input.processes.map(|_| number(pending)), "B");
+        let stuck = self.frozen && self.frozen_ms >= STUCK_MS;
+        GroupDecision { queue: self.queue, frozen: self.frozen, stuck, kill, list, why }
+    }
+
+    fn levels(&mut self, held: Bytes, input: &GroupInput<'_>) {
+        let of = |share: Ppm| share.of(input.limit.0);
+        let latch = |on: bool, at: Ppm, below: Ppm| held.0 >= of(at) || (on && held.0 >= of(below));
+        self.queue = latch(self.queue, QUEUE_AT, QUEUE_BELOW);
+        self.frozen = input.on_exceed == OnExceed::Freeze && latch(self.frozen, FREEZE_AT, THAW_BELOW);
+    }
+
+    fn rule(&self, held: Bytes, over: bool, kill: Option<Victim>, input: &GroupInput<'_>) -> String {
+        if let Some(victim) = kill {
+            return format!("process {} is killed, the largest: {} are at the limit", victim.pid, held);
+        }
+        let rule = match (over, input.on_exceed, self.frozen, self.queue) {
+            (true, OnExceed::KillLargest, ..) if input.by_kernel => "the kernel kills at this limit",
+            (true, OnExceed::KillLargest, ..) if input.processes.is_none() => "a victim is due",
+            (true, OnExceed::KillLargest, ..) => {
+                "at the limit, and nobody is left whose death would free anything"
+            }
+            (.., true, _) => "frozen, and new work waits",
+            (.., true) => "new work waits",
+            _ => "within its limit",
+        };
+        rule.to_owned()
+    }
+}
+
+/// Available memory below which offline work is frozen, as a share of the machine (rubik acts at 10 % too) …
+pub const LOW: Ppm = Ppm(100_000);
+/// … but no more than this: what some cores that fault pages in can take within a tick of one second.
+pub const LOW_MOST: Bytes = Bytes(8 << 30);
+/// Available memory must be so many halves of the low level before offline work goes on.
+pub const EASE_HALVES: u64 = 3;
+/// A freeze must have had so long to show its effect before anybody is killed, ms: one tick.
+pub const KILL_AFTER_MS: u64 = 1_000;
+/// First and longest time that offline work stays frozen at least, ms, doubled on relapse (sideloader: 10 to 30 s too).
+pub const FROZEN_FIRST_MS: u64 = 10_000;
+/// See [`FROZEN_FIRST_MS`].
+pub const FROZEN_LONGEST_MS: u64 = 30_000;
+/// Low again so soon after it went on is a relapse, ms.
+pub const FROZEN_RELAPSE_MS: u64 = 30_000;
+/// After so long of low memory one offline process dies, so that the others can go on, ms: frozen ones give nothing back.
+pub const FROZEN_LONG_MS: u64 = 60_000;
+/// Memory pressure (`some`) of the machine, per cent of the time, that is too much even when memory is available:
+/// tasks wait for reclaim half of the time (sideloader: 50 too).
+pub const PRESSURE_PCT: f64 = 50.0;
+/// … if it lasts for so long, ms.
+pub const PRESSURE_MS: u64 = 10_000;
+
+/// A process of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its group's side. Only offline ones are ever chosen.
+    pub class: Class,
+    /// It.
+    pub process: Process,
+}
+
+/// What goes into a step for the machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NodeInput<'a> {
+    /// What can be had without swapping (`MemAvailable`).
+    pub available: Option<Bytes>,
+    /// Main memory.
+    pub total: Bytes,
+    /// Share of the time in which some task waited for memory, per cent; `None` where the kernel has no PSI, and then
+    /// available memory alone decides.
+    pub pressure_pct: Option<f64>,
+    /// Processes of the groups; `None` when they were not listed (see [`NodeDecision::list`]).
+    pub candidates: Option<&'a [Candidate]>,
+}
+
+/// What is to be done on the machine. On cgroup v1 a frozen process dies only when it is thawed, so that the
+/// caller kills it and then thaws its cgroup for a moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeDecision {
+    /// All offline groups are frozen.
+    pub freeze: bool,
+    /// Kill this process, of an offline group.
+    pub kill: Option<Victim>,
+    /// A victim is due and the processes were not listed: call again at the same time with them.
+    pub list: bool,
+    /// Why.
+    pub why: Explanation,
+}
+
+/// The controller of the machine's memory.
+#[derive(Debug, Clone)]
+pub struct NodeMemory {
+    clock: Clock,
+    silence: Silence,
+    dying: Dying,
+    frozen: bool,
+    frozen_ms: u64,
+    low_ms: u64,
+    pressed_ms: u64,
+    thawed_ms: Option<u64>,
+    hold_ms: u64,
+}
+
+impl NodeMemory {
+    /// Starts; `frozen` when offline work has been frozen by a commensal before, for a hand-over.
+    #[must_use]
+    pub fn new(frozen: bool) -> NodeMemory {
+        NodeMemory {
+            clock: Clock::default(),
+            silence: Silence::default(),
+            dying: Dying::default(),
+            frozen,
+            frozen_ms: 0,
+            low_ms: 0,
+            pressed_ms: 0,
+            thawed_ms: None,
+            hold_ms: FROZEN_FIRST_MS,
+        }
+    }
+
+    /// Decides. When available memory is missing everything stays, then offline work is frozen; nobody is
+    /// killed unseen.
+    pub fn step(&mut self, now_ms: u64, input: &NodeInput<'_>) -> NodeDecision {
+        let passed_ms = self.pass(now_ms);
+        let lost = self.silence.step(passed_ms, input.available.is_some());
+        let offline: Option<Vec<Process>> = input.candidates.map(|candidates| {
+            candidates.iter().filter(|one| one.class == Class::Offline).map(|one| one.process).collect()
+        });
+        let pending = offline.as_deref().map_or(0, |processes| self.dying.pending(processes));
+        let pressed = sound(input.pressure_pct).is_some_and(|pct| pct >= PRESSURE_PCT);
+        self.pressed_ms = if pressed { self.pressed_ms.saturating_add(passed_ms) } else { 0 };
+        let low = LOW.of(input.total.0).min(LOW_MOST.0);
+        let (mut kill, mut list) = (None, false);
+        let rule = match input.available {
+            None if lost => {
+                self.freeze();
+                "offline work is frozen: available memory could not be read".to_owned()
+            }
+            None => "held: available memory could not be read".to_owned(),
+            Some(Bytes(available)) => {
+                let rule = self.level(available, low, passed_ms);
+                match self.due(available.saturating_add(pending), low) {
+                    Some(why) => {
+                        list = offline.is_none();
+                        kill = offline.as_deref().and_then(|processes| self.dying.choose(processes));
+                        if kill.is_some() {
+                            self.low_ms = 0;
+                        }
+                        kill.map_or(
+                            format!("{rule}; {why}, and no offline process was listed that could"),
+                            |victim| {
+                                format!("process {} is killed, the largest offline one: {why}", victim.pid)
+                            },
+                        )
+                    }
+                    None => rule.to_owned(),
+                }
+            }
+        };
+        let number = |bytes: u64| bytes as f64;
+        let formula =
+            "low = min(10 % of total, 8 GiB); freeze below low, kill when available + pending < low / 2";
+        let why = Explanation::new(rule, formula)
+            .maybe("available", input.available.map(|bytes| number(bytes.0)), "B")
+            .with("total", number(input.total.0), "B")
+            .with("low", number(low), "B")
+            .maybe("pending", offline.map(|_| number(pending)), "B")
+            .maybe("pressure", sound(input.pressure_pct), "%");
+        NodeDecision { freeze: self.frozen, kill, list, why }
+    }
+
+    fn pass(&mut self, now_ms: u64) -> u64 {
+        let passed_ms = self.clock.step(now_ms);
+        self.dying.pass(passed_ms);
+        if self.frozen {
+            self.frozen_ms = self.frozen_ms.saturating_add(passed_ms);
+        }
+        self.thawed_ms = self.thawed_ms.map(|ms| ms.saturating_add(passed_ms));
+        passed_ms
+    }
+
+    fn freeze(&mut self) {
+        if self.frozen {
+            return;
+        }
+        let relapse = self.thawed_ms.take().is_some_and(|ms| ms <= FROZEN_RELAPSE_MS);
+        self.hold_ms = if relapse { (self.hold_ms * 2).min(FROZEN_LONGEST_MS) } else { FROZEN_FIRST_MS };
+        (self.frozen, self.frozen_ms, self.low_ms) = (true, 0, 0);
+    }
+
+    /// Frozen or not, and in words.
+    fn level(&mut self, available: u64, low: u64, passed_ms: u64) -> &'static str {
+        let pressed = self.pressed_ms >= PRESSURE_MS;
+        if available < low || pressed {
+            self.freeze();
+            self.low_ms = self.low_ms.saturating_add(passed_ms);
+            return if pressed {
+                "offline work is frozen: tasks wait for memory half of the time"
+            } else {
+                "offline work is frozen: memory is low"
+            };
+        }
+        if !self.frozen {
+            return "memory is available";
+        }
+        if available >= low.saturating_mul(EASE_HALVES) / 2 && self.frozen_ms >= self.hold_ms {
+            (self.frozen, self.frozen_ms, self.low_ms, self.thawed_ms) = (false, 0, 0, Some(0));
+            return "offline work goes on: memory is available again";
+        }
+        self.low_ms = self.low_ms.saturating_add(passed_ms);
+        "offline work stays frozen: memory must be available with a margin, and for long enough"
+    }
+
+    /// Why somebody has to die, if so.
+    fn due(&self, to_come: u64, low: u64) -> Option<&'static str> {
+        if self.frozen && self.frozen_ms >= KILL_AFTER_MS && to_come < low / 2 {
+            return Some("freezing was not enough");
+        }
+        let long =
+            self.frozen && self.low_ms >= FROZEN_LONG_MS && to_come < low.saturating_mul(EASE_HALVES) / 2;
+        long.then_some("frozen work gives no memory back, and the others wait for too long")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! The period of the offline quota, chosen by what it does to online work on this machine.
+//!
+//! At the same average a short period made online threads wait longer (Linux 6.18, 20 % of a CPU: 262 ms of blamed wait
+//! per CPU-second at 10 ms, 132 ms at 100 ms), because every refill buys another burst that nothing preempts; a
+//! long one stops offline work, and what it holds, for longer. So: try each, keep the best, look again rarely.
+
+use super::explain::Explanation;
+use super::{Clock, sound};
+
+/// Tried in this order, us. 100 ms is the kernel's default and its own upper end of sense: longer ones stop a
+/// group for visible times.
+pub const PERIODS_US: [u32; 4] = [100_000, 50_000, 20_000, 10_000];
+/// In force until something was measured: the kernel's default, and the best where it was measured.
+pub const DEFAULT_US: u32 = 100_000;
+/// Measured time that a period is judged by, ms: a hundred of the longest periods.
+pub const TRIAL_MS: u64 = 10_000;
+/// After a change nothing is counted for so long, ms: ten of the longest periods, in which the old one's throttling ends.
+pub const SETTLE_MS: u64 = 1_000;
+/// The best so far is looked at again after so long, ms: all trials together take 44 s, about 1 % of an hour.
+pub const AGAIN_MS: u64 = 3_600_000;
+/// A period must be better by this share to replace the one in force: the same arm differed by up to a tenth between
+/// rounds (128 to 147 ms).
+pub const MARGIN: f64 = 0.15;
+
+/// The period to be in force, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PeriodDecision {
+    /// us.
+    pub period_us: u32,
+    /// Whether it is being tried.
+    pub trial: bool,
+    /// Why.
+    pub why: Explanation,
+}
+
+/// What a trial has seen: sum of figure times time, and time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Seen {
+    sum: f64,
+    ms: u64,
+}
+
+impl Seen {
+    fn mean(self) -> Option<f64> {
+        (self.ms > 0).then(|| self.sum / self.ms as f64)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    /// `index` of [`PERIODS_US`] is in force for a trial.
+    Trying { index: usize, settle_ms: u64 },
+    /// The best is in force, for so long yet.
+    Kept { left_ms: u64 },
+}
+
+/// The chooser.
+#[derive(Debug, Clone)]
+pub struct Period {
+    clock: Clock,
+    phase: Phase,
+    best: usize,
+    seen: [Seen; PERIODS_US.len()],
+}
+
+impl Default for Period {
+    fn default() -> Period {
+        Period {
+            clock: Clock::default(),
+            phase: Phase::Trying { index: 0, settle_ms: SETTLE_MS },
+            best: 0,
+            seen: [Seen::default(); PERIODS_US.len()],
+        }
+    }
+}
+
+impl Period {
+    /// Decides. `blamed_ms` is the online side's wait blamed on offline work since the last call, ms per
+    /// CPU-second; `binding` whether the quota stopped offline work in that time. Without either the time does not count:
+    /// a period that stops nobody cannot be judged, and without the judge the default stays.
+    pub fn step(&mut self, now_ms: u64, blamed_ms: Option<f64>, binding: Option<bool>) -> PeriodDecision {
+        let passed_ms = self.clock.step(now_ms);
+        let measured = sound(blamed_ms).filter(|_| binding == Some(true));
+        match &mut self.phase {
+            Phase::Kept { left_ms } => {
+                *left_ms = left_ms.saturating_sub(passed_ms);
+                if *left_ms == 0 && measured.is_some() {
+                    self.seen = [Seen::default(); PERIODS_US.len()];
+                    self.phase = Phase::Trying { index: 0, settle_ms: SETTLE_MS };
+                }
+            }
+            Phase::Trying { index, settle_ms } => {
+                if let Some(blamed_ms) = measured {
+                    if *settle_ms > 0 {
+                        *settle_ms = settle_ms.saturating_sub(passed_ms);
+                    } else {
+                        let weighted = blamed_ms * passed_ms as f64;
+                        self.seen[*index].sum += weighted;
+                        self.seen[*index].ms += passed_ms;
+                    }
+                    if self.seen[*index].ms >= TRIAL_MS {
+                        let index = *index;
+                        self.phase = self.next(index);
+                    }
+                } else {
+                    *settle_ms = SETTLE_MS;
+                }
+            }
+        }
+        self.decision(measured)
+    }
+
+    /// After the trial of `index`: the next one, or the verdict.
+    fn next(&mut self, index: usize) -> Phase {
+        if index + 1 < PERIODS_US.len() {
+            return Phase::Trying { index: index + 1, settle_ms: SETTLE_MS };
+        }
+        let mean = |index: usize| self.seen[index].mean().unwrap_or(f64::INFINITY);
+        let lowest = (0..PERIODS_US.len()).min_by(|a, b| mean(*a).total_cmp(&mean(*b))).unwrap_or(self.best);
+        if mean(lowest) < mean(self.best) * (1.0 - MARGIN) {
+            self.best = lowest;
+        }
+        Phase::Kept { left_ms: AGAIN_MS }
+    }
+
+    fn decision(&self, measured: Option<f64>) -> PeriodDecision {
+        let (index, trial, rule) = match self.phase {
+            // Nothing to measure: back to the best known meanwhile.
+            Phase::Trying { .. } if measured.is_none() => {
+                (self.best, false, "no period is tried while the judge is silent or the quota stops nobody")
+            }
+            Phase::Trying { index, .. } => (index, true, "this period is being tried"),
+            Phase::Kept { .. } => {
+                (self.best, false, "the period under which online work waited least for offline work")
+            }
+        };
+        let mut why = Explanation::new(rule, "least mean of blamed wait in a trial, with a margin");
+        for (name, seen) in ["at_100ms", "at_50ms", "at_20ms", "at_10ms"].into_iter().zip(self.seen) {
+            why = why.maybe(name, seen.mean(), "ms/CPU-s");
+        }
+        PeriodDecision { period_us: PERIODS_US[index], trial, why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs for `seconds` on a machine where `wait` tells what a period does; the period at the end.
+    fn run(period: &mut Period, now: &mut u64, seconds: u64, wait: impl Fn(u32) -> Option<f64>) -> u32 {
+        let mut in_force = DEFAULT_US;
+        for _ in 0..seconds {
+            *now += 1_000;
+            in_force = period.step(*now, wait(in_force), Some(true)).period_us;
+        }
+        in_force
+    }
+
+    #[test]
+    fn keeps_the_best_and_looks_again_rarely() {
+        let short_is_worse = |us: u32| Some(1_000_000.0 / f64::from(us) + 100.0);
+        let long_is_worse = |us: u32| Some(f64::from(us) / 1_000.0);
+        let (mut period, mut now) = (Period::default(), 0);
+        assert_eq!(run(&mut period, &mut now, 60, short_is_worse), 100_000);
+        assert!(!period.step(now, Some(1.0), Some(true)).trial);
+        // The machine changes; nobody looks for an hour, then the trials find out.
+        assert_eq!(run(&mut period, &mut now, 1_800, long_is_worse), 100_000);
+        assert_eq!(run(&mut period, &mut now, 1_900, long_is_worse), 10_000);
+    }
+
+    #[test]
+    fn a_small_advantage_is_noise() {
+        let mut now = 0;
+        let nearly = |us: u32| Some(if us == 20_000 { 130.0 } else { 140.0 });
+        assert_eq!(run(&mut Period::default(), &mut now, 60, nearly), DEFAULT_US);
+    }
+
+    #[test]
+    fn nothing_is_tried_without_the_judge_or_without_throttling() {
+        let (mut period, mut now) = (Period::default(), 0);
+        assert_eq!(run(&mut period, &mut now, 600, |_| None), DEFAULT_US);
+        for _ in 0..600 {
+            now += 1_000;
+            for binding in [Some(false), None] {
+                let decision = period.step(now, Some(300.0), binding);
+                assert_eq!((decision.period_us, decision.trial), (DEFAULT_US, false));
+            }
+        }
+    }
+}

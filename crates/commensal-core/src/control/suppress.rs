@@ -1,0 +1,258 @@
+//! CPU suppress: the room of [`super::frame`] as a quota on the offline side, where whole cores would waste too much.
+//!
+//! A quota caps use; it does not protect wake-ups (measured on Linux 6.18: 20 % of a CPU as a quota, 128 to 267 ms of
+//! blamed wait per online CPU-second, `cpu.idle` 8 to 12). So it is used only for groups that yield by their class
+//! already, and what it adds is that online work finds idle CPUs and cool caches.
+
+use super::explain::Explanation;
+use super::frame::{FORMULA, Use, room};
+use super::regulator::{Move, Params, Range, Regulator};
+use super::sound;
+use crate::units::MicroCpus;
+
+/// A frame is used where rounding to whole cores wastes no more than this share of the room. On average it wastes half a
+/// core, so that this means: a frame from 7 cores without SMT, from 8 with it, a quota below.
+pub const MOST_LOST: f64 = 0.10;
+/// The least that offline work keeps, as a share of the machine (sideloader: 5 % too).
+pub const FLOOR_SHARE: f64 = 0.05;
+/// … and in CPUs: the kernel takes no quota below 1 ms (`min_cfs_quota_period`, kernel/sched/core.c), which in the
+/// shortest period used, 10 ms, is so much.
+pub const FLOOR_CPUS: f64 = 0.1;
+
+/// By what the offline side is kept to its room.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Actuator {
+    /// [`super::frame`].
+    Frame(Explanation),
+    /// [`Suppress`].
+    Quota(Explanation),
+}
+
+/// Chooses, from what does not change while the machine runs: the share that may be busy, the CPUs that offline
+/// work may use at all, CPUs per physical core, and whether offline work yields by its class.
+#[must_use]
+pub fn actuator(theta: f64, cpus: f64, core: f64, yields: bool) -> Actuator {
+    let lost = core / 2.0 / (theta * cpus).max(f64::MIN_POSITIVE);
+    let why = |rule: &str| {
+        Explanation::new(rule, "lost = core / 2 / (theta * cpus)")
+            .with("core", core, "CPUs")
+            .with("theta", theta, "")
+            .with("cpus", cpus, "CPUs")
+            .with("lost", lost, "")
+    };
+    if !yields {
+        let rule = "whole cores, although some room is lost: offline work does not yield by its class here, and a quota \
+                    protects no wake-up";
+        return Actuator::Frame(why(if lost > MOST_LOST { rule } else { "whole cores" }));
+    }
+    if lost > MOST_LOST {
+        return Actuator::Quota(why("a quota: whole cores would waste more than a tenth of the room"));
+    }
+    Actuator::Frame(why("whole cores: they waste at most a tenth of the room"))
+}
+
+/// What goes into a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SuppressInput {
+    /// Share that may be busy.
+    pub theta: f64,
+    /// CPUs that offline work may use at all.
+    pub cpus: f64,
+    /// Logical CPUs of a physical core.
+    pub core: f64,
+    /// Whether every offline group yields by its class (`cpu.idle`, a vendor's knob, the smallest weight).
+    pub yields: bool,
+    /// What was used.
+    pub used: Use,
+    /// The latency controller's cap, in CPUs; `None` when it sets none.
+    pub cap: Option<f64>,
+}
+
+/// A quota for the whole offline side.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SuppressDecision {
+    /// CPU time per time; `None` when there is to be no quota.
+    pub quota: Option<MicroCpus>,
+    /// What the regulator did.
+    pub moved: Move,
+    /// Why.
+    pub why: Explanation,
+}
+
+/// The controller.
+#[derive(Debug, Clone)]
+pub struct Suppress {
+    regulator: Option<Regulator>,
+    start: f64,
+}
+
+impl Suppress {
+    /// Starts from the quota that is in force, for a hand-over; from the floor without one.
+    #[must_use]
+    pub fn new(in_force: Option<MicroCpus>) -> Suppress {
+        let start = in_force.map_or(0.0, |quota| quota.0 as f64 / 1e6);
+        Suppress { regulator: None, start }
+    }
+
+    /// Decides. Without `busy` or `offline` the quota is held, then falls to its floor. Without a class there is no
+    /// quota, and the next one starts from the floor.
+    pub fn step(&mut self, now_ms: u64, input: &SuppressInput) -> SuppressDecision {
+        if !input.yields {
+            *self = Suppress::new(None);
+            let rule = "no quota: some offline group does not yield by its class, and a quota alone lets it hold a CPU \
+                        for as long as the quota lasts while online work waits";
+            return SuppressDecision { quota: None, moved: Move::Steady, why: Explanation::new(rule, "") };
+        }
+        let params = Params::cpus(input.cpus, input.core);
+        let floor = floor(input.cpus);
+        let regulator = self.regulator.get_or_insert_with(|| Regulator::new(params, self.start));
+        regulator.retune(params);
+        let mut room = room(input.theta, input.cpus, input.used);
+        if let (Some(room), Some(cap)) = (&mut room, sound(input.cap)) {
+            *room = room.min(cap);
+        }
+        let moved = regulator.step(now_ms, room, Range { floor, ceiling: input.cpus });
+        let allowed = regulator.value();
+        let why = Explanation::new(moved.words("the quota"), FORMULA)
+            .with("theta", input.theta, "")
+            .with("cpus", input.cpus, "CPUs")
+            .maybe("busy", sound(input.used.busy), "CPUs")
+            .maybe("steal", sound(input.used.steal), "CPUs")
+            .maybe("offline", sound(input.used.offline), "CPUs")
+            .maybe("confined", sound(input.used.confined), "CPUs")
+            .maybe("cap", sound(input.cap), "CPUs")
+            .maybe("room", room, "CPUs")
+            .with("floor", floor, "CPUs")
+            .with("allowed", allowed, "CPUs");
+        SuppressDecision { quota: Some(micro(allowed)), moved, why }
+    }
+}
+
+/// The least that offline work keeps on `cpus` CPUs.
+#[must_use]
+pub fn floor(cpus: f64) -> f64 {
+    (FLOOR_SHARE * cpus).max(FLOOR_CPUS).min(cpus)
+}
+
+/// Rounded down: a limit must not be more than was allowed.
+fn micro(cpus: f64) -> MicroCpus {
+    MicroCpus((cpus * 1e6 + 1e-3).max(0.0) as u64)
+}
+
+/// A cgroup among which a quota is divided.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Part {
+    /// Its share where all want more, relative to the others.
+    pub weight: f64,
+    /// CPUs that it used; `None`, not measured, counts as wanting everything.
+    pub used: Option<f64>,
+}
+
+/// Divides `total` CPUs among offline cgroups that have no parent of their own, by weight; what one does not
+/// use goes to the others. Each keeps room to grow: a fifth above its use, and at least an equal part of a tenth
+/// of the total. The sum is at most `total`.
+#[must_use]
+pub fn divide(total: f64, parts: &[Part]) -> Vec<f64> {
+    if parts.is_empty() {
+        return Vec::new();
+    }
+    let count = cpus(parts.len());
+    let least = total * 0.1 / count;
+    let want: Vec<f64> = parts
+        .iter()
+        .map(|part| sound(part.used).map_or(total, |used| (used * 1.2).max(least).min(total)))
+        .collect();
+    let weight = |index: usize| parts[index].weight.max(f64::MIN_POSITIVE);
+    let (mut given, mut left) = (vec![0.0; parts.len()], total);
+    let mut open: Vec<usize> = (0..parts.len()).collect();
+    // Those who want less than their share get what they want, until nobody does.
+    while !open.is_empty() {
+        let weights: f64 = open.iter().map(|index| weight(*index)).sum();
+        let content = |index: &usize| want[*index] <= left * weight(*index) / weights;
+        let (full, rest): (Vec<usize>, Vec<usize>) = open.iter().partition(|index| content(index));
+        if full.is_empty() {
+            for index in rest {
+                given[index] = left * weight(index) / weights;
+            }
+            return given;
+        }
+        for index in full {
+            given[index] = want[index];
+            left -= want[index];
+        }
+        open = rest;
+    }
+    // Nobody wants more, so everybody may: an idle group must be able to start at once.
+    let weights: f64 = (0..parts.len()).map(weight).sum();
+    given.iter().enumerate().map(|(index, given)| given + left.max(0.0) * weight(index) / weights).collect()
+}
+
+fn cpus(count: usize) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(others: Option<f64>) -> SuppressInput {
+        let used = Use { busy: others.map(|others| others + 0.5), offline: Some(0.5), ..Use::default() };
+        SuppressInput { theta: 0.8, cpus: 4.0, core: 1.0, yields: true, used, cap: None }
+    }
+
+    fn quotas(suppress: &mut Suppress, now: &mut u64, others: &[Option<f64>]) -> Vec<u64> {
+        let mut quotas = Vec::new();
+        for others in others {
+            *now += 1_000;
+            quotas.push(suppress.step(*now, &input(*others)).quota.unwrap().0 / 1_000);
+        }
+        quotas
+    }
+
+    #[test]
+    fn the_same_equation_as_a_quota() {
+        let (mut suppress, mut now) = (Suppress::new(Some(MicroCpus(2_000_000))), 0);
+        assert_eq!(quotas(&mut suppress, &mut now, &[Some(1.0); 3]), [2_000, 2_200, 2_200]);
+        assert_eq!(quotas(&mut suppress, &mut now, &[Some(2.5), Some(4.0)]), [700, 200]);
+        let capped = SuppressInput { cap: Some(0.15), ..input(Some(0.0)) };
+        assert_eq!(suppress.step(now, &capped).quota, Some(MicroCpus(200_000)), "the floor beats the cap");
+    }
+
+    #[test]
+    fn without_a_class_there_is_no_quota() {
+        let mut suppress = Suppress::new(Some(MicroCpus(2_000_000)));
+        let decision = suppress.step(0, &SuppressInput { yields: false, ..input(Some(0.0)) });
+        assert_eq!(decision.quota, None);
+        assert!(decision.why.rule.contains("does not yield"), "{}", decision.why);
+    }
+
+    #[test]
+    fn missing_use_is_held_and_then_the_floor() {
+        let (mut suppress, mut now) = (Suppress::new(Some(MicroCpus(2_000_000))), 0);
+        let got = quotas(&mut suppress, &mut now, &[Some(1.0), None, None, None, None, None]);
+        assert_eq!(got, [2_000, 2_000, 2_000, 2_000, 2_000, 200]);
+    }
+
+    #[test]
+    fn small_machines_get_a_quota_and_large_ones_whole_cores() {
+        let is_quota =
+            |theta, cpus, core, yields| matches!(actuator(theta, cpus, core, yields), Actuator::Quota(_));
+        assert!(is_quota(0.8, 6.0, 1.0, true) && !is_quota(0.8, 7.0, 1.0, true));
+        assert!(is_quota(0.65, 14.0, 2.0, true) && !is_quota(0.65, 16.0, 2.0, true));
+        assert!(!is_quota(0.8, 2.0, 1.0, false), "a quota without a class protects nothing");
+    }
+
+    #[test]
+    fn a_quota_is_divided_by_weight_and_use() {
+        let part = |weight, used| Part { weight, used };
+        let check = |total, parts: &[Part], expect: &[f64]| {
+            let got: Vec<f64> =
+                divide(total, parts).iter().map(|cpus| (cpus * 100.0).round() / 100.0).collect();
+            assert_eq!(got, expect);
+        };
+        check(4.0, &[part(1.0, Some(9.0)), part(3.0, None)], &[1.0, 3.0]);
+        check(4.0, &[part(1.0, Some(0.5)), part(1.0, Some(9.0))], &[0.6, 3.4]);
+        check(4.0, &[part(1.0, Some(0.0)), part(1.0, Some(0.0))], &[2.0, 2.0]);
+        check(4.0, &[], &[]);
+    }
+}

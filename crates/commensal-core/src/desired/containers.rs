@@ -1,0 +1,55 @@
+//! Containers that two groups want. They come and go while groups are in force, so that is no mistake of the file that would stop
+//! everything else: the first group by name has the container, and the other one is told.
+
+use super::DesiredState;
+use crate::actual::{ActualState, CgroupPath};
+use crate::group::Class;
+use crate::knob::Controller;
+use std::collections::BTreeSet;
+
+/// Takes containers from groups that cannot have them.
+pub(super) fn share_out(actual: &ActualState, state: &mut DesiredState) {
+    let cpu = actual.hierarchy_of(Controller::Cpu);
+    let containers: BTreeSet<CgroupPath> =
+        actual.containers.iter().filter_map(|container| container.cgroup(cpu)).collect();
+    for index in 0..state.groups.len() {
+        let members = std::mem::take(&mut state.groups[index].members);
+        let (mut kept, mut told) = (Vec::new(), Vec::new());
+        for member in members {
+            let obstacle = match containers.contains(&member.path) && !member.own {
+                true => obstacle(state, index, &member.path),
+                false => None,
+            };
+            match obstacle {
+                Some((because, try_this)) => {
+                    told.push((format!("member {}", member.found_by), because, try_this))
+                }
+                None => kept.push(member),
+            }
+        }
+        state.groups[index].members = kept;
+        state.groups[index].elsewhere.extend(told);
+    }
+}
+
+/// Why the group of this index cannot have the container at `path`, and what would help. Groups after it in the order of names
+/// still have all that they want.
+fn obstacle(state: &DesiredState, index: usize, path: &CgroupPath) -> Option<(String, String)> {
+    for (other, group) in state.groups.iter().enumerate().filter(|(other, _)| *other != index) {
+        for member in group.members.iter().filter(|member| !member.own) {
+            if member.path == *path && other < index {
+                let because = format!("group {} has {path} already, and comes first by name", group.name);
+                return Some((because, "make the matches narrower".to_owned()));
+            }
+            let around = member.path != *path && member.path.contains(path);
+            if around && group.class == Class::Offline && state.groups[index].class == Class::Online {
+                let because = format!(
+                    "{path} is inside {} of offline group {} and would yield with it",
+                    member.path, group.name
+                );
+                return Some((because, "start it below another parent (--cgroup-parent)".to_owned()));
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,198 @@
+//! Which process goes to which group.
+//!
+//! * A match takes a process, and with it what that process has started and what still sits where it sat: children that
+//!   are born after the move are in the group anyway, so those from before are to be there as well.
+//! * The first group by name has it. A process that is a member already, because a group claims the cgroup that it is in or
+//!   because it was started in a group of ours, stays there.
+//! * A process that was moved once stays until it ends, or until its group no longer has the match that took it.
+//! * What belongs to a container or to a unit of systemd, and what somebody has moved out again, is left where it is, and
+//!   told.
+
+use super::{DesiredState, WantedProcess};
+use crate::actual::{ActualState, CgroupPath, Place};
+use crate::group::{GroupName, GroupSpec, Match};
+use crate::member::{ProcessFact, ProcessId, in_container};
+use std::collections::BTreeMap;
+
+/// Processes named in one message.
+const NAMED: usize = 3;
+
+/// Group (by index) and match of each process.
+type Owners = BTreeMap<ProcessId, (usize, String)>;
+
+/// Fills in the processes of every group, and what stands in the way of some.
+pub(super) fn assign(
+    specs: &BTreeMap<&GroupName, &GroupSpec>,
+    actual: &ActualState,
+    state: &mut DesiredState,
+) {
+    let mut owners = Owners::new();
+    for index in 0..state.groups.len() {
+        directly(specs, actual, state, index, &mut owners);
+    }
+    inherited(actual, &mut owners);
+    let mut stay: BTreeMap<(usize, String, String), Vec<String>> = BTreeMap::new();
+    for process in &actual.processes {
+        let Some((index, by)) = owners.get(&process.id) else { continue };
+        let group = &state.groups[*index];
+        let Some(own) = group.members.iter().find(|member| member.own).map(|member| member.path.clone())
+        else {
+            continue;
+        };
+        if settled_elsewhere(process, actual, state, &own) {
+            continue;
+        }
+        match obstacle(process, actual, state.groups[*index].takeover) {
+            Some((because, try_this)) => {
+                stay.entry((*index, because, try_this)).or_default().push(process.name());
+            }
+            None => state.groups[*index].processes.push(WantedProcess {
+                id: process.id,
+                name: process.name(),
+                by: by.clone(),
+            }),
+        }
+    }
+    for ((index, because, try_this), mut names) in stay {
+        let more = names.len().saturating_sub(NAMED);
+        names.truncate(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let what = format!("process {}{more}", names.join(", "));
+        state.groups[index].elsewhere.push((what, because, try_this));
+    }
+}
+
+/// The processes that the group's matches take, and those that they took before.
+fn directly(
+    specs: &BTreeMap<&GroupName, &GroupSpec>,
+    actual: &ActualState,
+    state: &mut DesiredState,
+    index: usize,
+    owners: &mut Owners,
+) {
+    let group = &state.groups[index];
+    let Some(spec) = specs.get(&group.name) else { return };
+    let own = group.members.iter().find(|member| member.own).map(|member| member.path.clone());
+    let mut others: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    for one in spec.matches.iter().filter(|one| matches!(one, Match::Process { .. })) {
+        let by = one.to_string();
+        let mut any = false;
+        for process in &actual.processes {
+            let moved = actual.ours.moved.get(&process.id);
+            let stays = moved.is_some_and(|moved| {
+                moved.done && moved.by == by && moved.to.values().any(|to| Some(to) == own.as_ref())
+            });
+            if !stays && !one.takes_process(process) {
+                continue;
+            }
+            any = true;
+            match owners.get(&process.id) {
+                Some((first, _)) if *first != index => {
+                    others.entry(*first).or_default().push(process.name());
+                }
+                Some(_) => {}
+                None => drop(owners.insert(process.id, (index, by.clone()))),
+            }
+        }
+        if !any {
+            state.groups[index].elsewhere.push((
+                format!("match {one}"),
+                "there is no such process now".to_owned(),
+                "start it and apply again, or correct the match".to_owned(),
+            ));
+        }
+    }
+    for (first, names) in others {
+        let first = state.groups[first].name.clone();
+        let what = format!("process {}", names.into_iter().take(NAMED).collect::<Vec<_>>().join(", "));
+        let because = format!("group {first} takes it as well, and comes first by name");
+        let try_this = "make the matches narrower".to_owned();
+        state.groups[index].elsewhere.push((what, because, try_this));
+    }
+}
+
+/// Children of owned processes, and theirs, that sit where the parent sits or sat.
+fn inherited(actual: &ActualState, owners: &mut Owners) {
+    let by_pid: BTreeMap<u32, &ProcessFact> =
+        actual.processes.iter().map(|process| (process.id.pid, process)).collect();
+    loop {
+        let mut more = Owners::new();
+        for process in actual.processes.iter().filter(|process| !owners.contains_key(&process.id)) {
+            let Some(parent) = by_pid.get(&process.parent) else { continue };
+            let Some(owner) = owners.get(&parent.id) else { continue };
+            // A parent is never younger: then the number is another process's by now.
+            if parent.id.start_ticks <= process.id.start_ticks && beside(process, parent, actual) {
+                more.insert(process.id, owner.clone());
+            }
+        }
+        if more.is_empty() {
+            return;
+        }
+        owners.extend(more);
+    }
+}
+
+/// Whether the child is where its parent is, or was before it was moved.
+fn beside(child: &ProcessFact, parent: &ProcessFact, actual: &ActualState) -> bool {
+    let before = actual.ours.moved.get(&parent.id).map(|moved| &moved.from);
+    child.places.iter().all(|(hierarchy, path)| {
+        let now = parent.places.get(hierarchy) == Some(path);
+        now || before.and_then(|before| before.get(hierarchy)) == Some(path)
+    })
+}
+
+/// Whether it is a member already: of a group that claims its cgroup, or of one of ours in which it was started.
+fn settled_elsewhere(
+    process: &ProcessFact,
+    actual: &ActualState,
+    state: &DesiredState,
+    own: &CgroupPath,
+) -> bool {
+    let claimed = |path: &CgroupPath| {
+        let members = state.groups.iter().flat_map(|group| &group.members).filter(|member| !member.own);
+        members.into_iter().any(|member| member.path.contains(path))
+    };
+    let ours = |path: &CgroupPath| {
+        let parents = [&state.online_parent, &state.offline_parent];
+        parents.iter().any(|parent| parent.contains(path)) && !own.contains(path)
+    };
+    let moved = actual.ours.moved.contains_key(&process.id);
+    process.places.values().any(|path| claimed(path) || (!moved && ours(path)))
+}
+
+/// Why the process is not moved, and what would help.
+fn obstacle(process: &ProcessFact, actual: &ActualState, takeover: bool) -> Option<(String, String)> {
+    if let Some(path) = process.places.values().find(|path| in_container(path)) {
+        return Some((
+            format!("it runs in a container ({path}), whose manager counts it there"),
+            "match the container with docker-label or docker-name, or its cgroup".to_owned(),
+        ));
+    }
+    let moved = actual.ours.moved.get(&process.id).filter(|moved| moved.done);
+    let out = moved.into_iter().flat_map(|moved| &moved.to).find_map(|(hierarchy, to)| {
+        let now = process.places.get(hierarchy)?;
+        (!to.contains(now)).then_some((to, now))
+    });
+    if let Some((to, now)) = out {
+        return Some((
+            format!("somebody has moved it from {to} to {now} since; it is left there"),
+            "stop whoever moves it; `commensal restore` and a new start forget about it".to_owned(),
+        ));
+    }
+    for (hierarchy, path) in &process.places {
+        let place = Place { hierarchy: *hierarchy, path: path.clone() };
+        if let Some(unit) = actual.managed_by(&place).filter(|_| !takeover) {
+            let known = matches!(unit.name().rsplit_once('.'), Some((_, "service" | "scope" | "slice")));
+            let way = match known {
+                true => format!("match = [{{ systemd = \"{}\" }}]; or takeover = true", unit.name()),
+                false => "takeover = true moves it all the same".to_owned(),
+            };
+            return Some((format!("systemd manages {unit} and counts it there"), way));
+        }
+        if actual.confined && !actual.base.contains(path) {
+            let because = format!("it is in {path}, and this user can write only below {}", actual.base);
+            return Some((because, "ask root for it".to_owned()));
+        }
+    }
+    None
+}

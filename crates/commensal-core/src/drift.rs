@@ -1,0 +1,153 @@
+//! Knobs that somebody else writes: when to write again, and what to report. Two writers on one knob are told and backed
+//! off from, never fought in silence.
+
+use crate::knob::KnobId;
+use crate::topology::Device;
+use std::collections::BTreeMap;
+
+/// The first answer to a second writer comes at once; the second one waits this long, ms.
+pub const FIRST_BACK_OFF_MS: u64 = 1_000;
+/// Each further one doubles it up to this, ms: a config manager that runs every few minutes is met once per run.
+pub const LONGEST_BACK_OFF_MS: u64 = 300_000;
+/// A knob that kept its value for this many back-offs is forgiven.
+const CALM_BACK_OFFS: u64 = 10;
+
+/// A knob of one very cgroup.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Index of the hierarchy.
+    pub hierarchy: usize,
+    /// Inode of the cgroup.
+    pub inode: u64,
+    /// The knob.
+    pub knob: KnobId,
+    /// For which device.
+    pub device: Option<Device>,
+}
+
+/// What happened to a knob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// How often it was found changed.
+    pub times: u64,
+    /// What was in force.
+    pub want: String,
+    /// What was found.
+    pub found: String,
+    /// How long the next answer waits, ms; 0 for the first.
+    pub back_off_ms: u64,
+    /// From when on it may be written again, ms on the caller's clock.
+    pub write_from_ms: u64,
+    seen_ms: u64,
+}
+
+/// All of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    entries: BTreeMap<Key, Entry>,
+}
+
+impl Table {
+    /// A value that was in force is another now. `now_ms` never goes back. Calling it again while the answer waits is one
+    /// event, not several.
+    pub fn changed(&mut self, now_ms: u64, key: Key, want: String, found: String) {
+        match self.entries.get_mut(&key) {
+            // Still waiting with the answer to the same change.
+            Some(entry) if now_ms < entry.write_from_ms => entry.found = found,
+            Some(entry) => {
+                entry.times = entry.times.saturating_add(1);
+                entry.back_off_ms = match entry.back_off_ms {
+                    0 => FIRST_BACK_OFF_MS,
+                    before => before.saturating_mul(2).min(LONGEST_BACK_OFF_MS),
+                };
+                entry.write_from_ms = now_ms.saturating_add(entry.back_off_ms);
+                (entry.want, entry.found, entry.seen_ms) = (want, found, now_ms);
+            }
+            None => {
+                let entry =
+                    Entry { times: 1, want, found, back_off_ms: 0, write_from_ms: now_ms, seen_ms: now_ms };
+                self.entries.insert(key, entry);
+            }
+        }
+    }
+
+    /// Whether the knob may be written now.
+    #[must_use]
+    pub fn may_write(&self, now_ms: u64, key: &Key) -> bool {
+        self.entries.get(key).is_none_or(|entry| now_ms >= entry.write_from_ms)
+    }
+
+    /// Forgets knobs that have kept their value for long, and those whose cgroup is gone.
+    pub fn calm(&mut self, now_ms: u64, alive: impl Fn(&Key) -> bool) {
+        self.entries.retain(|key, entry| {
+            let calm = entry.back_off_ms.max(FIRST_BACK_OFF_MS).saturating_mul(CALM_BACK_OFFS);
+            alive(key) && now_ms < entry.seen_ms.saturating_add(entry.back_off_ms).saturating_add(calm)
+        });
+    }
+
+    /// Forgets a knob.
+    pub fn forget(&mut self, key: &Key) {
+        self.entries.remove(key);
+    }
+
+    /// What is known, by knob.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Entry)> {
+        self.entries.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> Key {
+        Key { hierarchy: 0, inode: 7, knob: KnobId::CpuWeight, device: None }
+    }
+
+    #[test]
+    fn the_first_answer_is_at_once_and_later_ones_wait_longer() {
+        let (mut table, mut now, mut answers) = (Table::default(), 0, Vec::new());
+        // Somebody writes every 100 ms, and so does the agent when it may.
+        let mut ours = true;
+        while now < 1_000_000 {
+            if !ours && table.may_write(now, &key()) {
+                (ours, now) = (true, now + 50);
+                answers.push(now);
+            }
+            if ours {
+                ours = false;
+                table.changed(now, key(), "100".into(), "50".into());
+            }
+            now += 100;
+        }
+        assert!(answers[0] < 200, "{answers:?}");
+        let pauses: Vec<u64> = answers.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(pauses.windows(2).all(|pair| pair[1] + 200 >= pair[0]), "{pauses:?}");
+        assert!(answers.len() < 20 && *pauses.last().unwrap() >= 256_000, "{pauses:?}");
+        assert_eq!(table.iter().next().unwrap().1.times, answers.len() as u64 + 1);
+    }
+
+    #[test]
+    fn looking_again_while_it_waits_is_the_same_event() {
+        let mut table = Table::default();
+        table.changed(0, key(), "1".into(), "2".into());
+        table.changed(10, key(), "1".into(), "2".into());
+        for now in 11..500 {
+            table.changed(now, key(), "1".into(), "2".into());
+        }
+        assert_eq!(table.iter().next().unwrap().1.times, 2);
+    }
+
+    #[test]
+    fn a_calm_knob_and_a_dead_group_are_forgotten() {
+        let mut table = Table::default();
+        table.changed(0, key(), "1".into(), "2".into());
+        table.calm(FIRST_BACK_OFF_MS, |_| true);
+        assert_eq!(table.iter().count(), 1);
+        table.calm(FIRST_BACK_OFF_MS * CALM_BACK_OFFS, |_| true);
+        assert_eq!(table.iter().count(), 0);
+        table.changed(0, key(), "1".into(), "2".into());
+        table.calm(1, |_| false);
+        assert_eq!(table.iter().count(), 0);
+    }
+}

@@ -1,0 +1,321 @@
+//! Members that a path alone does not tell: containers, pods of Kubernetes, processes. Facts as sensors found them, and
+//! which match takes which; who is moved is [`crate::desired`]'s question.
+
+use crate::actual::{CgroupPath, Hierarchy, Place};
+use crate::group::{Match, PodQos};
+use crate::knob::Version;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// A running container, as its engine and the kernel tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ContainerFact {
+    /// Identifier: 64 hexadecimal digits.
+    pub id: String,
+    /// As its owner calls it, without a slash.
+    pub name: String,
+    /// Labels by key.
+    pub labels: BTreeMap<String, String>,
+    /// Its first process, as the engine says.
+    pub pid: Option<u32>,
+    /// Where that process is (`/proc/PID/cgroup`), by hierarchy; empty when it has ended meanwhile.
+    pub paths: BTreeMap<usize, CgroupPath>,
+}
+
+impl ContainerFact {
+    /// The container's own cgroup: its first process's path up to the part that has the identifier in its name, because that
+    /// process may have made groups of its own inside. `None` when no part has it: then the process shares a cgroup with
+    /// others, or has the number of one that ended.
+    #[must_use]
+    pub fn cgroup(&self, hierarchy: Option<usize>) -> Option<CgroupPath> {
+        let chosen = hierarchy.and_then(|index| self.paths.get(&index));
+        let own = |path: &CgroupPath| {
+            let end = path.parts().position(|part| part.contains(&self.id))?;
+            let parts: Vec<&str> = path.parts().take(end + 1).collect();
+            Some(CgroupPath::new(&parts.join("/")))
+        };
+        let usable = self.id.len() >= 12;
+        chosen.into_iter().chain(self.paths.values()).find_map(own).filter(|_| usable)
+    }
+
+    /// Whether it has the label: `key=value`, or `key` alone with any value, as `docker ps --filter label=` takes it.
+    #[must_use]
+    pub fn has_label(&self, wanted: &str) -> bool {
+        match wanted.split_once('=') {
+            Some((key, value)) => self.labels.get(key).is_some_and(|has| has == value),
+            None => self.labels.contains_key(wanted),
+        }
+    }
+}
+
+/// A process that cannot be mistaken for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId {
+    /// Its number.
+    pub pid: u32,
+    /// Field 22 of `/proc/PID/stat`, clock ticks since boot.
+    pub start_ticks: u64,
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.pid)
+    }
+}
+
+/// A process that some group may want, as found. What was not asked for, or may not be read, is absent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessFact {
+    /// Which.
+    pub id: ProcessId,
+    /// The process that started it, or that took it over.
+    pub parent: u32,
+    /// Path of its program in its own mount namespace, ` (deleted)` cut off.
+    pub exe: Option<String>,
+    /// Effective user.
+    pub uid: Option<u32>,
+    /// Names of that user.
+    pub users: Vec<String>,
+    /// Arguments, joined by spaces.
+    pub cmdline: Option<String>,
+    /// Where it is, by hierarchy.
+    pub places: BTreeMap<usize, CgroupPath>,
+}
+
+impl ProcessFact {
+    /// Its program's name and number, for people.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let exe = self.exe.as_deref().and_then(|exe| exe.rsplit('/').next());
+        exe.map_or_else(|| self.id.to_string(), |exe| format!("{} ({exe})", self.id))
+    }
+}
+
+/// Where a process that commensal moved came from and went to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MovedFrom {
+    /// Where it was, by hierarchy, as far as the very same groups are still there.
+    pub from: BTreeMap<usize, CgroupPath>,
+    /// Where it went.
+    pub to: BTreeMap<usize, CgroupPath>,
+    /// Whether the move was carried out; otherwise it was only announced.
+    pub done: bool,
+    /// The match that took it, in words.
+    pub by: String,
+}
+
+impl Match {
+    /// Whether this match takes the container.
+    #[must_use]
+    pub fn takes_container(&self, container: &ContainerFact) -> bool {
+        match self {
+            Match::DockerLabel(label) => container.has_label(label),
+            Match::DockerName(name) => container.name == *name,
+            _ => false,
+        }
+    }
+
+    /// Whether this match takes the process: every part that was given holds. `exe` with a slash is the whole path, without
+    /// one the last part; `user` is a name or a number; `cmdline` is a part of the arguments, joined by spaces.
+    #[must_use]
+    pub fn takes_process(&self, process: &ProcessFact) -> bool {
+        let Match::Process { exe, user, cmdline } = self else { return false };
+        let exe_holds =
+            exe.as_ref().is_none_or(|wanted| process.exe.as_ref().is_some_and(|has| is_program(has, wanted)));
+        let user_holds = user
+            .as_ref()
+            .is_none_or(|wanted| process.uid.is_some_and(|uid| is_user(uid, &process.users, wanted)));
+        let cmdline_holds = cmdline
+            .as_ref()
+            .is_none_or(|wanted| process.cmdline.as_ref().is_some_and(|has| has.contains(wanted)));
+        exe_holds && user_holds && cmdline_holds
+    }
+}
+
+/// Whether the program at this path is the wanted one: the whole path if that has a slash, else its last part.
+#[must_use]
+pub fn is_program(path: &str, wanted: &str) -> bool {
+    match wanted.contains('/') {
+        true => path == wanted,
+        false => path.rsplit('/').next() == Some(wanted),
+    }
+}
+
+/// Whether the user of this number and these names is the wanted one.
+#[must_use]
+pub fn is_user(uid: u32, names: &[String], wanted: &str) -> bool {
+    names.iter().any(|name| name == wanted) || uid.to_string() == wanted
+}
+
+/// Whether the cgroup is, or lies in, one of a container: a part of its path has an identifier of 64 hexadecimal digits, or
+/// is named as LXC names its own.
+#[must_use]
+pub fn in_container(path: &CgroupPath) -> bool {
+    let identifier = |word: &str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    path.parts().any(|part| {
+        part.split(['-', '.', ':', '_']).any(identifier) || part.starts_with("lxc.payload") || part == "lxc"
+    })
+}
+
+/// Whether this cgroup is what is adopted for the class: of `besteffort` and `burstable` the cgroup of the whole class, in which
+/// kubelet makes every pod, so that a new pod is inside from its first instruction; of `guaranteed`, which has none, each pod's.
+/// kubelet's two layouts (`--cgroup-driver`, also below a `--cgroup-root`):
+/// ```text
+/// cgroupfs  /kubepods/besteffort/podUID/ID        /kubepods/podUID/ID
+/// systemd   /kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podUID.slice/cri-containerd-ID.scope
+///           /kubepods.slice/kubepods-podUID.slice/cri-containerd-ID.scope
+/// ```
+/// Those of a kubelet that runs in a container are not this machine's.
+#[must_use]
+pub fn is_of_pods(path: &CgroupPath, qos: PodQos) -> bool {
+    let Some(above) = path.parent().filter(|above| above.depth() > 0 && !in_container(path)) else {
+        return false;
+    };
+    let pods = |name: &str| name == "kubepods" || name.ends_with("-kubepods");
+    if let Some(slice) = above.name().strip_suffix(".slice").filter(|slice| pods(slice)) {
+        let Some(name) = path.name().strip_suffix(".slice") else { return false };
+        let Some(rest) = name.strip_prefix(slice).and_then(|rest| rest.strip_prefix('-')) else {
+            return false;
+        };
+        return match qos {
+            PodQos::Guaranteed => rest.starts_with("pod"),
+            tier => rest == tier.to_string(),
+        };
+    }
+    above.name() == "kubepods"
+        && match qos {
+            PodQos::Guaranteed => path.name().starts_with("pod"),
+            tier => path.name() == tier.to_string(),
+        }
+}
+
+/// The text of a `/proc/PID/cgroup`, by hierarchy: `0::/a` is the unified one, `5:cpu,cpuacct:/b` another. A group that was
+/// removed under a dead process ends in ` (deleted)` and is left out.
+#[must_use]
+pub fn places(text: &str, hierarchies: &[Hierarchy]) -> BTreeMap<usize, CgroupPath> {
+    let place = |line: &str| {
+        let (_, rest) = line.split_once(':')?;
+        let (names, path) = rest.split_once(':')?;
+        let hierarchy = hierarchies.iter().position(|one| match one.version {
+            Version::V2 => names.is_empty(),
+            Version::V1 => {
+                one.controllers.iter().any(|known| names.split(',').any(|name| name == known.v1_name()))
+            }
+        })?;
+        (!path.ends_with(" (deleted)")).then(|| (hierarchy, CgroupPath::new(path)))
+    };
+    text.lines().filter_map(place).collect()
+}
+
+/// The same as a set.
+#[must_use]
+pub fn place_set(text: &str, hierarchies: &[Hierarchy]) -> BTreeSet<Place> {
+    places(text, hierarchies).into_iter().map(|(hierarchy, path)| Place { hierarchy, path }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "5e1c7a90b3d24f68e0a91c7d5b38f2640e9d1a7c6b3f825049e7d1c0a8b64f23";
+    const OTHER: &str = "aaaa7a90b3d24f68e0a91c7d5b38f2640e9d1a7c6b3f825049e7d1c0a8b64f23";
+
+    fn path(text: &str) -> CgroupPath {
+        CgroupPath::new(text)
+    }
+
+    fn container(places: &[&str]) -> ContainerFact {
+        let paths = places.iter().map(|place| path(place)).enumerate().collect();
+        ContainerFact { id: ID.to_owned(), paths, ..ContainerFact::default() }
+    }
+
+    #[test]
+    fn the_containers_own_cgroup() {
+        let check = |place: &str, want: Option<&str>| {
+            let got = container(&[place]).cgroup(Some(0));
+            assert_eq!(got, want.map(path), "{place}");
+        };
+        check(&format!("/docker/{ID}"), Some(&format!("/docker/{ID}")));
+        check(&format!("/docker/{ID}/init.scope"), Some(&format!("/docker/{ID}")));
+        let scope = format!("/system.slice/docker-{ID}.scope");
+        check(&scope, Some(&scope));
+        // A container of an engine inside somebody else's container.
+        check(&format!("/docker/{OTHER}/docker/{ID}/x"), Some(&format!("/docker/{OTHER}/docker/{ID}")));
+        // The number belongs to another process now, or the container shares its group.
+        check("/user.slice/session-1.scope", None);
+        check(&format!("/docker/{OTHER}"), None);
+        assert_eq!(container(&[]).cgroup(Some(0)), None);
+        // The chosen hierarchy first, then any.
+        let both = container(&["/", &format!("/docker/{ID}")]);
+        assert_eq!(both.cgroup(Some(0)), Some(path(&format!("/docker/{ID}"))));
+    }
+
+    #[test]
+    fn labels_with_and_without_a_value() {
+        let mut one = container(&[]);
+        one.labels = [("tier".to_owned(), "web".to_owned()), ("x".to_owned(), String::new())].into();
+        for (wanted, has) in [
+            ("tier=web", true),
+            ("tier", true),
+            ("tier=we", false),
+            ("tie", false),
+            ("x=", true),
+            ("x", true),
+        ] {
+            assert_eq!(one.has_label(wanted), has, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn pods_in_both_layouts() {
+        use PodQos::{BestEffort, Burstable, Guaranteed};
+        let check = |text: &str, want: Option<PodQos>| {
+            for qos in [BestEffort, Burstable, Guaranteed] {
+                assert_eq!(is_of_pods(&path(text), qos), want == Some(qos), "{text} {qos}");
+            }
+        };
+        check("/kubepods/besteffort", Some(BestEffort));
+        check("/kubepods/burstable", Some(Burstable));
+        check("/kubepods/pod1234", Some(Guaranteed));
+        check("/kubepods/besteffort/pod1234", None);
+        check("/kubelet/kubepods/burstable", Some(Burstable));
+        check("/kubepods.slice/kubepods-besteffort.slice", Some(BestEffort));
+        check("/kubepods.slice/kubepods-pod12_34.slice", Some(Guaranteed));
+        check("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice", None);
+        check("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice", Some(BestEffort));
+        check("/besteffort", None);
+        check("/kubepods", None);
+        check("/batch/besteffort", None);
+        check(&format!("/docker/{ID}/kubelet/kubepods/besteffort"), None);
+    }
+
+    #[test]
+    fn processes_by_every_part() {
+        let process = ProcessFact {
+            id: ProcessId { pid: 7, start_ticks: 1 },
+            parent: 1,
+            exe: Some("/usr/bin/ffmpeg".to_owned()),
+            uid: Some(1000),
+            users: vec!["media".to_owned()],
+            cmdline: Some("ffmpeg -i a.mp4".to_owned()),
+            places: BTreeMap::new(),
+        };
+        let part = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        for (exe, user, cmdline, want) in [
+            ("/usr/bin/ffmpeg", "", "", true),
+            ("ffmpeg", "media", "-i a", true),
+            ("peg", "", "", false),
+            ("/bin/ffmpeg", "", "", false),
+            ("", "1000", "", true),
+            ("", "root", "", false),
+            ("ffmpeg", "media", "-i b", false),
+        ] {
+            let one = Match::Process { exe: part(exe), user: part(user), cmdline: part(cmdline) };
+            assert_eq!(one.takes_process(&process), want, "{one}");
+        }
+        // What could not be read does not match.
+        let unread = ProcessFact { exe: None, uid: None, users: Vec::new(), cmdline: None, ..process };
+        let one = Match::Process { exe: None, user: None, cmdline: part("x") };
+        assert!(!one.takes_process(&unread));
+    }
+}

@@ -1,0 +1,77 @@
+//! Processes: into the own cgroup of the group that takes them, and back when none does any more.
+
+use super::Movement;
+use super::wants::Draft;
+use crate::actual::Place;
+use crate::desired::DesiredGroup;
+use crate::member::ProcessFact;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Draft<'_> {
+    /// In every hierarchy in which the group has a cgroup, or is about to get one.
+    pub(super) fn move_in(&mut self, group: &DesiredGroup) {
+        let Some(own) = group.members.iter().find(|member| member.own).map(|member| member.path.clone())
+        else {
+            return;
+        };
+        let facts = facts(self.actual.processes.iter());
+        for wanted in &group.processes {
+            let Some(fact) = facts.get(&wanted.id) else { continue };
+            let (mut from, mut to) = (BTreeMap::new(), BTreeMap::new());
+            for (hierarchy, path) in &fact.places {
+                let target = Place { hierarchy: *hierarchy, path: own.clone() };
+                let there = self.creates.contains_key(&target) || self.actual.cgroups.contains_key(&target);
+                if there && !own.contains(path) {
+                    from.insert(*hierarchy, path.clone());
+                    to.insert(*hierarchy, own.clone());
+                }
+            }
+            if to.is_empty() {
+                continue;
+            }
+            let why = format!("group {}: {}", group.name, wanted.by);
+            let (name, by) = (wanted.name.clone(), wanted.by.clone());
+            self.moves.push((Movement { process: wanted.id, name, by, from, to }, why));
+        }
+    }
+
+    /// Processes that were moved and that nobody wants any more go back to where they were, if that is still there and they
+    /// are still where they were put.
+    pub(super) fn move_back(&mut self) {
+        if self.desired.alone {
+            return;
+        }
+        let wanted: BTreeSet<_> =
+            self.desired.groups.iter().flat_map(|group| &group.processes).map(|one| one.id).collect();
+        let facts = facts(self.actual.processes.iter());
+        for (id, moved) in self.actual.ours.moved.iter().filter(|(id, _)| !wanted.contains(*id)) {
+            let Some(fact) = facts.get(id) else { continue };
+            let (mut from, mut to) = (BTreeMap::new(), BTreeMap::new());
+            for (hierarchy, put) in &moved.to {
+                let now = fact.places.get(hierarchy).filter(|now| put.contains(now));
+                match (now, moved.from.get(hierarchy)) {
+                    (Some(now), Some(before)) if now != before => {
+                        from.insert(*hierarchy, now.clone());
+                        to.insert(*hierarchy, before.clone());
+                    }
+                    (Some(_), None) => self.notes.push(format!(
+                        "process {} is no longer wanted in {put}, and the cgroup that it came from is gone; left there",
+                        fact.name()
+                    )),
+                    _ => {}
+                }
+            }
+            if !to.is_empty() {
+                let why = "no longer wanted: back to where it was".to_owned();
+                let (name, by) = (fact.name(), String::new());
+                self.moves.push((Movement { process: *id, name, by, from, to }, why));
+            }
+        }
+    }
+}
+
+fn facts<'f>(
+    processes: impl Iterator<Item = &'f ProcessFact>,
+) -> BTreeMap<crate::member::ProcessId, &'f ProcessFact> {
+    processes.map(|process| (process.id, process)).collect()
+}

@@ -1,0 +1,251 @@
+//! Moving processes: in every hierarchy or in none, and never a stranger.
+//!
+//! The kernel moves a number, not a process. So the process is held by a pidfd and its start time compared, and it is looked at
+//! before and after each write: if it was alive both times, the number was its own in between. If it had ended afterwards, the
+//! number may have been another's already; a stranger that was hit goes where its parent is, because that is where it was born.
+
+use super::{Refusal, Work, host_error};
+use crate::journal::{Journal, JournalError, Record, Target};
+use commensal_core::actual::{CgroupPath, Place};
+use commensal_core::errno::Errno;
+use commensal_core::member::{ProcessId, places};
+use commensal_core::plan::{Action, Movement, Step};
+use commensal_host::{Dir, Host, Process, Signal};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// What became of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is where it was to go.
+    Moved,
+    /// It has ended.
+    Gone,
+    /// It is where it was, for this reason; with whether that is true in every hierarchy.
+    Stayed(String, bool),
+}
+
+/// How one write ended.
+enum Written {
+    Arrived,
+    Gone,
+    Refused(String),
+}
+
+/// Start time, parent and process group of a process that can still be moved.
+pub(crate) fn identity(host: &dyn Host, pid: u32) -> Option<(u64, u32, u32)> {
+    let text = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?;
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse().ok();
+    let start_ticks = fields.get(19)?.parse().ok()?;
+    let dead = matches!(fields.first(), Some(&("Z" | "X")));
+    (!dead).then_some((start_ticks, number(1)?, number(2)?))
+}
+
+/// Whether the process that is held has not ended.
+pub(crate) fn alive(host: &mut dyn Host, held: &Process) -> bool {
+    host.signal(held, Signal::NONE).is_ok()
+}
+
+/// Whether it is alive and the same.
+pub(crate) fn is(host: &dyn Host, process: ProcessId) -> bool {
+    identity(host, process.pid).is_some_and(|(start_ticks, ..)| start_ticks == process.start_ticks)
+}
+
+impl Work<'_> {
+    /// Puts on record where the processes come from that are about to be moved into groups of ours.
+    pub(super) fn announce(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), JournalError> {
+        self.known = journal.processes();
+        let mut records = Vec::new();
+        for movement in steps.iter().filter_map(into_ours) {
+            let Some((start_ticks, _, pgrp)) = identity(self.host, movement.process.pid) else { continue };
+            if start_ticks != movement.process.start_ticks {
+                continue;
+            }
+            let record = Record::Moving {
+                pid: movement.process.pid,
+                start_ticks,
+                pgrp,
+                by: movement.by.clone(),
+                from: self.targets(&movement.from),
+                to: self.targets(&movement.to),
+            };
+            records.extend(Some(record).filter(|record| !journal.has(record)));
+        }
+        journal.append(self.host, &records)
+    }
+
+    /// The groups as they are now, those that are gone left out.
+    fn targets(&mut self, paths: &BTreeMap<usize, CgroupPath>) -> Vec<Target> {
+        let mut targets = Vec::new();
+        for (hierarchy, path) in paths {
+            let place = Place { hierarchy: *hierarchy, path: path.clone() };
+            if let Ok(dir) = self.dir(&place) {
+                targets.push(self.target(&place, dir));
+            }
+        }
+        targets
+    }
+
+    pub(super) fn move_process(&mut self, movement: &Movement) -> Result<(), Refusal> {
+        let fate = self.shift(movement)?;
+        if let Fate::Stayed(because, _) = &fate {
+            self.outcome.stayed.push(format!("process {} stays where it is: {because}", movement.name));
+        }
+        self.fates.insert(movement.process, fate);
+        Ok(())
+    }
+
+    fn shift(&mut self, movement: &Movement) -> Result<Fate, Refusal> {
+        let mut done: Vec<(usize, CgroupPath)> = Vec::new();
+        let held = self.host.process(movement.process.pid);
+        let Some(held) = held.ok().filter(|held| held.start_ticks == movement.process.start_ticks) else {
+            return Ok(Fate::Gone);
+        };
+        for (hierarchy, to) in &movement.to {
+            let Some(from) = movement.from.get(hierarchy) else { continue };
+            if !alive(self.host, &held) {
+                return Ok(Fate::Gone);
+            }
+            let now = self.whereabouts(movement.process.pid).remove(hierarchy).unwrap_or_default();
+            if to.contains(&now) {
+                continue;
+            }
+            if now != *from {
+                let because = format!("somebody else has moved it to {now} meanwhile");
+                return Ok(self.put_back(&held, &done, because));
+            }
+            let place = Place { hierarchy: *hierarchy, path: to.clone() };
+            let dir = match self.dir(&place) {
+                Ok(dir) => dir,
+                // Groups of ours are in the plan's hand; one of somebody else's may go whenever it likes.
+                Err(Refusal::Vanished { place }) if movement.by.is_empty() => {
+                    return Ok(self.put_back(&held, &done, format!("{place} is gone")));
+                }
+                Err(refusal) => return Err(refusal),
+            };
+            match self.write_number(&held, *hierarchy, dir, to)? {
+                Written::Arrived => done.push((*hierarchy, from.clone())),
+                Written::Gone => return Ok(Fate::Gone),
+                Written::Refused(because) => return Ok(self.put_back(&held, &done, because)),
+            }
+        }
+        Ok(Fate::Moved)
+    }
+
+    fn write_number(
+        &mut self,
+        process: &Process,
+        hierarchy: usize,
+        dir: Dir,
+        to: &CgroupPath,
+    ) -> Result<Written, Refusal> {
+        match self.host.write(dir, "cgroup.procs", &process.pid.to_string()) {
+            Ok(()) => {}
+            Err(error) if error.errno == Errno::ESRCH && !alive(self.host, process) => {
+                return Ok(Written::Gone);
+            }
+            Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => {
+                return Err(host_error(error, None));
+            }
+            Err(error) => return Ok(Written::Refused(error.to_string())),
+        }
+        if !alive(self.host, process) {
+            self.stranger(process.pid, hierarchy, to);
+            return Ok(Written::Gone);
+        }
+        let now = self.whereabouts(process.pid).remove(&hierarchy);
+        Ok(match now {
+            Some(now) if to.contains(&now) => Written::Arrived,
+            Some(now) => {
+                Written::Refused(format!("it was moved and is in {now} again: somebody else moves it"))
+            }
+            None => Written::Gone,
+        })
+    }
+
+    /// The number was another's when it was written, or became so later: whoever has it now is to be where its parent is.
+    fn stranger(&mut self, pid: u32, hierarchy: usize, to: &CgroupPath) {
+        let Some((_, parent, _)) = identity(self.host, pid) else { return };
+        let now = self.whereabouts(pid).remove(&hierarchy);
+        let home = self.whereabouts(parent).remove(&hierarchy);
+        let (Some(now), Some(home)) = (now, home) else { return };
+        if !to.contains(&now) || to.contains(&home) {
+            return;
+        }
+        let back = self.dir(&Place { hierarchy, path: home.clone() }).and_then(|dir| {
+            let written = self.host.write(dir, "cgroup.procs", &pid.to_string());
+            written.map_err(|error| host_error(error, None))
+        });
+        let said = match back {
+            Ok(()) => format!("went to {home}, where its parent is"),
+            Err(refusal) => format!("could not be put to {home}, where its parent is: {refusal}"),
+        };
+        self.outcome.stayed.push(format!(
+            "process {} ended while it was moved, and another one has its number: that one {said}",
+            pid
+        ));
+    }
+
+    /// All hierarchies or none.
+    fn put_back(&mut self, held: &Process, done: &[(usize, CgroupPath)], because: String) -> Fate {
+        let mut whole = true;
+        for (hierarchy, from) in done {
+            let place = Place { hierarchy: *hierarchy, path: from.clone() };
+            let back = match self.dir(&place) {
+                Ok(dir) => self.write_number(held, *hierarchy, dir, from),
+                Err(refusal) => Err(refusal),
+            };
+            whole &= matches!(back, Ok(Written::Arrived | Written::Gone));
+        }
+        match whole {
+            true => Fate::Stayed(because, true),
+            false => Fate::Stayed(
+                format!("{because}; in some hierarchies it was moved and could not be put back"),
+                false,
+            ),
+        }
+    }
+
+    fn whereabouts(&self, pid: u32) -> BTreeMap<usize, CgroupPath> {
+        let text = self.host.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap_or_default();
+        places(&text, &self.actual.hierarchies)
+    }
+
+    /// What was moved is on record as done; what stayed, has ended, or is back where it was, is off it.
+    pub(super) fn settle_moves(&mut self, steps: &[Step], journal: &mut Journal) -> Result<(), JournalError> {
+        if self.fates.is_empty() {
+            return Ok(());
+        }
+        let mut done = Vec::new();
+        let mut back = BTreeSet::new();
+        for step in steps {
+            let Action::Move(movement) = &step.action else { continue };
+            let ProcessId { pid, start_ticks } = movement.process;
+            match self.fates.get(&movement.process) {
+                Some(Fate::Moved) if movement.by.is_empty() => drop(back.insert(movement.process)),
+                Some(Fate::Moved) => done.push(Record::Moved { pid, start_ticks }),
+                _ => {}
+            }
+        }
+        journal.append(self.host, &done)?;
+        let fates = std::mem::take(&mut self.fates);
+        let gone: BTreeSet<ProcessId> =
+            journal.processes().into_iter().filter(|process| !is(self.host, *process)).collect();
+        let known = std::mem::take(&mut self.known);
+        journal.forget(self.host, |_, record| {
+            record.process().is_some_and(|process| {
+                let stayed = matches!(fates.get(&process), Some(Fate::Stayed(_, true)));
+                (stayed && !known.contains(&process)) || back.contains(&process) || gone.contains(&process)
+            })
+        })
+    }
+}
+
+/// A process that goes into a group of ours.
+fn into_ours(step: &Step) -> Option<&Movement> {
+    match &step.action {
+        Action::Move(movement) if !movement.by.is_empty() => Some(movement),
+        _ => None,
+    }
+}

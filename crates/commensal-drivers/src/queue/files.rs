@@ -1,0 +1,139 @@
+//! Where a queue's files are, which of them are alive, and what is written in them.
+
+use super::Job;
+use commensal_core::admission::{Hold, Number};
+use commensal_core::errno::Errno;
+use commensal_core::group::GroupName;
+use commensal_host::{Host, HostError};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A group's folder in the state directory.
+#[derive(Debug, Clone)]
+pub(super) struct Folder {
+    pub(super) path: PathBuf,
+}
+
+/// What `held` says.
+#[derive(Debug, Serialize, Deserialize)]
+struct Closed {
+    reason: String,
+    since_ns: u64,
+    until_ns: u64,
+}
+
+impl Folder {
+    pub(super) fn of(state_dir: &Path, group: &GroupName) -> Folder {
+        Folder { path: state_dir.join("queue").join(group.as_str()) }
+    }
+
+    pub(super) fn waiting(&self) -> PathBuf {
+        self.path.join("waiting")
+    }
+
+    pub(super) fn running(&self) -> PathBuf {
+        self.path.join("running")
+    }
+
+    /// Beside the folder, which is watched: taking the lock is no news. No group's name has a dot.
+    pub(super) fn mutex(&self) -> PathBuf {
+        self.path.with_extension("lock")
+    }
+
+    pub(super) fn held_file(&self) -> PathBuf {
+        self.path.join("held")
+    }
+
+    pub(super) fn make(&self, host: &mut dyn Host) -> Result<(), HostError> {
+        host.state_dir(&self.waiting())?;
+        host.state_dir(&self.running())
+    }
+
+    /// Numbers in a folder, ascending. Other files are nobody's business; no folder is an empty one.
+    pub(super) fn numbers(&self, host: &dyn Host, folder: &Path) -> Result<Vec<Number>, HostError> {
+        match host.list(folder) {
+            Ok(names) => Ok(names.iter().filter_map(|name| Number::parse(name)).collect()),
+            Err(error) if error.errno == Errno::ENOENT => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The numbers whose files have a holder, ascending.
+    pub(super) fn living(&self, host: &dyn Host, folder: &Path) -> Result<Vec<Number>, HostError> {
+        let mut living = Vec::new();
+        for number in self.numbers(host, folder)? {
+            if is_alive(host, folder, number)? {
+                living.push(number);
+            }
+        }
+        Ok(living)
+    }
+
+    /// Those of a folder that are alive, with what they say.
+    pub(super) fn jobs(&self, host: &mut dyn Host, folder: &Path) -> Result<Vec<Job>, HostError> {
+        let living = self.living(host, folder)?;
+        let read = |number: Number| {
+            let text = host.state_read(&folder.join(number.to_string())).ok().flatten().unwrap_or_default();
+            Job::parse(number, &text)
+        };
+        Ok(living.into_iter().map(read).collect())
+    }
+
+    /// What `held` says, in force or not. What cannot be understood says nothing: it must not close a queue for ever.
+    pub(super) fn hold(&self, host: &mut dyn Host) -> Result<Option<Hold>, HostError> {
+        let text = host.state_read(&self.held_file())?;
+        let closed: Option<Closed> = text.and_then(|text| serde_json::from_str(&text).ok());
+        Ok(closed.map(|closed| Hold {
+            reason: closed.reason,
+            since_ns: closed.since_ns,
+            until_ns: closed.until_ns,
+        }))
+    }
+
+    /// Why the queue is closed now, if it is.
+    pub(super) fn held(&self, host: &mut dyn Host, now_ns: u64) -> Result<Option<String>, HostError> {
+        Ok(self.hold(host)?.filter(|hold| hold.left(now_ns).is_some()).map(|hold| hold.reason))
+    }
+
+    pub(super) fn write_hold(&self, host: &mut dyn Host, hold: &Hold) -> Result<(), HostError> {
+        let closed = Closed { reason: hold.reason.clone(), since_ns: hold.since_ns, until_ns: hold.until_ns };
+        host.state_replace(&self.held_file(), &line(&closed))
+    }
+}
+
+/// Whether a file has a holder.
+pub(super) fn is_alive(host: &dyn Host, folder: &Path, number: Number) -> Result<bool, HostError> {
+    let found = host.state_lock_file(&folder.join(number.to_string()))?;
+    Ok(found.is_some_and(|file| file.is_held()))
+}
+
+impl Job {
+    /// Its file's text: a line when it is made, and one more with the command's process once that is known.
+    pub(super) fn text(&self) -> String {
+        line(self)
+    }
+
+    /// The last line that can be understood; the number tells at least when it arrived.
+    fn parse(number: Number, text: &str) -> Job {
+        let last = text.lines().rev().find_map(|line| serde_json::from_str(line).ok());
+        last.unwrap_or(Job { arrived_ns: number.0, ..Job::default() })
+    }
+}
+
+fn line(value: &impl Serialize) -> String {
+    // Plain structs of numbers and text: this cannot fail.
+    serde_json::to_string(value).unwrap_or_default() + "\n"
+}
+
+pub(super) fn now_ns(host: &dyn Host) -> u64 {
+    nanos(host.boot_time())
+}
+
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}

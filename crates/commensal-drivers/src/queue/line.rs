@@ -1,0 +1,257 @@
+//! The line: entering it, whom one waits for, beginning, leaving. Nothing here blocks or waits.
+
+use super::files::{self, Folder};
+use super::{Job, QueueError};
+use commensal_core::admission::{Arrival, Load, Number, arrive, turn};
+use commensal_core::group::{GroupName, Queue};
+use commensal_host::{Host, HostError, Lock, LockFile};
+use std::path::{Path, PathBuf};
+
+/// What became of one that entered.
+#[derive(Debug)]
+pub(super) enum Entered {
+    /// It may begin.
+    Begins(Slot),
+    /// It waits; the load is what was there before it.
+    Waits(Ticket, Load),
+}
+
+/// A place in the line. Dropping it gives it up; leaving also removes its file.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    line: Line,
+    number: Number,
+    job: Job,
+    lock: Lock,
+}
+
+/// Leave to run. It ends with [`Slot::leave`], or when this process and every one that got [`Slot::lock`] have ended.
+#[derive(Debug)]
+pub struct Slot {
+    path: PathBuf,
+    lock: Lock,
+    job: Job,
+}
+
+/// A group's line; also the door to its files for everybody here.
+#[derive(Debug, Clone)]
+pub(super) struct Line {
+    pub(super) group: GroupName,
+    pub(super) folder: Folder,
+}
+
+impl Line {
+    pub(super) fn of(state_dir: &Path, group: &GroupName) -> Line {
+        Line { group: group.clone(), folder: Folder::of(state_dir, group) }
+    }
+
+    pub(super) fn files(&self, source: HostError) -> QueueError {
+        let folder = self.folder.path.display().to_string();
+        QueueError::Files { group: self.group.clone(), folder, source }
+    }
+
+    /// Who is there now; looks at each.
+    pub(super) fn load(&self, host: &mut dyn Host) -> Result<Load, QueueError> {
+        let now_ns = files::now_ns(host);
+        let count = |folder: &Path| self.folder.living(host, folder).map(|living| files::count(living.len()));
+        let (running, waiting) = (count(&self.folder.running()), count(&self.folder.waiting()));
+        let held = self.folder.held(host, now_ns);
+        let load = || Ok(Load { running: running?, waiting: waiting?, held: held? });
+        load().map_err(|error| self.files(error))
+    }
+
+    /// Removes what is dead in a folder, as far as `until`; gives the number of the living there. The queue's lock is held:
+    /// nobody else makes or removes files of others.
+    fn sweep(&self, host: &mut dyn Host, folder: &Path, until: usize) -> Result<u32, HostError> {
+        let mut living = 0;
+        for number in self.folder.numbers(host, folder)? {
+            if living >= until {
+                break;
+            }
+            if files::is_alive(host, folder, number)? {
+                living += 1;
+            } else {
+                // Somebody else's folder of that name, or a file system that turned read-only: it stays dead.
+                let _ = host.state_remove(&folder.join(number.to_string()));
+            }
+        }
+        Ok(files::count(living))
+    }
+
+    /// Makes a slot. The queue's lock is held.
+    fn begin(&self, host: &mut dyn Host, number: Number, job: &Job) -> Result<Slot, QueueError> {
+        let job = Job { started_ns: Some(files::now_ns(host)), ..job.clone() };
+        let path = self.folder.running().join(number.to_string());
+        let lock = host.state_lock_new(&path, &job.text()).map_err(|error| self.files(error))?;
+        Ok(Slot { path, lock, job })
+    }
+}
+
+/// Enters a group's line. `_mutex` is the lock of [`Line`]'s `mutex`, taken after its folder was made.
+///
+/// # Errors
+/// When there is no room, or the files cannot be kept; then no file is left.
+pub(super) fn enter(
+    host: &mut dyn Host,
+    state_dir: &Path,
+    group: &GroupName,
+    queue: &Queue,
+    job: &Job,
+    _mutex: &Lock,
+) -> Result<Entered, QueueError> {
+    let line = Line::of(state_dir, group);
+    let (waiting, running) = (line.folder.waiting(), line.folder.running());
+    let arrived_ns = files::now_ns(host);
+    let mut look = || {
+        let files = line.folder.numbers(host, &waiting)?.len();
+        // Whether anybody waits; how many exactly only where it matters.
+        let exactly = files >= queue.max_size as usize;
+        let living = line.sweep(host, &waiting, if exactly { usize::MAX } else { 1 })?;
+        let mut taken = line.folder.numbers(host, &waiting)?;
+        let load = Load {
+            running: line.sweep(host, &running, usize::MAX)?,
+            waiting: if exactly || living == 0 { living } else { files::count(taken.len()) },
+            held: line.folder.held(host, arrived_ns)?,
+        };
+        taken.extend(line.folder.numbers(host, &running)?);
+        Ok((load, Number::next(taken, arrived_ns)))
+    };
+    let (load, number) = look().map_err(|error| line.files(error))?;
+    let job = Job { arrived_ns, started_ns: None, ..job.clone() };
+    match arrive(queue, &load) {
+        Arrival::Begin => line.begin(host, number, &job).map(Entered::Begins),
+        Arrival::Full => Err(QueueError::Full { group: group.clone(), load, size: queue.max_size }),
+        Arrival::Wait => {
+            let path = waiting.join(number.to_string());
+            let lock = host.state_lock_new(&path, &job.text()).map_err(|error| line.files(error))?;
+            Ok(Entered::Waits(Ticket { line, number, job, lock }, load))
+        }
+    }
+}
+
+impl Ticket {
+    fn path(&self) -> PathBuf {
+        self.line.folder.waiting().join(self.number.to_string())
+    }
+
+    /// Whoever is alive before this one, nearest first.
+    fn before(&self, host: &dyn Host) -> Result<Vec<Number>, QueueError> {
+        let folder = self.line.folder.waiting();
+        let mut numbers = self.line.folder.numbers(host, &folder).map_err(|error| self.line.files(error))?;
+        let at = numbers.binary_search(&self.number).map_err(|_| self.lost())?;
+        numbers.truncate(at);
+        numbers.reverse();
+        Ok(numbers)
+    }
+
+    fn lost(&self) -> QueueError {
+        let folder = self.line.folder.waiting().display().to_string();
+        QueueError::Lost { group: self.line.group.clone(), folder }
+    }
+
+    /// The lock to wait for: that of the nearest one before it that is alive; `None` when it is the first. Once first,
+    /// always first, since numbers only grow.
+    ///
+    /// # Errors
+    /// When somebody removed the ticket, or the files cannot be read.
+    pub(super) fn behind(&self, host: &dyn Host) -> Result<Option<LockFile>, QueueError> {
+        let folder = self.line.folder.waiting();
+        for number in self.before(host)? {
+            let found = host.state_lock_file(&folder.join(number.to_string()));
+            let found = found.map_err(|error| self.line.files(error))?;
+            if let Some(file) = found.filter(LockFile::is_held) {
+                return Ok(Some(file));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Place in the line, from 1.
+    ///
+    /// # Errors
+    /// As [`Ticket::behind`].
+    pub(super) fn place(&self, host: &dyn Host) -> Result<usize, QueueError> {
+        let folder = self.line.folder.waiting();
+        let alive = |number: &Number| files::is_alive(host, &folder, *number).unwrap_or(true);
+        Ok(self.before(host)?.iter().filter(|number| alive(number)).count() + 1)
+    }
+
+    /// Begins, if this is the first in line and a slot is free. `_mutex` is the queue's lock.
+    ///
+    /// # Errors
+    /// As [`Ticket::behind`], and when the slot's file cannot be made; the ticket stays.
+    pub(super) fn begin(
+        &mut self,
+        host: &mut dyn Host,
+        queue: &Queue,
+        _mutex: &Lock,
+    ) -> Result<Option<Slot>, QueueError> {
+        if self.behind(host)?.is_some() {
+            return Ok(None);
+        }
+        let line = self.line.clone();
+        let now_ns = files::now_ns(host);
+        let mut look = || {
+            let running = line.sweep(host, &line.folder.running(), usize::MAX)?;
+            // This one is alive: up to it, what is dead goes.
+            line.sweep(host, &line.folder.waiting(), 1)?;
+            Ok(Load { running, waiting: 1, held: line.folder.held(host, now_ns)? })
+        };
+        let load = look().map_err(|error| line.files(error))?;
+        if !turn(queue, &load) {
+            return Ok(None);
+        }
+        let slot = line.begin(host, self.number, &self.job)?;
+        self.give_up(host);
+        Ok(Some(slot))
+    }
+
+    /// When it entered, nanoseconds since the boot.
+    pub(super) fn arrived_ns(&self) -> u64 {
+        self.job.arrived_ns
+    }
+
+    /// Gives the place up.
+    pub(super) fn leave(self, host: &mut dyn Host) {
+        self.give_up(host);
+    }
+
+    /// The file first, so that nobody finds it without a holder.
+    fn give_up(&self, host: &mut dyn Host) {
+        let _ = host.state_remove(&self.path());
+        self.lock.release();
+    }
+}
+
+impl Slot {
+    /// The lock that makes it taken: for the command to hold too ([`commensal_host::SpawnSpec::locks`]), so that it stays
+    /// taken when this process is killed and the command is not.
+    #[must_use]
+    pub fn lock(&self) -> Lock {
+        self.lock.clone()
+    }
+
+    /// When it asked to begin, nanoseconds since the boot; no two of one group at the same time.
+    #[must_use]
+    pub fn arrived_ns(&self) -> u64 {
+        self.job.arrived_ns
+    }
+
+    /// When it was admitted, nanoseconds since the boot; no two of one group at the same time.
+    #[must_use]
+    pub fn started_ns(&self) -> u64 {
+        self.job.started_ns.unwrap_or_default()
+    }
+
+    /// Notes the command's process, for those who look. That it cannot be noted is no reason to end the command.
+    pub fn runs(&self, host: &mut dyn Host, pid: u32) {
+        let job = Job { pid, ..self.job.clone() };
+        let _ = host.state_append(&self.path, &job.text());
+    }
+
+    /// The command has ended: the slot is free, also if it left something running in the background.
+    pub fn leave(self, host: &mut dyn Host) {
+        let _ = host.state_remove(&self.path);
+        self.lock.release();
+    }
+}

@@ -1,0 +1,161 @@
+//! Processes go back to the cgroups that they came from, with what they have started since.
+//!
+//! Whoever is in the group now is looked at, not who was moved then: a process on record goes where the record says; one
+//! that is not goes with the nearest process above it that is, or with one of the same process group, whose number nobody
+//! else can get while it has a member. Whose cgroup is gone stays, and so does the group.
+
+use super::Restored;
+use crate::apply::{alive, identity};
+use crate::journal::{Contents, Record, Target};
+use crate::members;
+use commensal_core::errno::Errno;
+use commensal_core::member::ProcessId;
+use commensal_host::{Dir, Host, HostError, below};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Looks at a group whose processes go on forking, before the rest is left.
+const LOOKS: u32 = 100;
+
+/// Parents that are followed upwards.
+const GENERATIONS: u32 = 64;
+
+/// What the journal says of one process.
+#[derive(Debug, Default)]
+struct Origin {
+    pgrp: u32,
+    /// By mount point: the first place on record is where it came from.
+    from: BTreeMap<String, Target>,
+}
+
+/// Moves processes back. Gives the records that still stand, by their places in `contents`.
+pub(super) fn back(
+    host: &mut dyn Host,
+    contents: &Contents,
+    result: &mut Restored,
+) -> BTreeMap<usize, Record> {
+    let mut origins: BTreeMap<ProcessId, Origin> = BTreeMap::new();
+    let mut groups: BTreeSet<&Target> = BTreeSet::new();
+    for record in &contents.records {
+        let Record::Moving { pgrp, from, to, .. } = record else { continue };
+        let Some(process) = record.process() else { continue };
+        let origin = origins.entry(process).or_default();
+        origin.pgrp = *pgrp;
+        for target in from {
+            origin.from.entry(target.mount.clone()).or_insert_with(|| target.clone());
+        }
+        groups.extend(to);
+    }
+    let mut failed = BTreeSet::new();
+    for group in groups {
+        let Ok(dir) = host.open(&below(Path::new(&group.mount), &group.path)) else { continue };
+        if dir.inode == group.inode {
+            empty(host, group, dir, &origins, result, &mut failed);
+        }
+        host.close(dir);
+    }
+    let stands = |record: &Record| record.process().is_some_and(|process| failed.contains(&process));
+    contents.records.iter().cloned().enumerate().filter(|(_, record)| stands(record)).collect()
+}
+
+fn empty(
+    host: &mut dyn Host,
+    group: &Target,
+    dir: Dir,
+    origins: &BTreeMap<ProcessId, Origin>,
+    result: &mut Restored,
+    failed: &mut BTreeSet<ProcessId>,
+) {
+    let mut moved: BTreeMap<String, usize> = BTreeMap::new();
+    let mut stuck: BTreeSet<u32> = BTreeSet::new();
+    for _ in 0..LOOKS {
+        let inside = members::pids(host, dir).unwrap_or_default();
+        let mut any = false;
+        for pid in inside.into_iter().filter(|pid| *pid != std::process::id()) {
+            if stuck.contains(&pid) {
+                continue;
+            }
+            let Some((start_ticks, ..)) = identity(host, pid) else { continue };
+            let process = ProcessId { pid, start_ticks };
+            let Some(origin) = origin_of(host, process, origins) else { continue };
+            let Some(target) = origin.from.get(&group.mount) else { continue };
+            match put(host, process, target) {
+                Ok(true) => {
+                    any = true;
+                    *moved.entry(target.path.clone()).or_default() += 1;
+                }
+                Ok(false) => {
+                    stuck.insert(pid);
+                    let (from, to) = (&group.path, &target.path);
+                    result
+                        .left
+                        .push(format!("process {pid} stays in {from}: {to}, where it came from, is gone"));
+                }
+                Err(error) if error.errno == Errno::ESRCH => {}
+                Err(error) => {
+                    stuck.insert(pid);
+                    failed.insert(process);
+                    result.failed.push(error.to_string());
+                }
+            }
+        }
+        if !any {
+            break;
+        }
+    }
+    let shown = below(Path::new(&group.mount), &group.path).display().to_string();
+    result.done.extend(moved.into_iter().map(|(to, count)| {
+        let processes = if count == 1 { "process" } else { "processes" };
+        format!("{count} {processes} of {shown} back in {to}")
+    }));
+}
+
+/// Where the process came from, or the one that it comes from.
+fn origin_of<'o>(
+    host: &dyn Host,
+    process: ProcessId,
+    origins: &'o BTreeMap<ProcessId, Origin>,
+) -> Option<&'o Origin> {
+    let mut at = process;
+    let mut group = None;
+    for _ in 0..GENERATIONS {
+        if let Some(origin) = origins.get(&at) {
+            return Some(origin);
+        }
+        let Some((_, parent, pgrp)) = identity(host, at.pid) else { break };
+        group = group.or(Some(pgrp));
+        let Some((start_ticks, ..)) = identity(host, parent).filter(|_| parent > 1) else { break };
+        at = ProcessId { pid: parent, start_ticks };
+    }
+    origins.values().find(|origin| Some(origin.pgrp) == group)
+}
+
+/// Whether the place is still the same one and took the process.
+fn put(host: &mut dyn Host, process: ProcessId, target: &Target) -> Result<bool, HostError> {
+    let dir = match host.open(&below(Path::new(&target.mount), &target.path)) {
+        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => return Ok(false),
+        opened => opened?,
+    };
+    let same = dir.inode == target.inode;
+    let written = match same {
+        true => write_number(host, process, dir),
+        false => Ok(()),
+    };
+    host.close(dir);
+    written.map(|()| same)
+}
+
+/// A number that has changed hands since the list was read is not written; one that does so in the very moment is told.
+fn write_number(host: &mut dyn Host, process: ProcessId, dir: Dir) -> Result<(), HostError> {
+    let held = host.process(process.pid)?;
+    let object = format!("pid {}", process.pid);
+    let gone = HostError { operation: "move", object, value: None, errno: Errno::ESRCH };
+    if held.start_ticks != process.start_ticks || !alive(host, &held) {
+        return Err(gone);
+    }
+    host.write(dir, "cgroup.procs", &process.pid.to_string())?;
+    match alive(host, &held) || identity(host, process.pid).is_none() {
+        true => Ok(()),
+        false => Err(HostError { operation: "move only the one that ended of", errno: Errno::EBUSY, ..gone }),
+    }
+}

@@ -1,0 +1,135 @@
+//! What is waited for on a thread of its own: a local socket on which somebody tells what happens, and folders in which names
+//! appear. Neither is part of [`crate::Host`], because the loop never waits.
+
+use crate::linux::{ASK_PATIENCE, fail};
+use crate::{HostError, Result};
+use commensal_core::errno::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use std::io::{ErrorKind, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// An answer over a local (Unix) socket that comes bit by bit, for as long as the other side has something to say.
+#[derive(Debug)]
+pub struct Stream {
+    socket: UnixStream,
+    object: String,
+}
+
+impl Stream {
+    /// Sends `request` to the socket at `path`.
+    ///
+    /// # Errors
+    /// When nobody listens there, or the other side does not take the request within two seconds (`ETIMEDOUT`).
+    pub fn open(path: &Path, request: &str) -> Result<Stream> {
+        let object = path.display().to_string();
+        let refuse = |error: std::io::Error| refused(&object, &error);
+        let mut socket = UnixStream::connect(path).map_err(refuse)?;
+        socket.set_write_timeout(Some(ASK_PATIENCE)).map_err(refuse)?;
+        socket.write_all(request.as_bytes()).map_err(refuse)?;
+        Ok(Stream { socket, object })
+    }
+
+    /// What has come; `None` after `patience` (more than 0) of silence, empty when the other side has closed.
+    ///
+    /// # Errors
+    /// When the connection broke.
+    pub fn read(&mut self, patience: Duration) -> Result<Option<Vec<u8>>> {
+        let mut chunk = vec![0; 16_384];
+        let read = self.socket.set_read_timeout(Some(patience)).and_then(|()| self.socket.read(&mut chunk));
+        match read {
+            Ok(length) => {
+                chunk.truncate(length);
+                Ok(Some(chunk))
+            }
+            Err(error) if is_late(&error) => Ok(None),
+            Err(error) => Err(refused(&self.object, &error)),
+        }
+    }
+}
+
+fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn refused(object: &str, error: &std::io::Error) -> HostError {
+    let number = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
+    let errno = if is_late(error) { Errno::ETIMEDOUT } else { number };
+    HostError { operation: "ask", object: object.to_owned(), value: None, errno }
+}
+
+/// Folders that are watched for folders that appear and go (inotify(7)); it works on cgroup hierarchies of both versions
+/// (seen on 6.18).
+#[derive(Debug)]
+pub struct GroupWatch(OwnedFd);
+
+/// Something that happened in a watched folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seen {
+    /// A folder of this name appeared in the folder of this watch.
+    Made(i32, String),
+    /// It is gone.
+    Gone(i32, String),
+    /// The kernel had to drop some: look at everything.
+    Lost,
+}
+
+impl GroupWatch {
+    /// Watches nothing yet.
+    ///
+    /// # Errors
+    /// `EMFILE` when this user has too many already (`fs.inotify.max_user_instances`).
+    pub fn new() -> Result<GroupWatch> {
+        inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+            .map(GroupWatch)
+            .map_err(|errno| fail("watch", "cgroups".to_owned(), None, errno))
+    }
+
+    /// Watches one more folder; gives its number, the same one for the same folder.
+    ///
+    /// # Errors
+    /// `ENOENT` when it is gone, `ENOSPC` when too many are watched (`fs.inotify.max_user_watches`).
+    pub fn add(&self, folder: &Path) -> Result<i32> {
+        let flags = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::ONLYDIR | WatchFlags::EXCL_UNLINK;
+        inotify::add_watch(&self.0, folder, flags)
+            .map_err(|errno| fail("watch", folder.display().to_string(), None, errno))
+    }
+
+    /// What happened, after waiting for it for `patience` at most.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn wait(&self, patience: Duration) -> Result<Vec<Seen>> {
+        let refuse = |errno| fail("read", "watched cgroups".to_owned(), None, errno);
+        let timeout = Timespec {
+            tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: patience.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(refuse(errno)),
+        }
+        let mut buffer = [MaybeUninit::uninit(); 8_192];
+        let mut reader = inotify::Reader::new(&self.0, &mut buffer);
+        let mut seen = Vec::new();
+        loop {
+            let event = match reader.next() {
+                Ok(event) => event,
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(seen),
+                Err(errno) => return Err(refuse(errno)),
+            };
+            let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
+            let (what, wd) = (event.events(), event.wd());
+            match name {
+                _ if what.contains(ReadFlags::QUEUE_OVERFLOW) => seen.push(Seen::Lost),
+                Some(name) if what.contains(ReadFlags::CREATE) => seen.push(Seen::Made(wd, name)),
+                Some(name) if what.contains(ReadFlags::DELETE) => seen.push(Seen::Gone(wd, name)),
+                _ => {}
+            }
+        }
+    }
+}

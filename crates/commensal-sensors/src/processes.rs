@@ -1,0 +1,302 @@
+//! Processes that a match takes, from `/proc`.
+//!
+//! A look costs what it has to: the start time of every process that is not known, its program, user or arguments only if a
+//! match asks for them and the cheaper parts hold. A [`Scanner`] that is kept looks at new processes three times, because a
+//! program starts some time after its process, and at a tenth of the others per look.
+
+use commensal_core::actual::Hierarchy;
+use commensal_core::group::Match;
+use commensal_core::member::{ProcessFact, ProcessId, is_program, is_user, places};
+use commensal_host::Host;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Looks after which every process has been looked at again.
+const ROUND: u32 = 10;
+/// Looks at a new process before it is left to the round.
+const YOUNG: u8 = 3;
+/// Threads of the kernel (`PF_KTHREAD`, include/linux/sched.h).
+const KERNEL_THREAD: u64 = 0x20_0000;
+
+/// Finds processes, and remembers which it has looked at.
+#[derive(Debug, Default)]
+pub struct Scanner {
+    seen: BTreeMap<u32, Seen>,
+    turn: u32,
+}
+
+/// What is remembered of a process.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    start_ticks: u64,
+    parent: u32,
+    /// Looks so far, up to [`YOUNG`].
+    looks: u8,
+    /// Whether a match took it at the last look.
+    taken: bool,
+    /// Of the kernel, or commensal itself.
+    exempt: bool,
+}
+
+/// What is looked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Matches; those that are not about processes are passed over.
+    pub matches: &'a [&'a Match],
+    /// Processes that are told whatever matches, because they were moved.
+    pub moved: &'a BTreeSet<ProcessId>,
+    /// Where processes are told to be.
+    pub hierarchies: &'a [Hierarchy],
+}
+
+impl Scanner {
+    /// Processes that a match takes, and all that they have started, and those that were moved. Not told: the first
+    /// process, threads of the kernel, and processes that run this very program.
+    pub fn scan(&mut self, host: &dyn Host, wanted: &Wanted<'_>) -> Vec<ProcessFact> {
+        let matches: Vec<&Match> =
+            wanted.matches.iter().copied().filter(|one| matches!(one, Match::Process { .. })).collect();
+        if matches.is_empty() && wanted.moved.is_empty() {
+            self.seen.clear();
+            return Vec::new();
+        }
+        self.turn = (self.turn + 1) % ROUND;
+        let users = match matches.iter().any(|one| matches!(one, Match::Process { user: Some(_), .. })) {
+            true => users(host),
+            false => BTreeMap::new(),
+        };
+        let moved: BTreeSet<u32> = wanted.moved.iter().map(|id| id.pid).collect();
+        let own = host.link(Path::new("/proc/self/exe")).ok();
+        let names = host.list(Path::new("/proc")).unwrap_or_default();
+        let pids = names.iter().filter_map(|name| name.parse().ok()).filter(|pid| *pid > 1);
+        let (mut seen, mut facts) = (BTreeMap::new(), BTreeMap::new());
+        for pid in pids {
+            let known = self.seen.get(&pid).copied();
+            let settled = known.filter(|one| one.looks >= YOUNG && !one.taken && pid % ROUND != self.turn);
+            if let Some(known) = settled.filter(|_| !moved.contains(&pid)) {
+                seen.insert(pid, known);
+                continue;
+            }
+            let look = Look::new(host, pid);
+            let Some(mut now) = look.stat() else { continue };
+            let same = known.filter(|known| known.start_ticks == now.start_ticks);
+            now.looks = same.map_or(0, |known| known.looks).saturating_add(1).min(YOUNG);
+            now.exempt = now.exempt || pid == std::process::id();
+            // Every match is asked, so that what each of them needs is read.
+            let takers = matches.iter().filter(|one| !now.exempt && look.is_taken(one, &users)).count();
+            if takers > 0 {
+                // Only now, because it is one more system call.
+                now.exempt = own.is_some() && look.exe() == own.as_deref();
+                now.taken = !now.exempt;
+            }
+            seen.insert(pid, now);
+            let id = ProcessId { pid, start_ticks: now.start_ticks };
+            if now.taken || (wanted.moved.contains(&id) && !now.exempt) {
+                facts.insert(pid, look.fact(id, now.parent, &users, wanted.hierarchies));
+            }
+        }
+        self.seen = seen;
+        self.children(host, wanted.hierarchies, &mut facts);
+        facts.into_values().collect()
+    }
+
+    /// Adds what the processes have started, and what that has started.
+    fn children(&self, host: &dyn Host, hierarchies: &[Hierarchy], facts: &mut BTreeMap<u32, ProcessFact>) {
+        let mut of: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (pid, seen) in self.seen.iter().filter(|(_, seen)| !seen.exempt) {
+            of.entry(seen.parent).or_default().push(*pid);
+        }
+        let mut waiting: Vec<u32> = facts.keys().copied().collect();
+        while let Some(parent) = waiting.pop() {
+            for pid in of.get(&parent).into_iter().flatten() {
+                if facts.contains_key(pid) {
+                    continue;
+                }
+                let look = Look::new(host, *pid);
+                let Some(now) = look.stat().filter(|now| now.parent == parent && !now.exempt) else {
+                    continue;
+                };
+                let id = ProcessId { pid: *pid, start_ticks: now.start_ticks };
+                facts.insert(*pid, look.fact(id, parent, &BTreeMap::new(), hierarchies));
+                waiting.push(*pid);
+            }
+        }
+    }
+}
+
+/// Names by user number, from `/etc/passwd`; users that are known elsewhere only are matched by number.
+fn users(host: &dyn Host) -> BTreeMap<u32, Vec<String>> {
+    let text = host.read_file(Path::new("/etc/passwd")).unwrap_or_default();
+    let mut users: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for line in text.lines() {
+        let mut fields = line.split(':');
+        if let (Some(name), Some(Ok(uid))) = (fields.next(), fields.nth(1).map(str::parse)) {
+            users.entry(uid).or_default().push(name.to_owned());
+        }
+    }
+    users
+}
+
+/// One process; each part is read when it is asked for.
+struct Look<'h> {
+    host: &'h dyn Host,
+    pid: u32,
+    exe: OnceCell<Option<String>>,
+    uid: OnceCell<Option<u32>>,
+    cmdline: OnceCell<Option<String>>,
+}
+
+impl<'h> Look<'h> {
+    fn new(host: &'h dyn Host, pid: u32) -> Look<'h> {
+        Look { host, pid, exe: OnceCell::new(), uid: OnceCell::new(), cmdline: OnceCell::new() }
+    }
+
+    fn file(&self, name: &str) -> Option<String> {
+        self.host.read_file(Path::new(&format!("/proc/{}/{name}", self.pid))).ok()
+    }
+
+    /// Fields 4, 9 and 22 of proc(5), counted from the last bracket.
+    fn stat(&self) -> Option<Seen> {
+        let text = self.file("stat")?;
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+        let flags: u64 = fields.get(6)?.parse().ok()?;
+        // A dead one that nobody has waited for yet goes nowhere any more.
+        let dead = matches!(fields.first(), Some(&("Z" | "X")));
+        Some(Seen {
+            start_ticks: fields.get(19)?.parse().ok()?,
+            parent: fields.get(1)?.parse().ok()?,
+            looks: 0,
+            taken: false,
+            exempt: flags & KERNEL_THREAD != 0 || dead,
+        })
+    }
+
+    fn exe(&self) -> Option<&str> {
+        let read = || {
+            let link = self.host.link(Path::new(&format!("/proc/{}/exe", self.pid))).ok()?;
+            Some(link.strip_suffix(" (deleted)").unwrap_or(&link).to_owned())
+        };
+        self.exe.get_or_init(read).as_deref()
+    }
+
+    /// The effective one: the second number.
+    fn uid(&self) -> Option<u32> {
+        *self.uid.get_or_init(|| {
+            let status = self.file("status")?;
+            let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+            line.split_whitespace().nth(1)?.parse().ok()
+        })
+    }
+
+    fn cmdline(&self) -> Option<&str> {
+        let read = || {
+            let text = self.file("cmdline")?;
+            Some(text.trim_end_matches('\0').replace('\0', " "))
+        };
+        self.cmdline.get_or_init(read).as_deref()
+    }
+
+    /// The cheapest part first; what fails early leaves the others unread.
+    fn is_taken(&self, one: &Match, users: &BTreeMap<u32, Vec<String>>) -> bool {
+        let Match::Process { exe, user, cmdline } = one else { return false };
+        exe.as_ref().is_none_or(|wanted| self.exe().is_some_and(|has| is_program(has, wanted)))
+            && user
+                .as_ref()
+                .is_none_or(|wanted| self.uid().is_some_and(|uid| is_user(uid, &self.users(users), wanted)))
+            && cmdline.as_ref().is_none_or(|wanted| self.cmdline().is_some_and(|has| has.contains(wanted)))
+    }
+
+    fn users(&self, users: &BTreeMap<u32, Vec<String>>) -> Vec<String> {
+        self.uid().and_then(|uid| users.get(&uid).cloned()).unwrap_or_default()
+    }
+
+    fn fact(
+        &self,
+        id: ProcessId,
+        parent: u32,
+        users: &BTreeMap<u32, Vec<String>>,
+        hierarchies: &[Hierarchy],
+    ) -> ProcessFact {
+        let cgroup = self.file("cgroup").unwrap_or_default();
+        ProcessFact {
+            id,
+            parent,
+            exe: self.exe().map(str::to_owned),
+            uid: self.uid.get().copied().flatten(),
+            users: if self.uid.get().is_some() { self.users(users) } else { Vec::new() },
+            cmdline: self.cmdline.get().cloned().flatten(),
+            places: places(&cgroup, hierarchies),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_host::fake::{FakeHost, FakeLooks};
+
+    fn by(exe: &str, user: &str, cmdline: &str) -> Match {
+        let part = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        Match::Process { exe: part(exe), user: part(user), cmdline: part(cmdline) }
+    }
+
+    fn pids(scanner: &mut Scanner, host: &FakeHost, one: &Match) -> Vec<u32> {
+        let nothing = BTreeSet::new();
+        let wanted = Wanted { matches: &[one], moved: &nothing, hierarchies: &[] };
+        scanner.scan(host, &wanted).iter().map(|process| process.id.pid).collect()
+    }
+
+    fn looks(exe: &str, cmdline: &str, uid: u32, parent: u32) -> FakeLooks {
+        FakeLooks { exe: exe.to_owned(), cmdline: cmdline.to_owned(), uid, parent, ..FakeLooks::default() }
+    }
+
+    #[test]
+    fn programs_users_arguments_and_children() {
+        let fake = FakeHost::v1(2, 1 << 30);
+        fake.set_file("/etc/passwd", "root:x:0:0::/root:/bin/sh\nmedia:x:1000:1000::/:/bin/sh\n");
+        let [make, cc, other, kernel, deleted] = [0; 5].map(|_| fake.add_process(&[]));
+        fake.set_looks(make, looks("/usr/bin/make", "make -j2 all", 1000, 1));
+        fake.set_looks(cc, looks("/usr/bin/cc", "cc x.c", 1000, make));
+        fake.set_looks(other, looks("/usr/bin/vi", "vi make", 0, 1));
+        fake.set_looks(kernel, looks("", "", 0, 2));
+        fake.set_looks(deleted, looks("/usr/bin/tool (deleted)", "tool", 7, 1));
+        let found = |one: &Match| pids(&mut Scanner::default(), &fake, one);
+        assert_eq!(found(&by("make", "", "")), [make, cc]);
+        assert_eq!(found(&by("/usr/bin/cc", "", "")), [cc]);
+        assert_eq!(found(&by("", "media", "")), [make, cc]);
+        assert_eq!(found(&by("", "", "-j2 all")), [make, cc]);
+        assert_eq!(found(&by("vi", "media", "")), [0; 0]);
+        assert_eq!(found(&by("/usr/bin/tool", "7", "")), [deleted]);
+        // What one match takes early is read for the others as well.
+        let (first, second) = (by("make", "", ""), by("", "media", ""));
+        let nothing = BTreeSet::new();
+        let wanted = Wanted { matches: &[&first, &second], moved: &nothing, hierarchies: &[] };
+        let facts = Scanner::default().scan(&fake, &wanted);
+        assert!(facts.iter().filter(|fact| fact.id.pid == make).all(|fact| second.takes_process(fact)));
+        // Everybody of root, but the kernel's threads and ourselves.
+        assert_eq!(found(&by("", "root", "")), [other]);
+    }
+
+    /// What starts another program later is found, at the latest after a round; what is new, at once.
+    #[test]
+    fn a_kept_scanner_finds_what_changes() {
+        let fake = FakeHost::v1(2, 1 << 30);
+        let old = fake.add_process(&[]);
+        fake.set_looks(old, looks("/bin/sh", "sh", 0, 1));
+        let mut scanner = Scanner::default();
+        let ffmpeg = by("ffmpeg", "", "");
+        for _ in 0..5 {
+            assert_eq!(pids(&mut scanner, &fake, &ffmpeg), [0; 0]);
+        }
+        let new = fake.add_process(&[]);
+        fake.set_looks(new, looks("/bin/ffmpeg", "ffmpeg", 0, 1));
+        assert_eq!(pids(&mut scanner, &fake, &ffmpeg), [new]);
+        fake.set_looks(old, looks("/bin/ffmpeg", "ffmpeg", 0, 1));
+        let later: Vec<Vec<u32>> = (0..ROUND).map(|_| pids(&mut scanner, &fake, &ffmpeg)).collect();
+        assert_eq!(later.last().unwrap().len(), 2, "{later:?}");
+        // The number of one that was taken is another process's now.
+        fake.reuse_pid(new, &[]);
+        fake.set_looks(new, looks("/bin/vi", "vi", 0, 1));
+        assert_eq!(pids(&mut scanner, &fake, &ffmpeg), [old]);
+    }
+}

@@ -1,0 +1,83 @@
+//! `agent` and `guard`.
+
+use super::{Agent, Guard, OnExit};
+use crate::context::Context;
+use crate::signals::not_ignored;
+use anyhow::{Context as _, bail};
+use commensal_agent::agent::{self, Flags, Options};
+use commensal_agent::guard::{self, End};
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::flag;
+use std::sync::Arc;
+
+/// Keeps the groups in force until a signal asks to end.
+pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
+    let flags = flags(context)?;
+    if !options.no_guard && options.lease < options.interval * 2 {
+        bail!("--lease is shorter than two ticks (--interval): every late tick would end the agent");
+    }
+    let options = Options {
+        config: options.config.clone(),
+        interval: options.interval,
+        lease: (!options.no_guard).then_some(options.lease),
+        on_exit: match options.on_exit {
+            OnExit::Safe => agent::OnExit::Safe,
+            OnExit::Keep => agent::OnExit::Keep,
+            OnExit::Restore => agent::OnExit::Restore,
+        },
+        takeover: options.takeover,
+        program: std::env::current_exe().context("the path of this program is not known")?,
+        metrics: options.metrics_listen,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let instance = context.instance();
+    let mut told = Vec::new();
+    agent::run(&mut context.host, instance, &options, &flags, &mut |snapshot| {
+        // Without a service manager that listens nothing is sent.
+        let state = match snapshot.ticks {
+            1 => NotifyState::Ready,
+            _ => NotifyState::Watchdog,
+        };
+        let _ = sd_notify::notify(&[state]);
+        // Each trouble once, when it comes.
+        let troubles: Vec<String> = snapshot.troubles.iter().chain(&snapshot.config.error).cloned().collect();
+        for trouble in troubles.iter().filter(|trouble| !told.contains(*trouble)) {
+            eprintln!("commensal: {trouble}");
+        }
+        told = troubles;
+    })?;
+    Ok(0)
+}
+
+fn flags(context: &Context) -> anyhow::Result<Flags> {
+    let flags = Flags::default();
+    for signal in not_ignored(&context.host, &[SIGINT, SIGTERM]) {
+        // A second one ends it at once; then the guard acts.
+        flag::register_conditional_shutdown(signal, 130, Arc::clone(&flags.stop))?;
+        flag::register(signal, Arc::clone(&flags.stop))?;
+    }
+    flag::register(SIGHUP, Arc::clone(&flags.reload))?;
+    flag::register(SIGUSR2, Arc::clone(&flags.hand_over))?;
+    Ok(flags)
+}
+
+/// Guards agents of this state directory.
+pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
+    let state_dir = context.state_dir.clone();
+    let listener = guard::listen(&mut context.host, &state_dir)?;
+    guard::guard(&mut context.host, &state_dir, &listener, options.once, &mut |acted| {
+        let why = match acted.end {
+            End::Died => "the agent died",
+            End::Hung => "the agent gave no sign of life for its lease time and was ended",
+            End::Farewell => "the agent ended",
+        };
+        match &acted.outcome {
+            Ok(steps) => {
+                eprintln!("commensal: {why}: safe state after {} ms, {steps} steps", acted.took.as_millis());
+            }
+            Err(error) => eprintln!("commensal: {why}, and the safe state could not be brought: {error}"),
+        }
+    })?;
+    Ok(0)
+}

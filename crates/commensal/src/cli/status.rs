@@ -1,0 +1,70 @@
+//! `status` and `explain`: what the agent says, in a few lines or in full.
+
+use super::{Explain, Json};
+use crate::context::Context;
+use anyhow::anyhow;
+use commensal_agent::client::{self, ClientError};
+use commensal_agent::control::SOCKET;
+use commensal_agent::explain::Explained;
+use commensal_agent::snapshot::Snapshot;
+use commensal_agent::status;
+use commensal_drivers::journal::{self, Record};
+use commensal_host::Host;
+
+/// Prints what is in force. Status 0 when that is all that was asked for, else 1; 2 without an agent.
+pub fn run(context: &mut Context, options: &Json) -> anyhow::Result<u8> {
+    let socket = context.state_dir.join(SOCKET);
+    let answer = match client::get::<Snapshot>(&context.host, &socket, "/v1/snapshot") {
+        Ok(answer) => answer,
+        Err(error @ ClientError::NoAgent(_)) => {
+            let mut words = error.to_string();
+            for line in on_record(context) {
+                words += "\n  ";
+                words += &line;
+            }
+            return Err(anyhow!(words));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&answer.body)?);
+    } else {
+        print!("{}", status::text(&answer.body, answer.age));
+    }
+    Ok(u8::from(!status::is_well(&answer.body, answer.age)))
+}
+
+/// Prints why each number of a group is what it is.
+pub fn explain(context: &Context, options: &Explain) -> anyhow::Result<u8> {
+    let socket = context.state_dir.join(SOCKET);
+    // Anything else is no group's name, and no path of the agent's.
+    commensal_core::group::GroupName::new(&options.group).map_err(|message| anyhow!(message))?;
+    let path = format!("/v1/explain/{}", options.group);
+    let explained: Explained = client::get(&context.host, &socket, &path)?.body;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&explained)?);
+    } else {
+        print!("{}", explained.text());
+    }
+    Ok(0)
+}
+
+/// What the journals say is in force without an agent.
+fn on_record(context: &mut Context) -> Vec<String> {
+    let names = context.host.list(&context.state_dir).unwrap_or_default();
+    let mut lines = Vec::new();
+    for name in names.iter().filter(|name| name.ends_with(".journal")) {
+        let Ok(Some(text)) = context.host.state_read(&context.state_dir.join(name)) else { continue };
+        let records = journal::parse(&text).records;
+        let count = |of: fn(&Record) -> bool| records.iter().filter(|record| of(record)).count();
+        let groups = count(|record| matches!(record, Record::Created(_)));
+        let values = count(|record| matches!(record, Record::Original { .. } | Record::Switching { .. }));
+        if groups + values > 0 {
+            lines.push(format!(
+                "on record in {name}: {groups} cgroups made, {values} values of others changed; `commensal restore` takes \
+                 them back"
+            ));
+        }
+    }
+    lines
+}

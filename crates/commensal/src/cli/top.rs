@@ -1,0 +1,117 @@
+//! `top`: the live view. Asks the agent once a second on a thread of its own, so that keys work while it does not answer.
+
+use super::Top;
+use crate::context::Context;
+use crate::signals;
+use anyhow::Context as _;
+use commensal_agent::client::{self, Answer, ClientError};
+use commensal_agent::control::SOCKET;
+use commensal_agent::snapshot::Snapshot;
+use commensal_agent::top::{Asked, SCREEN, Top as View, draw};
+use commensal_host::LinuxHost;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+/// From one question to the next.
+const EVERY: Duration = Duration::from_secs(1);
+/// Between two looks at what came, and at the stop flag.
+const POLL: Duration = Duration::from_millis(100);
+
+type News = Result<Answer<Snapshot>, ClientError>;
+
+/// Shows the screen until `q`, or one as text.
+pub fn run(context: &mut Context, options: &Top) -> anyhow::Result<u8> {
+    let socket = context.state_dir.join(SOCKET);
+    // https://no-color.org: any value but the empty one.
+    let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let mut view = View::new(colour);
+    // The first question comes before the screen is taken: without an agent there is nothing to show.
+    let first = ask(&context.host, &socket)?;
+    view.latest = Some((Arc::new(first.body), first.age));
+    let terminal = std::io::stdout().is_terminal();
+    if options.once || !terminal {
+        let size = ratatui::crossterm::terminal::size().ok().filter(|_| terminal);
+        print!("{}", view.once(size.unwrap_or(SCREEN).0));
+        return Ok(0);
+    }
+    let stop = signals::stop_flag(&context.host).context("watch for Ctrl-C")?;
+    let news = questions(socket)?;
+    // It puts the terminal back after a panic as well.
+    let mut terminal =
+        ratatui::try_init().context("the terminal cannot be taken; `--once` prints a screen as text")?;
+    let outcome = watch(&mut terminal, &mut view, &news, &stop);
+    ratatui::restore();
+    outcome.context("the terminal went away")?;
+    Ok(0)
+}
+
+fn ask(host: &LinuxHost, socket: &Path) -> News {
+    client::get(host, socket, "/v1/snapshot")
+}
+
+/// Answers as they come, until nobody wants them.
+fn questions(socket: PathBuf) -> anyhow::Result<Receiver<News>> {
+    let (sender, news) = channel();
+    let asking = move || {
+        let host = LinuxHost::new();
+        loop {
+            std::thread::sleep(EVERY);
+            if sender.send(ask(&host, &socket)).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("top".to_owned()).spawn(asking)?;
+    Ok(news)
+}
+
+fn watch(
+    terminal: &mut DefaultTerminal,
+    view: &mut View,
+    news: &Receiver<News>,
+    stop: &AtomicBool,
+) -> std::io::Result<()> {
+    let mut came = Instant::now();
+    let mut first_age = view.latest.as_ref().map_or(Duration::ZERO, |(_, age)| *age);
+    terminal.draw(|frame| draw(frame, view))?;
+    while !stop.load(Ordering::Relaxed) {
+        let mut changed = false;
+        match news.try_recv() {
+            Ok(Ok(answer)) => {
+                (came, first_age) = (Instant::now(), answer.age);
+                view.latest = Some((Arc::new(answer.body), answer.age));
+                view.gone = None;
+                changed = true;
+            }
+            Ok(Err(error)) => {
+                view.gone = Some(error.to_string());
+                changed = true;
+            }
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+        }
+        if let Some((_, age)) = &mut view.latest {
+            *age = first_age + came.elapsed();
+        }
+        if event::poll(POLL)? {
+            match event::read()? {
+                Event::Key(key) => match view.key(key) {
+                    Asked::Quit => return Ok(()),
+                    Asked::Draw => changed = true,
+                    Asked::Nothing => {}
+                },
+                Event::Resize(..) => changed = true,
+                _ => {}
+            }
+        }
+        if changed {
+            terminal.draw(|frame| draw(frame, view))?;
+        }
+    }
+    Ok(())
+}

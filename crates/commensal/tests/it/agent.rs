@@ -1,0 +1,388 @@
+//! The agent on this machine's kernel: what it keeps, what it follows, and what is left when it ends in every way.
+
+use crate::bad_input::assert_nothing_left;
+use crate::support::{Program, can_write_cgroups, cpu_mount, text};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Patience with a busy machine; nothing here is about how long something takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+const ETL: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"0.2 cores\"\n";
+
+/// An agent that runs, and what it says.
+struct Agent {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Agent {
+    fn start(program: &Program, groups: &Path, more: &[&str]) -> Agent {
+        let mut args = vec!["agent", "-c", groups.to_str().unwrap(), "--interval", "100ms"];
+        args.extend(more);
+        let mut command = program.command(&args);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let (stderr, lines) = (child.stderr.take().unwrap(), Arc::clone(&said));
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                lines.lock().unwrap().push(line);
+            }
+        });
+        Agent { child, said }
+    }
+
+    fn signal(&self, signal: &str) {
+        let status =
+            Command::new("kill").args([&format!("-{signal}"), &self.child.id().to_string()]).status();
+        assert!(status.unwrap().success());
+    }
+
+    fn said(&self) -> String {
+        self.said.lock().unwrap().join("\n")
+    }
+
+    fn end(mut self, signal: &str) -> Option<i32> {
+        self.signal(signal);
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether the group has a quota.
+fn limited(dir: &Path) -> bool {
+    let read = |name: &str| std::fs::read_to_string(dir.join(name));
+    match (read("cpu.max"), read("cpu.cfs_quota_us")) {
+        (Ok(max), _) => !max.starts_with("max"),
+        (_, Ok(quota)) => quota.trim() != "-1",
+        _ => false,
+    }
+}
+
+fn set_quota(dir: &Path, limited: bool) {
+    let (file, value) = match (dir.join("cpu.max").exists(), limited) {
+        (true, true) => ("cpu.max", "70000 100000"),
+        (true, false) => ("cpu.max", "max 100000"),
+        (false, true) => ("cpu.cfs_quota_us", "70000"),
+        (false, false) => ("cpu.cfs_quota_us", "-1"),
+    };
+    std::fs::write(dir.join(file), value).unwrap();
+}
+
+/// The agent's own offline group.
+fn own(program: &Program, name: &str) -> PathBuf {
+    cpu_mount().join(format!("{}-offline", program.prefix)).join(name)
+}
+
+/// A group of somebody else's in every hierarchy, removed at the end.
+struct Theirs {
+    name: String,
+    /// Where the cpu controller has it.
+    cpu: PathBuf,
+}
+
+impl Theirs {
+    fn new(program: &Program, name: &str) -> Theirs {
+        let name = format!("{}-{name}", program.prefix);
+        for mount in mounts() {
+            std::fs::create_dir(mount.join(&name)).unwrap();
+        }
+        Theirs { cpu: cpu_mount().join(&name), name }
+    }
+
+    /// Whether its number of tasks is limited.
+    fn counted(&self) -> bool {
+        let mut found = mounts().into_iter().map(|mount| mount.join(&self.name).join("pids.max"));
+        found.any(|file| std::fs::read_to_string(file).is_ok_and(|max| max.trim() != "max"))
+    }
+}
+
+impl Drop for Theirs {
+    fn drop(&mut self) {
+        for mount in mounts() {
+            let _ = std::fs::remove_dir(mount.join(&self.name));
+        }
+    }
+}
+
+fn mounts() -> Vec<PathBuf> {
+    let found = commensal_sensors::mounts::hierarchies(&mut commensal_host::LinuxHost::new()).unwrap();
+    found.iter().map(|hierarchy| PathBuf::from(&hierarchy.mount)).collect()
+}
+
+/// Nothing is left of an agent and its guard, after `restore`.
+fn cleaned(program: &Program) {
+    program.run(&["restore"]);
+    until("the guard has gone", || {
+        !program.state().join("guard.sock").exists()
+            || std::os::unix::net::UnixStream::connect(program.state().join("guard.sock")).is_err()
+    });
+    assert_nothing_left(&program.state());
+}
+
+#[test]
+fn it_puts_back_what_others_change_and_follows_what_comes() {
+    let test = "it_puts_back_what_others_change_and_follows_what_comes";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("keeps");
+    let pattern = format!("/{}-batch-*", program.prefix);
+    let groups = program.groups(&format!(
+        "{ETL}[group.theirs]\nclass = \"offline\"\ncpu.max = \"0.5 cores\"\nmatch = [{{ cgroup = \"{pattern}\" }}]\n"
+    ));
+    let first = Theirs::new(&program, "batch-1");
+    let agent = Agent::start(&program, &groups, &[]);
+    until("the group is limited", || limited(&own(&program, "etl")) && limited(&first.cpu));
+    // Somebody lifts the limit.
+    set_quota(&first.cpu, false);
+    until("the limit is back", || limited(&first.cpu));
+    // A group that comes later.
+    let second = Theirs::new(&program, "batch-2");
+    until("the new one is limited", || limited(&second.cpu));
+    // One that goes is no trouble.
+    drop(first);
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(agent.said(), "", "a group that goes is a normal event");
+    assert_eq!(agent.end("TERM"), Some(0));
+    assert!(limited(&second.cpu), "offline work is held back by the safe state");
+    program.expect(0, &["restore"]);
+    assert!(!limited(&second.cpu));
+    drop(second);
+    cleaned(&program);
+}
+
+#[test]
+fn changed_groups_are_taken_whole_or_not_at_all() {
+    let test = "changed_groups_are_taken_whole_or_not_at_all";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("reload");
+    let groups = program.groups(ETL);
+    let agent = Agent::start(&program, &groups, &[]);
+    let (etl, more) = (own(&program, "etl"), own(&program, "more"));
+    until("etl is limited", || limited(&etl));
+    let both = format!("{ETL}[group.more]\nclass = \"offline\"\ncpu.max = \"0.1 cores\"\n");
+    std::fs::write(&groups, format!("{both}[group.bad]\nclas = 1\n")).unwrap();
+    until("the mistake is told", || agent.said().contains("unknown key \"clas\""));
+    assert!(agent.said().contains("the groups that were in force before are kept"), "{}", agent.said());
+    assert!(limited(&etl) && !more.exists());
+    std::fs::write(&groups, &both).unwrap();
+    agent.signal("HUP");
+    until("both are limited", || limited(&etl) && limited(&more));
+    // A group that is not wanted any more goes.
+    std::fs::write(&groups, ETL).unwrap();
+    until("more is gone", || !more.exists());
+    // A file that is gone is no reason to let go.
+    std::fs::remove_file(&groups).unwrap();
+    until("it is told", || agent.said().contains("cannot read the groups"));
+    assert!(limited(&etl));
+    drop(agent);
+    // Killed; the next one begins with the last good groups.
+    let again = Agent::start(&program, &groups, &["--on-exit", "restore"]);
+    until("it says so", || again.said().contains("the groups that were in force last are kept"));
+    until("etl is limited", || limited(&etl));
+    assert_eq!(again.end("TERM"), Some(0));
+    assert!(!etl.exists(), "the originals are back");
+    cleaned(&program);
+}
+
+#[test]
+fn one_agent_per_machine_and_hand_over() {
+    let test = "one_agent_per_machine_and_hand_over";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("second");
+    let groups = program.groups(ETL);
+    let mut first = Agent::start(&program, &groups, &[]);
+    let etl = own(&program, "etl");
+    until("etl is limited", || limited(&etl));
+    let refused = program.run(&["agent", "-c", groups.to_str().unwrap()]);
+    let said = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains(&format!("process {}", first.child.id())) && said.contains("--takeover"), "{said}");
+    for verb in ["apply", "restore"] {
+        let mut args = vec![verb];
+        args.extend((verb == "apply").then_some(["-c", groups.to_str().unwrap()]).into_iter().flatten());
+        let (_, said) = program.expect(2, &args);
+        assert!(said.contains("an agent keeps the groups of this machine (process"), "{said}");
+    }
+    // The limit holds at every moment while they change places.
+    let second = Agent::start(&program, &groups, &["--takeover", "--on-exit", "restore"]);
+    let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&etl).unwrap());
+    until("the first has ended", || {
+        assert!(limited(&etl));
+        first.child.try_wait().unwrap().is_some()
+    });
+    assert_eq!(first.child.wait().unwrap().code(), Some(0));
+    set_quota(&etl, true);
+    until("the second keeps the group", || {
+        std::fs::read_to_string(etl.join("cpu.max"))
+            .or_else(|_| std::fs::read_to_string(etl.join("cpu.cfs_quota_us")))
+            .unwrap()
+            .starts_with("20000")
+    });
+    assert_eq!(std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&etl).unwrap()), inode);
+    assert_eq!(second.end("TERM"), Some(0), "{}", first.said());
+    assert!(!etl.exists());
+    cleaned(&program);
+}
+
+/// The guard: limits on online work go, offline work stays held back; a group that wants its originals back has them.
+#[test]
+fn the_guard_brings_the_safe_state() {
+    let test = "the_guard_brings_the_safe_state";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    for (name, kill) in [("dies", "KILL"), ("hangs", "STOP")] {
+        let program = Program::new(name);
+        let (web, tmp) = (Theirs::new(&program, "web"), Theirs::new(&program, "tmp"));
+        let of = |name: &str, class: &str, path: &Theirs, more: &str| {
+            format!(
+                "[group.{name}]\nclass = \"{class}\"\n{more}match = [{{ cgroup = \"/{}\" }}]\n",
+                path.name
+            )
+        };
+        let groups = program.groups(
+            &[
+                ETL.to_owned(),
+                of("web", "online", &web, "pids.max = 500\n"),
+                of("tmp", "offline", &tmp, "safe-state = \"restore\"\ncpu.max = \"0.7 cores\"\n"),
+            ]
+            .concat(),
+        );
+        let mut agent = Agent::start(&program, &groups, &["--lease", "500ms"]);
+        let etl = own(&program, "etl");
+        until("all are limited", || limited(&etl) && web.counted() && limited(&tmp.cpu));
+        // The guard knows the groups once the first tick is over.
+        until("the groups are kept", || program.state().join("agent-groups.json").exists());
+        agent.signal(kill);
+        until("the safe state", || !web.counted() && !limited(&tmp.cpu));
+        assert!(limited(&etl), "offline work stays held back");
+        until("the agent has ended", || agent.child.try_wait().unwrap().is_some());
+        let why = if kill == "STOP" { "no sign of life" } else { "the agent died" };
+        until("the guard tells", || agent.said().contains(why) && agent.said().contains("safe state after"));
+        drop((agent, web, tmp));
+        cleaned(&program);
+    }
+}
+
+/// The CPUs that the machine and the group have; `None` where no hierarchy has cpuset.
+fn cpus(program: &Program, name: &str) -> Option<(String, String)> {
+    let group = format!("{}-offline/{name}", program.prefix);
+    let read = |path: PathBuf| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let all = read("/sys/devices/system/cpu/online".into())?;
+    mounts().into_iter().find_map(|mount| Some((all.clone(), read(mount.join(&group).join("cpuset.cpus"))?)))
+}
+
+/// The big frame: whole cores, fewer than the machine has, and everything back when it is not wanted any more.
+#[test]
+fn offline_work_is_kept_to_a_frame() {
+    let test = "offline_work_is_kept_to_a_frame";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("frame");
+    let groups = program.groups(&format!("[agent]\nroom = \"frame\"\n{ETL}"));
+    let agent = Agent::start(&program, &groups, &["--on-exit", "restore"]);
+    until("etl is limited", || limited(&own(&program, "etl")));
+    let Some((all, _)) = cpus(&program, "etl") else {
+        println!("skipped: {test}: no hierarchy has cpuset for the groups");
+        return;
+    };
+    let parse = |text: &str| text.parse::<commensal_core::cpuset::CpuSet>().unwrap();
+    let machine = parse(&all);
+    if machine.len() < 2 {
+        println!("skipped: {test}: this machine has one CPU");
+        return;
+    }
+    let mut seen = String::new();
+    until("a frame", || {
+        seen = cpus(&program, "etl").unwrap().1;
+        let frame = parse(&seen);
+        !frame.is_empty() && frame.is_subset(&machine) && frame != machine
+    });
+    println!("{test}: CPUs {seen} of {all}");
+    std::fs::write(&groups, format!("[agent]\nroom = \"off\"\n{ETL}")).unwrap();
+    until("all CPUs are back", || {
+        let now = cpus(&program, "etl").unwrap().1;
+        now.is_empty() || parse(&now) == machine
+    });
+    assert_eq!(agent.end("TERM"), Some(0));
+    cleaned(&program);
+}
+
+/// Where the freezer has a group, and whether it is frozen.
+fn frozen(program: &Program, name: &str) -> Option<bool> {
+    let group = format!("{}-offline/{name}", program.prefix);
+    mounts().into_iter().find_map(|mount| {
+        let read = |file: &str| std::fs::read_to_string(mount.join(&group).join(file)).ok();
+        let v1 = read("freezer.state").map(|state| state.trim() != "THAWED");
+        v1.or_else(|| read("cgroup.events").map(|events| events.contains("frozen 1")))
+    })
+}
+
+#[test]
+fn a_group_at_its_memory_limit_is_frozen_and_goes_on_without_the_agent() {
+    let test = "a_group_at_its_memory_limit_is_frozen_and_goes_on_without_the_agent";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("freeze");
+    let groups = program
+        .groups("[group.etl]\nclass = \"offline\"\nmemory = { max = \"96 MiB\", on-exceed = \"freeze\" }\n");
+    let unmet = program.run(&["plan", "-c", groups.to_str().unwrap()]);
+    if text(&unmet.stdout).contains("memory.max") && text(&unmet.stdout).contains("unmet") {
+        println!("skipped: {test}: {}", text(&unmet.stdout));
+        return;
+    }
+    let agent = Agent::start(&program, &groups, &[]);
+    until("the group is there", || frozen(&program, "etl") == Some(false));
+    // Holds some 92 of the 96 MiB for a second, which `tail` needs to know its end.
+    let script = "(head -c 96500000 /dev/zero; sleep 1) | tail -c 96500000 >/dev/null";
+    let args = ["run", "-g", "etl", "-c", groups.to_str().unwrap(), "--", "sh", "-c", script];
+    let mut command = program.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    until("the group is frozen", || frozen(&program, "etl") == Some(true));
+    assert!(command.try_wait().unwrap().is_none());
+    assert_eq!(agent.end("TERM"), Some(0));
+    until("the group goes on", || frozen(&program, "etl") != Some(true));
+    until("the command ends", || command.try_wait().unwrap().is_some());
+    cleaned(&program);
+}
+
+#[test]
+fn what_an_agent_cannot_start_with() {
+    let program = Program::new("cannot");
+    let groups = program.groups("[group.etl]\nclass = \"both\"\n");
+    let refused = |args: &[&str], words: &str| {
+        let output = program.run(args);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(words), "{args:?}: {said}");
+    };
+    let path = groups.to_str().unwrap();
+    refused(&["agent", "-c", path], "online");
+    refused(&["agent", "-c", "/nonexistent"], "cannot read the groups");
+    refused(&["agent", "-c", path, "--interval", "1ms"], "50ms to 60s");
+    refused(&["agent", "-c", path, "--lease", "1ms"], "200ms to 1h");
+    refused(&["agent", "-c", path, "--lease", "1s", "--interval", "1s"], "shorter than two ticks");
+    assert_nothing_left(&program.state());
+}

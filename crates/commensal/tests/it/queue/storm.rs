@@ -1,0 +1,85 @@
+//! kill -9 at random: of those that wait, of those that run, of their commands.
+
+use super::program::{eventually, kill};
+use super::{files, view};
+use crate::support::Program;
+use commensal_host::LinuxHost;
+use std::process::Stdio;
+use std::time::Duration;
+
+const JOBS: usize = 24;
+const AT_ONCE: usize = 3;
+
+/// Takes a seat of its own, of as many as may run; a command that finds none has seen one too many running. A killed
+/// command's seat is free with it, and nobody inherits one.
+fn script(seats: &str) -> String {
+    format!(
+        "for seat in $(seq {AT_ONCE}); do exec 9>{seats}/$seat; \
+         if flock -n 9; then sleep 0.2 9>&-; echo ended >>{seats}/log; exit 0; fi; done; \
+         echo EXCEEDED >>{seats}/log; exit 9"
+    )
+}
+
+/// Numbers without a pattern, the same in every run (Knuth's MMIX generator).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound.max(1)
+    }
+}
+
+#[test]
+fn random_kills_leave_no_stuck_slot_and_never_one_too_many() {
+    let program = Program::new("storm");
+    let queue = format!("queue = {{ max-concurrency = {AT_ONCE} }}");
+    let config = program.groups(&format!("[group.etl]\nclass = \"offline\"\n{queue}\n"));
+    let config = config.to_str().unwrap();
+    let seats = program.path("seats");
+    std::fs::create_dir(&seats).unwrap();
+    let script = script(seats.to_str().unwrap());
+    let start = |_| {
+        let mut command = program.command(&["run", "-g", "etl", "-c", config, "--", "sh", "-c", &script]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut jobs: Vec<_> = (0..JOBS).map(start).collect();
+    let (mut dice, mut killed, mut commands) = (Dice(20), 0, 0);
+    let mut host = LinuxHost::default();
+    eventually("every job has ended", || {
+        jobs.retain_mut(|job| job.try_wait().unwrap().is_none());
+        let running = view(&mut host, &program.state()).running;
+        match dice.below(12) {
+            0 if killed < JOBS / 3 && !jobs.is_empty() => {
+                // Not waited for yet, so its number is still its own.
+                kill("-KILL", jobs[dice.below(jobs.len())].id());
+                killed += 1;
+            }
+            1 if commands < JOBS / 4 => {
+                let own: Vec<u32> = jobs.iter().map(std::process::Child::id).collect();
+                let noted = running.iter().find(|job| job.pid > 0 && !own.contains(&job.pid));
+                if let Some(job) = noted.filter(|job| is_ours(job.pid, &script)) {
+                    let _ = std::process::Command::new("kill").args(["-KILL", &job.pid.to_string()]).output();
+                    commands += 1;
+                }
+            }
+            _ => {}
+        }
+        assert!(running.len() <= AT_ONCE, "{running:?}");
+        jobs.is_empty()
+    });
+    eventually("every slot is free", || view(&mut host, &program.state()).running.is_empty());
+    let log = std::fs::read_to_string(seats.join("log")).unwrap_or_default();
+    println!("{} ended, {killed} of commensal and {commands} commands were killed", log.lines().count());
+    assert!(!log.contains("EXCEEDED"), "{log}");
+    assert!(killed > 3 && log.lines().count() > 3, "{killed} killed, {log:?}");
+    program.expect(0, &["run", "-g", "etl", "-c", config, "--no-wait", "--", "true"]);
+    assert_eq!(files(&program.state()), [""; 0], "what the dead left is swept");
+    std::thread::sleep(Duration::from_millis(300));
+}
+
+/// Whether the process is a command of this test: a number may have been given anew.
+fn is_ours(pid: u32, script: &str) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&line).contains(script)
+}
