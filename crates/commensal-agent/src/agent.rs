@@ -17,7 +17,9 @@ use crate::snapshot::{self, Snapshot};
 use crate::view;
 use crate::witness::{self, Witness};
 use commensal_core::actual::ActualState;
+use commensal_core::control::frame::least;
 use commensal_core::control::latency::{LEAST_CPUS, bound_ms};
+use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::{DesiredGroup, DesiredState};
 use commensal_core::group::{Class, GroupName, Match};
 use commensal_core::safe::safe;
@@ -652,11 +654,17 @@ impl Agent<'_> {
         }
     }
 
+    /// The CPUs that offline work is left with without the agent, when it is kept to a frame.
+    fn floor(&self) -> Option<CpuSet> {
+        least(&self.keeper.survey.machine.topology, self.decided.cpu_set.as_ref()?)
+    }
+
     /// Tells the guard that the agent lives, and what is in force; starts another when it is gone.
     fn look_after_guard(&mut self, troubles: &mut Vec<String>) {
+        let floor = self.floor();
         let Some(lease) = &mut self.lease else { return };
         let instance = &self.keeper.instance;
-        let hello = hello(self.host, instance, &self.groups.texts, lease.time);
+        let hello = hello(self.host, instance, &self.groups.texts, lease.time, floor.as_ref());
         if lease.said.as_ref() != Some(&hello) && lease.greet(&hello) {
             let text = serde_json::to_string(&self.groups.texts).unwrap_or_default();
             if let Err(error) = self.host.state_replace(&last_good(&instance.state_dir), &text) {
@@ -681,7 +689,7 @@ impl Agent<'_> {
             guard_pid: lease.link.as_ref().and(lease.child.as_ref()).map(|child| child.process.pid),
         });
         let planned = self.last.as_ref().map(|round| &round.planned);
-        let mut shown = view::of(&self.keeper.survey.machine, planned, &self.groups.compiled.groups, &sample);
+        let mut shown = view::of(&self.keeper.survey.machine, planned, &sample);
         shown.controllers.clone_from(&self.decided.shown);
         view::explain(&mut shown.groups, &self.decided);
         view::judged(&mut shown.groups, self.shown_judged.as_ref());
@@ -744,8 +752,14 @@ impl Agent<'_> {
 
     fn leave_safe(&mut self) -> Result<(), AgentError> {
         let _lock = machine_lock(self.host, &self.keeper.instance)?;
+        let floor = self.floor();
         let specs = safe(&self.groups.compiled.groups);
-        let ask = Ask::new(&specs, NOBODY);
+        let adjust = |desired: &mut DesiredState| {
+            if let Some(floor) = &floor {
+                desired.keep_offline_to(floor);
+            }
+        };
+        let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
         let now = self.now();
         self.keeper.round(self.host, &now, &ask)?;
         Ok(())

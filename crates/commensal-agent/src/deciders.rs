@@ -79,18 +79,10 @@ impl Decided {
 
     /// Changes what is wanted. What the user wrote is never widened.
     pub fn adjust(&self, desired: &mut DesiredState) {
+        if let Some(frame) = &self.cpu_set {
+            desired.keep_offline_to(frame);
+        }
         for group in &mut desired.groups {
-            if group.class == Class::Offline
-                && let Some(frame) = &self.cpu_set
-            {
-                let within = group.limits.cpu_set.as_ref().map(|own| own.intersection(frame));
-                group.limits.cpu_set = match within {
-                    // CPUs that the user chose stay when the frame has none of them.
-                    Some(both) if both.is_empty() => group.limits.cpu_set.take(),
-                    Some(both) => Some(both),
-                    None => Some(frame.clone()),
-                };
-            }
             if let Some(quota) = self.quotas.get(&group.name) {
                 let written = group.limits.cpu_max.unwrap_or(*quota);
                 group.limits.cpu_max = Some(written.min(*quota));

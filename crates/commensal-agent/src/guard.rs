@@ -13,7 +13,6 @@ use crate::groups_file::{self, Texts};
 use crate::instance::{Ask, EnforceError, Instance, NOBODY};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::DesiredState;
-use commensal_core::group::Class;
 use commensal_core::safe::safe;
 use commensal_drivers::journal;
 use commensal_host::{Host, HostError, Process, Signal};
@@ -206,19 +205,6 @@ fn watch(
     }
 }
 
-/// Leaves offline groups `floor` of the machine's CPUs: what they are left with when nobody moves them.
-pub fn to_floor(desired: &mut DesiredState, floor: &CpuSet) {
-    for group in desired.groups.iter_mut().filter(|group| group.class == Class::Offline) {
-        let within = group.limits.cpu_set.as_ref().map(|own| own.intersection(floor));
-        // CPUs that the user chose stay when the floor has none of them.
-        group.limits.cpu_set = match within {
-            Some(both) if both.is_empty() => group.limits.cpu_set.take(),
-            Some(both) => Some(both),
-            None => Some(floor.clone()),
-        };
-    }
-}
-
 /// Brings the safe state of a machine whose agent is gone; how many steps that took.
 ///
 /// # Errors
@@ -242,7 +228,7 @@ pub fn bring(host: &mut dyn Host, state_dir: &Path, hello: &Hello) -> Result<usi
     let floor: Option<CpuSet> = hello.frame_floor.as_deref().and_then(|text| text.parse().ok());
     let adjust = |desired: &mut DesiredState| {
         if let Some(floor) = &floor {
-            to_floor(desired, floor);
+            desired.keep_offline_to(floor);
         }
     };
     let mut journal = instance.journal(host, journal::MACHINE)?;

@@ -6,7 +6,7 @@ use crate::sense::{GroupRates, Sample};
 use crate::snapshot::{self, Snapshot};
 use crate::witness;
 use commensal_core::desired::{DesiredGroup, Limits};
-use commensal_core::group::{Class, GroupSpec};
+use commensal_core::group::Class;
 use commensal_core::topology::Machine;
 use commensal_host::Host;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use std::path::Path;
 const USER_HZ: f64 = 100.0;
 
 /// The machine and its groups; who the agent is, is left to fill in.
-pub fn of(machine: &Machine, planned: Option<&Planned>, specs: &[GroupSpec], sample: &Sample) -> Snapshot {
+pub fn of(machine: &Machine, planned: Option<&Planned>, sample: &Sample) -> Snapshot {
     let mut shown = Snapshot::default();
     let rates = &sample.machine;
     let sum = |class: Class| {
@@ -42,9 +42,8 @@ pub fn of(machine: &Machine, planned: Option<&Planned>, specs: &[GroupSpec], sam
     };
     let Some(planned) = planned else { return shown };
     for group in &planned.desired.groups {
-        let spec = specs.iter().find(|spec| spec.name == group.name);
         let rates = sample.groups.get(group.name.as_str()).cloned().unwrap_or_default();
-        shown.groups.push(one(group, spec, planned, &rates));
+        shown.groups.push(one(group, planned, &rates));
     }
     let unmet = |unmet: &commensal_core::plan::Unmet| snapshot::Unmet {
         group: unmet.group.to_string(),
@@ -56,22 +55,7 @@ pub fn of(machine: &Machine, planned: Option<&Planned>, specs: &[GroupSpec], sam
     shown
 }
 
-fn one(
-    group: &DesiredGroup,
-    spec: Option<&GroupSpec>,
-    planned: &Planned,
-    rates: &GroupRates,
-) -> snapshot::Group {
-    let found_by = |path: &commensal_core::actual::CgroupPath, own: bool| {
-        if own {
-            return "made by commensal".to_owned();
-        }
-        let matches = spec.map(|spec| spec.matches.as_slice()).unwrap_or_default();
-        match matches {
-            [only] => only.to_string(),
-            _ => format!("cgroup {path}"),
-        }
-    };
+fn one(group: &DesiredGroup, planned: &Planned, rates: &GroupRates) -> snapshot::Group {
     snapshot::Group {
         name: group.name.to_string(),
         class: group.class.to_string(),
@@ -82,7 +66,10 @@ fn one(
             .map(|member| snapshot::Member {
                 path: member.path.to_string(),
                 own: member.own,
-                found_by: found_by(&member.path, member.own),
+                found_by: match member.own {
+                    true => "made by commensal".to_owned(),
+                    false => member.found_by.clone(),
+                },
             })
             .collect(),
         cpus: rates.cpus,

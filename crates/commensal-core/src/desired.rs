@@ -126,6 +126,21 @@ pub struct DesiredState {
     pub disk_names: BTreeMap<Device, String>,
 }
 
+impl DesiredState {
+    /// Keeps every offline group to `frame`. CPUs that the user chose for one are narrowed, and stay as they are when the
+    /// frame has none of them.
+    pub fn keep_offline_to(&mut self, frame: &CpuSet) {
+        for group in self.groups.iter_mut().filter(|group| group.class == Class::Offline) {
+            let within = group.limits.cpu_set.as_ref().map(|own| own.intersection(frame));
+            match within {
+                Some(both) if both.is_empty() => {}
+                Some(both) => group.limits.cpu_set = Some(both),
+                None => group.limits.cpu_set = Some(frame.clone()),
+            }
+        }
+    }
+}
+
 /// How to resolve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolveOptions {

@@ -4,6 +4,7 @@ use super::{AgentError, GUARD_PATIENCE, Options};
 use crate::groups_file::Texts;
 use crate::guard::{Hello, Link};
 use crate::instance::Instance;
+use commensal_core::cpuset::CpuSet;
 use commensal_host::{Child, Host, SpawnSpec, Stdin, Stdout};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,13 @@ pub(super) struct Lease {
 }
 
 /// Who the agent is and what is in force.
-pub(super) fn hello(host: &mut dyn Host, instance: &Instance, texts: &Texts, lease: Duration) -> Hello {
+pub(super) fn hello(
+    host: &mut dyn Host,
+    instance: &Instance,
+    texts: &Texts,
+    lease: Duration,
+    floor: Option<&CpuSet>,
+) -> Hello {
     let pid = std::process::id();
     Hello {
         pid,
@@ -26,7 +33,7 @@ pub(super) fn hello(host: &mut dyn Host, instance: &Instance, texts: &Texts, lea
         cgroup_root: instance.cgroup_root.as_ref().map(ToString::to_string),
         engine: instance.engine.clone(),
         texts: texts.clone(),
-        frame_floor: None,
+        frame_floor: floor.map(ToString::to_string),
     }
 }
 

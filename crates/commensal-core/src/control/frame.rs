@@ -72,6 +72,12 @@ pub fn pool(topology: &Topology, reserved: &CpuSet) -> Vec<CpuSet> {
     cores
 }
 
+/// What a frame shrinks to when nobody moves it any more: its first whole core.
+#[must_use]
+pub fn least(topology: &Topology, frame: &CpuSet) -> Option<CpuSet> {
+    pool(topology, &CpuSet::new()).into_iter().find(|core| core.is_subset(frame))
+}
+
 /// What goes into a step.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameInput<'a> {

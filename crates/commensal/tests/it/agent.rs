@@ -322,6 +322,15 @@ fn offline_work_is_kept_to_a_frame() {
         !frame.is_empty() && frame.is_subset(&machine) && frame != machine
     });
     println!("{test}: CPUs {seen} of {all}");
+    // Without the agent the frame stays shut, at its floor.
+    until("the groups are kept", || program.state().join("agent-groups.json").exists());
+    std::thread::sleep(Duration::from_millis(500));
+    agent.signal("KILL");
+    until("the guard tells", || agent.said().contains("safe state after"));
+    let left = parse(&cpus(&program, "etl").unwrap().1);
+    assert!(!left.is_empty() && left.is_subset(&parse(&seen)), "{left} of {seen}");
+    drop(agent);
+    let agent = Agent::start(&program, &groups, &["--on-exit", "restore"]);
     std::fs::write(&groups, format!("[agent]\nroom = \"off\"\n{ETL}")).unwrap();
     until("all CPUs are back", || {
         let now = cpus(&program, "etl").unwrap().1;
