@@ -2,9 +2,14 @@
 
 mod followed;
 mod lease;
+mod leave;
+mod show;
+mod start;
 
 use self::followed::Followed;
 use self::lease::{Lease, hello};
+pub use self::start::running;
+use self::start::{first_groups, last_good, machine_lock, only_one};
 use crate::audit::{self, Audit};
 use crate::control::{self, Command, Control, ControlError, Order};
 use crate::deciders::{Decided, Deciders, Seen, Wants};
@@ -14,7 +19,6 @@ use crate::keeper::{Keeper, Now, Round};
 use crate::publish::Published;
 use crate::sense::{Meters, Sample};
 use crate::snapshot::{self, Snapshot};
-use crate::view;
 use crate::witness::{self, Witness};
 use commensal_core::actual::ActualState;
 use commensal_core::control::frame::least;
@@ -22,15 +26,13 @@ use commensal_core::control::latency::{LEAST_CPUS, bound_ms};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::{DesiredGroup, DesiredState};
 use commensal_core::group::{Class, GroupName, Match};
-use commensal_core::safe::safe;
 use commensal_core::units::Bytes;
 use commensal_drivers::queue;
-use commensal_host::{Host, HostError, LinuxHost, Lock, Signal};
-use serde::{Deserialize, Serialize};
+use commensal_host::{Host, HostError, LinuxHost, Signal};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
@@ -132,13 +134,6 @@ pub enum AgentError {
 
 fn process(pid: Option<u32>) -> String {
     pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
-}
-
-/// Who the agent is, for the next one.
-#[derive(Debug, Serialize, Deserialize)]
-struct Card {
-    pid: u32,
-    start_ticks: u64,
 }
 
 /// The groups in force and where they came from.
@@ -255,93 +250,6 @@ pub fn run(
     });
     agent.leave(flags.hand_over.load(Ordering::Relaxed));
     Ok(())
-}
-
-/// The agent that keeps the machine's groups now, if there is one: its process, where that is known.
-///
-/// # Errors
-/// When the state directory cannot be used.
-pub fn running(host: &mut dyn Host, state_dir: &Path) -> Result<Option<Option<u32>>, HostError> {
-    let path = state_dir.join("agent.lock");
-    if host.state_read(&path)?.is_none() || host.state_lock(&path)?.is_some() {
-        return Ok(None);
-    }
-    let text = host.state_read(&state_dir.join("agent.json"))?.unwrap_or_default();
-    Ok(Some(serde_json::from_str::<Card>(&text).ok().map(|card| card.pid)))
-}
-
-/// The lock that one agent holds as long as it lives.
-fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) -> Result<Lock, AgentError> {
-    let (path, card) = (state_dir.join("agent.lock"), state_dir.join("agent.json"));
-    let lock = match host.state_lock(&path)? {
-        Some(lock) => lock,
-        None => {
-            let text = host.state_read(&card)?.unwrap_or_default();
-            let known: Option<Card> = serde_json::from_str(&text).ok();
-            let known = known.filter(|_| takeover);
-            let Some(known) = known else {
-                let pid = serde_json::from_str::<Card>(&text).ok().map(|card| card.pid);
-                return Err(AgentError::Running(pid));
-            };
-            let other = host.process(known.pid).ok().filter(|one| one.start_ticks == known.start_ticks);
-            if let Some(other) = other {
-                host.signal(&other, Signal::USR2)?;
-            }
-            let deadline = Instant::now() + HAND_OVER_PATIENCE;
-            loop {
-                if let Some(lock) = host.state_lock(&path)? {
-                    break lock;
-                }
-                if Instant::now() > deadline {
-                    return Err(AgentError::StaysPut(known.pid));
-                }
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        }
-    };
-    let own = host.process(std::process::id())?;
-    let text =
-        serde_json::to_string(&Card { pid: own.pid, start_ticks: own.start_ticks }).unwrap_or_default();
-    host.state_replace(&card, &text)?;
-    Ok(lock)
-}
-
-fn machine_lock(host: &mut dyn Host, instance: &Instance) -> Result<Lock, AgentError> {
-    let deadline = Instant::now() + LOCK_TROUBLE;
-    loop {
-        if let Some(lock) = instance.try_lock(host)? {
-            return Ok(lock);
-        }
-        if Instant::now() > deadline {
-            let object = instance.state_dir.join("lock").display().to_string();
-            let errno = commensal_core::errno::Errno::EBUSY;
-            return Err(HostError { operation: "lock", object, value: None, errno }.into());
-        }
-        std::thread::sleep(PAUSE);
-    }
-}
-
-/// Where the groups in force are kept, for a start with broken ones.
-fn last_good(state_dir: &Path) -> PathBuf {
-    state_dir.join("agent-groups.json")
-}
-
-/// The groups to begin with: those of the configuration, or if it is broken the last good ones.
-fn first_groups(host: &mut dyn Host, state_dir: &Path, config: &Path) -> Result<Groups, AgentError> {
-    let loaded = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let mut state =
-        snapshot::Config { path: config.display().to_string(), generation: 1, loaded, error: None };
-    let read = groups_file::texts(host, config).and_then(|texts| Ok((groups_file::compile(&texts)?, texts)));
-    match read {
-        Ok((compiled, texts)) => Ok(Groups { texts, compiled, state, refused: None }),
-        Err(error) => {
-            let kept = host.state_read(&last_good(state_dir))?.unwrap_or_default();
-            let Ok(texts) = serde_json::from_str::<Texts>(&kept) else { return Err(error.into()) };
-            let compiled = groups_file::compile(&texts)?;
-            state.error = Some(format!("{error}\nthe groups that were in force last are kept"));
-            Ok(Groups { texts, compiled, state, refused: None })
-        }
-    }
 }
 
 impl Agent<'_> {
@@ -680,99 +588,6 @@ impl Agent<'_> {
                 Err(error) => troubles.push(error.to_string()),
             }
         }
-    }
-
-    fn snapshot(&mut self, sample: Sample, took: Duration, troubles: Vec<String>) -> Snapshot {
-        let now = self.now();
-        let lease = self.lease.as_ref().map(|lease| snapshot::Lease {
-            time_ms: u64::try_from(lease.time.as_millis()).unwrap_or(u64::MAX),
-            guard_pid: lease.link.as_ref().and(lease.child.as_ref()).map(|child| child.process.pid),
-        });
-        let planned = self.last.as_ref().map(|round| &round.planned);
-        let mut shown = view::of(&self.keeper.survey.machine, planned, &sample);
-        shown.controllers.clone_from(&self.decided.shown);
-        view::explain(&mut shown.groups, &self.decided);
-        view::judged(&mut shown.groups, self.shown_judged.as_ref());
-        if let (Some(_), Some(why)) = (self.target_us(), &self.witness.absent) {
-            shown.troubles.push(format!("who makes online groups wait is not known: {why}"));
-        }
-        shown.schema = snapshot::SCHEMA.to_owned();
-        shown.version.clone_from(&self.options.version);
-        shown.pid = std::process::id();
-        shown.uptime_s = self.started.elapsed().as_secs_f64();
-        shown.ticks = self.ticks;
-        shown.interval_ms = u64::try_from(self.options.interval.as_millis()).unwrap_or(u64::MAX);
-        shown.tick_ms = took.as_secs_f64() * 1e3;
-        shown.config = self.groups.state.clone();
-        shown.lease = lease;
-        shown.drift = planned.map(|planned| self.keeper.drift(now.ms, &planned.actual)).unwrap_or_default();
-        shown.actions = self.actions.iter().cloned().collect();
-        shown.cost = view::cost(self.host, self.keeper.writes, self.late_ticks);
-        shown.cost.audit_lost = self.audit.lost();
-        shown.paused = self.paused;
-        for group in &mut shown.groups {
-            let spec = self.groups.compiled.groups.iter().find(|spec| spec.name.as_str() == group.name);
-            let Some((spec, queue)) = spec.and_then(|spec| Some((spec, spec.admission()?))) else { continue };
-            let Ok(load) = queue::load(self.host, &self.keeper.instance.state_dir, &spec.name) else {
-                continue;
-            };
-            group.queue = Some(snapshot::Queue {
-                running: load.running,
-                waiting: load.waiting,
-                max_concurrency: queue.max_concurrency,
-                max_size: queue.max_size,
-                held: load.held,
-            });
-        }
-        shown.troubles.extend(troubles);
-        shown.at = now.text;
-        shown
-    }
-
-    /// What is left behind when the agent ends.
-    fn leave(mut self, hand_over: bool) {
-        let left = match self.options.on_exit {
-            OnExit::Keep => Ok(()),
-            _ if hand_over => Ok(()),
-            OnExit::Safe => self.leave_safe(),
-            OnExit::Restore => self.restore(),
-        };
-        if let Err(error) = left {
-            tracing::error!("{error}; the guard or `commensal restore` will do it");
-            return;
-        }
-        if let Some(link) = self.lease.take().and_then(|lease| lease.link) {
-            link.farewell();
-        }
-        let card = self.keeper.instance.state_dir.join("agent.json");
-        if !hand_over && let Err(error) = self.host.state_remove(&card) {
-            tracing::warn!("{error}");
-        }
-    }
-
-    fn leave_safe(&mut self) -> Result<(), AgentError> {
-        let _lock = machine_lock(self.host, &self.keeper.instance)?;
-        let floor = self.floor();
-        let specs = safe(&self.groups.compiled.groups);
-        let adjust = |desired: &mut DesiredState| {
-            if let Some(floor) = &floor {
-                desired.keep_offline_to(floor);
-            }
-        };
-        let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
-        let now = self.now();
-        self.keeper.round(self.host, &now, &ask)?;
-        Ok(())
-    }
-
-    fn restore(&mut self) -> Result<(), AgentError> {
-        let _lock = machine_lock(self.host, &self.keeper.instance)?;
-        let boot_id = commensal_sensors::machine::boot_id(self.host).unwrap_or_default();
-        let restored = commensal_drivers::restore(self.host, &self.keeper.instance.state_dir, &boot_id)?;
-        for line in restored.left.iter().chain(&restored.failed) {
-            tracing::warn!("{line}");
-        }
-        Ok(())
     }
 }
 

@@ -1,0 +1,57 @@
+//! The agent as plain data.
+
+use super::Agent;
+use crate::sense::Sample;
+use crate::snapshot::{self, Snapshot};
+use crate::view;
+use commensal_drivers::queue;
+use std::time::Duration;
+
+impl Agent<'_> {
+    pub(super) fn snapshot(&mut self, sample: Sample, took: Duration, troubles: Vec<String>) -> Snapshot {
+        let now = self.now();
+        let lease = self.lease.as_ref().map(|lease| snapshot::Lease {
+            time_ms: u64::try_from(lease.time.as_millis()).unwrap_or(u64::MAX),
+            guard_pid: lease.link.as_ref().and(lease.child.as_ref()).map(|child| child.process.pid),
+        });
+        let planned = self.last.as_ref().map(|round| &round.planned);
+        let mut shown = view::of(&self.keeper.survey.machine, planned, &sample);
+        shown.controllers.clone_from(&self.decided.shown);
+        view::explain(&mut shown.groups, &self.decided);
+        view::judged(&mut shown.groups, self.shown_judged.as_ref());
+        if let (Some(_), Some(why)) = (self.target_us(), &self.witness.absent) {
+            shown.troubles.push(format!("who makes online groups wait is not known: {why}"));
+        }
+        shown.schema = snapshot::SCHEMA.to_owned();
+        shown.version.clone_from(&self.options.version);
+        shown.pid = std::process::id();
+        shown.uptime_s = self.started.elapsed().as_secs_f64();
+        shown.ticks = self.ticks;
+        shown.interval_ms = u64::try_from(self.options.interval.as_millis()).unwrap_or(u64::MAX);
+        shown.tick_ms = took.as_secs_f64() * 1e3;
+        shown.config = self.groups.state.clone();
+        shown.lease = lease;
+        shown.drift = planned.map(|planned| self.keeper.drift(now.ms, &planned.actual)).unwrap_or_default();
+        shown.actions = self.actions.iter().cloned().collect();
+        shown.cost = view::cost(self.host, self.keeper.writes, self.late_ticks);
+        shown.cost.audit_lost = self.audit.lost();
+        shown.paused = self.paused;
+        for group in &mut shown.groups {
+            let spec = self.groups.compiled.groups.iter().find(|spec| spec.name.as_str() == group.name);
+            let Some((spec, queue)) = spec.and_then(|spec| Some((spec, spec.admission()?))) else { continue };
+            let Ok(load) = queue::load(self.host, &self.keeper.instance.state_dir, &spec.name) else {
+                continue;
+            };
+            group.queue = Some(snapshot::Queue {
+                running: load.running,
+                waiting: load.waiting,
+                max_concurrency: queue.max_concurrency,
+                max_size: queue.max_size,
+                held: load.held,
+            });
+        }
+        shown.troubles.extend(troubles);
+        shown.at = now.text;
+        shown
+    }
+}

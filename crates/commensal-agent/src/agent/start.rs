@@ -1,0 +1,108 @@
+//! What an agent needs before it begins: to be the only one, and groups.
+
+use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_TROUBLE, PAUSE};
+use crate::groups_file::{self, Texts};
+use crate::instance::Instance;
+use crate::snapshot;
+use commensal_host::{Host, HostError, Lock, Signal};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Who the agent is, for the next one.
+#[derive(Debug, Serialize, Deserialize)]
+struct Card {
+    pid: u32,
+    start_ticks: u64,
+}
+
+/// The agent that keeps the machine's groups now, if there is one: its process, where that is known.
+///
+/// # Errors
+/// When the state directory cannot be used.
+pub fn running(host: &mut dyn Host, state_dir: &Path) -> Result<Option<Option<u32>>, HostError> {
+    let path = state_dir.join("agent.lock");
+    if host.state_read(&path)?.is_none() || host.state_lock(&path)?.is_some() {
+        return Ok(None);
+    }
+    let text = host.state_read(&state_dir.join("agent.json"))?.unwrap_or_default();
+    Ok(Some(serde_json::from_str::<Card>(&text).ok().map(|card| card.pid)))
+}
+
+/// The lock that one agent holds as long as it lives.
+pub(super) fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) -> Result<Lock, AgentError> {
+    let (path, card) = (state_dir.join("agent.lock"), state_dir.join("agent.json"));
+    let lock = match host.state_lock(&path)? {
+        Some(lock) => lock,
+        None => {
+            let text = host.state_read(&card)?.unwrap_or_default();
+            let known: Option<Card> = serde_json::from_str(&text).ok();
+            let known = known.filter(|_| takeover);
+            let Some(known) = known else {
+                let pid = serde_json::from_str::<Card>(&text).ok().map(|card| card.pid);
+                return Err(AgentError::Running(pid));
+            };
+            let other = host.process(known.pid).ok().filter(|one| one.start_ticks == known.start_ticks);
+            if let Some(other) = other {
+                host.signal(&other, Signal::USR2)?;
+            }
+            let deadline = Instant::now() + HAND_OVER_PATIENCE;
+            loop {
+                if let Some(lock) = host.state_lock(&path)? {
+                    break lock;
+                }
+                if Instant::now() > deadline {
+                    return Err(AgentError::StaysPut(known.pid));
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    };
+    let own = host.process(std::process::id())?;
+    let text =
+        serde_json::to_string(&Card { pid: own.pid, start_ticks: own.start_ticks }).unwrap_or_default();
+    host.state_replace(&card, &text)?;
+    Ok(lock)
+}
+
+pub(super) fn machine_lock(host: &mut dyn Host, instance: &Instance) -> Result<Lock, AgentError> {
+    let deadline = Instant::now() + LOCK_TROUBLE;
+    loop {
+        if let Some(lock) = instance.try_lock(host)? {
+            return Ok(lock);
+        }
+        if Instant::now() > deadline {
+            let object = instance.state_dir.join("lock").display().to_string();
+            let errno = commensal_core::errno::Errno::EBUSY;
+            return Err(HostError { operation: "lock", object, value: None, errno }.into());
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Where the groups in force are kept, for a start with broken ones.
+pub(super) fn last_good(state_dir: &Path) -> PathBuf {
+    state_dir.join("agent-groups.json")
+}
+
+/// The groups to begin with: those of the configuration, or if it is broken the last good ones.
+pub(super) fn first_groups(
+    host: &mut dyn Host,
+    state_dir: &Path,
+    config: &Path,
+) -> Result<Groups, AgentError> {
+    let loaded = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let mut state =
+        snapshot::Config { path: config.display().to_string(), generation: 1, loaded, error: None };
+    let read = groups_file::texts(host, config).and_then(|texts| Ok((groups_file::compile(&texts)?, texts)));
+    match read {
+        Ok((compiled, texts)) => Ok(Groups { texts, compiled, state, refused: None }),
+        Err(error) => {
+            let kept = host.state_read(&last_good(state_dir))?.unwrap_or_default();
+            let Ok(texts) = serde_json::from_str::<Texts>(&kept) else { return Err(error.into()) };
+            let compiled = groups_file::compile(&texts)?;
+            state.error = Some(format!("{error}\nthe groups that were in force last are kept"));
+            Ok(Groups { texts, compiled, state, refused: None })
+        }
+    }
+}
