@@ -49,6 +49,8 @@ const SHOWN_ACTIONS: usize = 200;
 const ROUND_EVERY: Duration = Duration::from_secs(10);
 /// A queue that is held closed opens by itself after so many ticks.
 const HOLD_TICKS: u32 = 5;
+/// So many ticks follow each other at once: only two looks at counters make a rate.
+const FIRST_TICKS: u64 = 3;
 /// Between two looks at the signals while the agent waits.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often the machine itself is looked at again: CPUs come and go, controllers are mounted.
@@ -293,7 +295,8 @@ impl Agent<'_> {
                 self.late_ticks += 1;
             }
             tell(Arc::new(self.snapshot(sample, took, troubles)));
-            let next = began + self.options.interval;
+            let pause = if self.ticks < FIRST_TICKS { FAST } else { self.options.interval };
+            let next = began + pause.min(self.options.interval);
             let asked = || {
                 let flags = [&flags.stop, &flags.hand_over, &flags.reload];
                 flags.iter().any(|one| one.load(Ordering::Relaxed))
