@@ -201,7 +201,7 @@ impl<'a> Draft<'a> {
             }
         }
         if let Some(amount) = limits.cpu_max {
-            list.push(self.quota(group, &member.path, amount));
+            list.push(self.quota(group, member, amount));
             list.extend(limits.cpu_period.map(|us| {
                 let why = format!("the quota's period is {us} us");
                 Setting::new(KnobId::CpuPeriod, Value::Number(i64::from(us)), why)
@@ -268,11 +268,11 @@ impl<'a> Draft<'a> {
     }
 
     /// quota = CPUs x period, with the period that is wanted, or as found.
-    fn quota(&mut self, group: &DesiredGroup, path: &CgroupPath, amount: MicroCpus) -> Setting {
+    fn quota(&mut self, group: &DesiredGroup, member: &Member, amount: MicroCpus) -> Setting {
         let place = self
             .actual
             .hierarchy_of(Controller::Cpu)
-            .map(|hierarchy| Place { hierarchy, path: path.clone() });
+            .map(|hierarchy| Place { hierarchy, path: member.path.clone() });
         // One that was ours and is not wanted any more goes back in the same plan.
         let found = place.and_then(|place| {
             let ours = self.actual.ours.originals.get(&(place.clone(), KnobId::CpuPeriod, None));
@@ -280,6 +280,8 @@ impl<'a> Draft<'a> {
         });
         let period_us = match (group.limits.cpu_period, found) {
             (Some(wanted), _) => u64::from(wanted),
+            // A group of ours goes back to what a new one has.
+            (None, _) if member.own => PERIOD_US,
             (None, Some(Value::Number(period))) => u64::try_from(*period).unwrap_or(PERIOD_US),
             _ => PERIOD_US,
         };

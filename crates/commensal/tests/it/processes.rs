@@ -44,7 +44,14 @@ impl Home {
         spec.groups = self.groups.iter().map(|(_, dir)| *dir).collect();
         spec.own_process_group = true;
         spec.stdout = Stdout::Null;
-        let child = self.host.spawn(&spec).unwrap();
+        // A test beside this one may just have forked while the copy of the program was written.
+        let busy = commensal_core::errno::Errno(26);
+        let mut child = self.host.spawn(&spec);
+        while child.as_ref().is_err_and(|error| error.errno == busy) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            child = self.host.spawn(&spec);
+        }
+        let child = child.unwrap();
         let pid = child.process.pid;
         self.children.push(child);
         pid
