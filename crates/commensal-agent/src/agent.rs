@@ -6,7 +6,7 @@ mod leave;
 mod show;
 mod start;
 
-use self::followed::Followed;
+use self::followed::{Followed, matters};
 use self::lease::{Lease, hello};
 pub use self::start::running;
 use self::start::{first_groups, last_good, machine_lock, only_one};
@@ -28,7 +28,7 @@ use commensal_core::desired::{DesiredGroup, DesiredState};
 use commensal_core::group::{Class, GroupName, Match};
 use commensal_core::units::Bytes;
 use commensal_drivers::queue;
-use commensal_host::{Host, HostError, LinuxHost, Signal};
+use commensal_host::{GroupWatch, Host, HostError, LinuxHost, Signal};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -40,8 +40,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Writes and decisions that a snapshot shows.
 const SHOWN_ACTIONS: usize = 200;
-/// Ticks without a reason for a round have none, up to this.
+/// Ticks without a reason for a round have none, up to this …
 const ROUND_EVERY: Duration = Duration::from_secs(10);
+/// … or so many times what the last round took …
+const ROUND_SHARE: u32 = 1_000;
+/// … up to this.
+const ROUND_AT_LEAST: Duration = Duration::from_secs(300);
 /// A queue that is held closed opens by itself after so many ticks.
 const HOLD_TICKS: u32 = 5;
 /// Between two looks of the judge within a tick: an online group that waits is helped within 100 ms.
@@ -169,8 +173,11 @@ struct Agent<'a> {
     online_cpus: Option<f64>,
     /// When the last round was, what it was for, and whether it left nothing to do.
     rounded: Option<Instant>,
+    round_took: Duration,
     put_in_force: Option<(u64, Wants)>,
     all_done: bool,
+    /// Members come one controller after the other: there is another round after one that a change asked for.
+    once_more: bool,
     audit: Audit,
     /// What the audit log has not got yet.
     unrecorded: Vec<snapshot::Action>,
@@ -210,10 +217,12 @@ pub fn run(
         }
         None => None,
     };
-    let keeper = {
+    let mut keeper = {
         let _lock = machine_lock(host, &instance)?;
         Keeper::new(instance, host)?
     };
+    // Without it values are looked at more often.
+    GroupWatch::new().into_iter().for_each(|watch| keeper.see_writes(watch));
     let now = Instant::now();
     let mut agent = Agent {
         host,
@@ -236,8 +245,10 @@ pub fn run(
         shown_judged: None,
         online_cpus: None,
         rounded: None,
+        round_took: Duration::ZERO,
         put_in_force: None,
         all_done: false,
+        once_more: false,
         audit,
         unrecorded: Vec::new(),
         paused: false,
@@ -293,9 +304,11 @@ impl Agent<'_> {
                 if self.obey(commands) {
                     break;
                 }
-                if self.members.heed() {
+                let desired = self.last.as_ref().map(|round| &round.planned.desired);
+                let specs = &self.groups.compiled.groups;
+                if self.members.heed(&|path| matters(path, specs, desired)) {
                     // New members are protected before the next tick.
-                    self.all_done = false;
+                    (self.all_done, self.once_more) = (false, true);
                     break;
                 }
                 if Instant::now() >= fast {
@@ -343,8 +356,7 @@ impl Agent<'_> {
     fn online_waits(&mut self) -> bool {
         let Some(target) = self.target_us() else { return false };
         let now = self.now();
-        let Some(round) = &self.last else { return false };
-        let Some(seen) = self.witness.look(self.host, now.ms, &round.planned) else { return false };
+        let Some(seen) = self.witness.look(self.host, now.ms) else { return false };
         let judged = seen.judged;
         self.judged = Some(seen);
         let online = self.online_cpus.unwrap_or(0.0).max(LEAST_CPUS);
@@ -409,14 +421,17 @@ impl Agent<'_> {
         let Some(round) = &self.last else { return Sample::default() };
         let planned = &round.planned;
         let hierarchies = &self.keeper.survey.hierarchies;
-        let sample = self.meters.look(self.host, now.ms, hierarchies, &planned.desired);
+        // Without the judge the waits of online threads say what it would.
+        let by_waits = self.target_us().is_some() && self.shown_judged.is_none();
+        let closely = |group: &DesiredGroup| by_waits && group.class == Class::Online;
+        let sample = self.meters.look(self.host, now.ms, hierarchies, &planned.desired, &closely);
         let online = planned.desired.groups.iter().filter(|group| group.class == Class::Online);
         let cpus = online.map(|group| sample.groups.get(group.name.as_str()).and_then(|rates| rates.cpus));
         self.online_cpus = cpus.sum();
         // What was seen between the ticks is the newest that there is.
         let between = self.judged.take();
         let judged = match self.target_us() {
-            Some(_) => between.or_else(|| self.witness.look(self.host, now.ms, planned)),
+            Some(_) => between.or_else(|| self.witness.look(self.host, now.ms)),
             None => None,
         };
         let available = commensal_sensors::machine::available(self.host);
@@ -496,17 +511,18 @@ impl Agent<'_> {
     /// Whether this tick needs a round: the groups or the decisions have changed, somebody changed the machine, the last round
     /// left something to do, or it is long ago.
     fn round_is_due(&mut self) -> bool {
-        let wants = (self.groups.state.generation, self.decided.clone().wants());
+        let wants = (self.groups.state.generation, self.decided.wants());
         let changed = self.put_in_force.as_ref() != Some(&wants);
         // Processes have no events: they are looked for in every tick.
         let groups = &self.groups.compiled.groups;
         let scans =
             groups.iter().flat_map(|spec| &spec.matches).any(|one| matches!(one, Match::Process { .. }));
+        let every = (self.round_took * ROUND_SHARE).clamp(ROUND_EVERY, ROUND_AT_LEAST);
         let due = changed
             || scans
             || !self.all_done
-            || self.rounded.is_none_or(|at| at.elapsed() >= ROUND_EVERY)
-            || self.keeper.disturbed(self.host);
+            || self.rounded.is_none_or(|at| at.elapsed() >= every)
+            || self.keeper.disturbed(self.host, self.members.complete());
         self.put_in_force = Some(wants);
         due
     }
@@ -537,13 +553,17 @@ impl Agent<'_> {
                 };
                 let find: &dyn Fn(&mut dyn Host, &mut ActualState) = &find;
                 let ask = Ask { adjust: &adjust, members: known.then_some(find), ..Ask::new(specs, NOBODY) };
+                let began = Instant::now();
                 let done = self.keeper.round(self.host, now, &ask);
                 match done {
                     Ok(mut round) => {
-                        self.rounded = Some(Instant::now());
-                        self.all_done = round.troubles.is_empty();
+                        (self.rounded, self.round_took) = (Some(Instant::now()), began.elapsed());
+                        self.all_done = round.troubles.is_empty() && !std::mem::take(&mut self.once_more);
                         troubles.append(&mut round.troubles);
                         round.actions.drain(..).for_each(|action| self.note(action));
+                        let Planned { actual, desired, .. } = &round.planned;
+                        self.meters.follow(self.host, &actual.hierarchies, desired);
+                        self.witness.follow(&round.planned);
                         self.last = Some(round);
                     }
                     Err(error) => troubles.push(error.to_string()),

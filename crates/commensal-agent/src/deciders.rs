@@ -73,8 +73,8 @@ pub type Wants = (Option<CpuSet>, BTreeMap<GroupName, MicroCpus>, BTreeSet<Group
 
 impl Decided {
     /// What they ask of the machine.
-    pub fn wants(self) -> Wants {
-        (self.cpu_set, self.quotas, self.frozen)
+    pub fn wants(&self) -> Wants {
+        (self.cpu_set.clone(), self.quotas.clone(), self.frozen.clone())
     }
 
     /// Changes what is wanted. What the user wrote is never widened.

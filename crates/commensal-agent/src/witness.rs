@@ -35,6 +35,8 @@ pub struct Witness {
     scope: Scope,
     /// Group of each online subject, in the scope's order.
     names: Vec<String>,
+    /// What it is to be.
+    wanted: (Scope, Vec<String>),
     before: Option<(u64, Figures)>,
     tried_ms: Option<u64>,
     /// Why there is no judge.
@@ -42,23 +44,28 @@ pub struct Witness {
 }
 
 impl Witness {
+    /// Who is online and who is offline from now on.
+    pub fn follow(&mut self, planned: &Planned) {
+        self.wanted = scope(planned);
+    }
+
     /// Looks; `None` without a judge, and at the first look of one.
-    pub fn look(&mut self, host: &dyn Host, now_ms: u64, planned: &Planned) -> Option<Seen> {
-        let (scope, names) = scope(planned);
+    pub fn look(&mut self, host: &dyn Host, now_ms: u64) -> Option<Seen> {
+        let (scope, _) = &self.wanted;
         let due = self.tried_ms.is_none_or(|tried| now_ms.saturating_sub(tried) >= AGAIN_MS);
         if scope.online.is_empty() || scope.offline.is_empty() {
             (self.judge, self.before) = (None, None);
             self.absent = Some("there are no online and offline groups with cgroups now".to_owned());
             return None;
         }
-        if (self.scope != scope || self.judge.is_none()) && due {
+        if (self.scope != *scope || self.judge.is_none()) && due {
             self.tried_ms = Some(now_ms);
             (self.judge, self.before) = (None, None);
-            match Judge::attach(host, &scope) {
+            match Judge::attach(host, scope) {
                 Ok(judge) => (self.judge, self.absent) = (Some(judge), None),
                 Err(error) => self.absent = Some(error.to_string()),
             }
-            (self.scope, self.names) = (scope, names);
+            (self.scope, self.names) = self.wanted.clone();
         }
         let figures = match self.judge.as_ref()?.totals() {
             Ok(figures) => figures,

@@ -98,7 +98,12 @@ impl GroupDirs {
 
     /// Everything that is counted.
     pub fn read(&self, host: &mut dyn Host) -> GroupUse {
-        let mut used = GroupUse { cpu_us: self.cpu_us(host), ..GroupUse::default() };
+        GroupUse { cpu_us: self.cpu_us(host), ..self.others(host) }
+    }
+
+    /// Everything that is counted but the CPU time.
+    pub fn others(&self, host: &mut dyn Host) -> GroupUse {
+        let mut used = GroupUse::default();
         if let Some((version, dir)) = self.of(Controller::Cpu)
             && let Ok(stat) = host.read(dir, "cpu.stat")
         {

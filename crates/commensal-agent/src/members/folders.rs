@@ -60,6 +60,7 @@ fn session(
                     tree.folders.retain(|_, known| !known.starts_with(&folder));
                     changes.push(Change::Cgroup { folder, made: false });
                 }
+                Seen::Touched(_) => {}
                 Seen::Lost => return Err("cgroups changed faster than they could be followed".to_owned()),
             }
             for change in changes {
