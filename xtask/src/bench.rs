@@ -44,6 +44,11 @@ pub enum Part {
 impl Part {
     const ALL: [Self; 4] = [Self::Groups, Self::Blame, Self::Load, Self::Agent];
 
+    /// Whether this very program is measured, and not others that it starts.
+    fn inside(self) -> bool {
+        matches!(self, Self::Groups | Self::Blame | Self::Load)
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Groups => "groups",
@@ -59,7 +64,7 @@ impl Part {
 /// Runs these parts, or every one, and prints figure, goal and ratio.
 pub fn run(parts: &[Part]) -> anyhow::Result<()> {
     let parts = if parts.is_empty() { &Part::ALL } else { parts };
-    if cfg!(debug_assertions) {
+    if cfg!(debug_assertions) && parts.iter().any(|part| part.inside()) {
         let mut command = Command::new(env!("CARGO"));
         command.args(["run", "--release", "--quiet", "--package", "xtask", "--", "bench"]);
         command.args(parts.iter().map(|part| part.name()));

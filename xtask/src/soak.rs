@@ -93,7 +93,7 @@ struct Soak {
     started: Instant,
     record: Option<std::fs::File>,
     /// CPU time of agents that have ended, and the longest tick and late ticks of all.
-    before: BTreeMap<std::path::PathBuf, String>,
+    before: BTreeMap<PathBuf, String>,
     lulls: Vec<(f64, Used, Option<Used>)>,
     looks: Vec<Value>,
     wrong: Vec<String>,

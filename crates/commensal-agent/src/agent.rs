@@ -19,6 +19,7 @@ use crate::keeper::{Keeper, Now, Round};
 use crate::publish::Published;
 use crate::sense::{Meters, Sample};
 use crate::snapshot::{self, Snapshot};
+use crate::view;
 use crate::witness::{self, Witness};
 use commensal_core::actual::ActualState;
 use commensal_core::control::frame::least;
@@ -30,7 +31,7 @@ use commensal_core::units::Bytes;
 use commensal_drivers::queue;
 use commensal_host::{GroupWatch, Host, HostError, LinuxHost, Signal};
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,8 +51,9 @@ const ROUND_AT_LEAST: Duration = Duration::from_secs(300);
 const HOLD_TICKS: u32 = 5;
 /// Between two looks of the judge within a tick: an online group that waits is helped within 100 ms.
 const FAST: Duration = Duration::from_millis(50);
-/// Between two looks at the signals while the agent waits.
+/// Between two looks at the signals while the agent waits; with a judge to ask, more often.
 const PAUSE: Duration = Duration::from_millis(20);
+const LONG_PAUSE: Duration = Duration::from_millis(100);
 /// How often the machine itself is looked at again: CPUs come and go, controllers are mounted.
 const SURVEY_EVERY: Duration = Duration::from_secs(60);
 /// How long the agent waits for the one whose place it takes.
@@ -157,6 +159,8 @@ struct Agent<'a> {
     lease: Option<Lease>,
     meters: Meters,
     actions: VecDeque<snapshot::Action>,
+    /// The same for others, until there is another.
+    shown_actions: Option<Arc<Vec<snapshot::Action>>>,
     started: Instant,
     ticks: u64,
     late_ticks: u64,
@@ -164,6 +168,9 @@ struct Agent<'a> {
     /// Since when others hold the machine's lock.
     locked_out: Option<Instant>,
     last: Option<Round>,
+    /// What follows from it: whether every offline group yields by its class, and what is shown.
+    yields: bool,
+    fixed: BTreeMap<String, view::Fixed>,
     deciders: Deciders,
     decided: Decided,
     witness: Witness,
@@ -232,12 +239,15 @@ pub fn run(
         lease,
         meters: Meters::default(),
         actions: VecDeque::new(),
+        shown_actions: None,
         started: now,
         ticks: 0,
         late_ticks: 0,
         surveyed: now,
         locked_out: None,
         last: None,
+        yields: false,
+        fixed: BTreeMap::new(),
         deciders: Deciders::default(),
         decided: Decided::default(),
         witness: Witness::default(),
@@ -298,9 +308,10 @@ impl Agent<'_> {
                 let flags = [&flags.stop, &flags.hand_over, &flags.reload];
                 flags.iter().any(|one| one.load(Ordering::Relaxed))
             };
+            let pause = if self.target_us().is_some() { PAUSE } else { LONG_PAUSE };
             let mut fast = Instant::now() + FAST;
             while Instant::now() < next && !asked() {
-                std::thread::sleep(PAUSE.min(next.saturating_duration_since(Instant::now())));
+                self.members.wait(pause.min(next.saturating_duration_since(Instant::now())));
                 if self.obey(commands) {
                     break;
                 }
@@ -451,7 +462,7 @@ impl Agent<'_> {
             room: self.groups.compiled.room,
             specs: &self.groups.compiled.groups,
             desired: &planned.desired,
-            yields: yields(planned),
+            yields: self.yields,
             machine: &self.keeper.survey.machine,
             sample: &sample,
             judged: judged.as_ref().map(|seen| seen.judged),
@@ -504,6 +515,7 @@ impl Agent<'_> {
         if self.actions.len() >= SHOWN_ACTIONS {
             self.actions.pop_front();
         }
+        self.shown_actions = None;
         self.unrecorded.push(action.clone());
         self.actions.push_back(action);
     }
@@ -564,6 +576,7 @@ impl Agent<'_> {
                         let Planned { actual, desired, .. } = &round.planned;
                         self.meters.follow(self.host, &actual.hierarchies, desired);
                         self.witness.follow(&round.planned);
+                        (self.yields, self.fixed) = (yields(&round.planned), view::fixed(&round.planned));
                         self.last = Some(round);
                     }
                     Err(error) => troubles.push(error.to_string()),

@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 8;
 /// In so many looks every value in force was looked at once …
 const PARTS: usize = 5;
 /// … but where the kernel tells of every write, no more values than this are looked at in one: for what changes without one.
-const UNTOLD: usize = 16;
+const UNTOLD: usize = 8;
 
 /// Where now is, on two clocks: milliseconds on one that nobody sets, and the time of day for people.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,9 +12,11 @@ use commensal_sensors::{machine, pressure};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-/// Cgroups of which everything is read in one look. Where there are more they take turns, and between two turns only the CPU
-/// time is read: all of a thousand would take 100 ms. A figure is then the average since the last turn.
-const IN_FULL: usize = 32;
+/// Cgroups of which everything is read in one look. Where there are more they take turns: all of a thousand would take 100 ms.
+/// A figure is then the average since the last turn.
+const IN_FULL: usize = 16;
+/// The same of the CPU time alone, of cgroups that used none lately; one that is at work is looked at every time.
+const IDLE: usize = 64;
 
 /// What one group used in a time. Sums over its cgroups; `None` where one of them could not be read.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -68,8 +70,9 @@ struct Meter {
     /// When its turn is.
     turn: usize,
     cpu: Option<(u64, u64)>,
-    /// Everything, when that was read last.
+    /// Everything, when that was read last, and the CPU time by then.
     last: Option<(u64, GroupUse, Option<u64>)>,
+    cpu_by_then: Option<u64>,
     /// What is told of it until its next turn.
     rates: GroupRates,
 }
@@ -98,7 +101,11 @@ impl Meters {
         let seconds = self.last_ms.map_or(0.0, |last| now_ms.saturating_sub(last) as f64 / 1e3);
         self.last_ms = Some(now_ms);
         self.looks = self.looks.wrapping_add(1);
-        let turns = self.members.len().div_ceil(IN_FULL).max(1);
+        let (looks, count) = (self.looks, self.members.len());
+        let due = |turn: usize, at_a_time: usize| {
+            let turns = count.div_ceil(at_a_time).max(1);
+            turn % turns == looks % turns
+        };
         let mut groups = BTreeMap::new();
         for group in &desired.groups {
             let closely = closely(group);
@@ -106,7 +113,7 @@ impl Meters {
             for member in &group.members {
                 let Some(meter) = self.members.get_mut(&member.path) else { continue };
                 let known = meter.cpu.is_some();
-                meter.look(host, now_ms, |turn| closely || turn % turns == self.looks % turns);
+                meter.look(host, now_ms, closely, &due);
                 if known && meter.cpu.is_none() {
                     // Gone, or replaced.
                     meter.open_again(host, hierarchies, &member.path);
@@ -210,7 +217,7 @@ fn add(sum: GroupRates, one: &GroupRates) -> GroupRates {
 impl Meter {
     fn new(dirs: GroupDirs, turn: usize) -> Meter {
         let (delay, rates) = (RunDelay::default(), GroupRates::default());
-        Meter { dirs, delay, turn, cpu: None, last: None, rates }
+        Meter { dirs, delay, turn, cpu: None, last: None, cpu_by_then: None, rates }
     }
 
     fn open_again(&mut self, host: &mut dyn Host, hierarchies: &[Hierarchy], path: &CgroupPath) {
@@ -218,23 +225,40 @@ impl Meter {
         std::mem::replace(self, Meter::new(dirs, self.turn)).dirs.close(host);
     }
 
-    /// CPU time, and everything else at the first look and when `in_full` says so of its turn.
-    fn look(&mut self, host: &mut dyn Host, now_ms: u64, in_full: impl Fn(usize) -> bool) {
+    /// What is `due` by its turn, which says so for so many at a time.
+    fn look(&mut self, host: &mut dyn Host, now_ms: u64, closely: bool, due: &dyn Fn(usize, usize) -> bool) {
+        let in_full = closely || self.last.is_none() || due(self.turn, IN_FULL);
+        // Where the CPU time cannot be told, nobody knows who is at work.
+        let at_work = self.rates.cpus.is_none_or(|cpus| cpus > 0.0);
+        if !(in_full || at_work || due(self.turn, IDLE)) {
+            return;
+        }
         let cpu_us = self.dirs.cpu_us(host);
         let before = std::mem::replace(&mut self.cpu, cpu_us.map(|us| (now_ms, us)));
         self.rates.cpus = before.zip(cpu_us).and_then(|((then_ms, then), now)| {
             let ms = now_ms.checked_sub(then_ms).filter(|ms| *ms > 0)?;
             Some(now.saturating_sub(then) as f64 / 1e3 / ms as f64)
         });
-        if self.last.is_none() || in_full(self.turn) {
-            self.rates = GroupRates { cpus: self.rates.cpus, ..self.others(host, now_ms) };
+        if in_full {
+            self.rates = GroupRates { cpus: self.rates.cpus, ..self.others(host, now_ms, closely) };
         }
     }
 
-    /// Everything but the CPU time.
-    fn others(&mut self, host: &mut dyn Host, now_ms: u64) -> GroupRates {
-        let now = self.dirs.others(host);
-        let delay_us = self.dirs.any().and_then(|dir| self.delay.read(host, dir));
+    /// Everything but the CPU time. Who did not run since the last time did nothing else either, but its memory may have been
+    /// reclaimed. Who starves waits without running: that is looked at `closely`.
+    fn others(&mut self, host: &mut dyn Host, now_ms: u64, closely: bool) -> GroupRates {
+        let cpu_us = self.cpu.map(|(_, us)| us);
+        let idle = std::mem::replace(&mut self.cpu_by_then, cpu_us) == cpu_us && cpu_us.is_some() && !closely;
+        let now = match &self.last {
+            Some((_, last, _)) if idle => {
+                GroupUse { memory_bytes: self.dirs.memory_bytes(host), ..last.clone() }
+            }
+            _ => self.dirs.others(host),
+        };
+        let delay_us = match &self.last {
+            Some((_, _, last)) if idle => *last,
+            _ => self.dirs.any().and_then(|dir| self.delay.read(host, dir)),
+        };
         let before = self.last.replace((now_ms, now.clone(), delay_us));
         let mut rates = GroupRates {
             memory_bytes: now.memory_bytes,

@@ -236,6 +236,10 @@ impl LinuxHost {
     }
 }
 
+fn text_of(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
 /// Reads a file from its start; control files are small. The kernel gives a page of a `seq_file` at a time, less the record
 /// that does not fit in; no record is half a page, so less than that is the end, and needs no second call to say so.
 fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
@@ -246,8 +250,7 @@ fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
             Ok(count) => {
                 text.extend_from_slice(&chunk[..count]);
                 if count < chunk.len() / 2 {
-                    return Ok(String::from_utf8(text)
-                        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()));
+                    return Ok(text_of(text));
                 }
             }
             Err(rustix::io::Errno::INTR) => {}
@@ -266,13 +269,11 @@ fn raise_descriptor_limit() -> Option<Rlimit> {
 
 impl Host for LinuxHost {
     fn read_file(&self, path: &Path) -> Result<String> {
-        std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|error| {
-            HostError {
-                operation: "read",
-                object: path.display().to_string(),
-                value: None,
-                errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
-            }
+        std::fs::read(path).map(text_of).map_err(|error| HostError {
+            operation: "read",
+            object: path.display().to_string(),
+            value: None,
+            errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
         })
     }
 

@@ -9,6 +9,7 @@ use commensal_core::knob::Controller;
 use commensal_sensors::{Survey, containers};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
 
 /// Who comes and goes.
 pub(super) struct Followed {
@@ -16,6 +17,8 @@ pub(super) struct Followed {
     pub follow: Follow,
     follower: Option<Follower>,
     changes: (Sender<Change>, Receiver<Change>),
+    /// The first that came in a wait.
+    first: Option<Change>,
     /// Whether an engine has said what it runs.
     pub heard: bool,
     /// Whether cgroups came or went without being told.
@@ -30,6 +33,7 @@ impl Followed {
             follow: Follow::default(),
             follower: None,
             changes: mpsc::channel(),
+            first: None,
             heard: false,
             missed: false,
         }
@@ -66,10 +70,18 @@ impl Followed {
         self.follower.is_some() && !self.follow.mounts.is_empty() && !self.missed
     }
 
+    /// Waits until something happens, but not longer than this.
+    pub fn wait(&mut self, time: Duration) {
+        match self.first {
+            Some(_) => std::thread::sleep(time),
+            None => self.first = self.changes.1.recv_timeout(time).ok(),
+        }
+    }
+
     /// Takes in what happened; whether anything did that matters. `matters` says so of a cgroup.
     pub fn heed(&mut self, matters: &dyn Fn(&CgroupPath) -> bool) -> bool {
         let mut any = false;
-        while let Ok(change) = self.changes.1.try_recv() {
+        while let Some(change) = self.first.take().or_else(|| self.changes.1.try_recv().ok()) {
             any = any
                 || match &change {
                     Change::Cgroup { folder, .. } => {
