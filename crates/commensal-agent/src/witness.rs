@@ -9,7 +9,8 @@ use commensal_core::knob::{Controller, Version};
 use commensal_host::Host;
 use std::collections::BTreeMap;
 
-/// The judge starts again when members have changed, and not more often than this, ms: loading it costs some milliseconds.
+/// A judge that could not be had, or could not follow other members, is tried again not more often than this, ms: loading it
+/// costs the kernel some 200 ms.
 const AGAIN_MS: u64 = 2_000;
 
 /// What was seen of one online group.
@@ -41,9 +42,16 @@ pub struct Witness {
     tried_ms: Option<u64>,
     /// Why there is no judge.
     pub absent: Option<String>,
+    /// Whether nobody wants one.
+    unwanted: bool,
 }
 
 impl Witness {
+    /// One that has not looked yet; if it is not wanted it never will.
+    pub fn new(wanted: bool) -> Witness {
+        Witness { unwanted: !wanted, ..Witness::default() }
+    }
+
     /// Who is online and who is offline from now on.
     pub fn follow(&mut self, planned: &Planned) {
         self.wanted = scope(planned);
@@ -51,6 +59,10 @@ impl Witness {
 
     /// Looks; `None` without a judge, and at the first look of one.
     pub fn look(&mut self, host: &dyn Host, now_ms: u64) -> Option<Seen> {
+        if self.unwanted {
+            self.absent = Some("the agent runs with --no-judge".to_owned());
+            return None;
+        }
         let (scope, _) = &self.wanted;
         let due = self.tried_ms.is_none_or(|tried| now_ms.saturating_sub(tried) >= AGAIN_MS);
         if scope.online.is_empty() || scope.offline.is_empty() {
@@ -58,6 +70,13 @@ impl Witness {
             self.absent = Some("there are no online and offline groups with cgroups now".to_owned());
             return None;
         }
+        if self.scope != *scope
+            && let Some(judge) = &mut self.judge
+            && judge.follow(scope).unwrap_or(false)
+        {
+            (self.scope, self.names) = self.wanted.clone();
+        }
+        let (scope, _) = &self.wanted;
         if (self.scope != *scope || self.judge.is_none()) && due {
             self.tried_ms = Some(now_ms);
             (self.judge, self.before) = (None, None);
