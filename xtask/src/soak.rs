@@ -243,7 +243,7 @@ impl Soak {
             self.wrong.push(format!("the agent ended with {status}"));
         }
         let stage = &self.churn.stage;
-        let restored = stage.command(&["restore"], true).stdout(Stdio::null()).output()?;
+        let restored = stage.command(&["restore"]).stdout(Stdio::null()).output()?;
         if !restored.status.success() {
             self.wrong.push(format!("restore: {}", String::from_utf8_lossy(&restored.stderr)));
         }

@@ -109,16 +109,9 @@ impl Stage {
         self.dir.path().join("state")
     }
 
-    /// `commensal ARGS`, on this stage; without the `judge` it may not load BPF.
-    pub fn command(&self, args: &[&str], judge: bool) -> Command {
-        let mut command = match judge {
-            true => Command::new(&self.program),
-            false => {
-                let mut command = Command::new("setpriv");
-                command.arg("--bounding-set=-bpf,-perfmon,-sys_admin").arg(&self.program);
-                command
-            }
-        };
+    /// `commensal ARGS`, on this stage.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
         command.arg("--state-dir").arg(self.state()).arg("--cgroup-prefix").arg(self.prefix()).args(args);
         command.current_dir(self.dir.path()).stdin(Stdio::null());
         command
@@ -129,11 +122,12 @@ impl Stage {
         format!("{}-own", self.top)
     }
 
-    /// Starts an agent and waits until it has put the groups in force.
+    /// Starts an agent, which may load the `judge` or not, and waits until it has put the groups in force.
     pub fn agent(&self, more: &[&str], judge: bool) -> anyhow::Result<Child> {
         let config = self.config().display().to_string();
         let args = [&["agent", "-c", &config][..], more].concat();
-        let mut command = self.command(&args, judge);
+        let mut command = self.command(&args);
+        command.args((!judge).then_some("--no-judge"));
         command.stdout(Stdio::null()).stderr(self.log()?);
         let mut child = command.spawn().context("start the agent")?;
         let pid = u64::from(child.id());
@@ -224,7 +218,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        let _ = self.command(&["restore"], true).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let _ = self.command(&["restore"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
         for (pid, _) in self.processes() {
             signal(pid, "KILL");
         }

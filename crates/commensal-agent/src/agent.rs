@@ -44,6 +44,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime};
 
+/// Pressure of the machine's disks from which on that of each group is looked at in every tick, per cent.
+const DISK_PRESSURE_PCT: f64 = 1.0;
 /// Writes and decisions that a snapshot shows.
 const SHOWN_ACTIONS: usize = 200;
 /// Ticks without a reason for a round have none, up to this …
@@ -185,6 +187,7 @@ struct Agent<'a> {
     judged: Option<witness::Seen>,
     shown_judged: Option<witness::Seen>,
     online_cpus: Option<f64>,
+    disks_waited_for: bool,
     hurry: Hurry,
     /// Who runs beside online groups, as of the last round.
     beside: BTreeMap<GroupName, WeightInput>,
@@ -264,6 +267,7 @@ pub fn run(
         judged: None,
         shown_judged: None,
         online_cpus: None,
+        disks_waited_for: false,
         hurry: Hurry::default(),
         beside: BTreeMap::new(),
         rounded: None,
@@ -437,10 +441,12 @@ impl Agent<'_> {
         let Some(round) = &self.last else { return Sample::default() };
         let planned = &round.planned;
         let hierarchies = &self.keeper.survey.hierarchies;
-        // Without the judge the waits of online threads say what it would.
+        // Without the judge the waits of online threads say what it would; no group waits for disks when the machine does not.
         let by_waits = self.target_us().is_some() && self.shown_judged.is_none();
-        let closely = |group: &DesiredGroup| by_waits && group.class == Class::Online;
+        let by_disks = self.groups.compiled.io && self.disks_waited_for;
+        let closely = |group: &DesiredGroup| by_disks || (by_waits && group.class == Class::Online);
         let sample = self.meters.look(self.host, now.ms, hierarchies, &planned.desired, &closely);
+        self.disks_waited_for = sample.machine.pressure_pct[2].is_some_and(|pct| pct >= DISK_PRESSURE_PCT);
         let online = planned.desired.groups.iter().filter(|group| group.class == Class::Online);
         let cpus = online.map(|group| sample.groups.get(group.name.as_str()).and_then(|rates| rates.cpus));
         self.online_cpus = cpus.sum();
@@ -535,18 +541,23 @@ impl Agent<'_> {
     fn round_is_due(&mut self) -> bool {
         let wants = (self.groups.state.generation, self.decided.wants.clone());
         let changed = self.put_in_force.as_ref() != Some(&wants);
-        // Processes have no events: they are looked for in every tick.
-        let groups = &self.groups.compiled.groups;
-        let scans =
-            groups.iter().flat_map(|spec| &spec.matches).any(|one| matches!(one, Match::Process { .. }));
         let every = (self.round_took * ROUND_SHARE).clamp(ROUND_EVERY, ROUND_AT_LEAST);
         let due = changed
-            || scans
             || !self.all_done
             || self.rounded.is_none_or(|at| at.elapsed() >= every)
-            || self.keeper.disturbed(self.host, self.members.complete());
+            || self.keeper.disturbed(self.host, self.members.complete())
+            || self.processes_differ();
         self.put_in_force = Some(wants);
         due
+    }
+
+    /// Processes have no events: they are looked for in every tick.
+    fn processes_differ(&mut self) -> bool {
+        let Some(round) = &self.last else { return true };
+        let specs = &self.groups.compiled.groups;
+        let by_process = |one: &Match| matches!(one, Match::Process { .. });
+        specs.iter().flat_map(|spec| &spec.matches).any(by_process)
+            && self.members.members.processes_differ(self.host, specs, &round.planned.actual)
     }
 
     /// One round, if one is due and nobody else is changing the machine.

@@ -218,7 +218,7 @@ impl Churn {
         self.count("commands queued");
         let config = self.stage.config().display().to_string();
         let seconds = format!("{}", 1 + self.below(6));
-        let mut run = self.stage.command(&["run", "-g", "etl", "-c", &config, "--", "sleep", &seconds], true);
+        let mut run = self.stage.command(&["run", "-g", "etl", "-c", &config, "--", "sleep", &seconds]);
         self.jobs.push(run.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
         Ok(())
     }
