@@ -328,7 +328,8 @@ impl Agent<'_> {
             let pause = if self.target_us().is_some() { PAUSE } else { LONG_PAUSE };
             let mut fast = Instant::now() + FAST;
             while Instant::now() < next && !asked() {
-                self.members.wait(pause.min(next.saturating_duration_since(Instant::now())));
+                let until = if self.target_us().is_some() { next.min(fast) } else { next };
+                self.members.wait(pause.min(until.saturating_duration_since(Instant::now())));
                 if self.obey(commands) {
                     break;
                 }

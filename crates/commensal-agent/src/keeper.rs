@@ -9,7 +9,7 @@ use commensal_core::drift::{self, Key};
 use commensal_core::knob::{KnobId, Value, Version};
 use commensal_core::plan::{Action, Step};
 use commensal_core::topology::Device;
-use commensal_drivers::{Failure, Refusal, apply, forget_settled, journal, step_aside};
+use commensal_drivers::{Failure, Refusal, apply, forget_gone, forget_settled, journal, step_aside};
 use commensal_host::{Dir, GroupWatch, Host, Seen, below};
 use commensal_sensors::Survey;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -277,6 +277,7 @@ impl Keeper {
     ) -> Result<(Option<Failure>, Vec<String>), EnforceError> {
         // Another commensal may have written to it since.
         let mut journal = self.instance.journal(host, journal::MACHINE)?;
+        forget_gone(host, &planned.actual, &mut journal)?;
         step_aside(host, steps, &planned.actual, planned.desired.aside.name(), &mut journal)?;
         let outcome = apply(host, steps, &planned.actual, &mut journal);
         self.writes += outcome.applied.len() as u64;

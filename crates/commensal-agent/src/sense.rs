@@ -89,6 +89,8 @@ pub struct Meters {
     last_ms: Option<u64>,
     looks: usize,
     opened: usize,
+    /// What was told of each group last.
+    told: HashMap<String, GroupRates>,
 }
 
 impl Meters {
@@ -113,21 +115,28 @@ impl Meters {
         let mut groups = BTreeMap::new();
         for group in &desired.groups {
             let closely = closely(group);
-            let mut sum: Option<GroupRates> = None;
+            let mut looked = false;
             for member in &group.members {
                 let Some(meter) = self.members.get_mut(&member.path) else { continue };
                 let known = meter.cpu.is_some();
-                meter.look(host, now_ms, closely, &due);
+                looked |= meter.look(host, now_ms, closely, &due);
                 if known && meter.cpu.is_none() {
                     // Gone, or replaced.
                     meter.open_again(host, hierarchies, &member.path);
                 }
-                sum = Some(match sum {
-                    None => meter.rates.clone(),
-                    Some(sum) => add(sum, &meter.rates),
-                });
             }
-            groups.insert(group.name.to_string(), sum.unwrap_or_default());
+            let name = group.name.as_str();
+            let rates = match self.told.get(name).filter(|_| !looked) {
+                Some(told) => told.clone(),
+                None => {
+                    let meters = group.members.iter().filter_map(|member| self.members.get(&member.path));
+                    let each = meters.map(|meter| meter.rates.clone());
+                    let sum = each.reduce(|sum, one| add(sum, &one)).unwrap_or_default();
+                    self.told.insert(name.to_owned(), sum.clone());
+                    sum
+                }
+            };
+            groups.insert(name.to_owned(), rates);
         }
         Sample { seconds, machine: self.machine(host, seconds), groups }
     }
@@ -158,6 +167,7 @@ impl Meters {
             desired.groups.iter().flat_map(|group| &group.members).map(|member| &member.path).collect();
         let gone: Vec<CgroupPath> =
             self.members.keys().filter(|path| !wanted.contains(path)).cloned().collect();
+        self.told.clear();
         for path in gone {
             if let Some(meter) = self.members.remove(&path) {
                 meter.dirs.close(host);
@@ -249,13 +259,19 @@ impl Meter {
         std::mem::replace(self, Meter::new(dirs, self.turn)).dirs.close(host);
     }
 
-    /// What is `due` by its turn, which says so for so many at a time.
-    fn look(&mut self, host: &mut dyn Host, now_ms: u64, closely: bool, due: &dyn Fn(usize, usize) -> bool) {
+    /// Looks at what is `due` by its turn, which says so for so many at a time; whether at anything.
+    fn look(
+        &mut self,
+        host: &mut dyn Host,
+        now_ms: u64,
+        closely: bool,
+        due: &dyn Fn(usize, usize) -> bool,
+    ) -> bool {
         let in_full = closely || self.last.is_none() || due(self.turn, IN_FULL);
         // Where the CPU time cannot be told, nobody knows who is at work.
         let at_work = self.rates.cpus.is_none_or(|cpus| cpus > 0.0);
         if !(in_full || at_work || due(self.turn, IDLE)) {
-            return;
+            return false;
         }
         let cpu_us = self.dirs.cpu_us(host);
         let before = std::mem::replace(&mut self.cpu, cpu_us.map(|us| (now_ms, us)));
@@ -266,6 +282,7 @@ impl Meter {
         if in_full {
             self.rates = GroupRates { cpus: self.rates.cpus, ..self.others(host, now_ms, closely) };
         }
+        true
     }
 
     /// Everything but the CPU time. Who did not run since the last time did nothing else either, but its memory may have been
