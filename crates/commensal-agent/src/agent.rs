@@ -51,7 +51,7 @@ const SHOWN_ACTIONS: usize = 200;
 /// Ticks without a reason for a round have none, up to this …
 const ROUND_EVERY: Duration = Duration::from_secs(10);
 /// … or so many times what the last round took …
-const ROUND_SHARE: u32 = 1_000;
+const ROUND_SHARE: u32 = 5_000;
 /// … up to this.
 const ROUND_AT_LEAST: Duration = Duration::from_secs(300);
 /// A queue that is held closed opens by itself after so many ticks.
@@ -546,6 +546,7 @@ impl Agent<'_> {
         let due = changed
             || !self.all_done
             || self.rounded.is_none_or(|at| at.elapsed() >= every)
+            || self.keeper.cpus_changed(self.host)
             || self.keeper.disturbed(self.host, self.members.complete())
             || self.processes_differ();
         self.put_in_force = Some(wants);
@@ -570,7 +571,7 @@ impl Agent<'_> {
         match self.keeper.instance.try_lock(self.host) {
             Ok(Some(_lock)) => {
                 self.locked_out = None;
-                if self.surveyed.elapsed() >= SURVEY_EVERY {
+                if self.surveyed.elapsed() >= SURVEY_EVERY || self.keeper.cpus_changed(self.host) {
                     self.surveyed = Instant::now();
                     if let Err(error) = self.keeper.look_again(self.host) {
                         troubles.push(error.to_string());

@@ -57,6 +57,8 @@ pub struct Keeper {
     /// Tells of writes to their files, and which watch is about which.
     writes_seen: Option<GroupWatch>,
     watches: HashMap<i32, At>,
+    /// The CPUs that were online when the machine was looked at.
+    cpus: String,
     /// How many cgroups there were at the last round, as the kernel counts them.
     population: String,
 }
@@ -94,8 +96,10 @@ impl Keeper {
     /// # Errors
     /// When the machine cannot be read.
     pub fn new(instance: Instance, host: &mut dyn Host) -> Result<Keeper, EnforceError> {
+        let cpus = online_cpus(host);
         let survey = instance.survey(host)?;
         Ok(Keeper {
+            cpus,
             instance,
             survey,
             in_force: BTreeMap::new(),
@@ -123,8 +127,15 @@ impl Keeper {
     /// # Errors
     /// When it cannot be read.
     pub fn look_again(&mut self, host: &mut dyn Host) -> Result<(), EnforceError> {
+        self.cpus = online_cpus(host);
         self.survey = self.instance.survey(host)?;
         Ok(())
+    }
+
+    /// Whether other CPUs are online than when the machine was looked at.
+    #[must_use]
+    pub fn cpus_changed(&self, host: &dyn Host) -> bool {
+        online_cpus(host) != self.cpus
     }
 
     /// Whether a round would find something to do, by a look at few things: the number of cgroups, unless they are `followed`
@@ -377,6 +388,10 @@ impl Keeper {
         });
         known.collect()
     }
+}
+
+fn online_cpus(host: &dyn Host) -> String {
+    host.read_file(Path::new("/sys/devices/system/cpu/online")).unwrap_or_default()
 }
 
 /// How many cgroups there are: v1 in `/proc/cgroups`, v2 in `cgroup.stat` of its root (cgroup-v2.rst, `nr_descendants`).

@@ -29,7 +29,7 @@ const MOST_GROUPS: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Hurry {
     triggers: BTreeMap<PathBuf, PressureTrigger>,
-    /// When the triggers were asked last: not more often than twice in the shortest window, because each costs a call.
+    /// When the triggers were asked last: not more often than once in the shortest window, because that costs 0.1 ms.
     asked: Option<Instant>,
     /// Files whose trigger was refused; not tried again.
     refused: BTreeSet<PathBuf>,
@@ -61,7 +61,7 @@ impl Hurry {
 
     /// Whether the kernel has told of pressure. A group that is gone loses its trigger.
     pub fn pressed(&mut self) -> bool {
-        if self.asked.is_some_and(|at| at.elapsed() < WINDOWS[0] / 2) {
+        if self.asked.is_some_and(|at| at.elapsed() < WINDOWS[0]) {
             return false;
         }
         self.asked = Some(Instant::now());
