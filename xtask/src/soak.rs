@@ -29,6 +29,8 @@ const KILL_EVERY: Duration = Duration::from_secs(15);
 const LULL_EVERY: Duration = Duration::from_secs(60);
 /// How long a lull lasts before its sample is taken: longer than the agent's longest way between two rounds here.
 const LULL: Duration = Duration::from_secs(12);
+/// So long that no agent is ended for being slow on a machine that is full of other work: here that would be a fault.
+const LEASE: [&str; 2] = ["--lease", "30s"];
 const STEP: Duration = Duration::from_millis(250);
 /// What an agent may hold more at the end than in the second lull: descriptors, and memory in KiB. A leak of one of either per
 /// change would be some hundred.
@@ -90,9 +92,11 @@ fn last_lines(text: &str, count: usize) -> String {
 struct Soak {
     churn: Churn,
     agent: Child,
+    /// Whether it was killed here.
+    killed: bool,
     started: Instant,
     record: Option<std::fs::File>,
-    /// CPU time of agents that have ended, and the longest tick and late ticks of all.
+    /// What every file said before.
     before: BTreeMap<PathBuf, String>,
     lulls: Vec<(f64, Used, Option<Used>)>,
     looks: Vec<Value>,
@@ -104,12 +108,13 @@ impl Soak {
     fn new(args: &Args, stage: Stage) -> anyhow::Result<Soak> {
         let churn = Churn::new(stage, args.seed)?;
         let before = churn.stage.settings();
-        let agent = churn.stage.agent(&["--lease", "4s"], true)?;
+        let agent = churn.stage.agent(&LEASE, true)?;
         let record =
             args.record.as_ref().map(std::fs::File::create).transpose().context("make the record")?;
         Ok(Soak {
             churn,
             agent,
+            killed: false,
             started: Instant::now(),
             record,
             before,
@@ -199,6 +204,7 @@ impl Soak {
         match self.churn.below(4) {
             0 => {
                 self.churn.count("agent killed");
+                self.killed = true;
                 stage::end(&mut self.agent);
             }
             1 => {
@@ -207,12 +213,13 @@ impl Soak {
             }
             2 => {
                 self.churn.count("both killed");
+                self.killed = true;
                 guard.into_iter().for_each(|pid| stage::signal(pid, "KILL"));
                 stage::end(&mut self.agent);
             }
             _ => {
                 self.churn.count("taken over");
-                let next = self.churn.stage.agent(&["--lease", "4s", "--takeover"], true)?;
+                let next = self.churn.stage.agent(&[&LEASE[..], &["--takeover"]].concat(), true)?;
                 let mut old = std::mem::replace(&mut self.agent, next);
                 let status = old.wait()?;
                 if !status.success() {
@@ -228,9 +235,12 @@ impl Soak {
         let Some(status) = self.agent.try_wait()? else { return Ok(()) };
         if std::os::unix::process::ExitStatusExt::signal(&status) != Some(9) {
             self.wrong.push(format!("an agent ended by itself: {status}"));
+        } else if !self.killed {
+            self.wrong.push("an agent was ended by its guard although it did not hang".to_owned());
         }
+        self.killed = false;
         std::thread::sleep(STEP);
-        self.agent = self.churn.stage.agent(&["--lease", "4s"], true)?;
+        self.agent = self.churn.stage.agent(&LEASE, true)?;
         Ok(())
     }
 
