@@ -75,6 +75,11 @@ pub(crate) fn fail(
     HostError { operation, object, value: value.map(str::to_owned), errno: Errno(errno.raw_os_error()) }
 }
 
+fn refused(operation: &'static str, path: &Path, value: Option<&str>, error: &std::io::Error) -> HostError {
+    let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
+    HostError { operation, object: path.display().to_string(), value: value.map(str::to_owned), errno }
+}
+
 /// A name that stays inside its directory.
 pub(crate) fn component(operation: &'static str, name: &str) -> Result<()> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
@@ -269,12 +274,7 @@ fn raise_descriptor_limit() -> Option<Rlimit> {
 
 impl Host for LinuxHost {
     fn read_file(&self, path: &Path) -> Result<String> {
-        std::fs::read(path).map(text_of).map_err(|error| HostError {
-            operation: "read",
-            object: path.display().to_string(),
-            value: None,
-            errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
-        })
+        std::fs::read(path).map(text_of).map_err(|error| refused("read", path, None, &error))
     }
 
     fn link(&self, path: &Path) -> Result<String> {
@@ -284,13 +284,7 @@ impl Host for LinuxHost {
     }
 
     fn list(&self, path: &Path) -> Result<Vec<String>> {
-        let refuse = |error: std::io::Error| HostError {
-            operation: "list",
-            object: path.display().to_string(),
-            value: None,
-            errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
-        };
-        let entries = std::fs::read_dir(path).map_err(refuse)?;
+        let entries = std::fs::read_dir(path).map_err(|error| refused("list", path, None, &error))?;
         let mut names: Vec<String> =
             entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
@@ -431,12 +425,7 @@ impl Host for LinuxHost {
     }
 
     fn write_setting(&mut self, path: &Path, value: &str) -> Result<()> {
-        std::fs::write(path, value).map_err(|error| HostError {
-            operation: "write",
-            object: path.display().to_string(),
-            value: Some(value.to_owned()),
-            errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
-        })
+        std::fs::write(path, value).map_err(|error| refused("write", path, Some(value), &error))
     }
 
     fn close(&mut self, dir: Dir) {
@@ -457,12 +446,8 @@ impl Host for LinuxHost {
         for group in &spec.groups {
             let object = self.object(*group, "cgroup.procs");
             let fd = self.file("write", *group, "cgroup.procs")?;
-            let copy = fd.try_clone_to_owned().map_err(|error| HostError {
-                operation: "open",
-                object,
-                value: None,
-                errno: Errno(error.raw_os_error().unwrap_or(Errno::EMFILE.0)),
-            })?;
+            let copy = fd.try_clone_to_owned();
+            let copy = copy.map_err(|error| refused("open", Path::new(&object), None, &error))?;
             procs.push(copy);
         }
         process::spawn(spec, procs, self.descriptors)
