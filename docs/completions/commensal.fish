@@ -96,6 +96,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand agent" -l state-dir 
 complete -c commensal -n "__fish_commensal_using_subcommand agent" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
 complete -c commensal -n "__fish_commensal_using_subcommand agent" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand agent" -l no-guard -d 'Run without a guard: if the agent dies, everything stays as it is until `commensal restore`'
+complete -c commensal -n "__fish_commensal_using_subcommand agent" -l no-judge -d 'Do not load the judge (BPF): who makes online groups wait is not known then, and their run delay and pressure decide'
 complete -c commensal -n "__fish_commensal_using_subcommand agent" -l takeover -d 'Take the place of the agent that runs, which ends without changing anything'
 complete -c commensal -n "__fish_commensal_using_subcommand agent" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand agent" -s h -l help -d 'Print help (see more with \'--help\')'

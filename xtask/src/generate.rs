@@ -111,6 +111,7 @@ fn one_knob(text: &mut String, knob: &Knob) {
         match knob.order {
             Order::Free => "free".to_owned(),
             Order::WithinParent => "parents first when widening, children first when tightening".to_owned(),
+            Order::AroundQuota => "a longer one before the quota, a shorter one after it".to_owned(),
             Order::NotWhileIdle => "not while cpu.idle is 1".to_owned(),
             Order::Last => "last when set, first when cleared".to_owned(),
             Order::AtLeast(file) => format!("must stay at or above {file}"),

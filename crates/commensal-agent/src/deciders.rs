@@ -12,10 +12,11 @@ use commensal_core::config::Room;
 use commensal_core::control::Explanation;
 use commensal_core::control::frame::{Frame, FrameInput, Use, theta};
 use commensal_core::control::io::Io;
-use commensal_core::control::latency::{Judged, Latency, LatencyInput};
+use commensal_core::control::latency::{Judged, LEAST_CPUS, Latency, LatencyInput};
 use commensal_core::control::memory::{
     Candidate, GroupInput, GroupMemory, NodeInput, NodeMemory, Process, Victim,
 };
+use commensal_core::control::period::{DEFAULT_US, Period};
 use commensal_core::control::suppress::{Actuator, Part, Suppress, SuppressInput, actuator, divide, floor};
 use commensal_core::control::weights::{WeightInput, Weights};
 use commensal_core::cpuset::CpuSet;
@@ -71,6 +72,8 @@ pub struct Wants {
     pub cpu_set: Option<CpuSet>,
     /// Quotas of offline groups, for each of their cgroups.
     pub quotas: BTreeMap<GroupName, MicroCpus>,
+    /// Period of these quotas, us; `None`: as found.
+    pub period: Option<u32>,
     /// Weights of online groups.
     pub weights: BTreeMap<GroupName, Weight>,
     /// Disk rates of offline groups, for each of their cgroups.
@@ -107,7 +110,9 @@ impl Decided {
             let limits = &mut group.limits;
             if let Some(quota) = wants.quotas.get(&group.name) {
                 let written = limits.cpu_max.unwrap_or(*quota);
-                limits.cpu_max = Some(written.min(*quota));
+                let quota = written.min(*quota);
+                limits.cpu_max = Some(quota);
+                limits.cpu_period = wants.period.map(|us| period_for(quota, us));
             }
             limits.cpu_weight = limits.cpu_weight.or(wants.weights.get(&group.name).copied());
             for (device, rates) in wants.disks.get(&group.name).into_iter().flatten() {
@@ -130,12 +135,20 @@ impl Decided {
     }
 }
 
+/// The kernel takes no quota below 1 ms (`min_cfs_quota_period`, kernel/sched/core.c): where a period makes it less, the
+/// kernel's own period.
+fn period_for(quota: MicroCpus, us: u32) -> u32 {
+    const LEAST_US: u64 = 1_000;
+    if quota.0.saturating_mul(u64::from(us)) / 1_000_000 < LEAST_US { DEFAULT_US } else { us }
+}
+
 /// The controllers.
 #[derive(Debug)]
 pub struct Deciders {
     frame: Frame,
     suppress: Suppress,
     latency: Latency,
+    period: Period,
     groups: BTreeMap<GroupName, GroupMemory>,
     node: NodeMemory,
     weights: BTreeMap<GroupName, Weights>,
@@ -154,6 +167,7 @@ impl Default for Deciders {
             frame: Frame::new(CpuSet::new()),
             suppress: Suppress::new(None),
             latency: Latency::new(None),
+            period: Period::default(),
             groups: BTreeMap::new(),
             node: NodeMemory::new(false),
             weights: BTreeMap::new(),
@@ -306,9 +320,30 @@ impl Deciders {
                 decided.shown.push(shown("suppress", None, value, &decision.why));
                 if let Some(quota) = decision.quota {
                     divided(seen, quota, &decision.why, decided);
+                    self.period(seen, decided);
                 }
             }
         }
+    }
+
+    /// Which period of the quota makes online work wait least.
+    fn period(&mut self, seen: &Seen<'_>, decided: &mut Decided) {
+        let rates = |class: Class| {
+            let groups = seen.desired.groups.iter().filter(move |group| group.class == class);
+            groups.filter_map(|group| seen.sample.groups.get(group.name.as_str()))
+        };
+        let online: Option<f64> = rates(Class::Online).map(|rates| rates.cpus).sum();
+        let blamed = seen.judged.and_then(|judged| judged.blamed_ms_per_s);
+        let blamed_ms = blamed.zip(online).map(|(ms, cpus)| ms / cpus.max(LEAST_CPUS));
+        let throttled: Vec<f64> =
+            rates(Class::Offline).filter_map(|rates| rates.throttled_ms_per_s).collect();
+        let binding = (!throttled.is_empty()).then(|| throttled.iter().any(|ms| *ms > 0.0));
+        let decision = self.period.step(seen.now_ms, blamed_ms, binding);
+        let value = format!("{} ms", f64::from(decision.period_us) / 1e3);
+        decided.shown.push(shown("quota period", None, Some(value), &decision.why));
+        // The kernel's own is what a group has.
+        let tried = decision.trial || decision.period_us != DEFAULT_US;
+        decided.wants.period = tried.then_some(decision.period_us);
     }
 
     fn memory(&mut self, seen: &Seen<'_>, decided: &mut Decided) {

@@ -43,6 +43,8 @@ pub struct Limits {
     pub cpu_weight: Option<Weight>,
     /// CPU hard limit.
     pub cpu_max: Option<MicroCpus>,
+    /// Period of the CPU hard limit, us; `None`: as found.
+    pub cpu_period: Option<u32>,
     /// CPUs to run on.
     pub cpu_set: Option<CpuSet>,
     /// Memory never reclaimed.
@@ -372,6 +374,7 @@ fn limits(spec: &GroupSpec, machine: &Machine) -> Limits {
     let io: Vec<Device> = disks.iter().filter(|_| limited).map(|disk| disk.device).collect();
     Limits {
         cpu_weight: spec.cpu_weight,
+        cpu_period: None,
         cpu_max: spec.cpu_max.map(|amount| amount.on(machine.topology.threads())),
         cpu_set: spec.cpu_set.clone(),
         memory_min: bytes(spec.memory.min),

@@ -225,6 +225,8 @@ pub enum Order {
     Free,
     /// A child must stay within its parent: widen parents first, tighten children first.
     WithinParent,
+    /// The period of a quota: a longer one before the quota, a shorter one after it.
+    AroundQuota,
     /// Not while `cpu.idle` is 1 (EINVAL): before it is set, after it is cleared.
     NotWhileIdle,
     /// Sets the class, or needs what the others set: last when set, first when cleared.

@@ -24,3 +24,19 @@ pub use apply::{Applied, Failure, Outcome, Refusal, apply, forget_gone, forget_s
 pub use aside::{NoRoom, step_aside};
 pub use journal::{Journal, JournalError};
 pub use restore::{Restored, restore, restore_own, restore_stale};
+
+use commensal_core::knob::KnobId;
+use commensal_host::{Dir, Host};
+
+/// The text that changes one value and keeps what its file holds beside it: v2 `cpu.max` takes quota and period in one
+/// write, and a period alone cannot be written.
+pub(crate) fn beside(host: &mut dyn Host, dir: Dir, (knob, file): (KnobId, &str), text: String) -> String {
+    if knob != KnobId::CpuPeriod || file != "cpu.max" {
+        return text;
+    }
+    let now = host.read(dir, file).unwrap_or_default();
+    match (now.split_whitespace().next(), text.split_whitespace().nth(1)) {
+        (Some(quota), Some(period)) => format!("{quota} {period}"),
+        _ => text,
+    }
+}

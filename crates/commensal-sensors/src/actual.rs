@@ -3,7 +3,7 @@
 use crate::{SensorError, delegation};
 use commensal_core::actual::{ActualState, Cgroup, CgroupPath, Hierarchy, Manager, Place};
 use commensal_core::desired::DesiredState;
-use commensal_core::knob::{Controller, Knob, KnobId, Status, TABLE, Version};
+use commensal_core::knob::{Controller, Knob, Status, TABLE, Version};
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, below};
@@ -137,7 +137,7 @@ fn group(host: &mut dyn Host, dir: Dir, hierarchy: &Hierarchy, disks: &[Device])
     found
 }
 
-/// Knobs that are written, and the period that quotas are computed from.
+/// Knobs that are written.
 fn wanted(row: &Knob) -> bool {
-    matches!(row.status, Status::Driven) || row.id == KnobId::CpuPeriod
+    matches!(row.status, Status::Driven)
 }

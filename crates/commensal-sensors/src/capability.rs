@@ -288,7 +288,7 @@ fn test_value(knob: KnobId, machine: &Machine) -> Value {
             }
             Value::List(mems)
         }
-        KnobId::CpuMax => Value::Number(50_000),
+        KnobId::CpuMax | KnobId::CpuPeriod => Value::Number(50_000),
         KnobId::CpuWeight | KnobId::PidsMax | KnobId::IoWeight | KnobId::IoBfqWeight => Value::Number(512),
         _ => Value::Number(1 << 30),
     }

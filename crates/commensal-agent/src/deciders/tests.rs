@@ -145,6 +145,21 @@ fn nothing_is_cut_where_pressure_of_groups_cannot_be_had() {
 }
 
 #[test]
+fn a_period_that_makes_the_quota_too_small_is_not_used() {
+    let mut decided = Decided::default();
+    decided.wants.period = Some(10_000);
+    decided.wants.quotas.insert(name("etl"), MicroCpus(500_000));
+    decided.wants.quotas.insert(name("batch"), MicroCpus(50_000));
+    let mut desired = world(&["web", "etl", "batch"]).planned.desired;
+    decided.adjust(&mut desired);
+    let period = |text: &str| {
+        let group = desired.groups.iter().find(|group| group.name == name(text)).unwrap();
+        group.limits.cpu_period
+    };
+    assert_eq!((period("etl"), period("batch"), period("web")), (Some(10_000), Some(100_000), None));
+}
+
+#[test]
 fn weights_only_beside_offline_groups() {
     let beside = WeightInput { siblings: vec![Some(Weight::DEFAULT)], ..WeightInput::default() };
     for (cgroups, raised) in [(&["web", "etl"][..], true), (&["web"][..], false)] {

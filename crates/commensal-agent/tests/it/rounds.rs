@@ -3,6 +3,7 @@
 use commensal_agent::instance::{Ask, Instance, NOBODY};
 use commensal_agent::keeper::{Keeper, Now, Round};
 use commensal_core::config::parse;
+use commensal_core::desired::DesiredState;
 use commensal_core::errno::Errno;
 use commensal_core::group::GroupSpec;
 use commensal_host::Host;
@@ -225,5 +226,72 @@ fn the_journal_does_not_grow_with_groups_that_come_and_go() {
         let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
         commensal_drivers::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
         assert_eq!(fake.snapshot(), before);
+    }
+}
+
+/// What the group may use, in CPUs; `None` without a limit.
+fn share(host: &mut dyn Host, v2: bool) -> Option<f64> {
+    let dir =
+        host.open(Path::new(if v2 { "/sys/fs/cgroup/batch" } else { "/sys/fs/cgroup/cpu/batch" })).unwrap();
+    let text = match v2 {
+        true => host.read(dir, "cpu.max").unwrap(),
+        false => {
+            ["cpu.cfs_quota_us", "cpu.cfs_period_us"].map(|file| host.read(dir, file).unwrap()).join(" ")
+        }
+    };
+    let mut words = text.split_whitespace().map(|word| word.parse::<f64>().unwrap_or(-1.0));
+    let (quota, period) = (words.next()?, words.next()?);
+    (quota >= 0.0).then_some(quota / period)
+}
+
+/// A quota with another period, and back: at no write is the share more than before or after, and a crash at any of them is
+/// undone.
+#[test]
+fn the_period_of_a_quota_moves_without_a_gap() {
+    for v2 in [false, true] {
+        let mut points = 0;
+        for crash in 0.. {
+            let fake = machine(v2);
+            let before = fake.snapshot();
+            let mut host = fake.another();
+            let mut keeper = Keeper::new(instance(), &mut host).unwrap();
+            round(&mut keeper, &mut host, 0);
+            let start = fake.mutations().len();
+            fake.crash_after(crash);
+            let specs = specs();
+            for (ms, period) in [(100, Some(10_000)), (200, Some(50_000)), (300, None)] {
+                let adjust = |desired: &mut DesiredState| {
+                    let batch =
+                        desired.groups.iter_mut().find(|group| group.name.as_str() == "batch").unwrap();
+                    batch.limits.cpu_period = period;
+                };
+                let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
+                let Ok(done) = keeper.round(&mut host, &now(ms), &ask) else { break };
+                if fake.is_crashed() {
+                    break;
+                }
+                assert!(done.troubles.is_empty(), "{:?}", done.troubles);
+                assert_eq!(share(&mut host, v2), Some(2.0), "{period:?}");
+                let text = batch(&fake, v2);
+                let quota = format!("{}", 2 * period.unwrap_or(100_000));
+                assert_eq!(text.split(' ').next(), Some(quota.as_str()));
+            }
+            let crashed = fake.is_crashed();
+            let after = fake.restart();
+            let mut host = after.another();
+            let now = share(&mut host, v2);
+            assert!(now.is_some_and(|share| share <= 2.0), "crash {crash} (v2 {v2}): {now:?}");
+            let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
+            let restored = commensal_drivers::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+            assert!(restored.failed.is_empty() && restored.left.is_empty(), "crash {crash}: {restored:?}");
+            assert_eq!(after.snapshot(), before, "crash {crash}");
+            if !crashed {
+                assert!(fake.mutations().len() > start);
+                break;
+            }
+            points += 1;
+        }
+        println!("v2 {v2}: {points} crash points");
+        assert!(points > 6, "{points}");
     }
 }

@@ -98,6 +98,8 @@ impl File {
             (Form::Number | Form::MinusOne | Form::MaxWord | Form::Quota, Value::Number(n), _) => {
                 Ok(n.to_string())
             }
+            // As in a new group; who writes puts the quota in force in place of the word.
+            (Form::Period, Value::Number(n), _) => Ok(format!("max {n}")),
             (Form::MinusOne, Value::NoLimit, _) => Ok("-1".to_owned()),
             (Form::MaxWord | Form::Quota, Value::NoLimit, _) => Ok("max".to_owned()),
             // A line break alone: writing zero bytes does nothing at all.

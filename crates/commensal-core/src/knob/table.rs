@@ -216,7 +216,8 @@ knobs! {
         name: "cpu.max.period", controller: Controller::Cpu, unit: "us",
         v1: file("cpu.cfs_period_us", Form::Number, (1_000, 1_000_000), "100000"),
         v2: file("cpu.max", Form::Period, (1_000, 1_000_000), "max 100000"),
-        doc: "Period of the hard limit; kept as found, because quota and period together have no safe write order on v1.",
+        order: Order::AroundQuota, status: Status::Driven, errnos: QUOTA_ERRNOS,
+        doc: "Period of the hard limit: a long one first, a short one last, so that the share is never more than before or after.",
     }
     CpuBurst {
         name: "cpu.max.burst", controller: Controller::Cpu, unit: "us",

@@ -7,7 +7,7 @@
 //! (`validate_change`, kernel/cgroup/cpuset-v1.c). v2 has neither rule.
 
 use super::wants::{Draft, Want};
-use crate::actual::{ActualState, Place};
+use crate::actual::Place;
 use crate::knob::{KnobId, Order, Value, Version};
 
 /// Drops wanted values that cannot be, until the rest fit together.
@@ -34,7 +34,7 @@ fn conflict(draft: &Draft<'_>, place: &Place, knob: KnobId, want: &Want) -> Opti
         let above = Place { hierarchy: place.hierarchy, path };
         let Some(bound) = value_of(draft, &above, knob) else { continue };
         if limits(&bound) {
-            if !within(actual, place, &want.value, &above, &bound) {
+            if !within(draft, place, &want.value, &above, &bound) {
                 return Some(format!(
                     "{} above it has {bound}, which cgroup v1 does not let it exceed",
                     above.path
@@ -45,7 +45,7 @@ fn conflict(draft: &Draft<'_>, place: &Place, knob: KnobId, want: &Want) -> Opti
     }
     actual.below(place).find_map(|(child, _)| {
         let value = value_of(draft, child, knob).filter(limits)?;
-        let fits = within(actual, child, &value, place, &want.value);
+        let fits = within(draft, child, &value, place, &want.value);
         (!fits).then(|| {
             format!("{} below it has {value}, and cgroup v1 does not let a parent go under that", child.path)
         })
@@ -67,21 +67,21 @@ fn limits(value: &Value) -> bool {
     }
 }
 
-fn within(actual: &ActualState, inner: &Place, value: &Value, outer: &Place, bound: &Value) -> bool {
+fn within(draft: &Draft<'_>, inner: &Place, value: &Value, outer: &Place, bound: &Value) -> bool {
     match (value, bound) {
         (_, Value::NoLimit) | (Value::NoLimit, _) => true,
         (Value::List(inner), Value::List(outer)) => inner.is_subset(outer),
         // inner / inner period <= outer / outer period, without division.
         (Value::Number(quota), Value::Number(limit)) => {
-            i128::from(*quota) * period(actual, outer) <= i128::from(*limit) * period(actual, inner)
+            i128::from(*quota) * period(draft, outer) <= i128::from(*limit) * period(draft, inner)
         }
         _ => true,
     }
 }
 
-fn period(actual: &ActualState, place: &Place) -> i128 {
-    match actual.cgroups.get(place).and_then(|found| found.values.get(&(KnobId::CpuPeriod, None))) {
-        Some(Value::Number(period)) => i128::from(*period).max(1),
+fn period(draft: &Draft<'_>, place: &Place) -> i128 {
+    match value_of(draft, place, KnobId::CpuPeriod) {
+        Some(Value::Number(period)) => i128::from(period).max(1),
         _ => 100_000,
     }
 }

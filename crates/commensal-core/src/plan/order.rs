@@ -220,6 +220,10 @@ fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
             _ if wider(&from, &to) => vec![(Phase::Widen, from, to)],
             _ => vec![(Phase::Tighten, from, to)],
         },
+        Order::AroundQuota => {
+            let shorter = matches!((&from, &to), (Value::Number(from), Value::Number(to)) if to < from);
+            vec![(if shorter { Phase::Last } else { Phase::First }, from, to)]
+        }
         Order::Free | Order::NotWhileIdle | Order::AtLeast(_) => vec![(Phase::Free, from, to)],
     }
 }

@@ -112,6 +112,7 @@ fn property(knob: KnobId, disk: Option<&str>, value: &Value, period_us: i64) -> 
             Value::Number(us) => format!("CPUQuota={}%", (us * 100 / period_us.max(1)).max(1)),
             _ => "CPUQuota=".to_owned(),
         },
+        KnobId::CpuPeriod => format!("CPUQuotaPeriodSec={number}us"),
         KnobId::CpusetCpus => format!("AllowedCPUs={number}"),
         KnobId::CpusetMems => format!("AllowedMemoryNodes={number}"),
         KnobId::MemoryMin => format!("MemoryMin={number}"),

@@ -202,6 +202,10 @@ impl<'a> Draft<'a> {
         }
         if let Some(amount) = limits.cpu_max {
             list.push(self.quota(group, &member.path, amount));
+            list.extend(limits.cpu_period.map(|us| {
+                let why = format!("the quota's period is {us} us");
+                Setting::new(KnobId::CpuPeriod, Value::Number(i64::from(us)), why)
+            }));
         }
         let memory = [
             (KnobId::MemoryMin, limits.memory_min),
@@ -263,16 +267,20 @@ impl<'a> Draft<'a> {
         self.actual.hierarchy_of(Controller::Cpu).map(|index| self.actual.hierarchies[index].version)
     }
 
-    /// quota = CPUs x period, with the period as found: writing both has no safe order on v1.
+    /// quota = CPUs x period, with the period that is wanted, or as found.
     fn quota(&mut self, group: &DesiredGroup, path: &CgroupPath, amount: MicroCpus) -> Setting {
         let place = self
             .actual
             .hierarchy_of(Controller::Cpu)
             .map(|hierarchy| Place { hierarchy, path: path.clone() });
-        let found =
-            place.and_then(|place| self.actual.cgroups.get(&place)?.values.get(&(KnobId::CpuPeriod, None)));
-        let period_us = match found {
-            Some(Value::Number(period)) => u64::try_from(*period).unwrap_or(PERIOD_US),
+        // One that was ours and is not wanted any more goes back in the same plan.
+        let found = place.and_then(|place| {
+            let ours = self.actual.ours.originals.get(&(place.clone(), KnobId::CpuPeriod, None));
+            ours.or_else(|| self.actual.cgroups.get(&place)?.values.get(&(KnobId::CpuPeriod, None)))
+        });
+        let period_us = match (group.limits.cpu_period, found) {
+            (Some(wanted), _) => u64::from(wanted),
+            (None, Some(Value::Number(period))) => u64::try_from(*period).unwrap_or(PERIOD_US),
             _ => PERIOD_US,
         };
         let exact = (u128::from(amount.0) * u128::from(period_us) / 1_000_000) as u64;

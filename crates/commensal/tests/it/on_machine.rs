@@ -285,3 +285,48 @@ fn run_leaves_ignored_signals_ignored() {
     let mask = u64::from_str_radix(out.trim().rsplit('\t').next().unwrap(), 16).unwrap();
     assert_eq!(mask & 1, 1, "{out}");
 }
+
+/// The kernel takes a quota with another period in the planned order, and has its own back at the end.
+#[test]
+fn a_quota_with_another_period_and_back() {
+    use commensal_agent::instance::{Ask, Instance, NOBODY};
+    use commensal_agent::keeper::{Keeper, Now};
+    use commensal_core::desired::DesiredState;
+    if !can_write_cgroups("a_quota_with_another_period_and_back") {
+        return;
+    }
+    let program = Program::new("period");
+    let instance = Instance {
+        state_dir: program.state(),
+        prefix: program.prefix.clone(),
+        cgroup_root: None,
+        engine: None,
+    };
+    let specs = commensal_core::config::parse("groups.toml", ETL).unwrap();
+    let mut host = commensal_host::LinuxHost::new();
+    commensal_host::Host::state_dir(&mut host, &program.state()).unwrap();
+    let mut keeper = Keeper::new(instance, &mut host).unwrap();
+    let etl = cpu_mount().join(format!("{}-offline/etl", program.prefix));
+    let in_force = || -> (u64, u64) {
+        let text = match etl.join("cpu.max") {
+            path if path.exists() => read(path),
+            _ => format!("{} {}", read(etl.join("cpu.cfs_quota_us")), read(etl.join("cpu.cfs_period_us"))),
+        };
+        let (quota, period) = text.split_once(' ').unwrap();
+        (quota.parse().unwrap(), period.parse().unwrap())
+    };
+    let mut shares = Vec::new();
+    for (ms, period) in [(0, None), (100, Some(10_000)), (200, Some(50_000)), (300, None)] {
+        let adjust = |desired: &mut DesiredState| desired.groups[0].limits.cpu_period = period;
+        let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
+        let now = Now { ms, text: String::new() };
+        let round = keeper.round(&mut host, &now, &ask).unwrap();
+        assert_eq!(round.troubles, [""; 0]);
+        let (quota, found) = in_force();
+        assert_eq!(found, u64::from(period.unwrap_or(100_000)));
+        shares.push(quota as f64 / found as f64);
+    }
+    assert!(shares.iter().all(|share| (share - shares[0]).abs() < 1e-3), "{shares:?}");
+    program.expect(0, &["restore"]);
+    assert!(cgroups_named(&program.prefix).is_empty());
+}
