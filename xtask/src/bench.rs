@@ -1,8 +1,11 @@
 //! What DESIGN promises, measured as ratios within one run, on the running kernel in scratch groups.
 
+mod agent;
 mod blame;
 mod load;
+mod reaction;
 
+use crate::stage;
 use anyhow::{Context, bail};
 use commensal_core::actual::ActualState;
 use commensal_core::config;
@@ -30,16 +33,30 @@ pub enum Part {
     Blame,
     /// Load generators beside each other.
     Load,
+    /// What the agent costs, and how fast it reacts.
+    Agent,
+    /// Only what it costs.
+    AgentCost,
+    /// Only how fast it reacts.
+    AgentReaction,
 }
 
 impl Part {
-    const ALL: [Self; 3] = [Self::Groups, Self::Blame, Self::Load];
+    const ALL: [Self; 4] = [Self::Groups, Self::Blame, Self::Load, Self::Agent];
+
+    /// Whether this very program is measured, and not others that it starts.
+    fn inside(self) -> bool {
+        matches!(self, Self::Groups | Self::Blame | Self::Load)
+    }
 
     fn name(self) -> &'static str {
         match self {
             Self::Groups => "groups",
             Self::Blame => "blame",
             Self::Load => "load",
+            Self::Agent => "agent",
+            Self::AgentCost => "agent-cost",
+            Self::AgentReaction => "agent-reaction",
         }
     }
 }
@@ -47,7 +64,7 @@ impl Part {
 /// Runs these parts, or every one, and prints figure, goal and ratio.
 pub fn run(parts: &[Part]) -> anyhow::Result<()> {
     let parts = if parts.is_empty() { &Part::ALL } else { parts };
-    if cfg!(debug_assertions) {
+    if cfg!(debug_assertions) && parts.iter().any(|part| part.inside()) {
         let mut command = Command::new(env!("CARGO"));
         command.args(["run", "--release", "--quiet", "--package", "xtask", "--", "bench"]);
         command.args(parts.iter().map(|part| part.name()));
@@ -66,8 +83,29 @@ pub fn run(parts: &[Part]) -> anyhow::Result<()> {
             }
             Part::Blame => blame::run()?,
             Part::Load => load::run()?,
+            Part::Agent => the_agent(true, true)?,
+            Part::AgentCost => the_agent(true, false)?,
+            Part::AgentReaction => the_agent(false, true)?,
         }
     }
+    Ok(())
+}
+
+/// Its figures as tables, and as JSON beside the program.
+fn the_agent(cost: bool, reaction: bool) -> anyhow::Result<()> {
+    let program = stage::release()?;
+    let measure = |wanted: bool, run: fn(&Path) -> anyhow::Result<serde_json::Value>| match wanted {
+        true => run(&program),
+        false => Ok(serde_json::Value::Null),
+    };
+    let figures = serde_json::json!({
+        "kernel": std::fs::read_to_string("/proc/sys/kernel/osrelease")?.trim(),
+        "cost": measure(cost, agent::run)?,
+        "reaction": measure(reaction, reaction::run)?,
+    });
+    let file = program.with_file_name("bench-agent.json");
+    std::fs::write(&file, format!("{figures:#}\n"))?;
+    println!("the same as JSON: {}", file.display());
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The one check: what a person runs before a change and what CI runs after it.
 
 use crate::tally::{Quiet, Tally, running_release};
-use crate::{features, generate, root, tidy, vm};
+use crate::{features, generate, root, soak, tidy, vm};
 use anyhow::{Context, bail};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -31,6 +31,8 @@ pub fn run(long: bool) -> anyhow::Result<()> {
     step("kernels");
     tally.add(vm::kernels(long)?);
     if long {
+        step("a soak of the agent");
+        soaked(&mut tally);
         step("a whole quickstart");
         tally.long_run(quickstart()?);
     }
@@ -86,6 +88,17 @@ fn tests(long: bool) -> anyhow::Result<Tally> {
         tally.failed = 1;
     }
     Ok(tally.on(&format!("machine {}", running_release()), None))
+}
+
+fn soaked(tally: &mut Tally) {
+    if let Some(why) = soak::obstacle() {
+        return tally.skip(format!("the soak of the agent: {why}"));
+    }
+    let done = soak::run(&soak::Args::of_ci());
+    if let Err(error) = &done {
+        println!("{error:#}");
+    }
+    tally.long_run(done.ok().map(|()| 0));
 }
 
 fn quickstart() -> anyhow::Result<Option<i32>> {

@@ -1,4 +1,4 @@
-//! Development tasks: `cargo xtask ci | tidy | gen | bench | vm`.
+//! Development tasks: `cargo xtask ci | tidy | gen | bench | soak | vm`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a development tool works on the source tree directly")]
 
@@ -6,6 +6,8 @@ mod bench;
 mod ci;
 mod features;
 mod generate;
+mod soak;
+mod stage;
 mod tally;
 mod tidy;
 mod vm;
@@ -44,6 +46,8 @@ enum Task {
         #[arg(value_enum)]
         parts: Vec<bench::Part>,
     },
+    /// Run agents for long under everything that may happen to them, and look what they lose. Needs root.
+    Soak(soak::Args),
     /// Run the kernel tests, or a command, on kernels in virtual machines.
     Vm(vm::Args),
 }
@@ -69,6 +73,7 @@ fn run() -> anyhow::Result<ExitCode> {
         }
         Task::Gen { check } => generate::run(&root(), check)?,
         Task::Bench { parts } => bench::run(&parts)?,
+        Task::Soak(args) => soak::run(&args)?,
         Task::Vm(args) => return vm::run(&args),
     }
     Ok(ExitCode::SUCCESS)

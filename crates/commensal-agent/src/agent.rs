@@ -7,7 +7,7 @@ mod leave;
 mod show;
 mod start;
 
-use self::followed::Followed;
+use self::followed::{Followed, matters};
 use self::hurry::{FAST, Hurry};
 use self::lease::{Lease, hello};
 pub use self::start::running;
@@ -22,6 +22,7 @@ use crate::keeper::{Keeper, Now, Round};
 use crate::publish::Published;
 use crate::sense::{Meters, Sample};
 use crate::snapshot::{self, Snapshot};
+use crate::view;
 use crate::witness::{self, Witness};
 use commensal_core::actual::{ActualState, CgroupPath, Place};
 use commensal_core::control::frame::least;
@@ -33,7 +34,7 @@ use commensal_core::knob::{Controller, KnobId, Value};
 use commensal_core::topology::{Device, Disk, Machine};
 use commensal_core::units::Bytes;
 use commensal_drivers::queue;
-use commensal_host::{Host, HostError, LinuxHost, Signal};
+use commensal_host::{GroupWatch, Host, HostError, LinuxHost, Signal};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -43,16 +44,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime};
 
+/// Pressure of the machine's disks from which on that of each group is looked at in every tick, per cent.
+const DISK_PRESSURE_PCT: f64 = 1.0;
 /// Writes and decisions that a snapshot shows.
 const SHOWN_ACTIONS: usize = 200;
-/// Ticks without a reason for a round have none, up to this.
+/// Ticks without a reason for a round have none, up to this …
 const ROUND_EVERY: Duration = Duration::from_secs(10);
+/// … or so many times what the last round took …
+const ROUND_SHARE: u32 = 5_000;
+/// … up to this.
+const ROUND_AT_LEAST: Duration = Duration::from_secs(300);
 /// A queue that is held closed opens by itself after so many ticks.
 const HOLD_TICKS: u32 = 5;
 /// So many ticks follow each other at once: only two looks at counters make a rate.
 const FIRST_TICKS: u64 = 3;
-/// Between two looks at the signals while the agent waits.
+/// Between two looks at the signals while the agent waits; with a target to meet, more often.
 const PAUSE: Duration = Duration::from_millis(20);
+const LONG_PAUSE: Duration = Duration::from_millis(100);
 /// How often the machine itself is looked at again: CPUs come and go, controllers are mounted.
 const SURVEY_EVERY: Duration = Duration::from_secs(60);
 /// How long the agent waits for the one whose place it takes.
@@ -160,6 +168,8 @@ struct Agent<'a> {
     lease: Option<Lease>,
     meters: Meters,
     actions: VecDeque<snapshot::Action>,
+    /// The same for others, until there is another.
+    shown_actions: Option<Arc<Vec<snapshot::Action>>>,
     started: Instant,
     ticks: u64,
     late_ticks: u64,
@@ -167,6 +177,9 @@ struct Agent<'a> {
     /// Since when others hold the machine's lock.
     locked_out: Option<Instant>,
     last: Option<Round>,
+    /// What follows from it: whether every offline group yields by its class, and what is shown.
+    yields: bool,
+    fixed: BTreeMap<String, view::Fixed>,
     deciders: Deciders,
     decided: Decided,
     witness: Witness,
@@ -174,13 +187,17 @@ struct Agent<'a> {
     judged: Option<witness::Seen>,
     shown_judged: Option<witness::Seen>,
     online_cpus: Option<f64>,
+    disks_waited_for: bool,
     hurry: Hurry,
     /// Who runs beside online groups, as of the last round.
     beside: BTreeMap<GroupName, WeightInput>,
     /// When the last round was, what it was for, and whether it left nothing to do.
     rounded: Option<Instant>,
+    round_took: Duration,
     put_in_force: Option<(u64, Wants)>,
     all_done: bool,
+    /// Members come one controller after the other: there is another round after one that a change asked for.
+    once_more: bool,
     audit: Audit,
     /// What the audit log has not got yet.
     unrecorded: Vec<snapshot::Action>,
@@ -220,10 +237,12 @@ pub fn run(
         }
         None => None,
     };
-    let keeper = {
+    let mut keeper = {
         let _lock = machine_lock(host, &instance)?;
         Keeper::new(instance, host)?
     };
+    // Without it values are looked at more often.
+    GroupWatch::new().into_iter().for_each(|watch| keeper.see_writes(watch));
     let now = Instant::now();
     let mut agent = Agent {
         host,
@@ -233,23 +252,29 @@ pub fn run(
         lease,
         meters: Meters::default(),
         actions: VecDeque::new(),
+        shown_actions: None,
         started: now,
         ticks: 0,
         late_ticks: 0,
         surveyed: now,
         locked_out: None,
         last: None,
+        yields: false,
+        fixed: BTreeMap::new(),
         deciders: Deciders::default(),
         decided: Decided::default(),
         witness: Witness::new(options.judge),
         judged: None,
         shown_judged: None,
         online_cpus: None,
+        disks_waited_for: false,
         hurry: Hurry::default(),
         beside: BTreeMap::new(),
         rounded: None,
+        round_took: Duration::ZERO,
         put_in_force: None,
         all_done: false,
+        once_more: false,
         audit,
         unrecorded: Vec::new(),
         paused: false,
@@ -281,7 +306,6 @@ impl Agent<'_> {
             for (socket, why) in self.members.members.lost() {
                 troubles.push(format!("the container engine at {}: {why}", socket.display()));
             }
-            self.follow_pressure();
             if !self.paused {
                 self.kill(&now);
                 self.hold_queues(&mut troubles);
@@ -301,15 +325,19 @@ impl Agent<'_> {
                 let flags = [&flags.stop, &flags.hand_over, &flags.reload];
                 flags.iter().any(|one| one.load(Ordering::Relaxed))
             };
+            let pause = if self.target_us().is_some() { PAUSE } else { LONG_PAUSE };
             let mut fast = Instant::now() + FAST;
             while Instant::now() < next && !asked() {
-                std::thread::sleep(PAUSE.min(next.saturating_duration_since(Instant::now())));
+                let until = if self.target_us().is_some() { next.min(fast) } else { next };
+                self.members.wait(pause.min(until.saturating_duration_since(Instant::now())));
                 if self.obey(commands) {
                     break;
                 }
-                if self.members.heed() {
+                let desired = self.last.as_ref().map(|round| &round.planned.desired);
+                let specs = &self.groups.compiled.groups;
+                if self.members.heed(&|path| matters(path, specs, desired)) {
                     // New members are protected before the next tick.
-                    self.all_done = false;
+                    (self.all_done, self.once_more) = (false, true);
                     break;
                 }
                 if Instant::now() >= fast {
@@ -414,14 +442,19 @@ impl Agent<'_> {
         let Some(round) = &self.last else { return Sample::default() };
         let planned = &round.planned;
         let hierarchies = &self.keeper.survey.hierarchies;
-        let sample = self.meters.look(self.host, now.ms, hierarchies, &planned.desired);
+        // Without the judge the waits of online threads say what it would; no group waits for disks when the machine does not.
+        let by_waits = self.target_us().is_some() && self.shown_judged.is_none();
+        let by_disks = self.groups.compiled.io && self.disks_waited_for;
+        let closely = |group: &DesiredGroup| by_disks || (by_waits && group.class == Class::Online);
+        let sample = self.meters.look(self.host, now.ms, hierarchies, &planned.desired, &closely);
+        self.disks_waited_for = sample.machine.pressure_pct[2].is_some_and(|pct| pct >= DISK_PRESSURE_PCT);
         let online = planned.desired.groups.iter().filter(|group| group.class == Class::Online);
         let cpus = online.map(|group| sample.groups.get(group.name.as_str()).and_then(|rates| rates.cpus));
         self.online_cpus = cpus.sum();
         // What was seen between the ticks is the newest that there is.
         let between = self.judged.take();
         let judged = match self.target_us() {
-            Some(_) => between.or_else(|| self.witness.look(self.host, now.ms, planned)),
+            Some(_) => between.or_else(|| self.witness.look(self.host, now.ms)),
             None => None,
         };
         let available = commensal_sensors::machine::available(self.host);
@@ -443,7 +476,7 @@ impl Agent<'_> {
             io: self.groups.compiled.io,
             specs: &self.groups.compiled.groups,
             desired: &planned.desired,
-            yields: yields(planned),
+            yields: self.yields,
             machine: &self.keeper.survey.machine,
             sample: &sample,
             judged: judged.as_ref().map(|seen| seen.judged),
@@ -499,6 +532,7 @@ impl Agent<'_> {
         if self.actions.len() >= SHOWN_ACTIONS {
             self.actions.pop_front();
         }
+        self.shown_actions = None;
         self.unrecorded.push(action.clone());
         self.actions.push_back(action);
     }
@@ -508,17 +542,24 @@ impl Agent<'_> {
     fn round_is_due(&mut self) -> bool {
         let wants = (self.groups.state.generation, self.decided.wants.clone());
         let changed = self.put_in_force.as_ref() != Some(&wants);
-        // Processes have no events: they are looked for in every tick.
-        let groups = &self.groups.compiled.groups;
-        let scans =
-            groups.iter().flat_map(|spec| &spec.matches).any(|one| matches!(one, Match::Process { .. }));
+        let every = (self.round_took * ROUND_SHARE).clamp(ROUND_EVERY, ROUND_AT_LEAST);
         let due = changed
-            || scans
             || !self.all_done
-            || self.rounded.is_none_or(|at| at.elapsed() >= ROUND_EVERY)
-            || self.keeper.disturbed(self.host);
+            || self.rounded.is_none_or(|at| at.elapsed() >= every)
+            || self.keeper.cpus_changed(self.host)
+            || self.keeper.disturbed(self.host, self.members.complete())
+            || self.processes_differ();
         self.put_in_force = Some(wants);
         due
+    }
+
+    /// Processes have no events: they are looked for in every tick.
+    fn processes_differ(&mut self) -> bool {
+        let Some(round) = &self.last else { return true };
+        let specs = &self.groups.compiled.groups;
+        let by_process = |one: &Match| matches!(one, Match::Process { .. });
+        specs.iter().flat_map(|spec| &spec.matches).any(by_process)
+            && self.members.members.processes_differ(self.host, specs, &round.planned.actual)
     }
 
     /// One round, if one is due and nobody else is changing the machine.
@@ -530,7 +571,7 @@ impl Agent<'_> {
         match self.keeper.instance.try_lock(self.host) {
             Ok(Some(_lock)) => {
                 self.locked_out = None;
-                if self.surveyed.elapsed() >= SURVEY_EVERY {
+                if self.surveyed.elapsed() >= SURVEY_EVERY || self.keeper.cpus_changed(self.host) {
                     self.surveyed = Instant::now();
                     if let Err(error) = self.keeper.look_again(self.host) {
                         troubles.push(error.to_string());
@@ -547,18 +588,24 @@ impl Agent<'_> {
                 };
                 let find: &dyn Fn(&mut dyn Host, &mut ActualState) = &find;
                 let ask = Ask { adjust: &adjust, members: known.then_some(find), ..Ask::new(specs, NOBODY) };
+                let began = Instant::now();
                 let done = self.keeper.round(self.host, now, &ask);
                 match done {
                     Ok(mut round) => {
-                        self.rounded = Some(Instant::now());
-                        self.all_done = round.troubles.is_empty();
+                        (self.rounded, self.round_took) = (Some(Instant::now()), began.elapsed());
+                        self.all_done = round.troubles.is_empty() && !std::mem::take(&mut self.once_more);
                         troubles.append(&mut round.troubles);
                         round.actions.drain(..).for_each(|action| self.note(action));
+                        let Planned { actual, desired, .. } = &round.planned;
+                        self.meters.follow(self.host, &actual.hierarchies, desired);
+                        self.witness.follow(&round.planned);
+                        (self.yields, self.fixed) = (yields(&round.planned), view::fixed(&round.planned));
                         self.beside = match self.groups.compiled.weights {
                             true => beside::of(self.host, &round.planned),
                             false => BTreeMap::new(),
                         };
                         self.last = Some(round);
+                        self.follow_pressure();
                     }
                     Err(error) => troubles.push(error.to_string()),
                 }

@@ -81,7 +81,7 @@ pub fn explain(snapshot: &Snapshot, name: &str) -> Option<Explained> {
         class: group.class.clone(),
         mechanism: group.mechanism.clone(),
         frozen: group.frozen,
-        members: group.members.clone(),
+        members: group.members.to_vec(),
         limits: limits.collect(),
         controllers: controllers.collect(),
         queue_held: group.queue.as_ref().and_then(|queue| queue.held.clone()),
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn drift_belongs_to_whole_path_components() {
         let group = Group {
-            members: vec![Member { path: "/a".to_owned(), ..Member::default() }],
+            members: vec![Member { path: "/a".to_owned(), ..Member::default() }].into(),
             ..Group::default()
         };
         let check = |path: &str, expect| {

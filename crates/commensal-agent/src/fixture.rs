@@ -4,6 +4,7 @@ use crate::snapshot::{
     Action, Config, Controller, Cost, Drift, Explanation, Group, Input, Lease, Limit, Machine, Member,
     Pressure, Queue, SCHEMA, Snapshot, Unmet,
 };
+use std::sync::Arc;
 
 /// An online service and two offline groups on eight CPUs, on a bad day.
 #[must_use]
@@ -47,7 +48,7 @@ pub fn snapshot() -> Snapshot {
             try_this: "use a kernel with cgroup v2, or direct reads".to_owned(),
         }],
         drift: drift(),
-        actions: actions(),
+        actions: Arc::new(actions()),
         cost: Cost {
             cpu_s: Some(9.75),
             rss_bytes: Some(11 << 20),
@@ -88,10 +89,10 @@ fn web() -> Group {
         name: "web".to_owned(),
         class: "online".to_owned(),
         mechanism: Some("cpu.weight 1000".to_owned()),
-        members: vec![
+        members: Arc::new(vec![
             member("/system.slice/nginx.service", false, "unit nginx.service"),
             member("/docker/0a12f", false, "container api"),
-        ],
+        ]),
         cpus: Some(2.2),
         memory_bytes: Some(6 << 30),
         memory_max_bytes: None,
@@ -128,7 +129,7 @@ fn etl() -> Group {
         name: "etl".to_owned(),
         class: "offline".to_owned(),
         mechanism: Some("cpu.idle".to_owned()),
-        members: vec![member("/commensal-offline/etl", true, "group of its own")],
+        members: Arc::new(vec![member("/commensal-offline/etl", true, "group of its own")]),
         cpus: Some(3.5),
         memory_bytes: Some(7_730_941_132),
         memory_max_bytes: Some(8 << 30),
@@ -162,7 +163,7 @@ fn report() -> Group {
         name: "report".to_owned(),
         class: "offline".to_owned(),
         mechanism: Some("cpu.shares 2".to_owned()),
-        members: vec![member("/docker/91f0c", false, "container \"report\"")],
+        members: Arc::new(vec![member("/docker/91f0c", false, "container \"report\"")]),
         cpus: Some(0.5),
         memory_bytes: Some(2 << 30),
         pressure: Pressure { cpu_pct: Some(97.0), ..Pressure::default() },

@@ -9,18 +9,21 @@ use commensal_core::drift::{self, Key};
 use commensal_core::knob::{KnobId, Value, Version};
 use commensal_core::plan::{Action, Step};
 use commensal_core::topology::Device;
-use commensal_drivers::{Failure, Refusal, apply, forget_settled, journal, step_aside};
-use commensal_host::{Dir, Host, below};
+use commensal_drivers::{Failure, Refusal, apply, forget_gone, forget_settled, journal, step_aside};
+use commensal_host::{Dir, GroupWatch, Host, Seen, below};
 use commensal_sensors::Survey;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::path::Path;
+use std::time::Duration;
 
 /// How often a round plans again because a group vanished meanwhile, or a step was refused and is left out now.
 const ATTEMPTS: usize = 8;
 
-/// In so many looks every value in force was looked at once.
+/// In so many looks every value in force was looked at once …
 const PARTS: usize = 5;
+/// … but where the kernel tells of every write, no more values than this are looked at in one: for what changes without one.
+const UNTOLD: usize = 8;
 
 /// Where now is, on two clocks: milliseconds on one that nobody sets, and the time of day for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,10 +52,25 @@ pub struct Keeper {
     /// Processes that could not be moved at the last round, and why.
     stayed: Vec<String>,
     /// The places of `in_force`, opened; and which of its values is looked at next.
-    watched: BTreeMap<(usize, u64), Dir>,
+    watched: BTreeMap<At, Watched>,
     next: Option<Key>,
+    /// Tells of writes to their files, and which watch is about which.
+    writes_seen: Option<GroupWatch>,
+    watches: HashMap<i32, At>,
+    /// The CPUs that were online when the machine was looked at.
+    cpus: String,
     /// How many cgroups there were at the last round, as the kernel counts them.
     population: String,
+}
+
+/// A cgroup by its hierarchy and inode.
+type At = (usize, u64);
+
+#[derive(Debug, Clone, Copy)]
+struct Watched {
+    dir: Dir,
+    /// The kernel tells of writes to its files, by this number.
+    told: Option<i32>,
 }
 
 /// What a round did.
@@ -78,8 +96,10 @@ impl Keeper {
     /// # Errors
     /// When the machine cannot be read.
     pub fn new(instance: Instance, host: &mut dyn Host) -> Result<Keeper, EnforceError> {
+        let cpus = online_cpus(host);
         let survey = instance.survey(host)?;
         Ok(Keeper {
+            cpus,
             instance,
             survey,
             in_force: BTreeMap::new(),
@@ -90,8 +110,15 @@ impl Keeper {
             stayed: Vec::new(),
             watched: BTreeMap::new(),
             next: None,
+            writes_seen: None,
+            watches: HashMap::new(),
             population: String::new(),
         })
+    }
+
+    /// Has the kernel tell of writes to the cgroups of the values in force. `watch` watches nothing yet.
+    pub fn see_writes(&mut self, watch: GroupWatch) {
+        self.writes_seen = Some(watch);
     }
 
     /// Looks at the machine again, because it may have changed: a CPU came, a controller was enabled. The caller holds the
@@ -100,45 +127,78 @@ impl Keeper {
     /// # Errors
     /// When it cannot be read.
     pub fn look_again(&mut self, host: &mut dyn Host) -> Result<(), EnforceError> {
+        self.cpus = online_cpus(host);
         self.survey = self.instance.survey(host)?;
         Ok(())
     }
 
-    /// Whether a round would find something to do, by a look at few things: the number of cgroups, and a part of the values
-    /// that are in force, a different one each time. What this misses, such as a group that replaced another, the next round
-    /// finds.
-    pub fn disturbed(&mut self, host: &mut dyn Host) -> bool {
-        if population(host, &self.survey.hierarchies) != self.population {
+    /// Whether other CPUs are online than when the machine was looked at.
+    #[must_use]
+    pub fn cpus_changed(&self, host: &dyn Host) -> bool {
+        online_cpus(host) != self.cpus
+    }
+
+    /// Whether a round would find something to do, by a look at few things: the number of cgroups, unless they are `followed`
+    /// by other means; values whose files were written; and a part of the others, a different one each time. What this misses
+    /// the next round finds.
+    pub fn disturbed(&mut self, host: &mut dyn Host, followed: bool) -> bool {
+        if !followed && population(host, &self.survey.hierarchies) != self.population {
             return true;
         }
-        let part = self.in_force.len().div_ceil(PARTS);
+        let Some(touched) = self.touched() else { return true };
+        let mut looked_at: Vec<(&Key, &Value)> = Vec::new();
+        if !touched.is_empty() {
+            let of = |key: &Key| touched.contains(&(key.hierarchy, key.inode));
+            looked_at.extend(self.in_force.iter().filter(|(key, _)| of(key)));
+        }
+        let told = self.watched.values().all(|one| one.told.is_some());
+        let part = self.in_force.len().div_ceil(PARTS).min(if told { UNTOLD } else { usize::MAX });
         let from = match self.next.take() {
             Some(next) => Bound::Included(next),
             None => Bound::Unbounded,
         };
         let mut rest = self.in_force.range((from, Bound::Unbounded));
-        let same = rest.by_ref().take(part).all(|(key, want)| {
-            let dir = self.watched.get(&(key.hierarchy, key.inode));
-            let version = self.survey.hierarchies.get(key.hierarchy).map(|one| one.version);
-            let Some((dir, file)) = dir.zip(version.and_then(|version| key.knob.row().file(version))) else {
-                return false;
-            };
-            let read = host.read(*dir, file.name);
-            read.is_ok_and(|text| file.parse(&text, key.device).is_ok_and(|value| value == *want))
-        });
-        self.next = rest.next().map(|(key, _)| key.clone());
+        looked_at.extend(rest.by_ref().take(part));
+        let next = rest.next().map(|(key, _)| key.clone());
+        let same = looked_at.into_iter().all(|(key, want)| self.holds(host, key, want));
+        self.next = next;
         !same
+    }
+
+    fn holds(&self, host: &mut dyn Host, key: &Key, want: &Value) -> bool {
+        let watched = self.watched.get(&(key.hierarchy, key.inode));
+        let version = self.survey.hierarchies.get(key.hierarchy).map(|one| one.version);
+        let Some((at, file)) = watched.zip(version.and_then(|version| key.knob.row().file(version))) else {
+            return false;
+        };
+        let read = host.read(at.dir, file.name);
+        read.is_ok_and(|text| file.parse(&text, key.device).is_ok_and(|value| value == *want))
+    }
+
+    /// Cgroups whose files were written since the last call, by whomever; `None` when some were missed.
+    fn touched(&self) -> Option<BTreeSet<At>> {
+        let Some(watch) = &self.writes_seen else { return Some(BTreeSet::new()) };
+        let mut touched = BTreeSet::new();
+        for seen in watch.wait(Duration::ZERO).ok()? {
+            match seen {
+                Seen::Touched(number) => touched.extend(self.watches.get(&number)),
+                Seen::Lost => return None,
+                Seen::Made(..) | Seen::Gone(..) => {}
+            }
+        }
+        Some(touched)
     }
 
     /// Opens the cgroups of the values in force, and lets go of others.
     fn watch(&mut self, host: &mut dyn Host, actual: &ActualState) {
-        let wanted: BTreeSet<(usize, u64)> =
-            self.in_force.keys().map(|key| (key.hierarchy, key.inode)).collect();
-        let gone: Vec<(usize, u64)> =
-            self.watched.keys().filter(|place| !wanted.contains(place)).copied().collect();
+        let wanted: BTreeSet<At> = self.in_force.keys().map(|key| (key.hierarchy, key.inode)).collect();
+        let gone: Vec<At> = self.watched.keys().filter(|place| !wanted.contains(place)).copied().collect();
         for place in gone {
-            if let Some(dir) = self.watched.remove(&place) {
-                host.close(dir);
+            let Some(Watched { dir, told }) = self.watched.remove(&place) else { continue };
+            host.close(dir);
+            if let Some((watch, number)) = self.writes_seen.as_ref().zip(told) {
+                watch.remove(number);
+                self.watches.remove(&number);
             }
         }
         if wanted.len() > self.watched.len() {
@@ -148,9 +208,12 @@ impl Keeper {
                     continue;
                 }
                 let mount = Path::new(&actual.hierarchies[place.hierarchy].mount);
-                match host.open(&below(mount, place.path.as_str())) {
+                let path = below(mount, place.path.as_str());
+                let told = self.writes_seen.as_ref().and_then(|watch| watch.add_files(&path).ok());
+                match host.open(&path) {
                     Ok(dir) if dir.inode == cgroup.inode => {
-                        self.watched.insert(at, dir);
+                        self.watched.insert(at, Watched { dir, told });
+                        self.watches.extend(told.map(|number| (number, at)));
                     }
                     Ok(other) => host.close(other),
                     Err(_) => {}
@@ -225,6 +288,7 @@ impl Keeper {
     ) -> Result<(Option<Failure>, Vec<String>), EnforceError> {
         // Another commensal may have written to it since.
         let mut journal = self.instance.journal(host, journal::MACHINE)?;
+        forget_gone(host, &planned.actual, &mut journal)?;
         step_aside(host, steps, &planned.actual, planned.desired.aside.name(), &mut journal)?;
         let outcome = apply(host, steps, &planned.actual, &mut journal);
         self.writes += outcome.applied.len() as u64;
@@ -324,6 +388,10 @@ impl Keeper {
         });
         known.collect()
     }
+}
+
+fn online_cpus(host: &dyn Host) -> String {
+    host.read_file(Path::new("/sys/devices/system/cpu/online")).unwrap_or_default()
 }
 
 /// How many cgroups there are: v1 in `/proc/cgroups`, v2 in `cgroup.stat` of its root (cgroup-v2.rst, `nr_descendants`).

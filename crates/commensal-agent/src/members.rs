@@ -168,6 +168,16 @@ impl Members {
     }
 }
 
+impl Members {
+    /// Whether processes that the groups match have come, gone or moved since `last` was found.
+    pub fn processes_differ(&mut self, host: &dyn Host, specs: &[GroupSpec], last: &ActualState) -> bool {
+        let matches: Vec<&Match> = specs.iter().flat_map(|spec| &spec.matches).collect();
+        let moved: BTreeSet<_> = last.ours.moved.keys().copied().collect();
+        let wanted = Wanted { matches: &matches, moved: &moved, hierarchies: &last.hierarchies };
+        self.scanner.scan(host, &wanted) != last.processes
+    }
+}
+
 /// Whether to go on.
 fn wanted(stop: &AtomicBool) -> bool {
     !stop.load(Ordering::Relaxed)

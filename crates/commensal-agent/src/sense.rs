@@ -3,7 +3,7 @@
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::control::io::Rates;
 use commensal_core::control::memory::Process;
-use commensal_core::desired::DesiredState;
+use commensal_core::desired::{DesiredGroup, DesiredState};
 use commensal_core::observe::{DiskUse, GroupUse, MachineCpu, Pressures};
 use commensal_core::topology::Device;
 use commensal_core::units::Bytes;
@@ -11,8 +11,14 @@ use commensal_host::{Dir, Host};
 use commensal_sensors::run_delay::RunDelay;
 use commensal_sensors::usage::GroupDirs;
 use commensal_sensors::{machine, pressure};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
+
+/// Cgroups of which everything is read in one look. Where there are more they take turns: all of a thousand would take 100 ms.
+/// A figure is then the average since the last turn.
+const IN_FULL: usize = 16;
+/// The same of the CPU time alone, of cgroups that used none lately; one that is at work is looked at every time.
+const IDLE: usize = 64;
 
 /// What one group used in a time. Sums over its cgroups; `None` where one of them could not be read.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -65,41 +71,72 @@ pub struct Sample {
 struct Meter {
     dirs: GroupDirs,
     delay: RunDelay,
-    last: Option<(GroupUse, Option<u64>)>,
+    /// When its turn is.
+    turn: usize,
+    cpu: Option<(u64, u64)>,
+    /// Everything, when that was read last, and the CPU time by then.
+    last: Option<(u64, GroupUse, Option<u64>)>,
+    cpu_by_then: Option<u64>,
+    /// What is told of it until its next turn.
+    rates: GroupRates,
 }
 
 /// Counters at the last look.
 #[derive(Debug, Default)]
 pub struct Meters {
-    members: BTreeMap<CgroupPath, Meter>,
+    members: HashMap<CgroupPath, Meter>,
     machine: Option<(MachineCpu, Pressures)>,
     last_ms: Option<u64>,
+    looks: usize,
+    opened: usize,
+    /// What was told of each group last.
+    told: HashMap<String, GroupRates>,
 }
 
 impl Meters {
-    /// Looks. `now_ms` is on a clock that nobody sets.
+    /// Looks at what [`Meters::follow`] was told of. `now_ms` is on a clock that nobody sets; of groups that have to be known
+    /// `closely` everything is read in every look.
     pub fn look(
         &mut self,
         host: &mut dyn Host,
         now_ms: u64,
         hierarchies: &[Hierarchy],
         desired: &DesiredState,
+        closely: &dyn Fn(&DesiredGroup) -> bool,
     ) -> Sample {
         let seconds = self.last_ms.map_or(0.0, |last| now_ms.saturating_sub(last) as f64 / 1e3);
         self.last_ms = Some(now_ms);
-        self.follow(host, hierarchies, desired);
+        self.looks = self.looks.wrapping_add(1);
+        let (looks, count) = (self.looks, self.members.len());
+        let due = |turn: usize, at_a_time: usize| {
+            let turns = count.div_ceil(at_a_time).max(1);
+            turn % turns == looks % turns
+        };
         let mut groups = BTreeMap::new();
         for group in &desired.groups {
-            let mut sum: Option<GroupRates> = None;
+            let closely = closely(group);
+            let mut looked = false;
             for member in &group.members {
                 let Some(meter) = self.members.get_mut(&member.path) else { continue };
-                let rates = meter.rates(host, seconds);
-                sum = Some(match sum {
-                    None => rates,
-                    Some(sum) => add(sum, &rates),
-                });
+                let known = meter.cpu.is_some();
+                looked |= meter.look(host, now_ms, closely, &due);
+                if known && meter.cpu.is_none() {
+                    // Gone, or replaced.
+                    meter.open_again(host, hierarchies, &member.path);
+                }
             }
-            groups.insert(group.name.to_string(), sum.unwrap_or_default());
+            let name = group.name.as_str();
+            let rates = match self.told.get(name).filter(|_| !looked) {
+                Some(told) => told.clone(),
+                None => {
+                    let meters = group.members.iter().filter_map(|member| self.members.get(&member.path));
+                    let each = meters.map(|meter| meter.rates.clone());
+                    let sum = each.reduce(|sum, one| add(sum, &one)).unwrap_or_default();
+                    self.told.insert(name.to_owned(), sum.clone());
+                    sum
+                }
+            };
+            groups.insert(name.to_owned(), rates);
         }
         Sample { seconds, machine: self.machine(host, seconds), groups }
     }
@@ -124,27 +161,29 @@ impl Meters {
         pids.into_iter().filter_map(|pid| process(host, pid)).collect()
     }
 
-    /// Opens what is new and lets go of what is gone or was replaced.
-    fn follow(&mut self, host: &mut dyn Host, hierarchies: &[Hierarchy], desired: &DesiredState) {
+    /// Opens what is new and lets go of what is gone.
+    pub fn follow(&mut self, host: &mut dyn Host, hierarchies: &[Hierarchy], desired: &DesiredState) {
         let wanted: BTreeSet<&CgroupPath> =
             desired.groups.iter().flat_map(|group| &group.members).map(|member| &member.path).collect();
         let gone: Vec<CgroupPath> =
             self.members.keys().filter(|path| !wanted.contains(path)).cloned().collect();
+        self.told.clear();
         for path in gone {
             if let Some(meter) = self.members.remove(&path) {
                 meter.dirs.close(host);
             }
         }
         for path in wanted {
-            let stale = self.members.get(path).is_none_or(|meter| meter.dirs.cpu_us(host).is_none());
-            if stale {
-                if let Some(old) = self.members.remove(path) {
-                    old.dirs.close(host);
+            if let Some(meter) = self.members.get_mut(path) {
+                if meter.cpu.is_none() {
+                    meter.open_again(host, hierarchies, path);
                 }
-                let dirs = GroupDirs::open(host, hierarchies, path);
-                if dirs.any().is_some() {
-                    self.members.insert(path.clone(), Meter { dirs, delay: RunDelay::default(), last: None });
-                }
+                continue;
+            }
+            let dirs = GroupDirs::open(host, hierarchies, path);
+            if dirs.any().is_some() {
+                self.opened = self.opened.wrapping_add(1);
+                self.members.insert(path.clone(), Meter::new(dirs, self.opened));
             }
         }
     }
@@ -210,24 +249,74 @@ fn together(
 }
 
 impl Meter {
-    fn rates(&mut self, host: &mut dyn Host, seconds: f64) -> GroupRates {
-        let now = self.dirs.read(host);
-        let delay_us = self.dirs.any().and_then(|dir| self.delay.read(host, dir));
-        let before = self.last.replace((now.clone(), delay_us));
+    fn new(dirs: GroupDirs, turn: usize) -> Meter {
+        let (delay, rates) = (RunDelay::default(), GroupRates::default());
+        Meter { dirs, delay, turn, cpu: None, last: None, cpu_by_then: None, rates }
+    }
+
+    fn open_again(&mut self, host: &mut dyn Host, hierarchies: &[Hierarchy], path: &CgroupPath) {
+        let dirs = GroupDirs::open(host, hierarchies, path);
+        std::mem::replace(self, Meter::new(dirs, self.turn)).dirs.close(host);
+    }
+
+    /// Looks at what is `due` by its turn, which says so for so many at a time; whether at anything.
+    fn look(
+        &mut self,
+        host: &mut dyn Host,
+        now_ms: u64,
+        closely: bool,
+        due: &dyn Fn(usize, usize) -> bool,
+    ) -> bool {
+        let in_full = closely || self.last.is_none() || due(self.turn, IN_FULL);
+        // Where the CPU time cannot be told, nobody knows who is at work.
+        let at_work = self.rates.cpus.is_none_or(|cpus| cpus > 0.0);
+        if !(in_full || at_work || due(self.turn, IDLE)) {
+            return false;
+        }
+        let cpu_us = self.dirs.cpu_us(host);
+        let before = std::mem::replace(&mut self.cpu, cpu_us.map(|us| (now_ms, us)));
+        self.rates.cpus = before.zip(cpu_us).and_then(|((then_ms, then), now)| {
+            let ms = now_ms.checked_sub(then_ms).filter(|ms| *ms > 0)?;
+            Some(now.saturating_sub(then) as f64 / 1e3 / ms as f64)
+        });
+        if in_full {
+            self.rates = GroupRates { cpus: self.rates.cpus, ..self.others(host, now_ms, closely) };
+        }
+        true
+    }
+
+    /// Everything but the CPU time. Who did not run since the last time did nothing else either, but its memory may have been
+    /// reclaimed. Who starves waits without running: that is looked at `closely`.
+    fn others(&mut self, host: &mut dyn Host, now_ms: u64, closely: bool) -> GroupRates {
+        let cpu_us = self.cpu.map(|(_, us)| us);
+        let idle = std::mem::replace(&mut self.cpu_by_then, cpu_us) == cpu_us && cpu_us.is_some() && !closely;
+        let now = match &self.last {
+            Some((_, last, _)) if idle => {
+                GroupUse { memory_bytes: self.dirs.memory_bytes(host), ..last.clone() }
+            }
+            _ => self.dirs.others(host),
+        };
+        let delay_us = match &self.last {
+            Some((_, _, last)) if idle => *last,
+            _ => self.dirs.any().and_then(|dir| self.delay.read(host, dir)),
+        };
+        let before = self.last.replace((now_ms, now.clone(), delay_us));
         let mut rates = GroupRates {
             memory_bytes: now.memory_bytes,
             tasks: now.tasks,
             oom_kills: now.oom_kills,
             ..GroupRates::default()
         };
-        let Some((before, delay_before)) = before.filter(|_| seconds > 0.0) else { return rates };
+        let Some((then_ms, before, delay_before)) = before.filter(|(then_ms, ..)| now_ms > *then_ms) else {
+            return rates;
+        };
+        let seconds = (now_ms - then_ms) as f64 / 1e3;
         let rate =
             |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?) as f64 / seconds);
         let moved = |use_: &GroupUse, write: bool| {
             let io = use_.io.as_ref()?;
             Some(io.values().map(|disk| if write { disk.write_bytes } else { disk.read_bytes }).sum())
         };
-        rates.cpus = rate(now.cpu_us, before.cpu_us).map(|us| us / 1e6);
         rates.read_per_s = rate(moved(&now, false), moved(&before, false));
         rates.write_per_s = rate(moved(&now, true), moved(&before, true));
         rates.disks = disks(&now, &before, seconds);

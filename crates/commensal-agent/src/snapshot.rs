@@ -2,6 +2,7 @@
 //! and `explain`. Missing is `None`, never 0.
 
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Format of the snapshot; changes when a reader would misunderstand.
 pub const SCHEMA: &str = "commensal-agent/1";
@@ -43,7 +44,7 @@ pub struct Snapshot {
     /// Knobs that somebody else writes.
     pub drift: Vec<Drift>,
     /// The last writes and decisions, newest last.
-    pub actions: Vec<Action>,
+    pub actions: Arc<Vec<Action>>,
     /// What the agent itself costs.
     pub cost: Cost,
     /// What is wrong now, in whole sentences; empty when all is well.
@@ -121,7 +122,7 @@ pub struct Group {
     /// What makes it yield or protects it, such as `cpu.idle`.
     pub mechanism: Option<String>,
     /// Its members.
-    pub members: Vec<Member>,
+    pub members: Arc<Vec<Member>>,
     /// CPUs that it used.
     pub cpus: Option<f64>,
     /// Memory that it holds, bytes.

@@ -9,14 +9,44 @@ use commensal_core::desired::{DesiredGroup, Limits};
 use commensal_core::group::Class;
 use commensal_core::topology::Machine;
 use commensal_host::Host;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Clock ticks per second that the kernel counts in for programs, on every architecture (`USER_HZ`).
 const USER_HZ: f64 = 100.0;
 
+/// What is shown of a group and changes only with a round.
+#[derive(Debug, Clone, Default)]
+pub struct Fixed {
+    members: Arc<Vec<snapshot::Member>>,
+    mechanism: Option<String>,
+}
+
+/// The same of every group, by name.
+pub fn fixed(planned: &Planned) -> BTreeMap<String, Fixed> {
+    let member = |member: &commensal_core::desired::Member| snapshot::Member {
+        path: member.path.to_string(),
+        own: member.own,
+        found_by: match member.own {
+            true => "made by commensal".to_owned(),
+            false => member.found_by.clone(),
+        },
+    };
+    let of = |group: &DesiredGroup| {
+        let members = Arc::new(group.members.iter().map(member).collect());
+        (group.name.to_string(), Fixed { members, mechanism: mechanism(group, planned) })
+    };
+    planned.desired.groups.iter().map(of).collect()
+}
+
 /// The machine and its groups; who the agent is, is left to fill in.
-pub fn of(machine: &Machine, planned: Option<&Planned>, sample: &Sample) -> Snapshot {
+pub fn of(
+    machine: &Machine,
+    planned: Option<&Planned>,
+    fixed: &BTreeMap<String, Fixed>,
+    sample: &Sample,
+) -> Snapshot {
     let mut shown = Snapshot::default();
     let rates = &sample.machine;
     let sum = |class: Class| {
@@ -43,7 +73,8 @@ pub fn of(machine: &Machine, planned: Option<&Planned>, sample: &Sample) -> Snap
     let Some(planned) = planned else { return shown };
     for group in &planned.desired.groups {
         let rates = sample.groups.get(group.name.as_str()).cloned().unwrap_or_default();
-        shown.groups.push(one(group, planned, &rates));
+        let fixed = fixed.get(group.name.as_str()).cloned().unwrap_or_default();
+        shown.groups.push(one(group, fixed, &rates));
     }
     let unmet = |unmet: &commensal_core::plan::Unmet| snapshot::Unmet {
         group: unmet.group.to_string(),
@@ -55,23 +86,12 @@ pub fn of(machine: &Machine, planned: Option<&Planned>, sample: &Sample) -> Snap
     shown
 }
 
-fn one(group: &DesiredGroup, planned: &Planned, rates: &GroupRates) -> snapshot::Group {
+fn one(group: &DesiredGroup, fixed: Fixed, rates: &GroupRates) -> snapshot::Group {
     snapshot::Group {
         name: group.name.to_string(),
         class: group.class.to_string(),
-        mechanism: mechanism(group, planned),
-        members: group
-            .members
-            .iter()
-            .map(|member| snapshot::Member {
-                path: member.path.to_string(),
-                own: member.own,
-                found_by: match member.own {
-                    true => "made by commensal".to_owned(),
-                    false => member.found_by.clone(),
-                },
-            })
-            .collect(),
+        mechanism: fixed.mechanism,
+        members: fixed.members,
         cpus: rates.cpus,
         memory_bytes: rates.memory_bytes,
         memory_max_bytes: group.limits.memory_max.map(|bytes| bytes.0),
@@ -130,11 +150,9 @@ fn limits(limits: &Limits) -> Vec<snapshot::Limit> {
 /// Puts the controllers' reasons beside the limits that they decided.
 pub fn explain(groups: &mut [snapshot::Group], decided: &Decided) {
     for group in groups {
-        for limit in &mut group.limits {
-            let key = |(name, key): &&(commensal_core::group::GroupName, String)| {
-                name.as_str() == group.name && *key == limit.key
-            };
-            if let Some((_, why)) = decided.why.iter().find(|(known, _)| key(known)) {
+        let of_group = decided.why.iter().filter(|((name, _), _)| name.as_str() == group.name);
+        for ((_, key), why) in of_group {
+            for limit in group.limits.iter_mut().filter(|limit| limit.key == *key) {
                 limit.why = explained(why);
             }
         }

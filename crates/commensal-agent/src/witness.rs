@@ -9,7 +9,8 @@ use commensal_core::knob::{Controller, Version};
 use commensal_host::Host;
 use std::collections::BTreeMap;
 
-/// The judge starts again when members have changed, and not more often than this, ms: loading it costs some milliseconds.
+/// A judge that could not be had, or could not follow other members, is tried again not more often than this, ms: loading it
+/// costs the kernel some 200 ms.
 const AGAIN_MS: u64 = 2_000;
 
 /// What was seen of one online group.
@@ -35,6 +36,8 @@ pub struct Witness {
     scope: Scope,
     /// Group of each online subject, in the scope's order.
     names: Vec<String>,
+    /// What it is to be.
+    wanted: (Scope, Vec<String>),
     before: Option<(u64, Figures)>,
     tried_ms: Option<u64>,
     /// Why there is no judge.
@@ -49,27 +52,39 @@ impl Witness {
         Witness { unwanted: !wanted, ..Witness::default() }
     }
 
+    /// Who is online and who is offline from now on.
+    pub fn follow(&mut self, planned: &Planned) {
+        self.wanted = scope(planned);
+    }
+
     /// Looks; `None` without a judge, and at the first look of one.
-    pub fn look(&mut self, host: &dyn Host, now_ms: u64, planned: &Planned) -> Option<Seen> {
+    pub fn look(&mut self, host: &dyn Host, now_ms: u64) -> Option<Seen> {
         if self.unwanted {
             self.absent = Some("the agent runs with --no-judge".to_owned());
             return None;
         }
-        let (scope, names) = scope(planned);
+        let (scope, _) = &self.wanted;
         let due = self.tried_ms.is_none_or(|tried| now_ms.saturating_sub(tried) >= AGAIN_MS);
         if scope.online.is_empty() || scope.offline.is_empty() {
             (self.judge, self.before) = (None, None);
             self.absent = Some("there are no online and offline groups with cgroups now".to_owned());
             return None;
         }
-        if (self.scope != scope || self.judge.is_none()) && due {
+        if self.scope != *scope
+            && let Some(judge) = &mut self.judge
+            && judge.follow(scope).unwrap_or(false)
+        {
+            (self.scope, self.names) = self.wanted.clone();
+        }
+        let (scope, _) = &self.wanted;
+        if (self.scope != *scope || self.judge.is_none()) && due {
             self.tried_ms = Some(now_ms);
             (self.judge, self.before) = (None, None);
-            match Judge::attach(host, &scope) {
+            match Judge::attach(host, scope) {
                 Ok(judge) => (self.judge, self.absent) = (Some(judge), None),
                 Err(error) => self.absent = Some(error.to_string()),
             }
-            (self.scope, self.names) = (scope, names);
+            (self.scope, self.names) = self.wanted.clone();
         }
         let figures = match self.judge.as_ref()?.totals() {
             Ok(figures) => figures,

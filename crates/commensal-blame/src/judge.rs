@@ -9,7 +9,7 @@ use libbpf_rs::btf::types::Typedef;
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject, ProgramMut};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Read;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
@@ -46,13 +46,13 @@ pub struct Judge {
     dump: Link,
     _links: Vec<Link>,
     skel: BlameSkel<'static>,
-    subjects: usize,
+    scope: Scope,
     began_ns: u64,
 }
 
 impl std::fmt::Debug for Judge {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Judge").field("subjects", &self.subjects).finish_non_exhaustive()
+        f.debug_struct("Judge").field("scope", &self.scope).finish_non_exhaustive()
     }
 }
 
@@ -132,10 +132,43 @@ impl Judge {
             attach(&programs.on_timer_exit)?;
         }
         let dump = programs.threads.attach().map_err(refused("attach the list of threads"))?;
-        let mut judge = Judge { dump, _links: links, skel, subjects: scope.online.len(), began_ns: 0 };
+        let mut judge = Judge { dump, _links: links, skel, scope: scope.clone(), began_ns: 0 };
         judge.began_ns = now();
         judge.enable(true)?;
         Ok(judge)
+    }
+
+    /// Watches others from now on. That costs some entries of a map, where a new judge costs the kernel some 200 ms of looking
+    /// through its programs. The sums of [`Judge::totals`] go on; those by subject mix old and new subjects. `false` when it
+    /// takes a new judge: processes are subjects, or more than subjects has changed.
+    ///
+    /// # Errors
+    /// When there are too many subjects, or a map cannot be written.
+    pub fn follow(&mut self, scope: &Scope) -> Result<bool, NoJudge> {
+        if scope.online.len() > MOST_SUBJECTS {
+            return Err(NoJudge::TooMany(scope.online.len()));
+        }
+        let numbers = |scope: &Scope| -> Option<BTreeSet<u64>> {
+            let cgroup = |subject: &Subject| match subject {
+                Subject::Cgroup(id) => Some(*id),
+                Subject::Process(_) => None,
+            };
+            scope.online.iter().chain(&scope.offline).map(cgroup).collect()
+        };
+        let rest = |scope: &Scope| Scope { online: Vec::new(), offline: Vec::new(), ..scope.clone() };
+        let (Some(before), Some(now)) = (numbers(&self.scope), numbers(scope)) else { return Ok(false) };
+        if rest(&self.scope) != rest(scope) {
+            return Ok(false);
+        }
+        for gone in before.difference(&now) {
+            self.skel.maps.classes.delete(&gone.to_ne_bytes()).map_err(refused("name the subjects"))?;
+        }
+        classes(&self.skel, scope)?;
+        // What threads remember of their class is stale now.
+        let data = self.skel.maps.data_data.as_deref_mut().ok_or_else(|| missing("data"))?;
+        data.generation = data.generation.wrapping_add(1);
+        self.scope = scope.clone();
+        Ok(true)
     }
 
     fn enable(&mut self, on: bool) -> Result<(), NoJudge> {
@@ -214,7 +247,7 @@ impl Judge {
             }
         }
         let mut subjects = Vec::new();
-        for index in 0..self.subjects as u32 {
+        for index in 0..self.scope.online.len() as u32 {
             let mut words = words(&self.value(&maps.targets, &index.to_ne_bytes())?).into_iter();
             let (run_ns, waits) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
             subjects.push(OfSubject { run_ns, waits, wait: by_kind(&mut words) });

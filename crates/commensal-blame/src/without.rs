@@ -23,6 +23,14 @@ impl Judge {
         Err(NoJudge::NotBuilt)
     }
 
+    /// Watches nobody.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn follow(&mut self, _scope: &Scope) -> Result<bool, NoJudge> {
+        Err(NoJudge::NotBuilt)
+    }
+
     /// Nothing can be read.
     ///
     /// # Errors

@@ -94,12 +94,17 @@ impl CgroupPath {
     /// `other`: the child of their lowest common ancestor. `None` when one contains the other.
     #[must_use]
     pub fn entity_against(&self, other: &CgroupPath) -> Option<CgroupPath> {
+        let parts: Vec<&str> = self.parts().take(self.depth_against(other)?).collect();
+        Some(CgroupPath::new(&parts.join("/")))
+    }
+
+    /// How many parts of the path [`CgroupPath::entity_against`] has.
+    #[must_use]
+    pub fn depth_against(&self, other: &CgroupPath) -> Option<usize> {
         if self.contains(other) || other.contains(self) {
             return None;
         }
-        let common = self.parts().zip(other.parts()).take_while(|(a, b)| a == b).count();
-        let parts: Vec<&str> = self.parts().take(common + 1).collect();
-        Some(CgroupPath::new(&parts.join("/")))
+        Some(self.parts().zip(other.parts()).take_while(|(a, b)| a == b).count() + 1)
     }
 }
 

@@ -186,6 +186,7 @@ pub fn resolve(
         mems: nodes,
         disk_names: machine.disks.iter().map(|disk| (disk.device, disk.name.clone())).collect(),
     };
+    let paths = actual.paths();
     let mut names: BTreeMap<&GroupName, &GroupSpec> = BTreeMap::new();
     for spec in specs {
         if let Some(first) = names.insert(&spec.name, spec) {
@@ -195,7 +196,7 @@ pub fn resolve(
             continue;
         }
         check_limits(spec, machine, &mut errors);
-        let group = resolve_group(spec, machine, actual, options, &state);
+        let group = resolve_group(spec, machine, (actual, &paths), options, &state);
         state.groups.push(group);
     }
     state.groups.sort_by(|a, b| a.name.cmp(&b.name));
@@ -208,7 +209,7 @@ pub fn resolve(
 fn resolve_group(
     spec: &GroupSpec,
     machine: &Machine,
-    actual: &ActualState,
+    (actual, paths): (&ActualState, &BTreeSet<&CgroupPath>),
     options: &ResolveOptions,
     state: &DesiredState,
 ) -> DesiredGroup {
@@ -216,7 +217,7 @@ fn resolve_group(
     let mut members: Vec<Member> = Vec::new();
     let by_process = |one: &Match| matches!(one, Match::Process { .. });
     for one in spec.matches.iter().filter(|one| !by_process(one)) {
-        let (found, homeless) = find(one, actual, state);
+        let (found, homeless) = find(one, actual, paths, state);
         if found.is_empty() && homeless.is_empty() {
             let (because, try_this) = nothing_found(one, actual);
             elsewhere.push((format!("match {one}"), because, try_this));
@@ -270,7 +271,12 @@ fn resolve_group(
 type Found = Vec<(CgroupPath, String)>;
 
 /// Cgroups that the match takes, with what each was found by; and containers that it takes and that have none.
-fn find<'a>(one: &Match, actual: &'a ActualState, state: &DesiredState) -> (Found, Vec<&'a ContainerFact>) {
+fn find<'a>(
+    one: &Match,
+    actual: &'a ActualState,
+    paths: &BTreeSet<&CgroupPath>,
+    state: &DesiredState,
+) -> (Found, Vec<&'a ContainerFact>) {
     let taken = actual.containers.iter().filter(|container| one.takes_container(container));
     let cpu = actual.hierarchy_of(Controller::Cpu);
     let (mut found, mut homeless) = (Found::new(), Vec::new());
@@ -280,25 +286,26 @@ fn find<'a>(one: &Match, actual: &'a ActualState, state: &DesiredState) -> (Foun
             None => homeless.push(container),
         }
     }
-    found.extend(find_paths(one, actual, state).into_iter().map(|path| (path, one.to_string())));
+    found.extend(find_paths(one, paths, state).into_iter().map(|path| (path, one.to_string())));
     (found, homeless)
 }
 
-fn find_paths(one: &Match, actual: &ActualState, state: &DesiredState) -> Vec<CgroupPath> {
+fn find_paths(one: &Match, paths: &BTreeSet<&CgroupPath>, state: &DesiredState) -> Vec<CgroupPath> {
     let ours = |path: &CgroupPath| state.online_parent.contains(path) || state.offline_parent.contains(path);
+    let found = paths.iter().filter(|path| path.depth() > 0 && takes_cgroup(one, path) && !ours(path));
+    found.map(|path| (*path).clone()).collect()
+}
+
+/// Whether a match takes a cgroup by its path alone.
+#[must_use]
+pub fn takes_cgroup(one: &Match, path: &CgroupPath) -> bool {
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
-    let matches = |path: &CgroupPath| match one {
+    match one {
         Match::Cgroup(pattern) => pattern.matches_with(path.as_str(), options),
         Match::Systemd(unit) => path.name() == unit && is_system_unit(path),
         Match::Kubernetes(qos) => is_of_pods(path, *qos),
         Match::DockerLabel(_) | Match::DockerName(_) | Match::Process { .. } => false,
-    };
-    actual
-        .paths()
-        .into_iter()
-        .filter(|path| path.depth() > 0 && !ours(path) && matches(path))
-        .cloned()
-        .collect()
+    }
 }
 
 /// A unit of the machine's own systemd: everything above it is a slice. A unit of the same name inside a
@@ -442,34 +449,35 @@ fn check_claims(
     specs: &BTreeMap<&GroupName, &GroupSpec>,
     errors: &mut Vec<ConfigError>,
 ) {
-    let claims: Vec<(&DesiredGroup, &CgroupPath)> = groups
-        .iter()
-        .flat_map(|group| group.members.iter().map(move |member| (group, &member.path)))
-        .collect();
-    for (index, (group, path)) in claims.iter().enumerate() {
-        let at = || specs.get(&group.name).map(|spec| spec.source.at("match")).unwrap_or_default();
-        for (other, claimed) in &claims[..index] {
-            if other.name != group.name && claimed == path {
+    let mut claims: BTreeMap<&CgroupPath, Vec<&DesiredGroup>> = BTreeMap::new();
+    for group in groups {
+        for member in &group.members {
+            claims.entry(&member.path).or_default().push(group);
+        }
+    }
+    let at = |group: &DesiredGroup| specs.get(&group.name).map(|spec| spec.source.at("match"));
+    for (path, claiming) in &claims {
+        for (index, group) in claiming.iter().enumerate() {
+            for other in claiming[..index].iter().filter(|other| other.name != group.name) {
                 let message = format!(
                     "groups {:?} and {:?} both claim cgroup {path}",
                     other.name.as_str(),
                     group.name.as_str()
                 );
-                errors.push(ConfigError { at: at(), message });
+                errors.push(ConfigError { at: at(group).unwrap_or_default(), message });
             }
         }
-        for (other, claimed) in &claims {
-            if other.class == Class::Offline
-                && group.class == Class::Online
-                && claimed != path
-                && claimed.contains(path)
-            {
-                let message = format!(
-                    "online group {:?} claims {path}, which is inside {claimed} of offline group {:?} and would yield with it",
-                    group.name.as_str(),
-                    other.name.as_str()
-                );
-                errors.push(ConfigError { at: at(), message });
+        for group in claiming.iter().filter(|group| group.class == Class::Online) {
+            for claimed in path.ancestors() {
+                let others = claims.get(&claimed).into_iter().flatten();
+                for other in others.filter(|other| other.class == Class::Offline) {
+                    let message = format!(
+                        "online group {:?} claims {path}, which is inside {claimed} of offline group {:?} and would yield with it",
+                        group.name.as_str(),
+                        other.name.as_str()
+                    );
+                    errors.push(ConfigError { at: at(group).unwrap_or_default(), message });
+                }
             }
         }
     }

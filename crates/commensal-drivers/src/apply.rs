@@ -191,6 +191,33 @@ pub fn forget_settled(
     })
 }
 
+/// Originals of vanished groups that are kept on record whatever else there is.
+const GONE: usize = 64;
+
+/// Takes the originals of groups that are gone off the record, once they are many and more than the others: where groups come
+/// and go all the time the file would grow for ever. `actual` is from after the last change that is on record.
+///
+/// # Errors
+/// When the file cannot be rewritten.
+pub fn forget_gone(
+    host: &mut dyn Host,
+    actual: &ActualState,
+    journal: &mut Journal,
+) -> Result<(), JournalError> {
+    if journal.len() <= GONE {
+        return Ok(());
+    }
+    let mount = |place: &Place| actual.hierarchies.get(place.hierarchy).map(|one| one.mount.as_str());
+    let there: BTreeSet<(&str, u64)> =
+        actual.cgroups.iter().filter_map(|(place, cgroup)| Some((mount(place)?, cgroup.inode))).collect();
+    let is_gone = |group: &Target| !there.contains(&(group.mount.as_str(), group.inode));
+    let (gone, kept): (Vec<_>, Vec<_>) = journal.groups_of_originals().partition(|group| is_gone(group));
+    if gone.len() <= GONE.max(kept.len()) {
+        return Ok(());
+    }
+    journal.forget(host, |_, record| matches!(record, Record::Original { group, .. } if is_gone(group)))
+}
+
 /// Reads again what the writes of `steps` left: whether a policy still is in force. A value that cannot be read
 /// is told in words in its place.
 pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<Applied> {

@@ -323,6 +323,14 @@ impl Journal {
         line(&Record::Owner(self.owner.clone()))
     }
 
+    /// The group of each original on record.
+    pub(crate) fn groups_of_originals(&self) -> impl Iterator<Item = &Target> {
+        self.records.iter().filter_map(|record| match record {
+            Record::Original { group, .. } => Some(group),
+            _ => None,
+        })
+    }
+
     /// Processes on record.
     pub(crate) fn processes(&self) -> BTreeSet<ProcessId> {
         self.records.iter().filter_map(Record::process).collect()

@@ -20,7 +20,7 @@ pub mod queue;
 mod renew;
 mod restore;
 
-pub use apply::{Applied, Failure, Outcome, Refusal, apply, forget_settled, verify};
+pub use apply::{Applied, Failure, Outcome, Refusal, apply, forget_gone, forget_settled, verify};
 pub use aside::{NoRoom, step_aside};
 pub use journal::{Journal, JournalError};
 pub use restore::{Restored, restore, restore_own, restore_stale};

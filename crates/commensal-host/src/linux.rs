@@ -8,15 +8,16 @@ use commensal_core::errno::Errno;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
-/// How many control files stay open at most. A held descriptor makes a write several times cheaper
-/// than open, write, close; beyond this number the oldest is closed. Well under the usual soft limit
-/// of 1024 descriptors, so that nobody has to raise it.
-const HELD_FILES: usize = 384;
+/// How many control files stay open, as far as an eighth of the permitted descriptors goes. A held one
+/// makes a use several times cheaper than open, use, close, and costs the kernel a page. Beyond this
+/// number the oldest that was not used lately is closed.
+const HELD_FILES: std::ops::RangeInclusive<u64> = 384..=2_048;
 
 /// Files that are opened anew for each read. In cgroup v1 an open list of processes goes on showing
 /// what it showed first, for a second and longer: a process that moved out is still there (seen on
@@ -36,8 +37,8 @@ pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(2);
 pub struct LinuxHost {
     dirs: Vec<Slot>,
     free: Vec<u32>,
-    held: HashMap<(u32, String), OwnedFd>,
-    /// Keys of `held` in the order of opening.
+    held: HashMap<(u32, String), HeldFile>,
+    /// Keys of `held`, those that go first in front.
     order: VecDeque<(u32, String)>,
     /// The limit of open files before we raised ours: what a started command gets back.
     descriptors: Option<Rlimit>,
@@ -54,6 +55,15 @@ struct OpenDir {
     fd: OwnedFd,
     /// For messages only.
     path: String,
+    /// Whether a file in it was held.
+    files: bool,
+}
+
+#[derive(Debug)]
+struct HeldFile {
+    fd: OwnedFd,
+    /// Since it was last passed over.
+    used: Cell<bool>,
 }
 
 pub(crate) fn fail(
@@ -63,6 +73,11 @@ pub(crate) fn fail(
     errno: rustix::io::Errno,
 ) -> HostError {
     HostError { operation, object, value: value.map(str::to_owned), errno: Errno(errno.raw_os_error()) }
+}
+
+fn refused(operation: &'static str, path: &Path, value: Option<&str>, error: &std::io::Error) -> HostError {
+    let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
+    HostError { operation, object: path.display().to_string(), value: value.map(str::to_owned), errno }
 }
 
 /// A name that stays inside its directory.
@@ -120,7 +135,7 @@ impl LinuxHost {
 
     fn keep(&mut self, fd: OwnedFd, path: String) -> Result<Dir> {
         let stat = rustix::fs::fstat(&fd).map_err(|errno| fail("stat", path.clone(), None, errno))?;
-        let open = Some(OpenDir { fd, path });
+        let open = Some(OpenDir { fd, path, files: false });
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None if self.dirs.len() >= OPEN_DIRS => {
@@ -170,15 +185,28 @@ impl LinuxHost {
                 }
             }
             let fd = found.ok_or_else(|| fail(operation, self.object(dir, name), None, last))?;
-            if self.order.len() >= HELD_FILES
-                && let Some(oldest) = self.order.pop_front()
-            {
+            self.make_room();
+            self.dirs[dir.slot as usize].open.iter_mut().for_each(|open| open.files = true);
+            self.order.push_back(key.clone());
+            self.held.insert(key.clone(), HeldFile { fd, used: Cell::new(false) });
+        }
+        let held = &self.held[&key];
+        held.used.set(true);
+        Ok(held.fd.as_fd())
+    }
+
+    /// Closes files until one more may be held.
+    fn make_room(&mut self) {
+        let permitted = self.descriptors.and_then(|limit| limit.maximum).unwrap_or(1_024);
+        let most = (permitted / 8).clamp(*HELD_FILES.start(), *HELD_FILES.end());
+        while self.order.len() as u64 >= most {
+            let Some(oldest) = self.order.pop_front() else { return };
+            if self.held.get(&oldest).is_some_and(|held| held.used.replace(false)) {
+                self.order.push_back(oldest);
+            } else {
                 self.held.remove(&oldest);
             }
-            self.order.push_back(key.clone());
-            self.held.insert(key.clone(), fd);
         }
-        Ok(self.held[&key].as_fd())
     }
 
     /// Uses the control file, once more on a new descriptor if the held one says `ENODEV`: a v2
@@ -203,7 +231,7 @@ impl LinuxHost {
             return Ok(act(fresh));
         }
         self.order.push_back(key.clone());
-        self.held.extend(stale.map(|fd| (key, fd)));
+        self.held.extend(stale.map(|held| (key, held)));
         Ok(first)
     }
 
@@ -213,14 +241,23 @@ impl LinuxHost {
     }
 }
 
-/// Reads a file from its start; control files are small.
+fn text_of(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// Reads a file from its start; control files are small. The kernel gives a page of a `seq_file` at a time, less the record
+/// that does not fit in; no record is half a page, so less than that is the end, and needs no second call to say so.
 fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
     let mut text = Vec::new();
     let mut chunk = [0u8; 4096];
     loop {
         match rustix::io::pread(fd, &mut chunk, text.len() as u64) {
-            Ok(0) => return Ok(String::from_utf8_lossy(&text).into_owned()),
-            Ok(count) => text.extend_from_slice(&chunk[..count]),
+            Ok(count) => {
+                text.extend_from_slice(&chunk[..count]);
+                if count < chunk.len() / 2 {
+                    return Ok(text_of(text));
+                }
+            }
             Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
@@ -237,14 +274,7 @@ fn raise_descriptor_limit() -> Option<Rlimit> {
 
 impl Host for LinuxHost {
     fn read_file(&self, path: &Path) -> Result<String> {
-        std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|error| {
-            HostError {
-                operation: "read",
-                object: path.display().to_string(),
-                value: None,
-                errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
-            }
-        })
+        std::fs::read(path).map(text_of).map_err(|error| refused("read", path, None, &error))
     }
 
     fn link(&self, path: &Path) -> Result<String> {
@@ -254,13 +284,7 @@ impl Host for LinuxHost {
     }
 
     fn list(&self, path: &Path) -> Result<Vec<String>> {
-        let refuse = |error: std::io::Error| HostError {
-            operation: "list",
-            object: path.display().to_string(),
-            value: None,
-            errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
-        };
-        let entries = std::fs::read_dir(path).map_err(refuse)?;
+        let entries = std::fs::read_dir(path).map_err(|error| refused("list", path, None, &error))?;
         let mut names: Vec<String> =
             entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
@@ -319,7 +343,6 @@ impl Host for LinuxHost {
     }
 
     fn read(&mut self, dir: Dir, file: &str) -> Result<String> {
-        let object = self.object(dir, file);
         let read = if SNAPSHOTS.contains(&file) {
             component("read", file)?;
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -328,7 +351,7 @@ impl Host for LinuxHost {
         } else {
             self.again_if_stale("read", dir, file, &mut |fd| read_whole(fd))?
         };
-        read.map_err(|errno| fail("read", object, None, errno))
+        read.map_err(|errno| fail("read", self.object(dir, file), None, errno))
     }
 
     fn write(&mut self, dir: Dir, file: &str, value: &str) -> Result<()> {
@@ -402,20 +425,19 @@ impl Host for LinuxHost {
     }
 
     fn write_setting(&mut self, path: &Path, value: &str) -> Result<()> {
-        std::fs::write(path, value).map_err(|error| HostError {
-            operation: "write",
-            object: path.display().to_string(),
-            value: Some(value.to_owned()),
-            errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
-        })
+        std::fs::write(path, value).map_err(|error| refused("write", path, Some(value), &error))
     }
 
     fn close(&mut self, dir: Dir) {
         let Some(slot) = self.dirs.get_mut(dir.slot as usize) else { return };
-        if slot.generation == dir.generation && slot.open.take().is_some() {
+        if slot.generation == dir.generation
+            && let Some(open) = slot.open.take()
+        {
             slot.generation = slot.generation.wrapping_add(1);
             self.free.push(dir.slot);
-            self.forget_files(dir.slot);
+            if open.files {
+                self.forget_files(dir.slot);
+            }
         }
     }
 
@@ -424,12 +446,8 @@ impl Host for LinuxHost {
         for group in &spec.groups {
             let object = self.object(*group, "cgroup.procs");
             let fd = self.file("write", *group, "cgroup.procs")?;
-            let copy = fd.try_clone_to_owned().map_err(|error| HostError {
-                operation: "open",
-                object,
-                value: None,
-                errno: Errno(error.raw_os_error().unwrap_or(Errno::EMFILE.0)),
-            })?;
+            let copy = fd.try_clone_to_owned();
+            let copy = copy.map_err(|error| refused("open", Path::new(&object), None, &error))?;
             procs.push(copy);
         }
         process::spawn(spec, procs, self.descriptors)

@@ -63,8 +63,8 @@ fn refused(object: &str, error: &std::io::Error) -> HostError {
     HostError { operation: "ask", object: object.to_owned(), value: None, errno }
 }
 
-/// Folders that are watched for folders that appear and go (inotify(7)); it works on cgroup hierarchies of both versions
-/// (seen on 6.18).
+/// Folders that are watched for folders that appear and go, or for writes to their files (inotify(7)); it works on cgroup
+/// hierarchies of both versions (seen on 6.18). Who writes through another cgroup namespace is not seen.
 #[derive(Debug)]
 pub struct GroupWatch(OwnedFd);
 
@@ -75,6 +75,8 @@ pub enum Seen {
     Made(i32, String),
     /// It is gone.
     Gone(i32, String),
+    /// Somebody wrote to a file of the folder of this watch, or it is gone itself.
+    Touched(i32),
     /// The kernel had to drop some: look at everything.
     Lost,
 }
@@ -95,9 +97,26 @@ impl GroupWatch {
     /// # Errors
     /// `ENOENT` when it is gone, `ENOSPC` when too many are watched (`fs.inotify.max_user_watches`).
     pub fn add(&self, folder: &Path) -> Result<i32> {
-        let flags = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::ONLYDIR | WatchFlags::EXCL_UNLINK;
-        inotify::add_watch(&self.0, folder, flags)
+        self.watch(folder, WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::EXCL_UNLINK)
+    }
+
+    /// Watches one more folder for writes to its files; likewise.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn add_files(&self, folder: &Path) -> Result<i32> {
+        self.watch(folder, WatchFlags::MODIFY | WatchFlags::DELETE_SELF)
+    }
+
+    fn watch(&self, folder: &Path, flags: WatchFlags) -> Result<i32> {
+        inotify::add_watch(&self.0, folder, flags | WatchFlags::ONLYDIR)
             .map_err(|errno| fail("watch", folder.display().to_string(), None, errno))
+    }
+
+    /// Watches a folder no longer.
+    pub fn remove(&self, number: i32) {
+        // It went by itself with its folder.
+        let _ = inotify::remove_watch(&self.0, number);
     }
 
     /// What happened, after waiting for it for `patience` at most.
@@ -129,6 +148,9 @@ impl GroupWatch {
                 _ if what.contains(ReadFlags::QUEUE_OVERFLOW) => seen.push(Seen::Lost),
                 Some(name) if what.contains(ReadFlags::CREATE) => seen.push(Seen::Made(wd, name)),
                 Some(name) if what.contains(ReadFlags::DELETE) => seen.push(Seen::Gone(wd, name)),
+                _ if what.intersects(ReadFlags::MODIFY | ReadFlags::DELETE_SELF) => {
+                    seen.push(Seen::Touched(wd));
+                }
                 _ => {}
             }
         }

@@ -98,7 +98,22 @@ impl GroupDirs {
 
     /// Everything that is counted.
     pub fn read(&self, host: &mut dyn Host) -> GroupUse {
-        let mut used = GroupUse { cpu_us: self.cpu_us(host), ..GroupUse::default() };
+        GroupUse { cpu_us: self.cpu_us(host), ..self.others(host) }
+    }
+
+    /// Memory of the group and those below it now, bytes.
+    pub fn memory_bytes(&self, host: &mut dyn Host) -> Option<u64> {
+        let (version, dir) = self.of(Controller::Memory)?;
+        let file = match version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        number(host, dir, file)
+    }
+
+    /// Everything that is counted but the CPU time.
+    pub fn others(&self, host: &mut dyn Host) -> GroupUse {
+        let mut used = GroupUse::default();
         if let Some((version, dir)) = self.of(Controller::Cpu)
             && let Ok(stat) = host.read(dir, "cpu.stat")
         {
@@ -108,14 +123,8 @@ impl GroupDirs {
                 Version::V2 => field(&stat, "throttled_usec"),
             };
         }
-        if let Some((version, dir)) = self.of(Controller::Memory) {
-            let file = match version {
-                Version::V1 => "memory.usage_in_bytes",
-                Version::V2 => "memory.current",
-            };
-            used.memory_bytes = number(host, dir, file);
-            used.oom_kills = self.out_of_memory(host).kills;
-        }
+        used.memory_bytes = self.memory_bytes(host);
+        used.oom_kills = self.out_of_memory(host).kills;
         if let Some((_, dir)) = self.of(Controller::Pids) {
             used.tasks = number(host, dir, "pids.current");
         }

@@ -26,6 +26,10 @@ pub const OF_KERNELS: Filters = &[
             "other_groups",
             "the_nearest_group_counts",
             "a_report_for_people",
+            // What the agent reads and writes; how it ends is the same on every kernel.
+            "agent::it_puts_back",
+            "agent::figures::",
+            "agent::offline_work_is_kept",
         ],
     ),
 ];
@@ -43,6 +47,10 @@ pub const OF_NEWEST: Filters = &[
             "blame::conservation::",
             "blame::subjects::",
             "blame::program::",
+            "agent::it_puts_back",
+            "agent::figures::",
+            "agent::offline_work_is_kept",
+            "agent::a_group_at_its_memory_limit",
         ],
     ),
 ];

@@ -2,11 +2,14 @@
 
 use crate::instance::Instance;
 use crate::members::{Change, Follow, Follower, Members};
+use commensal_core::actual::CgroupPath;
+use commensal_core::desired::{DesiredState, takes_cgroup};
 use commensal_core::group::{GroupSpec, Match};
 use commensal_core::knob::Controller;
 use commensal_sensors::{Survey, containers};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
 
 /// Who comes and goes.
 pub(super) struct Followed {
@@ -14,8 +17,12 @@ pub(super) struct Followed {
     pub follow: Follow,
     follower: Option<Follower>,
     changes: (Sender<Change>, Receiver<Change>),
+    /// The first that came in a wait.
+    first: Option<Change>,
     /// Whether an engine has said what it runs.
     pub heard: bool,
+    /// Whether cgroups came or went without being told.
+    missed: bool,
 }
 
 impl Followed {
@@ -26,7 +33,9 @@ impl Followed {
             follow: Follow::default(),
             follower: None,
             changes: mpsc::channel(),
+            first: None,
             heard: false,
+            missed: false,
         }
     }
 
@@ -39,14 +48,12 @@ impl Followed {
     ) -> std::io::Result<()> {
         let matches = || specs.iter().flat_map(|spec| &spec.matches);
         let of_engine = |one: &Match| matches!(one, Match::DockerLabel(_) | Match::DockerName(_));
-        let of_groups =
-            |one: &Match| matches!(one, Match::Cgroup(_) | Match::Systemd(_) | Match::Kubernetes(_));
         let sockets = match matches().any(of_engine) {
             true => containers::sockets(instance.engine.as_deref()),
             false => Vec::new(),
         };
         let cpu = survey.hierarchies.iter().find(|one| one.controllers.contains(&Controller::Cpu));
-        let mount = cpu.or_else(|| survey.hierarchies.first()).filter(|_| matches().any(of_groups));
+        let mount = cpu.or_else(|| survey.hierarchies.first());
         let mounts = mount.map(|one| PathBuf::from(&one.mount)).into_iter().collect();
         let follow = Follow { sockets, mounts };
         if self.follower.is_none() || follow != self.follow {
@@ -58,14 +65,50 @@ impl Followed {
         Ok(())
     }
 
-    /// Takes in what happened; whether anything did.
-    pub fn heed(&mut self) -> bool {
+    /// Whether it tells of every cgroup that comes or goes.
+    pub fn complete(&self) -> bool {
+        self.follower.is_some() && !self.follow.mounts.is_empty() && !self.missed
+    }
+
+    /// Waits until something happens, but not longer than this.
+    pub fn wait(&mut self, time: Duration) {
+        match self.first {
+            Some(_) => std::thread::sleep(time),
+            None => self.first = self.changes.1.recv_timeout(time).ok(),
+        }
+    }
+
+    /// Takes in what happened; whether anything did that matters. `matters` says so of a cgroup.
+    pub fn heed(&mut self, matters: &dyn Fn(&CgroupPath) -> bool) -> bool {
         let mut any = false;
-        while let Ok(change) = self.changes.1.try_recv() {
-            any = true;
+        while let Some(change) = self.first.take().or_else(|| self.changes.1.try_recv().ok()) {
+            any = any
+                || match &change {
+                    Change::Cgroup { folder, .. } => {
+                        let inside =
+                            self.follow.mounts.iter().find_map(|mount| folder.strip_prefix(mount).ok());
+                        inside.is_none_or(|path| matters(&CgroupPath::new(&path.to_string_lossy())))
+                    }
+                    _ => true,
+                };
+            self.missed = match &change {
+                Change::Cgroup { .. } => false,
+                Change::Cgroups { .. } => true,
+                _ => self.missed,
+            };
             self.heard |= matches!(change, Change::Containers { .. });
             self.members.heed(change);
         }
         any
     }
+}
+
+/// Whether the plan may depend on a cgroup that came or went: a group matches it, or it is above, in or below a member or
+/// among our own.
+pub(super) fn matters(path: &CgroupPath, specs: &[GroupSpec], desired: Option<&DesiredState>) -> bool {
+    let Some(desired) = desired else { return true };
+    let members = || desired.groups.iter().flat_map(|group| &group.members);
+    specs.iter().flat_map(|spec| &spec.matches).any(|one| takes_cgroup(one, path))
+        || [&desired.online_parent, &desired.offline_parent].into_iter().any(|parent| parent.contains(path))
+        || members().any(|member| member.path.contains(path) || path.contains(&member.path))
 }

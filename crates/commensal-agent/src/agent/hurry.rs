@@ -14,8 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Between two looks within a tick: an online group that waits is helped within 100 ms.
-pub(super) const FAST: Duration = Duration::from_millis(50);
+/// Between two looks within a tick: an online group that waits is helped within 100 ms, although the look in which it begins
+/// sees too little of it, and the tick takes its time on a machine that is full.
+pub(super) const FAST: Duration = Duration::from_millis(30);
 /// Looks at run delay cost no more than one part in so many of a CPU.
 const SHARE: u32 = 100;
 /// Windows of a trigger: the shortest that the kernel takes with `CAP_SYS_RESOURCE` (`WINDOW_MIN_US`), and without
@@ -28,6 +29,8 @@ const MOST_GROUPS: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Hurry {
     triggers: BTreeMap<PathBuf, PressureTrigger>,
+    /// When the triggers were asked last: not more often than once in the shortest window, because that costs 0.1 ms.
+    asked: Option<Instant>,
     /// Files whose trigger was refused; not tried again.
     refused: BTreeSet<PathBuf>,
     /// Run delay of all online groups at the last look, and when the next one may be.
@@ -58,6 +61,10 @@ impl Hurry {
 
     /// Whether the kernel has told of pressure. A group that is gone loses its trigger.
     pub fn pressed(&mut self) -> bool {
+        if self.asked.is_some_and(|at| at.elapsed() < WINDOWS[0]) {
+            return false;
+        }
+        self.asked = Some(Instant::now());
         let Ok(fired) = PressureTrigger::fired(self.triggers.values()) else { return false };
         let mut any = false;
         let mut fired = fired.into_iter();
@@ -91,9 +98,11 @@ impl Agent<'_> {
     pub(super) fn online_waits(&mut self) -> bool {
         let Some(target) = self.target_us() else { return false };
         let now = self.now();
-        let Some(round) = &self.last else { return false };
+        if self.last.is_none() {
+            return false;
+        }
         let online = self.online_cpus.unwrap_or(0.0).max(LEAST_CPUS);
-        if let Some(seen) = self.witness.look(self.host, now.ms, &round.planned) {
+        if let Some(seen) = self.witness.look(self.host, now.ms) {
             let judged = seen.judged;
             self.judged = Some(seen);
             return judged.blamed_ms_per_s.is_some_and(|ms| ms / online > bound_ms(target));

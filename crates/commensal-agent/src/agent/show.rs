@@ -5,6 +5,7 @@ use crate::sense::Sample;
 use crate::snapshot::{self, Snapshot};
 use crate::view;
 use commensal_drivers::queue;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Agent<'_> {
@@ -15,7 +16,7 @@ impl Agent<'_> {
             guard_pid: lease.link.as_ref().and(lease.child.as_ref()).map(|child| child.process.pid),
         });
         let planned = self.last.as_ref().map(|round| &round.planned);
-        let mut shown = view::of(&self.keeper.survey.machine, planned, &sample);
+        let mut shown = view::of(&self.keeper.survey.machine, planned, &self.fixed, &sample);
         shown.controllers.clone_from(&self.decided.shown);
         view::explain(&mut shown.groups, &self.decided);
         view::judged(&mut shown.groups, self.shown_judged.as_ref());
@@ -33,7 +34,9 @@ impl Agent<'_> {
         shown.config = self.groups.state.clone();
         shown.lease = lease;
         shown.drift = planned.map(|planned| self.keeper.drift(now.ms, &planned.actual)).unwrap_or_default();
-        shown.actions = self.actions.iter().cloned().collect();
+        shown.actions = Arc::clone(
+            self.shown_actions.get_or_insert_with(|| Arc::new(self.actions.iter().cloned().collect())),
+        );
         shown.cost = view::cost(self.host, self.keeper.writes, self.late_ticks);
         shown.cost.audit_lost = self.audit.lost();
         shown.paused = self.paused;

@@ -91,7 +91,7 @@ fn every_view_is_served() {
     let explained: Answer<Explained> = client::get(&host, &socket, "/v1/explain/etl").unwrap();
     assert_eq!(Some(explained.body), crate::explain::explain(&want, "etl"));
     let actions: Answer<Vec<Action>> = client::get(&host, &socket, "/v1/actions").unwrap();
-    assert_eq!(actions.body, want.actions);
+    assert_eq!(actions.body, *want.actions);
     assert_eq!(world.get("/healthz").unwrap().body["status"], "ok");
     let metrics = world.raw("GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");

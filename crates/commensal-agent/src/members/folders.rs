@@ -31,6 +31,7 @@ pub(super) fn follow(mount: &Path, tell: &Sender<Change>, stop: &AtomicBool) {
 struct Tree {
     watch: GroupWatch,
     folders: BTreeMap<i32, PathBuf>,
+    numbers: BTreeMap<PathBuf, i32>,
 }
 
 /// One try; `Ok` when nobody wants it any more.
@@ -41,7 +42,8 @@ fn session(
     stop: &AtomicBool,
 ) -> Result<(), String> {
     let words = |error: HostError| error.to_string();
-    let mut tree = Tree { watch: GroupWatch::new().map_err(words)?, folders: BTreeMap::new() };
+    let mut tree =
+        Tree { watch: GroupWatch::new().map_err(words)?, folders: BTreeMap::new(), numbers: BTreeMap::new() };
     tree.add(host, mount, &mut Vec::new())?;
     while wanted(stop) {
         for seen in tree.watch.wait(PATIENCE).map_err(words)? {
@@ -57,9 +59,10 @@ fn session(
                     let Some(folder) = tree.folders.get(&number).map(|above| above.join(&name)) else {
                         continue;
                     };
-                    tree.folders.retain(|_, known| !known.starts_with(&folder));
+                    tree.forget(&folder);
                     changes.push(Change::Cgroup { folder, made: false });
                 }
+                Seen::Touched(_) => {}
                 Seen::Lost => return Err("cgroups changed faster than they could be followed".to_owned()),
             }
             for change in changes {
@@ -87,6 +90,16 @@ impl Tree {
         }
     }
 
+    /// Forgets a folder and all below it.
+    fn forget(&mut self, folder: &Path) {
+        let below =
+            self.numbers.range(folder.to_owned()..).take_while(|(known, _)| known.starts_with(folder));
+        let below: Vec<PathBuf> = below.map(|(known, _)| known.clone()).collect();
+        for number in below.iter().filter_map(|folder| self.numbers.remove(folder)) {
+            self.folders.remove(&number);
+        }
+    }
+
     fn add_open(
         &mut self,
         host: &mut LinuxHost,
@@ -103,6 +116,7 @@ impl Tree {
             Err(error) => return Err(error.to_string()),
         };
         self.folders.insert(number, folder.to_owned());
+        self.numbers.insert(folder.to_owned(), number);
         made.push(Change::Cgroup { folder: folder.to_owned(), made: true });
         for name in host.children(dir).unwrap_or_default() {
             if let Ok(child) = host.open_child(dir, &name) {

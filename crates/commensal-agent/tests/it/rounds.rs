@@ -196,6 +196,39 @@ fn killed_at_every_write() {
     }
 }
 
+/// Groups that come and go leave no more on record than some that are gone, and what is there goes back to what it was.
+#[test]
+fn the_journal_does_not_grow_with_groups_that_come_and_go() {
+    for v2 in [false, true] {
+        let fake = machine(v2);
+        let before = fake.snapshot();
+        let mut host = fake.another();
+        let mut keeper = Keeper::new(instance(), &mut host).unwrap();
+        let text = GROUPS.replace("\"/batch\"", "\"/batch*\"");
+        let specs = parse("groups.toml", &text).unwrap();
+        let roots: Vec<&str> = if v2 { vec![""] } else { vec!["cpu", "memory"] };
+        let mut longest = 0;
+        for number in 0..300 {
+            let name = format!("batch{number}");
+            let mut made = Vec::new();
+            for root in &roots {
+                let root = host.open(&Path::new("/sys/fs/cgroup").join(root)).unwrap();
+                made.push((root, host.mkdir(root, &name).unwrap()));
+            }
+            keeper.round(&mut host, &now(number * 1_000), &Ask::new(&specs, NOBODY)).unwrap();
+            for (root, group) in made {
+                host.rmdir(root, &name, group.inode).unwrap();
+            }
+            let journal = host.state_read(&Path::new(STATE).join("machine.journal")).unwrap().unwrap();
+            longest = longest.max(journal.lines().count());
+        }
+        assert!(longest < 200, "{longest} lines");
+        let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
+        commensal_drivers::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+        assert_eq!(fake.snapshot(), before);
+    }
+}
+
 /// What the group may use, in CPUs; `None` without a limit.
 fn share(host: &mut dyn Host, v2: bool) -> Option<f64> {
     let dir =

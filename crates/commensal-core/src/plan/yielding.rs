@@ -87,8 +87,12 @@ impl Draft<'_> {
     fn entities(&self, path: &CgroupPath) -> BTreeMap<CgroupPath, String> {
         let online = self.desired.groups.iter().filter(|group| group.class == Class::Online);
         let members = online.flat_map(|group| group.members.iter());
-        let mut entities: BTreeMap<CgroupPath, String> = members
-            .filter_map(|member| Some((path.entity_against(&member.path)?, member.path.to_string())))
+        // There are many members and few depths.
+        let against: BTreeMap<usize, &CgroupPath> =
+            members.filter_map(|member| Some((path.depth_against(&member.path)?, &member.path))).collect();
+        let mut entities: BTreeMap<CgroupPath, String> = against
+            .into_values()
+            .filter_map(|online| Some((path.entity_against(online)?, online.to_string())))
             .collect();
         if entities.is_empty() {
             let top = path.parts().next().map(|part| CgroupPath::root().child(part));

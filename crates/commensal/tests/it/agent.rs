@@ -1,5 +1,7 @@
 //! The agent on this machine's kernel: what it keeps, what it follows, and what is left when it ends in every way.
 
+mod figures;
+
 use crate::bad_input::assert_nothing_left;
 use crate::support::{Program, can_write_cgroups, cpu_mount, text};
 use std::io::{BufRead, BufReader};
@@ -9,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Patience with a busy machine; nothing here is about how long something takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 const ETL: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"0.2 cores\"\n";
 
 /// An agent that runs, and what it says.

@@ -3,6 +3,8 @@
 //!
 //! Every command gets a unit of its own kind, whatever unit the tests run in.
 
+mod units;
+
 use crate::support::{Program, cgroups_named, text};
 use commensal_host::{Host, LinuxHost};
 use serde_json::Value;

@@ -1,0 +1,264 @@
+//! Everything that may happen to an agent: what comes and goes, what is changed, and by whom.
+
+use crate::stage::{self, Stage};
+use commensal_lab::rng::Rng;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+/// cgroups that are there all along.
+const ONLINE: [&str; 2] = ["on/a", "on/b"];
+const OFFLINE: [&str; 2] = ["off/a", "off/b"];
+/// At most so many of each come and go.
+const MOST: usize = 12;
+/// Settings of the agent that take turns.
+const ROOMS: [&str; 4] = ["target", "frame", "quota", "off"];
+
+/// A cgroup that came, with who lives there.
+struct Extra {
+    path: String,
+    tenant: Child,
+}
+
+/// What happens, in an order that depends on the seed only.
+pub struct Churn {
+    pub stage: Stage,
+    pub seed: u64,
+    /// How often what happened.
+    pub counts: BTreeMap<&'static str, u64>,
+    rng: Rng,
+    made: u32,
+    extra: Vec<Extra>,
+    matched: Vec<Child>,
+    jobs: Vec<Child>,
+    load: Option<Child>,
+}
+
+impl Churn {
+    /// Makes what is there all along.
+    pub fn new(stage: Stage, seed: u64) -> anyhow::Result<Churn> {
+        for path in ["on", "off"].iter().chain(&ONLINE).chain(&OFFLINE) {
+            stage.make(path)?;
+        }
+        let churn = Churn {
+            stage,
+            seed,
+            counts: BTreeMap::new(),
+            rng: Rng::new(seed),
+            made: 0,
+            extra: Vec::new(),
+            matched: Vec::new(),
+            jobs: Vec::new(),
+            load: None,
+        };
+        churn.stage.groups(&churn.config("target", 50))?;
+        Ok(churn)
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.rng.u64() % end
+    }
+
+    pub fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// How many cgroups there are now.
+    pub fn groups(&self) -> usize {
+        ONLINE.len() + OFFLINE.len() + self.extra.len()
+    }
+
+    fn config(&self, room: &str, percent: u64) -> String {
+        let (top, token) = (&self.stage.top, self.token());
+        format!(
+            "[agent]\nroom = \"{room}\"\n\
+             [group.web]\nclass = \"online\"\ntarget-wakeup-p99 = \"200 us\"\nmatch = [{{ cgroup = \"/{top}/on/*\" }}]\n\
+             [group.slice]\nclass = \"offline\"\nmatch = [{{ cgroup = \"/{top}/off\" }}]\n\
+             [group.batch]\nclass = \"offline\"\ncpu.max = \"{percent} %\"\nmemory.max = \"512 MiB\"\npids.max = 300\n\
+             match = [{{ cgroup = \"/{top}/off/*\" }}]\n\
+             [group.etl]\nclass = \"offline\"\ncpu.max = \"{percent} %\"\nqueue = {{ max-concurrency = 2, max-size = 10 }}\n\
+             [group.found]\nclass = \"offline\"\npids.max = 200\nmatch = [{{ process = {{ cmdline = \"{token}\" }} }}]\n"
+        )
+    }
+
+    /// A time to sleep that nobody else asks for.
+    fn token(&self) -> String {
+        format!("3600.{}", std::process::id())
+    }
+
+    /// Something happens, or nothing.
+    pub fn step(&mut self) -> anyhow::Result<()> {
+        self.reap();
+        match self.below(24) {
+            0 | 1 => self.come("on")?,
+            2 | 3 => self.come("off")?,
+            4..=6 => self.go(),
+            7 | 8 => self.process_comes()?,
+            9 | 10 => self.process_goes(),
+            11 => self.reload()?,
+            12 => {
+                self.count("broken groups files");
+                let broken = format!("{}[group.bad]\nclas = 1\n", self.config("off", 10));
+                self.stage.groups(&broken)?;
+            }
+            13 => self.meddle(),
+            14 | 15 => self.load()?,
+            16 | 17 => self.queue()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Everything as at the start.
+    pub fn rest(&mut self) -> anyhow::Result<()> {
+        while !self.extra.is_empty() {
+            self.go();
+        }
+        for child in self.matched.iter_mut().chain(&mut self.load) {
+            stage::end(child);
+        }
+        (self.load, self.matched) = (None, Vec::new());
+        for job in &mut self.jobs {
+            // It passes the signal on.
+            stage::signal(job.id(), "TERM");
+            let _ = job.wait();
+        }
+        self.jobs.clear();
+        self.stage.groups(&self.config("target", 50))
+    }
+
+    fn reap(&mut self) {
+        let ended = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)));
+        self.jobs.retain_mut(|job| !ended(job));
+        self.matched.retain_mut(|child| !ended(child));
+    }
+
+    fn come(&mut self, side: &str) -> anyhow::Result<()> {
+        if self.extra.len() >= MOST {
+            return Ok(());
+        }
+        self.count("cgroups came");
+        self.made += 1;
+        let path = format!("{side}/x{}", self.made);
+        self.stage.make(&path)?;
+        let tenant = self.stage.start(&path, "exec sleep 3600")?;
+        self.extra.push(Extra { path, tenant });
+        Ok(())
+    }
+
+    fn go(&mut self) {
+        if self.extra.is_empty() {
+            return;
+        }
+        self.count("cgroups went");
+        let one = self.rng.u64() as usize % self.extra.len();
+        let mut gone = self.extra.swap_remove(one);
+        stage::end(&mut gone.tenant);
+        for _ in 0..100 {
+            if self.stage.remove(&gone.path) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    fn process_comes(&mut self) -> anyhow::Result<()> {
+        if self.matched.len() < MOST {
+            self.count("processes came");
+            self.matched.push(self.stage.start("", &format!("exec sleep {}", self.token()))?);
+        }
+        Ok(())
+    }
+
+    fn process_goes(&mut self) {
+        if !self.matched.is_empty() {
+            self.count("processes went");
+            let one = self.rng.u64() as usize % self.matched.len();
+            stage::end(&mut self.matched.swap_remove(one));
+        }
+    }
+
+    fn reload(&mut self) -> anyhow::Result<()> {
+        self.count("groups files changed");
+        let room = ROOMS[self.rng.u64() as usize % ROOMS.len()];
+        let percent = 20 + self.below(60);
+        self.stage.groups(&self.config(room, percent))
+    }
+
+    /// Another writer, on the cgroups that the agent keeps.
+    fn meddle(&mut self) {
+        self.count("values written by another");
+        let path = OFFLINE[self.rng.u64() as usize % OFFLINE.len()];
+        let values = [("cpu.cfs_quota_us", "-1"), ("cpu.max", "max"), ("pids.max", "max")];
+        for (file, value) in values {
+            if let Some(file) = self.stage.file(path, file) {
+                // It may be refused; the agent writes there as well.
+                let _ = std::fs::write(file, value);
+            }
+        }
+    }
+
+    /// Offline load comes, or goes.
+    fn load(&mut self) -> anyhow::Result<()> {
+        match self.load.take() {
+            Some(mut load) => stage::end(&mut load),
+            None => {
+                self.count("offline load came");
+                self.load = Some(self.stage.start("off/a", "exec nice sh -c 'while :; do :; done'")?);
+            }
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self) -> anyhow::Result<()> {
+        if self.jobs.len() >= MOST {
+            return Ok(());
+        }
+        self.count("commands queued");
+        let config = self.stage.config().display().to_string();
+        let seconds = format!("{}", 1 + self.below(6));
+        let mut run = self.stage.command(&["run", "-g", "etl", "-c", &config, "--", "sleep", &seconds]);
+        self.jobs.push(run.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+        Ok(())
+    }
+
+    /// An online cgroup that is limited in any way.
+    pub fn limited(&self) -> Option<String> {
+        let extra = self.extra.iter().map(|one| one.path.as_str()).filter(|path| path.starts_with("on/"));
+        let free: [(&str, fn(&str) -> bool); 6] = [
+            ("cpu.cfs_quota_us", |text| text == "-1"),
+            ("cpu.max", |text| text.starts_with("max")),
+            ("memory.limit_in_bytes", |text| text.len() > 15),
+            ("memory.max", |text| text == "max"),
+            ("pids.max", |text| text == "max"),
+            ("freezer.state", |text| text == "THAWED"),
+        ];
+        let limited = |path: &str| {
+            let all = self.stage.file("", "cpuset.cpus").and_then(read);
+            let cpus = self.stage.file(path, "cpuset.cpus").and_then(read);
+            if cpus != all {
+                return Some(format!("{path} has CPUs {cpus:?} of {all:?}"));
+            }
+            let held = free.iter().filter_map(|(file, is_free)| {
+                let text = read(self.stage.file(path, file)?)?;
+                (!is_free(&text)).then(|| format!("{path} has {file} {text}"))
+            });
+            held.into_iter().next()
+        };
+        ONLINE.into_iter().chain(extra).find_map(limited)
+    }
+}
+
+impl Drop for Churn {
+    fn drop(&mut self) {
+        let extra = self.extra.iter_mut().map(|one| &mut one.tenant);
+        for child in extra.chain(&mut self.matched).chain(&mut self.jobs).chain(&mut self.load) {
+            stage::end(child);
+        }
+    }
+}
+
+fn read(file: impl AsRef<Path>) -> Option<String> {
+    std::fs::read_to_string(file).ok().map(|text| text.trim().to_owned())
+}

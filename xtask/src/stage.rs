@@ -1,0 +1,300 @@
+//! A stage for agents: cgroups of our own in every hierarchy, the release build of commensal with a state directory of its own,
+//! processes in those cgroups, and what the kernel counts of a process. Nothing is left of it when it is dropped.
+
+use crate::features;
+use anyhow::{Context, bail};
+use commensal_host::LinuxHost;
+use commensal_sensors::mounts;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long anything may take at most before it counts as stuck: this machine is shared.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Variable that names a build of commensal to be used as it is.
+const PROGRAM: &str = "COMMENSAL_PROGRAM";
+
+/// The stage.
+#[derive(Debug)]
+pub struct Stage {
+    /// Name of the cgroup that all others are in.
+    pub top: String,
+    /// Where every hierarchy that can be used is mounted.
+    pub mounts: Vec<PathBuf>,
+    /// Holds the groups file and the state directory.
+    pub dir: TempDir,
+    program: PathBuf,
+}
+
+/// Builds commensal as it is shipped: optimised, with the judge where it can be. [`PROGRAM`] names another build.
+pub fn release() -> anyhow::Result<PathBuf> {
+    if let Some(program) = std::env::var_os(PROGRAM) {
+        return Ok(PathBuf::from(program));
+    }
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--release", "--quiet", "--package", "commensal"]);
+    if features::no_bpf().is_none() {
+        build.args(["--features", "bpf"]);
+    }
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from);
+    if !build.current_dir(crate::root()).status()?.success() {
+        bail!("commensal does not build");
+    }
+    Ok(target.join("release/commensal"))
+}
+
+impl Stage {
+    /// Makes the top group. `program` is a build of commensal.
+    pub fn new(what: &str, program: &Path) -> anyhow::Result<Stage> {
+        let mut host = LinuxHost::new();
+        let found = mounts::hierarchies(&mut host)?;
+        let stage = Stage {
+            top: format!("commensal-{what}-{}", std::process::id()),
+            mounts: found.iter().map(|one| PathBuf::from(&one.mount)).collect(),
+            dir: tempfile::tempdir()?,
+            program: program.to_owned(),
+        };
+        stage.make("").context("making cgroups needs root")?;
+        Ok(stage)
+    }
+
+    /// Makes a cgroup below the top, in every hierarchy.
+    pub fn make(&self, path: &str) -> anyhow::Result<()> {
+        for mount in &self.mounts {
+            let dir = mount.join(&self.top).join(path);
+            std::fs::create_dir(&dir).with_context(|| format!("make {}", dir.display()))?;
+            // An empty cpuset of cgroup v1 takes no process.
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                let above =
+                    dir.parent().map(|above| above.join(file)).filter(|_| mount.join("tasks").exists());
+                if let Some(all) = above.and_then(|above| std::fs::read_to_string(above).ok()) {
+                    std::fs::write(dir.join(file), all.trim())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a cgroup and what is below it, in every hierarchy; whether all of it is gone.
+    pub fn remove(&self, path: &str) -> bool {
+        let each = self.mounts.iter().map(|mount| remove_all(&mount.join(&self.top).join(path)));
+        each.fold(true, |all, one| all && one)
+    }
+
+    /// Its cgroup in the hierarchy that has `file`.
+    pub fn file(&self, path: &str, file: &str) -> Option<PathBuf> {
+        let of = |mount: &PathBuf| mount.join(&self.top).join(path).join(file);
+        self.mounts.iter().map(of).find(|file| file.exists())
+    }
+
+    /// Writes the groups file.
+    pub fn groups(&self, text: &str) -> anyhow::Result<()> {
+        let aside = self.dir.path().join("groups.new");
+        std::fs::write(&aside, text)?;
+        Ok(std::fs::rename(aside, self.config())?)
+    }
+
+    /// The groups file.
+    pub fn config(&self) -> PathBuf {
+        self.dir.path().join("groups.toml")
+    }
+
+    /// The state directory.
+    pub fn state(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    /// `commensal ARGS`, on this stage.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--state-dir").arg(self.state()).arg("--cgroup-prefix").arg(self.prefix()).args(args);
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// First part of the names of commensal's own groups here.
+    pub fn prefix(&self) -> String {
+        format!("{}-own", self.top)
+    }
+
+    /// Starts an agent, which may load the `judge` or not, and waits until it has put the groups in force.
+    pub fn agent(&self, more: &[&str], judge: bool) -> anyhow::Result<Child> {
+        let config = self.config().display().to_string();
+        let args = [&["agent", "-c", &config][..], more].concat();
+        let mut command = self.command(&args);
+        command.args((!judge).then_some("--no-judge"));
+        command.stdout(Stdio::null()).stderr(self.log()?);
+        let mut child = command.spawn().context("start the agent")?;
+        let pid = u64::from(child.id());
+        let deadline = Instant::now() + PATIENCE;
+        while !self.snapshot().is_some_and(|seen| seen["pid"] == pid && seen["ticks"].as_u64() > Some(0)) {
+            if let Some(status) = child.try_wait()? {
+                bail!("the agent ended at once: {status}: {}", self.said());
+            }
+            if Instant::now() > deadline {
+                end(&mut child);
+                bail!("the agent did not come up in {} s: {}", PATIENCE.as_secs(), self.said());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(child)
+    }
+
+    fn log(&self) -> anyhow::Result<std::fs::File> {
+        Ok(std::fs::OpenOptions::new().create(true).append(true).open(self.dir.path().join("agent.log"))?)
+    }
+
+    /// What agents have said.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("agent.log")).unwrap_or_default()
+    }
+
+    /// The agent's last snapshot.
+    pub fn snapshot(&self) -> Option<serde_json::Value> {
+        serde_json::from_str(&self.ask("GET", "/v1/snapshot").ok()?).ok()
+    }
+
+    /// Asks the agent; the body of its answer.
+    pub fn ask(&self, method: &str, path: &str) -> anyhow::Result<String> {
+        let mut stream = UnixStream::connect(self.state().join("control.sock"))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (_, body) = answer.split_once("\r\n\r\n").context("an answer of HTTP")?;
+        Ok(body.to_owned())
+    }
+
+    /// Starts a shell command in the cgroup, in every hierarchy.
+    pub fn start(&self, path: &str, command: &str) -> anyhow::Result<Child> {
+        let dirs = self.mounts.iter().map(|mount| mount.join(&self.top).join(path).join("cgroup.procs"));
+        let enter: String = dirs.map(|procs| format!("echo $$ >{}; ", procs.display())).collect();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{enter}{command}")]).current_dir(self.dir.path());
+        shell.stdin(Stdio::null()).stdout(Stdio::null());
+        Ok(shell.spawn()?)
+    }
+
+    /// Every file below the stage's cgroups that can be written and read, with what it says.
+    pub fn settings(&self) -> BTreeMap<PathBuf, String> {
+        let mut found = BTreeMap::new();
+        for mount in &self.mounts {
+            settings(&mount.join(&self.top), &mut found);
+        }
+        found
+    }
+
+    /// cgroups of this stage and of its agents.
+    pub fn cgroups(&self) -> Vec<PathBuf> {
+        let own = |dir: &Path| {
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            let named = entries.filter(|one| one.file_name().to_string_lossy().starts_with(&self.top));
+            named.map(|one| one.path()).collect::<Vec<_>>()
+        };
+        self.mounts.iter().flat_map(|mount| own(mount)).collect()
+    }
+
+    /// Processes whose command line names this stage.
+    pub fn processes(&self) -> Vec<(u32, String)> {
+        let name = self.dir.path().display().to_string();
+        let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let named = pids.filter_map(|pid| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            line.contains(&name).then_some((pid, line))
+        });
+        named.filter(|(pid, _)| *pid != std::process::id()).collect()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = self.command(&["restore"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        for (pid, _) in self.processes() {
+            signal(pid, "KILL");
+        }
+        for dir in self.cgroups() {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while !remove_all(&dir) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+}
+
+fn settings(dir: &Path, found: &mut BTreeMap<PathBuf, String>) {
+    use std::os::unix::fs::PermissionsExt;
+    // Lists and counters, and what the kernel moves by itself.
+    const NOT: [&str; 8] = ["procs", "tasks", "threads", "usage", "failcnt", "peak", "pressure", "stat"];
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let Ok(kind) = entry.metadata() else { continue };
+        if kind.is_dir() {
+            settings(&path, found);
+        } else if kind.permissions().mode() & 0o600 == 0o600
+            && !NOT.iter().any(|not| name.contains(not))
+            && let Ok(text) = std::fs::read_to_string(&path)
+        {
+            found.insert(path, text);
+        }
+    }
+}
+
+fn remove_all(dir: &Path) -> bool {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_all(&entry.path());
+        }
+    }
+    let _ = std::fs::remove_dir(dir);
+    !dir.exists()
+}
+
+/// Sends a signal to a process that was started here.
+pub fn signal(pid: u32, name: &str) {
+    let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+/// Ends a process that was started here.
+pub fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// What the kernel counts of a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Used {
+    /// CPU time of its threads, s (field 1 of `schedstat`).
+    pub cpu_s: f64,
+    /// `VmRSS`, KiB.
+    pub rss_kib: u64,
+    /// Open descriptors.
+    pub fds: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+/// Looks at a process; `None` when it is gone.
+pub fn used(pid: u32) -> Option<Used> {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let mut used = Used::default();
+    for task in std::fs::read_dir(proc.join("task")).ok()?.flatten() {
+        let Ok(stat) = std::fs::read_to_string(task.path().join("schedstat")) else { continue };
+        used.cpu_s += stat.split_whitespace().next()?.parse::<f64>().ok()? / 1e9;
+        used.threads += 1;
+    }
+    let status = std::fs::read_to_string(proc.join("status")).ok()?;
+    let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    used.rss_kib = rss.split_whitespace().next()?.parse().ok()?;
+    used.fds = std::fs::read_dir(proc.join("fd")).ok()?.count();
+    Some(used)
+}
