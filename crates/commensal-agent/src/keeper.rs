@@ -255,6 +255,7 @@ impl Keeper {
             for step in steps {
                 if let (Some(key), Some((_, to))) = (key_of(step, &planned.actual), change(step)) {
                     self.refused.forget(&key);
+                    self.drift.answered(&key);
                     self.in_force.insert(key, to.clone());
                 }
                 actions.push(action(step, planned, now));
@@ -271,8 +272,9 @@ impl Keeper {
                 let key =
                     Key { hierarchy: place.hierarchy, inode: cgroup.inode, knob: *knob, device: *device };
                 let Some(want) = self.in_force.get(&key) else { continue };
-                if want != value {
-                    self.drift.changed(now_ms, key.clone(), want.to_string(), value.to_string());
+                match want == value {
+                    true => self.drift.answered(&key),
+                    false => self.drift.changed(now_ms, key.clone(), want.to_string(), value.to_string()),
                 }
                 seen.insert(key);
             }
@@ -301,8 +303,11 @@ impl Keeper {
             // The first refusal waits as well: nothing was changed by somebody else.
             if self.refused.iter().all(|(known, _)| *known != key) {
                 self.refused.changed(now_ms, key.clone(), String::new(), String::new());
+                self.refused.answered(&key);
             }
-            self.refused.changed(now_ms, key, String::new(), String::new());
+            self.refused.changed(now_ms, key.clone(), String::new(), String::new());
+            // Each try is one.
+            self.refused.answered(&key);
         }
     }
 

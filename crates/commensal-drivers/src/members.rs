@@ -55,18 +55,18 @@ pub fn kill(
     patience: Duration,
 ) -> Result<bool, HostError> {
     host.signal(process, Signal::KILL)?;
+    // A zombie has given its memory back.
+    let dies = |host: &mut dyn Host| {
+        identity(host, process.pid).is_some_and(|(start_ticks, ..)| start_ticks == process.start_ticks)
+    };
     let mut thawed = Vec::new();
     for group in frozen {
-        if host.read(*group, FREEZER).is_ok_and(|state| state.trim() != THAWED) {
+        if dies(host) && host.read(*group, FREEZER).is_ok_and(|state| state.trim() != THAWED) {
             thawed.push(*group);
             host.write(*group, FREEZER, THAWED)?;
         }
     }
     let deadline = Instant::now() + patience;
-    // A zombie has given its memory back.
-    let dies = |host: &mut dyn Host| {
-        identity(host, process.pid).is_some_and(|(start_ticks, ..)| start_ticks == process.start_ticks)
-    };
     while !thawed.is_empty() && dies(host) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -9,6 +9,9 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::{HashMap, VecDeque};
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
@@ -30,6 +33,9 @@ const OPEN_DIRS: usize = 65_536;
 /// What an answer over a local socket may be at most, and how long its sender may be silent.
 const ASK_MOST: usize = 8 << 20;
 pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is read of a file at most, bytes: far more than any file here has, and little enough for every tick.
+const LONGEST_FILE: u64 = 16 << 20;
 
 /// The running machine.
 #[derive(Debug, Default)]
@@ -237,13 +243,19 @@ fn raise_descriptor_limit() -> Option<Rlimit> {
 
 impl Host for LinuxHost {
     fn read_file(&self, path: &Path) -> Result<String> {
-        std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|error| {
-            HostError {
-                operation: "read",
-                object: path.display().to_string(),
-                value: None,
-                errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
-            }
+        // Neither a pipe nor a device without an end holds anybody up.
+        let read = || {
+            let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+            let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+            let mut bytes = Vec::new();
+            file.take(LONGEST_FILE).read_to_end(&mut bytes)?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        read().map_err(|error: std::io::Error| HostError {
+            operation: "read",
+            object: path.display().to_string(),
+            value: None,
+            errno: Errno(error.raw_os_error().unwrap_or(Errno::EIO.0)),
         })
     }
 
