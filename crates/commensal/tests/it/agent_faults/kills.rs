@@ -1,12 +1,13 @@
 //! kill -9 of the agent, of its guard and of both, at random, while members come and go and the room changes.
 
 use super::{Dice, Watched, guards, kill, nothing_left, processes, set, settings};
-use crate::agent::{Agent, ETL, Theirs, cpus, limited, own, until};
+use crate::agent::{Agent, ETL, PATIENCE, Theirs, cpus, limited, own, until};
 use crate::support::{Program, can_write_cgroups};
+use commensal_core::cpuset::CpuSet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// In the usual check; `cargo xtask ci --long` asks for 200.
 const ROUNDS: usize = 8;
@@ -84,38 +85,41 @@ fn write(program: &Program, groups: &Path, which: usize, sleeper: &Path, web: &T
     quota
 }
 
+/// Whether offline work of ours is kept to fewer CPUs than there are, where that can be.
+fn shut(program: &Program) -> bool {
+    let Some((all, now)) = cpus(program, "etl") else { return true };
+    let (Ok(all), Ok(now)) = (all.parse::<CpuSet>(), now.parse::<CpuSet>()) else { return false };
+    all.len() < 2 || (!now.is_empty() && now.is_subset(&all) && now != all)
+}
+
+/// What has to be in force.
+struct Wanted<'a> {
+    batches: &'a [Option<Batch>],
+    quota: &'a str,
+    sleepers: &'a [Sleeper],
+    /// Whether offline work is kept to a frame.
+    frame: bool,
+}
+
 /// Waits until everything is in force.
-fn converged(
-    program: &Program,
-    round: usize,
-    agent: &Agent,
-    (batches, quota): (&[Option<Batch>], &str),
-    (sleepers, frame): (&[Sleeper], bool),
-) {
-    let mut last = String::new();
-    until(&format!("round {round} converges"), || {
-        let wrong = |batch: &&Batch| batch.quota() != quota;
-        let batch = batches.iter().flatten().find(wrong).map(|batch| (&batch.theirs.name, batch.quota()));
+fn converged(program: &Program, agent: &Agent, wanted: &Wanted<'_>) {
+    let Wanted { batches, quota, sleepers, frame } = wanted;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let wrong = batches.iter().flatten().find(|batch| batch.quota() != *quota);
+        let wrong = wrong.map(|batch| (&batch.theirs.name, batch.quota()));
         let outside = sleepers.iter().filter(|sleeper| !sleeper.inside(program)).count();
-        let etl = limited(&own(program, "etl"));
-        let shut = !frame
-            || cpus(program, "etl").is_none_or(|(all, now)| {
-                let parse = |text: &str| text.parse::<commensal_core::cpuset::CpuSet>().unwrap();
-                let (all, now) = (parse(&all), parse(&now));
-                all.len() < 2 || (!now.is_empty() && now.is_subset(&all) && now != all)
-            });
-        let now = format!(
-            "quota {batch:?} of {quota}, {outside} outside, etl {etl}, frame {shut}: {}",
+        let (etl, frame) = (limited(&own(program, "etl")), !frame || shut(program));
+        if wrong.is_none() && outside == 0 && etl && frame {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "quota {wrong:?} instead of {quota}, {outside} processes outside, etl limited {etl}, frame shut {frame}: {}",
             agent.said()
         );
-        if now != last {
-            last = now;
-            if std::env::var_os("VERBOSE").is_some() {
-                println!("{last}");
-            }
-        }
-        batch.is_none() && outside == 0 && etl && shut
-    });
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
@@ -154,7 +158,8 @@ fn random_kills_of_agent_and_guard() {
         if dice.below(3) == 0 && round + 1 < rounds {
             std::thread::sleep(Duration::from_millis(dice.below(400) as u64));
         } else {
-            converged(&program, round, &agent, (&batches, quota), (&sleepers, which == 1));
+            let wanted = Wanted { batches: &batches, quota, sleepers: &sleepers, frame: which == 1 };
+            converged(&program, &agent, &wanted);
             std::thread::sleep(Duration::from_millis(dice.below(120) as u64));
         }
         let who = dice.below(3);
