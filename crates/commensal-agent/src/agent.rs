@@ -1,16 +1,19 @@
 //! The loop: sense, decide, plan, apply, tell; once per tick, from one thread.
 
 mod followed;
+mod hurry;
 mod lease;
 mod leave;
 mod show;
 mod start;
 
 use self::followed::Followed;
+use self::hurry::{FAST, Hurry};
 use self::lease::{Lease, hello};
 pub use self::start::running;
 use self::start::{first_groups, last_good, machine_lock, only_one};
 use crate::audit::{self, Audit};
+use crate::beside;
 use crate::control::{self, Command, Control, ControlError, Order};
 use crate::deciders::{Decided, Deciders, Seen, Wants};
 use crate::groups_file::{self, Compiled, LoadError, Texts};
@@ -20,17 +23,19 @@ use crate::publish::Published;
 use crate::sense::{Meters, Sample};
 use crate::snapshot::{self, Snapshot};
 use crate::witness::{self, Witness};
-use commensal_core::actual::ActualState;
+use commensal_core::actual::{ActualState, CgroupPath, Place};
 use commensal_core::control::frame::least;
-use commensal_core::control::latency::{LEAST_CPUS, bound_ms};
+use commensal_core::control::weights::WeightInput;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::{DesiredGroup, DesiredState};
 use commensal_core::group::{Class, GroupName, Match};
+use commensal_core::knob::{Controller, KnobId, Value};
+use commensal_core::topology::{Device, Disk, Machine};
 use commensal_core::units::Bytes;
 use commensal_drivers::{members, queue};
 use commensal_host::{Dir, Host, HostError, LinuxHost, Process};
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,8 +49,8 @@ const SHOWN_ACTIONS: usize = 200;
 const ROUND_EVERY: Duration = Duration::from_secs(10);
 /// A queue that is held closed opens by itself after so many ticks.
 const HOLD_TICKS: u32 = 5;
-/// Between two looks of the judge within a tick: an online group that waits is helped within 100 ms.
-const FAST: Duration = Duration::from_millis(50);
+/// So many ticks follow each other at once: only two looks at counters make a rate.
+const FIRST_TICKS: u64 = 3;
 /// Between two looks at the signals while the agent waits.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How often the machine itself is looked at again: CPUs come and go, controllers are mounted.
@@ -80,6 +85,8 @@ pub struct Options {
     pub interval: Duration,
     /// How long the agent may be silent before the guard acts; `None`: no guard.
     pub lease: Option<Duration>,
+    /// Whether the judge may be loaded.
+    pub judge: bool,
     /// What it leaves.
     pub on_exit: OnExit,
     /// Take the place of an agent that runs.
@@ -171,6 +178,9 @@ struct Agent<'a> {
     judged: Option<witness::Seen>,
     shown_judged: Option<witness::Seen>,
     online_cpus: Option<f64>,
+    hurry: Hurry,
+    /// Who runs beside online groups, as of the last round.
+    beside: BTreeMap<GroupName, WeightInput>,
     /// When the last round was, what it was for, and whether it left nothing to do.
     rounded: Option<Instant>,
     put_in_force: Option<(u64, Wants)>,
@@ -237,10 +247,12 @@ pub fn run(
         last: None,
         deciders: Deciders::default(),
         decided: Decided::default(),
-        witness: Witness::default(),
+        witness: Witness::new(options.judge),
         judged: None,
         shown_judged: None,
         online_cpus: None,
+        hurry: Hurry::default(),
+        beside: BTreeMap::new(),
         rounded: None,
         put_in_force: None,
         all_done: false,
@@ -277,6 +289,7 @@ impl Agent<'_> {
             for (socket, why) in self.members.members.lost() {
                 troubles.push(format!("the container engine at {}: {why}", socket.display()));
             }
+            self.follow_pressure();
             if !self.paused {
                 self.kill(&now);
                 self.hold_queues(&mut troubles);
@@ -290,7 +303,8 @@ impl Agent<'_> {
                 self.late_ticks += 1;
             }
             tell(Arc::new(self.snapshot(sample, took, troubles)));
-            let next = began + self.options.interval;
+            let pause = if self.ticks < FIRST_TICKS { FAST } else { self.options.interval };
+            let next = began + pause.min(self.options.interval);
             let asked = || {
                 let flags = [&flags.stop, &flags.hand_over, &flags.reload];
                 flags.iter().any(|one| one.load(Ordering::Relaxed))
@@ -312,6 +326,9 @@ impl Agent<'_> {
                         // The next tick is now.
                         break;
                     }
+                }
+                if self.hurry.pressed() {
+                    break;
                 }
             }
         }
@@ -345,18 +362,6 @@ impl Agent<'_> {
             }
         }
         any
-    }
-
-    /// Whether online work waits more for offline work than it may, right now. Cheap: a few counters of the judge.
-    fn online_waits(&mut self) -> bool {
-        let Some(target) = self.target_us() else { return false };
-        let now = self.now();
-        let Some(round) = &self.last else { return false };
-        let Some(seen) = self.witness.look(self.host, now.ms, &round.planned) else { return false };
-        let judged = seen.judged;
-        self.judged = Some(seen);
-        let online = self.online_cpus.unwrap_or(0.0).max(LEAST_CPUS);
-        judged.blamed_ms_per_s.is_some_and(|ms| ms / online > bound_ms(target))
     }
 
     /// The strictest of the groups' targets, us.
@@ -431,6 +436,7 @@ impl Agent<'_> {
             None => None,
         };
         let available = commensal_sensors::machine::available(self.host);
+        let shared = shared(&self.keeper.survey.machine, &planned.actual);
         let host = RefCell::new(&mut *self.host);
         let meters = &self.meters;
         let list = |group: &DesiredGroup| {
@@ -445,12 +451,16 @@ impl Agent<'_> {
         self.decided = self.deciders.decide(&Seen {
             now_ms: now.ms,
             room: self.groups.compiled.room,
+            io: self.groups.compiled.io,
             specs: &self.groups.compiled.groups,
             desired: &planned.desired,
             yields: yields(planned),
             machine: &self.keeper.survey.machine,
             sample: &sample,
             judged: judged.as_ref().map(|seen| seen.judged),
+            run_delay_ms_per_s: self.hurry.run_delay_ms_per_s.take(),
+            beside: self.groups.compiled.weights.then_some(&self.beside),
+            shared: &shared,
             available,
             held: &held,
             list: &list,
@@ -525,7 +535,7 @@ impl Agent<'_> {
     /// Whether this tick needs a round: the groups or the decisions have changed, somebody changed the machine, the last round
     /// left something to do, or it is long ago.
     fn round_is_due(&mut self) -> bool {
-        let wants = (self.groups.state.generation, self.decided.clone().wants());
+        let wants = (self.groups.state.generation, self.decided.wants.clone());
         let changed = self.put_in_force.as_ref() != Some(&wants);
         // Processes have no events: they are looked for in every tick.
         let groups = &self.groups.compiled.groups;
@@ -574,6 +584,10 @@ impl Agent<'_> {
                         self.all_done = round.troubles.is_empty();
                         troubles.append(&mut round.troubles);
                         round.actions.drain(..).for_each(|action| self.note(action));
+                        self.beside = match self.groups.compiled.weights {
+                            true => beside::of(self.host, &round.planned),
+                            false => BTreeMap::new(),
+                        };
                         self.last = Some(round);
                     }
                     Err(error) => troubles.push(in_words(&error)),
@@ -594,7 +608,7 @@ impl Agent<'_> {
 
     /// The CPUs that offline work is left with without the agent, when it is kept to a frame.
     fn floor(&self) -> Option<CpuSet> {
-        least(&self.keeper.survey.machine.topology, self.decided.cpu_set.as_ref()?)
+        least(&self.keeper.survey.machine.topology, self.decided.wants.cpu_set.as_ref()?)
     }
 
     /// Puts the groups in force where the next agent finds them.
@@ -645,4 +659,17 @@ fn yields(planned: &Planned) -> bool {
                 .iter()
                 .any(|unmet| unmet.group == group.name && unmet.what.starts_with(&class))
     })
+}
+
+/// Disks that the kernel shares by weight: those of BFQ, and those with io.cost on.
+fn shared(machine: &Machine, actual: &ActualState) -> BTreeSet<Device> {
+    let root = actual
+        .hierarchy_of(Controller::Io)
+        .and_then(|hierarchy| actual.cgroups.get(&Place { hierarchy, path: CgroupPath::root() }));
+    let by_cost = |device: Device| {
+        let value = root.and_then(|root| root.values.get(&(KnobId::IoCostQos, Some(device))));
+        value == Some(&Value::Number(1))
+    };
+    let shared = |disk: &&Disk| disk.scheduler.as_deref() == Some("bfq") || by_cost(disk.device);
+    machine.disks.iter().filter(shared).map(|disk| disk.device).collect()
 }

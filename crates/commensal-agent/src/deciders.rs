@@ -1,21 +1,28 @@
 //! The controllers at work: what each of them is given, what they say together, and how that changes what is wanted. One that
 //! panics is switched off and told; the others go on.
 
+mod disks;
+#[cfg(test)]
+mod tests;
+mod weights;
+
 use crate::sense::Sample;
 use crate::snapshot;
 use commensal_core::config::Room;
 use commensal_core::control::Explanation;
 use commensal_core::control::frame::{Frame, FrameInput, Use, theta};
+use commensal_core::control::io::Io;
 use commensal_core::control::latency::{Judged, Latency, LatencyInput};
 use commensal_core::control::memory::{
     Candidate, GroupInput, GroupMemory, NodeInput, NodeMemory, Process, Victim,
 };
 use commensal_core::control::suppress::{Actuator, Part, Suppress, SuppressInput, actuator, divide, floor};
+use commensal_core::control::weights::{WeightInput, Weights};
 use commensal_core::cpuset::CpuSet;
-use commensal_core::desired::{DesiredGroup, DesiredState};
+use commensal_core::desired::{DesiredGroup, DesiredState, DiskLimits};
 use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed};
-use commensal_core::topology::Machine;
-use commensal_core::units::{Bytes, MicroCpus};
+use commensal_core::topology::{Device, Machine};
+use commensal_core::units::{Bytes, BytesPerS, MicroCpus, Weight};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -29,6 +36,8 @@ pub struct Seen<'a> {
     pub now_ms: u64,
     /// `[agent] room`.
     pub room: Room,
+    /// `[agent] io`.
+    pub io: bool,
     /// The groups as written.
     pub specs: &'a [GroupSpec],
     /// The groups as resolved at the last round.
@@ -41,6 +50,12 @@ pub struct Seen<'a> {
     pub sample: &'a Sample,
     /// What the judge saw since the last tick; `None` where it does not run.
     pub judged: Option<Judged>,
+    /// Run delay of online groups between two ticks, where somebody looked, ms per second.
+    pub run_delay_ms_per_s: Option<f64>,
+    /// Who runs beside online groups; `None` when their weights are left alone.
+    pub beside: Option<&'a BTreeMap<GroupName, WeightInput>>,
+    /// Disks that the kernel shares by weight.
+    pub shared: &'a BTreeSet<Device>,
     /// Memory that can be had without swapping.
     pub available: Option<Bytes>,
     /// Memory of a group that no reclaim gets back.
@@ -49,45 +64,68 @@ pub struct Seen<'a> {
     pub list: &'a dyn Fn(&DesiredGroup) -> Vec<Process>,
 }
 
-/// What the controllers say together.
-#[derive(Debug, Clone, Default)]
-pub struct Decided {
+/// What decisions ask of the machine.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Wants {
     /// CPUs of offline groups.
     pub cpu_set: Option<CpuSet>,
     /// Quotas of offline groups, for each of their cgroups.
     pub quotas: BTreeMap<GroupName, MicroCpus>,
+    /// Weights of online groups.
+    pub weights: BTreeMap<GroupName, Weight>,
+    /// Disk rates of offline groups, for each of their cgroups.
+    pub disks: BTreeMap<GroupName, BTreeMap<Device, DiskLimits>>,
+    /// Groups whose share of disk time is to be the smallest.
+    pub least_disk: BTreeSet<GroupName>,
     /// Groups whose tasks are to stand still.
     pub frozen: BTreeSet<GroupName>,
+}
+
+/// What the controllers say together.
+#[derive(Debug, Clone, Default)]
+pub struct Decided {
+    /// What is asked of the machine.
+    pub wants: Wants,
     /// Groups that take no new work, and why.
     pub held: BTreeMap<GroupName, String>,
     /// Who is to be killed, and of which group where it is one's own limit.
     pub kill: Vec<(Option<GroupName>, Victim)>,
     /// Why a limit is what it is, by group and key.
-    pub why: BTreeMap<(GroupName, &'static str), Explanation>,
+    pub why: BTreeMap<(GroupName, String), Explanation>,
     /// Every controller, for people.
     pub shown: Vec<snapshot::Controller>,
 }
 
-/// What decisions ask of the machine: CPUs, quotas, who stands still.
-pub type Wants = (Option<CpuSet>, BTreeMap<GroupName, MicroCpus>, BTreeSet<GroupName>);
-
 impl Decided {
-    /// What they ask of the machine.
-    pub fn wants(self) -> Wants {
-        (self.cpu_set, self.quotas, self.frozen)
-    }
-
     /// Changes what is wanted. What the user wrote is never widened.
     pub fn adjust(&self, desired: &mut DesiredState) {
-        if let Some(frame) = &self.cpu_set {
+        let wants = &self.wants;
+        if let Some(frame) = &wants.cpu_set {
             desired.keep_offline_to(frame);
         }
         for group in &mut desired.groups {
-            if let Some(quota) = self.quotas.get(&group.name) {
-                let written = group.limits.cpu_max.unwrap_or(*quota);
-                group.limits.cpu_max = Some(written.min(*quota));
+            let limits = &mut group.limits;
+            if let Some(quota) = wants.quotas.get(&group.name) {
+                let written = limits.cpu_max.unwrap_or(*quota);
+                limits.cpu_max = Some(written.min(*quota));
             }
-            group.limits.frozen |= self.frozen.contains(&group.name);
+            limits.cpu_weight = limits.cpu_weight.or(wants.weights.get(&group.name).copied());
+            for (device, rates) in wants.disks.get(&group.name).into_iter().flatten() {
+                let disk = limits.io.entry(*device).or_default();
+                let least = |written: Option<BytesPerS>, now: Option<BytesPerS>| match (written, now) {
+                    (Some(written), Some(now)) => Some(written.min(now)),
+                    (one, other) => one.or(other),
+                };
+                *disk = DiskLimits {
+                    read: least(disk.read, rates.read),
+                    write: least(disk.write, rates.write),
+                    ..*disk
+                };
+            }
+            if wants.least_disk.contains(&group.name) {
+                limits.io_weight = limits.io_weight.or(Some(Weight::MIN));
+            }
+            limits.frozen |= wants.frozen.contains(&group.name);
         }
     }
 }
@@ -100,6 +138,12 @@ pub struct Deciders {
     latency: Latency,
     groups: BTreeMap<GroupName, GroupMemory>,
     node: NodeMemory,
+    weights: BTreeMap<GroupName, Weights>,
+    io: Io,
+    /// Whether the pressure of an online group was ever seen.
+    io_measurable: bool,
+    /// When an online group last used a disk, ms.
+    online_disks: BTreeMap<Device, u64>,
     /// Controllers that panicked, with what they said.
     broken: BTreeMap<&'static str, String>,
 }
@@ -112,6 +156,10 @@ impl Default for Deciders {
             latency: Latency::new(None),
             groups: BTreeMap::new(),
             node: NodeMemory::new(false),
+            weights: BTreeMap::new(),
+            io: Io::default(),
+            io_measurable: false,
+            online_disks: BTreeMap::new(),
             broken: BTreeMap::new(),
         }
     }
@@ -147,6 +195,8 @@ impl Deciders {
         let mut decided = Decided::default();
         let cap = self.ask("latency", &mut decided, |all, decided| all.latency(seen, decided)).flatten();
         self.ask("room", &mut decided, |all, decided| all.room(seen, cap, decided));
+        self.ask("weights", &mut decided, |all, decided| all.weights(seen, decided));
+        self.ask("disks", &mut decided, |all, decided| all.disks(seen, decided));
         self.ask("memory", &mut decided, |all, decided| all.memory(seen, decided));
         self.ask("low memory", &mut decided, |all, decided| all.low_memory(seen, decided));
         for (name, why) in &self.broken {
@@ -197,7 +247,8 @@ impl Deciders {
             of(class).try_fold(0.0, |sum, group| Some(sum + rates(group).and_then(pick)?))
         };
         let pressure = of(Class::Online).filter_map(|group| rates(group)?.pressure_pct[0]);
-        let run_delay = sum(Class::Online, |rates| rates.run_delay_ms_per_s);
+        let between = seen.run_delay_ms_per_s;
+        let run_delay = between.or_else(|| sum(Class::Online, |rates| rates.run_delay_ms_per_s));
         let pressure_pct = pressure.reduce(f64::max);
         let input = LatencyInput {
             target_us: target.0 as f64,
@@ -243,9 +294,9 @@ impl Deciders {
                 let value = decision.cpus.as_ref().map(|cpus| format!("CPUs {cpus}"));
                 decided.shown.push(shown("frame", None, value, &decision.why));
                 for group in seen.desired.groups.iter().filter(|group| group.class == Class::Offline) {
-                    decided.why.insert((group.name.clone(), "cpu.set"), decision.why.clone());
+                    decided.why.insert((group.name.clone(), "cpu.set".to_owned()), decision.why.clone());
                 }
-                decided.cpu_set = decision.cpus;
+                decided.wants.cpu_set = decision.cpus;
             }
             Actuator::Quota(_) => {
                 let theta = if seen.room == Room::Target { 1.0 } else { theta };
@@ -287,8 +338,8 @@ impl Deciders {
                 decided.held.insert(group.name.clone(), decision.why.rule.clone());
             }
             if decision.frozen {
-                decided.frozen.insert(group.name.clone());
-                decided.why.insert((group.name.clone(), "frozen"), decision.why.clone());
+                decided.wants.frozen.insert(group.name.clone());
+                decided.why.insert((group.name.clone(), "frozen".to_owned()), decision.why.clone());
             }
             decided.kill.extend(decision.kill.map(|victim| (Some(group.name.clone()), victim)));
             let value = match (decision.frozen, decision.queue) {
@@ -319,8 +370,8 @@ impl Deciders {
         }
         if decision.freeze {
             for group in seen.desired.groups.iter().filter(|group| group.class == Class::Offline) {
-                decided.frozen.insert(group.name.clone());
-                decided.why.insert((group.name.clone(), "frozen"), decision.why.clone());
+                decided.wants.frozen.insert(group.name.clone());
+                decided.why.insert((group.name.clone(), "frozen".to_owned()), decision.why.clone());
             }
         }
         decided.kill.extend(decision.kill.map(|victim| (None, victim)));
@@ -371,7 +422,7 @@ fn divided(seen: &Seen<'_>, quota: MicroCpus, why: &Explanation, decided: &mut D
     let parts: Vec<Part> = groups.iter().map(part).collect();
     for (group, share) in groups.iter().zip(divide(quota.0 as f64 / 1e6, &parts)) {
         let each = share / f64::from(u32::try_from(group.members.len().max(1)).unwrap_or(u32::MAX));
-        decided.quotas.insert(group.name.clone(), MicroCpus((each * 1e6) as u64));
-        decided.why.insert((group.name.clone(), "cpu.max"), why.clone());
+        decided.wants.quotas.insert(group.name.clone(), MicroCpus((each * 1e6) as u64));
+        decided.why.insert((group.name.clone(), "cpu.max".to_owned()), why.clone());
     }
 }

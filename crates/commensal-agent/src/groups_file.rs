@@ -3,6 +3,7 @@
 use commensal_core::config::{self, ConfigError, Room};
 use commensal_core::group::{GroupSpec, Position};
 use commensal_host::{Host, HostError};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// What the files may be together, bytes: a thousand groups take a third of it. They are read in every tick, and the
@@ -70,12 +71,22 @@ pub fn texts(host: &dyn Host, path: &Path) -> Result<Texts, LoadError> {
 }
 
 /// What the files say together.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compiled {
     /// The groups.
     pub groups: Vec<GroupSpec>,
     /// How the offline side is kept to its room.
     pub room: Room,
+    /// Whether online groups get more weight than what no group claims.
+    pub weights: bool,
+    /// Whether the offline side's disks are held back while online groups wait for them.
+    pub io: bool,
+}
+
+impl Default for Compiled {
+    fn default() -> Compiled {
+        Compiled { groups: Vec::new(), room: Room::default(), weights: true, io: true }
+    }
 }
 
 /// Compiles them; all mistakes in one error.
@@ -84,19 +95,31 @@ pub struct Compiled {
 /// Every mistake found.
 pub fn compile(texts: &Texts) -> Result<Compiled, LoadError> {
     let (mut compiled, mut errors) = (Compiled::default(), Vec::new());
-    let mut first: Option<String> = None;
+    let mut written: BTreeMap<&str, String> = BTreeMap::new();
     for (file, text) in texts {
+        let mut first = |key: &'static str, Position { line, column }: Position| {
+            let at = format!("{file}:{line}:{column}");
+            let known = written.entry(key).or_insert_with(|| at.clone());
+            let message = format!("[agent] {key} is written already at {known}");
+            if *known != at {
+                errors.push(ConfigError { at, message });
+            }
+        };
         match config::parse_file(file, text) {
             Ok(mut one) => {
                 compiled.groups.append(&mut one.groups);
-                let Some((room, Position { line, column })) = one.room else { continue };
-                let at = format!("{file}:{line}:{column}");
-                match &first {
-                    None => (compiled.room, first) = (room, Some(at)),
-                    Some(first) => {
-                        let message = format!("[agent] room is written already at {first}");
-                        errors.push(ConfigError { at, message });
-                    }
+                let keys = one.agent.unwrap_or_default();
+                if let Some((room, at)) = keys.room {
+                    compiled.room = room;
+                    first("room", at);
+                }
+                if let Some((weights, at)) = keys.weights {
+                    compiled.weights = weights;
+                    first("weights", at);
+                }
+                if let Some((io, at)) = keys.io {
+                    compiled.io = io;
+                    first("io", at);
                 }
             }
             Err(mut wrong) => errors.append(&mut wrong),

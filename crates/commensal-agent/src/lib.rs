@@ -12,6 +12,7 @@
 
 pub mod agent;
 pub mod audit;
+mod beside;
 pub mod client;
 pub mod control;
 mod deciders;

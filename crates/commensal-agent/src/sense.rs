@@ -1,10 +1,12 @@
 //! What the groups and the machine used since the last look: rates from counters on held descriptors.
 
 use commensal_core::actual::{CgroupPath, Hierarchy};
+use commensal_core::control::io::Rates;
 use commensal_core::control::memory::Process;
 use commensal_core::desired::DesiredState;
 use commensal_core::knob::{Controller, Version};
-use commensal_core::observe::{GroupUse, MachineCpu, Pressures};
+use commensal_core::observe::{DiskUse, GroupUse, MachineCpu, Pressures};
+use commensal_core::topology::Device;
 use commensal_core::units::Bytes;
 use commensal_host::{Dir, Host};
 use commensal_sensors::run_delay::RunDelay;
@@ -24,6 +26,8 @@ pub struct GroupRates {
     pub read_per_s: Option<f64>,
     /// Bytes written per second.
     pub write_per_s: Option<f64>,
+    /// The same by disk; without those on which nothing was done yet.
+    pub disks: Option<BTreeMap<Device, Rates>>,
     /// Tasks now.
     pub tasks: Option<u64>,
     /// Time that its threads waited for a CPU, ms per second.
@@ -99,6 +103,12 @@ impl Meters {
             groups.insert(group.name.to_string(), sum.unwrap_or_default());
         }
         Sample { seconds, machine: self.machine(host, seconds), groups }
+    }
+
+    /// Time that the threads of a cgroup have waited for a CPU so far, us.
+    pub fn run_delay_us(&mut self, host: &mut dyn Host, path: &CgroupPath) -> Option<u64> {
+        let meter = self.members.get_mut(path)?;
+        meter.delay.read(host, meter.dirs.any()?)
     }
 
     /// Memory of a cgroup that no reclaim gets back.
@@ -187,12 +197,26 @@ fn add(sum: GroupRates, one: &GroupRates) -> GroupRates {
         memory_bytes: count(sum.memory_bytes, one.memory_bytes),
         read_per_s: plus(sum.read_per_s, one.read_per_s),
         write_per_s: plus(sum.write_per_s, one.write_per_s),
+        disks: together(sum.disks, one.disks.as_ref()),
         tasks: count(sum.tasks, one.tasks),
         run_delay_ms_per_s: plus(sum.run_delay_ms_per_s, one.run_delay_ms_per_s),
         throttled_ms_per_s: plus(sum.throttled_ms_per_s, one.throttled_ms_per_s),
         oom_kills: count(sum.oom_kills, one.oom_kills),
         pressure_pct: [index(0), index(1), index(2)],
     }
+}
+
+fn together(
+    sum: Option<BTreeMap<Device, Rates>>,
+    one: Option<&BTreeMap<Device, Rates>>,
+) -> Option<BTreeMap<Device, Rates>> {
+    let mut sum = sum?;
+    for (device, rates) in one? {
+        let disk = sum.entry(*device).or_insert(Rates { read: Some(0.0), write: Some(0.0) });
+        let plus = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
+        *disk = Rates { read: plus(disk.read, rates.read), write: plus(disk.write, rates.write) };
+    }
+    Some(sum)
 }
 
 impl Meter {
@@ -216,11 +240,27 @@ impl Meter {
         rates.cpus = rate(now.cpu_us, before.cpu_us).map(|us| us / 1e6);
         rates.read_per_s = rate(moved(&now, false), moved(&before, false));
         rates.write_per_s = rate(moved(&now, true), moved(&before, true));
+        rates.disks = disks(&now, &before, seconds);
         rates.run_delay_ms_per_s = rate(delay_us, delay_before).map(|us| us / 1e3);
         rates.throttled_ms_per_s = rate(now.throttled_us, before.throttled_us).map(|us| us / 1e3);
         rates.pressure_pct = pressures(&now.pressure, &before.pressure, seconds);
         rates
     }
+}
+
+/// A disk that was not there before counts from 0: the kernel shows one from its first request on.
+fn disks(now: &GroupUse, before: &GroupUse, seconds: f64) -> Option<BTreeMap<Device, Rates>> {
+    let before = before.io.as_ref()?;
+    let of = |(device, now): (&Device, &DiskUse)| {
+        let then = before.get(device).copied().unwrap_or_default();
+        let rate = |now: u64, then: u64| Some(now.saturating_sub(then) as f64 / seconds);
+        let rates = Rates {
+            read: rate(now.read_bytes, then.read_bytes),
+            write: rate(now.write_bytes, then.write_bytes),
+        };
+        (*device, rates)
+    };
+    Some(now.io.as_ref()?.iter().map(of).collect())
 }
 
 fn below(host: &mut dyn Host, dir: Dir, pids: &mut Vec<u32>) {

@@ -131,7 +131,7 @@ fn limits(limits: &Limits) -> Vec<snapshot::Limit> {
 pub fn explain(groups: &mut [snapshot::Group], decided: &Decided) {
     for group in groups {
         for limit in &mut group.limits {
-            let key = |(name, key): &&(commensal_core::group::GroupName, &str)| {
+            let key = |(name, key): &&(commensal_core::group::GroupName, String)| {
                 name.as_str() == group.name && *key == limit.key
             };
             if let Some((_, why)) = decided.why.iter().find(|(known, _)| key(known)) {

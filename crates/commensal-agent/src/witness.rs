@@ -39,11 +39,22 @@ pub struct Witness {
     tried_ms: Option<u64>,
     /// Why there is no judge.
     pub absent: Option<String>,
+    /// Whether nobody wants one.
+    unwanted: bool,
 }
 
 impl Witness {
+    /// One that has not looked yet; if it is not wanted it never will.
+    pub fn new(wanted: bool) -> Witness {
+        Witness { unwanted: !wanted, ..Witness::default() }
+    }
+
     /// Looks; `None` without a judge, and at the first look of one.
     pub fn look(&mut self, host: &dyn Host, now_ms: u64, planned: &Planned) -> Option<Seen> {
+        if self.unwanted {
+            self.absent = Some("the agent runs with --no-judge".to_owned());
+            return None;
+        }
         let (scope, names) = scope(planned);
         let due = self.tried_ms.is_none_or(|tried| now_ms.saturating_sub(tried) >= AGAIN_MS);
         if scope.online.is_empty() || scope.offline.is_empty() {

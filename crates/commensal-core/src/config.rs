@@ -65,7 +65,7 @@ pub const KEYS: &[&str] = &[
     "target-wakeup-p99",
     "match",
 ];
-const AGENT_KEYS: &[&str] = &["room"];
+const AGENT_KEYS: &[&str] = &["room", "weights", "io"];
 const MATCH_KEYS: &[&str] = &["cgroup", "systemd", "docker-label", "docker-name", "kubernetes", "process"];
 const PROCESS_KEYS: &[&str] = &["exe", "user", "cmdline"];
 
@@ -91,8 +91,19 @@ pub enum Room {
 pub struct GroupsFile {
     /// `[group.NAME]`.
     pub groups: Vec<GroupSpec>,
-    /// `[agent] room`, and where it is written.
+    /// `[agent]`.
+    pub agent: Option<AgentKeys>,
+}
+
+/// `[agent]` of one file; each with where it is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AgentKeys {
+    /// How the offline side is kept to its room.
     pub room: Option<(Room, Position)>,
+    /// Whether online groups get more weight than what no group claims.
+    pub weights: Option<(bool, Position)>,
+    /// Whether the offline side's disks are held back while online groups wait for them.
+    pub io: Option<(bool, Position)>,
 }
 
 /// Reads one groups file. `file` is its name for messages.
@@ -158,10 +169,10 @@ impl Reader<'_> {
     }
 
     fn root(&mut self, root: &DeTable<'_>) -> GroupsFile {
-        let (mut groups, mut room) = (Vec::new(), None);
+        let (mut groups, mut agent) = (Vec::new(), None);
         for (key, value) in root {
             if key.get_ref() == "agent" {
-                room = self.agent(value);
+                agent = self.agent(value);
                 continue;
             }
             if key.get_ref() != "group" {
@@ -179,17 +190,17 @@ impl Reader<'_> {
                 groups.extend(self.group(name, value));
             }
         }
-        if groups.is_empty() && room.is_none() && self.errors.is_empty() {
+        if groups.is_empty() && agent.is_none() && self.errors.is_empty() {
             self.error(
                 0..0,
                 "no groups here: write [group.NAME] with class = \"online\" or \"offline\"".to_owned(),
             );
         }
-        GroupsFile { groups, room }
+        GroupsFile { groups, agent }
     }
 
     /// `[agent]`.
-    fn agent(&mut self, value: &Value<'_>) -> Option<(Room, Position)> {
+    fn agent(&mut self, value: &Value<'_>) -> Option<AgentKeys> {
         let Some(table) = value.get_ref().as_table() else {
             self.error(value.span(), "\"agent\" must be a table: write [agent]".to_owned());
             return None;
@@ -209,9 +220,15 @@ impl Reader<'_> {
             ("quota", Room::Quota),
             ("off", Room::Off),
         ];
-        let room = self.word(&leaves, "room", &words)?;
-        let at = leaves.get("room").map_or(0, |(_, value)| value.span().start);
-        Some((room, self.position(at)))
+        let room = self.word(&leaves, "room", &words);
+        let mut flag = |key: &str| leaves.contains_key(key).then(|| self.flag(&leaves, key));
+        let (weights, io) = (flag("weights"), flag("io"));
+        let at = |key: &str| self.position(leaves.get(key).map_or(0, |(_, value)| value.span().start));
+        Some(AgentKeys {
+            room: room.map(|room| (room, at("room"))),
+            weights: weights.map(|weights| (weights, at("weights"))),
+            io: io.map(|io| (io, at("io"))),
+        })
     }
 
     fn group(&mut self, key: &Spanned<DeString<'_>>, value: &Value<'_>) -> Option<GroupSpec> {

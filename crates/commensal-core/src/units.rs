@@ -300,6 +300,13 @@ impl Weight {
     pub fn v1_shares(self) -> u64 {
         ((u64::from(self.0) * 1024 + 50) / 100).max(2)
     }
+
+    /// The weight that cgroup v1 `cpu.shares` stands for; the nearest one where the kernel has more.
+    #[must_use]
+    pub fn from_v1_shares(shares: u64) -> Weight {
+        let nearest = (shares.saturating_mul(100) + 512) / 1024;
+        Weight(u16::try_from(nearest.clamp(1, 10_000)).unwrap_or(10_000))
+    }
 }
 
 impl fmt::Display for Weight {

@@ -7,6 +7,7 @@ use commensal_core::errno::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{Mode, OFlags, open};
 use std::io::{ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
@@ -131,5 +132,46 @@ impl GroupWatch {
                 _ => {}
             }
         }
+    }
+}
+
+/// A wish to be told when tasks wait more than so much (Documentation/accounting/psi.rst, triggers): the kernel tells at most
+/// once in a window.
+#[derive(Debug)]
+pub struct PressureTrigger(OwnedFd);
+
+impl PressureTrigger {
+    /// `path` is a pressure file of the machine or of a v2 group; it fires when some task waited for `stall` within
+    /// `window`, which has to be 0.5 to 10 s, and without `CAP_SYS_RESOURCE` a multiple of 2 s.
+    ///
+    /// # Errors
+    /// `EINVAL` for a window that the kernel does not take from this user, `EOPNOTSUPP` without PSI, `ENOENT`.
+    pub fn new(path: &Path, stall: Duration, window: Duration) -> Result<PressureTrigger> {
+        let wish = format!("some {} {}\0", stall.as_micros(), window.as_micros());
+        let object = path.display().to_string();
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file =
+            open(path, flags, Mode::empty()).map_err(|errno| fail("open", object.clone(), None, errno))?;
+        match rustix::io::write(&file, wish.as_bytes()) {
+            Ok(_) => Ok(PressureTrigger(file)),
+            Err(errno) => Err(fail("write", object, Some(wish.trim_end_matches('\0')), errno)),
+        }
+    }
+
+    /// Which of them have fired since the last call, without waiting; `None` for one whose group is gone.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn fired<'a>(all: impl Iterator<Item = &'a PressureTrigger>) -> Result<Vec<Option<bool>>> {
+        let mut asked: Vec<PollFd<'_>> = all.map(|one| PollFd::new(&one.0, PollFlags::PRI)).collect();
+        match poll(&mut asked, Some(&Timespec::default())) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(fail("poll", "pressure triggers".to_owned(), None, errno)),
+        }
+        let told = |one: &PollFd<'_>| {
+            let events = one.revents();
+            (!events.contains(PollFlags::ERR)).then_some(events.contains(PollFlags::PRI))
+        };
+        Ok(asked.iter().map(told).collect())
     }
 }

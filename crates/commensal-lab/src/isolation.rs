@@ -5,6 +5,7 @@
 
 use commensal_core::actual::{Capabilities, Support};
 use commensal_core::class::{Mechanism, ladder};
+use commensal_core::control::frame::least;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::group::{Class, GroupSpec};
 use commensal_core::knob::{KnobId, Version};
@@ -31,6 +32,8 @@ pub enum Means {
     Nice,
     /// Offline work on this many of the machine's last cores, online work on the others; half of them when 0.
     CpuSplit(usize),
+    /// The moving big frame: offline work on whole cores, as many as the others leave.
+    Frame,
     /// A CPU quota.
     Quota(CpuAmount),
     /// A limit on what offline work reads from and writes to each disk.
@@ -38,7 +41,7 @@ pub enum Means {
 }
 
 /// The names in an experiment's list of arms.
-const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, quota=20%, io=10MiB/s";
+const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, frame, quota=20%, io=10MiB/s";
 /// Why a named arm has none of the other means.
 pub const WITHOUT: &str = "this arm does without";
 /// What [`Means::Quota`] leaves when no amount is given.
@@ -55,6 +58,7 @@ impl Means {
             ("weight", None) => Means::MinWeight,
             ("sched-idle", None) => Means::SchedIdle,
             ("nice", None) => Means::Nice,
+            ("frame", None) => Means::Frame,
             ("cpuset", None) => Means::CpuSplit(0),
             ("cpuset", Some(cores)) => match cores.parse() {
                 Ok(cores @ 1..=4096) => Means::CpuSplit(cores),
@@ -78,6 +82,7 @@ impl Means {
             | Means::SchedIdle
             | Means::Nice
             | Means::CpuSplit(_)
+            | Means::Frame
             | Means::Quota(_)
             | Means::Disk(_) => None,
         }
@@ -91,7 +96,12 @@ impl Means {
             Means::SchedExt => Some("sched_ext scheduler"),
             Means::CpuIdle => Some("cpu.idle"),
             Means::MinWeight => Some("smallest weight"),
-            Means::SchedIdle | Means::Nice | Means::CpuSplit(_) | Means::Quota(_) | Means::Disk(_) => None,
+            Means::SchedIdle
+            | Means::Nice
+            | Means::CpuSplit(_)
+            | Means::Frame
+            | Means::Quota(_)
+            | Means::Disk(_) => None,
         }
     }
 }
@@ -142,6 +152,7 @@ impl Isolation {
             Means::SchedIdle => "SCHED_IDLE on tasks".to_owned(),
             Means::Nice => "nice 19 on tasks".to_owned(),
             Means::CpuSplit(_) => "cpuset split".to_owned(),
+            Means::Frame => "moving big frame".to_owned(),
             Means::Quota(amount) => format!("quota of {amount}"),
             Means::Disk(rate) => format!("{rate} from and to disk"),
             other => other.rung().unwrap_or_default().to_owned(),
@@ -174,7 +185,7 @@ impl Isolation {
     /// What the sides' groups need so that [`Isolation::limit`] can be switched on and off: a cpuset takes no task before it has
     /// CPUs (cgroup v1).
     pub fn make_room(&self, specs: &mut [GroupSpec], machine: &Machine) {
-        let splits = self.named.iter().any(|means| matches!(means, Means::CpuSplit(_)));
+        let splits = self.named.iter().any(|means| matches!(means, Means::CpuSplit(_) | Means::Frame));
         for spec in specs.iter_mut().filter(|_| splits) {
             spec.cpu_set = Some(machine.topology.all());
         }
@@ -185,6 +196,11 @@ impl Isolation {
         for means in &self.named {
             let split = match means {
                 Means::CpuSplit(cores) => split(machine, *cores),
+                // It starts at its floor, and online work may run everywhere.
+                Means::Frame => split(machine, 1).and_then(|_| {
+                    let all = machine.topology.all();
+                    Some((all.clone(), least(&machine.topology, &all)?))
+                }),
                 Means::Quota(amount) => {
                     specs
                         .iter_mut()
@@ -257,7 +273,12 @@ impl Isolation {
                         machine.topology.cores()
                     ));
                 }
-                Means::CpuSplit(_) => "cpu.set",
+                Means::Frame if split(machine, 1).is_none() => {
+                    return Some(
+                        "this machine has one core, which is the least that a frame leaves".to_owned(),
+                    );
+                }
+                Means::CpuSplit(_) | Means::Frame => "cpu.set",
                 Means::Quota(_) => "cpu.max",
                 Means::Disk(_) => "io.",
                 _ => continue,
@@ -305,6 +326,7 @@ mod tests {
         assert_eq!(parse("cpu.idle"), Ok(vec![Means::CpuIdle]));
         assert_eq!(parse("cpu.idle+sched-idle"), Ok(vec![Means::CpuIdle, Means::SchedIdle]));
         assert_eq!(parse("cpuset=3"), Ok(vec![Means::CpuSplit(3)]));
+        assert_eq!(parse("cpu.idle+frame"), Ok(vec![Means::CpuIdle, Means::Frame]));
         assert_eq!(parse("quota"), parse("quota=20%"));
         assert!(Isolation::parse("quota=1.5 cores").is_ok());
         for wrong in [

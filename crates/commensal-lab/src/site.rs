@@ -3,6 +3,7 @@
 //! Everything written goes through plan, drivers and journal, so that a run killed at any moment is undone
 //! by the next one or by `commensal restore`. The groups are the run's own: two parents named after its pid.
 
+mod moving;
 mod policies;
 
 pub use policies::{ArmPolicy, Tasks};
@@ -90,6 +91,8 @@ pub struct Site {
     pub policies: Vec<ArmPolicy>,
     /// What freezes offline work that runs already, and whether it is frozen.
     pause: (Vec<Step>, bool),
+    /// The frame that moves now.
+    moving: Option<moving::Moving>,
     /// What an earlier, killed run had left and was removed first.
     pub cleaned: Vec<String>,
     state_dir: PathBuf,
@@ -177,6 +180,7 @@ fn build(
         survey: looked,
         policies,
         pause: (pause, false),
+        moving: None,
         ours: policies::prefix(),
         paths,
         groups,
@@ -237,7 +241,9 @@ impl Site {
     /// When the kernel refuses a step; then the policy is off.
     pub fn isolate(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), SiteError> {
         let steps = self.policies[policy].steps.clone();
-        self.steps(host, &steps)
+        self.steps(host, &steps)?;
+        self.begin_moving(policy);
+        Ok(())
     }
 
     /// Switches it off again.
@@ -245,6 +251,7 @@ impl Site {
     /// # Errors
     /// When the kernel refuses a step.
     pub fn release(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), SiteError> {
+        self.moving = None;
         let steps = undo(&self.policies[policy].steps);
         self.steps(host, &steps)
     }

@@ -153,6 +153,10 @@ pub struct Agent {
     #[arg(long)]
     pub no_guard: bool,
 
+    /// Do not load the judge (BPF): who makes online groups wait is not known then, and their run delay and pressure decide.
+    #[arg(long)]
+    pub no_judge: bool,
+
     /// What to leave behind: the safe state (offline work held back, no limit on online work), everything as it is, or the
     /// original values.
     #[arg(long, value_name = "STATE", default_value = "safe")]

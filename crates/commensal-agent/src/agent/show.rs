@@ -19,7 +19,8 @@ impl Agent<'_> {
         shown.controllers.clone_from(&self.decided.shown);
         view::explain(&mut shown.groups, &self.decided);
         view::judged(&mut shown.groups, self.shown_judged.as_ref());
-        if let (Some(_), Some(why)) = (self.target_us(), &self.witness.absent) {
+        let missed = self.witness.absent.as_ref().filter(|_| self.options.judge);
+        if let (Some(_), Some(why)) = (self.target_us(), missed) {
             shown.troubles.push(format!("who makes online groups wait is not known: {why}"));
         }
         shown.schema = snapshot::SCHEMA.to_owned();

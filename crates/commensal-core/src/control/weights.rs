@@ -3,7 +3,8 @@
 //! `cpu.idle` and a small weight shield online work from offline work, not from third parties: with one on the same CPU,
 //! merely having a low-weight offline group beside made online work wait 1.4 to 3.3 times longer for it (measured,
 //! Linux 6.18). So online entities get more weight than their unclassified siblings. Only siblings count: the
-//! kernel compares entities below one parent.
+//! kernel compares entities below one parent. Every one of them is multiplied by the same number, so that what they had
+//! among each other stays.
 
 use super::Clock;
 use super::explain::Explanation;
@@ -62,7 +63,7 @@ impl Weights {
         let known = input.siblings.iter().flatten().copied().max();
         let unread = input.siblings.iter().any(Option::is_none);
         let original = input.original.unwrap_or(Weight::DEFAULT);
-        let wanted = known.map_or(original, |heaviest| over(heaviest).max(original));
+        let wanted = known.map_or(original, |heaviest| over(heaviest, original).max(original));
         let present = self.in_force.unwrap_or(original);
         let rule = if wanted > present {
             (self.in_force, self.lower_ms) = (Some(wanted), 0);
@@ -86,16 +87,18 @@ impl Weights {
             }
         };
         let number = |weight: Weight| f64::from(weight.v2());
-        let why = Explanation::new(rule, "factor * heaviest, at least original, at most 10000")
-            .with("factor", f64::from(OVER_OTHER), "")
-            .maybe("heaviest", known.map(number), "")
-            .with("original", number(original), "");
+        let why =
+            Explanation::new(rule, "original * factor * heaviest / 100, at least original, at most 10000")
+                .with("factor", f64::from(OVER_OTHER), "")
+                .maybe("heaviest", known.map(number), "")
+                .with("original", number(original), "");
         WeightDecision { weight: self.in_force, why }
     }
 }
 
-fn over(heaviest: Weight) -> Weight {
-    let weight = u32::from(heaviest.v2()) * OVER_OTHER;
+fn over(heaviest: Weight, original: Weight) -> Weight {
+    let of = |weight: Weight| u32::from(weight.v2());
+    let weight = of(original) * OVER_OTHER * of(heaviest) / of(Weight::DEFAULT);
     u16::try_from(weight.min(10_000)).ok().and_then(Weight::new).unwrap_or(Weight::DEFAULT)
 }
 
@@ -137,8 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn a_heavier_original_is_never_lowered() {
-        let heavy = WeightInput { original: Weight::new(8_000), ..input(&[Some(100)]) };
-        assert_eq!(step(&mut Weights::default(), 0, &heavy), None);
+    fn a_heavier_original_is_never_lowered_and_stays_ahead() {
+        let of = |original: u16, sibling: u16| WeightInput {
+            original: Weight::new(original),
+            ..input(&[Some(sibling)])
+        };
+        assert_eq!(step(&mut Weights::default(), 0, &of(8_000, 1)), None);
+        assert_eq!(step(&mut Weights::default(), 0, &of(200, 100)), Some(2_000));
+        assert_eq!(step(&mut Weights::default(), 0, &of(50, 100)), Some(500));
     }
 }

@@ -194,6 +194,7 @@ impl Runner<'_> {
             self.sleep(left.min(TICK.as_secs_f64()))?;
             left -= TICK.as_secs_f64();
             probe.tick(self.host, self.site);
+            self.site.follow(self.host)?;
         }
         Ok((before, probe.take(self.host, self.site, total()), Answers::None))
     }
@@ -208,6 +209,7 @@ impl Runner<'_> {
         let (send, phases) = mpsc::channel();
         let stop = self.stop;
         let (mut before, mut after, mut next) = (None, None, Instant::now() + TICK);
+        let mut refused = None;
         let result = std::thread::scope(|scope| {
             let generator = scope.spawn(move || {
                 // Where it is not allowed to, the record says so already.
@@ -233,12 +235,17 @@ impl Runner<'_> {
                         if before.is_some() && after.is_none() {
                             probe.tick(self.host, self.site);
                         }
+                        // Told when the generator has ended.
+                        refused = refused.take().or(self.site.follow(self.host).err());
                     }
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
             }
             generator.join()
         });
+        if let Some(refused) = refused {
+            return Err(refused.into());
+        }
         let load = match result.unwrap_or(Err(LoadError::Stopped)) {
             Ok(load) => load,
             Err(LoadError::Stopped) => return Err(LabError::Stopped),
@@ -327,6 +334,7 @@ impl Runner<'_> {
                 if let Some(probe) = probe.as_mut() {
                     probe.tick(self.host, self.site);
                 }
+                self.site.follow(self.host)?;
             }
             std::thread::sleep(PAUSE);
         };

@@ -1,7 +1,7 @@
 //! What each isolated arm writes: planned once, before the first block, against the groups of the run.
 
 use super::{SiteError, Wanted};
-use crate::isolation::{Isolation, WITHOUT};
+use crate::isolation::{Isolation, Means, WITHOUT};
 use commensal_core::actual::ActualState;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
@@ -29,6 +29,8 @@ pub struct ArmPolicy {
     pub unmet: Vec<String>,
     /// Why the arm cannot be here; `None` when it can.
     pub obstacle: Option<String>,
+    /// Whether the offline side's CPUs move while it is on.
+    pub(super) moves: bool,
     /// What is written when the policy goes on.
     pub(super) steps: Vec<Step>,
     /// What offline tasks are started with.
@@ -188,6 +190,7 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
         weak: fallback.and_then(|policy| policy.weak.clone()),
         unmet: unmet.map(|unmet| format!("{}: {}", unmet.what, unmet.because)).collect(),
         obstacle,
+        moves: isolation.named.contains(&Means::Frame),
         steps: plan.settings().to_vec(),
         tasks: Tasks {
             idle: isolation.idle_tasks() || fallback.is_some_and(|policy| policy.idle),

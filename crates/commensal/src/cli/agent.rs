@@ -21,6 +21,7 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         config: options.config.clone(),
         interval: options.interval,
         lease: (!options.no_guard).then_some(options.lease),
+        judge: !options.no_judge,
         on_exit: match options.on_exit {
             OnExit::Safe => agent::OnExit::Safe,
             OnExit::Keep => agent::OnExit::Keep,

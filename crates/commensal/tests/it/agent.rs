@@ -25,7 +25,8 @@ impl Agent {
 
     /// What starts one.
     pub fn command(program: &Program, groups: &Path, more: &[&str]) -> Command {
-        let mut args = vec!["agent", "-c", groups.to_str().unwrap(), "--interval", "100ms"];
+        let mut args = vec!["agent", "-c", groups.to_str().unwrap()];
+        args.extend(["--interval", "100ms"].into_iter().filter(|_| !more.contains(&"--interval")));
         args.extend(more);
         program.command(&args)
     }
@@ -116,6 +117,28 @@ impl Theirs {
             std::fs::create_dir(mount.join(&name)).unwrap();
         }
         Theirs { cpu: cpu_mount().join(&name), name }
+    }
+
+    /// A group below it.
+    fn child(&self, name: &str) -> Theirs {
+        let name = format!("{}/{name}", self.name);
+        for mount in mounts() {
+            // Below the root of v2 controllers have to be handed on.
+            let _ = std::fs::write(mount.join(&self.name).join("cgroup.subtree_control"), "+cpu");
+            std::fs::create_dir(mount.join(&name)).unwrap();
+        }
+        Theirs { cpu: cpu_mount().join(&name), name }
+    }
+
+    /// In the kernel's own unit.
+    fn weight(&self) -> u64 {
+        let read = |file: &str| std::fs::read_to_string(self.cpu.join(file)).ok();
+        read("cpu.weight").or_else(|| read("cpu.shares")).unwrap().trim().parse().unwrap()
+    }
+
+    fn set_weight(&self, weight: u64) {
+        let file = if self.cpu.join("cpu.weight").exists() { "cpu.weight" } else { "cpu.shares" };
+        std::fs::write(self.cpu.join(file), weight.to_string()).unwrap();
     }
 
     /// Whether its number of tasks is limited.
@@ -388,6 +411,77 @@ fn a_group_at_its_memory_limit_is_frozen_and_goes_on_without_the_agent() {
     until("the group goes on", || frozen(&program, "etl") != Some(true));
     until("the command ends", || command.try_wait().unwrap().is_some());
     cleaned(&program);
+}
+
+/// A third party beside an online group gains nothing from offline work's yielding.
+#[test]
+fn online_groups_outweigh_what_no_group_claims() {
+    let test = "online_groups_outweigh_what_no_group_claims";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("weights");
+    let top = Theirs::new(&program, "svc");
+    let (web, cron) = (top.child("web"), top.child("cron"));
+    let usual = cron.weight();
+    let of_groups =
+        format!("{ETL}[group.web]\nclass = \"online\"\nmatch = [{{ cgroup = \"/{}\" }}]\n", web.name);
+    let groups = program.groups(&of_groups);
+    let agent = Agent::start(&program, &groups, &["--on-exit", "restore"]);
+    until("ten times its weight", || web.weight() == 10 * usual);
+    cron.set_weight(2 * usual);
+    until("twenty times", || web.weight() == 20 * usual);
+    let (explained, _) = program.expect(0, &["explain", "web"]);
+    assert!(explained.contains("unclassified work runs beside it"), "{explained}");
+    std::fs::write(&groups, format!("[agent]\nweights = false\n{of_groups}")).unwrap();
+    until("its own weight is back", || web.weight() == usual);
+    std::fs::write(&groups, &of_groups).unwrap();
+    until("twenty times again", || web.weight() == 20 * usual);
+    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!((web.weight(), cron.weight()), (usual, 2 * usual), "its own, and what somebody else wrote");
+    drop((web, cron, top));
+    cleaned(&program);
+}
+
+/// Without the judge: threads of an online group that wait are seen between two ticks, and the next tick is now.
+#[test]
+fn run_delay_brings_the_next_tick_at_once() {
+    let test = "run_delay_brings_the_next_tick_at_once";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("hurry");
+    let web = "[group.web]\nclass = \"online\"\ntarget-wakeup-p99 = \"100 us\"\n";
+    let groups = program.groups(&format!("{web}[group.etl]\nclass = \"offline\"\n"));
+    let path = groups.to_str().unwrap();
+    let agent = Agent::start(&program, &groups, &["--no-judge", "--interval", "60s", "--lease", "5min"]);
+    let etl = own(&program, "etl");
+    until("the groups are there", || etl.exists());
+    assert!(!limited(&etl));
+    let spin = "while :; do :; done";
+    let start = |group: &str| {
+        let args =
+            ["run", "-g", group, "-c", path, "--", "timeout", "60", "taskset", "-c", "0", "sh", "-c", spin];
+        Running(program.command(&args).spawn().unwrap())
+    };
+    // Two threads of the online side on one CPU wait for each other, whatever the class of the third.
+    let running = [start("etl"), start("web"), start("web")];
+    // The first look of anything knows no rates; a tick in a minute would be too late for this.
+    until("offline work is held back", || limited(&etl));
+    assert_eq!(agent.said(), "");
+    drop(running);
+    assert_eq!(agent.end("TERM"), Some(0));
+    cleaned(&program);
+}
+
+/// A job that ends with its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]

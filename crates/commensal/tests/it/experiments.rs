@@ -253,6 +253,7 @@ fn each_means_is_what_its_arm_says() {
         "nice",
         "sched-idle",
         "cpuset",
+        "cpu.idle+frame",
         "quota=20%",
         "best+quota=80%",
         "bvt",
@@ -278,7 +279,7 @@ fn each_means_is_what_its_arm_says() {
             }
             "nice" => "nice",
             "sched-idle" => "policy",
-            "cpuset" => "cpuset.cpus",
+            "cpuset" | "cpu.idle+frame" => "cpuset.cpus",
             _ => "cpu.",
         };
         let set: Vec<&Applied> = policy.applied.iter().filter(|one| one.file.starts_with(file)).collect();

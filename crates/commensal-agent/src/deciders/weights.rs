@@ -1,0 +1,28 @@
+//! Weight of online groups over work that no group claims.
+
+use super::{Decided, Deciders, Seen, shown};
+use commensal_core::control::weights::WeightInput;
+use commensal_core::desired::DesiredGroup;
+use commensal_core::group::Class;
+
+impl Deciders {
+    /// Only beside offline groups: without them nobody gains from their yielding.
+    pub(super) fn weights(&mut self, seen: &Seen<'_>, decided: &mut Decided) {
+        let offline = |group: &DesiredGroup| group.class == Class::Offline && !group.members.is_empty();
+        let Some(beside) = seen.beside.filter(|_| seen.desired.groups.iter().any(offline)) else {
+            return self.weights.clear();
+        };
+        self.weights.retain(|name, _| beside.contains_key(name));
+        for (name, input) in beside {
+            let written = seen.specs.iter().find(|spec| spec.name == *name).and_then(|spec| spec.cpu_weight);
+            let input = WeightInput { written, ..input.clone() };
+            let decision = self.weights.entry(name.clone()).or_default().step(seen.now_ms, &input);
+            let Some(weight) = decision.weight else { continue };
+            decided.shown.push(shown("weights", Some(name), Some(weight.to_string()), &decision.why));
+            if written.is_none() {
+                decided.why.insert((name.clone(), "cpu.weight".to_owned()), decision.why);
+                decided.wants.weights.insert(name.clone(), weight);
+            }
+        }
+    }
+}
