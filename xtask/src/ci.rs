@@ -70,6 +70,7 @@ fn tests(long: bool) -> anyhow::Result<Tally> {
     if long {
         command.env("PROPTEST_CASES", "2000");
         command.env("COMMENSAL_SCENARIOS", "6x2");
+        command.env("COMMENSAL_KILL_ROUNDS", "200");
     }
     let mut child = command.current_dir(root()).stdout(Stdio::piped()).spawn().context("cargo test")?;
     let output = child.stdout.take().context("the output of cargo test")?;

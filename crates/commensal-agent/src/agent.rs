@@ -18,7 +18,7 @@ use crate::control::{self, Command, Control, ControlError, Order};
 use crate::deciders::{Decided, Deciders, Seen, Wants};
 use crate::groups_file::{self, Compiled, LoadError, Texts};
 use crate::instance::{Ask, EnforceError, Instance, NOBODY, Planned};
-use crate::keeper::{Keeper, Now, Round};
+use crate::keeper::{Keeper, Now, Round, in_words};
 use crate::publish::Published;
 use crate::sense::{Meters, Sample};
 use crate::snapshot::{self, Snapshot};
@@ -33,8 +33,8 @@ use commensal_core::group::{Class, GroupName, Match};
 use commensal_core::knob::{Controller, KnobId, Value};
 use commensal_core::topology::{Device, Disk, Machine};
 use commensal_core::units::Bytes;
-use commensal_drivers::queue;
-use commensal_host::{GroupWatch, Host, HostError, LinuxHost, Signal};
+use commensal_drivers::{members, queue};
+use commensal_host::{Dir, GroupWatch, Host, HostError, LinuxHost, Process};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -63,6 +63,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LONG_PAUSE: Duration = Duration::from_millis(100);
 /// How often the machine itself is looked at again: CPUs come and go, controllers are mounted.
 const SURVEY_EVERY: Duration = Duration::from_secs(60);
+/// How long a frozen group of cgroup v1 goes on in a tick so that a killed process of it can die; less than any lease.
+const DYING: Duration = Duration::from_millis(100);
 /// How long the agent waits for the one whose place it takes.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long it waits for a guard that it started.
@@ -158,6 +160,8 @@ struct Groups {
     state: snapshot::Config,
     /// Texts that were refused, so that they are not tried again and again.
     refused: Option<Texts>,
+    /// Whether `texts` are on the disk, for a start with broken ones.
+    kept: bool,
 }
 
 struct Agent<'a> {
@@ -201,6 +205,8 @@ struct Agent<'a> {
     audit: Audit,
     /// What the audit log has not got yet.
     unrecorded: Vec<snapshot::Action>,
+    /// Killed processes of frozen groups that have not had the time to die yet.
+    dying: Vec<Process>,
     /// Whether somebody said to write nothing.
     paused: bool,
     /// Groups whose queues are held closed.
@@ -231,7 +237,7 @@ pub fn run(
         Audit::start(Box::new(LinuxHost::new()), &log, audit::MAX_BYTES).map_err(AgentError::Audit)?;
     let lease = match options.lease {
         Some(time) => {
-            let mut lease = Lease { link: None, child: None, time, said: None };
+            let mut lease = Lease { link: None, child: None, former: Vec::new(), time, said: None };
             lease.connect(host, &instance, options)?;
             Some(lease)
         }
@@ -277,6 +283,7 @@ pub fn run(
         once_more: false,
         audit,
         unrecorded: Vec::new(),
+        dying: Vec::new(),
         paused: false,
         holding: BTreeSet::new(),
         members: Followed::new(),
@@ -298,6 +305,7 @@ impl Agent<'_> {
             self.reload(forced);
             // First, so that nothing is in force that it does not know.
             self.look_after_guard(&mut troubles);
+            self.keep_last_good(&mut troubles);
             let now = self.now();
             let sample = self.decide(&now);
             let (keeper, specs) = (&self.keeper, &self.groups.compiled.groups);
@@ -400,8 +408,11 @@ impl Agent<'_> {
         let texts = match groups_file::texts(self.host, &self.options.config) {
             Ok(texts) => texts,
             Err(error) => {
+                let error = in_words(&error);
                 self.groups.state.error =
                     Some(format!("{error}\nthe groups that were in force last are kept"));
+                // What was wrong with the texts before is told again when they come back.
+                self.groups.refused = None;
                 return;
             }
         };
@@ -424,7 +435,7 @@ impl Agent<'_> {
             Ok(compiled) => {
                 self.groups.compiled = compiled;
                 self.groups.texts = texts;
-                self.groups.refused = None;
+                (self.groups.refused, self.groups.kept) = (None, false);
                 self.groups.state.generation += 1;
                 self.groups.state.loaded = self.now().text;
                 self.groups.state.error = None;
@@ -493,24 +504,42 @@ impl Agent<'_> {
 
     /// Ends those who were chosen, if they still are who they were.
     fn kill(&mut self, now: &Now) {
+        for process in std::mem::take(&mut self.dying) {
+            let frozen = self.frozen_around(process.pid);
+            if members::kill(self.host, &process, &frozen, DYING).is_ok_and(|ended| !ended) {
+                self.dying.push(process);
+            }
+        }
         for (group, victim) in std::mem::take(&mut self.decided.kill) {
             let Ok(process) = self.host.process(victim.pid) else { continue };
             if process.start_ticks != victim.start {
                 continue;
             }
-            let ended = self.host.signal(&process, Signal::KILL);
+            let frozen = self.frozen_around(victim.pid);
+            let ended = members::kill(self.host, &process, &frozen, DYING);
+            if ended.as_ref().is_ok_and(|ended| !ended) {
+                self.dying.push(process.clone());
+            }
             self.note(snapshot::Action {
                 at: now.text.clone(),
                 group: group.as_ref().map(ToString::to_string),
                 what: format!("process {}", victim.pid),
                 old: Some(format!("holds {}", victim.held)),
-                new: Some(ended.map_or_else(|error| error.to_string(), |()| "killed".to_owned())),
+                new: Some(ended.map_or_else(|error| error.to_string(), |_| "killed".to_owned())),
                 why: match group {
                     Some(_) => "its group is at its memory limit, and nobody holds more of it".to_owned(),
                     None => "the machine is short of memory, and nobody offline holds more of it".to_owned(),
                 },
             });
         }
+    }
+
+    /// The groups that hold a process still which is to die.
+    fn frozen_around(&mut self, pid: u32) -> Vec<Dir> {
+        let Some(round) = &self.last else { return Vec::new() };
+        let frozen = round.planned.desired.groups.iter().filter(|group| group.limits.frozen);
+        let paths = frozen.flat_map(|group| &group.members).map(|member| &member.path);
+        paths.filter_map(|path| self.meters.freezer(self.host, path, pid)).collect()
     }
 
     /// Closes the queues of groups that are short of memory, for a few ticks at most: an agent that died holds nobody.
@@ -587,7 +616,8 @@ impl Agent<'_> {
                     found.borrow_mut().fill(host, specs, state);
                 };
                 let find: &dyn Fn(&mut dyn Host, &mut ActualState) = &find;
-                let ask = Ask { adjust: &adjust, members: known.then_some(find), ..Ask::new(specs, NOBODY) };
+                let members = known.then_some(find);
+                let ask = Ask { adjust: &adjust, members, kept: true, ..Ask::new(specs, NOBODY) };
                 let began = Instant::now();
                 let done = self.keeper.round(self.host, now, &ask);
                 match done {
@@ -607,7 +637,7 @@ impl Agent<'_> {
                         self.last = Some(round);
                         self.follow_pressure();
                     }
-                    Err(error) => troubles.push(error.to_string()),
+                    Err(error) => troubles.push(in_words(&error)),
                 }
             }
             Ok(None) => {
@@ -628,17 +658,29 @@ impl Agent<'_> {
         least(&self.keeper.survey.machine.topology, self.decided.wants.cpu_set.as_ref()?)
     }
 
+    /// Puts the groups in force where the next agent finds them.
+    fn keep_last_good(&mut self, troubles: &mut Vec<String>) {
+        if self.groups.kept {
+            return;
+        }
+        let text = serde_json::to_string(&self.groups.texts).unwrap_or_default();
+        match self.host.state_replace(&last_good(&self.keeper.instance.state_dir), &text) {
+            Ok(()) => self.groups.kept = true,
+            Err(error) => {
+                troubles.push(format!("the groups in force cannot be kept for the next start: {error}"));
+            }
+        }
+    }
+
     /// Tells the guard that the agent lives, and what is in force; starts another when it is gone.
     fn look_after_guard(&mut self, troubles: &mut Vec<String>) {
         let floor = self.floor();
         let Some(lease) = &mut self.lease else { return };
+        lease.bury();
         let instance = &self.keeper.instance;
         let hello = hello(self.host, instance, &self.groups.texts, lease.time, floor.as_ref());
-        if lease.said.as_ref() != Some(&hello) && lease.greet(&hello) {
-            let text = serde_json::to_string(&self.groups.texts).unwrap_or_default();
-            if let Err(error) = self.host.state_replace(&last_good(&instance.state_dir), &text) {
-                troubles.push(format!("the groups in force cannot be kept for the next start: {error}"));
-            }
+        if lease.said.as_ref() != Some(&hello) {
+            lease.greet(&hello);
         }
         if lease.link.as_mut().is_none_or(|link| link.beat().is_err()) {
             lease.link = None;

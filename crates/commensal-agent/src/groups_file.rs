@@ -6,6 +6,10 @@ use commensal_host::{Host, HostError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+/// What the files may be together, bytes: a thousand groups take a third of it. They are read in every tick, and the
+/// guard gets them in one line.
+pub const LONGEST: usize = 1 << 20;
+
 /// Why groups could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -20,6 +24,17 @@ pub enum LoadError {
         /// Why.
         source: HostError,
     },
+    /// More than anybody would write.
+    #[error(
+        "the groups in {} are {bytes} bytes, which is more than {LONGEST}: is it a groups file? take out what is not (see --config)",
+        .path.display()
+    )]
+    Long {
+        /// File or folder.
+        path: PathBuf,
+        /// How long.
+        bytes: usize,
+    },
     /// Every mistake in them.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Mistakes(Vec<ConfigError>),
@@ -31,7 +46,7 @@ pub type Texts = Vec<(String, String)>;
 /// Reads the file, or every `*.toml` of the folder.
 ///
 /// # Errors
-/// When there is none, or one cannot be read.
+/// When there is none, one cannot be read, or they are too long.
 pub fn texts(host: &dyn Host, path: &Path) -> Result<Texts, LoadError> {
     let files = match host.list(path) {
         Ok(names) => {
@@ -48,7 +63,11 @@ pub fn texts(host: &dyn Host, path: &Path) -> Result<Texts, LoadError> {
         Ok(text) => Ok((file.display().to_string(), text)),
         Err(source) => Err(LoadError::Read { file, source }),
     };
-    files.into_iter().map(read).collect()
+    let texts: Texts = files.into_iter().map(read).collect::<Result<_, _>>()?;
+    match texts.iter().map(|(_, text)| text.len()).sum() {
+        bytes if bytes > LONGEST => Err(LoadError::Long { path: path.to_owned(), bytes }),
+        _ => Ok(texts),
+    }
 }
 
 /// What the files say together.

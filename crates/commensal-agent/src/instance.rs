@@ -60,6 +60,8 @@ pub struct Ask<'a> {
     pub adjust: &'a dyn Fn(&mut DesiredState),
     /// Finds containers and processes that the groups match; without it they are asked for on the spot.
     pub members: Option<Find<'a>>,
+    /// Whether an agent keeps them in force from now on.
+    pub kept: bool,
 }
 
 /// Fills in who is a member.
@@ -69,7 +71,7 @@ impl<'a> Ask<'a> {
     /// Groups as they are written, once.
     #[must_use]
     pub fn new(specs: &'a [GroupSpec], own: &'a BTreeSet<GroupName>) -> Ask<'a> {
-        Ask { specs, own, adjust: &|_| (), members: None }
+        Ask { specs, own, adjust: &|_| (), members: None, kept: false }
     }
 }
 
@@ -121,8 +123,12 @@ impl Instance {
             Some(find) => find(host, &mut found),
             None => survey.members(host, ask.specs, self.engine.as_deref(), &mut found),
         }
-        let options =
-            ResolveOptions { prefix: self.prefix.clone(), alone: !ask.own.is_empty(), own: ask.own.clone() };
+        let options = ResolveOptions {
+            prefix: self.prefix.clone(),
+            alone: !ask.own.is_empty(),
+            own: ask.own.clone(),
+            kept: ask.kept,
+        };
         let mut desired =
             resolve(ask.specs, &survey.machine, &found, &options).map_err(EnforceError::Groups)?;
         (ask.adjust)(&mut desired);

@@ -230,11 +230,20 @@ impl Keeper {
     pub fn round(&mut self, host: &mut dyn Host, now: &Now, ask: &Ask<'_>) -> Result<Round, EnforceError> {
         let mut actions = Vec::new();
         let mut attempts = 0;
+        // Once something vanished between look and write: what every look so far has seen.
+        let mut lasting: Option<BTreeSet<(usize, u64)>> = None;
         loop {
             attempts += 1;
             let planned = self.instance.plan(host, &self.survey, ask)?;
             self.find_drift(now.ms, &planned.actual);
-            let steps = self.ready(now.ms, &planned);
+            if let Some(lasting) = &mut lasting {
+                let there = inodes(&planned.actual);
+                lasting.retain(|one| there.contains(one));
+            }
+            let mut steps = self.ready(now.ms, &planned);
+            let all = steps.len();
+            steps.retain(|step| lasts(step, &planned.actual, lasting.as_ref()));
+            let young = all > steps.len();
             let structure = structure(&steps);
             let enables = steps[..structure].iter().any(|step| matches!(step.action, Action::Enable(_)));
             // What is enabled can be tried only then.
@@ -251,12 +260,26 @@ impl Keeper {
                 failure
             };
             match failure {
-                Some(failure) => self.note_failure(now.ms, &planned.actual, &steps, &failure),
+                // Nothing is wrong with the step, and no other can be put on record either.
+                Some(Failure { refusal: Refusal::Journal(error), left, .. }) => {
+                    let mut troubles = self.troubles(&planned);
+                    troubles.push(in_words(&error));
+                    troubles.extend(left);
+                    return Ok(Round { planned, actions, troubles });
+                }
+                Some(failure) => {
+                    self.note_failure(now.ms, &planned.actual, &steps, &failure);
+                    lasting.get_or_insert_with(|| inodes(&planned.actual));
+                }
                 None if enables => self.look_again(host)?,
                 None if moved && attempts < ATTEMPTS => {}
                 None => {
                     self.watch(host, &planned.actual);
-                    self.population = population(host, &self.survey.hierarchies);
+                    // What was left out for its youth is due in the next tick.
+                    self.population = match young {
+                        true => String::new(),
+                        false => population(host, &self.survey.hierarchies),
+                    };
                     self.settle(host, &planned)?;
                     let troubles = self.troubles(&planned);
                     return Ok(Round { planned, actions, troubles });
@@ -296,6 +319,7 @@ impl Keeper {
             for step in steps {
                 if let (Some(key), Some((_, to))) = (key_of(step, &planned.actual), change(step)) {
                     self.refused.forget(&key);
+                    self.drift.answered(&key);
                     self.in_force.insert(key, to.clone());
                 }
                 actions.push(action(step, planned, now));
@@ -312,8 +336,9 @@ impl Keeper {
                 let key =
                     Key { hierarchy: place.hierarchy, inode: cgroup.inode, knob: *knob, device: *device };
                 let Some(want) = self.in_force.get(&key) else { continue };
-                if want != value {
-                    self.drift.changed(now_ms, key.clone(), want.to_string(), value.to_string());
+                match want == value {
+                    true => self.drift.answered(&key),
+                    false => self.drift.changed(now_ms, key.clone(), want.to_string(), value.to_string()),
                 }
                 seen.insert(key);
             }
@@ -322,8 +347,7 @@ impl Keeper {
         self.in_force.retain(|key, _| seen.contains(key));
         self.drift.calm(now_ms, |key| seen.contains(key));
         if self.refused.iter().next().is_some() {
-            let there: BTreeSet<(usize, u64)> =
-                actual.cgroups.iter().map(|(place, cgroup)| (place.hierarchy, cgroup.inode)).collect();
+            let there = inodes(actual);
             self.refused.calm(now_ms, |key| there.contains(&(key.hierarchy, key.inode)));
         }
     }
@@ -343,8 +367,11 @@ impl Keeper {
             // The first refusal waits as well: nothing was changed by somebody else.
             if self.refused.iter().all(|(known, _)| *known != key) {
                 self.refused.changed(now_ms, key.clone(), String::new(), String::new());
+                self.refused.answered(&key);
             }
-            self.refused.changed(now_ms, key, String::new(), String::new());
+            self.refused.changed(now_ms, key.clone(), String::new(), String::new());
+            // Each try is one.
+            self.refused.answered(&key);
         }
     }
 
@@ -394,6 +421,17 @@ fn online_cpus(host: &dyn Host) -> String {
     host.read_file(Path::new("/sys/devices/system/cpu/online")).unwrap_or_default()
 }
 
+/// An error with what it came from.
+pub(crate) fn in_words(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        words = format!("{words}: {cause}");
+        source = cause.source();
+    }
+    words
+}
+
 /// How many cgroups there are: v1 in `/proc/cgroups`, v2 in `cgroup.stat` of its root (cgroup-v2.rst, `nr_descendants`).
 fn population(host: &mut dyn Host, hierarchies: &[Hierarchy]) -> String {
     let mut text = host.read_file(Path::new("/proc/cgroups")).unwrap_or_default();
@@ -403,6 +441,16 @@ fn population(host: &mut dyn Host, hierarchies: &[Hierarchy]) -> String {
         text.extend(stat.lines().filter(|line| line.starts_with("nr_descendants")));
     }
     text
+}
+
+fn inodes(actual: &ActualState) -> BTreeSet<(usize, u64)> {
+    actual.cgroups.iter().map(|(place, cgroup)| (place.hierarchy, cgroup.inode)).collect()
+}
+
+/// Whether a step is about a group that was there in every look so far, or about one that it makes.
+fn lasts(step: &Step, actual: &ActualState, lasting: Option<&BTreeSet<(usize, u64)>>) -> bool {
+    let found = actual.cgroups.get(&step.place).zip(lasting);
+    found.is_none_or(|(cgroup, lasting)| lasting.contains(&(step.place.hierarchy, cgroup.inode)))
 }
 
 fn structure(steps: &[Step]) -> usize {

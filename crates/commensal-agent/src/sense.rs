@@ -4,6 +4,7 @@ use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::control::io::Rates;
 use commensal_core::control::memory::Process;
 use commensal_core::desired::{DesiredGroup, DesiredState};
+use commensal_core::knob::{Controller, Version};
 use commensal_core::observe::{DiskUse, GroupUse, MachineCpu, Pressures};
 use commensal_core::topology::Device;
 use commensal_core::units::Bytes;
@@ -159,6 +160,15 @@ impl Meters {
         let mut pids = Vec::new();
         below(host, dir, &mut pids);
         pids.into_iter().filter_map(|pid| process(host, pid)).collect()
+    }
+
+    /// The group of cgroup v1's freezer that this cgroup is, if the process is in it.
+    pub fn freezer(&self, host: &mut dyn Host, path: &CgroupPath, pid: u32) -> Option<Dir> {
+        let found = self.members.get(path)?.dirs.of(Controller::Freezer)?;
+        let (Version::V1, dir) = found else { return None };
+        let mut pids = Vec::new();
+        below(host, dir, &mut pids);
+        pids.contains(&pid).then_some(dir)
     }
 
     /// Opens what is new and lets go of what is gone.

@@ -152,11 +152,13 @@ pub struct ResolveOptions {
     pub own: BTreeSet<GroupName>,
     /// These groups are a part of what others keep in force: nothing that they do not ask for is taken back.
     pub alone: bool,
+    /// An agent keeps them: it freezes and holds queues.
+    pub kept: bool,
 }
 
 impl Default for ResolveOptions {
     fn default() -> ResolveOptions {
-        ResolveOptions { prefix: "commensal".to_owned(), own: BTreeSet::new(), alone: false }
+        ResolveOptions { prefix: "commensal".to_owned(), own: BTreeSet::new(), alone: false, kept: false }
     }
 }
 
@@ -254,7 +256,7 @@ fn resolve_group(
             "start the members below one parent cgroup and match that parent".to_owned(),
         ));
     }
-    elsewhere.extend(not_by_plan(spec));
+    elsewhere.extend(not_by_plan(spec, options.kept));
     DesiredGroup {
         name: spec.name.clone(),
         class: spec.class,
@@ -332,7 +334,7 @@ fn nothing_found(one: &Match, actual: &ActualState) -> (String, String) {
 }
 
 /// Keys that hold for something other than kernel settings of a cgroup.
-fn not_by_plan(spec: &GroupSpec) -> Vec<(String, String, String)> {
+fn not_by_plan(spec: &GroupSpec, kept: bool) -> Vec<(String, String, String)> {
     let mut list = Vec::new();
     let mut add = |key: &str, because: &str, try_this: &str| {
         list.push((key.to_owned(), because.to_owned(), try_this.to_owned()));
@@ -344,18 +346,17 @@ fn not_by_plan(spec: &GroupSpec) -> Vec<(String, String, String)> {
             "remove the key",
         );
     }
-    match spec.memory.on_exceed {
-        Some(OnExceed::Freeze) => add(
-            "memory.on-exceed = \"freeze\"",
-            "freezing is the agent's work, which this version does not have",
-            "use \"kill-largest\" or \"kill-group\"",
-        ),
-        Some(OnExceed::Queue) => add(
-            "memory.on-exceed = \"queue\"",
-            "admission is the agent's work, which this version does not have",
-            "use \"kill-largest\" or \"kill-group\"",
-        ),
-        _ => {}
+    let by_agent = match spec.memory.on_exceed {
+        Some(OnExceed::Freeze) => Some("freeze"),
+        Some(OnExceed::Queue) => Some("queue"),
+        _ => None,
+    };
+    if let Some(word) = by_agent.filter(|_| !kept) {
+        add(
+            &format!("memory.on-exceed = \"{word}\""),
+            "somebody has to watch the group's memory, and no agent keeps these groups",
+            "start one with `commensal agent`, or use \"kill-largest\" or \"kill-group\"",
+        );
     }
     list
 }

@@ -39,6 +39,8 @@ pub struct Entry {
     /// From when on it may be written again, ms on the caller's clock.
     pub write_from_ms: u64,
     seen_ms: u64,
+    /// The last change has had no answer yet.
+    open: bool,
 }
 
 /// All of them.
@@ -48,12 +50,11 @@ pub struct Table {
 }
 
 impl Table {
-    /// A value that was in force is another now. `now_ms` never goes back. Calling it again while the answer waits is one
-    /// event, not several.
+    /// A value that was in force is another now. `now_ms` never goes back. Calling it again before there was an answer
+    /// ([`Table::answered`]) is one event, not several.
     pub fn changed(&mut self, now_ms: u64, key: Key, want: String, found: String) {
         match self.entries.get_mut(&key) {
-            // Still waiting with the answer to the same change.
-            Some(entry) if now_ms < entry.write_from_ms => entry.found = found,
+            Some(entry) if entry.open => entry.found = found,
             Some(entry) => {
                 entry.times = entry.times.saturating_add(1);
                 entry.back_off_ms = match entry.back_off_ms {
@@ -61,13 +62,20 @@ impl Table {
                     before => before.saturating_mul(2).min(LONGEST_BACK_OFF_MS),
                 };
                 entry.write_from_ms = now_ms.saturating_add(entry.back_off_ms);
-                (entry.want, entry.found, entry.seen_ms) = (want, found, now_ms);
+                (entry.want, entry.found, entry.seen_ms, entry.open) = (want, found, now_ms, true);
             }
             None => {
-                let entry =
-                    Entry { times: 1, want, found, back_off_ms: 0, write_from_ms: now_ms, seen_ms: now_ms };
+                let (back_off_ms, write_from_ms, seen_ms) = (0, now_ms, now_ms);
+                let entry = Entry { times: 1, want, found, back_off_ms, write_from_ms, seen_ms, open: true };
                 self.entries.insert(key, entry);
             }
+        }
+    }
+
+    /// The value is in force again, by whoever's hand: what comes now is another change.
+    pub fn answered(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.open = false;
         }
     }
 
@@ -112,12 +120,15 @@ mod tests {
         while now < 1_000_000 {
             if !ours && table.may_write(now, &key()) {
                 (ours, now) = (true, now + 50);
+                table.answered(&key());
                 answers.push(now);
             }
             if ours {
                 ours = false;
                 table.changed(now, key(), "100".into(), "50".into());
             }
+            // It looks again and again meanwhile.
+            table.changed(now + 1, key(), "100".into(), "50".into());
             now += 100;
         }
         assert!(answers[0] < 200, "{answers:?}");
@@ -131,9 +142,11 @@ mod tests {
     fn looking_again_while_it_waits_is_the_same_event() {
         let mut table = Table::default();
         table.changed(0, key(), "1".into(), "2".into());
-        table.changed(10, key(), "1".into(), "2".into());
-        for now in 11..500 {
+        table.answered(&key());
+        for now in 10..5_000 {
             table.changed(now, key(), "1".into(), "2".into());
+            // Also when the wait is over: looking does not begin it anew.
+            assert_eq!(table.may_write(now, &key()), now >= 10 + FIRST_BACK_OFF_MS, "{now}");
         }
         assert_eq!(table.iter().next().unwrap().1.times, 2);
     }

@@ -372,6 +372,26 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
+    /// Groups of others on record that are gone: what they had goes back nowhere.
+    fn dead(&mut self, journal: &Journal) -> BTreeSet<Target> {
+        let hierarchy = |mount: &str| self.actual.hierarchies.iter().position(|one| one.mount == mount);
+        let unseen = |target: &&Target| {
+            hierarchy(&target.mount).is_some_and(|hierarchy| {
+                let place = Place { hierarchy, path: CgroupPath::new(&target.path) };
+                self.actual.cgroups.get(&place).is_none_or(|found| found.inode != target.inode)
+            })
+        };
+        let mut dead: BTreeSet<Target> = journal.groups().filter(unseen).cloned().collect();
+        dead.retain(|target| match self.host.open(&below(Path::new(&target.mount), &target.path)) {
+            Ok(dir) => {
+                self.host.close(dir);
+                dir.inode != target.inode
+            }
+            Err(error) => matches!(error.errno, Errno::ENOENT | Errno::ENODEV),
+        });
+        dead
+    }
+
     /// Values that are back at their originals, and groups that are gone, are off the record.
     fn settle(&mut self, steps: &[Step], journal: &mut Journal) {
         // The last write of a knob counts: a set may pass through a wider one.
@@ -413,11 +433,13 @@ impl<'a> Work<'a> {
                 _ => {}
             }
         }
+        let dead = self.dead(journal);
         // Not being able to shorten the journal is no reason to refuse what was done; the next apply finds
         // the value in place and tries again.
         let _ = journal.forget(self.host, |_, record| match record {
             Record::Original { group, knob, device, value, .. } => {
-                last.get(&(group.clone(), knob.clone(), device.clone())) == Some(value)
+                dead.contains(group)
+                    || last.get(&(group.clone(), knob.clone(), device.clone())) == Some(value)
             }
             Record::Switching { switch, value } => switches.get(switch) == Some(value),
             Record::Cookied(target) => taken.contains(target),

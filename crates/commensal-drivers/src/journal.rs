@@ -336,6 +336,11 @@ impl Journal {
         self.records.iter().filter_map(Record::process).collect()
     }
 
+    /// Groups of others that have originals on record.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &Target> {
+        self.originals.iter().map(|(group, ..)| group)
+    }
+
     /// How many records there are now: a mark for [`Journal::forget`].
     #[must_use]
     pub fn len(&self) -> usize {

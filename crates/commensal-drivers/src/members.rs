@@ -1,8 +1,13 @@
 //! Processes of our groups: starting them inside, and ending all of them.
 
+use crate::apply::identity;
 use commensal_core::errno::Errno;
-use commensal_host::{Dir, Host, HostError, Signal};
+use commensal_host::{Dir, Host, HostError, Process, Signal};
 use std::time::{Duration, Instant};
+
+/// The state of a group of cgroup v1's freezer.
+const FREEZER: &str = "freezer.state";
+const THAWED: &str = "THAWED";
 
 /// Processes in the group now.
 ///
@@ -29,11 +34,45 @@ pub(crate) fn others(host: &mut dyn Host, group: Dir) -> bool {
 
 /// Lets frozen tasks of the group go on. Where nothing freezes, or nobody is frozen, nothing happens.
 pub fn thaw(host: &mut dyn Host, group: Dir) {
-    for (file, thawed) in [("cgroup.freeze", "0"), ("freezer.state", "THAWED")] {
+    for (file, thawed) in [("cgroup.freeze", "0"), (FREEZER, THAWED)] {
         if host.read(group, file).is_ok_and(|state| state.trim() != thawed) {
             let _ = host.write(group, file, thawed);
         }
     }
+}
+
+/// Kills one process with SIGKILL. In a frozen group of cgroup v1 the signal is heard only once the group goes on
+/// (kernel/cgroup/legacy_freezer.c; the v2 freezer lets the killed go): such groups, given as `frozen`, go on for as long as the
+/// process dies, at most `patience`, and stand still again afterwards. Whether it has ended is known only where it had to be
+/// waited for; elsewhere it will.
+///
+/// # Errors
+/// When it is gone already, or may not be killed.
+pub fn kill(
+    host: &mut dyn Host,
+    process: &Process,
+    frozen: &[Dir],
+    patience: Duration,
+) -> Result<bool, HostError> {
+    host.signal(process, Signal::KILL)?;
+    // A zombie has given its memory back.
+    let dies = |host: &mut dyn Host| {
+        identity(host, process.pid).is_some_and(|(start_ticks, ..)| start_ticks == process.start_ticks)
+    };
+    let mut thawed = Vec::new();
+    for group in frozen {
+        if dies(host) && host.read(*group, FREEZER).is_ok_and(|state| state.trim() != THAWED) {
+            thawed.push(*group);
+            host.write(*group, FREEZER, THAWED)?;
+        }
+    }
+    let deadline = Instant::now() + patience;
+    while !thawed.is_empty() && dies(host) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let ended = thawed.is_empty() || !dies(host);
+    thawed.into_iter().try_for_each(|group| host.write(group, FREEZER, "FROZEN"))?;
+    Ok(ended)
 }
 
 /// Kills every process of the group with SIGKILL and waits until the kernel has let go of them, so that

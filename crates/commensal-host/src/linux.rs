@@ -10,6 +10,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
@@ -31,6 +34,9 @@ const OPEN_DIRS: usize = 65_536;
 /// What an answer over a local socket may be at most, and how long its sender may be silent.
 const ASK_MOST: usize = 8 << 20;
 pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is read of a file at most, bytes: far more than any file here has, and little enough for every tick.
+const LONGEST_FILE: u64 = 16 << 20;
 
 /// The running machine.
 #[derive(Debug, Default)]
@@ -274,7 +280,15 @@ fn raise_descriptor_limit() -> Option<Rlimit> {
 
 impl Host for LinuxHost {
     fn read_file(&self, path: &Path) -> Result<String> {
-        std::fs::read(path).map(text_of).map_err(|error| refused("read", path, None, &error))
+        // Neither a pipe nor a device without an end holds anybody up.
+        let read = || {
+            let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+            let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+            let mut bytes = Vec::new();
+            file.take(LONGEST_FILE).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        read().map(text_of).map_err(|error: std::io::Error| refused("read", path, None, &error))
     }
 
     fn link(&self, path: &Path) -> Result<String> {

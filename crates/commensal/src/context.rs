@@ -61,7 +61,8 @@ impl Context {
     /// Looks at the machine and plans.
     pub fn plan(&mut self, specs: &[GroupSpec], own: &BTreeSet<GroupName>) -> anyhow::Result<Planned> {
         let (instance, survey) = (self.instance(), self.survey()?);
-        Ok(instance.plan(&mut self.host, &survey, &Ask::new(specs, own))?)
+        let ask = Ask { kept: self.kept(), ..Ask::new(specs, own) };
+        Ok(instance.plan(&mut self.host, &survey, &ask)?)
     }
 
     /// Plans and carries out.
@@ -71,7 +72,7 @@ impl Context {
         own: &BTreeSet<GroupName>,
         journal: &mut Journal,
     ) -> anyhow::Result<(Planned, Outcome)> {
-        let ask = Ask::new(specs, own);
+        let ask = Ask { kept: self.kept(), ..Ask::new(specs, own) };
         Ok(enforce(&self.instance(), &mut self.host, &ask, journal)?)
     }
 
@@ -106,6 +107,12 @@ impl Context {
     /// Opens a journal: [`commensal_drivers::journal::MACHINE`] or `RUN`.
     pub fn journal(&mut self, name: &str) -> anyhow::Result<Journal> {
         Ok(self.instance().journal(&mut self.host, name)?)
+    }
+
+    /// Whether an agent keeps this machine's groups.
+    fn kept(&mut self) -> bool {
+        commensal_agent::agent::running(&mut self.host, &self.state_dir)
+            .is_ok_and(|running| running.is_some())
     }
 
     /// Refuses what an agent would undo at once.

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 pub(super) struct Lease {
     pub link: Option<Link>,
     pub child: Option<Child>,
+    /// Guards that were started before and are to be waited for once they have ended.
+    pub former: Vec<Child>,
     pub time: Duration,
     pub said: Option<Hello>,
 }
@@ -38,6 +40,11 @@ pub(super) fn hello(
 }
 
 impl Lease {
+    /// Lets go of guards that have ended.
+    pub fn bury(&mut self) {
+        self.former.retain_mut(|guard| matches!(guard.try_wait(), Ok(None)));
+    }
+
     /// Says what is in force; whether it arrived.
     pub fn greet(&mut self, hello: &Hello) -> bool {
         let arrived = self.link.as_mut().is_some_and(|link| link.hello(hello).is_ok());
@@ -57,6 +64,7 @@ impl Lease {
         options: &Options,
     ) -> Result<(), AgentError> {
         self.said = None;
+        self.former.extend(self.child.take());
         if let Ok(link) = Link::connect(&instance.state_dir) {
             self.link = Some(link);
             return Ok(());

@@ -3,6 +3,7 @@
 use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_TROUBLE, PAUSE};
 use crate::groups_file::{self, Texts};
 use crate::instance::Instance;
+use crate::keeper::in_words;
 use crate::snapshot;
 use commensal_host::{Host, HostError, Lock, Signal};
 use serde::{Deserialize, Serialize};
@@ -96,13 +97,14 @@ pub(super) fn first_groups(
         snapshot::Config { path: config.display().to_string(), generation: 1, loaded, error: None };
     let read = groups_file::texts(host, config).and_then(|texts| Ok((groups_file::compile(&texts)?, texts)));
     match read {
-        Ok((compiled, texts)) => Ok(Groups { texts, compiled, state, refused: None }),
+        Ok((compiled, texts)) => Ok(Groups { texts, compiled, state, refused: None, kept: false }),
         Err(error) => {
             let kept = host.state_read(&last_good(state_dir))?.unwrap_or_default();
             let Ok(texts) = serde_json::from_str::<Texts>(&kept) else { return Err(error.into()) };
             let compiled = groups_file::compile(&texts)?;
+            let error = in_words(&error);
             state.error = Some(format!("{error}\nthe groups that were in force last are kept"));
-            Ok(Groups { texts, compiled, state, refused: None })
+            Ok(Groups { texts, compiled, state, refused: None, kept: true })
         }
     }
 }

@@ -93,6 +93,7 @@ fn machine(text: &str) -> (Machine, ActualState, Capabilities, ResolveOptions) {
                     );
                 }
             }
+            "agent" => options.kept = true,
             "no-cgroups" => caps.cgroup_obstacle = Some(rest.to_owned()),
             "run" => {
                 options.own.insert(commensal_core::group::GroupName::new(rest).unwrap());

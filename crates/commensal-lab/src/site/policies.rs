@@ -102,7 +102,8 @@ pub(super) fn replan(
     specs: &[GroupSpec],
     isolation: Option<&Isolation>,
 ) -> Result<Planned, SiteError> {
-    let options = ResolveOptions { prefix: prefix(), alone: isolation.is_some(), own: BTreeSet::new() };
+    let options =
+        ResolveOptions { prefix: prefix(), alone: isolation.is_some(), ..ResolveOptions::default() };
     let desired = resolve(specs, &look.machine, &found, &options).map_err(|errors| {
         SiteError::Plan(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     })?;

@@ -11,21 +11,29 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Patience with a busy machine; nothing here is about how long something takes.
-const PATIENCE: Duration = Duration::from_secs(120);
-const ETL: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"0.2 cores\"\n";
+pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const ETL: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"0.2 cores\"\n";
 
 /// An agent that runs, and what it says.
-struct Agent {
-    child: Child,
+pub struct Agent {
+    pub child: Child,
     said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Agent {
-    fn start(program: &Program, groups: &Path, more: &[&str]) -> Agent {
+    pub fn start(program: &Program, groups: &Path, more: &[&str]) -> Agent {
+        Agent::spawn(Agent::command(program, groups, more))
+    }
+
+    /// What starts one.
+    pub fn command(program: &Program, groups: &Path, more: &[&str]) -> Command {
         let mut args = vec!["agent", "-c", groups.to_str().unwrap()];
         args.extend(["--interval", "100ms"].into_iter().filter(|_| !more.contains(&"--interval")));
         args.extend(more);
-        let mut command = program.command(&args);
+        program.command(&args)
+    }
+
+    pub fn spawn(mut command: Command) -> Agent {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let said = Arc::new(Mutex::new(Vec::new()));
         let (stderr, lines) = (child.stderr.take().unwrap(), Arc::clone(&said));
@@ -37,17 +45,17 @@ impl Agent {
         Agent { child, said }
     }
 
-    fn signal(&self, signal: &str) {
+    pub fn signal(&self, signal: &str) {
         let status =
             Command::new("kill").args([&format!("-{signal}"), &self.child.id().to_string()]).status();
         assert!(status.unwrap().success());
     }
 
-    fn said(&self) -> String {
+    pub fn said(&self) -> String {
         self.said.lock().unwrap().join("\n")
     }
 
-    fn end(mut self, signal: &str) -> Option<i32> {
+    pub fn end(mut self, signal: &str) -> Option<i32> {
         self.signal(signal);
         self.child.wait().unwrap().code()
     }
@@ -60,7 +68,7 @@ impl Drop for Agent {
     }
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "{what}");
@@ -69,7 +77,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Whether the group has a quota.
-fn limited(dir: &Path) -> bool {
+pub fn limited(dir: &Path) -> bool {
     let read = |name: &str| std::fs::read_to_string(dir.join(name));
     match (read("cpu.max"), read("cpu.cfs_quota_us")) {
         (Ok(max), _) => !max.starts_with("max"),
@@ -78,7 +86,7 @@ fn limited(dir: &Path) -> bool {
     }
 }
 
-fn set_quota(dir: &Path, limited: bool) {
+pub fn set_quota(dir: &Path, limited: bool) {
     let (file, value) = match (dir.join("cpu.max").exists(), limited) {
         (true, true) => ("cpu.max", "70000 100000"),
         (true, false) => ("cpu.max", "max 100000"),
@@ -89,20 +97,24 @@ fn set_quota(dir: &Path, limited: bool) {
 }
 
 /// The agent's own offline group.
-fn own(program: &Program, name: &str) -> PathBuf {
+pub fn own(program: &Program, name: &str) -> PathBuf {
     cpu_mount().join(format!("{}-offline", program.prefix)).join(name)
 }
 
 /// A group of somebody else's in every hierarchy, removed at the end.
-struct Theirs {
-    name: String,
+pub struct Theirs {
+    pub name: String,
     /// Where the cpu controller has it.
-    cpu: PathBuf,
+    pub cpu: PathBuf,
 }
 
 impl Theirs {
-    fn new(program: &Program, name: &str) -> Theirs {
-        let name = format!("{}-{name}", program.prefix);
+    pub fn new(program: &Program, name: &str) -> Theirs {
+        Theirs::named(format!("{}-{name}", program.prefix))
+    }
+
+    /// Of exactly this name, which the test's own name has to be part of.
+    pub fn named(name: String) -> Theirs {
         for mount in mounts() {
             std::fs::create_dir(mount.join(&name)).unwrap();
         }
@@ -132,7 +144,7 @@ impl Theirs {
     }
 
     /// Whether its number of tasks is limited.
-    fn counted(&self) -> bool {
+    pub fn counted(&self) -> bool {
         let mut found = mounts().into_iter().map(|mount| mount.join(&self.name).join("pids.max"));
         found.any(|file| std::fs::read_to_string(file).is_ok_and(|max| max.trim() != "max"))
     }
@@ -146,13 +158,13 @@ impl Drop for Theirs {
     }
 }
 
-fn mounts() -> Vec<PathBuf> {
+pub fn mounts() -> Vec<PathBuf> {
     let found = commensal_sensors::mounts::hierarchies(&mut commensal_host::LinuxHost::new()).unwrap();
     found.iter().map(|hierarchy| PathBuf::from(&hierarchy.mount)).collect()
 }
 
 /// Nothing is left of an agent and its guard, after `restore`.
-fn cleaned(program: &Program) {
+pub fn cleaned(program: &Program) {
     program.run(&["restore"]);
     until("the guard has gone", || {
         !program.state().join("guard.sock").exists()
@@ -312,7 +324,7 @@ fn the_guard_brings_the_safe_state() {
 }
 
 /// The CPUs that the machine and the group have; `None` where no hierarchy has cpuset.
-fn cpus(program: &Program, name: &str) -> Option<(String, String)> {
+pub fn cpus(program: &Program, name: &str) -> Option<(String, String)> {
     let group = format!("{}-offline/{name}", program.prefix);
     let read = |path: PathBuf| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let all = read("/sys/devices/system/cpu/online".into())?;
@@ -366,7 +378,7 @@ fn offline_work_is_kept_to_a_frame() {
 }
 
 /// Where the freezer has a group, and whether it is frozen.
-fn frozen(program: &Program, name: &str) -> Option<bool> {
+pub fn frozen(program: &Program, name: &str) -> Option<bool> {
     let group = format!("{}-offline/{name}", program.prefix);
     mounts().into_iter().find_map(|mount| {
         let read = |file: &str| std::fs::read_to_string(mount.join(&group).join(file)).ok();

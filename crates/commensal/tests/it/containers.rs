@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts a container; gives its identifier.
-fn run(engine: &Engine, args: &[&str], script: &str) -> String {
+pub fn run(engine: &Engine, args: &[&str], script: &str) -> String {
     let mut all = vec!["run", "-d", "--network", "none"];
     all.extend(args);
     all.extend(["commensal-test:1", "/bin/sh", "-c", script]);
@@ -31,7 +31,7 @@ fn run(engine: &Engine, args: &[&str], script: &str) -> String {
 }
 
 /// The container's cgroup of the cpu controller, as the kernel says.
-fn cgroup(engine: &Engine, id: &str) -> PathBuf {
+pub fn cgroup(engine: &Engine, id: &str) -> PathBuf {
     let (_, pid) = engine.docker(&["inspect", "-f", "{{.State.Pid}}", id]);
     let text = std::fs::read_to_string(format!("/proc/{}/cgroup", pid.trim())).unwrap();
     let line = text
@@ -47,7 +47,7 @@ fn weight(group: &Path) -> String {
     read("cpu.shares").or_else(|_| read("cpu.weight")).unwrap_or_default().trim().to_owned()
 }
 
-const FOREVER: &str = "trap 'exit 0' TERM; while :; do /bin/busybox sleep 1; done";
+pub const FOREVER: &str = "trap 'exit 0' TERM; while :; do /bin/busybox sleep 1; done";
 
 #[test]
 fn by_label_and_name_and_through_a_restart() {

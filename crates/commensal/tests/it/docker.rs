@@ -12,11 +12,17 @@ pub struct Engine {
     /// Where it listens, as `DOCKER_HOST` has it.
     pub host: String,
     dir: PathBuf,
+    options: Vec<String>,
 }
 
 impl Engine {
     /// `None` where it cannot be, which it prints.
     pub fn start(test: &str, dir: &Path) -> Option<Engine> {
+        Engine::with(test, dir, &[])
+    }
+
+    /// With further options of dockerd's.
+    pub fn with(test: &str, dir: &Path, options: &[String]) -> Option<Engine> {
         for tool in ["dockerd", "docker", "busybox"] {
             let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output().unwrap();
             if !found.status.success() {
@@ -27,7 +33,12 @@ impl Engine {
             }
         }
         let host = format!("unix://{}", dir.join("d.sock").display());
-        let mut engine = Engine { child: Engine::launch(dir), host, dir: dir.to_owned() };
+        let mut engine = Engine {
+            child: Engine::launch(dir, options),
+            host,
+            dir: dir.to_owned(),
+            options: options.to_vec(),
+        };
         if !engine.answers() {
             let log = std::fs::read_to_string(dir.join("d.log")).unwrap_or_default();
             println!(
@@ -47,7 +58,7 @@ impl Engine {
         Some(engine)
     }
 
-    fn launch(dir: &Path) -> Child {
+    fn launch(dir: &Path, options: &[String]) -> Child {
         let path = |name: &str| dir.join(name).display().to_string();
         Command::new("dockerd")
             .args(["--data-root", &path("data"), "--exec-root", &path("exec"), "--pidfile", &path("d.pid")])
@@ -59,6 +70,7 @@ impl Engine {
                 "--ip-forward=false",
                 "--ip-masq=false",
             ])
+            .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(dir.join("d.log")).unwrap())
@@ -90,7 +102,7 @@ impl Engine {
 
     /// Starts it again, with the containers that it had.
     pub fn again(&mut self) {
-        self.child = Engine::launch(&self.dir);
+        self.child = Engine::launch(&self.dir, &self.options);
         assert!(self.answers(), "the engine does not come back");
     }
 

@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests start the program and look at the machine themselves")]
 
 mod agent;
+mod agent_faults;
 mod antagonist;
 mod bad_input;
 mod blame;

@@ -48,7 +48,7 @@ impl Home {
         let busy = commensal_core::errno::Errno(26);
         let mut child = self.host.spawn(&spec);
         while child.as_ref().is_err_and(|error| error.errno == busy) {
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(5));
             child = self.host.spawn(&spec);
         }
         let child = child.unwrap();

@@ -1,0 +1,179 @@
+//! Faults against an agent that runs, on this machine's kernel. After each nothing is lost, nothing is left behind, online
+//! groups were never limited, and offline work is held back again.
+
+mod clients;
+mod clock;
+mod config;
+mod disk;
+mod engine;
+mod freezer;
+mod kills;
+mod movers;
+mod numbers;
+mod squeeze;
+mod storm;
+mod writers;
+
+use crate::agent::{Theirs, mounts};
+use crate::support::{Program, cgroups_named, text};
+use commensal_agent::snapshot::Snapshot;
+use commensal_core::knob::TABLE;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Numbers without a pattern, the same in every run (Knuth's MMIX generator).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound.max(1)
+    }
+}
+
+/// What the agent knows; `None` where none answers.
+fn snapshot(program: &Program) -> Option<Snapshot> {
+    serde_json::from_slice(&program.run(&["status", "--json"]).stdout).ok()
+}
+
+/// The agent's snapshot, which it has to give.
+fn asked(program: &Program) -> Snapshot {
+    let output = program.run(&["status", "--json"]);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
+}
+
+/// Every setting of a group in every hierarchy, as the kernel has it.
+fn settings(theirs: &Theirs) -> BTreeMap<PathBuf, String> {
+    let names = TABLE.iter().flat_map(|knob| knob.v1.iter().chain(&knob.v2));
+    let names: Vec<&str> = names.map(|file| file.name).collect();
+    let dirs = mounts().into_iter().map(|mount| mount.join(&theirs.name));
+    let files = dirs.flat_map(|dir| names.iter().map(move |name| dir.join(name)));
+    files.filter_map(|file| Some((file.clone(), std::fs::read_to_string(file).ok()?))).collect()
+}
+
+/// Writes to a file of the group wherever it is; whether it is anywhere.
+fn set(theirs: &Theirs, file: &str, value: &str) -> bool {
+    let files = mounts().into_iter().map(|mount| mount.join(&theirs.name).join(file));
+    let there: Vec<PathBuf> = files.filter(|file| file.exists()).collect();
+    there.iter().for_each(|file| std::fs::write(file, value).unwrap());
+    !there.is_empty()
+}
+
+/// An online group, which somebody looks at all the time: what must never be there is a limit.
+struct Watched {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Option<String>>>,
+}
+
+impl Watched {
+    fn over(online: &Theirs) -> Watched {
+        let before = settings(online);
+        // What protects may change: weight and idle of the cpu controller.
+        let limits = |file: &Path| {
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            !["cpu.shares", "cpu.weight", "cpu.weight.nice"].contains(&name.as_str())
+        };
+        let before: BTreeMap<PathBuf, String> = before.into_iter().filter(|(file, _)| limits(file)).collect();
+        assert!(!before.is_empty());
+        let stop = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !flag.load(Ordering::Relaxed) {
+                for (file, want) in &before {
+                    let now = std::fs::read_to_string(file).unwrap_or_default();
+                    if now != *want {
+                        return Some(format!("{}: {want:?} became {now:?}", file.display()));
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            None
+        });
+        Watched { stop, thread: Some(thread) }
+    }
+
+    /// It was never limited.
+    fn end(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let seen = self.thread.take().and_then(|thread| thread.join().unwrap());
+        assert_eq!(seen, None, "an online group was limited");
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Processes of this test's agents and guards: their state directory is nobody else's.
+fn processes(program: &Program) -> Vec<(u32, String)> {
+    let state = program.state().display().to_string();
+    let numbers = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = numbers.filter_map(|entry| entry.file_name().to_string_lossy().parse::<u32>().ok());
+    let line = |pid| {
+        let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        (pid, text(&bytes).replace('\0', " "))
+    };
+    pids.map(line).filter(|(_, line)| line.contains(&state)).collect()
+}
+
+fn guards(program: &Program) -> Vec<u32> {
+    let all = processes(program).into_iter();
+    all.filter(|(_, line)| line.contains(" guard ")).map(|(pid, _)| pid).collect()
+}
+
+fn kill(signal: &str, pid: u32) {
+    let _ = Command::new("kill").args([signal, &pid.to_string()]).output();
+}
+
+/// Descriptors, resident memory in KiB, CPU time in ms.
+fn figures(pid: u32) -> (usize, u64, u64) {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let rss = rss.and_then(|text| text.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let ticks = |index: usize| fields.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    // Clock ticks are 10 ms on every Linux that users see.
+    (fds, rss, (ticks(11) + ticks(12)) * 10)
+}
+
+/// As it is, in another program: `with` and its arguments first.
+fn wrapped(with: &[&str], command: &Command) -> Command {
+    let mut outer = Command::new(with[0]);
+    outer.args(&with[1..]).arg(command.get_program()).args(command.get_args());
+    if let Some(dir) = command.get_current_dir() {
+        outer.current_dir(dir);
+    }
+    outer
+}
+
+/// After `restore`: no process, no cgroup of ours, no half-written state and no record.
+fn nothing_left(program: &Program) {
+    crate::agent::cleaned(program);
+    crate::agent::until("every process has ended", || processes(program).is_empty());
+    for of in ["offline", "online", "probe"] {
+        let left = cgroups_named(&format!("{}-{of}", program.prefix));
+        assert!(left.is_empty(), "{left:?}");
+    }
+    let names = std::fs::read_dir(program.state()).into_iter().flatten().flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let half: Vec<String> = names.filter(|name| name.ends_with(".new")).collect();
+    assert!(half.is_empty(), "{half:?}");
+}
+
+/// Whether `holds` for as long as `time`.
+fn throughout(time: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        assert!(holds(), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

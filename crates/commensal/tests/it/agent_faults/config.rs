@@ -1,0 +1,130 @@
+//! Everything that can become of the groups file while the agent runs: the last good groups stay, the mistake is told once, and
+//! what comes right again is taken.
+
+use super::{Watched, asked, nothing_left};
+use crate::agent::{Agent, Theirs, limited, until};
+use crate::support::{Program, can_write_cgroups};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// What is done to the folder `groups.d`, and the words that it has to be told in.
+type Break = (&'static str, fn(&Path), &'static str);
+
+fn broken() -> Vec<Break> {
+    vec![
+        ("a mistake", |dir| std::fs::write(dir.join("a.toml"), "[group.batch\n").unwrap(), "a.toml:1"),
+        ("removed", |dir| std::fs::remove_dir_all(dir).unwrap(), "no such file"),
+        ("empty", |dir| std::fs::remove_file(dir.join("a.toml")).unwrap(), "has no *.toml file"),
+        (
+            "a loop",
+            |dir| {
+                std::fs::remove_dir_all(dir).unwrap();
+                std::os::unix::fs::symlink(dir, dir).unwrap();
+            },
+            "symbolic links",
+        ),
+        ("a file that is a folder", |dir| std::fs::create_dir(dir.join("b.toml")).unwrap(), "is a directory"),
+        (
+            "a dangling link",
+            |dir| std::os::unix::fs::symlink("/nonexistent/x", dir.join("b.toml")).unwrap(),
+            "no such file",
+        ),
+        (
+            "10 MB",
+            |dir| std::fs::write(dir.join("b.toml"), "# comment\n".repeat(1_000_000)).unwrap(),
+            "which is more than",
+        ),
+        ("unreadable", |dir| link("/proc/self/mem", &dir.join("b.toml")), "EIO"),
+        ("without an end", |dir| link("/dev/zero", &dir.join("b.toml")), "which is more than"),
+        ("a pipe that nobody writes", |dir| pipe(&dir.join("b.toml")), "EAGAIN"),
+        (
+            "no text",
+            |dir| std::fs::write(dir.join("b.toml"), [0, 159, 146, 150, b'\n', 0]).unwrap(),
+            "b.toml:1",
+        ),
+        (
+            "a second room",
+            |dir| std::fs::write(dir.join("b.toml"), "[agent]\nroom = \"off\"\n").unwrap(),
+            "written already",
+        ),
+    ]
+}
+
+fn link(to: &str, from: &Path) {
+    std::os::unix::fs::symlink(to, from).unwrap();
+}
+
+/// With somebody at its other end who says nothing, for as long as the test lasts.
+fn pipe(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    let silent = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    std::mem::forget(silent);
+}
+
+/// The folder as it was, whatever is in its place.
+fn mend(dir: &Path, text: &str) {
+    if dir.symlink_metadata().is_ok_and(|meta| !meta.is_dir()) {
+        std::fs::remove_file(dir).unwrap();
+    }
+    if dir.is_dir() {
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+    // In one step, so that the agent never sees it empty.
+    let aside = dir.with_extension("new");
+    std::fs::create_dir(&aside).unwrap();
+    std::fs::write(aside.join("a.toml"), text).unwrap();
+    std::fs::rename(aside, dir).unwrap();
+}
+
+fn text(batch: &Theirs, web: &Theirs, cores: &str) -> String {
+    format!(
+        "[agent]\nroom = \"target\"\n[group.web]\nclass = \"online\"\nmatch = [{{ cgroup = \"/{}\" }}]\n\
+         [group.batch]\nclass = \"offline\"\ncpu.max = \"{cores} cores\"\nmatch = [{{ cgroup = \"/{}\" }}]\n",
+        web.name, batch.name
+    )
+}
+
+fn quota(batch: &Theirs) -> String {
+    let read = |file: &str| std::fs::read_to_string(batch.cpu.join(file));
+    let text = read("cpu.cfs_quota_us").or_else(|_| read("cpu.max")).unwrap();
+    text.split_whitespace().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_configuration_that_breaks_while_it_runs() {
+    let test = "a_configuration_that_breaks_while_it_runs";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("breaks");
+    let (web, batch) = (Theirs::new(&program, "web"), Theirs::new(&program, "batch"));
+    let watched = Watched::over(&web);
+    let dir: PathBuf = program.path("groups.d");
+    mend(&dir, &text(&batch, &web, "0.5"));
+    let agent = Agent::start(&program, &dir, &[]);
+    until("the group is limited", || quota(&batch) == "50000");
+    for (index, (name, spoil, words)) in broken().into_iter().enumerate() {
+        let before = agent.said().len();
+        spoil(&dir);
+        until(&format!("{name}: {words} in {}", &agent.said()[before..]), || {
+            agent.said()[before..].contains(words)
+        });
+        until("status tells it", || asked(&program).config.error.is_some_and(|error| error.contains(words)));
+        std::thread::sleep(Duration::from_millis(400));
+        let said = agent.said()[before..].to_owned();
+        assert_eq!(said.matches("are kept").count(), 1, "{name} is told once: {said}");
+        assert!(said.len() < 2_000, "{name}: {} bytes are told", said.len());
+        assert!(limited(&batch.cpu), "{name}: the last good groups stay");
+        // Right again, and another value: that it is taken shows.
+        let (cores, want) = if index % 2 == 0 { ("0.3", "30000") } else { ("0.5", "50000") };
+        mend(&dir, &text(&batch, &web, cores));
+        until(&format!("{name}: it recovers"), || quota(&batch) == want);
+        until("nothing is wrong any more", || asked(&program).config.error.is_none());
+    }
+    assert_eq!(agent.end("TERM"), Some(0));
+    program.expect(0, &["restore"]);
+    watched.end();
+    drop((batch, web));
+    nothing_left(&program);
+}

@@ -1,0 +1,121 @@
+//! Killing in a frozen group: on cgroup v1 a process dies only when it goes on, so its group goes on for as long as that takes.
+
+use super::{Watched, asked, nothing_left, wrapped};
+use crate::agent::{Agent, Theirs, frozen, mounts, own, until};
+use crate::support::{Program, can_write_cgroups, text};
+use commensal_drivers::members;
+use commensal_host::fake::FakeHost;
+use commensal_host::{Exit, Host};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const TOTAL_KIB: u64 = 10_000_000;
+
+/// FakeHost's processes die at once, also frozen ones: nobody is thawed for the dead.
+#[test]
+fn nobody_is_thawed_for_the_dead() {
+    let fake = FakeHost::v1(4, 8 << 30);
+    let mut host = fake.another();
+    let root = host.open(Path::new("/sys/fs/cgroup/freezer")).unwrap();
+    let dir = host.mkdir(root, "still").unwrap();
+    let pid = fake.add_process(&["/sys/fs/cgroup/freezer/still"]);
+    host.write(dir, "freezer.state", "FROZEN").unwrap();
+    let process = host.process(pid).unwrap();
+    let before = fake.mutations().len();
+    assert_eq!(members::kill(&mut host, &process, &[dir], Duration::from_secs(5)), Ok(true));
+    let done: Vec<_> = fake.mutations()[before..].iter().map(|one| one.operation).collect();
+    assert_eq!(done, ["signal"]);
+    let exit = fake.processes().into_iter().find(|one| one.pid == pid).and_then(|one| one.exit);
+    assert_eq!(exit, Some(Exit::Signal(9)));
+}
+
+/// What the agent is told of the machine's memory.
+fn tell(file: &Path, available: u64) {
+    let aside = format!("MemTotal: {TOTAL_KIB:>15} kB\nMemAvailable: {available:>11} kB\n");
+    // In place, because it is mounted where the kernel's is.
+    std::fs::write(file, aside).unwrap();
+}
+
+/// Anonymous memory of a process in KiB; `None` once it has ended.
+fn held(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn members_of(program: &Program) -> Vec<u32> {
+    let text = std::fs::read_to_string(own(program, "etl").join("cgroup.procs")).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+/// The machine is short of memory: offline work is frozen, and the largest process of it dies although it is frozen.
+#[test]
+fn a_victim_in_a_frozen_group_dies() {
+    let test = "a_victim_in_a_frozen_group_dies";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("victim");
+    let web = Theirs::new(&program, "web");
+    let watched = Watched::over(&web);
+    let meminfo: PathBuf = program.path("meminfo");
+    tell(&meminfo, TOTAL_KIB / 2);
+    let mount = "mount --bind \"$0\" /proc/meminfo && exec \"$@\"";
+    let shown = ["unshare", "-m", "sh", "-c", mount, meminfo.to_str().unwrap()];
+    let can = Command::new(shown[0]).args(&shown[1..]).args(["cat", "/proc/meminfo"]).output();
+    let seen = can.map(|output| text(&output.stdout)).unwrap_or_default();
+    if !seen.contains(&format!("{} kB", TOTAL_KIB / 2)) {
+        println!("skipped: {test}: the machine's memory cannot be hidden from a process: {seen}");
+        return;
+    }
+    let groups = program.groups(&format!(
+        "[group.etl]\nclass = \"offline\"\n[group.web]\nclass = \"online\"\nmatch = [{{ cgroup = \"/{}\" }}]\n",
+        web.name
+    ));
+    let agent = Agent::spawn(wrapped(&shown, &Agent::command(&program, &groups, &[])));
+    until("the group is there", || frozen(&program, "etl") == Some(false));
+    let run = |script: &str| {
+        let args = ["run", "-g", "etl", "-c", groups.to_str().unwrap(), "--", "sh", "-c", script];
+        let mut command = program.command(&args);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut large = run("x=$(head -c 30000000 /dev/zero | tr '\\0' x); sleep 600 & wait");
+    let mut small = run("sleep 600 & wait");
+    let find = || members_of(&program).into_iter().find(|pid| held(*pid).is_some_and(|kib| kib > 25_000));
+    until("the large one has grown", || find().is_some() && members_of(&program).len() == 4);
+    let victim = find().unwrap();
+    let before = members_of(&program);
+    tell(&meminfo, TOTAL_KIB / 12);
+    until("offline work is frozen", || frozen(&program, "etl") == Some(true));
+    assert_eq!(members_of(&program), before, "nobody dies yet");
+    tell(&meminfo, TOTAL_KIB / 40);
+    until("the largest has died", || held(victim).is_none());
+    tell(&meminfo, TOTAL_KIB / 12);
+    until("it is on record", || {
+        let what = format!("process {victim}");
+        asked(&program).actions.iter().any(|one| one.what == what && one.new.as_deref() == Some("killed"))
+    });
+    until("the others stand still again", || frozen(&program, "etl") == Some(true));
+    let version = if mounts()
+        .iter()
+        .any(|mount| mount.join(format!("{}-offline/etl/freezer.state", program.prefix)).exists())
+    {
+        1
+    } else {
+        2
+    };
+    println!("{test}: cgroup v{version}; {} of {} processes left", members_of(&program).len(), before.len());
+    let left: Vec<u32> = before.into_iter().filter(|pid| *pid != victim).collect();
+    let now = members_of(&program);
+    assert!(left.iter().all(|pid| now.contains(pid)), "{left:?} {now:?}");
+    assert_eq!(agent.end("TERM"), Some(0));
+    until("the group goes on", || frozen(&program, "etl") != Some(true));
+    until("the victim's command is told", || large.try_wait().unwrap().is_some());
+    members_of(&program).into_iter().for_each(|pid| super::kill("-KILL", pid));
+    until("the other has ended", || small.try_wait().unwrap().is_some());
+    program.expect(0, &["restore"]);
+    watched.end();
+    drop(web);
+    nothing_left(&program);
+}

@@ -1,0 +1,188 @@
+//! Members that leave their group by themselves, once and again and again.
+
+use super::{Watched, asked, figures, nothing_left, settings, throughout};
+use crate::agent::{Agent, Theirs, limited, until};
+use crate::support::{Program, can_write_cgroups};
+use commensal_core::actual::Hierarchy;
+use commensal_core::knob::Version;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// CPU that an agent may take while a member moves to and fro, of one CPU: far above what it takes, far below a loop that
+/// answers each move.
+const MOST_CPU: f64 = 0.6;
+
+/// A shell that a group matches by its program, and that does what files tell it to.
+struct Mover {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Mover {
+    /// It writes its own number to the lists in `out` once `go` is there; with `to-and-fro` to those in `in` as well, without end.
+    fn start(exe: &Path, dir: &Path) -> Mover {
+        let script = r#"
+            into() { while read -r list; do echo 0 >"$list" 2>/dev/null; done <"$1"; }
+            while :; do
+                if [ -e to-and-fro ]; then into out; into in; : >>moved; echo x >>moved; sleep 0.005; continue; fi
+                if [ -e go ]; then into out; rm -f go; : >gone; fi
+                sleep 0.05
+            done"#;
+        let child = Command::new(exe)
+            .args(["-c", script])
+            .current_dir(dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Mover { child, dir: dir.to_owned() }
+    }
+
+    fn lists(&self, name: &str, dirs: &[PathBuf]) {
+        let lines: Vec<String> =
+            dirs.iter().map(|dir| format!("{}\n", dir.join("cgroup.procs").display())).collect();
+        std::fs::write(self.dir.join(name), lines.concat()).unwrap();
+    }
+
+    fn places(&self) -> BTreeSet<String> {
+        let text = std::fs::read_to_string(format!("/proc/{}/cgroup", self.child.id())).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn touch(&self, name: &str) {
+        std::fs::write(self.dir.join(name), "").unwrap();
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        // A child of the shell's, asleep for some ms.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The cgroups of a process as folders.
+fn folders(places: &BTreeSet<String>) -> Vec<PathBuf> {
+    let hierarchies = commensal_sensors::mounts::hierarchies(&mut commensal_host::LinuxHost::new()).unwrap();
+    let of = |hierarchy: &Hierarchy| {
+        let line = places.iter().find(|line| {
+            let names = line.split(':').nth(1).unwrap_or_default();
+            match hierarchy.version {
+                Version::V2 => line.starts_with("0:"),
+                Version::V1 => {
+                    hierarchy.controllers.iter().any(|one| names.split(',').any(|name| name == one.v1_name()))
+                }
+            }
+        })?;
+        Some(commensal_host::below(Path::new(&hierarchy.mount), line.rsplit(':').next()?))
+    };
+    hierarchies.iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_process_that_leaves_its_group() {
+    let test = "a_process_that_leaves_its_group";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("leaves");
+    let exe = program.path("mover");
+    std::fs::copy("/bin/sh", &exe).unwrap();
+    let groups = program.groups(&format!(
+        "[group.media]\nclass = \"offline\"\npids.max = 60\nmatch = [{{ process = {{ exe = \"{}\" }} }}]\n",
+        exe.display()
+    ));
+    let mover = Mover::start(&exe, program.dir.path());
+    let home = mover.places();
+    mover.lists("out", &folders(&home));
+    let mut agent = Agent::start(&program, &groups, &["--lease", "5s"]);
+    let own = format!("/{}-offline/media", program.prefix);
+    let inside = || mover.places().iter().any(|line| line.ends_with(&own));
+    until("it is inside", inside);
+    let within: BTreeSet<String> = mover.places();
+    let moved: Vec<PathBuf> =
+        folders(&within).into_iter().filter(|dir| dir.ends_with(own.trim_start_matches('/'))).collect();
+    assert!(!moved.is_empty(), "{within:?}");
+    mover.touch("go");
+    until("it has left", || program.path("gone").exists());
+    assert_eq!(mover.places(), home);
+    until("it is told", || {
+        asked(&program).unmet.iter().any(|unmet| unmet.because.contains("somebody has moved it"))
+    });
+    // Left where it wants to be: it is not fought.
+    throughout(Duration::from_secs(2), "it was moved again", || mover.places() == home);
+    // To and fro, a hundred times a second and more.
+    mover.lists("in", &moved);
+    let (before, ticks) = (figures(agent.child.id()), asked(&program).ticks);
+    mover.touch("to-and-fro");
+    std::thread::sleep(Duration::from_secs(4));
+    let after = figures(agent.child.id());
+    let cpu = (after.2 - before.2) as f64 / 4_000.0;
+    let times = std::fs::read_to_string(program.path("moved")).unwrap().lines().count();
+    println!(
+        "{test}: {times} times to and fro in 4 s; agent {:.1} % of a CPU, KiB {} -> {}",
+        cpu * 1e2,
+        before.1,
+        after.1
+    );
+    assert!(times > 5, "{times}");
+    assert!(cpu < MOST_CPU, "{cpu}");
+    assert!(agent.child.try_wait().unwrap().is_none() && asked(&program).ticks > ticks);
+    assert!(agent.said().lines().count() < 20, "{}", agent.said());
+    std::fs::remove_file(program.path("to-and-fro")).unwrap();
+    mover.touch("go");
+    until("it is home", || mover.places() == home);
+    assert_eq!(agent.end("TERM"), Some(0));
+    program.expect(0, &["restore"]);
+    assert_eq!(mover.places(), home);
+    drop(mover);
+    nothing_left(&program);
+}
+
+/// A process of a cgroup that a group matches goes where it likes: the cgroup keeps its limits, and nothing else has any.
+#[test]
+fn a_process_that_leaves_a_matched_cgroup() {
+    let test = "a_process_that_leaves_a_matched_cgroup";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("strays");
+    let exe = program.path("mover");
+    std::fs::copy("/bin/sh", &exe).unwrap();
+    let (web, batch) = (Theirs::new(&program, "web"), Theirs::new(&program, "batch"));
+    let original = settings(&batch);
+    let groups = program.groups(&format!(
+        "[group.web]\nclass = \"online\"\nmatch = [{{ cgroup = \"/{}\" }}]\n\
+         [group.batch]\nclass = \"offline\"\ncpu.max = \"0.5 cores\"\nmatch = [{{ cgroup = \"/{}\" }}]\n",
+        web.name, batch.name
+    ));
+    let watched = Watched::over(&web);
+    let mover = Mover::start(&exe, program.dir.path());
+    let home = mover.places();
+    // Only where any process may be: an empty cpuset takes none.
+    let (out, into) = (vec![web.cpu.clone()], vec![batch.cpu.clone()]);
+    mover.lists("out", &out);
+    mover.lists("in", &into);
+    let agent = Agent::start(&program, &groups, &[]);
+    until("the group is limited", || limited(&batch.cpu));
+    let quiet = asked(&program).cost.writes;
+    mover.touch("to-and-fro");
+    throughout(Duration::from_secs(3), "the limit is gone", || limited(&batch.cpu));
+    let now = asked(&program);
+    assert_eq!((now.cost.writes, now.troubles), (quiet, vec![]), "nothing is to be done");
+    std::fs::remove_file(program.path("to-and-fro")).unwrap();
+    mover.lists("out", &folders(&home));
+    mover.touch("go");
+    until("it is home", || mover.places() == home);
+    assert_eq!(agent.end("TERM"), Some(0));
+    program.expect(0, &["restore"]);
+    assert_eq!(settings(&batch), original);
+    watched.end();
+    drop((mover, batch, web));
+    nothing_left(&program);
+}
