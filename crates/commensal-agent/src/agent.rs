@@ -1,5 +1,6 @@
 //! The loop: sense, decide, plan, apply, tell; once per tick, from one thread.
 
+mod canary;
 mod followed;
 mod lease;
 mod leave;
@@ -21,6 +22,8 @@ use crate::sense::{Meters, Sample};
 use crate::snapshot::{self, Snapshot};
 use crate::witness::{self, Witness};
 use commensal_core::actual::ActualState;
+use commensal_core::canary::End;
+use commensal_core::config::Room;
 use commensal_core::control::frame::least;
 use commensal_core::control::latency::{LEAST_CPUS, bound_ms};
 use commensal_core::cpuset::CpuSet;
@@ -179,6 +182,8 @@ struct Agent<'a> {
     /// Groups whose queues are held closed.
     holding: BTreeSet<GroupName>,
     members: Followed,
+    canary: Option<canary::Running>,
+    canary_report: Option<Arc<crate::canary::Report>>,
 }
 
 /// Runs until a signal asks to end. `tell` gets a snapshot after every tick.
@@ -243,6 +248,8 @@ pub fn run(
         paused: false,
         holding: BTreeSet::new(),
         members: Followed::new(),
+        canary: None,
+        canary_report: None,
     };
     agent.keep(flags, &commands, &mut |snapshot| {
         published.publish(Arc::clone(&snapshot));
@@ -263,6 +270,7 @@ impl Agent<'_> {
             self.look_after_guard(&mut troubles);
             let now = self.now();
             let sample = self.decide(&now);
+            self.canary_tick(&now, &sample);
             let (keeper, specs) = (&self.keeper, &self.groups.compiled.groups);
             let follows = self.members.follow(&keeper.instance, &keeper.survey, specs);
             troubles.extend(follows.err().map(|error| format!("members cannot be followed: {error}")));
@@ -298,7 +306,10 @@ impl Agent<'_> {
                     self.all_done = false;
                     break;
                 }
-                if Instant::now() >= fast {
+                if self.canary_calls() {
+                    break;
+                }
+                if Instant::now() >= fast && !self.isolation_is_off() {
                     fast = Instant::now() + FAST;
                     if self.online_waits() {
                         // The next tick is now.
@@ -313,7 +324,7 @@ impl Agent<'_> {
     fn obey(&mut self, commands: &Receiver<Command>) -> bool {
         let mut any = false;
         while let Ok(Command { order, reply }) = commands.try_recv() {
-            any = true;
+            any |= order != Order::CanaryAlive;
             match order {
                 Order::Reload => {
                     self.reload(true);
@@ -326,14 +337,26 @@ impl Agent<'_> {
                         }
                     }
                 }
-                Order::Pause => {
-                    self.paused = true;
-                    reply.done("nothing is written until resume; what is in force stays");
-                }
+                Order::Pause => match self.canary_end_now(End::Paused) {
+                    Ok(()) => {
+                        self.paused = true;
+                        reply.done("nothing is written until resume; what is in force stays");
+                    }
+                    Err(error) => {
+                        let error = format!("isolation, which a canary has off, cannot be put back: {error}");
+                        reply.refused(error, "see `commensal status`");
+                    }
+                },
                 Order::Resume => {
                     self.paused = false;
                     reply.done("groups are kept in force again");
                 }
+                Order::Canary(request) => self.canary_start(request, reply),
+                Order::CanaryAlive => self.canary_alive(reply),
+                Order::CanaryStop => match self.canary_end(End::Stopped) {
+                    true => reply.done("the canary is over"),
+                    false => reply.refused("no canary runs", ""),
+                },
             }
         }
         any
@@ -419,6 +442,10 @@ impl Agent<'_> {
             Some(_) => between.or_else(|| self.witness.look(self.host, now.ms, planned)),
             None => None,
         };
+        // A canary's windows are none of the controllers' doing.
+        let off = self.isolation_is_off();
+        let before = off.then(|| self.decided.clone());
+        let specs = canary::seen(off, &self.groups.compiled.groups);
         let available = commensal_sensors::machine::available(self.host);
         let host = RefCell::new(&mut *self.host);
         let meters = &self.meters;
@@ -433,8 +460,8 @@ impl Agent<'_> {
         };
         self.decided = self.deciders.decide(&Seen {
             now_ms: now.ms,
-            room: self.groups.compiled.room,
-            specs: &self.groups.compiled.groups,
+            room: if off { Room::Off } else { self.groups.compiled.room },
+            specs: &specs,
             desired: &planned.desired,
             yields: yields(planned),
             machine: &self.keeper.survey.machine,
@@ -444,6 +471,9 @@ impl Agent<'_> {
             held: &held,
             list: &list,
         });
+        if let Some(before) = before {
+            self.decided = canary::held(before, std::mem::take(&mut self.decided));
+        }
         self.shown_judged = judged;
         sample
     }
@@ -526,8 +556,8 @@ impl Agent<'_> {
                         troubles.push(error.to_string());
                     }
                 }
-                let decided = &self.decided;
-                let adjust = |desired: &mut DesiredState| decided.adjust(desired);
+                let (decided, off) = (&self.decided, self.isolation_is_off());
+                let adjust = |desired: &mut DesiredState| canary::adjust(off, decided, desired);
                 let specs = &self.groups.compiled.groups;
                 // An engine that has not said anything yet is asked on the spot: a container that runs is not let go.
                 let known = self.members.follow.sockets.is_empty() || self.members.heard;
@@ -542,14 +572,19 @@ impl Agent<'_> {
                     Ok(mut round) => {
                         self.rounded = Some(Instant::now());
                         self.all_done = round.troubles.is_empty();
+                        self.canary_in_force(self.all_done);
                         troubles.append(&mut round.troubles);
                         round.actions.drain(..).for_each(|action| self.note(action));
                         self.last = Some(round);
                     }
-                    Err(error) => troubles.push(error.to_string()),
+                    Err(error) => {
+                        self.canary_in_force(false);
+                        troubles.push(error.to_string());
+                    }
                 }
             }
             Ok(None) => {
+                self.canary_in_force(false);
                 let since = *self.locked_out.get_or_insert_with(Instant::now);
                 if since.elapsed() > LOCK_TROUBLE {
                     troubles.push(format!(

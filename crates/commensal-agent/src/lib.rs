@@ -12,6 +12,7 @@
 
 pub mod agent;
 pub mod audit;
+pub mod canary;
 pub mod client;
 pub mod control;
 mod deciders;

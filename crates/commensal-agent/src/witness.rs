@@ -93,7 +93,7 @@ impl Witness {
 }
 
 /// Every online and every offline cgroup of the CPU controller's hierarchy, or where there is none of the unified one.
-fn scope(planned: &Planned) -> (Scope, Vec<String>) {
+pub(crate) fn scope(planned: &Planned) -> (Scope, Vec<String>) {
     let actual = &planned.actual;
     let unified = actual.hierarchies.iter().position(|one| one.version == Version::V2);
     let Some(hierarchy) = actual.hierarchy_of(Controller::Cpu).or(unified) else {

@@ -4,6 +4,7 @@
 mod agent;
 mod apply;
 mod blame;
+mod canary;
 mod doctor;
 mod lab;
 mod lab_report;
@@ -17,6 +18,8 @@ mod top;
 mod workload;
 
 use crate::context::Context;
+use crate::output;
+use anyhow::anyhow;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -136,7 +139,12 @@ pub struct Run {
 
 /// `commensal agent`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Agent {
+    /// What the agent that runs is to do; without it an agent starts.
+    #[command(subcommand)]
+    pub order: Option<AgentOrder>,
+
     /// A groups file, or a folder of *.toml.
     #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
     pub config: PathBuf,
@@ -165,6 +173,57 @@ pub struct Agent {
     /// Serve metrics over TCP at this address as well, read only.
     #[arg(long, value_name = "ADDR")]
     pub metrics_listen: Option<SocketAddr>,
+}
+
+/// `commensal agent …`: orders to the agent that runs.
+#[derive(Debug, Subcommand)]
+pub enum AgentOrder {
+    /// Read the groups again now, and take them into force. Exit status 2 with the mistakes when the old ones stay.
+    Reload,
+    /// Write nothing until `resume`: limits stay as they are, and the agent goes on looking.
+    Pause,
+    /// Write again.
+    Resume,
+    /// Prove what isolation does on this machine now: take it from the offline groups for short windows in random order, and
+    /// compare what online groups wait. Exit status 0 when an effect is shown, 3 when not.
+    Canary(Canary),
+}
+
+/// `commensal agent canary`.
+#[derive(Debug, Args)]
+pub struct Canary {
+    /// How long, at most 1h.
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    pub r#for: Duration,
+
+    /// Length of a window. Windows come in pairs, one with isolation and one without.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    pub window: Duration,
+
+    /// What is left out at the beginning of each window [default: a fifth of it].
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub settle: Option<Duration>,
+
+    /// Largest share of the time without isolation, per cent.
+    #[arg(long, value_name = "PER CENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=50))]
+    pub off: u32,
+
+    /// Seed of the order [default: of the clock].
+    #[arg(long)]
+    pub seed: Option<u64>,
+
+    /// End a window without isolation when an online group waits longer for offline work than this, ms per second that it
+    /// has a CPU. Three such windows end the canary.
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    pub max_blamed: u32,
+
+    /// … or when its run delay is more than so many times that with isolation (and above 200 ms per second).
+    #[arg(long, value_name = "FACTOR", default_value_t = 20)]
+    pub max_run_delay: u32,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What an agent leaves behind.
@@ -680,10 +739,18 @@ pub fn main() -> ExitCode {
         }
     };
     let level = if cli.verbose { tracing::Level::DEBUG } else { tracing::Level::WARN };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).without_time().init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .without_time()
+        // It would be told on standard error, which is what failed.
+        .log_internal_errors(false)
+        .init();
     // `run` leaves 1 to 124 to the command that it runs.
     let trouble = if matches!(cli.verb, Verb::Run(_)) { 125 } else { 2 };
-    match dispatch(cli) {
+    let done = dispatch(cli);
+    let printed = output::end().map_err(|error| anyhow!("standard output cannot be written: {error}"));
+    match done.and_then(|code| printed.map(|()| code)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("commensal: {error:#}");
@@ -738,7 +805,11 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Apply(options) => apply::apply(&mut context, &options),
         Verb::Restore(options) => restore::run(&mut context, options.json),
         Verb::Run(options) => run::run(&mut context, &options),
-        Verb::Agent(options) => agent::agent(&mut context, &options),
+        Verb::Agent(options) => match &options.order {
+            None => agent::agent(&mut context, &options),
+            Some(AgentOrder::Canary(options)) => canary::run(&mut context, options),
+            Some(order) => agent::order(&context, order),
+        },
         Verb::Guard(options) => agent::guard(&mut context, &options),
         Verb::Status(options) => status::run(&mut context, &options),
         Verb::Explain(options) => status::explain(&context, &options),

@@ -13,13 +13,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ETL: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"0.2 cores\"\n";
 
 /// An agent that runs, and what it says.
-struct Agent {
-    child: Child,
+pub struct Agent {
+    pub child: Child,
     said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Agent {
-    fn start(program: &Program, groups: &Path, more: &[&str]) -> Agent {
+    pub fn start(program: &Program, groups: &Path, more: &[&str]) -> Agent {
         let mut args = vec!["agent", "-c", groups.to_str().unwrap(), "--interval", "100ms"];
         args.extend(more);
         let mut command = program.command(&args);
@@ -34,7 +34,7 @@ impl Agent {
         Agent { child, said }
     }
 
-    fn signal(&self, signal: &str) {
+    pub fn signal(&self, signal: &str) {
         let status =
             Command::new("kill").args([&format!("-{signal}"), &self.child.id().to_string()]).status();
         assert!(status.unwrap().success());
@@ -44,7 +44,7 @@ impl Agent {
         self.said.lock().unwrap().join("\n")
     }
 
-    fn end(mut self, signal: &str) -> Option<i32> {
+    pub fn end(mut self, signal: &str) -> Option<i32> {
         self.signal(signal);
         self.child.wait().unwrap().code()
     }
@@ -57,7 +57,7 @@ impl Drop for Agent {
     }
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < deadline, "{what}");
@@ -66,7 +66,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Whether the group has a quota.
-fn limited(dir: &Path) -> bool {
+pub fn limited(dir: &Path) -> bool {
     let read = |name: &str| std::fs::read_to_string(dir.join(name));
     match (read("cpu.max"), read("cpu.cfs_quota_us")) {
         (Ok(max), _) => !max.starts_with("max"),
@@ -86,19 +86,19 @@ fn set_quota(dir: &Path, limited: bool) {
 }
 
 /// The agent's own offline group.
-fn own(program: &Program, name: &str) -> PathBuf {
+pub fn own(program: &Program, name: &str) -> PathBuf {
     cpu_mount().join(format!("{}-offline", program.prefix)).join(name)
 }
 
 /// A group of somebody else's in every hierarchy, removed at the end.
-struct Theirs {
-    name: String,
+pub struct Theirs {
+    pub name: String,
     /// Where the cpu controller has it.
-    cpu: PathBuf,
+    pub cpu: PathBuf,
 }
 
 impl Theirs {
-    fn new(program: &Program, name: &str) -> Theirs {
+    pub fn new(program: &Program, name: &str) -> Theirs {
         let name = format!("{}-{name}", program.prefix);
         for mount in mounts() {
             std::fs::create_dir(mount.join(&name)).unwrap();
@@ -121,13 +121,13 @@ impl Drop for Theirs {
     }
 }
 
-fn mounts() -> Vec<PathBuf> {
+pub fn mounts() -> Vec<PathBuf> {
     let found = commensal_sensors::mounts::hierarchies(&mut commensal_host::LinuxHost::new()).unwrap();
     found.iter().map(|hierarchy| PathBuf::from(&hierarchy.mount)).collect()
 }
 
 /// Nothing is left of an agent and its guard, after `restore`.
-fn cleaned(program: &Program) {
+pub fn cleaned(program: &Program) {
     program.run(&["restore"]);
     until("the guard has gone", || {
         !program.state().join("guard.sock").exists()
