@@ -60,7 +60,9 @@ impl Witness {
             }
             (self.scope, self.names) = (scope, names);
         }
-        let figures = match self.judge.as_ref()?.totals() {
+        let judge = self.judge.as_ref()?;
+        let read = judge.totals().and_then(|all| Ok(Figures { subjects: judge.subjects()?, ..all }));
+        let figures = match read {
             Ok(figures) => figures,
             Err(error) => {
                 (self.judge, self.absent) = (None, Some(error.to_string()));

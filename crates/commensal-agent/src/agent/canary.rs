@@ -10,7 +10,7 @@ use crate::instance::{Ask, NOBODY, Planned};
 use crate::keeper::Now;
 use crate::sense::Sample;
 use crate::{snapshot, witness};
-use commensal_blame::{Figures as Blamed, Judge, Kind, Scope};
+use commensal_blame::{Judge, Kind, Scope};
 use commensal_core::actual::CgroupPath;
 use commensal_core::canary::{Canary, Change, End, HARM_FROM_MS, HARM_OVER_MS, Limits, Side};
 use commensal_core::class::Mechanism;
@@ -48,6 +48,8 @@ pub(super) struct Running {
     measured: Option<Measured>,
     /// With isolation, by group: time, s, and run delay, ms.
     calm: BTreeMap<String, (f64, f64)>,
+    /// The same without, since it was compared last.
+    harsh: BTreeMap<String, (f64, f64)>,
     /// Why the open window has to be broken off.
     hurts: Option<String>,
     report: Report,
@@ -97,9 +99,9 @@ impl Watch {
 
     /// Counters by group, since the judge came.
     fn totals(&mut self) -> Option<BTreeMap<String, Of>> {
-        let figures: Blamed = self.judge.as_ref()?.totals().ok()?;
+        let subjects = self.judge.as_ref()?.subjects().ok()?;
         let mut groups: BTreeMap<String, Of> = BTreeMap::new();
-        for (name, subject) in self.names.iter().zip(&figures.subjects) {
+        for (name, subject) in self.names.iter().zip(&subjects) {
             let sum = groups.entry(name.clone()).or_default();
             sum.0 += subject.wait.of(Kind::Offline);
             sum.1 += subject.run_ns;
@@ -158,6 +160,8 @@ impl Measured {
         let of = |(name, sums): (&String, &[Option<f64>; 5])| {
             let blamed = end.zip(self.blamed.as_ref()).and_then(|(end, begin)| {
                 let (wait_ms, run_s) = since(*end.get(name)?, *begin.get(name)?);
+                // The judge counts time on a CPU when a thread leaves it.
+                let run_s = if run_s > 0.0 { run_s } else { sums[4].unwrap_or(0.0) };
                 (run_s > 0.0).then(|| wait_ms / run_s)
             });
             let figures = Figures {
@@ -208,18 +212,37 @@ impl Running {
                     *calm = (calm.0 + sample.seconds, calm.1 + delay * sample.seconds);
                 }
             }
-            (Side::Off, Side::Off) if sample.seconds >= DELAY_OVER_S && self.hurts.is_none() => {
-                self.hurts = online.iter().find_map(|name| {
-                    let (seconds, sum) = *self.calm.get(name)?;
-                    let most = self.limits.most_delay(sum / seconds.max(1e-3));
-                    let delay = delay(name).filter(|delay| *delay > most)?;
-                    Some(format!(
-                        "group {name} waited {delay:.0} ms per second for a CPU, more than {most:.0}"
-                    ))
-                });
+            (Side::Off, Side::Off) => {
+                for name in online {
+                    let Some(delay) = delay(name) else { continue };
+                    let harsh = self.harsh.entry(name.clone()).or_default();
+                    *harsh = (harsh.0 + sample.seconds, harsh.1 + delay * sample.seconds);
+                }
+                self.hurts = self.hurts.take().or_else(|| self.delayed());
             }
             _ => {}
         }
+    }
+
+    /// Whether a group waits too long for a CPU, over the time since it was said last.
+    fn delayed(&mut self) -> Option<String> {
+        let (calm, limits) = (&self.calm, &self.limits);
+        let mut too_much = None;
+        self.harsh.retain(|name, (seconds, sum)| {
+            if *seconds < DELAY_OVER_S {
+                return true;
+            }
+            let (delay, calm) =
+                (*sum / *seconds, calm.get(name).map_or(0.0, |calm| calm.1 / calm.0.max(1e-3)));
+            let most = limits.most_delay(calm);
+            if delay > most {
+                too_much = Some(format!(
+                    "group {name} waited {delay:.0} ms per second for a CPU, more than {most:.0}"
+                ));
+            }
+            false
+        });
+        too_much
     }
 
     /// The window that was open is no evidence.
@@ -243,6 +266,7 @@ impl Running {
                 Change::Begins(_) => {
                     self.measured = None;
                     self.watch.looks.clear();
+                    self.harsh.clear();
                     self.report.no_judge = self.watch.follow(host, planned);
                 }
                 Change::Settled(window) if self.in_force == window.side => {
@@ -422,6 +446,7 @@ impl Agent<'_> {
             watch,
             measured: None,
             calm: BTreeMap::new(),
+            harsh: BTreeMap::new(),
             hurts: None,
             report,
         })

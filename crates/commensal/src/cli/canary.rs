@@ -34,8 +34,10 @@ pub fn run(context: &mut Context, options: &Canary) -> anyhow::Result<u8> {
         false => print!("{before}"),
     }
     crate::output::flush();
+    // What is shown until the next tick is over is the report of the one before.
+    let last = client::get::<Report>(&context.host, &socket, "/v1/canary").ok();
     client::post_json::<Done>(&context.host, &socket, "/v1/canary/start", &request)?;
-    let report = follow(context, &socket, &stop)?;
+    let report = follow(context, &socket, &stop, last.map(|answer| answer.body.began).as_deref())?;
     let judged = report::judge(&report);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&judged.as_json(&report))?);
@@ -60,26 +62,32 @@ fn request(options: &Canary) -> Request {
 }
 
 /// Tells the agent that somebody waits, until it is over or Ctrl-C.
-fn follow(context: &Context, socket: &Path, stop: &AtomicBool) -> anyhow::Result<Report> {
+fn follow(context: &Context, socket: &Path, stop: &AtomicBool, last: Option<&str>) -> anyhow::Result<Report> {
     let (mut stopped, mut unanswered) = (false, 0);
     loop {
         let path = match stop.load(Ordering::Relaxed) && !stopped {
             true => "/v1/canary/stop",
             false => "/v1/canary/alive",
         };
-        match client::post::<Done>(&context.host, socket, path) {
-            Ok(_) => (stopped, unanswered) = (stopped || path.ends_with("stop"), 0),
-            // It is over already.
-            Err(ClientError::Refused { status: 409, .. }) => unanswered = 0,
+        let mut trouble = match client::post::<Done>(&context.host, socket, path) {
+            Ok(_) => {
+                stopped |= path.ends_with("stop");
+                None
+            }
             Err(error @ (ClientError::NoAgent(_) | ClientError::Strange { .. })) => return gone(&error),
-            Err(error) if unanswered >= UNANSWERED => return gone(&error),
-            Err(_) => unanswered += 1,
-        }
+            Err(error) => Some(error),
+        };
         match client::get::<Report>(&context.host, socket, "/v1/canary") {
+            Ok(answer) if last == Some(&answer.body.began) => {}
             Ok(answer) if answer.body.ended.is_some() => return Ok(answer.body),
-            // Another agent has taken the place of the one that ran it.
-            Err(error @ ClientError::Refused { status: 404, .. }) => return gone(&error),
-            Ok(_) | Err(_) => {}
+            Ok(_) => trouble = None,
+            Err(error) => trouble = trouble.or(Some(error)),
+        }
+        // A long tick, or another agent that has taken the place of the one that ran it.
+        match trouble {
+            None => unanswered = 0,
+            Some(error) if unanswered >= UNANSWERED => return gone(&error),
+            Some(_) => unanswered += 1,
         }
         let mut waited = Duration::ZERO;
         while waited < ALIVE && (stopped || !stop.load(Ordering::Relaxed)) {
@@ -91,7 +99,7 @@ fn follow(context: &Context, socket: &Path, stop: &AtomicBool) -> anyhow::Result
 
 fn gone(error: &ClientError) -> anyhow::Result<Report> {
     Err(anyhow!(
-        "the agent that ran the canary does not answer any more: {error}; isolation is put back by it when it ends, by its \
+        "the agent that ran the canary has gone: {error}; isolation is put back by it when it ends, by its \
          guard when it died"
     ))
 }

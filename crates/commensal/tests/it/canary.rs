@@ -7,6 +7,7 @@ use commensal_agent::snapshot::Snapshot;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Whether the group is held back by class: idle, or with the smallest weight.
 fn held_back(dir: &Path) -> bool {
@@ -56,6 +57,9 @@ fn last_cpu() -> usize {
     list.trim().rsplit([',', '-']).next().unwrap().parse().unwrap()
 }
 
+/// One at a time: two of these on one CPU would disturb each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// A service and batch work of somebody else's on one CPU, and an agent that keeps them apart.
 struct World {
     // In the order in which they end.
@@ -64,6 +68,7 @@ struct World {
     etl: Theirs,
     _web: Theirs,
     program: Program,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl World {
@@ -71,6 +76,7 @@ impl World {
         if !can_write_cgroups(test) {
             return None;
         }
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let program = Program::new(name);
         let (web, etl) = (Theirs::new(&program, "web"), Theirs::new(&program, "etl"));
         let of = |name: &str, class: &str, path: &str| {
@@ -85,7 +91,7 @@ impl World {
         };
         let spinners = vec![online, offline];
         let agent = Some(Agent::start(&program, &groups, &["--on-exit", "restore"]));
-        let world = World { spinners, agent, etl, _web: web, program };
+        let world = World { spinners, agent, etl, _web: web, program, _alone: alone };
         until("offline work is held back", || held_back(&world.etl.cpu));
         until("the agent answers", || world.program.run(&["status"]).status.code() != Some(2));
         Some(world)
@@ -226,7 +232,12 @@ fn isolation_is_on_after_every_end_of_a_canary() {
     until("the guard has put it back", || held_back(&world.etl.cpu));
     let output = child.wait_with_output().unwrap();
     let said = text(&output.stderr);
-    assert!(output.status.code() == Some(2) && said.contains("does not answer any more"), "{said}");
+    assert!(
+        output.status.code() == Some(2) && said.contains("has gone"),
+        "{:?} {}{said}",
+        output.status,
+        text(&output.stdout)
+    );
     // Ended while isolation is off, with everything to be left as it is.
     drop(world.agent.take());
     let agent = Agent::start(&world.program, &groups, &["--on-exit", "keep"]);
@@ -281,7 +292,7 @@ fn orders_to_the_agent() {
     }
     let etl = "[group.etl]\nclass = \"offline\"\ncpu.max = \"0.2 cores\"\n";
     let groups = program.groups(etl);
-    let agent = Agent::start(&program, &groups, &["--interval", "2s", "--on-exit", "restore"]);
+    let agent = Agent::start(&program, &groups, &["--on-exit", "restore"]);
     until("etl is limited", || limited(&own(&program, "etl")));
     let (out, _) = program.expect(0, &["agent", "reload"]);
     assert_eq!(out, "generation 1 is in force\n");
