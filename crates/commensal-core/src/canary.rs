@@ -155,6 +155,8 @@ pub enum End {
     Stopped,
     /// Nobody waits for it any more.
     ClientGone,
+    /// Nobody would put isolation back if the agent died.
+    Unguarded,
     /// Other groups are in force.
     Reloaded,
     /// The agent is to write nothing.
@@ -172,6 +174,7 @@ impl End {
             End::Harm => "three windows had to be broken off",
             End::Stopped => "it was stopped",
             End::ClientGone => "who had started it was gone",
+            End::Unguarded => "the guard was gone",
             End::Reloaded => "the groups changed",
             End::Paused => "the agent was paused",
             End::Leaving => "the agent ended",

@@ -1,31 +1,34 @@
 //! The canary as the loop carries it out: windows with and without isolation, what online groups suffer in them, and an end
 //! that always leaves isolation on.
 
+mod measure;
+#[cfg(test)]
+mod tests;
+
 use super::start::machine_lock;
 use super::{Agent, AgentError, FAST};
-use crate::canary::{Figures, PATIENCE, Report, Request, Shown, Window};
+use crate::canary::{PATIENCE, Report, Request, Shown, Window};
 use crate::control::Reply;
 use crate::deciders::Decided;
 use crate::instance::{Ask, NOBODY, Planned};
 use crate::keeper::Now;
 use crate::sense::Sample;
-use crate::{snapshot, witness};
-use commensal_blame::{Judge, Kind, Scope};
+use crate::snapshot;
 use commensal_core::actual::CgroupPath;
-use commensal_core::canary::{Canary, Change, End, HARM_FROM_MS, HARM_OVER_MS, Limits, Side};
+use commensal_core::canary::{Canary, Change, End, Limits, Side};
 use commensal_core::class::Mechanism;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::{Class, GroupSpec};
 use commensal_host::Host;
+use measure::{Measured, Watch};
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A window counts when so much of what was to be measured was.
 const ENOUGH: f64 = 0.5;
 /// A shorter time than this says nothing about a run delay, s.
 const DELAY_OVER_S: f64 = 0.2;
-
 /// Longer than this between two looks, ms, the loop itself stood still.
 const STANDSTILL_MS: u64 = 500;
 
@@ -53,127 +56,6 @@ pub(super) struct Running {
     /// Why the open window has to be broken off.
     hurts: Option<String>,
     report: Report,
-}
-
-/// Sums over a part of a window.
-#[derive(Debug, Default)]
-struct Measured {
-    seconds: f64,
-    /// By group: run delay, ms; pressure, per cent times seconds; CPU time, s.
-    sums: BTreeMap<String, [Option<f64>; 5]>,
-    blamed: Option<BTreeMap<String, Of>>,
-}
-
-/// Wait for offline work and time on a CPU of one group, ns.
-type Of = (u64, u64);
-
-/// The judge, apart from the controllers' own: it counts through a whole window.
-#[derive(Default)]
-struct Watch {
-    judge: Option<Judge>,
-    scope: Scope,
-    names: Vec<String>,
-    /// The last looks, with their times, ms.
-    looks: VecDeque<(u64, BTreeMap<String, Of>)>,
-}
-
-impl Watch {
-    /// Attaches where the members are others than before. Why there is no judge, if there is none.
-    fn follow(&mut self, host: &dyn Host, planned: &Planned) -> Option<String> {
-        let (scope, names) = witness::scope(planned);
-        if self.judge.is_some() && self.scope == scope {
-            return None;
-        }
-        (self.judge, self.names) = (None, names);
-        self.looks.clear();
-        let error = match Judge::attach(host, &scope) {
-            Ok(judge) => {
-                self.judge = Some(judge);
-                None
-            }
-            Err(error) => Some(error.to_string()),
-        };
-        self.scope = scope;
-        error
-    }
-
-    /// Counters by group, since the judge came.
-    fn totals(&mut self) -> Option<BTreeMap<String, Of>> {
-        let subjects = self.judge.as_ref()?.subjects().ok()?;
-        let mut groups: BTreeMap<String, Of> = BTreeMap::new();
-        for (name, subject) in self.names.iter().zip(&subjects) {
-            let sum = groups.entry(name.clone()).or_default();
-            sum.0 += subject.wait.of(Kind::Offline);
-            sum.1 += subject.run_ns;
-        }
-        Some(groups)
-    }
-
-    /// Looks, and says which group suffers more than it may.
-    fn harm(&mut self, now_ms: u64, limits: &Limits) -> Option<String> {
-        let now = self.totals()?;
-        while self.looks.front().is_some_and(|(at, _)| now_ms.saturating_sub(*at) > HARM_OVER_MS) {
-            self.looks.pop_front();
-        }
-        self.looks.push_back((now_ms, now.clone()));
-        let (then_ms, then) = self.looks.front()?;
-        let span_ms = now_ms.saturating_sub(*then_ms);
-        if span_ms < HARM_FROM_MS {
-            return None;
-        }
-        now.iter().find_map(|(name, counters)| {
-            let (blamed_ms, run_s) = since(*counters, *then.get(name)?);
-            let much = limits.blamed(blamed_ms, run_s, span_ms as f64 / 1e3)?;
-            Some(format!(
-                "group {name} waited {much:.0} ms per CPU-second for offline work, more than {}",
-                limits.blamed_ms
-            ))
-        })
-    }
-}
-
-/// Wait, ms, and time on a CPU, s.
-fn since(now: Of, then: Of) -> (f64, f64) {
-    (now.0.saturating_sub(then.0) as f64 / 1e6, now.1.saturating_sub(then.1) as f64 / 1e9)
-}
-
-impl Measured {
-    fn add(&mut self, sample: &Sample, online: &[String]) {
-        let seconds = sample.seconds;
-        for name in online {
-            let rates = sample.groups.get(name);
-            let pressure = rates.map(|rates| rates.pressure_pct).unwrap_or_default();
-            let delay = rates.and_then(|rates| rates.run_delay_ms_per_s);
-            let cpus = rates.and_then(|rates| rates.cpus);
-            let all = [delay, pressure[0], pressure[1], pressure[2], cpus];
-            let sums = self.sums.entry(name.clone()).or_insert([Some(0.0); 5]);
-            for (sum, rate) in sums.iter_mut().zip(all) {
-                *sum = sum.zip(rate).map(|(sum, rate)| sum + rate * seconds);
-            }
-        }
-        self.seconds += seconds;
-    }
-
-    /// What it says of each group, with the judge's counters at its end.
-    fn figures(&self, end: Option<&BTreeMap<String, Of>>) -> BTreeMap<String, Figures> {
-        let rate = |sum: Option<f64>| sum.filter(|_| self.seconds > 0.0).map(|sum| sum / self.seconds);
-        let of = |(name, sums): (&String, &[Option<f64>; 5])| {
-            let blamed = end.zip(self.blamed.as_ref()).and_then(|(end, begin)| {
-                let (wait_ms, run_s) = since(*end.get(name)?, *begin.get(name)?);
-                // The judge counts time on a CPU when a thread leaves it.
-                let run_s = if run_s > 0.0 { run_s } else { sums[4].unwrap_or(0.0) };
-                (run_s > 0.0).then(|| wait_ms / run_s)
-            });
-            let figures = Figures {
-                blamed_ms_per_cpu_s: blamed,
-                run_delay_ms_per_s: rate(sums[0]),
-                pressure_pct: [rate(sums[1]), rate(sums[2]), rate(sums[3])],
-                cpus: rate(sums[4]),
-            };
-            (name.clone(), figures)
-        };
-        self.sums.iter().map(of).collect()
-    }
 }
 
 impl Running {
@@ -265,7 +147,7 @@ impl Running {
             match change {
                 Change::Begins(_) => {
                     self.measured = None;
-                    self.watch.looks.clear();
+                    self.watch.begin();
                     self.harsh.clear();
                     self.report.no_judge = self.watch.follow(host, planned);
                 }
@@ -398,7 +280,7 @@ impl Agent<'_> {
         if self.paused {
             return no("the agent is paused", "`commensal agent resume` first");
         }
-        if self.lease.as_ref().is_none_or(|lease| lease.link.is_none()) {
+        if !self.is_guarded() {
             let error = "there is no guard: if the agent died in a window, isolation would stay off";
             return no(error, "start the agent without --no-guard");
         }
@@ -493,6 +375,8 @@ impl Agent<'_> {
         let broken = running.report.aborted.len();
         let end = if running.generation != self.groups.state.generation {
             Some(End::Reloaded)
+        } else if !self.is_guarded() {
+            Some(End::Unguarded)
         } else if running.is_silent(now.ms) {
             Some(End::ClientGone)
         } else {
@@ -518,6 +402,10 @@ impl Agent<'_> {
                 self.canary = Some(running);
             }
         }
+    }
+
+    fn is_guarded(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.link.is_some())
     }
 
     fn canary_over(&mut self, now: &Now, mut running: Running, end: End) {
@@ -585,6 +473,3 @@ impl Agent<'_> {
         self.canary.as_ref().map(|running| running.shown(now_ms))
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,5 +1,6 @@
 //! Rounds with and without isolation on machines in memory, and the sums of a window.
 
+use super::measure::Of;
 use super::*;
 use crate::instance::Instance;
 use crate::keeper::{Keeper, Round};
