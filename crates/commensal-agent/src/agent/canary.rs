@@ -153,7 +153,7 @@ impl Running {
                 }
                 Change::Settled(window) if self.in_force == window.side => {
                     let blamed = self.watch.totals();
-                    self.measured = Some(Measured { blamed, ..Measured::default() });
+                    self.measured = Some(Measured::new(blamed));
                 }
                 Change::Settled(window) => {
                     let why = format!("isolation could not be switched {} in time", window.side.name());

@@ -16,7 +16,7 @@ pub(super) struct Measured {
     /// By group: run delay, ms; pressure, per cent times seconds; CPU time, s.
     sums: BTreeMap<String, [Option<f64>; 5]>,
     /// The judge's counters at its beginning.
-    pub(super) blamed: Option<BTreeMap<String, Of>>,
+    blamed: Option<BTreeMap<String, Of>>,
 }
 
 /// Wait for offline work and time on a CPU of one group, ns.
@@ -98,6 +98,11 @@ fn since(now: Of, then: Of) -> (f64, f64) {
 }
 
 impl Measured {
+    /// Nothing yet; with the judge's counters now.
+    pub(super) fn new(blamed: Option<BTreeMap<String, Of>>) -> Measured {
+        Measured { blamed, ..Measured::default() }
+    }
+
     pub(super) fn add(&mut self, sample: &Sample, online: &[String]) {
         let seconds = sample.seconds;
         for name in online {

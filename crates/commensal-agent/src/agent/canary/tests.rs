@@ -178,7 +178,7 @@ fn sample(seconds: f64, delay: Option<f64>) -> Sample {
 fn sums_of_a_window_are_weighted_and_missing_stays_missing() {
     let online = ["web".to_owned()];
     let of = |web: Of| BTreeMap::from([("web".to_owned(), web)]);
-    let mut measured = Measured { blamed: Some(of((1_000_000, 0))), ..Measured::default() };
+    let mut measured = Measured::new(Some(of((1_000_000, 0))));
     measured.add(&sample(1.0, Some(100.0)), &online);
     measured.add(&sample(3.0, Some(20.0)), &online);
     let figures = measured.figures(Some(&of((31_000_000, 500_000_000))))["web"];
