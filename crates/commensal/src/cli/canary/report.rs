@@ -177,7 +177,7 @@ mod tests {
         let window = |pair: u32, off: bool| {
             let figures = Figures {
                 run_delay_ms_per_s: Some(2.0 + f64::from(pair) * 0.1 + if off { 90.0 } else { 0.0 }),
-                pressure_pct: [Some(if (pair % 2 == 0) == off { 1.0 } else { 2.0 }), None, Some(0.0)],
+                pressure_pct: [Some(if pair.is_multiple_of(2) == off { 1.0 } else { 2.0 }), None, Some(0.0)],
                 ..Figures::default()
             };
             let groups = BTreeMap::from([("web".to_owned(), figures)]);
