@@ -85,10 +85,10 @@ complete -c commensal -n "__fish_commensal_using_subcommand run" -l no-wait -d '
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand run" -s V -l version -d 'Print version'
-complete -c commensal -n "__fish_commensal_using_subcommand agent" -s c -l config -d 'A groups file, or a folder of *.toml' -r -F
-complete -c commensal -n "__fish_commensal_using_subcommand agent" -l interval -d 'Length of a tick' -r
-complete -c commensal -n "__fish_commensal_using_subcommand agent" -l lease -d 'How long the agent may be silent before the guard ends it and brings the safe state' -r
-complete -c commensal -n "__fish_commensal_using_subcommand agent" -l on-exit -d 'What to leave behind: the safe state (offline work held back, no limit on online work), everything as it is, or the original values' -r -f -a "safe\t'The safe state'
+complete -c commensal -n "__fish_commensal_using_subcommand agent; and not __fish_seen_subcommand_from reload pause resume canary help" -s c -l config -d 'A groups file, or a folder of *.toml' -r -F
+complete -c commensal -n "__fish_commensal_using_subcommand agent; and not __fish_seen_subcommand_from reload pause resume canary help" -l interval -d 'Length of a tick' -r
+complete -c commensal -n "__fish_commensal_using_subcommand agent; and not __fish_seen_subcommand_from reload pause resume canary help" -l lease -d 'How long the agent may be silent before the guard ends it and brings the safe state' -r
+complete -c commensal -n "__fish_commensal_using_subcommand agent; and not __fish_seen_subcommand_from reload pause resume canary help" -l on-exit -d 'What to leave behind: the safe state (offline work held back, no limit on online work), everything as it is, or the original values' -r -f -a "safe\t'The safe state'
 keep\t'Everything, as it is'
 restore\t'Original values'"
 complete -c commensal -n "__fish_commensal_using_subcommand agent" -l metrics-listen -d 'Serve metrics over TCP at this address as well, read only' -r
@@ -373,6 +373,10 @@ complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish
 complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "lab" -d 'Measure what co-location costs'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "workload" -d 'The lab\'s built-in workloads (started by the lab itself)'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and not __fish_seen_subcommand_from doctor plan apply restore run agent guard status explain top queue blame lab workload help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from agent" -f -a "reload" -d 'Read the groups again now, and take them into force. Exit status 2 with the mistakes when the old ones stay'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from agent" -f -a "pause" -d 'Write nothing until `resume`: limits stay as they are, and the agent goes on looking'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from agent" -f -a "resume" -d 'Write again'
+complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from agent" -f -a "canary" -d 'Prove what isolation does on this machine now: take it from the offline groups for short windows in random order, and compare what online groups wait. Exit status 0 when an effect is shown, 3 when not'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "run" -d 'Run an experiment: verdict, table, run.json, report.html. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "list" -d 'List the experiments that come with this program'
 complete -c commensal -n "__fish_commensal_using_subcommand help; and __fish_seen_subcommand_from lab" -f -a "show" -d 'Print an experiment\'s file, to be changed and run'

@@ -1,5 +1,6 @@
 //! The loop: sense, decide, plan, apply, tell; once per tick, from one thread.
 
+mod canary;
 mod followed;
 mod hurry;
 mod lease;
@@ -25,6 +26,8 @@ use crate::snapshot::{self, Snapshot};
 use crate::view;
 use crate::witness::{self, Witness};
 use commensal_core::actual::{ActualState, CgroupPath, Place};
+use commensal_core::canary::End;
+use commensal_core::config::Room;
 use commensal_core::control::frame::least;
 use commensal_core::control::weights::WeightInput;
 use commensal_core::cpuset::CpuSet;
@@ -212,6 +215,8 @@ struct Agent<'a> {
     /// Groups whose queues are held closed.
     holding: BTreeSet<GroupName>,
     members: Followed,
+    canary: Option<canary::Running>,
+    canary_report: Option<Arc<crate::canary::Report>>,
 }
 
 /// Runs until a signal asks to end. `tell` gets a snapshot after every tick.
@@ -287,6 +292,8 @@ pub fn run(
         paused: false,
         holding: BTreeSet::new(),
         members: Followed::new(),
+        canary: None,
+        canary_report: None,
     };
     agent.keep(flags, &commands, &mut |snapshot| {
         published.publish(Arc::clone(&snapshot));
@@ -308,6 +315,7 @@ impl Agent<'_> {
             self.keep_last_good(&mut troubles);
             let now = self.now();
             let sample = self.decide(&now);
+            self.canary_tick(&now, &sample);
             let (keeper, specs) = (&self.keeper, &self.groups.compiled.groups);
             let follows = self.members.follow(&keeper.instance, &keeper.survey, specs);
             troubles.extend(follows.err().map(|error| format!("members cannot be followed: {error}")));
@@ -348,7 +356,10 @@ impl Agent<'_> {
                     (self.all_done, self.once_more) = (false, true);
                     break;
                 }
-                if Instant::now() >= fast {
+                if self.canary_calls() {
+                    break;
+                }
+                if Instant::now() >= fast && !self.isolation_is_off() {
                     fast = Instant::now() + FAST;
                     if self.online_waits() {
                         // The next tick is now.
@@ -366,7 +377,7 @@ impl Agent<'_> {
     fn obey(&mut self, commands: &Receiver<Command>) -> bool {
         let mut any = false;
         while let Ok(Command { order, reply }) = commands.try_recv() {
-            any = true;
+            any |= order != Order::CanaryAlive;
             match order {
                 Order::Reload => {
                     self.reload(true);
@@ -379,14 +390,26 @@ impl Agent<'_> {
                         }
                     }
                 }
-                Order::Pause => {
-                    self.paused = true;
-                    reply.done("nothing is written until resume; what is in force stays");
-                }
+                Order::Pause => match self.canary_end_now(End::Paused) {
+                    Ok(()) => {
+                        self.paused = true;
+                        reply.done("nothing is written until resume; what is in force stays");
+                    }
+                    Err(error) => {
+                        let error = format!("isolation, which a canary has off, cannot be put back: {error}");
+                        reply.refused(error, "see `commensal status`");
+                    }
+                },
                 Order::Resume => {
                     self.paused = false;
                     reply.done("groups are kept in force again");
                 }
+                Order::Canary(request) => self.canary_start(request, reply),
+                Order::CanaryAlive => self.canary_alive(reply),
+                Order::CanaryStop => match self.canary_end(End::Stopped) {
+                    true => reply.done("the canary is over"),
+                    false => reply.refused("no canary runs", ""),
+                },
             }
         }
         any
@@ -468,6 +491,10 @@ impl Agent<'_> {
             Some(_) => between.or_else(|| self.witness.look(self.host, now.ms)),
             None => None,
         };
+        // A canary's windows are none of the controllers' doing.
+        let off = self.isolation_is_off();
+        let before = off.then(|| self.decided.clone());
+        let specs = canary::seen(off, &self.groups.compiled.groups);
         let available = commensal_sensors::machine::available(self.host);
         let shared = shared(&self.keeper.survey.machine, &planned.actual);
         let host = RefCell::new(&mut *self.host);
@@ -483,9 +510,9 @@ impl Agent<'_> {
         };
         self.decided = self.deciders.decide(&Seen {
             now_ms: now.ms,
-            room: self.groups.compiled.room,
+            room: if off { Room::Off } else { self.groups.compiled.room },
             io: self.groups.compiled.io,
-            specs: &self.groups.compiled.groups,
+            specs: &specs,
             desired: &planned.desired,
             yields: self.yields,
             machine: &self.keeper.survey.machine,
@@ -498,6 +525,9 @@ impl Agent<'_> {
             held: &held,
             list: &list,
         });
+        if let Some(before) = before {
+            self.decided = canary::held(before, std::mem::take(&mut self.decided));
+        }
         self.shown_judged = judged;
         sample
     }
@@ -606,8 +636,8 @@ impl Agent<'_> {
                         troubles.push(error.to_string());
                     }
                 }
-                let decided = &self.decided;
-                let adjust = |desired: &mut DesiredState| decided.adjust(desired);
+                let (decided, off) = (&self.decided, self.isolation_is_off());
+                let adjust = |desired: &mut DesiredState| canary::adjust(off, decided, desired);
                 let specs = &self.groups.compiled.groups;
                 // An engine that has not said anything yet is asked on the spot: a container that runs is not let go.
                 let known = self.members.follow.sockets.is_empty() || self.members.heard;
@@ -624,6 +654,7 @@ impl Agent<'_> {
                     Ok(mut round) => {
                         (self.rounded, self.round_took) = (Some(Instant::now()), began.elapsed());
                         self.all_done = round.troubles.is_empty() && !std::mem::take(&mut self.once_more);
+                        self.canary_in_force(round.troubles.is_empty());
                         troubles.append(&mut round.troubles);
                         round.actions.drain(..).for_each(|action| self.note(action));
                         let Planned { actual, desired, .. } = &round.planned;
@@ -637,10 +668,14 @@ impl Agent<'_> {
                         self.last = Some(round);
                         self.follow_pressure();
                     }
-                    Err(error) => troubles.push(in_words(&error)),
+                    Err(error) => {
+                        self.canary_in_force(false);
+                        troubles.push(in_words(&error));
+                    }
                 }
             }
             Ok(None) => {
+                self.canary_in_force(false);
                 let since = *self.locked_out.get_or_insert_with(Instant::now);
                 if since.elapsed() > LOCK_TROUBLE {
                     troubles.push(format!(

@@ -3,6 +3,7 @@
 use crate::control::Refusal;
 use commensal_core::errno::Errno;
 use commensal_host::{Host, HostError};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -72,7 +73,7 @@ pub fn get<T: DeserializeOwned>(
     socket: &Path,
     path: &str,
 ) -> Result<Answer<T>, ClientError> {
-    ask(host, socket, "GET", path)
+    ask(host, socket, "GET", path, "")
 }
 
 /// `POST path` without a body.
@@ -84,7 +85,21 @@ pub fn post<T: DeserializeOwned>(
     socket: &Path,
     path: &str,
 ) -> Result<Answer<T>, ClientError> {
-    ask(host, socket, "POST", path)
+    ask(host, socket, "POST", path, "")
+}
+
+/// `POST path` with a body of JSON.
+///
+/// # Errors
+/// [`ClientError`], in words for users.
+pub fn post_json<T: DeserializeOwned>(
+    host: &dyn Host,
+    socket: &Path,
+    path: &str,
+    body: &impl Serialize,
+) -> Result<Answer<T>, ClientError> {
+    // Plain data always becomes JSON.
+    ask(host, socket, "POST", path, &serde_json::to_string(body).unwrap_or_default())
 }
 
 fn ask<T: DeserializeOwned>(
@@ -92,9 +107,14 @@ fn ask<T: DeserializeOwned>(
     socket: &Path,
     method: &str,
     path: &str,
+    body: &str,
 ) -> Result<Answer<T>, ClientError> {
-    let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
-    let request = format!("{method} {path} HTTP/1.1\r\nHost: agent\r\n{length}Connection: close\r\n\r\n");
+    let length = match method {
+        "POST" => format!("Content-Length: {}\r\n", body.len()),
+        _ => String::new(),
+    };
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nHost: agent\r\n{length}Connection: close\r\n\r\n{body}");
     let text = host.ask(socket, &request).map_err(|error| match error.errno {
         Errno::ENOENT | Errno::ECONNREFUSED => ClientError::NoAgent(socket.to_owned()),
         Errno::EACCES | Errno::EPERM => ClientError::NotYours(socket.to_owned()),

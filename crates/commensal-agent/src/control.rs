@@ -14,9 +14,10 @@ mod answer;
 #[cfg(test)]
 mod tests;
 
+use crate::canary;
 use crate::publish::Published;
 use answer::Router;
-pub use answer::{AGE, Refusal};
+pub use answer::{AGE, Done, Refusal};
 use commensal_core::errno::Errno;
 use commensal_host::{Host, HostError};
 use hyper::service::service_fn;
@@ -88,6 +89,12 @@ pub enum Order {
     Pause,
     /// Write again.
     Resume,
+    /// Take isolation away for short windows, and measure.
+    Canary(canary::Request),
+    /// Somebody still waits for the canary: without this for [`canary::PATIENCE`] it ends.
+    CanaryAlive,
+    /// End it.
+    CanaryStop,
 }
 
 /// An order on its way to the loop.

@@ -79,6 +79,13 @@ fn agent(out: &mut Text, snapshot: &Snapshot, age: Duration) {
         &one(snapshot.cost.audit_lost as f64),
     );
     out.gauge("commensal_agent_paused", "Whether the agent only looks.", &flag(snapshot.paused));
+    let off = snapshot.canary.as_ref().is_some_and(|canary| canary.off);
+    out.gauge(
+        "commensal_agent_canary",
+        "Whether a canary runs, and so takes isolation away for short windows.",
+        &flag(snapshot.canary.is_some()),
+    );
+    out.gauge("commensal_agent_isolation_off", "Whether a canary has isolation off now.", &flag(off));
     out.gauge("commensal_agent_troubles", "Things that are wrong now.", &one(snapshot.troubles.len() as f64));
     out.gauge(
         "commensal_config_generation",

@@ -19,6 +19,8 @@ pub fn snapshot() -> Snapshot {
         interval_ms: 1_000,
         tick_ms: 3.2,
         paused: false,
+        canary: None,
+        canary_report: None,
         config: Config {
             path: "/etc/commensal/groups.d".to_owned(),
             generation: 3,

@@ -332,7 +332,12 @@ impl Keeper {
     fn find_drift(&mut self, now_ms: u64, actual: &ActualState) {
         let mut seen = BTreeSet::new();
         for (place, cgroup) in &actual.cgroups {
+            let idle = cgroup.values.get(&(KnobId::CpuIdle, None)) == Some(&Value::Number(1));
             for ((knob, device), value) in &cgroup.values {
+                if idle && *knob == KnobId::CpuWeight {
+                    // Being idle is what changed it, and nobody can write it meanwhile.
+                    continue;
+                }
                 let key =
                     Key { hierarchy: place.hierarchy, inode: cgroup.inode, knob: *knob, device: *device };
                 let Some(want) = self.in_force.get(&key) else { continue };

@@ -13,6 +13,7 @@
 pub mod agent;
 pub mod audit;
 mod beside;
+pub mod canary;
 pub mod client;
 pub mod control;
 mod deciders;

@@ -1,6 +1,7 @@
 //! What the agent knows and did, as plain data: made once per tick, shown by the control socket, `/metrics`, `status`, `top`
 //! and `explain`. Missing is `None`, never 0.
 
+use crate::canary;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -29,6 +30,11 @@ pub struct Snapshot {
     pub tick_ms: f64,
     /// Whether it only looks: somebody said `pause`.
     pub paused: bool,
+    /// The canary that runs: isolation is off for short windows.
+    pub canary: Option<canary::Shown>,
+    /// Everything about it, or about the one before; asked for apart.
+    #[serde(skip)]
+    pub canary_report: Option<Arc<canary::Report>>,
     /// The configuration in force.
     pub config: Config,
     /// Who looks after the machine if the agent dies.

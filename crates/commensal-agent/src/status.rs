@@ -1,5 +1,6 @@
 //! A snapshot in a few lines: what is in force, what is wrong. Pure.
 
+use crate::canary::Shown;
 use crate::explain::lists;
 use crate::publish::is_stale;
 use crate::snapshot::{Group, Machine, Snapshot};
@@ -48,7 +49,9 @@ pub fn troubles(snapshot: &Snapshot, age: Duration) -> Vec<String> {
         ));
     }
     if snapshot.paused {
-        troubles.push("the agent is paused: it looks and writes nothing until POST /v1/resume".to_owned());
+        troubles.push(
+            "the agent is paused: it looks and writes nothing until `commensal agent resume`".to_owned(),
+        );
     }
     if let Some(error) = &snapshot.config.error {
         troubles.push(format!(
@@ -88,6 +91,9 @@ fn agent(out: &mut String, snapshot: &Snapshot) {
         }
         None => out.push_str("no lease: nobody acts if the agent dies\n"),
     }
+    if let Some(canary) = &snapshot.canary {
+        let _ = writeln!(out, "{}", canary_line(canary));
+    }
     let cost = &snapshot.cost;
     let cpu = cost.cpu_s.filter(|_| snapshot.uptime_s > 0.0).map(|cpu| cpu / snapshot.uptime_s * 100.0);
     let _ = writeln!(
@@ -98,6 +104,17 @@ fn agent(out: &mut String, snapshot: &Snapshot) {
         cost.writes,
         cost.late_ticks
     );
+}
+
+/// The canary that runs.
+pub(crate) fn canary_line(canary: &Shown) -> String {
+    let [over, pairs] = canary.pairs;
+    format!(
+        "canary: isolation is {} now; {over} of {pairs} pairs of windows are over, {} broken off, {} left",
+        if canary.off { "OFF" } else { "on" },
+        canary.aborted,
+        duration(canary.left_ms as f64 / 1e3)
+    )
 }
 
 fn machine(out: &mut String, machine: &Machine) {
@@ -232,6 +249,20 @@ mod tests {
         assert!(!is_well(&Snapshot { paused: true, ..well.clone() }, Duration::ZERO));
         assert!(!is_well(&Snapshot { troubles: vec!["x".to_owned()], ..well }, Duration::ZERO));
         assert!(!is_well(&crate::fixture::snapshot(), Duration::ZERO));
+    }
+
+    #[test]
+    fn a_canary_is_told() {
+        let canary = Shown { off: true, pairs: [3, 29], aborted: 1, left_ms: 90_000 };
+        let snapshot = Snapshot { canary: Some(canary), ..Snapshot::default() };
+        let line =
+            "canary: isolation is OFF now; 3 of 29 pairs of windows are over, 1 broken off, 1 min 30 s left";
+        assert!(
+            text(&snapshot, Duration::ZERO).lines().any(|one| one == line),
+            "{}",
+            text(&snapshot, Duration::ZERO)
+        );
+        assert!(!text(&Snapshot::default(), Duration::ZERO).contains("canary"));
     }
 
     #[test]

@@ -86,7 +86,9 @@ impl Witness {
             }
             (self.scope, self.names) = self.wanted.clone();
         }
-        let figures = match self.judge.as_ref()?.totals() {
+        let judge = self.judge.as_ref()?;
+        let read = judge.totals().and_then(|all| Ok(Figures { subjects: judge.subjects()?, ..all }));
+        let figures = match read {
             Ok(figures) => figures,
             Err(error) => {
                 (self.judge, self.absent) = (None, Some(error.to_string()));
@@ -119,7 +121,7 @@ impl Witness {
 }
 
 /// Every online and every offline cgroup of the CPU controller's hierarchy, or where there is none of the unified one.
-fn scope(planned: &Planned) -> (Scope, Vec<String>) {
+pub(crate) fn scope(planned: &Planned) -> (Scope, Vec<String>) {
     let actual = &planned.actual;
     let unified = actual.hierarchies.iter().position(|one| one.version == Version::V2);
     let Some(hierarchy) = actual.hierarchy_of(Controller::Cpu).or(unified) else {

@@ -220,6 +220,21 @@ impl Judge {
         Ok(Figures { time_ns: now(), wait, counters, wake_delay, preempt_delay, ..Figures::default() })
     }
 
+    /// The sums of each subject up to now, in the scope's order: a reading for each.
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn subjects(&self) -> Result<Vec<OfSubject>, NoJudge> {
+        let mut subjects = Vec::new();
+        for index in 0..self.scope.online.len() as u32 {
+            let value = self.value(&self.skel.maps.targets, &index.to_ne_bytes())?;
+            let mut words = words(&value).into_iter();
+            let (run_ns, waits) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
+            subjects.push(OfSubject { run_ns, waits, wait: by_kind(&mut words) });
+        }
+        Ok(subjects)
+    }
+
     /// All sums up to now, by subject and culprit, too.
     ///
     /// # Errors
@@ -246,12 +261,7 @@ impl Judge {
                 *culprits.entry(last).or_default() += ns;
             }
         }
-        let mut subjects = Vec::new();
-        for index in 0..self.scope.online.len() as u32 {
-            let mut words = words(&self.value(&maps.targets, &index.to_ne_bytes())?).into_iter();
-            let (run_ns, waits) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
-            subjects.push(OfSubject { run_ns, waits, wait: by_kind(&mut words) });
-        }
+        let subjects = self.subjects()?;
         for key in maps.culprits.keys() {
             let Some(value) = maps.culprits.lookup(&key, MapFlags::ANY).map_err(refused("read the judge"))?
             else {

@@ -1,6 +1,6 @@
 //! In place of the judge, in a build without feature `bpf`.
 
-use crate::figures::{Figures, Thread};
+use crate::figures::{Figures, OfSubject, Thread};
 use crate::{NoJudge, Scope};
 use commensal_host::Host;
 
@@ -44,6 +44,14 @@ impl Judge {
     /// # Errors
     /// Always.
     pub fn totals(&self) -> Result<Figures, NoJudge> {
+        Err(NoJudge::NotBuilt)
+    }
+
+    /// Nothing can be read.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn subjects(&self) -> Result<Vec<OfSubject>, NoJudge> {
         Err(NoJudge::NotBuilt)
     }
 

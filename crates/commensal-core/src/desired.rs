@@ -103,6 +103,8 @@ pub struct DesiredGroup {
     pub expel: bool,
     /// Whether class knobs go also where a manager writes the weight.
     pub takeover: bool,
+    /// Whether its class is not enforced for now: see [`DesiredState::without_isolation`].
+    pub exposed: bool,
     /// What was asked for and is not a matter of a plan: (key, reason, way out).
     pub elsewhere: Vec<(String, String, String)>,
 }
@@ -138,6 +140,20 @@ impl DesiredState {
                 Some(both) if both.is_empty() => {}
                 Some(both) => group.limits.cpu_set = Some(both),
                 None => group.limits.cpu_set = Some(frame.clone()),
+            }
+        }
+    }
+}
+
+impl DesiredState {
+    /// Takes isolation away: offline groups keep what the user wrote (`written`, as resolved) and whether they stand still, and
+    /// lose their class and what controllers put on them. Online groups keep everything.
+    pub fn without_isolation(&mut self, written: &DesiredState) {
+        for group in self.groups.iter_mut().filter(|group| group.class == Class::Offline) {
+            group.exposed = true;
+            if let Some(own) = written.groups.iter().find(|own| own.name == group.name) {
+                let frozen = group.limits.frozen;
+                group.limits = Limits { frozen, ..own.limits.clone() };
             }
         }
     }
@@ -264,6 +280,7 @@ fn resolve_group(
         processes: Vec::new(),
         limits: limits(spec, machine),
         takeover: spec.takeover,
+        exposed: false,
         expel: spec.expel,
         elsewhere,
     }

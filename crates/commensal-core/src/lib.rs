@@ -8,11 +8,12 @@
 //! ```
 //!
 //! **Invariant:** nothing here opens a file, reads a clock, starts a thread, looks at the environment
-//! or draws a random number. The same arguments always give the same result.
+//! or draws a random number that does not come from a seed it is given. The same arguments always give the same result.
 #![forbid(unsafe_code)]
 
 pub mod actual;
 pub mod admission;
+pub mod canary;
 pub mod class;
 pub mod config;
 pub mod control;
@@ -25,6 +26,7 @@ pub mod knob;
 pub mod member;
 pub mod observe;
 pub mod plan;
+pub mod rng;
 pub mod safe;
 pub mod topology;
 pub mod units;

@@ -213,20 +213,30 @@ fn undo_all(
     let (values, rest) = order.split_at(originals);
     let mut waiting = values.to_vec();
     let mut kept = BTreeMap::new();
+    let first = result.failed.len();
     // Originals of several plans can stand in each other's way (a weight while the group is still idle, a child
     // wider than its parent): as long as some went back, the others are tried again.
     while !waiting.is_empty() {
         let before = result.failed.len();
         let failed = pass(host, contents, &waiting, &job, result, &mut kept);
-        if failed.len() == waiting.len() || failed.is_empty() {
+        let stays = failed.len() == waiting.len();
+        waiting = failed;
+        if stays || waiting.is_empty() {
             break;
         }
         result.failed.truncate(before);
-        failed.iter().for_each(|index| drop(kept.remove(index)));
-        waiting = failed;
+        waiting.iter().for_each(|index| drop(kept.remove(index)));
     }
+    let second = result.failed.len();
     kept.extend(moving::back(host, contents, result));
     pass(host, contents, rest, &job, result, &mut kept);
+    if !waiting.is_empty() {
+        // A group below that stood in the way is gone now, or the group itself: a crash between its making and the record of
+        // its inode had the next one take it for somebody else's.
+        result.failed.drain(first..second);
+        waiting.iter().for_each(|index| drop(kept.remove(index)));
+        pass(host, contents, &waiting, &job, result, &mut kept);
+    }
     kept.into_values().collect()
 }
 

@@ -17,18 +17,20 @@ pub mod analysis;
 pub mod conductor;
 pub mod design;
 pub mod doctor;
+pub mod effect;
 pub mod experiment;
 pub mod format;
 pub mod isolation;
 pub mod loadgen;
 pub mod record;
 pub mod report;
-pub mod rng;
 pub mod site;
 pub mod stats;
 pub mod tools;
 pub mod verdict;
 pub mod workload;
+
+pub use commensal_core::rng;
 
 #[cfg(test)]
 mod calibration;

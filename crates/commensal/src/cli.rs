@@ -2,8 +2,10 @@
 //! lab adds 3 inconclusive and 4 environment invalid; `run` gives the command's own status.
 
 mod agent;
+mod agent_args;
 mod apply;
 mod blame;
+mod canary;
 mod doctor;
 mod lab;
 mod lab_report;
@@ -16,8 +18,12 @@ mod status;
 mod top;
 mod workload;
 
+pub use agent_args::{Agent, AgentOrder, Canary, Guard, OnExit};
+
 use crate::context::Context;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use crate::output;
+use anyhow::anyhow;
+use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -132,62 +138,6 @@ pub struct Run {
     /// The command and its arguments, after `--`.
     #[arg(required = true, last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
-}
-
-/// `commensal agent`.
-#[derive(Debug, Args)]
-pub struct Agent {
-    /// A groups file, or a folder of *.toml.
-    #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
-    pub config: PathBuf,
-
-    /// Length of a tick.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = tick)]
-    pub interval: Duration,
-
-    /// How long the agent may be silent before the guard ends it and brings the safe state.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = lease)]
-    pub lease: Duration,
-
-    /// Run without a guard: if the agent dies, everything stays as it is until `commensal restore`.
-    #[arg(long)]
-    pub no_guard: bool,
-
-    /// Do not load the judge (BPF): who makes online groups wait is not known then, and their run delay and pressure decide.
-    #[arg(long)]
-    pub no_judge: bool,
-
-    /// What to leave behind: the safe state (offline work held back, no limit on online work), everything as it is, or the
-    /// original values.
-    #[arg(long, value_name = "STATE", default_value = "safe")]
-    pub on_exit: OnExit,
-
-    /// Take the place of the agent that runs, which ends without changing anything.
-    #[arg(long)]
-    pub takeover: bool,
-
-    /// Serve metrics over TCP at this address as well, read only.
-    #[arg(long, value_name = "ADDR")]
-    pub metrics_listen: Option<SocketAddr>,
-}
-
-/// What an agent leaves behind.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum OnExit {
-    /// The safe state.
-    Safe,
-    /// Everything, as it is.
-    Keep,
-    /// Original values.
-    Restore,
-}
-
-/// `commensal guard`.
-#[derive(Debug, Args)]
-pub struct Guard {
-    /// End when the first agent has ended.
-    #[arg(long)]
-    pub once: bool,
 }
 
 /// `commensal explain`.
@@ -684,31 +634,23 @@ pub fn main() -> ExitCode {
         }
     };
     let level = if cli.verbose { tracing::Level::DEBUG } else { tracing::Level::WARN };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).without_time().init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .without_time()
+        // It would be told on standard error, which is what failed.
+        .log_internal_errors(false)
+        .init();
     // `run` leaves 1 to 124 to the command that it runs.
     let trouble = if matches!(cli.verb, Verb::Run(_)) { 125 } else { 2 };
-    match dispatch(cli) {
+    let done = dispatch(cli);
+    let printed = output::end().map_err(|error| anyhow!("standard output cannot be written: {error}"));
+    match done.and_then(|code| printed.map(|()| code)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("commensal: {error:#}");
             ExitCode::from(trouble)
         }
-    }
-}
-
-fn tick(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(time) if (Duration::from_millis(50)..=Duration::from_secs(60)).contains(&time) => Ok(time),
-        Ok(_) => Err("a tick is 50ms to 60s long".to_owned()),
-        Err(error) => Err(format!("{error}; a time is such as 1s or 500ms")),
-    }
-}
-
-fn lease(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(time) if (Duration::from_millis(200)..=Duration::from_secs(3_600)).contains(&time) => Ok(time),
-        Ok(_) => Err("a lease is 200ms to 1h long".to_owned()),
-        Err(error) => Err(format!("{error}; a time is such as 10s")),
     }
 }
 
@@ -742,7 +684,11 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Apply(options) => apply::apply(&mut context, &options),
         Verb::Restore(options) => restore::run(&mut context, options.json),
         Verb::Run(options) => run::run(&mut context, &options),
-        Verb::Agent(options) => agent::agent(&mut context, &options),
+        Verb::Agent(options) => match &options.order {
+            None => agent::agent(&mut context, &options),
+            Some(AgentOrder::Canary(options)) => canary::run(&mut context, options),
+            Some(order) => agent::order(&context, order),
+        },
         Verb::Guard(options) => agent::guard(&mut context, &options),
         Verb::Status(options) => status::run(&mut context, &options),
         Verb::Explain(options) => status::explain(&context, &options),

@@ -4,6 +4,8 @@
 //! A library so that `xtask gen` derives man pages, completions and the reference from the same definition.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod output;
 pub mod cli;
 mod context;
 pub mod ledger;

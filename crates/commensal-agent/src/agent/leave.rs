@@ -3,18 +3,21 @@
 use super::start::machine_lock;
 use super::{Agent, AgentError, OnExit};
 use crate::instance::{Ask, NOBODY};
+use commensal_core::canary::End;
 use commensal_core::desired::DesiredState;
 use commensal_core::safe::safe;
 
 impl Agent<'_> {
     /// What is left behind when the agent ends.
     pub(super) fn leave(mut self, hand_over: bool) {
-        let left = match self.options.on_exit {
+        // Before anything else: isolation may be off for a canary.
+        let isolated = self.canary_end_now(End::Leaving);
+        let left = isolated.and_then(|()| match self.options.on_exit {
             OnExit::Keep => Ok(()),
             _ if hand_over => Ok(()),
             OnExit::Safe => self.leave_safe(),
             OnExit::Restore => self.restore(),
-        };
+        });
         if let Err(error) = left {
             tracing::error!("{error}; the guard or `commensal restore` will do it");
             return;

@@ -40,6 +40,8 @@ impl Agent<'_> {
         shown.cost = view::cost(self.host, self.keeper.writes, self.late_ticks);
         shown.cost.audit_lost = self.audit.lost();
         shown.paused = self.paused;
+        shown.canary = self.canary_shown();
+        shown.canary_report.clone_from(&self.canary_report);
         for group in &mut shown.groups {
             let spec = self.groups.compiled.groups.iter().find(|spec| spec.name.as_str() == group.name);
             let Some((spec, queue)) = spec.and_then(|spec| Some((spec, spec.admission()?))) else { continue };

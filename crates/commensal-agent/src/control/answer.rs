@@ -1,6 +1,7 @@
 //! From a request to an answer: paths, methods, and what may be asked from where.
 
 use super::{Command, Order, Reply};
+use crate::canary;
 use crate::explain::explain;
 use crate::exposition;
 use crate::publish::{Latest, Published, is_stale};
@@ -19,13 +20,14 @@ use tokio::sync::oneshot;
 
 /// Header with the age of what is told, in milliseconds.
 pub const AGE: &str = "x-commensal-age-ms";
-/// Bytes of a request's body. None needs one.
+/// Bytes of a request's body. One path needs some.
 const BODY_BYTES: usize = 4 * 1024;
 /// For the loop to carry an order out: it may be in the middle of a tick that takes long.
 const ORDER_TIME: Duration = Duration::from_secs(10);
 /// What there is, for those who asked for something else.
-const PATHS: &str = "there are GET /v1/snapshot, /v1/groups, /v1/groups/NAME, /v1/explain/NAME, /v1/actions, /metrics, \
-                     /healthz and POST /v1/reload, /v1/pause, /v1/resume";
+const PATHS: &str = "there are GET /v1/snapshot, /v1/groups, /v1/groups/NAME, /v1/explain/NAME, /v1/actions, /v1/canary, \
+                     /metrics, /healthz and POST /v1/reload, /v1/pause, /v1/resume, /v1/canary/start, /v1/canary/alive, \
+                     /v1/canary/stop";
 const REMOTE_PATHS: &str =
     "there are GET /metrics, /healthz and /v1/snapshot; the rest is on the agent's local socket";
 
@@ -38,6 +40,14 @@ pub struct Refusal {
     /// The way out; may be empty.
     #[serde(rename = "try")]
     pub try_this: String,
+}
+
+/// What was done, as the answer to an order.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Done {
+    /// In words, such as `generation 4 is in force`.
+    pub done: String,
 }
 
 /// What answers are made of.
@@ -58,7 +68,10 @@ enum Path<'a> {
     Actions,
     Metrics,
     Health,
+    Canary,
     Order(Order),
+    /// An order whose terms are in the body.
+    CanaryStart,
     #[cfg(test)]
     Panic,
 }
@@ -73,6 +86,10 @@ fn path(text: &str) -> Option<Path<'_>> {
         "/v1/reload" => Path::Order(Order::Reload),
         "/v1/pause" => Path::Order(Order::Pause),
         "/v1/resume" => Path::Order(Order::Resume),
+        "/v1/canary" => Path::Canary,
+        "/v1/canary/start" => Path::CanaryStart,
+        "/v1/canary/alive" => Path::Order(Order::CanaryAlive),
+        "/v1/canary/stop" => Path::Order(Order::CanaryStop),
         #[cfg(test)]
         "/panic" => Path::Panic,
         _ => {
@@ -98,7 +115,7 @@ impl Router {
         let Some(asked) = asked.filter(open) else {
             return refuse(StatusCode::NOT_FOUND, format!("nothing is at {}", head.uri.path()), paths);
         };
-        let wanted = if matches!(asked, Path::Order(_)) { "POST" } else { "GET" };
+        let wanted = if matches!(asked, Path::Order(_) | Path::CanaryStart) { "POST" } else { "GET" };
         let head_only = head.method == Method::HEAD && wanted == "GET";
         if head.method.as_str() != wanted && !head_only {
             let error = format!("{} takes {wanted}, not {}", head.uri.path(), head.method);
@@ -107,11 +124,16 @@ impl Router {
             answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
             return answer;
         }
-        if let Err(answer) = drain(body).await {
-            return answer;
-        }
+        let body = match drain(body).await {
+            Ok(body) => body,
+            Err(answer) => return answer,
+        };
         match asked {
             Path::Order(order) => self.order(order).await,
+            Path::CanaryStart => match canary::Request::parse(&body) {
+                Ok(request) => self.order(Order::Canary(request)).await,
+                Err(error) => refuse(StatusCode::BAD_REQUEST, error, "send its terms as JSON, or {}"),
+            },
             asked => guarded(|| self.show(&asked)),
         }
     }
@@ -136,6 +158,14 @@ impl Router {
             Path::Health => health(&snapshot, age),
             Path::Groups => json_of(&snapshot.groups),
             Path::Actions => json_of(&snapshot.actions),
+            Path::Canary => match &snapshot.canary_report {
+                Some(report) => json_of(&**report),
+                None => refuse(
+                    StatusCode::NOT_FOUND,
+                    "no canary has run since the agent began",
+                    "`commensal agent canary` starts one",
+                ),
+            },
             Path::Group(name) => match snapshot.groups.iter().find(|group| group.name == *name) {
                 Some(group) => json_of(group),
                 None => no_group(&snapshot, name),
@@ -164,7 +194,7 @@ impl Router {
             }
         }
         match tokio::time::timeout(ORDER_TIME, outcome).await {
-            Ok(Ok(Ok(done))) => json_of(&json!({ "done": done })),
+            Ok(Ok(Ok(done))) => json_of(&Done { done }),
             Ok(Ok(Err(refusal))) => refuse(StatusCode::CONFLICT, refusal.error, refusal.try_this),
             Ok(Err(_)) => refuse(
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -181,11 +211,12 @@ impl Router {
 }
 
 /// Reads what came with the request, up to the bound.
-async fn drain(body: Incoming) -> Result<(), Answer> {
+async fn drain(body: Incoming) -> Result<Bytes, Answer> {
     let most = BODY_BYTES as u64;
     let too_big = || {
         let error = format!("the body of a request can have {BODY_BYTES} bytes");
-        let mut answer = refuse(StatusCode::PAYLOAD_TOO_LARGE, error, "send none: no path needs one");
+        let mut answer =
+            refuse(StatusCode::PAYLOAD_TOO_LARGE, error, "send none: only /v1/canary/start takes one");
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         answer
     };
@@ -193,7 +224,7 @@ async fn drain(body: Incoming) -> Result<(), Answer> {
         return Err(too_big());
     }
     match Limited::new(body, BODY_BYTES).collect().await {
-        Ok(_) => Ok(()),
+        Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(too_big()),
         Err(_) => Err(refuse(StatusCode::BAD_REQUEST, "the request breaks off", "send it again")),
     }

@@ -111,6 +111,9 @@ fn what_is_not_there_is_told_with_a_way_out() {
     assert_eq!(status, 404);
     assert!(error.contains("wbe") && way_out.contains("web, etl, report"), "{error} {way_out}");
     assert_eq!(refused(world.get("/v1/explain/")).0, 404);
+    let (status, error, way_out) = refused(world.get("/v1/canary"));
+    assert_eq!(status, 404);
+    assert!(error.contains("no canary has run") && way_out.contains("agent canary"), "{error} {way_out}");
     assert_eq!(refused(world.get("/v1/groups/a/b")).0, 404);
     let (status, error, _) = refused(world.get("/v1/pause"));
     assert_eq!((status, error.contains("takes POST")), (405, true));
@@ -317,8 +320,13 @@ fn orders_reach_the_loop_and_their_outcome_comes_back() {
             let done = post("/v1/reload").unwrap().body;
             let not = refused(post("/v1/pause"));
             let lost = refused(post("/v1/resume"));
+            let start = |terms: &serde_json::Value| {
+                client::post_json::<Done>(&LinuxHost::new(), socket, "/v1/canary/start", terms)
+            };
+            let canary = start(&serde_json::json!({ "seed": 7, "off_pct": 20 })).unwrap().body;
+            let bad = start(&serde_json::json!({ "sead": 7 })).unwrap_err().to_string();
             over.store(true, Ordering::Relaxed);
-            (done, not, lost)
+            (done, not, lost, (canary.done, bad))
         });
         // The loop, which looks once per tick.
         while !over.load(Ordering::Relaxed) {
@@ -326,13 +334,19 @@ fn orders_reach_the_loop_and_their_outcome_comes_back() {
                 Ok(Command { order: Order::Reload, reply }) => reply.done("generation 4 is in force"),
                 Ok(Command { order: Order::Pause, reply }) => reply.refused("paused already", "resume first"),
                 Ok(Command { order: Order::Resume, reply }) => drop(reply),
+                Ok(Command { order: Order::Canary(request), reply }) => {
+                    reply.done(format!("seed {}, off {} %", request.seed, request.off_pct));
+                }
+                Ok(Command { order: Order::CanaryAlive | Order::CanaryStop, .. }) => unreachable!("not sent"),
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         }
-        let (done, not, lost) = asks.join().unwrap();
+        let (done, not, lost, canary) = asks.join().unwrap();
         assert_eq!(done["done"], "generation 4 is in force");
         assert_eq!(not, (409, "paused already".to_owned(), "resume first".to_owned()));
         assert_eq!(lost.0, 500);
+        assert_eq!(canary.0, "seed 7, off 20 %");
+        assert!(canary.1.contains("unknown field `sead`"), "{}", canary.1);
     });
 }
 

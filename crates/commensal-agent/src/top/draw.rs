@@ -3,7 +3,7 @@
 use super::{SCREEN, Sort, Top};
 use crate::explain::action;
 use crate::snapshot::{Drift, Group, Snapshot};
-use crate::status::{bytes, cpus, duration, percent, troubles};
+use crate::status::{bytes, canary_line, cpus, duration, percent, troubles};
 use commensal_core::units::Bytes;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -91,6 +91,7 @@ fn head<'a>(top: &'a Top, snapshot: &'a Snapshot, age: Duration) -> Vec<Line<'a>
             percent(machine.pressure.io_pct, 1),
         )),
     ];
+    lines.extend(snapshot.canary.as_ref().map(|canary| Line::raw(canary_line(canary))));
     let mut wrong: Vec<String> = top.gone.iter().map(|gone| format!("no news since: {gone}")).collect();
     wrong.extend(troubles(snapshot, age));
     let hidden = wrong.len().saturating_sub(TROUBLES);

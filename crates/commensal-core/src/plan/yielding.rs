@@ -146,13 +146,13 @@ impl Draft<'_> {
                 group.name
             ));
         }
-        if let Some((knob, value)) = mechanism.setting(version) {
+        if let Some((knob, value)) = mechanism.setting(version).filter(|_| !group.exposed) {
             let below = mechanism == Mechanism::GroupIdentity;
             for path in self.with_below(hierarchy, path, below) {
                 self.want(group, &path, own, Setting::new(knob, value.clone(), why.clone()));
             }
         }
-        if mechanism == Mechanism::QosLevel {
+        if mechanism == Mechanism::QosLevel && !group.exposed {
             self.memory_yields(group, path, own);
         }
         self.mechanisms.insert((group.name.clone(), place), mechanism);

@@ -1,10 +1,12 @@
-//! `agent` and `guard`.
+//! `agent`, orders to one that runs, and `guard`.
 
-use super::{Agent, Guard, OnExit};
+use super::{Agent, AgentOrder, Guard, OnExit};
 use crate::context::Context;
 use crate::signals::not_ignored;
 use anyhow::{Context as _, bail};
 use commensal_agent::agent::{self, Flags, Options};
+use commensal_agent::client;
+use commensal_agent::control::{Done, SOCKET};
 use commensal_agent::guard::{self, End};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
@@ -48,6 +50,19 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         }
         told = troubles;
     })?;
+    Ok(0)
+}
+
+/// Gives an order to the agent that runs.
+pub fn order(context: &Context, order: &AgentOrder) -> anyhow::Result<u8> {
+    let path = match order {
+        AgentOrder::Reload => "/v1/reload",
+        AgentOrder::Pause => "/v1/pause",
+        AgentOrder::Resume => "/v1/resume",
+        AgentOrder::Canary(_) => bail!("a canary is more than an order"),
+    };
+    let done: Done = client::post(&context.host, &context.state_dir.join(SOCKET), path)?.body;
+    println!("{}", done.done);
     Ok(0)
 }
 

@@ -12,7 +12,7 @@ use commensal_blame::unattributed::Unattributed;
 use commensal_blame::{Bounds, Figures, Judge, Labels, NoJudge, Report, Scope};
 use outputs::Outputs;
 use serde_json::json;
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -67,7 +67,6 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         }
     }
     outputs.close(context, &total, &report, &look)?;
-    std::io::stdout().flush()?;
     if !options.check {
         return Ok(0);
     }

@@ -3,12 +3,13 @@
 use super::lab::absolute;
 use super::{Format, LabDiff, LabReport};
 use crate::context::Context;
+use crate::output;
 use anyhow::{Context as _, bail};
 use commensal_host::Host;
 use commensal_lab::record::Run;
 use commensal_lab::verdict::Verdict;
 use commensal_lab::{analysis, report as render};
-use std::io::{IsTerminal, Write as _};
+use std::io::IsTerminal;
 use std::path::Path;
 
 /// Shows a recorded run again.
@@ -32,7 +33,7 @@ pub fn report(context: &mut Context, options: &LabReport) -> anyhow::Result<u8> 
         }
     };
     match file {
-        None => print(text.as_bytes())?,
+        None => print!("{text}"),
         Some(file) => {
             let file = absolute(file)?;
             context.writable(&file)?;
@@ -96,7 +97,11 @@ fn pictures(
                 "several charts do not fit on standard output: name a folder with --out, or one of them with --chart"
             );
         };
-        return if is_png { print(&png(&chart.svg)?) } else { print(chart.svg.as_bytes()) };
+        match is_png {
+            true => output::bytes(&png(&chart.svg)?),
+            false => print!("{}", chart.svg),
+        }
+        return Ok(());
     };
     let folder = absolute(folder)?;
     if !folder.is_dir() {
@@ -130,12 +135,4 @@ fn png(_: &str) -> anyhow::Result<Vec<u8>> {
 
 fn put(context: &mut Context, file: &Path, text: &str) -> anyhow::Result<()> {
     context.host.state_replace(file, text).with_context(|| format!("{} cannot be written", file.display()))
-}
-
-/// A reader who has seen enough is no error.
-fn print(bytes: &[u8]) -> anyhow::Result<()> {
-    match std::io::stdout().lock().write_all(bytes) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("standard output cannot be written"),
-    }
 }

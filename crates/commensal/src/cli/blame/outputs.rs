@@ -6,7 +6,6 @@ use anyhow::{Context as _, bail};
 use commensal_blame::exposition::prometheus;
 use commensal_blame::{Figures, Report};
 use commensal_host::Host;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -71,7 +70,7 @@ impl Outputs {
             let seconds = look.started.elapsed().as_secs();
             print!("{HOME}the last second\n\n{}\n", look.report(came).text());
             print!("all {seconds} s (Ctrl-C ends)\n\n{}", look.report(all).text());
-            std::io::stdout().flush()?;
+            crate::output::flush();
         }
         if let Some(path) = self.prometheus.as_ref().filter(|path| !is_stdout(path))
             && self.exposed.elapsed() >= EXPOSE

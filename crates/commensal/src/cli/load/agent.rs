@@ -57,7 +57,7 @@ pub fn listen(context: &Context, options: &LabLoad, addr: SocketAddr) -> anyhow:
     listener.set_nonblocking(true)?;
     let stop = stop_flag(&context.host)?;
     println!("listening {}", listener.local_addr()?);
-    io::stdout().flush()?;
+    crate::output::flush();
     while !stop.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok((stream, peer)) => {

@@ -1,0 +1,476 @@
+//! The canary as the loop carries it out: windows with and without isolation, what online groups suffer in them, and an end
+//! that always leaves isolation on.
+
+mod measure;
+#[cfg(test)]
+mod tests;
+
+use super::start::machine_lock;
+use super::{Agent, AgentError, FAST};
+use crate::canary::{PATIENCE, Report, Request, Shown, Window};
+use crate::control::Reply;
+use crate::deciders::{Decided, Wants};
+use crate::instance::{Ask, NOBODY, Planned};
+use crate::keeper::Now;
+use crate::sense::Sample;
+use crate::snapshot;
+use commensal_core::actual::CgroupPath;
+use commensal_core::canary::{Canary, Change, End, Limits, Side};
+use commensal_core::class::Mechanism;
+use commensal_core::desired::DesiredState;
+use commensal_core::group::{Class, GroupSpec};
+use commensal_host::Host;
+use measure::{Measured, Watch};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A window counts when so much of what was to be measured was.
+const ENOUGH: f64 = 0.5;
+/// A shorter time than this says nothing about a run delay, s.
+const DELAY_OVER_S: f64 = 0.2;
+/// Longer than this between two looks, ms, the loop itself stood still.
+const STANDSTILL_MS: u64 = 500;
+
+/// One that runs.
+pub(super) struct Running {
+    canary: Canary,
+    limits: Limits,
+    generation: u64,
+    began_ms: u64,
+    /// For how long nothing was heard of who asked for it, ms, as of when; a loop that stood still itself heard nobody.
+    silent_ms: u64,
+    seen_ms: u64,
+    /// Which side the last round has brought.
+    in_force: Side,
+    /// When to look whether a switch that did not succeed can be made now, and when to look at the judge, ms.
+    retry_ms: u64,
+    look_ms: u64,
+    watch: Watch,
+    /// Sums of the window that is measured.
+    measured: Option<Measured>,
+    /// With isolation, by group: time, s, and run delay, ms.
+    calm: BTreeMap<String, (f64, f64)>,
+    /// The same without, since it was compared last.
+    harsh: BTreeMap<String, (f64, f64)>,
+    /// Why the open window has to be broken off.
+    hurts: Option<String>,
+    report: Report,
+}
+
+impl Running {
+    /// Whether the loop has to look at it before the next tick.
+    fn calls(&mut self, now_ms: u64) -> bool {
+        let side = self.canary.side();
+        if now_ms >= self.look_ms {
+            self.look_ms = now_ms + u64::try_from(FAST.as_millis()).unwrap_or(u64::MAX);
+            if side == Side::Off && self.hurts.is_none() {
+                self.hurts = self.watch.harm(now_ms, &self.limits);
+            }
+        }
+        let switch = side != self.in_force && now_ms >= self.retry_ms;
+        let silent = self.is_silent(now_ms);
+        self.hurts.is_some() || switch || silent || now_ms >= self.canary.due_ms()
+    }
+
+    /// Whether nobody waits for it any more.
+    fn is_silent(&mut self, now_ms: u64) -> bool {
+        let since_ms = now_ms.saturating_sub(self.seen_ms).min(STANDSTILL_MS);
+        (self.silent_ms, self.seen_ms) = (self.silent_ms + since_ms, now_ms);
+        self.silent_ms > u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Takes in what was used since the last tick.
+    fn take_in(&mut self, sample: &Sample, online: &[String]) {
+        if let Some(measured) = &mut self.measured {
+            measured.add(sample, online);
+        }
+        let delay = |name: &String| sample.groups.get(name).and_then(|rates| rates.run_delay_ms_per_s);
+        match (self.canary.side(), self.in_force) {
+            (Side::On, Side::On) => {
+                for name in online {
+                    let Some(delay) = delay(name) else { continue };
+                    let calm = self.calm.entry(name.clone()).or_default();
+                    *calm = (calm.0 + sample.seconds, calm.1 + delay * sample.seconds);
+                }
+            }
+            (Side::Off, Side::Off) => {
+                for name in online {
+                    let Some(delay) = delay(name) else { continue };
+                    let harsh = self.harsh.entry(name.clone()).or_default();
+                    *harsh = (harsh.0 + sample.seconds, harsh.1 + delay * sample.seconds);
+                }
+                self.hurts = self.hurts.take().or_else(|| self.delayed());
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a group waits too long for a CPU, over the time since it was said last.
+    fn delayed(&mut self) -> Option<String> {
+        let (calm, limits) = (&self.calm, &self.limits);
+        let mut too_much = None;
+        self.harsh.retain(|name, (seconds, sum)| {
+            if *seconds < DELAY_OVER_S {
+                return true;
+            }
+            let (delay, calm) =
+                (*sum / *seconds, calm.get(name).map_or(0.0, |calm| calm.1 / calm.0.max(1e-3)));
+            let most = limits.most_delay(calm);
+            if delay > most {
+                too_much = Some(format!(
+                    "group {name} waited {delay:.0} ms per second for a CPU, more than {most:.0}"
+                ));
+            }
+            false
+        });
+        too_much
+    }
+
+    /// The window that was open is no evidence.
+    fn abort(&mut self, now_ms: u64, why: String) -> Option<Change> {
+        let window = self.canary.window()?;
+        self.measured = None;
+        let side = window.side.name();
+        self.report.aborted.push(format!("pair {}, isolation {side}: {why}", window.pair + 1));
+        self.canary.abort(now_ms)
+    }
+
+    /// What has become of it; why it is over, if it is.
+    fn advance(&mut self, host: &dyn Host, now_ms: u64, planned: &Planned) -> Option<End> {
+        if let Some(why) = self.hurts.take()
+            && let Some(Change::Over(end)) = self.abort(now_ms, why)
+        {
+            return Some(end);
+        }
+        while let Some(change) = self.canary.step(now_ms) {
+            match change {
+                Change::Begins(_) => {
+                    self.measured = None;
+                    self.watch.begin();
+                    self.harsh.clear();
+                    self.report.no_judge = self.watch.follow(host, planned);
+                }
+                Change::Settled(window) if self.in_force == window.side => {
+                    let blamed = self.watch.totals();
+                    self.measured = Some(Measured::new(blamed));
+                }
+                Change::Settled(window) => {
+                    let why = format!("isolation could not be switched {} in time", window.side.name());
+                    if let Some(Change::Over(end)) = self.abort(now_ms, why) {
+                        return Some(end);
+                    }
+                }
+                Change::Ends(window) => {
+                    let Some(measured) = self.measured.take() else { continue };
+                    let request = &self.report.request;
+                    let wanted = request.window_ms.saturating_sub(request.settle_ms) as f64 / 1e3;
+                    let (pair, side) = (window.pair, window.side);
+                    if measured.seconds < wanted * ENOUGH {
+                        let why = "the machine stood still for most of it";
+                        let which = format!("pair {}, isolation {}: {why}", pair + 1, side.name());
+                        self.report.aborted.push(which);
+                        continue;
+                    }
+                    let end = self.watch.totals();
+                    self.report.windows.push(Window {
+                        pair,
+                        off: side == Side::Off,
+                        from_s: window.from_ms.saturating_sub(self.began_ms) as f64 / 1e3,
+                        seconds: measured.seconds,
+                        groups: measured.figures(end.as_ref()),
+                    });
+                }
+                Change::Over(end) => return Some(end),
+            }
+        }
+        None
+    }
+
+    fn shown(&self, now_ms: u64) -> Shown {
+        let over = self.report.windows.iter().map(|window| window.pair).max();
+        let end_ms = self.began_ms + self.report.request.length_ms;
+        Shown {
+            off: self.canary.side() == Side::Off,
+            pairs: [over.map_or(0, |pair| u64::from(pair) + 1), self.report.pairs],
+            aborted: self.canary.aborted(),
+            left_ms: end_ms.saturating_sub(now_ms),
+        }
+    }
+
+    fn report(&self, now_ms: u64) -> Report {
+        Report {
+            seconds: now_ms.saturating_sub(self.began_ms) as f64 / 1e3,
+            off_s: self.canary.off_ms(now_ms) as f64 / 1e3,
+            ..self.report.clone()
+        }
+    }
+}
+
+/// The groups as controllers are shown them: while isolation is off they hold what they decided, because what they would see is not
+/// their doing.
+pub(super) fn seen(off: bool, specs: &[GroupSpec]) -> Cow<'_, [GroupSpec]> {
+    match off {
+        false => Cow::Borrowed(specs),
+        true => specs.iter().map(|spec| GroupSpec { target_wakeup_p99: None, ..spec.clone() }).collect(),
+    }
+}
+
+/// What was decided before isolation went off, with what is decided about memory now.
+pub(super) fn held(before: Decided, now: Decided) -> Decided {
+    let wants = Wants { frozen: now.wants.frozen, ..before.wants };
+    Decided { wants, held: now.held, kill: now.kill, ..before }
+}
+
+/// Changes what is wanted by what was decided, with or without isolation.
+pub(super) fn adjust(off: bool, decided: &Decided, desired: &mut DesiredState) {
+    let written = off.then(|| desired.clone());
+    decided.adjust(desired);
+    if let Some(written) = written {
+        desired.without_isolation(&written);
+    }
+}
+
+fn online(planned: &Planned) -> Vec<String> {
+    let groups = planned.desired.groups.iter().filter(|group| group.class == Class::Online);
+    groups.map(|group| group.name.to_string()).collect()
+}
+
+impl Agent<'_> {
+    /// Whether a canary has taken isolation away for now.
+    pub(super) fn isolation_is_off(&self) -> bool {
+        self.canary.as_ref().is_some_and(|running| running.canary.side() == Side::Off)
+    }
+
+    /// Whether the canary needs a tick now. Cheap: a few counters of the judge, and that every 50 ms.
+    pub(super) fn canary_calls(&mut self) -> bool {
+        let now_ms = self.now().ms;
+        self.canary.as_mut().is_some_and(|running| running.calls(now_ms))
+    }
+
+    /// What a round has brought.
+    pub(super) fn canary_in_force(&mut self, done: bool) {
+        let now_ms = self.now().ms;
+        let Some(running) = &mut self.canary else { return };
+        running.retry_ms = now_ms + u64::try_from(FAST.as_millis()).unwrap_or(u64::MAX);
+        if done {
+            running.in_force = running.canary.side();
+        }
+    }
+
+    /// Begins one, or says why not.
+    pub(super) fn canary_start(&mut self, request: Request, reply: Reply) {
+        match self.canary_new(request) {
+            Ok(running) => {
+                let pairs = running.report.pairs;
+                let what = format!("a canary of {pairs} pairs of windows begins, seed {}", request.seed);
+                self.note_canary(&self.now(), "none", "running", &what);
+                self.canary_report = Some(Arc::new(running.report.clone()));
+                self.canary = Some(running);
+                reply.done(what);
+            }
+            Err((error, way_out)) => reply.refused(error, way_out),
+        }
+    }
+
+    fn canary_new(&mut self, request: Request) -> Result<Running, (String, String)> {
+        let no = |error: &str, way_out: &str| Err((error.to_owned(), way_out.to_owned()));
+        if self.canary.is_some() {
+            return no("a canary runs already", "wait for its end, or stop it");
+        }
+        if self.paused {
+            return no("the agent is paused", "`commensal agent resume` first");
+        }
+        if !self.is_guarded() {
+            let error = "there is no guard: if the agent died in a window, isolation would stay off";
+            return no(error, "start the agent without --no-guard");
+        }
+        let now = self.now();
+        let planned = match &self.last {
+            Some(round) if self.all_done => &round.planned,
+            _ => {
+                return no(
+                    "not all groups are in force yet",
+                    "see `commensal status`, and try again when it names no trouble",
+                );
+            }
+        };
+        let canary = Canary::new(request.terms(), now.ms)
+            .map_err(|error| (error, "change --for, --window, --settle or --off".to_owned()))?;
+        if online(planned).is_empty() {
+            return no("there is no online group that could notice", "name the services in the groups file");
+        }
+        let one_way = self.keeper.survey.caps.qos.is_some_and(|qos| !qos.reversible);
+        if one_way && planned.plan.mechanisms.values().any(|one| *one == Mechanism::QosLevel) {
+            let error = "offline groups yield by cpu.qos_level, which this kernel does not let back";
+            return no(error, "compare with the lab: `commensal lab run`");
+        }
+        self.differs()?;
+        let Some(round) = &self.last else { return no("the agent has not finished its first look", "") };
+        let mut watch = Watch::default();
+        let no_judge = watch.follow(&*self.host, &round.planned);
+        let report = Report {
+            request,
+            pairs: request.terms().pairs(),
+            began: now.text,
+            no_judge,
+            ..Report::default()
+        };
+        Ok(Running {
+            canary,
+            limits: request.limits(),
+            generation: self.groups.state.generation,
+            began_ms: now.ms,
+            silent_ms: 0,
+            seen_ms: now.ms,
+            in_force: Side::On,
+            retry_ms: 0,
+            look_ms: 0,
+            watch,
+            measured: None,
+            calm: BTreeMap::new(),
+            harsh: BTreeMap::new(),
+            hurts: None,
+            report,
+        })
+    }
+
+    /// Whether the machine would be another without isolation, by the plan for that.
+    fn differs(&mut self) -> Result<(), (String, String)> {
+        let (specs, decided) = (&self.groups.compiled.groups, &self.decided);
+        let (keeper, host) = (&self.keeper, &mut *self.host);
+        let mut plan = |off: bool| {
+            let adjust = |desired: &mut DesiredState| adjust(off, decided, desired);
+            let ask = Ask { adjust: &adjust, ..Ask::new(specs, NOBODY) };
+            let planned = keeper.instance.plan(host, &keeper.survey, &ask);
+            planned.map_err(|error| (error.to_string(), "see `commensal status`".to_owned()))
+        };
+        let (on, off) = (plan(false)?, plan(true)?);
+        let offline = on.desired.groups.iter().filter(|group| group.class == Class::Offline);
+        let mut paths = offline.flat_map(|group| &group.members).map(|member| &member.path);
+        let inside = |path: &CgroupPath| {
+            let mut found = on.actual.cgroups.iter();
+            found.any(|(place, found)| found.populated && path.contains(&place.path))
+        };
+        if !paths.any(inside) {
+            return Err((
+                "no offline group has processes now: there is nothing to be isolated from".to_owned(),
+                "start offline work, and try again".to_owned(),
+            ));
+        }
+        if on.plan.steps == off.plan.steps {
+            return Err((
+                "nothing holds offline groups back: without isolation nothing would differ".to_owned(),
+                "`commensal status` says what is unmet, `commensal doctor` what this machine offers"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// One tick of the canary: takes in what was measured, and lets it go on, break off or end.
+    pub(super) fn canary_tick(&mut self, now: &Now, sample: &Sample) {
+        let (Some(mut running), Some(round)) = (self.canary.take(), &self.last) else { return };
+        running.take_in(sample, &online(&round.planned));
+        let was = running.canary.side();
+        let broken = running.report.aborted.len();
+        let end = if running.generation != self.groups.state.generation {
+            Some(End::Reloaded)
+        } else if !self.is_guarded() {
+            Some(End::Unguarded)
+        } else if running.is_silent(now.ms) {
+            Some(End::ClientGone)
+        } else {
+            running.advance(&*self.host, now.ms, &round.planned)
+        };
+        for why in &running.report.aborted[broken..] {
+            self.note_canary(now, "window", "broken off", why);
+        }
+        let side = if end.is_some() { Side::On } else { running.canary.side() };
+        if side != was {
+            let why = match running.canary.window() {
+                Some(window) => format!("a canary: pair {} of {}", window.pair + 1, running.report.pairs),
+                None => "a canary: no window is open".to_owned(),
+            };
+            let name = |side: Side| format!("isolation {}", side.name());
+            self.note_canary(now, &name(was), &name(side), &why);
+            self.all_done = false;
+        }
+        match end {
+            Some(end) => self.canary_over(now, running, end),
+            None => {
+                self.canary_report = Some(Arc::new(running.report(now.ms)));
+                self.canary = Some(running);
+            }
+        }
+    }
+
+    fn is_guarded(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.link.is_some())
+    }
+
+    fn canary_over(&mut self, now: &Now, mut running: Running, end: End) {
+        running.canary.end(now.ms);
+        let mut report = running.report(now.ms);
+        report.ended = Some(end.words().to_owned());
+        self.note_canary(now, "running", "over", end.words());
+        self.canary_report = Some(Arc::new(report));
+        self.all_done = false;
+    }
+
+    /// Ends the canary, if one runs. Isolation comes back with the next round.
+    pub(super) fn canary_end(&mut self, end: End) -> bool {
+        let Some(running) = self.canary.take() else { return false };
+        let now = self.now();
+        self.canary_over(&now, running, end);
+        true
+    }
+
+    /// Somebody still waits for it.
+    pub(super) fn canary_alive(&mut self, reply: Reply) {
+        match &mut self.canary {
+            Some(running) => {
+                running.silent_ms = 0;
+                reply.done("the canary goes on");
+            }
+            None => reply.refused("no canary runs", "GET /v1/canary has the report of the last one"),
+        }
+    }
+
+    /// Ends the canary and puts isolation back before anything else happens.
+    ///
+    /// # Errors
+    /// When that cannot be done now.
+    pub(super) fn canary_end_now(&mut self, end: End) -> Result<(), AgentError> {
+        let off = self.isolation_is_off();
+        if !self.canary_end(end) || !off {
+            return Ok(());
+        }
+        let _lock = machine_lock(self.host, &self.keeper.instance)?;
+        let decided = &self.decided;
+        let adjust = |desired: &mut DesiredState| decided.adjust(desired);
+        let ask = Ask { adjust: &adjust, ..Ask::new(&self.groups.compiled.groups, NOBODY) };
+        let now = self.now();
+        let round = self.keeper.round(self.host, &now, &ask)?;
+        round.actions.into_iter().for_each(|action| self.note(action));
+        self.audit.record(std::mem::take(&mut self.unrecorded));
+        Ok(())
+    }
+
+    fn note_canary(&mut self, now: &Now, old: &str, new: &str, why: &str) {
+        self.note(snapshot::Action {
+            at: now.text.clone(),
+            group: None,
+            what: "canary".to_owned(),
+            old: Some(old.to_owned()),
+            new: Some(new.to_owned()),
+            why: why.to_owned(),
+        });
+    }
+
+    /// What a snapshot says of it.
+    pub(super) fn canary_shown(&self) -> Option<Shown> {
+        let now_ms = self.now().ms;
+        self.canary.as_ref().map(|running| running.shown(now_ms))
+    }
+}

@@ -1,0 +1,142 @@
+//! What online groups suffer in a window: sums of the ticks' samples, and a judge of the canary's own.
+
+use crate::canary::Figures;
+use crate::instance::Planned;
+use crate::sense::Sample;
+use crate::witness;
+use commensal_blame::{Judge, Kind, Scope};
+use commensal_core::canary::{HARM_FROM_MS, HARM_OVER_MS, Limits};
+use commensal_host::Host;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Sums over a part of a window.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    pub(super) seconds: f64,
+    /// By group: run delay, ms; pressure, per cent times seconds; CPU time, s.
+    sums: BTreeMap<String, [Option<f64>; 5]>,
+    /// The judge's counters at its beginning.
+    blamed: Option<BTreeMap<String, Of>>,
+}
+
+/// Wait for offline work and time on a CPU of one group, ns.
+pub(super) type Of = (u64, u64);
+
+/// The judge, apart from the controllers' own: it counts through a whole window.
+#[derive(Default)]
+pub(super) struct Watch {
+    judge: Option<Judge>,
+    scope: Scope,
+    names: Vec<String>,
+    /// The last looks within a window, with their times, ms.
+    looks: VecDeque<(u64, BTreeMap<String, Of>)>,
+}
+
+impl Watch {
+    /// Attaches where the members are others than before. Why there is no judge, if there is none.
+    pub(super) fn follow(&mut self, host: &dyn Host, planned: &Planned) -> Option<String> {
+        let (scope, names) = witness::scope(planned);
+        if self.judge.is_some() && self.scope == scope {
+            return None;
+        }
+        (self.judge, self.names) = (None, names);
+        self.looks.clear();
+        let error = match Judge::attach(host, &scope) {
+            Ok(judge) => {
+                self.judge = Some(judge);
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        self.scope = scope;
+        error
+    }
+
+    /// Counters by group, since the judge came.
+    pub(super) fn totals(&mut self) -> Option<BTreeMap<String, Of>> {
+        let subjects = self.judge.as_ref()?.subjects().ok()?;
+        let mut groups: BTreeMap<String, Of> = BTreeMap::new();
+        for (name, subject) in self.names.iter().zip(&subjects) {
+            let sum = groups.entry(name.clone()).or_default();
+            sum.0 += subject.wait.of(Kind::Offline);
+            sum.1 += subject.run_ns;
+        }
+        Some(groups)
+    }
+
+    /// A window begins: what was seen before it is none of its harm.
+    pub(super) fn begin(&mut self) {
+        self.looks.clear();
+    }
+
+    /// Looks, and says which group suffers more than it may.
+    pub(super) fn harm(&mut self, now_ms: u64, limits: &Limits) -> Option<String> {
+        let now = self.totals()?;
+        while self.looks.front().is_some_and(|(at, _)| now_ms.saturating_sub(*at) > HARM_OVER_MS) {
+            self.looks.pop_front();
+        }
+        self.looks.push_back((now_ms, now.clone()));
+        let (then_ms, then) = self.looks.front()?;
+        let span_ms = now_ms.saturating_sub(*then_ms);
+        if span_ms < HARM_FROM_MS {
+            return None;
+        }
+        now.iter().find_map(|(name, counters)| {
+            let (blamed_ms, run_s) = since(*counters, *then.get(name)?);
+            let much = limits.blamed(blamed_ms, run_s, span_ms as f64 / 1e3)?;
+            Some(format!(
+                "group {name} waited {much:.0} ms per CPU-second for offline work, more than {}",
+                limits.blamed_ms
+            ))
+        })
+    }
+}
+
+/// Wait, ms, and time on a CPU, s.
+fn since(now: Of, then: Of) -> (f64, f64) {
+    (now.0.saturating_sub(then.0) as f64 / 1e6, now.1.saturating_sub(then.1) as f64 / 1e9)
+}
+
+impl Measured {
+    /// Nothing yet; with the judge's counters now.
+    pub(super) fn new(blamed: Option<BTreeMap<String, Of>>) -> Measured {
+        Measured { blamed, ..Measured::default() }
+    }
+
+    pub(super) fn add(&mut self, sample: &Sample, online: &[String]) {
+        let seconds = sample.seconds;
+        for name in online {
+            let rates = sample.groups.get(name);
+            let pressure = rates.map(|rates| rates.pressure_pct).unwrap_or_default();
+            let delay = rates.and_then(|rates| rates.run_delay_ms_per_s);
+            let cpus = rates.and_then(|rates| rates.cpus);
+            let all = [delay, pressure[0], pressure[1], pressure[2], cpus];
+            let sums = self.sums.entry(name.clone()).or_insert([Some(0.0); 5]);
+            for (sum, rate) in sums.iter_mut().zip(all) {
+                *sum = sum.zip(rate).map(|(sum, rate)| sum + rate * seconds);
+            }
+        }
+        self.seconds += seconds;
+    }
+
+    /// What it says of each group, with the judge's counters at its end.
+    pub(super) fn figures(&self, end: Option<&BTreeMap<String, Of>>) -> BTreeMap<String, Figures> {
+        let rate = |sum: Option<f64>| sum.filter(|_| self.seconds > 0.0).map(|sum| sum / self.seconds);
+        let of = |(name, sums): (&String, &[Option<f64>; 5])| {
+            let blamed = end.zip(self.blamed.as_ref()).and_then(|(end, begin)| {
+                let (wait_ms, run_s) = since(*end.get(name)?, *begin.get(name)?);
+                // The judge counts time on a CPU when a thread leaves it.
+                let run_s = if run_s > 0.0 { run_s } else { sums[4].unwrap_or(0.0) };
+                (run_s > 0.0).then(|| wait_ms / run_s)
+            });
+            let figures = Figures {
+                blamed_ms_per_cpu_s: blamed,
+                run_delay_ms_per_s: rate(sums[0]),
+                pressure_pct: [rate(sums[1]), rate(sums[2]), rate(sums[3])],
+                cpus: rate(sums[4]),
+            };
+            (name.clone(), figures)
+        };
+        self.sums.iter().map(of).collect()
+    }
+}

@@ -1,0 +1,192 @@
+//! Rounds with and without isolation on machines in memory, and the sums of a window.
+
+use super::measure::Of;
+use super::*;
+use crate::instance::Instance;
+use crate::keeper::{Keeper, Round};
+use crate::sense::GroupRates;
+use commensal_core::config::parse;
+use commensal_core::group::GroupName;
+use commensal_core::units::MicroCpus;
+use commensal_host::fake::FakeHost;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+const MEMORY: u64 = 8 << 30;
+const STATE: &str = "/state";
+const GROUPS: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"2 cores\"\nmemory.max = \"1 GiB\"\n\
+    [group.batch]\nclass = \"offline\"\npids.max = 100\nmatch = [{ cgroup = \"/batch\" }]\n\
+    [group.web]\nclass = \"online\"\ncpu.weight = 500\nmatch = [{ cgroup = \"/web\" }]\n\
+    [group.db]\nclass = \"online\"\n";
+
+/// A machine with groups `/batch` and `/web` of somebody else's.
+fn machine(v2: bool) -> FakeHost {
+    let fake = if v2 { FakeHost::v2(4, MEMORY) } else { FakeHost::v1(4, MEMORY) };
+    let mut host = fake.another();
+    let roots: Vec<&str> = if v2 { vec![""] } else { vec!["cpu", "memory", "pids", "cpuset", "freezer"] };
+    for root in roots {
+        let root = host.open(&Path::new("/sys/fs/cgroup").join(root)).unwrap();
+        host.mkdir(root, "batch").unwrap();
+        host.mkdir(root, "web").unwrap();
+    }
+    fake
+}
+
+fn keeper(host: &mut FakeHost) -> Keeper {
+    let prefix = "commensal".to_owned();
+    let instance = Instance { state_dir: PathBuf::from(STATE), prefix, cgroup_root: None, engine: None };
+    Keeper::new(instance, host).unwrap()
+}
+
+fn name(text: &str) -> GroupName {
+    GroupName::new(text).unwrap()
+}
+
+/// A frame, a quota, and one group that stands still for want of memory.
+fn decided() -> Decided {
+    Decided {
+        cpu_set: Some("2-3".parse().unwrap()),
+        quotas: [(name("etl"), MicroCpus(500_000)), (name("batch"), MicroCpus(700_000))].into(),
+        frozen: BTreeSet::from([name("batch")]),
+        ..Decided::default()
+    }
+}
+
+fn round(keeper: &mut Keeper, host: &mut FakeHost, ms: u64, off: bool) -> Round {
+    let (specs, decided) = (parse("groups.toml", GROUPS).unwrap(), decided());
+    let adjust = |desired: &mut DesiredState| adjust(off, &decided, desired);
+    let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
+    let now = Now { ms, text: "2026-11-22T00:00:00Z".to_owned() };
+    keeper.round(host, &now, &ask).unwrap()
+}
+
+fn restored(fake: &FakeHost) {
+    let mut host = fake.another();
+    let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
+    let restored = commensal_drivers::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+    assert!(restored.failed.is_empty() && restored.left.is_empty(), "{restored:?}");
+}
+
+#[test]
+fn without_isolation_there_are_originals_and_what_the_user_wrote() {
+    for v2 in [false, true] {
+        let fake = machine(v2);
+        let before = fake.snapshot();
+        let mut host = fake.another();
+        let mut keeper = keeper(&mut host);
+        round(&mut keeper, &mut host, 0, false);
+        let on = fake.snapshot();
+        let file = |snapshot: &BTreeMap<String, String>, v1: &str, unified: &str| {
+            let path = format!("/sys/fs/cgroup/{}", if v2 { unified } else { v1 });
+            snapshot.get(&path).unwrap_or_else(|| panic!("{path}")).trim().to_owned()
+        };
+        for ms in [1_000, 11_000, 21_000] {
+            let done = round(&mut keeper, &mut host, ms, true);
+            assert!(!done.actions.is_empty() && done.troubles.is_empty(), "{:?}", done.troubles);
+            let off = fake.snapshot();
+            // What is compared with online work is as it was; what the user wrote stays.
+            for group in ["commensal-offline", "batch"] {
+                let idle = file(&off, &format!("cpu/{group}/cpu.idle"), &format!("{group}/cpu.idle"));
+                assert_eq!(idle, "0", "v2 {v2}: {group}");
+            }
+            let quota =
+                file(&off, "cpu/commensal-offline/etl/cpu.cfs_quota_us", "commensal-offline/etl/cpu.max");
+            assert_eq!(quota.split(' ').next(), Some("200000"));
+            let quota = file(&off, "cpu/batch/cpu.cfs_quota_us", "batch/cpu.max");
+            assert!(["-1", "max 100000"].contains(&quota.as_str()), "{quota}");
+            let memory = "commensal-offline/etl/memory.max";
+            let memory = file(&off, "memory/commensal-offline/etl/memory.limit_in_bytes", memory);
+            assert_eq!(memory, (1u64 << 30).to_string());
+            assert_eq!(file(&off, "pids/batch/pids.max", "batch/pids.max"), "100");
+            // Who stands still for want of memory does so, and online groups keep everything.
+            let frozen = file(&off, "freezer/batch/freezer.state", "batch/cgroup.freeze");
+            assert!(["FROZEN", "1"].contains(&frozen.as_str()), "{frozen}");
+            for online in ["web", "commensal-online"] {
+                let weight =
+                    |of| file(of, &format!("cpu/{online}/cpu.shares"), &format!("{online}/cpu.weight"));
+                assert_eq!(weight(&off), weight(&on), "{online}");
+            }
+            assert!(round(&mut keeper, &mut host, ms + 500, true).actions.is_empty(), "it is in force");
+            // And back, exactly.
+            let done = round(&mut keeper, &mut host, ms + 5_000, false);
+            assert!(done.troubles.is_empty(), "{:?}", done.troubles);
+            assert_eq!(fake.snapshot(), on, "v2 {v2}");
+            let drift = keeper.drift(ms + 5_000, &done.planned.actual);
+            assert!(drift.is_empty(), "nobody else wrote: {drift:?}");
+        }
+        round(&mut keeper, &mut host, 31_000, true);
+        restored(&fake);
+        assert_eq!(fake.snapshot(), before, "v2 {v2}");
+    }
+}
+
+/// Killed at any write of a switch, either way: the next round brings isolation back, and `restore` everything.
+#[test]
+fn killed_while_isolation_is_switched() {
+    for v2 in [false, true] {
+        let before = machine(v2).snapshot();
+        for to_off in [true, false] {
+            let mut points = 0;
+            for crash in 0.. {
+                let fake = machine(v2);
+                let mut host = fake.another();
+                let mut first = keeper(&mut host);
+                // Not only from where a canary begins: without isolation there is no frame yet, and its groups are made.
+                round(&mut first, &mut host, 0, !to_off);
+                let on = {
+                    let calm = machine(v2);
+                    let mut host = calm.another();
+                    round(&mut keeper(&mut host), &mut host, 0, false);
+                    calm.snapshot()
+                };
+                fake.crash_after(crash);
+                let specs = parse("groups.toml", GROUPS).unwrap();
+                let decided = decided();
+                let adjust = |desired: &mut DesiredState| adjust(to_off, &decided, desired);
+                let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
+                let _ = first.round(&mut host, &Now { ms: 1_000, text: String::new() }, &ask);
+                if !fake.is_crashed() {
+                    break;
+                }
+                points += 1;
+                let after = fake.restart();
+                let mut host = after.another();
+                let mut next = keeper(&mut host);
+                let done = round(&mut next, &mut host, 0, false);
+                assert!(done.troubles.is_empty(), "crash {crash}: {:?}", done.troubles);
+                assert_eq!(after.snapshot(), on, "v2 {v2}, to off {to_off}, crash {crash}");
+                restored(&after);
+                assert_eq!(after.snapshot(), before, "v2 {v2}, to off {to_off}, crash {crash}");
+            }
+            println!("v2 {v2}, to off {to_off}: {points} crash points");
+            assert!(points > 5, "{points}");
+        }
+    }
+}
+
+fn sample(seconds: f64, delay: Option<f64>) -> Sample {
+    let rates = GroupRates {
+        run_delay_ms_per_s: delay,
+        pressure_pct: [Some(10.0), None, Some(0.0)],
+        cpus: Some(0.5),
+        ..GroupRates::default()
+    };
+    Sample { seconds, groups: [("web".to_owned(), rates)].into(), ..Sample::default() }
+}
+
+#[test]
+fn sums_of_a_window_are_weighted_and_missing_stays_missing() {
+    let online = ["web".to_owned()];
+    let of = |web: Of| BTreeMap::from([("web".to_owned(), web)]);
+    let mut measured = Measured::new(Some(of((1_000_000, 0))));
+    measured.add(&sample(1.0, Some(100.0)), &online);
+    measured.add(&sample(3.0, Some(20.0)), &online);
+    let figures = measured.figures(Some(&of((31_000_000, 500_000_000))))["web"];
+    assert_eq!((figures.run_delay_ms_per_s, figures.blamed_ms_per_cpu_s), (Some(40.0), Some(60.0)));
+    assert_eq!((figures.pressure_pct, figures.cpus), ([Some(10.0), None, Some(0.0)], Some(0.5)));
+    // A thread that never left its CPU, a judge that went away, a look that failed.
+    assert_eq!(measured.figures(Some(&of((1_000_000, 0))))["web"].blamed_ms_per_cpu_s, Some(0.0));
+    assert_eq!(measured.figures(None)["web"].blamed_ms_per_cpu_s, None);
+    measured.add(&sample(1.0, None), &online);
+    assert_eq!(measured.figures(None)["web"].run_delay_ms_per_s, None);
+}

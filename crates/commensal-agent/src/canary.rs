@@ -1,0 +1,162 @@
+//! The canary as plain data: what is asked for, what its windows showed, and what a snapshot says of it. When windows begin
+//! and end is [`commensal_core::canary`]'s, how the loop carries it out [`crate::agent`]'s, and what the figures prove is
+//! said by who asked, from these.
+
+use commensal_core::canary::{Limits, Terms};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Without a sign of who asked for so long, a canary ends.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is asked for; the body of `POST /v1/canary/start`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Request {
+    /// The whole, ms; at most an hour.
+    pub length_ms: u64,
+    /// One window, ms.
+    pub window_ms: u64,
+    /// Of that, what is left out at its beginning, ms.
+    pub settle_ms: u64,
+    /// Largest share of the time without isolation, per cent; at most 50.
+    pub off_pct: u32,
+    /// Of the order.
+    pub seed: u64,
+    /// A window without isolation ends when an online group waits longer for offline work, ms per second that its threads
+    /// have a CPU.
+    pub max_blamed_ms: u32,
+    /// … or when its run delay is larger than with isolation by this factor.
+    pub max_run_delay: u32,
+}
+
+impl Default for Request {
+    fn default() -> Request {
+        Request {
+            length_ms: 300_000,
+            window_ms: 5_000,
+            settle_ms: 1_000,
+            off_pct: 50,
+            seed: 1,
+            max_blamed_ms: 500,
+            max_run_delay: 20,
+        }
+    }
+}
+
+impl Request {
+    /// From the body of a request; nothing at all is the default.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong with it.
+    pub fn parse(body: &[u8]) -> Result<Request, String> {
+        match body {
+            [] => Ok(Request::default()),
+            body => serde_json::from_slice(body).map_err(|error| format!("the terms of a canary: {error}")),
+        }
+    }
+
+    /// When isolation is on and off.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        Terms {
+            length_ms: self.length_ms,
+            window_ms: self.window_ms,
+            settle_ms: self.settle_ms,
+            off_pct: self.off_pct,
+            seed: self.seed,
+        }
+    }
+
+    /// How much online work may suffer.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits { blamed_ms: self.max_blamed_ms, run_delay: self.max_run_delay }
+    }
+}
+
+/// What a snapshot says of the canary that runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Shown {
+    /// Whether isolation is to be off now.
+    pub off: bool,
+    /// Pairs of windows that are over, and how many there are to be.
+    pub pairs: [u64; 2],
+    /// Windows that were broken off.
+    pub aborted: u32,
+    /// How long it has left, ms.
+    pub left_ms: u64,
+}
+
+/// Everything about a canary.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// What was asked for.
+    pub request: Request,
+    /// Pairs of windows that were to be.
+    pub pairs: u64,
+    /// When it began, RFC 3339.
+    pub began: String,
+    /// Why it is over; `None` while it runs.
+    pub ended: Option<String>,
+    /// How long it ran, s.
+    pub seconds: f64,
+    /// Of that, how long isolation was to be off, s.
+    pub off_s: f64,
+    /// Windows that were broken off, or that nothing can be said of, and why.
+    pub aborted: Vec<String>,
+    /// Why nobody says who made online work wait, if nobody does.
+    pub no_judge: Option<String>,
+    /// Windows that were measured from beginning to end, in order.
+    pub windows: Vec<Window>,
+}
+
+/// A window that was measured.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Window {
+    /// Of which pair, from 0.
+    pub pair: u32,
+    /// Whether isolation was off.
+    pub off: bool,
+    /// When it began, s since the canary began.
+    pub from_s: f64,
+    /// Time measured, s.
+    pub seconds: f64,
+    /// Online groups by name.
+    pub groups: BTreeMap<String, Figures>,
+}
+
+/// What was measured of an online group in a window. `None` is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Figures {
+    /// Wait blamed on offline work, ms per second that its threads had a CPU.
+    pub blamed_ms_per_cpu_s: Option<f64>,
+    /// Time that its threads waited for a CPU, ms per second.
+    pub run_delay_ms_per_s: Option<f64>,
+    /// Share of the time in which some task waited, per cent: CPU, memory, disks.
+    pub pressure_pct: [Option<f64>; 3],
+    /// CPUs used.
+    pub cpus: Option<f64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_of_a_request() {
+        assert_eq!(Request::parse(b""), Ok(Request::default()));
+        assert_eq!(Request::parse(b"{}"), Ok(Request::default()));
+        assert_eq!(Request::default().terms().check(), Ok(()));
+        let some = Request::parse(br#"{"seed": 9, "off_pct": 20}"#).unwrap();
+        assert_eq!(some, Request { seed: 9, off_pct: 20, ..Request::default() });
+        for bad in [&b"{\"sead\": 9}"[..], b"7", b"{\"seed\": -1}", b"{"] {
+            assert!(Request::parse(bad).unwrap_err().starts_with("the terms of a canary: "));
+        }
+    }
+}

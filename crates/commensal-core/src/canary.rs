@@ -1,0 +1,570 @@
+//! A canary: isolation is taken from offline work for short windows, so that its effect on online work can be shown. This is
+//! when it is on and off, and when that ends; what is measured meanwhile is the caller's.
+//!
+//! ```text
+//! on   ▔▔▔▔▔▔▔▔▔▔▔▔|        |▔▔▔▔▔▔▔▔|▔▔▔▔▔▔▔▔|        |▔▔▔▔
+//! off              |▁▁▁▁▁▁▁▁|        |        |▁▁▁▁▁▁▁▁|
+//!       rest       |--- a pair ------|---- a pair -----|rest
+//! ```
+//!
+//! **Invariants.** The windows of a pair have one length, and which of them comes first is random, but half of every four
+//! pairs begins with each. A pair begins only when the time without isolation stays within its share of all time so far, at
+//! every moment; a late end of a window is made up for by a longer rest. After every end isolation is on.
+
+use crate::rng::Rng;
+
+/// The longest canary, ms.
+pub const LONGEST_MS: u64 = 3_600_000;
+/// Shorter windows than this show the switching rather than the effect, ms.
+pub const SHORTEST_WINDOW_MS: u64 = 500;
+/// The largest share of the time that may be without isolation, per cent.
+pub const MOST_OFF_PCT: u32 = 50;
+/// Below six pairs no two-sided 95 % interval exists (signed ranks: 2 / 2^6 < 0.05).
+pub const FEWEST_PAIRS: u64 = 6;
+/// More pairs are a longer report and no better answer.
+pub const MOST_PAIRS: u64 = 600;
+/// So many windows that had to be broken off end the canary.
+pub const MOST_ABORTED: u32 = 3;
+/// Pairs of which half begin with each side.
+const BALANCED: u64 = 4;
+/// The time in which harm is looked for, ms, and from how much of it on it is believed.
+pub const HARM_OVER_MS: u64 = 500;
+/// See [`HARM_OVER_MS`].
+pub const HARM_FROM_MS: u64 = 150;
+/// Online work that ran for less than this share of a CPU counts as having run so long: one wait of a service that sleeps
+/// is no harm.
+const LEAST_CPUS: f64 = 0.05;
+/// Run delay up to this is no harm whatever it was with isolation, ms per second.
+pub const DELAY_FLOOR_MS: f64 = 200.0;
+
+/// Whether isolation is in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// It is.
+    On,
+    /// Offline work is not held back by its class, nor by controllers.
+    Off,
+}
+
+impl Side {
+    /// For people and programs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::On => "on",
+            Side::Off => "off",
+        }
+    }
+
+    fn other(self) -> Side {
+        match self {
+            Side::On => Side::Off,
+            Side::Off => Side::On,
+        }
+    }
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// The whole, ms.
+    pub length_ms: u64,
+    /// One window, ms.
+    pub window_ms: u64,
+    /// Of that, what is left out at its beginning, ms: caches fill, queues empty.
+    pub settle_ms: u64,
+    /// Largest share of the time without isolation, per cent.
+    pub off_pct: u32,
+    /// Of the order.
+    pub seed: u64,
+}
+
+impl Terms {
+    /// The pairs that fit when nothing is late. The k-th begins when `k` windows without isolation and one more are within
+    /// their share.
+    #[must_use]
+    pub fn pairs(&self) -> u64 {
+        let rest = self.length_ms.saturating_sub(self.window_ms);
+        rest * u64::from(self.off_pct) / (self.window_ms.max(1) * 100)
+    }
+
+    /// Whether it can be.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong and what would be right.
+    pub fn check(&self) -> Result<(), String> {
+        let seconds = |ms: u64| ms as f64 / 1e3;
+        if self.length_ms > LONGEST_MS {
+            return Err("a canary lasts at most 1 h: isolation is off for a part of it".to_owned());
+        }
+        if self.window_ms < SHORTEST_WINDOW_MS {
+            return Err(format!("a window lasts {SHORTEST_WINDOW_MS} ms at least"));
+        }
+        if self.settle_ms > self.window_ms / 2 {
+            return Err(format!(
+                "of a window of {} s at most half can be left out, not {} s",
+                seconds(self.window_ms),
+                seconds(self.settle_ms)
+            ));
+        }
+        if !(1..=MOST_OFF_PCT).contains(&self.off_pct) {
+            return Err(format!("isolation is off for 1 to {MOST_OFF_PCT} % of the time"));
+        }
+        let pairs = self.pairs();
+        if pairs < FEWEST_PAIRS {
+            let per_pair = self.window_ms * 100 / u64::from(self.off_pct);
+            return Err(format!(
+                "{} s have room for {pairs} pairs of windows of {} s, and an interval needs {FEWEST_PAIRS}: take {} s, or \
+                 shorter windows",
+                seconds(self.length_ms),
+                seconds(self.window_ms),
+                seconds(FEWEST_PAIRS * per_pair + self.window_ms).ceil()
+            ));
+        }
+        if pairs > MOST_PAIRS {
+            return Err(format!(
+                "{pairs} pairs of windows are more than {MOST_PAIRS}: take longer windows, or less time"
+            ));
+        }
+        Ok(())
+    }
+
+    /// The side with which each pair begins.
+    fn order(&self) -> Vec<Side> {
+        let mut rng = Rng::new(self.seed);
+        let mut order = Vec::new();
+        while (order.len() as u64) < self.pairs() {
+            let mut few: Vec<Side> =
+                (0..BALANCED).map(|pair| if pair % 2 == 0 { Side::On } else { Side::Off }).collect();
+            rng.shuffle(&mut few);
+            order.extend(few);
+        }
+        order.truncate(usize::try_from(self.pairs()).unwrap_or(usize::MAX));
+        order
+    }
+}
+
+/// Why a canary is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Its time is over.
+    Complete,
+    /// Too many windows had to be broken off.
+    Harm,
+    /// Somebody said so.
+    Stopped,
+    /// Nobody waits for it any more.
+    ClientGone,
+    /// Nobody would put isolation back if the agent died.
+    Unguarded,
+    /// Other groups are in force.
+    Reloaded,
+    /// The agent is to write nothing.
+    Paused,
+    /// The agent ends, or another one takes its place.
+    Leaving,
+}
+
+impl End {
+    /// In words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            End::Complete => "its time was over",
+            End::Harm => "three windows had to be broken off",
+            End::Stopped => "it was stopped",
+            End::ClientGone => "who had started it was gone",
+            End::Unguarded => "the guard was gone",
+            End::Reloaded => "the groups changed",
+            End::Paused => "the agent was paused",
+            End::Leaving => "the agent ended",
+        }
+    }
+}
+
+/// A window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Of which pair, from 0.
+    pub pair: u32,
+    /// Which side.
+    pub side: Side,
+    /// When it began, ms.
+    pub from_ms: u64,
+}
+
+/// What a step brings; each is said once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// The window begins: its side is to be in force from now on.
+    Begins(Window),
+    /// What is measured counts from now on.
+    Settled(Window),
+    /// The window is over, and was not broken off.
+    Ends(Window),
+    /// The canary is.
+    Over(End),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Rest,
+    /// The first window of the pair is over.
+    Between {
+        side: Side,
+    },
+    Window {
+        window: Window,
+        second: bool,
+        settled: bool,
+    },
+    Over,
+}
+
+/// A canary under way. Times are milliseconds of one clock that nobody sets.
+#[derive(Debug, Clone)]
+pub struct Canary {
+    terms: Terms,
+    order: Vec<Side>,
+    began_ms: u64,
+    stage: Stage,
+    pair: usize,
+    off_ms: u64,
+    aborted: u32,
+}
+
+impl Canary {
+    /// Begins, with a rest.
+    ///
+    /// # Errors
+    /// [`Terms::check`].
+    pub fn new(terms: Terms, now_ms: u64) -> Result<Canary, String> {
+        terms.check()?;
+        let order = terms.order();
+        Ok(Canary { terms, order, began_ms: now_ms, stage: Stage::Rest, pair: 0, off_ms: 0, aborted: 0 })
+    }
+
+    /// Which side is to be in force.
+    #[must_use]
+    pub fn side(&self) -> Side {
+        match self.stage {
+            Stage::Window { window, .. } => window.side,
+            Stage::Rest | Stage::Between { .. } | Stage::Over => Side::On,
+        }
+    }
+
+    /// The window that is open.
+    #[must_use]
+    pub fn window(&self) -> Option<Window> {
+        match self.stage {
+            Stage::Window { window, .. } => Some(window),
+            Stage::Rest | Stage::Between { .. } | Stage::Over => None,
+        }
+    }
+
+    /// Windows that were broken off.
+    #[must_use]
+    pub fn aborted(&self) -> u32 {
+        self.aborted
+    }
+
+    /// Time without isolation so far, ms.
+    #[must_use]
+    pub fn off_ms(&self, now_ms: u64) -> u64 {
+        let open = match self.stage {
+            Stage::Window { window, .. } if window.side == Side::Off => now_ms.saturating_sub(window.from_ms),
+            _ => 0,
+        };
+        self.off_ms + open
+    }
+
+    /// When [`Canary::step`] has something to say next, ms; never again when it is over.
+    #[must_use]
+    pub fn due_ms(&self) -> u64 {
+        match self.stage {
+            Stage::Rest => self.next_pair_ms().unwrap_or(0),
+            Stage::Between { .. } => 0,
+            Stage::Window { window, settled: false, .. } => window.from_ms + self.terms.settle_ms,
+            Stage::Window { window, .. } => window.from_ms + self.terms.window_ms,
+            Stage::Over => u64::MAX,
+        }
+    }
+
+    /// When the next pair may begin, if that leaves it time. From `(off + window) <= share * (elapsed + window)`: then the
+    /// share holds at the end of its window without isolation, also when that comes first.
+    fn next_pair_ms(&self) -> Option<u64> {
+        (self.pair < self.order.len()).then_some(())?;
+        let needed = ((self.off_ms + self.terms.window_ms) * 100).div_ceil(u64::from(self.terms.off_pct));
+        Some(self.began_ms + needed.saturating_sub(self.terms.window_ms))
+    }
+
+    fn has_room(&self, from_ms: u64) -> bool {
+        from_ms + 2 * self.terms.window_ms <= self.began_ms + self.terms.length_ms
+    }
+
+    /// What has become of it by now; call again until there is nothing more.
+    pub fn step(&mut self, now_ms: u64) -> Option<Change> {
+        match self.stage {
+            Stage::Over => None,
+            Stage::Rest => {
+                let Some(at) = self.next_pair_ms().filter(|at| self.has_room(now_ms.max(*at))) else {
+                    self.stage = Stage::Over;
+                    return Some(Change::Over(End::Complete));
+                };
+                (now_ms >= at).then(|| self.open(now_ms, self.order[self.pair], false))
+            }
+            Stage::Between { side } => Some(self.open(now_ms, side, true)),
+            Stage::Window { window, second, settled: false }
+                if now_ms >= window.from_ms + self.terms.settle_ms =>
+            {
+                self.stage = Stage::Window { window, second, settled: true };
+                Some(Change::Settled(window))
+            }
+            Stage::Window { window, second, settled: true }
+                if now_ms >= window.from_ms + self.terms.window_ms =>
+            {
+                self.off_ms = self.off_ms(now_ms);
+                if second {
+                    (self.pair, self.stage) = (self.pair + 1, Stage::Rest);
+                } else {
+                    self.stage = Stage::Between { side: window.side.other() };
+                }
+                Some(Change::Ends(window))
+            }
+            Stage::Window { .. } => None,
+        }
+    }
+
+    fn open(&mut self, now_ms: u64, side: Side, second: bool) -> Change {
+        let pair = u32::try_from(self.pair).unwrap_or(u32::MAX);
+        let window = Window { pair, side, from_ms: now_ms };
+        self.stage = Stage::Window { window, second, settled: false };
+        Change::Begins(window)
+    }
+
+    /// Breaks the open window off, and with it its pair. The third time is the end.
+    pub fn abort(&mut self, now_ms: u64) -> Option<Change> {
+        let Stage::Window { .. } = self.stage else { return None };
+        self.off_ms = self.off_ms(now_ms);
+        self.aborted += 1;
+        (self.pair, self.stage) = (self.pair + 1, Stage::Rest);
+        if self.aborted < MOST_ABORTED {
+            return None;
+        }
+        self.stage = Stage::Over;
+        Some(Change::Over(End::Harm))
+    }
+
+    /// Ends it before its time.
+    pub fn end(&mut self, now_ms: u64) {
+        self.off_ms = self.off_ms(now_ms);
+        self.stage = Stage::Over;
+    }
+}
+
+/// How much online work may suffer in a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Wait blamed on offline work, ms per second that the group's threads had a CPU.
+    pub blamed_ms: u32,
+    /// Run delay, as a multiple of what it is with isolation.
+    pub run_delay: u32,
+}
+
+impl Limits {
+    /// Whether a group that waited `blamed_ms` for offline work and ran for `run_s` in `span_s` suffers too much: the wait
+    /// per CPU-second, if so.
+    #[must_use]
+    pub fn blamed(&self, blamed_ms: f64, run_s: f64, span_s: f64) -> Option<f64> {
+        let per_cpu_s = blamed_ms / run_s.max(LEAST_CPUS * span_s);
+        (per_cpu_s > f64::from(self.blamed_ms)).then_some(per_cpu_s)
+    }
+
+    /// The run delay that is too much, ms per second, when it is `on_ms` with isolation.
+    #[must_use]
+    pub fn most_delay(&self, on_ms: f64) -> f64 {
+        (on_ms * f64::from(self.run_delay)).max(DELAY_FLOOR_MS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TERMS: Terms =
+        Terms { length_ms: 300_000, window_ms: 5_000, settle_ms: 1_000, off_pct: 50, seed: 7 };
+
+    /// Runs one with a clock whose steps `step` gives; every change with its time.
+    fn run(
+        terms: Terms,
+        mut step: impl FnMut() -> u64,
+        abort: impl Fn(u32) -> bool,
+    ) -> (Canary, Vec<(u64, Change)>) {
+        let mut canary = Canary::new(terms, 1_000).unwrap();
+        let (mut now, mut seen) = (1_000, Vec::new());
+        loop {
+            while let Some(change) = canary.step(now) {
+                seen.push((now, change));
+                if let Change::Over(_) = change {
+                    return (canary, seen);
+                }
+            }
+            if let Some(window) = canary.window().filter(|one| one.side == Side::Off && abort(one.pair)) {
+                assert_eq!(canary.window(), Some(window));
+                if let Some(over) = canary.abort(now + 1) {
+                    seen.push((now + 1, over));
+                    return (canary, seen);
+                }
+                assert_eq!(canary.side(), Side::On);
+            }
+            // On time, a little late, or far too late.
+            now = canary.due_ms().max(now + 1) + step();
+        }
+    }
+
+    fn windows(seen: &[(u64, Change)]) -> Vec<Window> {
+        let ended = |(_, change): &(u64, Change)| match change {
+            Change::Ends(window) => Some(*window),
+            _ => None,
+        };
+        seen.iter().filter_map(ended).collect()
+    }
+
+    #[test]
+    fn five_minutes_without_haste() {
+        let (canary, seen) = run(TERMS, || 0, |_| false);
+        assert_eq!(TERMS.pairs(), 29);
+        let windows = windows(&seen);
+        assert_eq!(windows.len(), 58);
+        assert_eq!(windows[0].from_ms, 6_000, "a rest of one window comes first");
+        for pair in windows.chunks(2) {
+            assert!(pair[0].pair == pair[1].pair && pair[0].side != pair[1].side, "{pair:?}");
+        }
+        assert_eq!(seen.last().unwrap().1, Change::Over(End::Complete));
+        assert_eq!((canary.side(), canary.off_ms(u64::MAX), canary.due_ms()), (Side::On, 145_000, u64::MAX));
+    }
+
+    #[test]
+    fn the_order_is_random_but_balanced() {
+        let orders: Vec<Vec<Side>> = (0..50).map(|seed| Terms { seed, ..TERMS }.order()).collect();
+        assert_eq!(orders[3], Terms { seed: 3, ..TERMS }.order());
+        for order in &orders {
+            for four in order.chunks_exact(4) {
+                assert_eq!(four.iter().filter(|side| **side == Side::Off).count(), 2, "{order:?}");
+            }
+        }
+        // No pair begins with the same side under every seed, and no seed only alternates.
+        for pair in 0..29 {
+            let off = orders.iter().filter(|order| order[pair] == Side::Off).count();
+            assert!((10..=40).contains(&off), "pair {pair}: {off} of 50");
+        }
+        assert!(orders.iter().all(|order| order.windows(2).any(|two| two[0] == two[1])));
+    }
+
+    #[test]
+    fn what_cannot_be() {
+        let check = |change: fn(&mut Terms), words: &str| {
+            let mut terms = TERMS;
+            change(&mut terms);
+            let error = terms.check().unwrap_err();
+            assert!(error.contains(words), "{error}");
+            assert!(Canary::new(terms, 0).is_err());
+        };
+        check(|terms| terms.length_ms = LONGEST_MS + 1, "at most 1 h");
+        check(|terms| terms.window_ms = 499, "500 ms at least");
+        check(|terms| terms.settle_ms = 2_501, "at most half");
+        check(|terms| terms.off_pct = 51, "1 to 50 %");
+        check(|terms| terms.off_pct = 0, "1 to 50 %");
+        check(
+            |terms| terms.length_ms = 60_000,
+            "room for 5 pairs of windows of 5 s, and an interval needs 6: take 65 s",
+        );
+        check(
+            |terms| (terms.length_ms, terms.window_ms, terms.settle_ms) = (LONGEST_MS, 500, 100),
+            "longer windows",
+        );
+        assert_eq!(Terms { length_ms: 65_000, ..TERMS }.check(), Ok(()));
+    }
+
+    #[test]
+    fn the_third_window_that_is_broken_off_is_the_end() {
+        let (canary, seen) = run(TERMS, || 0, |pair| [2, 5, 6, 9].contains(&pair));
+        assert_eq!((canary.aborted(), seen.last().unwrap().1), (3, Change::Over(End::Harm)));
+        assert_eq!((canary.side(), canary.window()), (Side::On, None));
+        assert!(
+            windows(&seen)
+                .iter()
+                .all(|window| window.pair < 6 && ![2, 5].contains(&window.pair) || window.side == Side::On)
+        );
+    }
+
+    #[test]
+    fn an_end_before_its_time_leaves_isolation_on() {
+        let mut canary = Canary::new(TERMS, 0).unwrap();
+        let mut now = 0;
+        while canary.side() == Side::On {
+            now = canary.due_ms();
+            canary.step(now);
+        }
+        canary.end(now + 10);
+        assert_eq!((canary.side(), canary.step(now + 20), canary.abort(now + 20)), (Side::On, None, None));
+        assert_eq!(canary.off_ms(u64::MAX), 10);
+    }
+
+    #[test]
+    fn harm() {
+        let limits = Limits { blamed_ms: 500, run_delay: 20 };
+        assert_eq!(limits.blamed(100.0, 0.25, 0.5), None);
+        assert_eq!(limits.blamed(150.0, 0.25, 0.5), Some(600.0));
+        assert_eq!(limits.blamed(3.0, 0.001, 0.5), None, "one wait of a service that sleeps");
+        assert_eq!(limits.blamed(40.0, 0.0, 0.5), Some(1_600.0));
+        assert_eq!((limits.most_delay(1.0), limits.most_delay(50.0)), (DELAY_FLOOR_MS, 1_000.0));
+    }
+
+    proptest! {
+        /// Whatever is late and whatever is broken off: the share holds at every moment that is not itself late, windows
+        /// come in whole pairs or not at all, and isolation is on at the end.
+        #[test]
+        fn the_share_holds_and_every_end_leaves_isolation_on(
+            window_ms in 500u64..20_000, off_pct in 1u32..=50, pairs in 6u64..30, seed in any::<u64>(),
+            lates in prop::collection::vec(prop_oneof![4 => Just(0u64), 2 => 0u64..60, 1 => 0u64..5_000], 400),
+            broken in prop::collection::btree_set(0u32..30, 0..4),
+        ) {
+            let length_ms = (pairs * window_ms * 100).div_ceil(u64::from(off_pct)) + window_ms;
+            let terms = Terms { length_ms, window_ms, settle_ms: window_ms / 5, off_pct, seed };
+            prop_assume!(terms.check().is_ok());
+            let mut late = lates.iter().copied().cycle();
+            let mut canary = Canary::new(terms, 0).unwrap();
+            let (mut now, mut off_from, mut off, mut overrun) = (0u64, None, 0u64, 0u64);
+            let mut over = false;
+            for _ in 0..5_000 {
+                let before = canary.side();
+                let mut end = None;
+                while let Some(change) = canary.step(now) {
+                    if let Change::Over(_) = change { over = true; }
+                    if let Change::Ends(window) = change { end = Some(window); }
+                }
+                if let Some(window) = end {
+                    overrun = overrun.max(now - window.from_ms - window_ms);
+                }
+                if !over && canary.window().is_some_and(|window| window.side == Side::Off && broken.contains(&window.pair)) {
+                    over |= canary.abort(now).is_some();
+                }
+                match (before, canary.side()) {
+                    (Side::On, Side::Off) => off_from = Some(now),
+                    (Side::Off, Side::On) => if let Some(from) = off_from.take() { off += now - from },
+                    _ => {}
+                }
+                let so_far = off + off_from.map_or(0, |from| now - from);
+                prop_assert!(so_far * 100 <= u64::from(off_pct) * now + 100 * overrun, "{so_far} of {now}, {overrun} late");
+                prop_assert_eq!(canary.off_ms(now), so_far);
+                if over { break; }
+                now = canary.due_ms().max(now) + late.next().unwrap();
+            }
+            prop_assert!(over, "it ends");
+            prop_assert_eq!(canary.side(), Side::On);
+            prop_assert!(now <= length_ms + 10_000 + overrun);
+        }
+    }
+}

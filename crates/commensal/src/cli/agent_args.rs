@@ -1,0 +1,134 @@
+//! Options of `agent`, of the orders to one that runs, and of `guard`.
+
+use clap::{Args, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `commensal agent`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Agent {
+    /// What the agent that runs is to do; without it an agent starts.
+    #[command(subcommand)]
+    pub order: Option<AgentOrder>,
+
+    /// A groups file, or a folder of *.toml.
+    #[arg(long, short, value_name = "PATH", default_value = "/etc/commensal/groups.d")]
+    pub config: PathBuf,
+
+    /// Length of a tick.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = tick)]
+    pub interval: Duration,
+
+    /// How long the agent may be silent before the guard ends it and brings the safe state.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = lease)]
+    pub lease: Duration,
+
+    /// Run without a guard: if the agent dies, everything stays as it is until `commensal restore`.
+    #[arg(long)]
+    pub no_guard: bool,
+
+    /// Do not load the judge (BPF): who makes online groups wait is not known then, and their run delay and pressure decide.
+    #[arg(long)]
+    pub no_judge: bool,
+
+    /// What to leave behind: the safe state (offline work held back, no limit on online work), everything as it is, or the
+    /// original values.
+    #[arg(long, value_name = "STATE", default_value = "safe")]
+    pub on_exit: OnExit,
+
+    /// Take the place of the agent that runs, which ends without changing anything.
+    #[arg(long)]
+    pub takeover: bool,
+
+    /// Serve metrics over TCP at this address as well, read only.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics_listen: Option<SocketAddr>,
+}
+
+/// `commensal agent …`: orders to the agent that runs.
+#[derive(Debug, Subcommand)]
+pub enum AgentOrder {
+    /// Read the groups again now, and take them into force. Exit status 2 with the mistakes when the old ones stay.
+    Reload,
+    /// Write nothing until `resume`: limits stay as they are, and the agent goes on looking.
+    Pause,
+    /// Write again.
+    Resume,
+    /// Prove what isolation does on this machine now: take it from the offline groups for short windows in random order, and
+    /// compare what online groups wait. Exit status 0 when an effect is shown, 3 when not.
+    Canary(Canary),
+}
+
+/// `commensal agent canary`.
+#[derive(Debug, Args)]
+pub struct Canary {
+    /// How long, at most 1h.
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    pub r#for: Duration,
+
+    /// Length of a window. Windows come in pairs, one with isolation and one without.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    pub window: Duration,
+
+    /// What is left out at the beginning of each window [default: a fifth of it].
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub settle: Option<Duration>,
+
+    /// Largest share of the time without isolation, per cent.
+    #[arg(long, value_name = "PER CENT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=50))]
+    pub off: u32,
+
+    /// Seed of the order [default: of the clock].
+    #[arg(long)]
+    pub seed: Option<u64>,
+
+    /// End a window without isolation when an online group waits longer for offline work than this, ms per second that it
+    /// has a CPU. Three such windows end the canary.
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    pub max_blamed: u32,
+
+    /// … or when its run delay is more than so many times that with isolation (and above 200 ms per second).
+    #[arg(long, value_name = "FACTOR", default_value_t = 20)]
+    pub max_run_delay: u32,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What an agent leaves behind.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum OnExit {
+    /// The safe state.
+    Safe,
+    /// Everything, as it is.
+    Keep,
+    /// Original values.
+    Restore,
+}
+
+/// `commensal guard`.
+#[derive(Debug, Args)]
+pub struct Guard {
+    /// End when the first agent has ended.
+    #[arg(long)]
+    pub once: bool,
+}
+
+fn tick(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if (Duration::from_millis(50)..=Duration::from_secs(60)).contains(&time) => Ok(time),
+        Ok(_) => Err("a tick is 50ms to 60s long".to_owned()),
+        Err(error) => Err(format!("{error}; a time is such as 1s or 500ms")),
+    }
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if (Duration::from_millis(200)..=Duration::from_secs(3_600)).contains(&time) => Ok(time),
+        Ok(_) => Err("a lease is 200ms to 1h long".to_owned()),
+        Err(error) => Err(format!("{error}; a time is such as 10s")),
+    }
+}

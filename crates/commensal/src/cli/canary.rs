@@ -1,0 +1,105 @@
+//! `agent canary`: has the agent take isolation away for short windows, and says what that showed. The agent measures; the
+//! statistics are the lab's.
+
+mod report;
+
+use super::Canary;
+use crate::context::Context;
+use crate::signals::stop_flag;
+use anyhow::{Context as _, anyhow};
+use commensal_agent::canary::{Report, Request};
+use commensal_agent::client::{self, ClientError};
+use commensal_agent::control::{Done, SOCKET};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// From one sign of life to the next: the agent waits ten times as long.
+const ALIVE: Duration = Duration::from_millis(500);
+/// Between two looks at the stop flag.
+const PAUSE: Duration = Duration::from_millis(50);
+/// So many questions in a row may go unanswered: the agent can be in the middle of a long tick.
+const UNANSWERED: u32 = 3;
+
+/// Runs one. Status 0 when an effect is shown, 3 when not, 2 when it could not be carried out.
+pub fn run(context: &mut Context, options: &Canary) -> anyhow::Result<u8> {
+    let socket = context.state_dir.join(SOCKET);
+    let request = request(options);
+    request.terms().check().map_err(|error| anyhow!(error))?;
+    let stop = stop_flag(&context.host).context("watch for Ctrl-C")?;
+    // On standard error in front of JSON, which is one document.
+    let before = report::before(&request);
+    match options.json {
+        true => eprint!("{before}"),
+        false => print!("{before}"),
+    }
+    crate::output::flush();
+    // What is shown until the next tick is over is the report of the one before.
+    let last = client::get::<Report>(&context.host, &socket, "/v1/canary").ok();
+    client::post_json::<Done>(&context.host, &socket, "/v1/canary/start", &request)?;
+    let report = follow(context, &socket, &stop, last.map(|answer| answer.body.began).as_deref())?;
+    let judged = report::judge(&report);
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&judged.as_json(&report))?);
+    } else {
+        print!("{}", judged.text(&report));
+    }
+    Ok(judged.word.exit_code())
+}
+
+fn request(options: &Canary) -> Request {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_secs());
+    Request {
+        length_ms: ms(options.r#for),
+        window_ms: ms(options.window),
+        settle_ms: ms(options.settle.unwrap_or(options.window / 5)),
+        off_pct: options.off,
+        seed: options.seed.unwrap_or_else(clock),
+        max_blamed_ms: options.max_blamed,
+        max_run_delay: options.max_run_delay,
+    }
+}
+
+/// Tells the agent that somebody waits, until it is over or Ctrl-C.
+fn follow(context: &Context, socket: &Path, stop: &AtomicBool, last: Option<&str>) -> anyhow::Result<Report> {
+    let (mut stopped, mut unanswered) = (false, 0);
+    loop {
+        let path = match stop.load(Ordering::Relaxed) && !stopped {
+            true => "/v1/canary/stop",
+            false => "/v1/canary/alive",
+        };
+        let mut trouble = match client::post::<Done>(&context.host, socket, path) {
+            Ok(_) => {
+                stopped |= path.ends_with("stop");
+                None
+            }
+            Err(error @ (ClientError::NoAgent(_) | ClientError::Strange { .. })) => return gone(&error),
+            Err(error) => Some(error),
+        };
+        match client::get::<Report>(&context.host, socket, "/v1/canary") {
+            Ok(answer) if last == Some(&answer.body.began) => {}
+            Ok(answer) if answer.body.ended.is_some() => return Ok(answer.body),
+            Ok(_) => trouble = None,
+            Err(error) => trouble = trouble.or(Some(error)),
+        }
+        // A long tick, or another agent that has taken the place of the one that ran it.
+        match trouble {
+            None => unanswered = 0,
+            Some(error) if unanswered >= UNANSWERED => return gone(&error),
+            Some(_) => unanswered += 1,
+        }
+        let mut waited = Duration::ZERO;
+        while waited < ALIVE && (stopped || !stop.load(Ordering::Relaxed)) {
+            std::thread::sleep(PAUSE);
+            waited += PAUSE;
+        }
+    }
+}
+
+fn gone(error: &ClientError) -> anyhow::Result<Report> {
+    Err(anyhow!(
+        "the agent that ran the canary has gone: {error}; isolation is put back by it when it ends, by its \
+         guard when it died"
+    ))
+}

@@ -1,0 +1,75 @@
+//! Standard output and standard error, for the whole program: [`println!`] and its sisters mean these here.
+//!
+//! A reader that goes away, as in `commensal queue | head -1`, is no trouble: what it does not want is not printed, and the
+//! verb ends by itself, with its own exit status. (The standard macros panic there. Death by SIGPIPE, what most programs
+//! do, would leave a half-done `apply` behind, or an agent without a log reader dead.) Any other failure, such as a full
+//! disk, is told at the end, and is trouble. Standard error has nobody to be told about.
+
+use std::fmt::Arguments;
+use std::io::{ErrorKind, Write};
+use std::sync::Mutex;
+
+static FAILED: Mutex<Option<std::io::Error>> = Mutex::new(None);
+
+/// Writes to standard output.
+pub fn out(text: Arguments<'_>) {
+    note(|| std::io::stdout().lock().write_fmt(text));
+}
+
+/// Writes to standard error.
+pub fn err(text: Arguments<'_>) {
+    let _ = std::io::stderr().lock().write_fmt(text);
+}
+
+/// Writes bytes to standard output.
+pub fn bytes(bytes: &[u8]) {
+    note(|| std::io::stdout().lock().write_all(bytes));
+}
+
+/// Lets a reader see now what was written.
+pub fn flush() {
+    note(|| std::io::stdout().lock().flush());
+}
+
+/// Writes what is left, and gives what went wrong with standard output, unless its reader went away.
+///
+/// # Errors
+/// The first failure of a write.
+pub fn end() -> std::io::Result<()> {
+    flush();
+    let failed = FAILED.lock().ok().and_then(|mut failed| failed.take());
+    match failed.filter(|error| error.kind() != ErrorKind::BrokenPipe) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// Writes, unless that failed before.
+fn note(write: impl FnOnce() -> std::io::Result<()>) {
+    let Ok(mut failed) = FAILED.lock() else { return };
+    if failed.is_none() {
+        *failed = write().err();
+    }
+}
+
+/// As the standard one, by [`out`].
+macro_rules! print {
+    ($($text:tt)*) => { $crate::output::out(format_args!($($text)*)) };
+}
+
+/// As the standard one, by [`out`].
+macro_rules! println {
+    () => { $crate::output::out(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::output::out(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// As the standard one, by [`err`].
+macro_rules! eprintln {
+    () => { $crate::output::err(format_args!("\n")) };
+    ($($text:tt)*) => { $crate::output::err(format_args!("{}\n", format_args!($($text)*))) };
+}
+
+/// As the standard one, by [`err`].
+macro_rules! eprint {
+    ($($text:tt)*) => { $crate::output::err(format_args!($($text)*)) };
+}
