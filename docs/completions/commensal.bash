@@ -319,7 +319,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__agent)
-            opts="-c -v -h -V --config --interval --lease --no-guard --no-judge --on-exit --takeover --metrics-listen --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-c -v -h -V --config --interval --lease --no-guard --no-judge --on-exit --takeover --metrics-listen --state-dir --cgroup-prefix --cgroup-root --verbose --help --version reload pause resume canary help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -51,9 +51,9 @@ fn unclaimed(
     let ours = [&desired.online_parent, &desired.offline_parent];
     let members: BTreeSet<&CgroupPath> = members.chain(ours).collect();
     let mut claimed = BTreeSet::new();
-    for path in members.iter().copied() {
+    for path in &members {
         claimed.extend(path.ancestors());
-        claimed.insert(path.clone());
+        claimed.insert((*path).clone());
     }
     let mut children: BTreeMap<CgroupPath, Vec<CgroupPath>> = BTreeMap::new();
     let places = actual.cgroups.keys().filter(|place| place.hierarchy == hierarchy);

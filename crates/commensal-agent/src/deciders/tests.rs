@@ -1,3 +1,5 @@
+//! Controllers at work on a machine in memory.
+
 use super::*;
 use crate::instance::{Ask, Instance, NOBODY, Planned};
 use crate::sense::GroupRates;

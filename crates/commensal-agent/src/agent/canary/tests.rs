@@ -44,12 +44,13 @@ fn name(text: &str) -> GroupName {
 
 /// A frame, a quota, and one group that stands still for want of memory.
 fn decided() -> Decided {
-    Decided {
+    let wants = Wants {
         cpu_set: Some("2-3".parse().unwrap()),
         quotas: [(name("etl"), MicroCpus(500_000)), (name("batch"), MicroCpus(700_000))].into(),
         frozen: BTreeSet::from([name("batch")]),
-        ..Decided::default()
-    }
+        ..Wants::default()
+    };
+    Decided { wants, ..Decided::default() }
 }
 
 fn round(keeper: &mut Keeper, host: &mut FakeHost, ms: u64, off: bool) -> Round {
