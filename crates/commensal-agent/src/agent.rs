@@ -20,7 +20,7 @@ use crate::groups_file::{self, Compiled, LoadError, Texts};
 use crate::instance::{Ask, EnforceError, Instance, NOBODY, Planned};
 use crate::keeper::{Keeper, Now, Round};
 use crate::publish::Published;
-use crate::sense::{Meters, Sample};
+use crate::sense::{Closely, Meters, Sample};
 use crate::snapshot::{self, Snapshot};
 use crate::view;
 use crate::witness::{self, Witness};
@@ -445,7 +445,11 @@ impl Agent<'_> {
         // Without the judge the waits of online threads say what it would; no group waits for disks when the machine does not.
         let by_waits = self.target_us().is_some() && self.shown_judged.is_none();
         let by_disks = self.groups.compiled.io && self.disks_waited_for;
-        let closely = |group: &DesiredGroup| by_disks || (by_waits && group.class == Class::Online);
+        let closely = |group: &DesiredGroup| match group.class {
+            Class::Online if by_waits => Closely::All,
+            _ if by_disks => Closely::AtWork,
+            _ => Closely::InTurn,
+        };
         let sample = self.meters.look(self.host, now.ms, hierarchies, &planned.desired, &closely);
         self.disks_waited_for = sample.machine.pressure_pct[2].is_some_and(|pct| pct >= DISK_PRESSURE_PCT);
         let online = planned.desired.groups.iter().filter(|group| group.class == Class::Online);
