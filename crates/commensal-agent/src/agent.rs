@@ -445,8 +445,11 @@ impl Agent<'_> {
         // Without the judge the waits of online threads say what it would; no group waits for disks when the machine does not.
         let by_waits = self.target_us().is_some() && self.shown_judged.is_none();
         let by_disks = self.groups.compiled.io && self.disks_waited_for;
+        // Whether a quota binds decides about its period.
+        let by_quota = !self.decided.wants.quotas.is_empty();
         let closely = |group: &DesiredGroup| match group.class {
             Class::Online if by_waits => Closely::All,
+            Class::Offline if by_quota => Closely::AtWork,
             _ if by_disks => Closely::AtWork,
             _ => Closely::InTurn,
         };
