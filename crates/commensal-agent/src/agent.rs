@@ -60,7 +60,9 @@ const HOLD_TICKS: u32 = 5;
 const FIRST_TICKS: u64 = 3;
 /// Between two looks at the signals while the agent waits; with a target to meet, more often.
 const PAUSE: Duration = Duration::from_millis(20);
-const LONG_PAUSE: Duration = Duration::from_millis(100);
+const LONG_PAUSE: Duration = Duration::from_millis(200);
+/// The agent looks at what it costs itself in one of so many ticks.
+const COST_EVERY: u64 = 5;
 /// How often the machine itself is looked at again: CPUs come and go, controllers are mounted.
 const SURVEY_EVERY: Duration = Duration::from_secs(60);
 /// How long the agent waits for the one whose place it takes.
@@ -201,6 +203,7 @@ struct Agent<'a> {
     audit: Audit,
     /// What the audit log has not got yet.
     unrecorded: Vec<snapshot::Action>,
+    cost: snapshot::Cost,
     /// Whether somebody said to write nothing.
     paused: bool,
     /// Groups whose queues are held closed.
@@ -277,6 +280,7 @@ pub fn run(
         once_more: false,
         audit,
         unrecorded: Vec::new(),
+        cost: snapshot::Cost::default(),
         paused: false,
         holding: BTreeSet::new(),
         members: Followed::new(),
