@@ -82,8 +82,11 @@ impl Stage {
 
     /// Removes a cgroup and what is below it, in every hierarchy; whether all of it is gone.
     pub fn remove(&self, path: &str) -> bool {
-        let each = self.mounts.iter().map(|mount| remove_all(&mount.join(&self.top).join(path)));
-        each.fold(true, |all, one| all && one)
+        let mut gone = true;
+        for mount in &self.mounts {
+            gone &= remove_all(&mount.join(&self.top).join(path));
+        }
+        gone
     }
 
     /// Its cgroup in the hierarchy that has `file`.

@@ -21,7 +21,7 @@ use crate::groups_file::{self, Compiled, LoadError, Texts};
 use crate::instance::{Ask, EnforceError, Instance, NOBODY, Planned};
 use crate::keeper::{Keeper, Now, Round, in_words};
 use crate::publish::Published;
-use crate::sense::{Meters, Sample};
+use crate::sense::{Closely, Meters, Sample};
 use crate::snapshot::{self, Snapshot};
 use crate::view;
 use crate::witness::{self, Witness};
@@ -63,7 +63,9 @@ const HOLD_TICKS: u32 = 5;
 const FIRST_TICKS: u64 = 3;
 /// Between two looks at the signals while the agent waits; with a target to meet, more often.
 const PAUSE: Duration = Duration::from_millis(20);
-const LONG_PAUSE: Duration = Duration::from_millis(100);
+const LONG_PAUSE: Duration = Duration::from_millis(200);
+/// The agent looks at what it costs itself in one of so many ticks.
+const COST_EVERY: u64 = 5;
 /// How often the machine itself is looked at again: CPUs come and go, controllers are mounted.
 const SURVEY_EVERY: Duration = Duration::from_secs(60);
 /// How long a frozen group of cgroup v1 goes on in a tick so that a killed process of it can die; less than any lease.
@@ -210,6 +212,7 @@ struct Agent<'a> {
     unrecorded: Vec<snapshot::Action>,
     /// Killed processes of frozen groups that have not had the time to die yet.
     dying: Vec<Process>,
+    cost: snapshot::Cost,
     /// Whether somebody said to write nothing.
     paused: bool,
     /// Groups whose queues are held closed.
@@ -289,6 +292,7 @@ pub fn run(
         audit,
         unrecorded: Vec::new(),
         dying: Vec::new(),
+        cost: snapshot::Cost::default(),
         paused: false,
         holding: BTreeSet::new(),
         members: Followed::new(),
@@ -479,7 +483,14 @@ impl Agent<'_> {
         // Without the judge the waits of online threads say what it would; no group waits for disks when the machine does not.
         let by_waits = self.target_us().is_some() && self.shown_judged.is_none();
         let by_disks = self.groups.compiled.io && self.disks_waited_for;
-        let closely = |group: &DesiredGroup| by_disks || (by_waits && group.class == Class::Online);
+        // Whether a quota binds decides about its period.
+        let by_quota = !self.decided.wants.quotas.is_empty();
+        let closely = |group: &DesiredGroup| match group.class {
+            Class::Online if by_waits => Closely::All,
+            Class::Offline if by_quota => Closely::AtWork,
+            _ if by_disks => Closely::AtWork,
+            _ => Closely::InTurn,
+        };
         let sample = self.meters.look(self.host, now.ms, hierarchies, &planned.desired, &closely);
         self.disks_waited_for = sample.machine.pressure_pct[2].is_some_and(|pct| pct >= DISK_PRESSURE_PCT);
         let online = planned.desired.groups.iter().filter(|group| group.class == Class::Online);

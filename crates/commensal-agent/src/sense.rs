@@ -68,6 +68,17 @@ pub struct Sample {
     pub groups: BTreeMap<String, GroupRates>,
 }
 
+/// How much has to be known of a group in a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closely {
+    /// What its cgroups' turn is.
+    InTurn,
+    /// Everything of those that are at work.
+    AtWork,
+    /// Everything: also who starves waits, without running.
+    All,
+}
+
 #[derive(Debug)]
 struct Meter {
     dirs: GroupDirs,
@@ -95,15 +106,15 @@ pub struct Meters {
 }
 
 impl Meters {
-    /// Looks at what [`Meters::follow`] was told of. `now_ms` is on a clock that nobody sets; of groups that have to be known
-    /// `closely` everything is read in every look.
+    /// Looks at what [`Meters::follow`] was told of. `now_ms` is on a clock that nobody sets; `closely` says how much has
+    /// to be known of a group.
     pub fn look(
         &mut self,
         host: &mut dyn Host,
         now_ms: u64,
         hierarchies: &[Hierarchy],
         desired: &DesiredState,
-        closely: &dyn Fn(&DesiredGroup) -> bool,
+        closely: &dyn Fn(&DesiredGroup) -> Closely,
     ) -> Sample {
         let seconds = self.last_ms.map_or(0.0, |last| now_ms.saturating_sub(last) as f64 / 1e3);
         self.last_ms = Some(now_ms);
@@ -274,12 +285,16 @@ impl Meter {
         &mut self,
         host: &mut dyn Host,
         now_ms: u64,
-        closely: bool,
+        closely: Closely,
         due: &dyn Fn(usize, usize) -> bool,
     ) -> bool {
-        let in_full = closely || self.last.is_none() || due(self.turn, IN_FULL);
         // Where the CPU time cannot be told, nobody knows who is at work.
         let at_work = self.rates.cpus.is_none_or(|cpus| cpus > 0.0);
+        let in_full = match closely {
+            Closely::All => true,
+            Closely::AtWork if at_work => true,
+            _ => self.last.is_none() || due(self.turn, IN_FULL),
+        };
         if !(in_full || at_work || due(self.turn, IDLE)) {
             return false;
         }
@@ -296,10 +311,12 @@ impl Meter {
     }
 
     /// Everything but the CPU time. Who did not run since the last time did nothing else either, but its memory may have been
-    /// reclaimed. Who starves waits without running: that is looked at `closely`.
-    fn others(&mut self, host: &mut dyn Host, now_ms: u64, closely: bool) -> GroupRates {
+    /// reclaimed. Who starves waits without running.
+    fn others(&mut self, host: &mut dyn Host, now_ms: u64, closely: Closely) -> GroupRates {
         let cpu_us = self.cpu.map(|(_, us)| us);
-        let idle = std::mem::replace(&mut self.cpu_by_then, cpu_us) == cpu_us && cpu_us.is_some() && !closely;
+        let idle = std::mem::replace(&mut self.cpu_by_then, cpu_us) == cpu_us
+            && cpu_us.is_some()
+            && closely != Closely::All;
         let now = match &self.last {
             Some((_, last, _)) if idle => {
                 GroupUse { memory_bytes: self.dirs.memory_bytes(host), ..last.clone() }

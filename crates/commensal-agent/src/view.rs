@@ -171,7 +171,7 @@ pub fn judged(groups: &mut [snapshot::Group], seen: Option<&witness::Seen>) {
 }
 
 /// What the agent itself costs (proc(5): `stat` fields 14 and 15, `status` line `VmRSS`).
-pub fn cost(host: &dyn Host, writes: u64, late_ticks: u64) -> snapshot::Cost {
+pub fn cost(host: &dyn Host) -> snapshot::Cost {
     let stat = host.read_file(Path::new("/proc/self/stat")).unwrap_or_default();
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let field = |number: usize| after_name.split_whitespace().nth(number - 3)?.parse::<f64>().ok();
@@ -181,8 +181,6 @@ pub fn cost(host: &dyn Host, writes: u64, late_ticks: u64) -> snapshot::Cost {
     snapshot::Cost {
         cpu_s: field(14).zip(field(15)).map(|(user, system)| (user + system) / USER_HZ),
         rss_bytes: kib.map(|kib| kib * 1024),
-        writes,
-        late_ticks,
         ..snapshot::Cost::default()
     }
 }

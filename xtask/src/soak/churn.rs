@@ -226,7 +226,8 @@ impl Churn {
     /// An online cgroup that is limited in any way.
     pub fn limited(&self) -> Option<String> {
         let extra = self.extra.iter().map(|one| one.path.as_str()).filter(|path| path.starts_with("on/"));
-        let free: [(&str, fn(&str) -> bool); 6] = [
+        type Free = (&'static str, fn(&str) -> bool);
+        let free: [Free; 6] = [
             ("cpu.cfs_quota_us", |text| text == "-1"),
             ("cpu.max", |text| text.starts_with("max")),
             ("memory.limit_in_bytes", |text| text.len() > 15),

@@ -1,6 +1,6 @@
 //! The agent as plain data.
 
-use super::Agent;
+use super::{Agent, COST_EVERY};
 use crate::sense::Sample;
 use crate::snapshot::{self, Snapshot};
 use crate::view;
@@ -37,8 +37,15 @@ impl Agent<'_> {
         shown.actions = Arc::clone(
             self.shown_actions.get_or_insert_with(|| Arc::new(self.actions.iter().cloned().collect())),
         );
-        shown.cost = view::cost(self.host, self.keeper.writes, self.late_ticks);
-        shown.cost.audit_lost = self.audit.lost();
+        if self.ticks % COST_EVERY == 1 {
+            self.cost = view::cost(self.host);
+        }
+        shown.cost = snapshot::Cost {
+            writes: self.keeper.writes,
+            late_ticks: self.late_ticks,
+            audit_lost: self.audit.lost(),
+            ..self.cost.clone()
+        };
         shown.paused = self.paused;
         shown.canary = self.canary_shown();
         shown.canary_report.clone_from(&self.canary_report);
