@@ -68,7 +68,7 @@ const LONG_PAUSE: Duration = Duration::from_millis(200);
 const COST_EVERY: u64 = 5;
 /// How often the machine itself is looked at again: CPUs come and go, controllers are mounted.
 const SURVEY_EVERY: Duration = Duration::from_secs(60);
-/// How long a frozen group of cgroup v1 goes on in a tick so that a killed process of it can die; less than any lease.
+/// How long frozen groups of cgroup v1 go on in a tick so that killed processes of them can die; less than any lease.
 const DYING: Duration = Duration::from_millis(100);
 /// How long the agent waits for the one whose place it takes.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(10);
@@ -545,9 +545,11 @@ impl Agent<'_> {
 
     /// Ends those who were chosen, if they still are who they were.
     fn kill(&mut self, now: &Now) {
+        let began = Instant::now();
+        let left = || DYING.saturating_sub(began.elapsed());
         for process in std::mem::take(&mut self.dying) {
             let frozen = self.frozen_around(process.pid);
-            if members::kill(self.host, &process, &frozen, DYING).is_ok_and(|ended| !ended) {
+            if members::kill(self.host, &process, &frozen, left()).is_ok_and(|ended| !ended) {
                 self.dying.push(process);
             }
         }
@@ -557,7 +559,7 @@ impl Agent<'_> {
                 continue;
             }
             let frozen = self.frozen_around(victim.pid);
-            let ended = members::kill(self.host, &process, &frozen, DYING);
+            let ended = members::kill(self.host, &process, &frozen, left());
             if ended.as_ref().is_ok_and(|ended| !ended) {
                 self.dying.push(process.clone());
             }

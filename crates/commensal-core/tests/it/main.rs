@@ -38,6 +38,24 @@ fn golden_plans() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Holding a queue and freezing near a memory limit need somebody who watches; beside an agent nothing is missing.
+#[test]
+fn what_an_agent_does_is_unmet_only_without_one() {
+    for (word, kept) in [("", false), ("agent\n", true)] {
+        for way in ["queue", "freeze"] {
+            let group = format!(
+                "[group.a]\nclass = \"offline\"\nmemory = {{ max = \"1 GiB\", on-exceed = \"{way}\" }}\nmatch = [{{ cgroup = \"/a\" }}]\n"
+            );
+            let plan = run(&format!("== machine\nlayout v2\n{word}== tree\n/a\n== groups\n{group}"));
+            assert!(plan.contains("memory.max"), "{plan}");
+            let key = format!("memory.on-exceed = \"{way}\"");
+            for words in [key.as_str(), "`commensal agent`"] {
+                assert_eq!(plan.contains(words), !kept, "{words}: {plan}");
+            }
+        }
+    }
+}
+
 /// Sections of a script by name.
 fn sections(text: &str) -> BTreeMap<&str, String> {
     let mut sections: BTreeMap<&str, String> = BTreeMap::new();

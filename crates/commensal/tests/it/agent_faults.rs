@@ -14,7 +14,7 @@ mod squeeze;
 mod storm;
 mod writers;
 
-use crate::agent::{Theirs, mounts};
+use crate::agent::{Theirs, mounts, until};
 use crate::support::{Program, cgroups_named, text};
 use commensal_agent::snapshot::Snapshot;
 use commensal_core::knob::TABLE;
@@ -41,10 +41,14 @@ fn snapshot(program: &Program) -> Option<Snapshot> {
     serde_json::from_slice(&program.run(&["status", "--json"]).stdout).ok()
 }
 
-/// The agent's snapshot, which it has to give.
+/// The agent's snapshot, which it has once its first tick is over.
 fn asked(program: &Program) -> Snapshot {
-    let output = program.run(&["status", "--json"]);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
+    let mut found = None;
+    until("the agent answers", || {
+        found = snapshot(program);
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 /// Every setting of a group in every hierarchy, as the kernel has it.
@@ -158,7 +162,7 @@ fn wrapped(with: &[&str], command: &Command) -> Command {
 /// After `restore`: no process, no cgroup of ours, no half-written state and no record.
 fn nothing_left(program: &Program) {
     crate::agent::cleaned(program);
-    crate::agent::until("every process has ended", || processes(program).is_empty());
+    until("every process has ended", || processes(program).is_empty());
     for of in ["offline", "online", "probe"] {
         let left = cgroups_named(&format!("{}-{of}", program.prefix));
         assert!(left.is_empty(), "{left:?}");

@@ -115,9 +115,10 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.stop();
-        // It keeps the network namespace of its containers mounted there.
-        let _ =
-            Command::new("umount").arg(self.dir.join("exec/netns/default")).stderr(Stdio::null()).status();
+        // It keeps the network namespace of its containers mounted, and with live-restore its own folder.
+        for mount in ["exec/netns/default", "data"] {
+            let _ = Command::new("umount").arg(self.dir.join(mount)).stderr(Stdio::null()).status();
+        }
     }
 }
 

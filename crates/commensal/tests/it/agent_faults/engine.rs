@@ -24,7 +24,11 @@ impl Drop for Containers {
             super::kill("-KILL", *pid);
         }
         let end = Instant::now() + Duration::from_secs(10);
-        for dir in mounts().into_iter().map(|mount| mount.join(&self.parent)) {
+        // The engine makes it in every hierarchy, also where no group of ours can be.
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+        let hierarchies = mounts.lines().filter(|line| line.contains(" cgroup"));
+        let mounts = hierarchies.filter_map(|line| line.split(' ').nth(1));
+        for dir in mounts.map(|mount| std::path::Path::new(mount).join(&self.parent)) {
             while dir.exists() && Instant::now() < end {
                 for child in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
                     let _ = std::fs::remove_dir(child.path());

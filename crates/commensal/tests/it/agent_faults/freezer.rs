@@ -49,6 +49,23 @@ fn members_of(program: &Program) -> Vec<u32> {
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
+/// Whatever becomes of the test, nobody is left in its group, frozen or not.
+struct Group<'a>(&'a Program);
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        for mount in mounts() {
+            let dir = mount.join(format!("{}-offline/etl", self.0.prefix));
+            for (file, value) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
+                if dir.join(file).exists() {
+                    let _ = std::fs::write(dir.join(file), value);
+                }
+            }
+        }
+        members_of(self.0).into_iter().for_each(|pid| super::kill("-KILL", pid));
+    }
+}
+
 /// The machine is short of memory: offline work is frozen, and the largest process of it dies although it is frozen.
 #[test]
 fn a_victim_in_a_frozen_group_dies() {
@@ -80,6 +97,7 @@ fn a_victim_in_a_frozen_group_dies() {
         let mut command = program.command(&args);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
+    let group = Group(&program);
     let mut large = run("x=$(head -c 30000000 /dev/zero | tr '\\0' x); sleep 600 & wait");
     let mut small = run("sleep 600 & wait");
     let find = || members_of(&program).into_iter().find(|pid| held(*pid).is_some_and(|kib| kib > 25_000));
@@ -112,7 +130,7 @@ fn a_victim_in_a_frozen_group_dies() {
     assert_eq!(agent.end("TERM"), Some(0));
     until("the group goes on", || frozen(&program, "etl") != Some(true));
     until("the victim's command is told", || large.try_wait().unwrap().is_some());
-    members_of(&program).into_iter().for_each(|pid| super::kill("-KILL", pid));
+    drop(group);
     until("the other has ended", || small.try_wait().unwrap().is_some());
     program.expect(0, &["restore"]);
     watched.end();

@@ -170,6 +170,9 @@ fn a_process_that_leaves_a_matched_cgroup() {
     mover.lists("in", &into);
     let agent = Agent::start(&program, &groups, &[]);
     until("the group is limited", || limited(&batch.cpu));
+    // Some ticks later everything else is in force as well.
+    let ticks = asked(&program).ticks;
+    until("it ticks", || asked(&program).ticks > ticks + 5);
     let quiet = asked(&program).cost.writes;
     mover.touch("to-and-fro");
     throughout(Duration::from_secs(3), "the limit is gone", || limited(&batch.cpu));

@@ -15,8 +15,8 @@ const AT_ONCE: usize = 20;
 const LASTS: Duration = Duration::from_secs(5);
 /// What may be left of a storm in an agent's memory, KiB: the allocator's share, not a figure per cgroup.
 const GROWTH_KIB: u64 = 16 << 10;
-/// Descriptors that may be in use for a moment.
-const MORE_FDS: usize = 16;
+/// Descriptors of the one group more, which has a folder and some files in every hierarchy.
+const MORE_FDS: usize = 64;
 
 /// Makes and removes groups `storm-N` until told to stop; how many that were.
 struct Storm {
