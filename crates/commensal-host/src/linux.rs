@@ -257,15 +257,10 @@ fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
     let mut text = Vec::new();
     let mut chunk = [0u8; 4096];
     loop {
-        match rustix::io::pread(fd, &mut chunk, text.len() as u64) {
-            Ok(count) => {
-                text.extend_from_slice(&chunk[..count]);
-                if count < chunk.len() / 2 {
-                    return Ok(text_of(text));
-                }
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(errno),
+        let count = rustix::io::retry_on_intr(|| rustix::io::pread(fd, &mut chunk, text.len() as u64))?;
+        text.extend_from_slice(&chunk[..count]);
+        if count < chunk.len() / 2 {
+            return Ok(text_of(text));
         }
     }
 }

@@ -125,11 +125,8 @@ impl GroupWatch {
     /// When it cannot be read.
     pub fn wait(&self, patience: Duration) -> Result<Vec<Seen>> {
         let refuse = |errno| fail("read", "watched cgroups".to_owned(), None, errno);
-        let timeout = Timespec {
-            tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: patience.subsec_nanos().into(),
-        };
-        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)) {
+        let timeout = Timespec::try_from(patience).ok();
+        match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(refuse(errno)),
         }
@@ -174,10 +171,9 @@ impl PressureTrigger {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file =
             open(path, flags, Mode::empty()).map_err(|errno| fail("open", object.clone(), None, errno))?;
-        match rustix::io::write(&file, wish.as_bytes()) {
-            Ok(_) => Ok(PressureTrigger(file)),
-            Err(errno) => Err(fail("write", object, Some(wish.trim_end_matches('\0')), errno)),
-        }
+        rustix::io::write(&file, wish.as_bytes())
+            .map_err(|errno| fail("write", object, Some(wish.trim_end_matches('\0')), errno))?;
+        Ok(PressureTrigger(file))
     }
 
     /// Which of them have fired since the last call, without waiting; `None` for one whose group is gone.
@@ -186,14 +182,10 @@ impl PressureTrigger {
     /// When the kernel does not tell.
     pub fn fired<'a>(all: impl Iterator<Item = &'a PressureTrigger>) -> Result<Vec<Option<bool>>> {
         let mut asked: Vec<PollFd<'_>> = all.map(|one| PollFd::new(&one.0, PollFlags::PRI)).collect();
-        match poll(&mut asked, Some(&Timespec::default())) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(fail("poll", "pressure triggers".to_owned(), None, errno)),
-        }
-        let told = |one: &PollFd<'_>| {
-            let events = one.revents();
-            (!events.contains(PollFlags::ERR)).then_some(events.contains(PollFlags::PRI))
-        };
-        Ok(asked.iter().map(told).collect())
+        rustix::io::retry_on_intr(|| poll(&mut asked, Some(&Timespec::default())))
+            .map_err(|errno| fail("poll", "pressure triggers".to_owned(), None, errno))?;
+        let events = asked.iter().map(PollFd::revents);
+        let told = |events: PollFlags| events.contains(PollFlags::PRI);
+        Ok(events.map(|now| (!now.contains(PollFlags::ERR)).then_some(told(now))).collect())
     }
 }
