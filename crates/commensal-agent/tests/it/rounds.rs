@@ -136,10 +136,11 @@ fn a_refused_step_stops_nothing_else() {
             let first = keeper.round(&mut host, &now(0), &ask);
             if let Ok(first) = &first {
                 told += usize::from(!first.troubles.is_empty());
-                // Not in every tick.
+                // Not in every tick; but a journal that could not be kept may be kept in the next.
+                let of_step = first.troubles.iter().any(|trouble| !trouble.contains("journal"));
                 let writes = keeper.writes;
                 round(&mut keeper, &mut host, 100);
-                assert!(first.troubles.is_empty() || keeper.writes == writes, "write {nth}");
+                assert!(!of_step || keeper.writes == writes, "write {nth}: {:?}", first.troubles);
             }
             // What was refused may have been a trial, after which the machine seems not to have the knob; the agent looks
             // again every minute.
