@@ -28,7 +28,6 @@ pub const OF_KERNELS: Filters = &[
             "a_report_for_people",
             // What the agent reads and writes; how it ends is the same on every kernel.
             "agent::it_puts_back",
-            "agent::figures::",
             "agent::offline_work_is_kept",
         ],
     ),
