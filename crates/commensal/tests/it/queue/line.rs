@@ -133,7 +133,11 @@ fn the_shorter_timeout_counts() {
     let mut host = fake.another();
     let _slot = at_once(&mut host, Path::new(STATE), limits(1, 9)).unwrap();
     let queue = commensal_core::group::Queue { timeout: Some(Millis(20)), ..limits(1, 9) };
-    let late = Waiter::start(fake.another(), STATE.into(), queue, Some(Millis(3_600_000))).end();
+    let waits = Waiter::start(fake.another(), STATE.into(), queue, Some(Millis(3_600_000)));
+    waits.place();
+    assert!(waits.still_waits(), "no time has passed on this machine");
+    fake.advance(Duration::from_millis(20));
+    let late = waits.end();
     assert!(matches!(late, Err(QueueError::TimedOut { time: Millis(20), .. })), "{late:?}");
 }
 
@@ -346,7 +350,8 @@ fn one_whose_ticket_was_removed_is_told() {
     let (first, second) = (start(), start());
     first.place();
     second.place();
-    std::fs::remove_dir_all(state.path().join("queue/etl")).unwrap();
+    // At once: who finds the slots removed and its ticket still there would begin.
+    std::fs::rename(state.path().join("queue/etl"), state.path().join("gone")).unwrap();
     for one in [first, second] {
         let error = one.end().unwrap_err().to_string();
         assert!(
@@ -380,7 +385,9 @@ fn a_thousand_are_admitted_in_order() {
             hold(&mut host);
         }
         let waiter = Waiter::start(LinuxHost::default(), state.path().into(), queue, None);
-        assert_eq!(waiter.place(), arrived + 1);
+        let place = waiter.place();
+        // A folder that others change while it is listed may miss a name; that nobody is lost shows at the end.
+        assert!((arrived..=arrived + 1).contains(&place), "{place} after {arrived}");
         waiters.push(waiter);
     }
     let full = at_once_or_full(&mut host, state.path(), queue);
