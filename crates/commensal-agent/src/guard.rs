@@ -19,6 +19,7 @@ use commensal_host::{Host, HostError, Process, Signal};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ use std::time::{Duration, Instant};
 pub const SOCKET: &str = "guard.sock";
 /// A first line is not longer than this, bytes.
 const LONGEST_HELLO: u64 = 4 << 20;
+/// Between two looks for its first agent, of a guard that an agent has started.
+const PAUSE: Duration = Duration::from_millis(5);
 /// How long the guard waits for the first line.
 const HELLO_PATIENCE: Duration = Duration::from_secs(2);
 /// How long it waits for whoever changes the machine now.
@@ -136,7 +139,8 @@ pub fn listen(host: &mut dyn Host, state_dir: &Path) -> Result<UnixListener, Hos
     host.listen(&state_dir.join(SOCKET))
 }
 
-/// Guards one agent after the other. With `once` it ends when its first agent has ended. `tell` hears what was done.
+/// Guards one agent after the other. With `once` it ends when its first agent has ended, or who started it before an agent
+/// has come. `tell` hears what was done.
 ///
 /// # Errors
 /// When no connection can be taken any more.
@@ -147,8 +151,20 @@ pub fn guard(
     once: bool,
     tell: &mut dyn FnMut(&Acted),
 ) -> io::Result<()> {
+    let parent = parent_id();
+    listener.set_nonblocking(once)?;
     loop {
-        let (stream, _) = listener.accept()?;
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if once && error.kind() == io::ErrorKind::WouldBlock => {
+                if parent_id() != parent {
+                    return Ok(());
+                }
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let Ok((hello, mut rest)) = greeted(stream) else { continue };
         let agent = host.process(hello.pid).ok().filter(|one| one.start_ticks == hello.start_ticks);
         let (end, last) = watch(host, hello, &mut rest, agent.as_ref());

@@ -109,11 +109,18 @@ impl World {
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     }
 
-    /// Starts one, and waits until isolation is off.
+    /// Starts one, and waits until isolation is off; again when it is refused because something is not in force yet.
     fn until_off(&self, args: &[&str]) -> Child {
         let mut command = self.canary(args);
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        until("isolation is off", || !held_back(&self.etl.cpu));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        until("isolation is off", || {
+            if let Some(status) = child.try_wait().unwrap() {
+                let again = std::mem::replace(&mut child, command.spawn().unwrap());
+                println!("{status}: {}", text(&again.wait_with_output().unwrap().stderr));
+            }
+            !held_back(&self.etl.cpu)
+        });
         child
     }
 
