@@ -8,6 +8,11 @@ use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Silence of an agent that is waited for: it answers what is asked from a thread of its own.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Orders are carried out by the loop, which may be at work; longer than the agent itself waits for that.
+const ORDER_PATIENCE: Duration = Duration::from_secs(12);
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -115,7 +120,8 @@ fn ask<T: DeserializeOwned>(
     };
     let request =
         format!("{method} {path} HTTP/1.1\r\nHost: agent\r\n{length}Connection: close\r\n\r\n{body}");
-    let text = host.ask(socket, &request).map_err(|error| match error.errno {
+    let patience = if method == "POST" { ORDER_PATIENCE } else { PATIENCE };
+    let text = host.ask(socket, &request, patience).map_err(|error| match error.errno {
         Errno::ENOENT | Errno::ECONNREFUSED => ClientError::NoAgent(socket.to_owned()),
         Errno::EACCES | Errno::EPERM => ClientError::NotYours(socket.to_owned()),
         Errno::ETIMEDOUT => ClientError::Silent(socket.to_owned()),

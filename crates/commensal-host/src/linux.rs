@@ -300,11 +300,11 @@ impl Host for LinuxHost {
         Ok(names)
     }
 
-    fn ask(&self, path: &Path, request: &str) -> Result<String> {
+    fn ask(&self, path: &Path, request: &str, patience: Duration) -> Result<String> {
         let mut stream = Stream::open(path, request)?;
         let mut answer = Vec::new();
         while answer.len() < ASK_MOST {
-            match stream.read(ASK_PATIENCE)? {
+            match stream.read(patience)? {
                 Some(bytes) if bytes.is_empty() => break,
                 Some(bytes) => answer.extend(bytes),
                 None => {

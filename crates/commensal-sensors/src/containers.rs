@@ -8,9 +8,13 @@ use commensal_host::{Host, HostError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where engines listen, in this order. `DOCKER_HOST` comes first when it names a local socket.
 const SOCKETS: [&str; 2] = ["/run/docker.sock", "/run/podman/podman.sock"];
+
+/// Silence of an engine that is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +85,7 @@ pub fn containers(host: &dyn Host, docker_host: Option<&str>) -> Vec<Container> 
 /// # Errors
 /// When nobody listens there, it is silent for two seconds (`ETIMEDOUT`), or the answer is none (`EIO`).
 pub fn listed(host: &dyn Host, socket: &Path) -> Result<Vec<Container>, HostError> {
-    let answer = host.ask(socket, &request("/containers/json"))?;
+    let answer = host.ask(socket, &request("/containers/json"), PATIENCE)?;
     read(&answer).ok_or_else(|| no_answer(socket))
 }
 
@@ -90,7 +94,7 @@ pub fn listed(host: &dyn Host, socket: &Path) -> Result<Vec<Container>, HostErro
 /// # Errors
 /// As [`listed`].
 pub fn inspected(host: &dyn Host, socket: &Path, id: &str) -> Result<Option<Container>, HostError> {
-    let answer = host.ask(socket, &request(&format!("/containers/{id}/json")))?;
+    let answer = host.ask(socket, &request(&format!("/containers/{id}/json")), PATIENCE)?;
     match body(&answer) {
         Some((200, body)) => {
             let one: Inspected = serde_json::from_str(body).map_err(|_| no_answer(socket))?;

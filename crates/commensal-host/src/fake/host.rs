@@ -153,7 +153,7 @@ impl Host for FakeHost {
     }
 
     /// Nobody listens but where [`FakeHost::answer`] has said so.
-    fn ask(&self, path: &Path, request: &str) -> Result<String> {
+    fn ask(&self, path: &Path, request: &str, _patience: Duration) -> Result<String> {
         let machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("ask", shown(path), errno))?;
         let fits = |(at, begin): &&(PathBuf, String)| at == path && request.starts_with(begin);
