@@ -132,6 +132,8 @@ fn a_victim_in_a_frozen_group_dies() {
     until("the victim's command is told", || large.try_wait().unwrap().is_some());
     drop(group);
     until("the other has ended", || small.try_wait().unwrap().is_some());
+    // What its shell had started was killed as well, and ends a moment later.
+    until("nobody is left", || members_of(&program).is_empty());
     program.expect(0, &["restore"]);
     watched.end();
     drop(web);
