@@ -47,7 +47,19 @@ impl Restored {
 /// # Errors
 /// When the state directory or a journal cannot be read.
 pub fn restore(host: &mut dyn Host, dir: &Path, boot_id: &str) -> Result<Restored, HostError> {
+    sweep(host, dir);
     restore_where(host, dir, boot_id, |_| true)
+}
+
+/// Removes files that somebody who was killed meanwhile had written half (`.NAME.PID.new`, before they take the name).
+fn sweep(host: &mut dyn Host, dir: &Path) {
+    for name in host.list(dir).unwrap_or_default() {
+        let aside = name.strip_prefix('.').and_then(|name| name.strip_suffix(".new"));
+        let pid = aside.and_then(|name| name.rsplit_once('.')?.1.parse::<u32>().ok());
+        if pid.is_some_and(|pid| host.process(pid).is_err()) {
+            let _ = host.state_remove(&dir.join(name));
+        }
+    }
 }
 
 /// Restores only what dead lab runs left behind: what a new lab run does first.

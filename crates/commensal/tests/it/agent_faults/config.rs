@@ -13,7 +13,7 @@ type Break = (&'static str, fn(&Path), &'static str);
 
 fn broken() -> Vec<Break> {
     vec![
-        ("a mistake", |dir| std::fs::write(dir.join("a.toml"), "[group.batch\n").unwrap(), "a.toml:1"),
+        ("a mistake", |dir| put(dir, "a.toml", "[group.batch\n"), "a.toml:1"),
         ("removed", |dir| std::fs::remove_dir_all(dir).unwrap(), "no such file"),
         ("empty", |dir| std::fs::remove_file(dir.join("a.toml")).unwrap(), "has no *.toml file"),
         (
@@ -30,24 +30,12 @@ fn broken() -> Vec<Break> {
             |dir| std::os::unix::fs::symlink("/nonexistent/x", dir.join("b.toml")).unwrap(),
             "no such file",
         ),
-        (
-            "10 MB",
-            |dir| std::fs::write(dir.join("b.toml"), "# comment\n".repeat(1_000_000)).unwrap(),
-            "which is more than",
-        ),
+        ("10 MB", |dir| put(dir, "b.toml", "# comment\n".repeat(1_000_000)), "which is more than"),
         ("unreadable", |dir| link("/proc/self/mem", &dir.join("b.toml")), "EIO"),
         ("without an end", |dir| link("/dev/zero", &dir.join("b.toml")), "which is more than"),
         ("a pipe that nobody writes", |dir| pipe(&dir.join("b.toml")), "EAGAIN"),
-        (
-            "no text",
-            |dir| std::fs::write(dir.join("b.toml"), [0, 159, 146, 150, b'\n', 0]).unwrap(),
-            "b.toml:1",
-        ),
-        (
-            "a second room",
-            |dir| std::fs::write(dir.join("b.toml"), "[agent]\nroom = \"off\"\n").unwrap(),
-            "written already",
-        ),
+        ("no text", |dir| put(dir, "b.toml", [0, 159, 146, 150, b'\n', 0]), "b.toml:1"),
+        ("a second room", |dir| put(dir, "b.toml", "[agent]\nroom = \"off\"\n"), "written already"),
     ]
 }
 
@@ -60,6 +48,13 @@ fn pipe(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
     let silent = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     std::mem::forget(silent);
+}
+
+/// Written aside first, so that nobody reads half of it.
+fn put(dir: &Path, name: &str, bytes: impl AsRef<[u8]>) {
+    let aside = dir.join(format!("{name}.new"));
+    std::fs::write(&aside, bytes).unwrap();
+    std::fs::rename(aside, dir.join(name)).unwrap();
 }
 
 /// The folder as it was, whatever is in its place.
