@@ -101,7 +101,14 @@ fn a_victim_in_a_frozen_group_dies() {
     let mut large = run("x=$(head -c 30000000 /dev/zero | tr '\\0' x); sleep 600 & wait");
     let mut small = run("sleep 600 & wait");
     let find = || members_of(&program).into_iter().find(|pid| held(*pid).is_some_and(|kib| kib > 25_000));
-    until("the large one has grown", || find().is_some() && members_of(&program).len() == 4);
+    // Two shells, and what they have started last: who fills the large one's memory has ended by then.
+    let sleeps = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep")
+    };
+    until("the large one has grown", || {
+        let members = members_of(&program);
+        find().is_some() && members.len() == 4 && members.iter().filter(|pid| sleeps(pid)).count() == 2
+    });
     let victim = find().unwrap();
     let before = members_of(&program);
     tell(&meminfo, TOTAL_KIB / 12);
