@@ -187,7 +187,8 @@ fn it_puts_back_what_others_change_and_follows_what_comes() {
     let first = Theirs::new(&program, "batch-1");
     let agent = Agent::start(&program, &groups, &[]);
     until("the group is limited", || limited(&own(&program, "etl")) && limited(&first.cpu));
-    // Somebody lifts the limit.
+    // Somebody lifts the limit; not between a write of the agent and its look at what was written, which it would tell.
+    until("the first tick is over", || program.run(&["status"]).status.code() != Some(2));
     set_quota(&first.cpu, false);
     until("the limit is back", || limited(&first.cpu));
     // A group that comes later.
