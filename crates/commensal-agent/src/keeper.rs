@@ -11,7 +11,7 @@ use commensal_core::plan::{Action, Step};
 use commensal_core::topology::Device;
 use commensal_drivers::{Failure, Refusal, apply, forget_gone, forget_settled, journal, step_aside};
 use commensal_host::{Dir, GroupWatch, Host, Seen, below};
-use commensal_sensors::Survey;
+use commensal_sensors::{Survey, machine};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::path::Path;
@@ -96,7 +96,7 @@ impl Keeper {
     /// # Errors
     /// When the machine cannot be read.
     pub fn new(instance: Instance, host: &mut dyn Host) -> Result<Keeper, EnforceError> {
-        let cpus = online_cpus(host);
+        let cpus = machine::online_cpus(host);
         let survey = instance.survey(host)?;
         Ok(Keeper {
             cpus,
@@ -127,7 +127,7 @@ impl Keeper {
     /// # Errors
     /// When it cannot be read.
     pub fn look_again(&mut self, host: &mut dyn Host) -> Result<(), EnforceError> {
-        self.cpus = online_cpus(host);
+        self.cpus = machine::online_cpus(host);
         self.survey = self.instance.survey(host)?;
         Ok(())
     }
@@ -135,7 +135,7 @@ impl Keeper {
     /// Whether other CPUs are online than when the machine was looked at.
     #[must_use]
     pub fn cpus_changed(&self, host: &dyn Host) -> bool {
-        online_cpus(host) != self.cpus
+        machine::online_cpus(host) != self.cpus
     }
 
     /// Whether a round would find something to do, by a look at few things: the number of cgroups, unless they are `followed`
@@ -420,10 +420,6 @@ impl Keeper {
         });
         known.collect()
     }
-}
-
-fn online_cpus(host: &dyn Host) -> String {
-    host.read_file(Path::new("/sys/devices/system/cpu/online")).unwrap_or_default()
 }
 
 /// An error with what it came from.

@@ -3,7 +3,7 @@
 use crate::{SensorError, delegation};
 use commensal_core::actual::{ActualState, Cgroup, CgroupPath, Hierarchy, Manager, Place};
 use commensal_core::desired::DesiredState;
-use commensal_core::knob::{Controller, Knob, Status, TABLE, Version};
+use commensal_core::knob::{Controller, Knob, KnobId, Status, TABLE, Value, Version};
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, below};
@@ -110,6 +110,23 @@ pub fn values(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<P
         host.close(dir);
         actual.cgroups.insert(place.clone(), found);
     }
+}
+
+/// One value of one group, which nobody else needs; `Ok(None)` when it cannot be read.
+///
+/// # Errors
+/// When the group is gone.
+pub fn value(
+    host: &mut dyn Host,
+    hierarchy: &Hierarchy,
+    path: &CgroupPath,
+    knob: KnobId,
+) -> Result<Option<Value>, SensorError> {
+    let dir = host.open(&below(Path::new(&hierarchy.mount), path.as_str()))?;
+    let file = knob.row().file(hierarchy.version).filter(|file| !file.per_device());
+    let value = file.and_then(|file| file.parse(&host.read(dir, file.name).ok()?, None).ok());
+    host.close(dir);
+    Ok(value)
 }
 
 fn group(host: &mut dyn Host, dir: Dir, hierarchy: &Hierarchy, disks: &[Device]) -> Cgroup {

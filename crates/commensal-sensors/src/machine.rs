@@ -15,6 +15,12 @@ fn text(host: &dyn Host, path: &str) -> Option<String> {
     host.read_file(Path::new(path)).ok().map(|text| text.trim().to_owned())
 }
 
+/// The list of online CPUs as the kernel writes it: cheap, to see whether it has changed. Empty when it cannot be read.
+#[must_use]
+pub fn online_cpus(host: &dyn Host) -> String {
+    text(host, "/sys/devices/system/cpu/online").unwrap_or_default()
+}
+
 /// CPUs, memory and disks.
 ///
 /// # Errors
