@@ -5,6 +5,7 @@ mod followed;
 mod hurry;
 mod lease;
 mod leave;
+mod rounds;
 mod show;
 mod start;
 
@@ -14,7 +15,6 @@ use self::lease::{Lease, hello};
 pub use self::start::running;
 use self::start::{first_groups, last_good, machine_lock, only_one};
 use crate::audit::{self, Audit};
-use crate::beside;
 use crate::control::{self, Command, Control, ControlError, Order};
 use crate::deciders::{Decided, Deciders, Seen, Wants};
 use crate::groups_file::{self, Compiled, LoadError, Texts};
@@ -31,8 +31,8 @@ use commensal_core::config::Room;
 use commensal_core::control::frame::least;
 use commensal_core::control::weights::WeightInput;
 use commensal_core::cpuset::CpuSet;
-use commensal_core::desired::{DesiredGroup, DesiredState};
-use commensal_core::group::{Class, GroupName, Match};
+use commensal_core::desired::DesiredGroup;
+use commensal_core::group::{Class, GroupName};
 use commensal_core::knob::{Controller, KnobId, Value};
 use commensal_core::topology::{Device, Disk, Machine};
 use commensal_core::units::Bytes;
@@ -607,98 +607,6 @@ impl Agent<'_> {
         self.shown_actions = None;
         self.unrecorded.push(action.clone());
         self.actions.push_back(action);
-    }
-
-    /// Whether this tick needs a round: the groups or the decisions have changed, somebody changed the machine, the last round
-    /// left something to do, or it is long ago.
-    fn round_is_due(&mut self) -> bool {
-        let wants = (self.groups.state.generation, self.decided.wants.clone());
-        let changed = self.put_in_force.as_ref() != Some(&wants);
-        let every = (self.round_took * ROUND_SHARE).clamp(ROUND_EVERY, ROUND_AT_LEAST);
-        let due = changed
-            || !self.all_done
-            || self.rounded.is_none_or(|at| at.elapsed() >= every)
-            || self.keeper.cpus_changed(self.host)
-            || self.keeper.disturbed(self.host, self.members.complete())
-            || self.processes_differ();
-        self.put_in_force = Some(wants);
-        due
-    }
-
-    /// Processes have no events: they are looked for in every tick.
-    fn processes_differ(&mut self) -> bool {
-        let Some(round) = &self.last else { return true };
-        let specs = &self.groups.compiled.groups;
-        let by_process = |one: &Match| matches!(one, Match::Process { .. });
-        specs.iter().flat_map(|spec| &spec.matches).any(by_process)
-            && self.members.members.processes_differ(self.host, specs, &round.planned.actual)
-    }
-
-    /// One round, if one is due and nobody else is changing the machine.
-    fn enforce(&mut self, now: &Now, troubles: &mut Vec<String>) {
-        if !self.round_is_due() {
-            return;
-        }
-        self.all_done = false;
-        match self.keeper.instance.try_lock(self.host) {
-            Ok(Some(_lock)) => {
-                self.locked_out = None;
-                if self.surveyed.elapsed() >= SURVEY_EVERY || self.keeper.cpus_changed(self.host) {
-                    self.surveyed = Instant::now();
-                    if let Err(error) = self.keeper.look_again(self.host) {
-                        troubles.push(error.to_string());
-                    }
-                }
-                let (decided, off) = (&self.decided, self.isolation_is_off());
-                let adjust = |desired: &mut DesiredState| canary::adjust(off, decided, desired);
-                let specs = &self.groups.compiled.groups;
-                // An engine that has not said anything yet is asked on the spot: a container that runs is not let go.
-                let known = self.members.follow.sockets.is_empty() || self.members.heard;
-                let found = RefCell::new(&mut self.members.members);
-                let find = |host: &mut dyn Host, state: &mut ActualState| {
-                    found.borrow_mut().fill(host, specs, state);
-                };
-                let find: &dyn Fn(&mut dyn Host, &mut ActualState) = &find;
-                let members = known.then_some(find);
-                let ask = Ask { adjust: &adjust, members, kept: true, ..Ask::new(specs, NOBODY) };
-                let began = Instant::now();
-                let done = self.keeper.round(self.host, now, &ask);
-                match done {
-                    Ok(mut round) => {
-                        (self.rounded, self.round_took) = (Some(Instant::now()), began.elapsed());
-                        self.all_done = round.troubles.is_empty() && !std::mem::take(&mut self.once_more);
-                        self.canary_in_force(round.troubles.is_empty());
-                        troubles.append(&mut round.troubles);
-                        round.actions.drain(..).for_each(|action| self.note(action));
-                        let Planned { actual, desired, .. } = &round.planned;
-                        self.meters.follow(self.host, &actual.hierarchies, desired);
-                        self.witness.follow(&round.planned);
-                        (self.yields, self.fixed) = (yields(&round.planned), view::fixed(&round.planned));
-                        self.beside = match self.groups.compiled.weights {
-                            true => beside::of(self.host, &round.planned),
-                            false => BTreeMap::new(),
-                        };
-                        self.last = Some(round);
-                        self.follow_pressure();
-                    }
-                    Err(error) => {
-                        self.canary_in_force(false);
-                        troubles.push(in_words(&error));
-                    }
-                }
-            }
-            Ok(None) => {
-                self.canary_in_force(false);
-                let since = *self.locked_out.get_or_insert_with(Instant::now);
-                if since.elapsed() > LOCK_TROUBLE {
-                    troubles.push(format!(
-                        "another commensal has been changing this machine for {} s",
-                        since.elapsed().as_secs()
-                    ));
-                }
-            }
-            Err(error) => troubles.push(error.to_string()),
-        }
     }
 
     /// The CPUs that offline work is left with without the agent, when it is kept to a frame.

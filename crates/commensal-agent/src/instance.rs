@@ -1,6 +1,6 @@
 //! One commensal on this machine: where its state is, how its groups are called, and how specs become a plan here.
 
-use commensal_core::actual::{ActualState, CgroupPath};
+use commensal_core::actual::{ActualState, CgroupPath, Ours};
 use commensal_core::config::ConfigError;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
 use commensal_core::group::{GroupName, GroupSpec};
@@ -115,14 +115,48 @@ impl Instance {
     /// When the groups cannot be read, the journal cannot be read, or the specs do not fit.
     pub fn plan(&self, host: &mut dyn Host, survey: &Survey, ask: &Ask<'_>) -> Result<Planned, EnforceError> {
         let mut found = survey.tree(host)?;
-        let boot_id = machine::boot_id(host).unwrap_or_default();
-        found.ours = journal::ours(host, &self.state_dir, journal::MACHINE, &boot_id, &found)?;
-        let of_run = journal::ours(host, &self.state_dir, journal::RUN, &boot_id, &found)?;
-        found.ours.created.extend(of_run.created);
+        found.ours = self.ours(host, &found)?;
         match ask.members {
             Some(find) => find(host, &mut found),
             None => survey.members(host, ask.specs, self.engine.as_deref(), &mut found),
         }
+        let desired = self.desired(survey, ask, &found)?;
+        survey.fill(host, &desired, &mut found);
+        Ok(planned(survey, found, desired))
+    }
+
+    /// What commensal did to these cgroups, by its journals.
+    ///
+    /// # Errors
+    /// When a journal cannot be read.
+    pub fn ours(&self, host: &mut dyn Host, found: &ActualState) -> Result<Ours, EnforceError> {
+        let boot_id = machine::boot_id(host).unwrap_or_default();
+        let mut ours = journal::ours(host, &self.state_dir, journal::MACHINE, &boot_id, found)?;
+        let of_run = journal::ours(host, &self.state_dir, journal::RUN, &boot_id, found)?;
+        ours.created.extend(of_run.created);
+        Ok(ours)
+    }
+
+    /// Plans once more against a machine that is as it was found, with values that were written since.
+    ///
+    /// # Errors
+    /// When the specs do not fit.
+    pub fn plan_again(
+        &self,
+        survey: &Survey,
+        ask: &Ask<'_>,
+        found: ActualState,
+    ) -> Result<Planned, EnforceError> {
+        let desired = self.desired(survey, ask, &found)?;
+        Ok(planned(survey, found, desired))
+    }
+
+    fn desired(
+        &self,
+        survey: &Survey,
+        ask: &Ask<'_>,
+        found: &ActualState,
+    ) -> Result<DesiredState, EnforceError> {
         let options = ResolveOptions {
             prefix: self.prefix.clone(),
             alone: !ask.own.is_empty(),
@@ -130,15 +164,9 @@ impl Instance {
             kept: ask.kept,
         };
         let mut desired =
-            resolve(ask.specs, &survey.machine, &found, &options).map_err(EnforceError::Groups)?;
+            resolve(ask.specs, &survey.machine, found, &options).map_err(EnforceError::Groups)?;
         (ask.adjust)(&mut desired);
-        survey.fill(host, &desired, &mut found);
-        let plan = plan(&desired, &found, &survey.caps);
-        tracing::debug!(steps = plan.steps.len(), unmet = plan.unmet.len(), "planned");
-        let cpu = found.hierarchy_of(Controller::Cpu);
-        let own = found.own_obstacle.clone().filter(|_| cpu.is_none_or(|cpu| !found.own_possible(cpu)));
-        let obstacle = survey.caps.cgroup_obstacle.clone().or(own);
-        Ok(Planned { actual: found, desired, plan, obstacle })
+        Ok(desired)
     }
 
     /// Opens a journal: [`journal::MACHINE`] or [`journal::RUN`].
@@ -161,4 +189,13 @@ impl Instance {
         host.state_dir(&self.state_dir)?;
         host.state_lock(&self.state_dir.join("lock"))
     }
+}
+
+fn planned(survey: &Survey, found: ActualState, desired: DesiredState) -> Planned {
+    let plan = plan(&desired, &found, &survey.caps);
+    tracing::debug!(steps = plan.steps.len(), unmet = plan.unmet.len(), "planned");
+    let cpu = found.hierarchy_of(Controller::Cpu);
+    let own = found.own_obstacle.clone().filter(|_| cpu.is_none_or(|cpu| !found.own_possible(cpu)));
+    let obstacle = survey.caps.cgroup_obstacle.clone().or(own);
+    Planned { actual: found, desired, plan, obstacle }
 }

@@ -82,6 +82,8 @@ pub struct Round {
     pub actions: Vec<snapshot::Action>,
     /// What could not be done now, in whole sentences.
     pub troubles: Vec<String>,
+    /// Whether the planned machine has what was written, so that [`Keeper::adjust`] can go on from it.
+    pub current: bool,
 }
 
 /// The kernel file that a key stands for, and what it is about.
@@ -234,7 +236,7 @@ impl Keeper {
         let mut lasting: Option<BTreeSet<(usize, u64)>> = None;
         loop {
             attempts += 1;
-            let planned = self.instance.plan(host, &self.survey, ask)?;
+            let mut planned = self.instance.plan(host, &self.survey, ask)?;
             self.find_drift(now.ms, &planned.actual);
             if let Some(lasting) = &mut lasting {
                 let there = inodes(&planned.actual);
@@ -265,7 +267,7 @@ impl Keeper {
                     let mut troubles = self.troubles(&planned);
                     troubles.push(in_words(&error));
                     troubles.extend(left);
-                    return Ok(Round { planned, actions, troubles });
+                    return Ok(Round { planned, actions, troubles, current: false });
                 }
                 Some(failure) => {
                     self.note_failure(now.ms, &planned.actual, &steps, &failure);
@@ -281,16 +283,73 @@ impl Keeper {
                         false => population(host, &self.survey.hierarchies),
                     };
                     self.settle(host, &planned)?;
+                    let current = !young && self.written(host, &mut planned, &steps)?;
                     let troubles = self.troubles(&planned);
-                    return Ok(Round { planned, actions, troubles });
+                    return Ok(Round { planned, actions, troubles, current });
                 }
             }
             if attempts >= ATTEMPTS {
                 let mut troubles = self.troubles(&planned);
                 troubles.push(format!("the groups changed {ATTEMPTS} times while they were put in force"));
-                return Ok(Round { planned, actions, troubles });
+                return Ok(Round { planned, actions, troubles, current: false });
             }
         }
+    }
+
+    /// Puts in force what was decided anew, on the machine as the last round left it: no cgroup is looked for, so this is
+    /// quick however many there are. Whether that was possible; if not, a round is needed. The caller holds the machine's
+    /// lock, and knows that nothing else has changed.
+    ///
+    /// # Errors
+    /// When the journal cannot be kept or the groups do not fit the machine; then a round is needed as well.
+    pub fn adjust(
+        &mut self,
+        host: &mut dyn Host,
+        now: &Now,
+        ask: &Ask<'_>,
+        round: &mut Round,
+    ) -> Result<bool, EnforceError> {
+        if !round.current {
+            return Ok(false);
+        }
+        let found = std::mem::take(&mut round.planned.actual);
+        round.current = false;
+        round.planned = self.instance.plan_again(&self.survey, ask, found)?;
+        let steps = self.ready(now.ms, &round.planned);
+        if steps.len() < round.planned.plan.steps.len() || !steps.iter().all(|step| alone(step).is_some()) {
+            return Ok(false);
+        }
+        let mut actions = Vec::new();
+        if !steps.is_empty() {
+            let (failure, stayed) = self.carry_out(host, now, (&steps, &round.planned), &mut actions)?;
+            round.actions.append(&mut actions);
+            if failure.is_some() || !stayed.is_empty() {
+                return Ok(false);
+            }
+        }
+        round.current = self.written(host, &mut round.planned, &steps)?;
+        self.watch(host, &round.planned.actual);
+        self.settle(host, &round.planned)?;
+        Ok(true)
+    }
+
+    /// Takes over what these steps wrote; whether that is all that they changed.
+    fn written(
+        &self,
+        host: &mut dyn Host,
+        planned: &mut Planned,
+        steps: &[Step],
+    ) -> Result<bool, EnforceError> {
+        for step in steps {
+            let Some((key, to)) = alone(step) else { return Ok(false) };
+            if let Some(found) = planned.actual.cgroups.get_mut(&step.place) {
+                found.values.insert(key, to.clone());
+            }
+        }
+        if !steps.is_empty() {
+            planned.actual.ours = self.instance.ours(host, &planned.actual)?;
+        }
+        Ok(true)
     }
 
     /// The steps that need not wait.
@@ -464,6 +523,25 @@ fn change(step: &Step) -> Option<(&Value, &Value)> {
         Action::Write { from, to, .. } | Action::OneWay { from, to, .. } | Action::Renew { from, to, .. } => {
             Some((from, to))
         }
+        _ => None,
+    }
+}
+
+/// The knob that a step changes and its new value, if it is one that controllers decide and that changes nothing else.
+fn alone(step: &Step) -> Option<((KnobId, Option<Device>), &Value)> {
+    const ALONE: [KnobId; 9] = [
+        KnobId::CpusetCpus,
+        KnobId::CpuMax,
+        KnobId::CpuPeriod,
+        KnobId::CpuWeight,
+        KnobId::IoReadBps,
+        KnobId::IoWriteBps,
+        KnobId::IoWeight,
+        KnobId::IoBfqWeight,
+        KnobId::CgroupFreeze,
+    ];
+    match &step.action {
+        Action::Write { knob, device, to, .. } if ALONE.contains(knob) => Some(((*knob, *device), to)),
         _ => None,
     }
 }

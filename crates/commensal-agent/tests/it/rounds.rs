@@ -297,3 +297,75 @@ fn the_period_of_a_quota_moves_without_a_gap() {
         assert!(points > 6, "{points}");
     }
 }
+
+/// A quota of `cpus` for the group of somebody else's, besides what is written.
+fn quota(desired: &mut DesiredState, cpus: u64) {
+    let batch = desired.groups.iter_mut().find(|group| group.name.as_str() == "batch").unwrap();
+    batch.limits.cpu_max = Some(commensal_core::units::MicroCpus(cpus * 1_000_000));
+    batch.limits.cpu_period = (cpus == 3).then_some(50_000);
+}
+
+/// What controllers decide is put in force without a look at the machine, as a round would; killed at any write, and beside a
+/// cgroup that goes, nothing is lost.
+#[test]
+fn what_is_decided_anew_needs_no_look() {
+    for v2 in [false, true] {
+        let mut points = 0;
+        for crash in 0.. {
+            let fake = machine(v2);
+            let before = fake.snapshot();
+            let mut host = fake.another();
+            let mut keeper = Keeper::new(instance(), &mut host).unwrap();
+            // What made groups is followed by one that finds them.
+            round(&mut keeper, &mut host, 0);
+            let mut last = round(&mut keeper, &mut host, 10);
+            fake.crash_after(crash);
+            let specs = specs();
+            for (ms, cpus, text) in [(100, 1, "100000"), (200, 3, "150000"), (300, 4, "400000")] {
+                let adjust = |desired: &mut DesiredState| quota(desired, cpus);
+                let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
+                let done = keeper.adjust(&mut host, &now(ms), &ask, &mut last);
+                if fake.is_crashed() {
+                    break;
+                }
+                assert!(done.unwrap(), "{cpus}");
+                assert_eq!(batch(&fake, v2).split(' ').next(), Some(text));
+                // A round finds nothing to do.
+                let whole = keeper.round(&mut host, &now(ms + 50), &ask).unwrap();
+                assert_eq!((whole.actions.len(), whole.troubles.len()), (0, 0), "{:?}", whole.actions);
+                assert_eq!(whole.planned.actual.ours, last.planned.actual.ours);
+            }
+            let crashed = fake.is_crashed();
+            let after = fake.restart();
+            let mut host = after.another();
+            let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
+            let restored = commensal_drivers::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+            assert!(restored.failed.is_empty() && restored.left.is_empty(), "crash {crash}: {restored:?}");
+            assert_eq!(after.snapshot(), before, "crash {crash}");
+            if !crashed {
+                break;
+            }
+            points += 1;
+        }
+        println!("v2 {v2}: {points} crash points");
+        assert!(points > 3, "{points}");
+        // A cgroup that has gone meanwhile: a round is needed, and all that is left is in force.
+        let fake = machine(v2);
+        let mut host = fake.another();
+        let mut keeper = Keeper::new(instance(), &mut host).unwrap();
+        round(&mut keeper, &mut host, 0);
+        let mut last = round(&mut keeper, &mut host, 10);
+        fake.vanish(if v2 { "/sys/fs/cgroup/batch" } else { "/sys/fs/cgroup/cpu/batch" });
+        let specs = specs();
+        let adjust = |desired: &mut DesiredState| {
+            for group in &mut desired.groups {
+                group.limits.cpu_max = Some(commensal_core::units::MicroCpus(500_000));
+            }
+        };
+        let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
+        let done = keeper.adjust(&mut host, &now(100), &ask, &mut last);
+        assert!(!done.is_ok_and(|done| done));
+        let whole = keeper.round(&mut host, &now(200), &ask).unwrap();
+        assert_eq!(whole.troubles, [""; 0]);
+    }
+}

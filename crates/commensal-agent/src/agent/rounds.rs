@@ -1,0 +1,142 @@
+//! When a tick changes the machine, and how much of it is looked at for that.
+
+use super::{Agent, LOCK_TROUBLE, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, canary, yields};
+use crate::beside;
+use crate::instance::{Ask, NOBODY, Planned};
+use crate::keeper::{Now, in_words};
+use crate::view;
+use commensal_core::actual::ActualState;
+use commensal_core::desired::DesiredState;
+use commensal_core::group::Match;
+use commensal_host::Host;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// What a tick has to put in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Nothing.
+    No,
+    /// What was decided anew; nothing else has changed.
+    Decided,
+    /// Everything.
+    Whole,
+}
+
+impl Agent<'_> {
+    /// Whether this tick needs a round: the groups or the decisions have changed, somebody changed the machine, the last round
+    /// left something to do, or it is long ago.
+    fn round_is_due(&mut self) -> Due {
+        let wants = (self.groups.state.generation, self.decided.wants.clone());
+        let before = self.put_in_force.as_ref();
+        let decided = before.is_some_and(|(generation, wants)| {
+            (*generation, wants) != (self.groups.state.generation, &self.decided.wants)
+        });
+        let reloaded = before.is_none_or(|(generation, _)| *generation != self.groups.state.generation);
+        let every = (self.round_took * ROUND_SHARE).clamp(ROUND_EVERY, ROUND_AT_LEAST);
+        let whole = reloaded
+            || !self.all_done
+            || self.rounded.is_none_or(|at| at.elapsed() >= every)
+            || self.keeper.cpus_changed(self.host)
+            || self.keeper.disturbed(self.host, self.members.complete())
+            || self.processes_differ();
+        self.put_in_force = Some(wants);
+        match (whole, decided) {
+            (true, _) => Due::Whole,
+            (false, true) => Due::Decided,
+            (false, false) => Due::No,
+        }
+    }
+
+    /// Processes have no events: they are looked for in every tick.
+    fn processes_differ(&mut self) -> bool {
+        let Some(round) = &self.last else { return true };
+        let specs = &self.groups.compiled.groups;
+        let by_process = |one: &Match| matches!(one, Match::Process { .. });
+        specs.iter().flat_map(|spec| &spec.matches).any(by_process)
+            && self.members.members.processes_differ(self.host, specs, &round.planned.actual)
+    }
+
+    /// One round, if one is due and nobody else is changing the machine.
+    pub(super) fn enforce(&mut self, now: &Now, troubles: &mut Vec<String>) {
+        let due = self.round_is_due();
+        if due == Due::No {
+            return;
+        }
+        self.all_done = false;
+        match self.keeper.instance.try_lock(self.host) {
+            Ok(Some(_lock)) => {
+                self.locked_out = None;
+                if self.surveyed.elapsed() >= SURVEY_EVERY || self.keeper.cpus_changed(self.host) {
+                    self.surveyed = Instant::now();
+                    if let Err(error) = self.keeper.look_again(self.host) {
+                        troubles.push(error.to_string());
+                    }
+                }
+                let (decided, off) = (&self.decided, self.isolation_is_off());
+                let adjust = |desired: &mut DesiredState| canary::adjust(off, decided, desired);
+                let specs = &self.groups.compiled.groups;
+                // An engine that has not said anything yet is asked on the spot: a container that runs is not let go.
+                let known = self.members.follow.sockets.is_empty() || self.members.heard;
+                let found = RefCell::new(&mut self.members.members);
+                let find = |host: &mut dyn Host, state: &mut ActualState| {
+                    found.borrow_mut().fill(host, specs, state);
+                };
+                let find: &dyn Fn(&mut dyn Host, &mut ActualState) = &find;
+                let members = known.then_some(find);
+                let ask = Ask { adjust: &adjust, members, kept: true, ..Ask::new(specs, NOBODY) };
+                if due == Due::Decided
+                    && !off
+                    && let Some(round) = &mut self.last
+                    && self.keeper.adjust(self.host, now, &ask, round).is_ok_and(|done| done)
+                {
+                    self.all_done = true;
+                    self.fixed = view::fixed(&round.planned);
+                    let actions = std::mem::take(&mut round.actions);
+                    actions.into_iter().for_each(|action| self.note(action));
+                    return;
+                }
+                let began = Instant::now();
+                let done = self.keeper.round(self.host, now, &ask);
+                match done {
+                    Ok(mut round) => {
+                        (self.rounded, self.round_took) = (Some(Instant::now()), began.elapsed());
+                        // One that made or moved something is followed by one that finds it.
+                        self.all_done = round.troubles.is_empty()
+                            && round.current
+                            && !std::mem::take(&mut self.once_more);
+                        self.canary_in_force(round.troubles.is_empty());
+                        troubles.append(&mut round.troubles);
+                        round.actions.drain(..).for_each(|action| self.note(action));
+                        let Planned { actual, desired, .. } = &round.planned;
+                        self.meters.follow(self.host, &actual.hierarchies, desired);
+                        self.witness.follow(&round.planned);
+                        (self.yields, self.fixed) = (yields(&round.planned), view::fixed(&round.planned));
+                        self.beside = match self.groups.compiled.weights {
+                            true => beside::of(self.host, &round.planned),
+                            false => BTreeMap::new(),
+                        };
+                        self.last = Some(round);
+                        self.follow_pressure();
+                    }
+                    Err(error) => {
+                        self.canary_in_force(false);
+                        troubles.push(in_words(&error));
+                    }
+                }
+            }
+            Ok(None) => {
+                self.canary_in_force(false);
+                let since = *self.locked_out.get_or_insert_with(Instant::now);
+                if since.elapsed() > LOCK_TROUBLE {
+                    troubles.push(format!(
+                        "another commensal has been changing this machine for {} s",
+                        since.elapsed().as_secs()
+                    ));
+                }
+            }
+            Err(error) => troubles.push(error.to_string()),
+        }
+    }
+}
