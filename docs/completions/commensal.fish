@@ -146,7 +146,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand agent; and __fish_se
 complete -c commensal -n "__fish_commensal_using_subcommand guard" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand guard" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
 complete -c commensal -n "__fish_commensal_using_subcommand guard" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
-complete -c commensal -n "__fish_commensal_using_subcommand guard" -l once -d 'End when the first agent has ended'
+complete -c commensal -n "__fish_commensal_using_subcommand guard" -l once -d 'End when the first agent has ended, or who started the guard before one has come'
 complete -c commensal -n "__fish_commensal_using_subcommand guard" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand guard" -s h -l help -d 'Print help'
 complete -c commensal -n "__fish_commensal_using_subcommand guard" -s V -l version -d 'Print version'

@@ -531,6 +531,7 @@ impl Agent<'_> {
             judged: judged.as_ref().map(|seen| seen.judged),
             run_delay_ms_per_s: self.hurry.run_delay_ms_per_s.take(),
             beside: self.groups.compiled.weights.then_some(&self.beside),
+            declined: &planned.plan.declined,
             shared: &shared,
             available,
             held: &held,

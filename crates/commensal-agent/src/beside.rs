@@ -7,9 +7,8 @@ use commensal_core::desired::DesiredState;
 use commensal_core::group::{Class, GroupName};
 use commensal_core::knob::{Controller, KnobId, Value, Version};
 use commensal_core::units::Weight;
-use commensal_host::{Host, below};
+use commensal_host::Host;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 /// Looks at the siblings of every online group that has cgroups of somebody else's; those below a parent of ours have
 /// none. One that vanished meanwhile is no sibling.
@@ -86,10 +85,7 @@ fn weight(
     path: &CgroupPath,
 ) -> Option<Option<Weight>> {
     let found = &actual.hierarchies[hierarchy];
-    let dir = host.open(&below(Path::new(&found.mount), path.as_str())).ok()?;
-    let file = KnobId::CpuWeight.row().file(found.version);
-    let value = file.and_then(|file| file.parse(&host.read(dir, file.name).ok()?, None).ok());
-    host.close(dir);
+    let value = commensal_sensors::value(host, found, path, KnobId::CpuWeight).ok()?;
     Some(value.and_then(|value| of_value(&value, found.version)))
 }
 
@@ -109,6 +105,7 @@ mod tests {
     use crate::instance::{Ask, Instance, NOBODY};
     use commensal_core::config::parse;
     use commensal_host::fake::FakeHost;
+    use std::path::Path;
 
     const GROUPS: &str = "[group.web]\nclass = \"online\"\nmatch = [{ cgroup = \"/svc/web\" }]\n\
         [group.etl]\nclass = \"offline\"\nmatch = [{ cgroup = \"/svc/etl\" }]\n\
@@ -132,12 +129,7 @@ mod tests {
                 host.write(dir, if v2 { "cpu.weight" } else { "cpu.shares" }, weight).unwrap();
             }
         }
-        let instance = Instance {
-            state_dir: "/state".into(),
-            prefix: "commensal".to_owned(),
-            cgroup_root: None,
-            engine: None,
-        };
+        let instance = Instance::new(Path::new("/state"));
         let survey = instance.survey(&mut host).unwrap();
         let specs = parse("groups.toml", GROUPS).unwrap();
         let planned = instance.plan(&mut host, &survey, &Ask::new(&specs, NOBODY)).unwrap();

@@ -16,12 +16,13 @@ use commensal_core::control::latency::{Judged, LEAST_CPUS, Latency, LatencyInput
 use commensal_core::control::memory::{
     Candidate, GroupInput, GroupMemory, NodeInput, NodeMemory, Process, Victim,
 };
-use commensal_core::control::period::{DEFAULT_US, Period};
+use commensal_core::control::period::{DEFAULT_US, Period, fitting};
 use commensal_core::control::suppress::{Actuator, Part, Suppress, SuppressInput, actuator, divide, floor};
 use commensal_core::control::weights::{WeightInput, Weights};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::{DesiredGroup, DesiredState, DiskLimits};
 use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed};
+use commensal_core::knob::KnobId;
 use commensal_core::topology::{Device, Machine};
 use commensal_core::units::{Bytes, BytesPerS, MicroCpus, Weight};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +56,8 @@ pub struct Seen<'a> {
     pub run_delay_ms_per_s: Option<f64>,
     /// Who runs beside online groups; `None` when their weights are left alone.
     pub beside: Option<&'a BTreeMap<GroupName, WeightInput>>,
+    /// What a controller chose at the last round and this machine cannot give, with the reason.
+    pub declined: &'a BTreeMap<(GroupName, KnobId), String>,
     /// Disks that the kernel shares by weight.
     pub shared: &'a BTreeSet<Device>,
     /// Memory that can be had without swapping.
@@ -112,9 +115,12 @@ impl Decided {
                 let written = limits.cpu_max.unwrap_or(*quota);
                 let quota = written.min(*quota);
                 limits.cpu_max = Some(quota);
-                limits.cpu_period = wants.period.map(|us| period_for(quota, us));
+                limits.cpu_period = wants.period.map(|us| fitting(quota, us));
             }
-            limits.cpu_weight = limits.cpu_weight.or(wants.weights.get(&group.name).copied());
+            if let (None, Some(weight)) = (limits.cpu_weight, wants.weights.get(&group.name)) {
+                limits.cpu_weight = Some(*weight);
+                group.chosen.insert(KnobId::CpuWeight);
+            }
             for (device, rates) in wants.disks.get(&group.name).into_iter().flatten() {
                 let disk = limits.io.entry(*device).or_default();
                 let least = |written: Option<BytesPerS>, now: Option<BytesPerS>| match (written, now) {
@@ -127,19 +133,13 @@ impl Decided {
                     ..*disk
                 };
             }
-            if wants.least_disk.contains(&group.name) {
-                limits.io_weight = limits.io_weight.or(Some(Weight::MIN));
+            if limits.io_weight.is_none() && wants.least_disk.contains(&group.name) {
+                limits.io_weight = Some(Weight::MIN);
+                group.chosen.extend([KnobId::IoWeight, KnobId::IoBfqWeight]);
             }
             limits.frozen |= wants.frozen.contains(&group.name);
         }
     }
-}
-
-/// The kernel takes no quota below 1 ms (`min_cfs_quota_period`, kernel/sched/core.c): where a period makes it less, the
-/// kernel's own period.
-fn period_for(quota: MicroCpus, us: u32) -> u32 {
-    const LEAST_US: u64 = 1_000;
-    if quota.0.saturating_mul(u64::from(us)) / 1_000_000 < LEAST_US { DEFAULT_US } else { us }
 }
 
 /// The controllers.

@@ -11,7 +11,7 @@ use commensal_drivers::{JournalError, NoRoom};
 use commensal_host::{Host, HostError, Lock};
 use commensal_sensors::{SensorError, Survey, machine, survey};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where and under which names.
 #[derive(Debug, Clone)]
@@ -95,6 +95,13 @@ pub struct Planned {
 }
 
 impl Instance {
+    /// With the names that are used unless somebody asks for others.
+    #[must_use]
+    pub fn new(state_dir: &Path) -> Instance {
+        let prefix = "commensal".to_owned();
+        Instance { state_dir: state_dir.to_owned(), prefix, cgroup_root: None, engine: None }
+    }
+
     /// Name of the scratch group in which knobs are tried.
     #[must_use]
     pub fn probe_name(&self) -> String {

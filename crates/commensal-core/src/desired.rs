@@ -8,7 +8,7 @@ use crate::actual::{ActualState, CgroupPath};
 use crate::config::ConfigError;
 use crate::cpuset::CpuSet;
 use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed, Partition};
-use crate::knob::Controller;
+use crate::knob::{Controller, KnobId};
 use crate::member::{ContainerFact, ProcessId, is_of_pods};
 use crate::topology::{Device, Disk, Machine};
 use crate::units::{Bytes, BytesPerS, IoPerS, MemoryAmount, MicroCpus, Weight};
@@ -105,6 +105,8 @@ pub struct DesiredGroup {
     pub takeover: bool,
     /// Whether its class is not enforced for now: see [`DesiredState::without_isolation`].
     pub exposed: bool,
+    /// Knobs whose values a controller chose and nobody wrote: one that cannot be had breaks no promise.
+    pub chosen: BTreeSet<KnobId>,
     /// What was asked for and is not a matter of a plan: (key, reason, way out).
     pub elsewhere: Vec<(String, String, String)>,
 }
@@ -282,6 +284,7 @@ fn resolve_group(
         takeover: spec.takeover,
         exposed: false,
         expel: spec.expel,
+        chosen: BTreeSet::new(),
         elsewhere,
     }
 }

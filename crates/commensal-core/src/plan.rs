@@ -146,6 +146,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// What this machine cannot give.
     pub unmet: Vec<Unmet>,
+    /// What a controller chose and this machine cannot give, with the reason: no promise is broken by it.
+    pub declined: BTreeMap<(GroupName, KnobId), String>,
     /// Off the record once the steps are done: values that are back at what they were already, and identities that were only
     /// copied from a group above.
     pub settled: Vec<(Place, KnobId, Option<Device>)>,
@@ -194,6 +196,7 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
         plan.steps = order::steps(&draft, actual);
         plan.settled = order::settled(&draft, actual);
         plan.unmet.append(&mut draft.unmet);
+        plan.declined.append(&mut draft.declined);
         plan.notes.append(&mut draft.notes);
         plan.mechanisms.append(&mut draft.mechanisms);
         plan.cookies.append(&mut draft.cookie_groups);

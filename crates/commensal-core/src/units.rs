@@ -141,6 +141,9 @@ impl fmt::Display for IoPerS {
     }
 }
 
+/// Shortest quota that the kernel takes, us per period (`min_cfs_quota_period`, kernel/sched/core.c).
+pub const QUOTA_MIN_US: u64 = 1_000;
+
 /// An amount of CPU time per time, in millionths of one logical CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MicroCpus(pub u64);

@@ -5,7 +5,7 @@ mod moving;
 pub(crate) use moving::{alive, identity};
 
 use crate::journal::{Journal, JournalError, Record, Target};
-use crate::{beside, cookies, renew};
+use crate::{cookies, renew, text_for};
 use commensal_core::actual::{ActualState, CgroupPath, Place};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};
@@ -559,7 +559,7 @@ impl<'a> Work<'a> {
         let dir = self.dir(place)?;
         let file = self.file(place, knob)?;
         let text = file.encode(to, device).map_err(|error| Refusal::Plan(error.to_string()))?;
-        let text = beside(self.host, dir, (knob, file.name), text);
+        let text = text_for(self.host, dir, (Some(knob), file.name), text);
         let knob_error = |error| host_error(error, Some(knob));
         self.host.write(dir, file.name, &text).map_err(knob_error)?;
         let place = self.actual.show(place);

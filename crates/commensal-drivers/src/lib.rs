@@ -30,8 +30,13 @@ use commensal_host::{Dir, Host};
 
 /// The text that changes one value and keeps what its file holds beside it: v2 `cpu.max` takes quota and period in one
 /// write, and a period alone cannot be written.
-pub(crate) fn beside(host: &mut dyn Host, dir: Dir, (knob, file): (KnobId, &str), text: String) -> String {
-    if knob != KnobId::CpuPeriod || file != "cpu.max" {
+pub(crate) fn text_for(
+    host: &mut dyn Host,
+    dir: Dir,
+    (knob, file): (Option<KnobId>, &str),
+    text: String,
+) -> String {
+    if knob != Some(KnobId::CpuPeriod) || file != "cpu.max" {
         return text;
     }
     let now = host.read(dir, file).unwrap_or_default();

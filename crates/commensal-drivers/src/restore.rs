@@ -9,7 +9,7 @@ mod shared;
 
 use crate::apply::with_meaning;
 use crate::journal::{self, Contents, Record, Target};
-use crate::{beside, cookies, members};
+use crate::{cookies, members, text_for};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
 use commensal_host::{Dir, Host, HostError, below};
@@ -559,8 +559,7 @@ fn put_back(
         Ok(None)
     } else {
         let shown = below(Path::new(&group.mount), &group.path).join(file).display().to_string();
-        let knob = KnobId::from_name(knob).unwrap_or(KnobId::CpuMax);
-        let text = beside(host, dir, (knob, file), value.to_owned());
+        let text = text_for(host, dir, (KnobId::from_name(knob), file), value.to_owned());
         match host.write(dir, file, &text) {
             Ok(()) => Ok(Some(format!("{shown} is {} again", value.trim()))),
             Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => Ok(None),

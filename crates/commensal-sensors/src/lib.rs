@@ -18,7 +18,7 @@ mod survey;
 pub mod usage;
 mod vendor;
 
-pub use actual::tree as cgroups;
+pub use actual::{tree as cgroups, value};
 pub use survey::{Survey, survey};
 
 use commensal_host::HostError;

@@ -24,6 +24,7 @@ use measure::{Measured, Watch};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A window counts when so much of what was to be measured was.
 const ENOUGH: f64 = 0.5;
@@ -242,7 +243,7 @@ impl Agent<'_> {
         self.canary.as_ref().is_some_and(|running| running.canary.side() == Side::Off)
     }
 
-    /// Whether the canary needs a tick now. Cheap: a few counters of the judge, and that every 50 ms.
+    /// Whether the canary needs a tick now. Cheap: a few counters of the judge, and that every 30 ms.
     pub(super) fn canary_calls(&mut self) -> bool {
         let now_ms = self.now().ms;
         self.canary.as_mut().is_some_and(|running| running.calls(now_ms))
@@ -449,10 +450,11 @@ impl Agent<'_> {
         let _lock = machine_lock(self.host, &self.keeper.instance)?;
         let decided = &self.decided;
         let adjust = |desired: &mut DesiredState| decided.adjust(desired);
-        let ask = Ask { adjust: &adjust, ..Ask::new(&self.groups.compiled.groups, NOBODY) };
-        let now = self.now();
+        let ask = Ask { adjust: &adjust, kept: true, ..Ask::new(&self.groups.compiled.groups, NOBODY) };
+        let (now, began) = (self.now(), Instant::now());
         let round = self.keeper.round(self.host, &now, &ask)?;
-        round.actions.into_iter().for_each(|action| self.note(action));
+        // What troubles it is told by the next one.
+        self.rounded(round, began);
         self.audit.record(std::mem::take(&mut self.unrecorded));
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::{Agent, LOCK_TROUBLE, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, canary, yields};
 use crate::beside;
 use crate::instance::{Ask, NOBODY, Planned};
-use crate::keeper::{Now, in_words};
+use crate::keeper::{Now, Round, in_words};
 use crate::view;
 use commensal_core::actual::ActualState;
 use commensal_core::desired::DesiredState;
@@ -58,6 +58,27 @@ impl Agent<'_> {
             && self.members.members.processes_differ(self.host, specs, &round.planned.actual)
     }
 
+    /// Takes over what a round that began then found and did; what troubled it comes back.
+    pub(super) fn rounded(&mut self, mut round: Round, began: Instant) -> Vec<String> {
+        (self.rounded, self.round_took) = (Some(Instant::now()), began.elapsed());
+        // One that made or moved something is followed by one that finds it.
+        let once_more = std::mem::take(&mut self.once_more);
+        self.all_done = round.troubles.is_empty() && round.current && !once_more;
+        round.actions.drain(..).for_each(|action| self.note(action));
+        let Planned { actual, desired, .. } = &round.planned;
+        self.meters.follow(self.host, &actual.hierarchies, desired);
+        self.witness.follow(&round.planned);
+        (self.yields, self.fixed) = (yields(&round.planned), view::fixed(&round.planned));
+        self.beside = match self.groups.compiled.weights {
+            true => beside::of(self.host, &round.planned),
+            false => BTreeMap::new(),
+        };
+        let troubles = std::mem::take(&mut round.troubles);
+        self.last = Some(round);
+        self.follow_pressure();
+        troubles
+    }
+
     /// One round, if one is due and nobody else is changing the machine.
     pub(super) fn enforce(&mut self, now: &Now, troubles: &mut Vec<String>) {
         let due = self.round_is_due();
@@ -100,25 +121,9 @@ impl Agent<'_> {
                 let began = Instant::now();
                 let done = self.keeper.round(self.host, now, &ask);
                 match done {
-                    Ok(mut round) => {
-                        (self.rounded, self.round_took) = (Some(Instant::now()), began.elapsed());
-                        // One that made or moved something is followed by one that finds it.
-                        self.all_done = round.troubles.is_empty()
-                            && round.current
-                            && !std::mem::take(&mut self.once_more);
+                    Ok(round) => {
                         self.canary_in_force(round.troubles.is_empty());
-                        troubles.append(&mut round.troubles);
-                        round.actions.drain(..).for_each(|action| self.note(action));
-                        let Planned { actual, desired, .. } = &round.planned;
-                        self.meters.follow(self.host, &actual.hierarchies, desired);
-                        self.witness.follow(&round.planned);
-                        (self.yields, self.fixed) = (yields(&round.planned), view::fixed(&round.planned));
-                        self.beside = match self.groups.compiled.weights {
-                            true => beside::of(self.host, &round.planned),
-                            false => BTreeMap::new(),
-                        };
-                        self.last = Some(round);
-                        self.follow_pressure();
+                        troubles.append(&mut self.rounded(round, began));
                     }
                     Err(error) => {
                         self.canary_in_force(false);

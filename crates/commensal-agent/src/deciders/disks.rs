@@ -6,6 +6,7 @@ use commensal_core::control::io::{DiskDecision, IoInput, Rates};
 use commensal_core::control::suppress::{Part, divide};
 use commensal_core::desired::{DesiredGroup, DiskLimits};
 use commensal_core::group::Class;
+use commensal_core::knob::KnobId;
 use commensal_core::topology::{Device, Disk};
 use commensal_core::units::BytesPerS;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +38,11 @@ impl Deciders {
             online: online.as_ref(),
             shared: seen.shared,
         };
+        let mut by_weight = BTreeSet::new();
         for (device, decision) in self.io.step(seen.now_ms, &input) {
+            if decision.weights {
+                by_weight.insert(device);
+            }
             let name = seen.machine.disks.iter().find(|disk| disk.device == device);
             let name = name.map_or_else(|| device.to_string(), |disk| disk.name.clone());
             let rate = |rate: Option<BytesPerS>, what: &str| rate.map(|rate| format!("{what} {rate}"));
@@ -47,7 +52,7 @@ impl Deciders {
             decided.shown.push(shown(&format!("disk {name}"), None, value, &decision.why));
             divided(seen, device, &decision, decided);
         }
-        least(seen, decided);
+        least(seen, &by_weight, decided);
     }
 
     /// Disks that online groups use; `None` when that is not known.
@@ -122,17 +127,21 @@ fn divided(seen: &Seen<'_>, device: Device, decision: &DiskDecision, decided: &m
 }
 
 /// Where every disk of an offline group is shared by weight, it gets the smallest: nothing is wasted by that.
-fn least(seen: &Seen<'_>, decided: &mut Decided) {
+fn least(seen: &Seen<'_>, by_weight: &BTreeSet<Device>, decided: &mut Decided) {
     let shared = |group: &&DesiredGroup| {
         let disks = &group.limits.disks;
         let all = || seen.machine.disks.iter();
         let named = |disk: &Disk| disks.iter().any(|one| one.device == disk.device);
         let of_group = || all().filter(|disk| disks.is_empty() || named(disk));
-        of_group().next().is_some() && of_group().all(|disk| seen.shared.contains(&disk.device))
+        of_group().next().is_some() && of_group().all(|disk| by_weight.contains(&disk.device))
     };
     for group in of(seen, Class::Offline).filter(shared) {
         let rule = "the smallest weight: the kernel shares its disks by weight";
-        decided.why.insert((group.name.clone(), "io.weight".to_owned()), Explanation::new(rule, ""));
+        let key = |knob| (group.name.clone(), knob);
+        let declined = |knob| seen.declined.contains_key(&key(knob));
+        if ![KnobId::IoWeight, KnobId::IoBfqWeight].into_iter().any(declined) {
+            decided.why.insert((group.name.clone(), "io.weight".to_owned()), Explanation::new(rule, ""));
+        }
         decided.wants.least_disk.insert(group.name.clone());
     }
 }

@@ -3,8 +3,11 @@
 use super::*;
 use crate::instance::{Ask, Instance, NOBODY, Planned};
 use crate::sense::GroupRates;
+use commensal_core::actual::{Capabilities, CgroupPath, Place};
 use commensal_core::config::parse;
 use commensal_core::control::io::Rates;
+use commensal_core::knob::Value;
+use commensal_core::plan::plan;
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
 use std::path::Path;
@@ -22,6 +25,7 @@ struct World {
     machine: Machine,
     sample: Sample,
     deciders: Deciders,
+    declined: BTreeMap<(GroupName, KnobId), String>,
     shared: BTreeSet<Device>,
     beside: BTreeMap<GroupName, WeightInput>,
     now_ms: u64,
@@ -37,12 +41,7 @@ fn world(cgroups: &[&str]) -> World {
     for cgroup in cgroups {
         host.mkdir(root, cgroup).unwrap();
     }
-    let instance = Instance {
-        state_dir: "/state".into(),
-        prefix: "commensal".to_owned(),
-        cgroup_root: None,
-        engine: None,
-    };
+    let instance = Instance::new(Path::new("/state"));
     let survey = instance.survey(&mut host).unwrap();
     let specs = parse("groups.toml", GROUPS).unwrap();
     let planned = instance.plan(&mut host, &survey, &Ask::new(&specs, NOBODY)).unwrap();
@@ -52,6 +51,7 @@ fn world(cgroups: &[&str]) -> World {
         machine: Machine::simple(4, Bytes(8 << 30)),
         sample: Sample { seconds: 1.0, ..Sample::default() },
         deciders: Deciders::default(),
+        declined: BTreeMap::new(),
         shared: BTreeSet::new(),
         beside: BTreeMap::new(),
         now_ms: 0,
@@ -83,6 +83,7 @@ impl World {
             judged: None,
             run_delay_ms_per_s: None,
             beside: Some(&self.beside),
+            declined: &self.declined,
             shared: &self.shared,
             available: None,
             held: &|_| None,
@@ -180,6 +181,50 @@ fn weights_only_beside_offline_groups() {
         let (decided, _) = world.decide();
         assert!(decided.wants.weights.is_empty());
     }
+}
+
+/// What nobody wrote and this machine does not give breaks no promise, and is told.
+#[test]
+fn a_chosen_weight_that_cannot_be_had_is_no_promise() {
+    let mut world = world(&["web", "etl"]);
+    world
+        .beside
+        .insert(name("web"), WeightInput { siblings: vec![Some(Weight::DEFAULT)], ..WeightInput::default() });
+    world.shared.insert(DISK);
+    let (decided, mut desired) = world.decide();
+    let chosen = [(name("web"), KnobId::CpuWeight), (name("etl"), KnobId::IoWeight)];
+    assert!(
+        chosen.iter().all(|(group, knob)| { decided.why.contains_key(&(group.clone(), knob.to_string())) })
+    );
+    // A user who can write only below a group that was handed over.
+    let mut actual = world.planned.actual.clone();
+    (actual.confined, actual.base) = (true, CgroupPath::new("/elsewhere"));
+    let root = Place { hierarchy: 0, path: CgroupPath::root() };
+    let cost = (KnobId::IoCostQos, Some(DISK));
+    actual.cgroups.get_mut(&root).unwrap().values.insert(cost, Value::Number(1));
+    let plan_for = |desired: &DesiredState| plan(desired, &actual, &Capabilities::everything());
+    let unmet = |desired: &DesiredState| -> Vec<String> {
+        plan_for(desired)
+            .unmet
+            .into_iter()
+            .map(|unmet| unmet.what)
+            .filter(|what| what.contains("weight"))
+            .collect()
+    };
+    let declined = plan_for(&desired).declined;
+    assert_eq!(unmet(&desired), Vec::<String>::new());
+    assert!(chosen.iter().all(|key| declined[key].contains("only below /elsewhere")), "{declined:?}");
+    world.declined = declined;
+    let (decided, _) = world.decide();
+    assert!(
+        chosen.iter().all(|(group, knob)| { !decided.why.contains_key(&(group.clone(), knob.to_string())) })
+    );
+    let row = decided.shown.iter().find(|row| row.name == "weights").unwrap();
+    assert!(row.off.as_ref().is_some_and(|off| off.contains("only below")), "{row:?}");
+    assert!(decided.wants.weights.contains_key(&name("web")), "asked for as soon as it can be had");
+    // What the user wrote is a promise.
+    desired.groups.iter_mut().for_each(|group| group.chosen.clear());
+    assert_eq!(unmet(&desired), ["io.weight of /etl", "cpu.weight of /web"]);
 }
 
 #[test]

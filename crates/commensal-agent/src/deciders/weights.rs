@@ -4,6 +4,7 @@ use super::{Decided, Deciders, Seen, shown};
 use commensal_core::control::weights::WeightInput;
 use commensal_core::desired::DesiredGroup;
 use commensal_core::group::Class;
+use commensal_core::knob::KnobId;
 
 impl Deciders {
     /// Only beside offline groups: without them nobody gains from their yielding.
@@ -18,11 +19,15 @@ impl Deciders {
             let input = WeightInput { written, ..input.clone() };
             let decision = self.weights.entry(name.clone()).or_default().step(seen.now_ms, &input);
             let Some(weight) = decision.weight else { continue };
-            decided.shown.push(shown("weights", Some(name), Some(weight.to_string()), &decision.why));
+            let mut row = shown("weights", Some(name), Some(weight.to_string()), &decision.why);
+            row.off = seen.declined.get(&(name.clone(), KnobId::CpuWeight)).cloned();
             if written.is_none() {
-                decided.why.insert((name.clone(), "cpu.weight".to_owned()), decision.why);
+                if row.off.is_none() {
+                    decided.why.insert((name.clone(), "cpu.weight".to_owned()), decision.why);
+                }
                 decided.wants.weights.insert(name.clone(), weight);
             }
+            decided.shown.push(row);
         }
     }
 }

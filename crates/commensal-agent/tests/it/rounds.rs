@@ -8,7 +8,7 @@ use commensal_core::errno::Errno;
 use commensal_core::group::GroupSpec;
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const MEMORY: u64 = 8 << 30;
 const STATE: &str = "/state";
@@ -16,12 +16,7 @@ const GROUPS: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"1 core\"\nme
     [group.batch]\nclass = \"offline\"\ncpu.max = \"2 cores\"\nmatch = [{ cgroup = \"/batch\" }]\n";
 
 fn instance() -> Instance {
-    Instance {
-        state_dir: PathBuf::from(STATE),
-        prefix: "commensal".to_owned(),
-        cgroup_root: None,
-        engine: None,
-    }
+    Instance::new(Path::new(STATE))
 }
 
 fn now(ms: u64) -> Now {

@@ -9,7 +9,7 @@
 //! The dominant of several figures wins. The bound of blamed wait is 50 ms per CPU-second at a target of 100 us, in
 //! proportion up to 100 ms: on Linux 6.18 protected groups stayed below 40 in every noise, unprotected ones were above 118.
 //!
-//! Called every 50 ms with the judge's counters, a rise is answered by the next call. The cap goes into
+//! Called every 30 ms with the judge's counters, a rise is answered by the next call. The cap goes into
 //! [`super::frame`] or [`super::suppress`] as their `cap`.
 
 use super::explain::Explanation;

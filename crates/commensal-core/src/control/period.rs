@@ -6,6 +6,7 @@
 
 use super::explain::Explanation;
 use super::{Clock, sound};
+use crate::units::{MicroCpus, QUOTA_MIN_US};
 
 /// Tried in this order, us. 100 ms is the kernel's default and its own upper end of sense: longer ones stop a
 /// group for visible times.
@@ -61,6 +62,16 @@ pub struct Period {
     phase: Phase,
     best: usize,
     seen: [Seen; PERIODS_US.len()],
+}
+
+/// A quota's period that the kernel takes, us: `chosen`, unless it makes the quota less than
+/// [`QUOTA_MIN_US`]; then the kernel's own.
+#[must_use]
+pub fn fitting(quota: MicroCpus, chosen: u32) -> u32 {
+    match quota.0.saturating_mul(u64::from(chosen)) / 1_000_000 < QUOTA_MIN_US {
+        true => DEFAULT_US,
+        false => chosen,
+    }
 }
 
 impl Default for Period {

@@ -125,7 +125,8 @@ impl Draft<'_> {
     pub(super) fn disk_share(&mut self, group: &DesiredGroup, member: &Member, weight: Weight) {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Io) else {
             let because = "no cgroup hierarchy has the io controller".to_owned();
-            return self.unmet(group, "io.weight".to_owned(), because, "mount or enable the controller");
+            let what = (KnobId::IoWeight, "io.weight".to_owned());
+            return self.unmet_knob(group, what, because, "mount or enable the controller");
         };
         let version = self.actual.hierarchies[hierarchy].version;
         let disks = group.limits.disks.clone();
@@ -178,7 +179,8 @@ impl Draft<'_> {
                         }
                         Version::V1 => "use the BFQ scheduler for that disk, or io.read and io.write",
                     };
-                    self.unmet(group, format!("io.weight on {}", disk.name), because, try_this);
+                    let what = (KnobId::IoWeight, format!("io.weight on {}", disk.name));
+                    self.unmet_knob(group, what, because, try_this);
                 }
             }
         }

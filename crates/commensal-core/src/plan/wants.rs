@@ -7,12 +7,9 @@ use crate::desired::{DesiredGroup, DesiredState, Member};
 use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId, Status, Value, Version};
 use crate::topology::Device;
-use crate::units::{Bytes, MicroCpus};
+use crate::units::{Bytes, MicroCpus, QUOTA_MIN_US};
 use crate::vendor::Switch;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Shortest quota that the kernel takes, per period (`min_cfs_quota_period`, kernel/sched/core.c).
-const QUOTA_MIN_US: u64 = 1_000;
 
 /// Period of a new group, us.
 const PERIOD_US: u64 = 100_000;
@@ -49,6 +46,7 @@ pub(super) struct Draft<'a> {
     /// Why Group Identity cannot be used although the kernel has it.
     pub identity: Option<String>,
     pub unmet: Vec<Unmet>,
+    pub declined: BTreeMap<(GroupName, KnobId), String>,
     pub notes: Vec<String>,
     pub mechanisms: BTreeMap<(GroupName, Place), Mechanism>,
 }
@@ -84,6 +82,7 @@ impl<'a> Draft<'a> {
             moves: Vec::new(),
             identity: super::vendor::identity_obstacle(Some(desired), actual),
             unmet: Vec::new(),
+            declined: BTreeMap::new(),
             notes: Vec::new(),
             mechanisms: BTreeMap::new(),
         }
@@ -123,6 +122,20 @@ impl<'a> Draft<'a> {
 
     pub fn unmet(&mut self, group: &DesiredGroup, what: String, because: String, try_this: &str) {
         self.unmet.push(Unmet { group: group.name.clone(), what, because, try_this: try_this.to_owned() });
+    }
+
+    /// The same of a knob, which a controller may have chosen.
+    pub fn unmet_knob(
+        &mut self,
+        group: &DesiredGroup,
+        (knob, what): (KnobId, String),
+        because: String,
+        try_this: &str,
+    ) {
+        match group.chosen.contains(&knob) {
+            true => drop(self.declined.insert((group.name.clone(), knob), because)),
+            false => self.unmet(group, what, because, try_this),
+        }
     }
 
     /// A want that had to be dropped; one that nobody asked for is a note.
@@ -309,36 +322,26 @@ impl<'a> Draft<'a> {
         };
         let Some(hierarchy) = self.actual.hierarchy_of(row.controller) else {
             let because = format!("no cgroup hierarchy has the {} controller", row.controller);
-            return self.unmet(group, what, because, "mount or enable the controller");
+            return self.unmet_knob(group, (knob, what), because, "mount or enable the controller");
         };
         let version = self.actual.hierarchies[hierarchy].version;
         if let Some(obstacle) = self.caps.obstacle(knob, version) {
-            return self.unmet(group, what, obstacle, "see `commensal doctor` for what this machine offers");
+            return self.unmet_knob(
+                group,
+                (knob, what),
+                obstacle,
+                "see `commensal doctor` for what this machine offers",
+            );
         }
         let Some(file) = row.file(version) else { return };
         if !file.accepts(&value) {
             let because =
                 format!("{value} is outside the kernel's range {} to {}", file.range.0, file.range.1);
-            return self.unmet(group, what, because, "choose a value in that range");
+            return self.unmet_knob(group, (knob, what), because, "choose a value in that range");
         }
         let place = Place { hierarchy, path: path.clone() };
-        if own && !self.actual.own_possible(hierarchy) {
-            let because = self.actual.own_obstacle.clone().unwrap_or_default();
-            return self.unmet(group, what, because, super::DELEGATE);
-        }
-        if own {
-            self.create(&place, group);
-        } else if !self.actual.cgroups.contains_key(&place) {
-            let because = format!(
-                "{path} does not exist in the {} hierarchy",
-                self.actual.hierarchies[hierarchy].label()
-            );
-            return self.unmet(
-                group,
-                what,
-                because,
-                "create it there, or use a group of our own with `commensal run`",
-            );
+        if !self.exists(group, &place, own, (knob, &what)) {
+            return;
         }
         if let Some(unit) = self.actual.managed_by(&place).filter(|_| !group.takeover && !own) {
             let found = self.actual.cgroups.get(&place).and_then(|found| found.values.get(&(knob, device)));
@@ -348,13 +351,13 @@ impl<'a> Draft<'a> {
             let because = super::systemd::because(&unit);
             let setting = Setting { knob, device, value, why };
             let try_this = self.through_systemd(&unit, &place, &setting);
-            return self.unmet(group, format!("{what} of {path}"), because, &try_this);
+            return self.unmet_knob(group, (knob, format!("{what} of {path}")), because, &try_this);
         }
         if self.actual.confined && !self.actual.base.contains(path) {
             let because = format!("this user can write only below {}", self.actual.base);
-            return self.unmet(group, format!("{what} of {path}"), because, "ask root for it");
+            return self.unmet_knob(group, (knob, format!("{what} of {path}")), because, "ask root for it");
         }
-        if !row.controller.built_in(version) && !self.enable(group, &place, row.controller, &what) {
+        if !row.controller.built_in(version) && !self.enable(group, &place, (knob, &what)) {
             return;
         }
         if let Some(switch) = Switch::of(knob) {
@@ -364,13 +367,18 @@ impl<'a> Draft<'a> {
             && self.actual.here.iter().any(|here| here.hierarchy == hierarchy && path.contains(&here.path))
         {
             let because = format!("commensal itself runs in {path} and would stop with it");
-            return self.unmet(group, what, because, "start commensal outside the group");
+            return self.unmet_knob(group, (knob, what), because, "start commensal outside the group");
         }
         if knob == KnobId::CpuWeight && self.idle_by_others(&place) {
             let because = format!(
                 "cpu.idle is 1 on {path}, set by somebody else, and the kernel refuses a weight there"
             );
-            return self.unmet(group, what, because, "clear cpu.idle, or make the group offline");
+            return self.unmet_knob(
+                group,
+                (knob, what),
+                because,
+                "clear cpu.idle, or make the group offline",
+            );
         }
         let value = file.normalise(&value);
         self.wants.entry((place, knob, device)).or_insert(Want {
@@ -380,9 +388,36 @@ impl<'a> Draft<'a> {
         });
     }
 
+    /// Whether the cgroup is there, or will be.
+    fn exists(
+        &mut self,
+        group: &DesiredGroup,
+        place: &Place,
+        own: bool,
+        (knob, what): (KnobId, &str),
+    ) -> bool {
+        let what = (knob, what.to_owned());
+        if own && !self.actual.own_possible(place.hierarchy) {
+            let because = self.actual.own_obstacle.clone().unwrap_or_default();
+            self.unmet_knob(group, what, because, super::DELEGATE);
+            return false;
+        }
+        if own {
+            self.create(place, group);
+        } else if !self.actual.cgroups.contains_key(place) {
+            let label = self.actual.hierarchies[place.hierarchy].label();
+            let because = format!("{} does not exist in the {label} hierarchy", place.path);
+            let try_this = "create it there, or use a group of our own with `commensal run`";
+            self.unmet_knob(group, what, because, try_this);
+            return false;
+        }
+        true
+    }
+
     /// v2: the controller must be enabled in every group above. Only the root and our own parents are
     /// changed for that.
-    fn enable(&mut self, group: &DesiredGroup, place: &Place, controller: Controller, what: &str) -> bool {
+    fn enable(&mut self, group: &DesiredGroup, place: &Place, (knob, what): (KnobId, &str)) -> bool {
+        let controller = knob.row().controller;
         for above in place.path.ancestors() {
             let parent = Place { hierarchy: place.hierarchy, path: above };
             let enabled =
@@ -403,7 +438,7 @@ impl<'a> Draft<'a> {
                     Some(unit) => super::systemd::enabling(&unit, controller),
                     None => format!("enable it there: echo +{controller} > cgroup.subtree_control"),
                 };
-                self.unmet(group, what.to_owned(), because, &try_this);
+                self.unmet_knob(group, (knob, what.to_owned()), because, &try_this);
                 return false;
             }
             self.enables

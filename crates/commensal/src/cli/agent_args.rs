@@ -112,7 +112,7 @@ pub enum OnExit {
 /// `commensal guard`.
 #[derive(Debug, Args)]
 pub struct Guard {
-    /// End when the first agent has ended.
+    /// End when the first agent has ended, or who started the guard before one has come.
     #[arg(long)]
     pub once: bool,
 }

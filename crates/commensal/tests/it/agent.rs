@@ -4,7 +4,8 @@ mod figures;
 
 use crate::bad_input::assert_nothing_left;
 use crate::support::{Program, can_write_cgroups, cpu_mount, text};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -168,7 +169,7 @@ pub fn cleaned(program: &Program) {
     program.run(&["restore"]);
     until("the guard has gone", || {
         !program.state().join("guard.sock").exists()
-            || std::os::unix::net::UnixStream::connect(program.state().join("guard.sock")).is_err()
+            || UnixStream::connect(program.state().join("guard.sock")).is_err()
     });
     assert_nothing_left(&program.state());
 }
@@ -282,6 +283,29 @@ fn one_agent_per_machine_and_hand_over() {
     assert_eq!(second.end("TERM"), Some(0), "{}", first.said());
     assert!(!etl.exists());
     cleaned(&program);
+}
+
+/// A guard that an agent started does not outlive it, even when it was killed before it said a word.
+#[test]
+fn a_guard_whose_starter_dies_early_ends() {
+    let program = Program::new("early");
+    std::fs::create_dir_all(program.state()).unwrap();
+    let guard = program.command(&["guard", "--once"]);
+    let mut starter = Command::new("sh");
+    starter.args(["-c", "\"$@\" & echo $!; wait", "starter"]).arg(guard.get_program()).args(guard.get_args());
+    let mut starter = starter.stdout(Stdio::piped()).spawn().unwrap();
+    let mut pid = String::new();
+    BufReader::new(starter.stdout.take().unwrap()).read_line(&mut pid).unwrap();
+    let guard = PathBuf::from(format!("/proc/{}", pid.trim()));
+    // One who says nothing sensible is no agent; that it is sent away shows that the guard waits for one.
+    until("it waits for an agent", || {
+        let Ok(mut stream) = UnixStream::connect(program.state().join("guard.sock")) else { return false };
+        stream.write_all(b"nobody\n").is_ok() && stream.read(&mut [0]).is_ok_and(|bytes| bytes == 0)
+    });
+    assert!(guard.exists());
+    starter.kill().unwrap();
+    starter.wait().unwrap();
+    until("the guard has ended", || !guard.exists());
 }
 
 /// The guard: limits on online work go, offline work stays held back; a group that wants its originals back has them.

@@ -50,6 +50,23 @@ fn apply_restore_and_again() {
     assert_eq!(program.expect(0, &["restore"]).0, "nothing to restore\n");
 }
 
+/// What a dead writer left half written goes; what a living one is writing stays.
+#[test]
+fn restore_removes_what_was_written_half() {
+    let program = Program::new("half");
+    std::fs::create_dir_all(program.state()).unwrap();
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let half = |pid: u32| program.state().join(format!(".machine.journal.{pid}.new"));
+    let (dead, alive) = (half(ended.id()), half(std::process::id()));
+    let other = program.state().join(".machine.journal.new");
+    for path in [&dead, &alive, &other] {
+        std::fs::write(path, "half").unwrap();
+    }
+    program.expect(0, &["restore"]);
+    assert_eq!([dead.exists(), alive.exists(), other.exists()], [false, true, true]);
+}
+
 /// A group of somebody else's keeps its own weight through apply and restore, although cpu.idle forgets it.
 #[test]
 fn an_adopted_group_gets_its_weight_back() {
@@ -296,12 +313,7 @@ fn a_quota_with_another_period_and_back() {
         return;
     }
     let program = Program::new("period");
-    let instance = Instance {
-        state_dir: program.state(),
-        prefix: program.prefix.clone(),
-        cgroup_root: None,
-        engine: None,
-    };
+    let instance = Instance { prefix: program.prefix.clone(), ..Instance::new(&program.state()) };
     let specs = commensal_core::config::parse("groups.toml", ETL).unwrap();
     let mut host = commensal_host::LinuxHost::new();
     commensal_host::Host::state_dir(&mut host, &program.state()).unwrap();

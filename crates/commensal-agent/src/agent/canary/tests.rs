@@ -10,7 +10,7 @@ use commensal_core::group::GroupName;
 use commensal_core::units::MicroCpus;
 use commensal_host::fake::FakeHost;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const MEMORY: u64 = 8 << 30;
 const STATE: &str = "/state";
@@ -33,9 +33,7 @@ fn machine(v2: bool) -> FakeHost {
 }
 
 fn keeper(host: &mut FakeHost) -> Keeper {
-    let prefix = "commensal".to_owned();
-    let instance = Instance { state_dir: PathBuf::from(STATE), prefix, cgroup_root: None, engine: None };
-    Keeper::new(instance, host).unwrap()
+    Keeper::new(Instance::new(Path::new(STATE)), host).unwrap()
 }
 
 fn name(text: &str) -> GroupName {
