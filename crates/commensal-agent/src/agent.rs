@@ -196,6 +196,8 @@ struct Agent<'a> {
     judged: Option<witness::Seen>,
     shown_judged: Option<witness::Seen>,
     online_cpus: Option<f64>,
+    /// Memory that can be had without swapping, as of the last tick.
+    available: Option<Bytes>,
     disks_waited_for: bool,
     hurry: Hurry,
     /// Who runs beside online groups, as of the last round.
@@ -281,6 +283,7 @@ pub fn run(
         judged: None,
         shown_judged: None,
         online_cpus: None,
+        available: None,
         disks_waited_for: false,
         hurry: Hurry::default(),
         beside: BTreeMap::new(),
@@ -507,6 +510,7 @@ impl Agent<'_> {
         let before = off.then(|| self.decided.clone());
         let specs = canary::seen(off, &self.groups.compiled.groups);
         let available = commensal_sensors::machine::available(self.host);
+        self.available = available;
         let shared = shared(&self.keeper.survey.machine, &planned.actual);
         let host = RefCell::new(&mut *self.host);
         let meters = &self.meters;

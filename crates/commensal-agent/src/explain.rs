@@ -152,8 +152,7 @@ impl Explained {
         let frozen = if self.frozen { ", frozen" } else { "" };
         let _ = writeln!(out, "{}: {}, {means}{frozen} ({})", self.group, self.class, self.at);
         for member in &self.members {
-            let own = if member.own { ", made by commensal" } else { "" };
-            let _ = writeln!(out, "  {} ({}{own})", member.path, member.found_by);
+            let _ = writeln!(out, "  {} ({})", member.path, member.found_by);
         }
         if self.members.is_empty() {
             out += "  no members now\n";

@@ -196,7 +196,7 @@ const FIGURES: [Figure; 20] = [
         one.queue.as_ref().map(|queue| f64::from(queue.waiting))
     }),
     ("queue_max_concurrency", false, "How many may run.", |one| {
-        one.queue.as_ref().map(|queue| f64::from(queue.max_concurrency))
+        one.queue.as_ref().and_then(|queue| queue.max_concurrency).map(f64::from)
     }),
     ("queue_held", false, "Whether nobody is admitted for another reason than those that run.", |one| {
         one.queue.as_ref().map(|queue| f64::from(u8::from(queue.held.is_some())))

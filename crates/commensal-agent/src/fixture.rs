@@ -152,8 +152,8 @@ fn etl() -> Group {
         queue: Some(Queue {
             running: 4,
             waiting: 17,
-            max_concurrency: 4,
-            max_size: 100,
+            max_concurrency: Some(4),
+            max_size: Some(100),
             held: Some("memory is at 90 % of the limit".to_owned()),
         }),
         frozen: false,

@@ -127,7 +127,11 @@ impl Instance {
             Some(find) => find(host, &mut found),
             None => survey.members(host, ask.specs, self.engine.as_deref(), &mut found),
         }
-        let desired = self.desired(survey, ask, &found)?;
+        let mut desired = self.desired(survey, ask, &found)?;
+        if ask.kept && desired.alone {
+            let boot_id = machine::boot_id(host).unwrap_or_default();
+            desired.kept = journal::ours(host, &self.state_dir, journal::MACHINE, &boot_id, &found)?.created;
+        }
         survey.fill(host, &desired, &mut found);
         Ok(planned(survey, found, desired))
     }

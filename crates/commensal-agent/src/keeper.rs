@@ -594,6 +594,8 @@ fn action(step: &Step, planned: &Planned, now: &Now) -> snapshot::Action {
     let file = key_of(step, &planned.actual).and_then(|key| named(&key, &planned.actual));
     let what = match file {
         Some(named) => format!("{} {}", named.place.path, named.file),
+        // A group that has just been made was not found yet.
+        None if change(step).is_some() => format!("{path} {}", step.file(&planned.actual)),
         None => step.describe(&planned.actual),
     };
     snapshot::Action {

@@ -217,10 +217,10 @@ pub struct Queue {
     pub running: u32,
     /// Members that wait.
     pub waiting: u32,
-    /// How many may run.
-    pub max_concurrency: u32,
-    /// How many may wait.
-    pub max_size: u32,
+    /// How many may run; `None` is without a bound.
+    pub max_concurrency: Option<u32>,
+    /// How many may wait; `None` is without a bound.
+    pub max_size: Option<u32>,
     /// Why nobody is admitted now, if it is not the number that runs.
     pub held: Option<String>,
 }

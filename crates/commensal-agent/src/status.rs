@@ -185,11 +185,9 @@ fn queues(out: &mut String, groups: &[Group]) {
     for (name, queue) in queues {
         let held =
             queue.held.as_ref().map(|held| format!("; nobody is admitted: {held}")).unwrap_or_default();
-        let _ = writeln!(
-            out,
-            "  {name}: {} of {} run, {} of {} wait{held}",
-            queue.running, queue.max_concurrency, queue.waiting, queue.max_size
-        );
+        let of = |limit: Option<u32>| limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
+        let (run, wait) = (of(queue.max_concurrency), of(queue.max_size));
+        let _ = writeln!(out, "  {name}: {}{run} run, {}{wait} wait{held}", queue.running, queue.waiting);
     }
 }
 

@@ -4,7 +4,7 @@
 mod containers;
 mod processes;
 
-use crate::actual::{ActualState, CgroupPath};
+use crate::actual::{ActualState, CgroupPath, Place};
 use crate::config::ConfigError;
 use crate::cpuset::CpuSet;
 use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed, Partition};
@@ -122,6 +122,8 @@ pub struct DesiredState {
     pub offline_parent: CgroupPath,
     /// Whether this is only a part of what is in force: see [`ResolveOptions::alone`].
     pub alone: bool,
+    /// Groups of ours whose values an agent keeps: a command that joins one changes nothing there.
+    pub kept: BTreeSet<Place>,
     /// Where this process itself goes to make room in a delegated group.
     pub aside: CgroupPath,
     /// All CPUs of the machine.
@@ -204,6 +206,7 @@ pub fn resolve(
         aside: actual.base.child(&format!("{}-self", options.prefix)),
         cpus: machine.topology.all(),
         mems: nodes,
+        kept: BTreeSet::new(),
         disk_names: machine.disks.iter().map(|disk| (disk.device, disk.name.clone())).collect(),
     };
     let paths = actual.paths();

@@ -174,6 +174,15 @@ pub struct Queue {
     pub timeout: Option<Millis>,
 }
 
+impl Queue {
+    /// How many may run, and how many may wait; `None` is without a bound.
+    #[must_use]
+    pub fn bounds(&self) -> (Option<u32>, Option<u32>) {
+        let bound = |limit: u32| Some(limit).filter(|limit| *limit != u32::MAX);
+        (bound(self.max_concurrency), bound(self.max_size))
+    }
+}
+
 /// Quality-of-service class of a pod (Kubernetes, "Pod Quality of Service Classes").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PodQos {

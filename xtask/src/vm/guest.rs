@@ -47,6 +47,7 @@ pub const OF_NEWEST: Filters = &[
             "blame::subjects::",
             "blame::program::",
             "agent::it_puts_back",
+            "agent::disks::",
             "agent::figures::",
             "agent::offline_work_is_kept",
             "agent::a_group_at_its_memory_limit",

@@ -17,6 +17,7 @@ impl Agent<'_> {
         });
         let planned = self.last.as_ref().map(|round| &round.planned);
         let mut shown = view::of(&self.keeper.survey.machine, planned, &self.fixed, &sample);
+        shown.machine.memory_available_bytes = self.available.map(|bytes| bytes.0);
         shown.controllers.clone_from(&self.decided.shown);
         view::explain(&mut shown.groups, &self.decided);
         view::judged(&mut shown.groups, self.shown_judged.as_ref());
@@ -55,11 +56,12 @@ impl Agent<'_> {
             let Ok(load) = queue::load(self.host, &self.keeper.instance.state_dir, &spec.name) else {
                 continue;
             };
+            let (max_concurrency, max_size) = queue.bounds();
             group.queue = Some(snapshot::Queue {
                 running: load.running,
                 waiting: load.waiting,
-                max_concurrency: queue.max_concurrency,
-                max_size: queue.max_size,
+                max_concurrency,
+                max_size,
                 held: load.held,
             });
         }

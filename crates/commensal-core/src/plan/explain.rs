@@ -37,8 +37,9 @@ impl Step {
         }
     }
 
-    /// Name of the kernel file that the step writes.
-    fn file(&self, actual: &ActualState) -> &'static str {
+    /// Name of the kernel file that the step writes; `?` for one that writes none.
+    #[must_use]
+    pub fn file(&self, actual: &ActualState) -> &'static str {
         let (Action::Write { knob, .. } | Action::OneWay { knob, .. } | Action::Renew { knob, .. }) =
             &self.action
         else {

@@ -340,6 +340,9 @@ impl<'a> Draft<'a> {
             return self.unmet_knob(group, (knob, what), because, "choose a value in that range");
         }
         let place = Place { hierarchy, path: path.clone() };
+        if own && self.desired.kept.contains(&place) {
+            return;
+        }
         if !self.exists(group, &place, own, (knob, &what)) {
             return;
         }

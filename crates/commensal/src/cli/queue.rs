@@ -101,20 +101,16 @@ pub fn show(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// A bound, unless it is none.
-fn bound(limit: u32) -> Option<u32> {
-    Some(limit).filter(|limit| *limit != u32::MAX)
-}
-
 fn as_text(spec: &GroupSpec, queue: &Queue, view: &QueueView) -> String {
-    let of = |limit| bound(limit).map(|limit| format!(" of {limit}")).unwrap_or_default();
+    let of = |limit: Option<u32>| limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
+    let (run, wait) = queue.bounds();
     let mut text = format!(
         "{}: {}{} run, {}{} wait",
         spec.name,
         view.running.len(),
-        of(queue.max_concurrency),
+        of(run),
         view.waiting.len(),
-        of(queue.max_size)
+        of(wait)
     );
     if let Some(held) = &view.held {
         text += &format!("; held closed for {} unless renewed: {}", span(held.left_ns), held.reason);
@@ -156,8 +152,8 @@ fn as_json(spec: &GroupSpec, queue: &Queue, view: &QueueView) -> Value {
     let held = view.held.as_ref();
     json!({
         "group": spec.name.as_str(),
-        "max_concurrency": bound(queue.max_concurrency),
-        "max_size": bound(queue.max_size),
+        "max_concurrency": queue.bounds().0,
+        "max_size": queue.bounds().1,
         "timeout_ms": queue.timeout.map(|time| time.0),
         "held": held.map(|held| json!({ "reason": held.reason, "left_ms": held.left_ns / 1_000_000 })),
         "running": running.collect::<Vec<_>>(),

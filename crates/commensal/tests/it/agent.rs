@@ -1,5 +1,6 @@
 //! The agent on this machine's kernel: what it keeps, what it follows, and what is left when it ends in every way.
 
+mod disks;
 mod figures;
 
 use crate::bad_input::assert_nothing_left;
@@ -444,6 +445,41 @@ fn a_group_at_its_memory_limit_is_frozen_and_goes_on_without_the_agent() {
     assert_eq!(agent.end("TERM"), Some(0));
     until("the group goes on", || frozen(&program, "etl") != Some(true));
     until("the command ends", || command.try_wait().unwrap().is_some());
+    cleaned(&program);
+}
+
+/// What a command's groups file says of a group that an agent keeps changes nothing, not even for a moment.
+#[test]
+fn a_command_leaves_the_limits_to_the_agent() {
+    let test = "a_command_leaves_the_limits_to_the_agent";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("joins");
+    let groups = program.groups(ETL);
+    let agent = Agent::start(&program, &groups, &[]);
+    let etl = own(&program, "etl");
+    until("the group is limited", || limited(&etl));
+    let quota = || {
+        let file = ["cpu.max", "cpu.cfs_quota_us"].map(|file| std::fs::read_to_string(etl.join(file)));
+        file.into_iter().flatten().next().unwrap()
+    };
+    let written = quota();
+    let other = program.path("other.toml");
+    std::fs::write(&other, ETL.replace("0.2 cores", "1.5 cores")).unwrap();
+    let mut args = vec!["run", "-g", "etl", "-c", other.to_str().unwrap(), "--", "cat"];
+    let files: Vec<String> =
+        ["cpu.max", "cpu.cfs_quota_us"].map(|file| etl.join(file).display().to_string()).into();
+    args.extend(files.iter().map(String::as_str).filter(|file| Path::new(file).exists()));
+    assert_eq!(program.expect(0, &args).0, written, "what the command itself sees");
+    assert_eq!(quota(), written);
+    let (status, _) = program.expect(0, &["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["drift"], serde_json::json!([]), "nobody wrote there");
+    // Without an agent the file counts.
+    assert_eq!(agent.end("TERM"), Some(0));
+    program.run(&["restore"]);
+    assert_ne!(program.expect(0, &args).0, written);
     cleaned(&program);
 }
 
