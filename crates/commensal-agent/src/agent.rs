@@ -639,7 +639,8 @@ impl Agent<'_> {
         let Some(lease) = &mut self.lease else { return };
         lease.bury();
         let instance = &self.keeper.instance;
-        let hello = hello(self.host, instance, &self.groups.texts, lease.time, floor.as_ref());
+        let (texts, tenancy) = (&self.groups.texts, &self.keeper.survey.tenancy);
+        let hello = hello(self.host, instance, texts, lease.time, floor.as_ref(), tenancy);
         if lease.said.as_ref() != Some(&hello) {
             lease.greet(&hello);
         }

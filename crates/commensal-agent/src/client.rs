@@ -19,7 +19,7 @@ pub enum ClientError {
     /// Nobody listens.
     #[error(
         "no agent answers at {}: start one with `commensal agent -c /etc/commensal/groups.d` (as a service: `systemctl \
-         start commensal`), or name its --state-dir",
+         start commensal-agent`), or name its --state-dir",
         .0.display()
     )]
     NoAgent(PathBuf),
@@ -28,7 +28,7 @@ pub enum ClientError {
     NotYours(PathBuf),
     /// It listens and says nothing.
     #[error(
-        "the agent at {} does not answer: it hangs or was stopped; `systemctl restart commensal` starts it anew, and the \
+        "the agent at {} does not answer: it hangs or was stopped; `systemctl restart commensal-agent` starts it anew, and the \
          guard acts when its lease ends",
         .0.display()
     )]

@@ -6,6 +6,7 @@ use crate::guard::{Hello, Link};
 use crate::instance::Instance;
 use commensal_core::cpuset::CpuSet;
 use commensal_host::{Child, Host, SpawnSpec, Stdin, Stdout};
+use commensal_sensors::delegation::Tenancy;
 use std::time::{Duration, Instant};
 
 /// The guard and the lease.
@@ -25,14 +26,18 @@ pub(super) fn hello(
     texts: &Texts,
     lease: Duration,
     floor: Option<&CpuSet>,
+    tenancy: &Tenancy,
 ) -> Hello {
     let pid = std::process::id();
+    // The guard runs elsewhere, and finds by itself only what was delegated to it.
+    let given = || Some(&tenancy.base).filter(|base| base.depth() > 0 && tenancy.obstacle.is_none());
+    let cgroup_root = instance.cgroup_root.as_ref().or_else(given);
     Hello {
         pid,
         start_ticks: host.process(pid).map(|own| own.start_ticks).unwrap_or_default(),
         lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
         prefix: instance.prefix.clone(),
-        cgroup_root: instance.cgroup_root.as_ref().map(ToString::to_string),
+        cgroup_root: cgroup_root.map(ToString::to_string),
         engine: instance.engine.clone(),
         texts: texts.clone(),
         frame_floor: floor.map(ToString::to_string),
@@ -95,5 +100,38 @@ impl Lease {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_core::actual::CgroupPath;
+    use commensal_host::fake::FakeHost;
+    use std::path::PathBuf;
+
+    #[test]
+    fn the_guard_is_told_where_own_groups_are() {
+        let mut host = FakeHost::v2(2, 1 << 30);
+        let mut check = |chosen: Option<&str>, base: &str, obstacle: Option<&str>, told: Option<&str>| {
+            let instance = Instance {
+                state_dir: PathBuf::from("/state"),
+                prefix: "x".to_owned(),
+                cgroup_root: chosen.map(CgroupPath::new),
+                engine: None,
+            };
+            let tenancy = Tenancy {
+                base: CgroupPath::new(base),
+                obstacle: obstacle.map(str::to_owned),
+                ..Tenancy::default()
+            };
+            let said = hello(&mut host, &instance, &Texts::default(), Duration::from_secs(1), None, &tenancy);
+            assert_eq!(said.cgroup_root.as_deref(), told, "{chosen:?} {base} {obstacle:?}");
+        };
+        check(None, "/", None, None);
+        check(None, "/", Some("systemd keeps it"), None);
+        check(None, "/system.slice/a.service", None, Some("/system.slice/a.service"));
+        check(Some("/"), "/", None, Some("/"));
+        check(Some("/b"), "/b", None, Some("/b"));
     }
 }

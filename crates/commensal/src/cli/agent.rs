@@ -8,10 +8,15 @@ use commensal_agent::agent::{self, Flags, Options};
 use commensal_agent::client;
 use commensal_agent::control::{Done, SOCKET};
 use commensal_agent::guard::{self, End};
+use commensal_core::errno::Errno;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::flag;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two looks whether another guard has ended.
+const TURN: Duration = Duration::from_millis(100);
 
 /// Keeps the groups in force until a signal asks to end.
 pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
@@ -81,7 +86,27 @@ fn flags(context: &Context) -> anyhow::Result<Flags> {
 /// Guards agents of this state directory.
 pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
     let state_dir = context.state_dir.clone();
-    let listener = guard::listen(&mut context.host, &state_dir)?;
+    let ready = || {
+        // One that an agent has started would speak for the agent.
+        if !options.once {
+            let _ = sd_notify::notify(&[NotifyState::Ready]);
+        }
+    };
+    let mut told = false;
+    let listener = loop {
+        match guard::listen(&mut context.host, &state_dir) {
+            // One that an agent started while this one was away; it ends with that agent.
+            Err(error) if error.errno == Errno::EADDRINUSE && !options.once => {
+                if !std::mem::replace(&mut told, true) {
+                    eprintln!("commensal: another guard listens; this one waits for its end");
+                    ready();
+                }
+                std::thread::sleep(TURN);
+            }
+            listener => break listener?,
+        }
+    };
+    ready();
     guard::guard(&mut context.host, &state_dir, &listener, options.once, &mut |acted| {
         let why = match acted.end {
             End::Died => "the agent died",

@@ -349,6 +349,20 @@ fn the_guard_brings_the_safe_state() {
     }
 }
 
+/// A guard that is a unit may find one that the agent started while it was away.
+#[test]
+fn a_guard_waits_while_another_listens() {
+    let program = Program::new("guards");
+    let listens = || std::os::unix::net::UnixStream::connect(program.state().join("guard.sock")).is_ok();
+    let first = Agent::spawn(program.command(&["guard"]));
+    until("a guard listens", listens);
+    let mut second = Agent::spawn(program.command(&["guard"]));
+    until("the other waits", || second.said().contains("another guard listens"));
+    drop(first);
+    until("the other listens", listens);
+    assert_eq!(second.child.try_wait().unwrap(), None, "{}", second.said());
+}
+
 /// The CPUs that the machine and the group have; `None` where no hierarchy has cpuset.
 pub fn cpus(program: &Program, name: &str) -> Option<(String, String)> {
     let group = format!("{}-offline/{name}", program.prefix);
