@@ -29,6 +29,8 @@ pub struct Layout {
     pub first: First,
     /// Which tests run in it.
     tests: guest::Filters,
+    /// Which run in the long tier, and when somebody asks for this guest.
+    all: guest::Filters,
     memory_mib: u32,
     /// Rows of the conformance script that run here at least; fewer mean that a controller is missing.
     rows: usize,
@@ -50,13 +52,14 @@ pub enum First {
 pub const LAYOUTS: [Layout; 4] = [
     ours("v1", "bookworm", 350, guest::OF_KERNELS),
     ours("v2-old", "bookworm", 200, guest::OF_KERNELS),
-    ours("v2", "sid", 220, guest::OF_NEWEST),
+    Layout { all: guest::ALL_OF_NEWEST, ..ours("v2", "sid", 220, guest::OF_NEWEST) },
     Layout {
         name: "systemd",
         suite: "bookworm",
         flavour: FLAVOUR,
         first: First::Systemd,
         tests: guest::OF_SYSTEMD,
+        all: guest::OF_SYSTEMD,
         // Its files are in memory twice while the kernel unpacks them.
         memory_mib: 2048,
         rows: 0,
@@ -65,7 +68,7 @@ pub const LAYOUTS: [Layout; 4] = [
 const FLAVOUR: &str = "cloud-amd64";
 
 const fn ours(name: &'static str, suite: &'static str, rows: usize, tests: guest::Filters) -> Layout {
-    Layout { name, suite, flavour: FLAVOUR, first: First::Ours, tests, memory_mib: 1024, rows }
+    Layout { name, suite, flavour: FLAVOUR, first: First::Ours, tests, all: tests, memory_mib: 1024, rows }
 }
 
 /// Programs that the harness starts, and the Debian packages that have them.
@@ -141,7 +144,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let suite = guest::Suite::build()?;
         let mut tally = Tally::default();
         for layout in args.layout.map_or_else(|| by_default(false), |wanted| vec![wanted]) {
-            tally.add(tests_in(layout, &Base::obtain(layout, args)?, &suite, args)?);
+            tally.add(tests_in(layout, layout.all, &Base::obtain(layout, args)?, &suite, args)?);
         }
         tally.print(started);
         return Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -213,7 +216,10 @@ pub fn kernels(long: bool) -> anyhow::Result<Tally> {
     };
     for layout in by_default(long) {
         match Base::obtain(layout, &args) {
-            Ok(base) => all.add(tests_in(layout, &base, &suite, &args)?),
+            Ok(base) => {
+                let tests = if long { layout.all } else { layout.tests };
+                all.add(tests_in(layout, tests, &base, &suite, &args)?);
+            }
             // What was stopped in the middle is not missing.
             Err(_) if qemu::interrupted() => return Err(Trouble::Interrupted.into()),
             Err(error) => all.skip(format!("kernel tests in VMs: {}: {error:#}", layout.name)),
@@ -223,11 +229,17 @@ pub fn kernels(long: bool) -> anyhow::Result<Tally> {
 }
 
 /// Runs the layout's tests in one guest, prints what a person wants to see of it, and counts.
-fn tests_in(layout: &Layout, base: &Base, suite: &guest::Suite, args: &Args) -> anyhow::Result<Tally> {
+fn tests_in(
+    layout: &Layout,
+    tests: guest::Filters,
+    base: &Base,
+    suite: &guest::Suite,
+    args: &Args,
+) -> anyhow::Result<Tally> {
     println!("VM {} {}", layout.name, base.kernel.release);
     let done = in_guest(layout, base, args, false, |image| {
-        suite.add_to(image, layout.tests)?;
-        image.text("/etc/command", &suite.script(layout.tests), 0o644)
+        suite.add_to(image, tests)?;
+        image.text("/etc/command", &suite.script(tests), 0o644)
     });
     let mut tally = Tally::default();
     let mut quiet = Quiet::default();

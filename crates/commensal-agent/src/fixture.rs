@@ -131,7 +131,7 @@ fn etl() -> Group {
         name: "etl".to_owned(),
         class: "offline".to_owned(),
         mechanism: Some("cpu.idle".to_owned()),
-        members: Arc::new(vec![member("/commensal-offline/etl", true, "group of its own")]),
+        members: Arc::new(vec![member("/commensal-offline/etl", true, "made by commensal")]),
         cpus: Some(3.5),
         memory_bytes: Some(7_730_941_132),
         memory_max_bytes: Some(8 << 30),

@@ -353,7 +353,7 @@ fn the_guard_brings_the_safe_state() {
 #[test]
 fn a_guard_waits_while_another_listens() {
     let program = Program::new("guards");
-    let listens = || std::os::unix::net::UnixStream::connect(program.state().join("guard.sock")).is_ok();
+    let listens = || UnixStream::connect(program.state().join("guard.sock")).is_ok();
     let first = Agent::spawn(program.command(&["guard"]));
     until("a guard listens", listens);
     let mut second = Agent::spawn(program.command(&["guard"]));
