@@ -458,7 +458,9 @@ impl<'a> Draft<'a> {
             let members = self.desired.groups.iter().flat_map(|group| &group.members);
             let own: BTreeSet<&CgroupPath> =
                 members.filter(|member| member.own).map(|member| &member.path).collect();
-            for place in actual.ours.created.iter().filter(|place| own.contains(&place.path)) {
+            let kept = &self.desired.kept;
+            let made = actual.ours.created.iter().filter(|place| !kept.contains(place));
+            for place in made.filter(|place| own.contains(&place.path)) {
                 if let Some(found) = actual.cgroups.get(place) {
                     self.reset(place, found);
                 }
