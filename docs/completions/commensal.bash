@@ -733,12 +733,16 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__guard)
-            opts="-v -h -V --once --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-v -h -V --once --starter --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --starter)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -143,6 +143,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand agent; and __fish_se
 complete -c commensal -n "__fish_commensal_using_subcommand agent; and __fish_seen_subcommand_from help" -f -a "resume" -d 'Write again'
 complete -c commensal -n "__fish_commensal_using_subcommand agent; and __fish_seen_subcommand_from help" -f -a "canary" -d 'Prove what isolation does on this machine now: take it from the offline groups for short windows in random order, and compare what online groups wait. Exit status 0 when an effect is shown, 3 when not'
 complete -c commensal -n "__fish_commensal_using_subcommand agent; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c commensal -n "__fish_commensal_using_subcommand guard" -l starter -d 'Who started it, when that may have ended already [default: its parent]' -r
 complete -c commensal -n "__fish_commensal_using_subcommand guard" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand guard" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
 complete -c commensal -n "__fish_commensal_using_subcommand guard" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r

@@ -139,8 +139,8 @@ pub fn listen(host: &mut dyn Host, state_dir: &Path) -> Result<UnixListener, Hos
     host.listen(&state_dir.join(SOCKET))
 }
 
-/// Guards one agent after the other. With `once` it ends when its first agent has ended, or who started it before an agent
-/// has come. `tell` hears what was done.
+/// Guards one agent after the other. With `once`, the process that started it, it ends when its first agent has ended, or
+/// that process before an agent has come: then it is no longer the parent. `tell` hears what was done.
 ///
 /// # Errors
 /// When no connection can be taken any more.
@@ -148,16 +148,15 @@ pub fn guard(
     host: &mut dyn Host,
     state_dir: &Path,
     listener: &UnixListener,
-    once: bool,
+    once: Option<u32>,
     tell: &mut dyn FnMut(&Acted),
 ) -> io::Result<()> {
-    let parent = parent_id();
-    listener.set_nonblocking(once)?;
+    listener.set_nonblocking(once.is_some())?;
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
-            Err(error) if once && error.kind() == io::ErrorKind::WouldBlock => {
-                if parent_id() != parent {
+            Err(error) if once.is_some() && error.kind() == io::ErrorKind::WouldBlock => {
+                if once != Some(parent_id()) {
                     return Ok(());
                 }
                 std::thread::sleep(PAUSE);
@@ -173,7 +172,7 @@ pub fn guard(
             let outcome = bring(host, state_dir, &last).map_err(|error| error.to_string());
             tell(&Acted { end, took: since.elapsed(), outcome });
         }
-        if once {
+        if once.is_some() {
             return Ok(());
         }
     }

@@ -40,6 +40,9 @@ pub struct GroupRates {
     pub run_delay_ms_per_s: Option<f64>,
     /// Time that the quota stopped it, ms per second.
     pub throttled_ms_per_s: Option<f64>,
+    /// Share of the quota's periods in which it stopped the group, per cent; of the cgroup with the most. `None` without a
+    /// quota.
+    pub throttled_pct: Option<f64>,
     /// Processes killed for want of memory, since the cgroups exist.
     pub oom_kills: Option<u64>,
     /// Share of the time in which some task waited, per cent: CPU, memory, disks. The largest of its cgroups.
@@ -251,6 +254,7 @@ fn add(sum: GroupRates, one: &GroupRates) -> GroupRates {
         tasks: count(sum.tasks, one.tasks),
         run_delay_ms_per_s: plus(sum.run_delay_ms_per_s, one.run_delay_ms_per_s),
         throttled_ms_per_s: plus(sum.throttled_ms_per_s, one.throttled_ms_per_s),
+        throttled_pct: most(sum.throttled_pct, one.throttled_pct),
         oom_kills: count(sum.oom_kills, one.oom_kills),
         pressure_pct: [index(0), index(1), index(2)],
     }
@@ -349,9 +353,18 @@ impl Meter {
         rates.disks = disks(&now, &before, seconds);
         rates.run_delay_ms_per_s = rate(delay_us, delay_before).map(|us| us / 1e3);
         rates.throttled_ms_per_s = rate(now.throttled_us, before.throttled_us).map(|us| us / 1e3);
+        rates.throttled_pct = throttled_pct(&now, &before);
         rates.pressure_pct = pressures(&now.pressure, &before.pressure, seconds);
         rates
     }
+}
+
+/// The kernel counts periods only in which somebody wanted to run.
+fn throttled_pct(now: &GroupUse, before: &GroupUse) -> Option<f64> {
+    let periods = now.nr_periods.filter(|periods| *periods > 0)?;
+    let passed = periods.saturating_sub(before.nr_periods?);
+    let throttled = now.nr_throttled?.saturating_sub(before.nr_throttled?);
+    Some(if passed == 0 { 0.0 } else { (throttled as f64 / passed as f64 * 100.0).min(100.0) })
 }
 
 /// A disk that was not there before counts from 0: the kernel shows one from its first request on.

@@ -99,11 +99,15 @@ fn one(group: &DesiredGroup, fixed: Fixed, rates: &GroupRates) -> snapshot::Grou
         write_per_s: rates.write_per_s,
         tasks: rates.tasks,
         run_delay_ms_per_s: rates.run_delay_ms_per_s,
+        throttled_pct: rates.throttled_pct,
         oom_kills: rates.oom_kills,
         pressure: pressure(rates.pressure_pct),
         limits: limits(&group.limits),
         frozen: group.limits.frozen,
-        ..snapshot::Group::default()
+        // The judge's and the queue's.
+        blamed_ms_per_cpu_s: None,
+        preemption_p99_us: None,
+        queue: None,
     }
 }
 

@@ -84,6 +84,8 @@ pub struct OutOfMemory {
 pub struct GroupUse {
     /// CPU time, us.
     pub cpu_us: Option<u64>,
+    /// Periods of a quota in which it wanted to run.
+    pub nr_periods: Option<u64>,
     /// Periods in which the quota was used up.
     pub nr_throttled: Option<u64>,
     /// Time that its CPUs were stopped by the quota, us.

@@ -117,6 +117,7 @@ impl GroupDirs {
         if let Some((version, dir)) = self.of(Controller::Cpu)
             && let Ok(stat) = host.read(dir, "cpu.stat")
         {
+            used.nr_periods = field(&stat, "nr_periods");
             used.nr_throttled = field(&stat, "nr_throttled");
             used.throttled_us = match version {
                 Version::V1 => field(&stat, "throttled_time").map(|ns| ns / 1_000),

@@ -78,7 +78,10 @@ impl Lease {
             .arg("--state-dir")
             .arg(instance.state_dir.as_os_str())
             .arg("guard")
-            .arg("--once");
+            .arg("--once")
+            // It may come to itself when this process has been killed already.
+            .arg("--starter")
+            .arg(std::process::id().to_string());
         (spec.stdin, spec.stdout) = (Stdin::Null, Stdout::Null);
         // It outlives the agent: that is what it is for.
         (spec.own_process_group, spec.die_with_parent) = (true, false);

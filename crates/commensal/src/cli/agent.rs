@@ -107,7 +107,8 @@ pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
         }
     };
     ready();
-    guard::guard(&mut context.host, &state_dir, &listener, options.once, &mut |acted| {
+    let once = options.once.then(|| options.starter.unwrap_or_else(std::os::unix::process::parent_id));
+    guard::guard(&mut context.host, &state_dir, &listener, once, &mut |acted| {
         let why = match acted.end {
             End::Died => "the agent died",
             End::Hung => "the agent gave no sign of life for its lease time and was ended",

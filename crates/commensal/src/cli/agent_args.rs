@@ -115,6 +115,10 @@ pub struct Guard {
     /// End when the first agent has ended, or who started the guard before one has come.
     #[arg(long)]
     pub once: bool,
+
+    /// Who started it, when that may have ended already [default: its parent].
+    #[arg(long, value_name = "PID", requires = "once")]
+    pub starter: Option<u32>,
 }
 
 fn tick(text: &str) -> Result<Duration, String> {

@@ -307,6 +307,9 @@ fn a_guard_whose_starter_dies_early_ends() {
     starter.kill().unwrap();
     starter.wait().unwrap();
     until("the guard has ended", || !guard.exists());
+    // One whose starter is no longer there when it begins.
+    let ended = starter.id().to_string();
+    program.expect(0, &["guard", "--once", "--starter", &ended]);
 }
 
 /// The guard: limits on online work go, offline work stays held back; a group that wants its originals back has them.

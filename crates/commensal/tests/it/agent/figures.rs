@@ -51,6 +51,7 @@ fn what_a_group_uses_is_told() {
     until("its CPUs are told", || figure("cpus") > Some(0.05));
     until("its tasks are told", || figure("tasks") >= Some(2.0));
     until("its memory is told", || figure("memory_bytes") > Some(4096.0));
+    until("its quota is seen to stop it", || figure("throttled_pct") > Some(0.0));
     until("its run delay is told", || figure("run_delay_ms_per_s") > Some(0.0));
     if counts_pressure(&program) && Path::new("/proc/pressure/cpu").exists() {
         until("its pressure is told", || group(&program)["pressure"]["cpu_pct"].as_f64() > Some(0.0));
