@@ -17,7 +17,7 @@ use self::start::{first_groups, last_good, machine_lock, only_one};
 use crate::audit::{self, Audit};
 use crate::control::{self, Command, Control, ControlError, Order};
 use crate::deciders::{Decided, Deciders, Seen, Wants};
-use crate::groups_file::{self, Compiled, LoadError, Texts};
+use crate::groups_file::{self, Changes, Compiled, LoadError, Texts};
 use crate::instance::{Ask, EnforceError, Instance, NOBODY, Planned};
 use crate::keeper::{Keeper, Now, Round, in_words};
 use crate::publish::Published;
@@ -161,6 +161,8 @@ fn process(pid: Option<u32>) -> String {
 /// The groups in force and where they came from.
 struct Groups {
     texts: Texts,
+    /// Changes of the files; without it the next tick sees them.
+    changes: Option<Changes>,
     compiled: Compiled,
     state: snapshot::Config,
     /// Texts that were refused, so that they are not tried again and again.
@@ -373,7 +375,8 @@ impl Agent<'_> {
                         break;
                     }
                 }
-                if self.hurry.pressed() {
+                let written = self.groups.changes.as_ref().is_some_and(Changes::any);
+                if written || self.hurry.pressed() {
                     break;
                 }
             }

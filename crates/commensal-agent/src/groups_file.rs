@@ -2,9 +2,10 @@
 
 use commensal_core::config::{self, ConfigError, Room};
 use commensal_core::group::{GroupSpec, Position};
-use commensal_host::{Host, HostError};
+use commensal_host::{For, GroupWatch, Host, HostError, Seen};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What the files may be together, bytes: a thousand groups take a third of it. They are read in every tick, and the
 /// guard gets them in one line.
@@ -67,6 +68,38 @@ pub fn texts(host: &dyn Host, path: &Path) -> Result<Texts, LoadError> {
     match texts.iter().map(|(_, text)| text.len()).sum() {
         bytes if bytes > LONGEST => Err(LoadError::Long { path: path.to_owned(), bytes }),
         _ => Ok(texts),
+    }
+}
+
+/// Tells when one of the files was written or exchanged.
+#[derive(Debug)]
+pub struct Changes {
+    watch: GroupWatch,
+    /// The file, when it is one among others.
+    only: Option<String>,
+}
+
+impl Changes {
+    /// `None` where the kernel does not tell; then the next look sees them.
+    pub fn of(host: &dyn Host, path: &Path) -> Option<Changes> {
+        let is_folder = host.list(path).is_ok();
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let watch = GroupWatch::new().ok()?;
+        watch.add(if is_folder { path } else { above }, For::Files).ok()?;
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        Some(Changes { watch, only: name.filter(|_| !is_folder) })
+    }
+
+    /// Whether there was one since the last call.
+    pub fn any(&self) -> bool {
+        // A folder that is exchanged as a whole, as Kubernetes does with `..data`, changes every file.
+        let is_ours =
+            |name: &str| self.only.as_ref().is_none_or(|only| name == only || name.starts_with(".."));
+        let seen = self.watch.wait(Duration::ZERO).unwrap_or_default();
+        seen.iter().any(|seen| match seen {
+            Seen::Made(_, name) | Seen::Gone(_, name) | Seen::Touched(_, Some(name)) => is_ours(name),
+            Seen::Touched(_, None) | Seen::Lost => true,
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use commensal_core::knob::{KnobId, Value, Version};
 use commensal_core::plan::{Action, Step};
 use commensal_core::topology::Device;
 use commensal_drivers::{Failure, Refusal, apply, forget_gone, forget_settled, journal, step_aside};
-use commensal_host::{Dir, GroupWatch, Host, Seen, below};
+use commensal_host::{Dir, For, GroupWatch, Host, Seen, below};
 use commensal_sensors::{Survey, machine};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -183,7 +183,7 @@ impl Keeper {
         let mut touched = BTreeSet::new();
         for seen in watch.wait(Duration::ZERO).ok()? {
             match seen {
-                Seen::Touched(number) => touched.extend(self.watches.get(&number)),
+                Seen::Touched(number, _) => touched.extend(self.watches.get(&number)),
                 Seen::Lost => return None,
                 Seen::Made(..) | Seen::Gone(..) => {}
             }
@@ -211,7 +211,7 @@ impl Keeper {
                 }
                 let mount = Path::new(&actual.hierarchies[place.hierarchy].mount);
                 let path = below(mount, place.path.as_str());
-                let told = self.writes_seen.as_ref().and_then(|watch| watch.add_files(&path).ok());
+                let told = self.writes_seen.as_ref().and_then(|watch| watch.add(&path, For::Writes).ok());
                 match host.open(&path) {
                     Ok(dir) if dir.inode == cgroup.inode => {
                         self.watched.insert(at, Watched { dir, told });

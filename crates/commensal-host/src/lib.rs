@@ -33,7 +33,7 @@ pub use locks::{Lock, LockFile, Watch};
 pub use process::{
     Child, Cookie, Exit, Policy, Process, Signal, SpawnSpec, Stderr, Stdin, Stdout, precise_thread,
 };
-pub use waiting::{GroupWatch, PressureTrigger, Seen, Stream};
+pub use waiting::{For, GroupWatch, PressureTrigger, Seen, Stream};
 
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;

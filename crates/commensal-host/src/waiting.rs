@@ -68,6 +68,17 @@ fn refused(object: &str, error: &std::io::Error) -> HostError {
 #[derive(Debug)]
 pub struct GroupWatch(OwnedFd);
 
+/// What a folder is watched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum For {
+    /// Folders that appear in it and go.
+    Folders,
+    /// Each write to one of its files.
+    Writes,
+    /// Files that were written to their end, took another's name, or are gone.
+    Files,
+}
+
 /// Something that happened in a watched folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
@@ -75,8 +86,8 @@ pub enum Seen {
     Made(i32, String),
     /// It is gone.
     Gone(i32, String),
-    /// Somebody wrote to a file of the folder of this watch, or it is gone itself.
-    Touched(i32),
+    /// Somebody wrote or moved this file of the folder of this watch, or the folder is gone itself.
+    Touched(i32, Option<String>),
     /// The kernel had to drop some: look at everything.
     Lost,
 }
@@ -96,19 +107,12 @@ impl GroupWatch {
     ///
     /// # Errors
     /// `ENOENT` when it is gone, `ENOSPC` when too many are watched (`fs.inotify.max_user_watches`).
-    pub fn add(&self, folder: &Path) -> Result<i32> {
-        self.watch(folder, WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::EXCL_UNLINK)
-    }
-
-    /// Watches one more folder for writes to its files; likewise.
-    ///
-    /// # Errors
-    /// The same.
-    pub fn add_files(&self, folder: &Path) -> Result<i32> {
-        self.watch(folder, WatchFlags::MODIFY | WatchFlags::DELETE_SELF)
-    }
-
-    fn watch(&self, folder: &Path, flags: WatchFlags) -> Result<i32> {
+    pub fn add(&self, folder: &Path, what: For) -> Result<i32> {
+        let flags = match what {
+            For::Folders => WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::EXCL_UNLINK,
+            For::Writes => WatchFlags::MODIFY | WatchFlags::DELETE_SELF,
+            For::Files => WatchFlags::CLOSE_WRITE | WatchFlags::MOVE | WatchFlags::DELETE,
+        };
         inotify::add_watch(&self.0, folder, flags | WatchFlags::ONLYDIR)
             .map_err(|errno| fail("watch", folder.display().to_string(), None, errno))
     }
@@ -145,10 +149,8 @@ impl GroupWatch {
                 _ if what.contains(ReadFlags::QUEUE_OVERFLOW) => seen.push(Seen::Lost),
                 Some(name) if what.contains(ReadFlags::CREATE) => seen.push(Seen::Made(wd, name)),
                 Some(name) if what.contains(ReadFlags::DELETE) => seen.push(Seen::Gone(wd, name)),
-                _ if what.intersects(ReadFlags::MODIFY | ReadFlags::DELETE_SELF) => {
-                    seen.push(Seen::Touched(wd));
-                }
-                _ => {}
+                _ if what.contains(ReadFlags::IGNORED) => {}
+                name => seen.push(Seen::Touched(wd, name)),
             }
         }
     }

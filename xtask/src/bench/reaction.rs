@@ -10,7 +10,7 @@
 use super::agent::verdict;
 use crate::stage::{self, Stage};
 use anyhow::Context;
-use commensal_host::GroupWatch;
+use commensal_host::{For, GroupWatch};
 use commensal_lab::rng::Rng;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -151,7 +151,7 @@ fn reaction(stage: &Stage, offline: &[u32], wait: Duration) -> anyhow::Result<Ou
         std::thread::sleep(Duration::from_millis(50));
     }
     let watch = GroupWatch::new()?;
-    watch.add_files(file.parent().context("a folder")?)?;
+    watch.add(file.parent().context("a folder")?, For::Writes)?;
     std::thread::sleep(wait);
     if !free(&file) {
         return Ok(Outcome::Held);

@@ -1,7 +1,7 @@
 //! What an agent needs before it begins: to be the only one, and groups.
 
 use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_TROUBLE, PAUSE};
-use crate::groups_file::{self, Texts};
+use crate::groups_file::{self, Changes, Texts};
 use crate::instance::Instance;
 use crate::keeper::in_words;
 use crate::snapshot;
@@ -95,16 +95,18 @@ pub(super) fn first_groups(
     let loaded = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let mut state =
         snapshot::Config { path: config.display().to_string(), generation: 1, loaded, error: None };
+    // Before they are read: what changes afterwards is seen.
+    let changes = Changes::of(host, config);
     let read = groups_file::texts(host, config).and_then(|texts| Ok((groups_file::compile(&texts)?, texts)));
     match read {
-        Ok((compiled, texts)) => Ok(Groups { texts, compiled, state, refused: None, kept: false }),
+        Ok((compiled, texts)) => Ok(Groups { texts, changes, compiled, state, refused: None, kept: false }),
         Err(error) => {
             let kept = host.state_read(&last_good(state_dir))?.unwrap_or_default();
             let Ok(texts) = serde_json::from_str::<Texts>(&kept) else { return Err(error.into()) };
             let compiled = groups_file::compile(&texts)?;
             let error = in_words(&error);
             state.error = Some(format!("{error}\nthe groups that were in force last are kept"));
-            Ok(Groups { texts, compiled, state, refused: None, kept: true })
+            Ok(Groups { texts, changes, compiled, state, refused: None, kept: true })
         }
     }
 }

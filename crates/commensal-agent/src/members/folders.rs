@@ -1,7 +1,7 @@
 //! Cgroups that appear and go, by inotify on every folder of a hierarchy.
 
 use super::{Change, PATIENCE, pause, wanted};
-use commensal_host::{Dir, GroupWatch, Host, HostError, LinuxHost, Seen};
+use commensal_host::{Dir, For, GroupWatch, Host, HostError, LinuxHost, Seen};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -62,7 +62,7 @@ fn session(
                     tree.forget(&folder);
                     changes.push(Change::Cgroup { folder, made: false });
                 }
-                Seen::Touched(_) => {}
+                Seen::Touched(..) => {}
                 Seen::Lost => return Err("cgroups changed faster than they could be followed".to_owned()),
             }
             for change in changes {
@@ -110,7 +110,7 @@ impl Tree {
         if self.folders.len() >= MOST {
             return Err(format!("more than {MOST} cgroups are not watched"));
         }
-        let number = match self.watch.add(folder) {
+        let number = match self.watch.add(folder, For::Folders) {
             Ok(number) => number,
             Err(error) if error.errno == commensal_core::errno::Errno::ENOENT => return Ok(()),
             Err(error) => return Err(error.to_string()),

@@ -244,6 +244,39 @@ fn changed_groups_are_taken_whole_or_not_at_all() {
     cleaned(&program);
 }
 
+/// The kernel tells of a written file and of one that takes its name: no tick of a minute is waited for.
+#[test]
+fn written_groups_are_taken_before_the_next_tick() {
+    let test = "written_groups_are_taken_before_the_next_tick";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let program = Program::new("notify");
+    let groups = program.groups(ETL);
+    let folder = program.path("groups.d");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::copy(&groups, folder.join("one.toml")).unwrap();
+    for config in [&groups, &folder] {
+        let agent = Agent::start(&program, config, &["--interval", "60s", "--on-exit", "restore"]);
+        let (etl, more) = (own(&program, "etl"), own(&program, "more"));
+        until("etl is limited", || limited(&etl));
+        // The first ticks follow each other closely.
+        std::thread::sleep(Duration::from_secs(3));
+        let began = Instant::now();
+        let both = format!("{ETL}[group.more]\nclass = \"offline\"\ncpu.max = \"0.1 cores\"\n");
+        let file = if *config == folder { folder.join("one.toml") } else { groups.clone() };
+        std::fs::write(&file, &both).unwrap();
+        until("both are limited", || limited(&more));
+        let aside = file.with_extension("new");
+        std::fs::write(&aside, ETL).unwrap();
+        std::fs::rename(&aside, &file).unwrap();
+        until("more is gone", || !more.exists());
+        assert!(began.elapsed() < Duration::from_secs(55), "the tick saw it: {:?}", began.elapsed());
+        assert_eq!(agent.end("TERM"), Some(0));
+    }
+    cleaned(&program);
+}
+
 #[test]
 fn one_agent_per_machine_and_hand_over() {
     let test = "one_agent_per_machine_and_hand_over";
