@@ -410,6 +410,8 @@ fn the_watchdog_ends_an_agent_that_hangs() {
     assert!(package.said().contains("Watchdog timeout"), "{}", package.said());
 }
 
+const UNKNOWN: &str = "who makes online groups wait is not known: ";
+
 /// What the unit forbids leaves the judge what it needs.
 #[test]
 fn the_judge_works_in_the_unit() {
@@ -421,7 +423,6 @@ fn the_judge_works_in_the_unit() {
     // An emulated CPU takes many seconds for what the kernel does to load it.
     package.drop_in(&format!("WatchdogSec=0\n{}", start_with("--lease 150s")));
     package.systemctl("start", "agent");
-    const UNKNOWN: &str = "who makes online groups wait is not known: ";
     let troubles = |status: &Value| status["troubles"].to_string();
     let seen = |status: &Value| {
         let groups = status["groups"].as_array().cloned().unwrap_or_default();
