@@ -13,7 +13,7 @@ use self::followed::{Followed, matters};
 use self::hurry::{FAST, Hurry};
 use self::lease::{Lease, hello};
 pub use self::start::running;
-use self::start::{first_groups, last_good, machine_lock, only_one};
+use self::start::{first_groups, last_good, machine_lock, make_room, only_one};
 use crate::audit::{self, Audit};
 use crate::control::{self, Command, Control, ControlError, Order};
 use crate::deciders::{Decided, Deciders, Seen, Wants};
@@ -247,17 +247,21 @@ pub fn run(
     let log = instance.state_dir.join("audit.log");
     let audit =
         Audit::start(Box::new(LinuxHost::new()), &log, audit::MAX_BYTES).map_err(AgentError::Audit)?;
+    let mut keeper = {
+        let _lock = machine_lock(host, &instance)?;
+        let keeper = Keeper::new(instance, host)?;
+        if options.lease.is_some() {
+            make_room(host, &keeper.instance, &keeper.survey)?;
+        }
+        keeper
+    };
     let lease = match options.lease {
         Some(time) => {
             let mut lease = Lease { link: None, child: None, former: Vec::new(), time, said: None };
-            lease.connect(host, &instance, options)?;
+            lease.connect(host, &keeper.instance, options)?;
             Some(lease)
         }
         None => None,
-    };
-    let mut keeper = {
-        let _lock = machine_lock(host, &instance)?;
-        Keeper::new(instance, host)?
     };
     // Without it values are looked at more often.
     GroupWatch::new().into_iter().for_each(|watch| keeper.see_writes(watch));

@@ -3,7 +3,7 @@
 //! right in it. So this process, and no other, moves into a child group before controllers are enabled.
 
 use crate::journal::{Journal, JournalError, Record, Target};
-use commensal_core::actual::{ActualState, Place};
+use commensal_core::actual::{ActualState, CgroupPath, Place};
 use commensal_core::errno::Errno;
 use commensal_core::plan::{Action, Step};
 use commensal_host::{Dir, Host, HostError, below};
@@ -58,6 +58,26 @@ pub fn step_aside(
     let base = host.open(&below(Path::new(&mount), path.as_str()))?;
     let moved = leave(host, base, &mount, path.as_str(), name, journal);
     host.close(base);
+    moved
+}
+
+/// The same at once, before this process starts others: they would sit where it sits. `prefix` begins the names of our own
+/// groups. Gives whether it had to.
+///
+/// # Errors
+/// As [`step_aside`].
+pub fn step_out(
+    host: &mut dyn Host,
+    mount: &str,
+    base: &CgroupPath,
+    prefix: &str,
+    journal: &mut Journal,
+) -> Result<bool, NoRoom> {
+    let dir = host.open(&below(Path::new(mount), base.as_str()))?;
+    let inside = crate::members::pids(host, dir).is_ok_and(|pids| pids.contains(&std::process::id()));
+    let name = format!("{prefix}{ENDING}");
+    let moved = if inside { leave(host, dir, mount, base.as_str(), &name, journal) } else { Ok(false) };
+    host.close(dir);
     moved
 }
 

@@ -21,7 +21,7 @@ mod renew;
 mod restore;
 
 pub use apply::{Applied, Failure, Outcome, Refusal, apply, forget_gone, forget_settled, verify};
-pub use aside::{NoRoom, step_aside};
+pub use aside::{NoRoom, step_aside, step_out};
 pub use journal::{Journal, JournalError};
 pub use restore::{Restored, restore, restore_own, restore_stale};
 

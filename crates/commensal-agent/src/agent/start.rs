@@ -2,10 +2,13 @@
 
 use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_TROUBLE, PAUSE};
 use crate::groups_file::{self, Changes, Texts};
-use crate::instance::Instance;
+use crate::instance::{EnforceError, Instance};
 use crate::keeper::in_words;
 use crate::snapshot;
+use commensal_core::knob::Version;
+use commensal_drivers::{NoRoom, journal, step_out};
 use commensal_host::{Host, HostError, Lock, Signal};
+use commensal_sensors::Survey;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -78,6 +81,21 @@ pub(super) fn machine_lock(host: &mut dyn Host, instance: &Instance) -> Result<L
             return Err(HostError { operation: "lock", object, value: None, errno }.into());
         }
         std::thread::sleep(PAUSE);
+    }
+}
+
+/// Leaves a delegated group in which the agent sits. A guard that it starts is where it is, and the kernel gives controllers
+/// only to groups below one without processes. Others who sit there are told of when that matters.
+pub(super) fn make_room(host: &mut dyn Host, instance: &Instance, survey: &Survey) -> Result<(), AgentError> {
+    let base = &survey.tenancy.base;
+    let unified = survey.hierarchies.iter().find(|one| one.version == Version::V2);
+    let Some(unified) = unified.filter(|_| base.depth() > 0 && survey.tenancy.obstacle.is_none()) else {
+        return Ok(());
+    };
+    let mut journal = instance.journal(host, journal::MACHINE)?;
+    match step_out(host, &unified.mount, base, &instance.prefix, &mut journal) {
+        Ok(_) | Err(NoRoom::Others { .. }) => Ok(()),
+        Err(error) => Err(EnforceError::from(error).into()),
     }
 }
 
