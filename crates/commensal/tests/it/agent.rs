@@ -257,7 +257,8 @@ fn written_groups_are_taken_before_the_next_tick() {
     std::fs::create_dir(&folder).unwrap();
     std::fs::copy(&groups, folder.join("one.toml")).unwrap();
     for config in [&groups, &folder] {
-        let agent = Agent::start(&program, config, &["--interval", "60s", "--on-exit", "restore"]);
+        let agent =
+            Agent::start(&program, config, &["--interval", "60s", "--lease", "150s", "--on-exit", "restore"]);
         let (etl, more) = (own(&program, "etl"), own(&program, "more"));
         until("etl is limited", || limited(&etl));
         // The first ticks follow each other closely.
