@@ -26,7 +26,7 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         // With the dd that it has started.
-        let _ = Command::new("kill").args(["-TERM", "--", &format!("-{}", self.0.id())]).status();
+        let _ = Command::new("kill").args(["-TERM", &format!("-{}", self.0.id())]).status();
         let _ = self.0.wait();
     }
 }
