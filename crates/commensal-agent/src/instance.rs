@@ -151,15 +151,16 @@ impl Instance {
     /// Plans once more against a machine that is as it was found, with values that were written since.
     ///
     /// # Errors
-    /// When the specs do not fit.
+    /// When the specs do not fit; then everything is as it was.
     pub fn plan_again(
         &self,
         survey: &Survey,
         ask: &Ask<'_>,
-        found: ActualState,
-    ) -> Result<Planned, EnforceError> {
-        let desired = self.desired(survey, ask, &found)?;
-        Ok(planned(survey, found, desired))
+        before: &mut Planned,
+    ) -> Result<(), EnforceError> {
+        let desired = self.desired(survey, ask, &before.actual)?;
+        *before = planned(survey, std::mem::take(&mut before.actual), desired);
+        Ok(())
     }
 
     fn desired(

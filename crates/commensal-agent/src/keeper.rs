@@ -312,9 +312,8 @@ impl Keeper {
         if !round.current {
             return Ok(false);
         }
-        let found = std::mem::take(&mut round.planned.actual);
         round.current = false;
-        round.planned = self.instance.plan_again(&self.survey, ask, found)?;
+        self.instance.plan_again(&self.survey, ask, &mut round.planned)?;
         let steps = self.ready(now.ms, &round.planned);
         if steps.len() < round.planned.plan.steps.len() || !steps.iter().all(|step| alone(step).is_some()) {
             return Ok(false);
