@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Which crate may depend on which of ours: data flows one way.
-const EDGES: [(&str, &[&str]); 9] = [
+const EDGES: [(&str, &[&str]); 10] = [
     ("commensal-core", &[]),
     ("commensal-host", &["commensal-core"]),
     ("commensal-sensors", &["commensal-core", "commensal-host"]),
@@ -30,6 +30,10 @@ const EDGES: [(&str, &[&str]); 9] = [
             "commensal-blame",
             "commensal-lab",
         ],
+    ),
+    (
+        "commensal-sql",
+        &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-store"],
     ),
     (
         "xtask",
