@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 /// Which crate may depend on which of ours: data flows one way.
 const EDGES: [(&str, &[&str]); 10] = [
     ("commensal-core", &[]),
+    ("commensal-store", &["commensal-core"]),
     ("commensal-host", &["commensal-core"]),
     ("commensal-sensors", &["commensal-core", "commensal-host"]),
     ("commensal-drivers", &["commensal-core", "commensal-host"]),
