@@ -1,7 +1,7 @@
 //! What statements give.
 
-use crate::client::Answer;
-use crate::fixture::Fixture;
+use crate::server::client::Answer;
+use crate::server::fixture::Fixture;
 
 #[test]
 fn files_are_tables() {
@@ -82,7 +82,7 @@ fn groups_are_made_shown_and_kept() {
         "drop workload group online",
         "ADMIN SET FRONTEND CONFIG (\"enable_cpu_hard_limit\" = \"true\")",
     ]);
-    let names = |client: &mut crate::client::Client| {
+    let names = |client: &mut crate::server::client::Client| {
         let rows = client.query("show workload groups").rows();
         rows.into_iter().map(|row| row[1].clone()).collect::<Vec<_>>()
     };

@@ -1,7 +1,7 @@
 //! The program itself.
 
-use crate::client::Client;
-use crate::fixture::write_hits;
+use crate::server::client::Client;
+use crate::server::fixture::write_hits;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};

@@ -1,6 +1,6 @@
 //! A server in this process with data made on the spot.
 
-use crate::client::{Answer, Client};
+use crate::server::client::{Answer, Client};
 use commensal_sql::engine::{Allowed, Engine, Options};
 use commensal_sql::protocol::{Limits, Server};
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};

@@ -1,7 +1,7 @@
 //! The protocol itself: limits, broken packets, prepared statements, clients that vanish.
 
-use crate::client::{Answer, Client};
-use crate::fixture::{Fixture, eventually};
+use crate::server::client::{Answer, Client};
+use crate::server::fixture::{Fixture, eventually};
 use commensal_sql::protocol::Limits;
 use std::io::{ErrorKind, Write};
 

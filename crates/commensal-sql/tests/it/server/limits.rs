@@ -1,8 +1,8 @@
 //! Limits of groups, as their users meet them.
 
-use crate::client::{Answer, Client};
-use crate::fixture::{CPUS, Fixture, MEMORY, beside, eventually};
-use crate::wire::ENDLESS;
+use crate::server::client::{Answer, Client};
+use crate::server::fixture::{CPUS, Fixture, MEMORY, beside, eventually};
+use crate::server::wire::ENDLESS;
 use std::time::{Duration, Instant};
 
 /// Groups by a text that is mostly distinct: needs memory for all of it.

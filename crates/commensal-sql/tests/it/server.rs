@@ -1,0 +1,9 @@
+//! The server over TCP, with data made on the spot.
+
+mod access;
+mod client;
+mod fixture;
+mod limits;
+mod process;
+mod queries;
+mod wire;
