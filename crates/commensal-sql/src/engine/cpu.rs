@@ -143,6 +143,12 @@ pub struct Charged<F> {
     pause: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
+impl<F> std::fmt::Debug for Charged<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Charged").field("query", &self.query).finish_non_exhaustive()
+    }
+}
+
 impl<F: Future + Unpin> Charged<F> {
     /// A task that was not polled yet.
     pub fn new(task: F, query: Arc<Query>) -> Self {

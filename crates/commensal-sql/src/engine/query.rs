@@ -63,6 +63,8 @@ pub struct Query {
     pub cpu_ns: AtomicU64,
     /// Bytes written to spill files.
     pub spilled_bytes: AtomicU64,
+    /// Bytes read back from them.
+    pub unspilled_bytes: AtomicU64,
     /// Who pays for what it reads, by source.
     readers: Mutex<BTreeMap<Source, Reader>>,
 }
@@ -102,6 +104,7 @@ impl Query {
             plan: OnceLock::new(),
             cpu_ns: AtomicU64::new(0),
             spilled_bytes: AtomicU64::new(0),
+            unspilled_bytes: AtomicU64::new(0),
             readers: Mutex::default(),
         })
     }

@@ -4,7 +4,7 @@
 use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
-    BinaryOperator, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, Query,
+    self, BinaryOperator, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName, Query,
     SelectItem, SetExpr, TableFactor, Value, VisitMut, VisitorMut,
 };
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ pub fn rewrite(statement: &mut Statement, lookup: Lookup<'_>) -> Found {
     let mut pass = Pass { found: Found::default(), lookup };
     match statement {
         Statement::Statement(statement) => {
-            if let datafusion::sql::sqlparser::ast::Statement::Query(query) = statement.as_mut() {
+            if let ast::Statement::Query(query) = statement.as_mut() {
                 name_columns(query);
             }
             let _: ControlFlow<()> = statement.visit(&mut pass);

@@ -8,7 +8,7 @@ use super::rewrite::{self, FUNCTIONS, Found};
 use super::variables::Variables;
 use super::{Engine, INFORMATION_SCHEMA, password, show};
 use crate::catalog::{Catalog, CatalogError, Privilege};
-use crate::statement::{self, Assignment, Kill, PassedOn, Statement, Value};
+use crate::statement::{self, Assignment, Kill, PassedOn, Statement, UserName, Value};
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::config::Dialect;
@@ -55,6 +55,7 @@ pub struct Session {
 }
 
 /// A statement for the query engine, looked through.
+#[derive(Debug)]
 pub struct Prepared {
     parsed: Parsed,
     found: Found,
@@ -146,9 +147,8 @@ impl Session {
     }
 
     fn kill(&self, kill: &Kill) -> Result<Reply, Error> {
-        let may = |user: &crate::statement::UserName| {
-            *user == self.connection.user || self.engine.is_admin(&self.connection.user)
-        };
+        let may =
+            |user: &UserName| *user == self.connection.user || self.engine.is_admin(&self.connection.user);
         let denied =
             || Error::Denied("Access denied; you need (at least one of) the (ADMIN) privilege(s)".to_owned());
         match kill {

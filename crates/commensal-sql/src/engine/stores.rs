@@ -47,13 +47,13 @@ impl Stores {
     #[must_use]
     pub fn new(query: &Query, data: &Below, device: Device) -> Stores {
         let reader = query.reader(&Source::Device(device));
-        Stores { data: Arc::new(GovernedStore::new(data.clone(), reader)), remote: BTreeMap::new() }
+        Stores { data: Arc::new(GovernedStore::new(Arc::new(data.clone()), reader)), remote: BTreeMap::new() }
     }
 
     /// Adds a remote store, found under `host` and told apart from others by `name`.
     pub fn add<S: ObjectStore>(&mut self, query: &Query, host: &str, name: &str, store: S) {
         let reader = query.reader(&Source::Store(name.to_owned()));
-        self.remote.insert(host.to_owned(), Arc::new(GovernedStore::new(store, reader)));
+        self.remote.insert(host.to_owned(), Arc::new(GovernedStore::new(Arc::new(store), reader)));
     }
 }
 
@@ -111,14 +111,15 @@ impl SpillFile for Spilled {
     }
 
     fn read_stream(&self) -> Result<Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>> {
-        let reader = self.reader.clone();
+        let (reader, query) = (self.reader.clone(), Arc::clone(&self.query));
         let pay = move |piece: Result<Bytes>| {
-            let reader = reader.clone();
+            let (reader, query) = (reader.clone(), Arc::clone(&query));
             async move {
                 let piece = piece?;
                 let bytes = piece.len() as u64;
                 let paid = reader.pay(bytes).await;
                 paid.map_err(|error| DataFusionError::External(Box::new(error)))?.spend(bytes);
+                query.unspilled_bytes.fetch_add(bytes, Relaxed);
                 Ok(piece)
             }
         };

@@ -4,9 +4,12 @@ use super::Engine;
 use super::error::Error;
 use super::grid::{Grid, INT, REAL, TEXT, int, real, text};
 use super::query::Query;
+use crate::catalog::tables::{ACTIVE_TASKS, GROUPS, Kind, POLICIES, PRIVILEGES, RESOURCE_USAGE, Table};
 use crate::statement::UserName;
+use datafusion::arrow::datatypes::DataType;
 use datafusion::catalog::TableProvider;
 use datafusion::catalog::information_schema::INFORMATION_SCHEMA_TABLES;
+use datafusion::common::ScalarValue;
 use datafusion::datasource::MemTable;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,11 +20,48 @@ pub const INFORMATION_SCHEMA: &str = "information_schema";
 /// There is one backend, this process.
 const BACKEND: u64 = 1;
 
+/// What we add to [`RESOURCE_USAGE`].
+const USAGE_OURS: [(&str, DataType); 6] = [
+    ("NAME", TEXT),
+    ("MEMORY_PEAK_BYTES", INT),
+    ("CPU_THROTTLED_USEC", INT),
+    ("KILLED_QUERIES", INT),
+    ("RUNNING_QUERIES", INT),
+    ("QUEUED_QUERIES", INT),
+];
+
+/// What we add to [`ACTIVE_TASKS`]; the first two as Doris has since 2.1.8.
+const TASKS_OURS: [(&str, DataType); 5] = [
+    ("SCAN_BYTES_FROM_LOCAL_STORAGE", INT),
+    ("SCAN_BYTES_FROM_REMOTE_STORAGE", INT),
+    ("STATE", TEXT),
+    ("QUEUE_TIME_MS", INT),
+    ("USER", TEXT),
+];
+
 /// The tables as one user sees them.
 #[derive(Debug)]
 pub struct System<'a> {
     engine: &'a Engine,
     user: &'a UserName,
+}
+
+/// An empty table with Doris's columns and some more.
+fn grid(table: &Table, ours: &[(&str, DataType)]) -> Grid {
+    let kind = |kind: &Kind| match kind {
+        Kind::Bigint => INT,
+        Kind::Int => DataType::Int32,
+        Kind::Double => REAL,
+        Kind::Boolean => DataType::Boolean,
+        Kind::Varchar => TEXT,
+    };
+    let theirs = table.columns.iter().map(|(name, of)| (*name, kind(of)));
+    Grid::new(&theirs.chain(ours.iter().cloned()).collect::<Vec<_>>())
+}
+
+/// A whole number that may be -1.
+fn signed(value: i64) -> ScalarValue {
+    ScalarValue::Int64(Some(value))
 }
 
 impl<'a> System<'a> {
@@ -34,7 +74,7 @@ impl<'a> System<'a> {
     /// Names of all tables there.
     #[must_use]
     pub fn names() -> Vec<String> {
-        let ours = ["workload_group_resource_usage", "backend_active_tasks"];
+        let ours = [RESOURCE_USAGE, GROUPS, ACTIVE_TASKS, POLICIES, PRIVILEGES].map(|table| table.name);
         let theirs = INFORMATION_SCHEMA_TABLES.iter().copied();
         ours.into_iter().chain(theirs).map(str::to_owned).collect()
     }
@@ -44,10 +84,19 @@ impl<'a> System<'a> {
     /// # Errors
     /// A mistake in this program.
     pub fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>, Error> {
-        let grid = match name.to_ascii_lowercase().as_str() {
-            "workload_group_resource_usage" => self.usage(),
-            "backend_active_tasks" => self.tasks(),
-            _ => return Ok(None),
+        let is = |table: &Table| table.name.eq_ignore_ascii_case(name);
+        let grid = if is(&RESOURCE_USAGE) {
+            self.usage()
+        } else if is(&ACTIVE_TASKS) {
+            self.tasks()
+        } else if is(&GROUPS) {
+            self.groups()
+        } else if is(&POLICIES) {
+            self.policies()
+        } else if is(&PRIVILEGES) {
+            self.privileges()
+        } else {
+            return Ok(None);
         };
         let batch = grid.batch()?;
         let table = MemTable::try_new(batch.schema(), vec![vec![batch]])?;
@@ -55,20 +104,7 @@ impl<'a> System<'a> {
     }
 
     fn usage(&self) -> Grid {
-        let mut grid = Grid::new(&[
-            ("BE_ID", INT),
-            ("WORKLOAD_GROUP_ID", INT),
-            ("MEMORY_USAGE_BYTES", INT),
-            ("CPU_USAGE_PERCENT", REAL),
-            ("LOCAL_SCAN_BYTES_PER_SECOND", INT),
-            ("REMOTE_SCAN_BYTES_PER_SECOND", INT),
-            ("NAME", TEXT),
-            ("MEMORY_PEAK_BYTES", INT),
-            ("CPU_THROTTLED_USEC", INT),
-            ("KILLED_QUERIES", INT),
-            ("RUNNING_QUERIES", INT),
-            ("QUEUED_QUERIES", INT),
-        ]);
+        let mut grid = grid(&RESOURCE_USAGE, &USAGE_OURS);
         for group in self.engine.groups().values() {
             let rates = group.rates();
             let (peak, killed) = group.memory.peak_and_ended();
@@ -93,27 +129,7 @@ impl<'a> System<'a> {
     }
 
     fn tasks(&self) -> Grid {
-        let mut grid = Grid::new(&[
-            ("BE_ID", INT),
-            ("FE_HOST", TEXT),
-            ("WORKLOAD_GROUP_ID", INT),
-            ("QUERY_ID", TEXT),
-            ("TASK_TIME_MS", INT),
-            ("TASK_CPU_TIME_MS", INT),
-            ("SCAN_ROWS", INT),
-            ("SCAN_BYTES", INT),
-            ("BE_PEAK_MEMORY_BYTES", INT),
-            ("CURRENT_USED_MEMORY_BYTES", INT),
-            ("SHUFFLE_SEND_BYTES", INT),
-            ("SHUFFLE_SEND_ROWS", INT),
-            ("QUERY_TYPE", TEXT),
-            ("SPILL_WRITE_BYTES_TO_LOCAL_STORAGE", INT),
-            ("SCAN_BYTES_FROM_LOCAL_STORAGE", INT),
-            ("SCAN_BYTES_FROM_REMOTE_STORAGE", INT),
-            ("STATE", TEXT),
-            ("QUEUE_TIME_MS", INT),
-            ("USER", TEXT),
-        ]);
+        let mut grid = grid(&ACTIVE_TASKS, &TASKS_OURS);
         for query in self.engine.queries().iter().filter(|query| self.sees(query)) {
             let group = query.group();
             let (held, peak) = group.memory.of(query.number);
@@ -134,12 +150,75 @@ impl<'a> System<'a> {
                 int(0),
                 text("SELECT"),
                 int(query.spilled_bytes.load(Relaxed)),
+                int(query.unspilled_bytes.load(Relaxed)),
                 int(local),
                 int(remote),
                 text(state(query)),
                 int(queued.as_millis() as u64),
                 text(&query.user.name),
             ]);
+        }
+        grid
+    }
+
+    fn groups(&self) -> Grid {
+        let mut grid = grid(&GROUPS, &[]);
+        for row in self.engine.with_catalog(|catalog| catalog.group_rows(self.user)) {
+            grid.row(vec![
+                signed(row.id),
+                text(row.name),
+                signed(row.cpu_share),
+                text(row.memory_limit),
+                text(row.enable_memory_overcommit),
+                signed(row.max_concurrency),
+                signed(row.max_queue_size),
+                signed(row.queue_timeout),
+                text(row.cpu_hard_limit),
+                signed(row.scan_thread_num),
+                signed(row.max_remote_scan_thread_num),
+                signed(row.min_remote_scan_thread_num),
+                text(row.memory_low_watermark),
+                text(row.memory_high_watermark),
+                text(row.tag),
+                text(row.compute_group),
+                signed(row.read_bytes_per_second),
+                signed(row.remote_read_bytes_per_second),
+                text(row.min_cpu_percent),
+                text(row.max_cpu_percent),
+                text(row.min_memory_percent),
+                text(row.max_memory_percent),
+                text(row.write_buffer_ratio),
+                text(row.slot_memory_policy),
+                text(row.class.to_string()),
+                signed(row.version),
+            ]);
+        }
+        grid
+    }
+
+    fn policies(&self) -> Grid {
+        let mut grid = grid(&POLICIES, &[]);
+        for row in self.engine.with_catalog(|catalog| catalog.policy_rows(self.user)) {
+            grid.row(vec![
+                signed(row.id),
+                text(row.name),
+                text(row.condition),
+                text(row.action),
+                ScalarValue::Int32(Some(row.priority)),
+                ScalarValue::Boolean(Some(row.enabled)),
+                ScalarValue::Int32(Some(row.version)),
+                text(row.workload_group),
+            ]);
+        }
+        grid
+    }
+
+    fn privileges(&self) -> Grid {
+        let mut grid = grid(&PRIVILEGES, &[]);
+        for row in self.engine.with_catalog(|catalog| catalog.privilege_rows(self.user)) {
+            let cells =
+                [row.grantee, row.workload_group_name, row.privilege_type.into(), row.is_grantable.into()];
+            grid.text_row(cells);
         }
         grid
     }

@@ -3,8 +3,8 @@
 use crate::server::client::{Answer, Client};
 use crate::server::fixture::Fixture;
 use commensal_sql::engine::password;
-use commensal_sql::protocol::decide;
 use commensal_sql::protocol::Access;
+use commensal_sql::protocol::decide;
 use std::net::IpAddr;
 
 #[test]
@@ -13,7 +13,10 @@ fn users_need_their_password() {
     fixture.csv("t.csv", "a\n1\n");
     let mut root = fixture.root();
     root.all(&["create user jack identified by 'geheim'", "grant select_priv on internal.main.* to jack"]);
-    assert_eq!(Client::login(fixture.address, "jack", "geheim", "main").unwrap().query("select a from t").cell(), "1");
+    assert_eq!(
+        Client::login(fixture.address, "jack", "geheim", "main").unwrap().query("select a from t").cell(),
+        "1"
+    );
     for (user, password) in [("jack", "Geheim"), ("jack", ""), ("nobody", ""), ("root", "x")] {
         let refused = Client::login(fixture.address, user, password, "").unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied, "{user} {password}");
@@ -29,8 +32,7 @@ fn users_need_their_password() {
 #[test]
 fn every_connection_has_a_salt_of_its_own() {
     let fixture = Fixture::new();
-    let mut salts: Vec<Vec<u8>> =
-        (0..20).map(|_| Client::greet(fixture.address).unwrap().salt).collect();
+    let mut salts: Vec<Vec<u8>> = (0..20).map(|_| Client::greet(fixture.address).unwrap().salt).collect();
     assert!(salts.iter().all(|salt| salt.len() == 20 && !salt.contains(&0)), "{salts:?}");
     salts.sort();
     salts.dedup();
@@ -61,7 +63,9 @@ fn groups_and_tables_need_a_grant() {
     let mut root = fixture.root();
     root.all(&["create user jack identified by 'x'", "create workload group g1"]);
     let mut jack = Client::login(fixture.address, "jack", "x", "").unwrap();
-    assert!(matches!(jack.query("select a from t"), Answer::Err(1227, text) if text.contains("Access denied")));
+    assert!(
+        matches!(jack.query("select a from t"), Answer::Err(1227, text) if text.contains("Access denied"))
+    );
     root.all(&["grant select_priv on internal.main.t to jack"]);
     assert_eq!(jack.query("select a from t").cell(), "1");
     // The variable is set without a look; the query is refused.
@@ -90,7 +94,11 @@ fn secrets_are_not_shown() {
     let mut root = fixture.root();
     let call = "s3(\"uri\" = \"http://127.0.0.1:9/b/k.csv\", \"use_path_style\" = \"true\", \"format\" = \"csv\", \
                 \"s3.access_key\" = \"mykey\", \"s3.secret_key\" = \"mysecret\")";
-    for sql in [format!("select * from {call}"), format!("explain select * from {call}"), format!("desc function {call}")] {
+    for sql in [
+        format!("select * from {call}"),
+        format!("explain select * from {call}"),
+        format!("desc function {call}"),
+    ] {
         let mut client = fixture.root();
         client.ask(&sql).unwrap();
         let shown = format!("{:?}", root.query("show full processlist"));

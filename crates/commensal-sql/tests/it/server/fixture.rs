@@ -115,9 +115,9 @@ pub fn write_hits(path: &Path, rows: usize) {
             ("g", Arc::new(Int64Array::from_iter_values(ids.clone().map(|id| id % 1_000)))),
             (
                 "url",
-                Arc::new(StringArray::from_iter_values(
-                    ids.map(|id| format!("https://example.org/{:016x}/{id}", id.wrapping_mul(0x9E37_79B9_7F4A_7C15))),
-                )),
+                Arc::new(StringArray::from_iter_values(ids.map(|id| {
+                    format!("https://example.org/{:016x}/{id}", id.wrapping_mul(0x1E37_79B9_7F4A_7C15))
+                }))),
             ),
         ];
         RecordBatch::try_from_iter(columns).unwrap()

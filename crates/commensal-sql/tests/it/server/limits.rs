@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 const HEAVY: &str = "select count(*) from (select url, g, count(*) from hits group by url, g) x";
 
 fn usage(client: &mut Client, column: &str, group: &str) -> f64 {
-    let sql = format!("select {column} from information_schema.workload_group_resource_usage where name = '{group}'");
+    let sql = format!(
+        "select {column} from information_schema.workload_group_resource_usage where name = '{group}'"
+    );
     client.query(&sql).cell().parse().unwrap()
 }
 
@@ -31,7 +33,11 @@ fn the_queue_lets_in_refuses_and_gives_up() {
     assert_eq!(client.query("select 1").cell(), "1", "what reads no table needs no place");
     client.all(&["select * from information_schema.workload_groups", "show workload groups"]);
     client.all(&["set bypass_workload_group = true", "select * from hits limit 1"]);
-    client.all(&["set bypass_workload_group = false", "set query_slot_count = 3", "set workload_group = 'q'"]);
+    client.all(&[
+        "set bypass_workload_group = false",
+        "set query_slot_count = 3",
+        "set workload_group = 'q'",
+    ]);
     assert_eq!(
         client.query("select * from hits").error(),
         "query slot count 3 should be smaller than workload group's max concurrency 1 and > 0"
@@ -53,7 +59,10 @@ fn the_queue_lets_in_refuses_and_gives_up() {
     let listed = root.query("show processlist").rows();
     let of = |state: &str| listed.iter().find(|row| row[6] == state).unwrap()[0].clone();
     assert_ne!(of("QUEUED"), of("RUNNING"));
-    root.all(&[&format!("kill query {}", listed.iter().find(|row| row[9] == "q" && row[6] == "RUNNING").unwrap()[0])]);
+    root.all(&[&format!(
+        "kill query {}",
+        listed.iter().find(|row| row[9] == "q" && row[6] == "RUNNING").unwrap()[0]
+    )]);
     assert_eq!(running.join().unwrap().error(), "query is cancelled");
     assert_eq!(waiting.join().unwrap().cell(), "20000");
     eventually("nothing runs or waits", || fixture.is_quiet());
@@ -89,7 +98,10 @@ fn memory_above_the_hard_limit_ends_one_query() {
     client.all(&["set workload_group = 'm'"]);
     let join = "select count(*) from hits a join hits b on a.url = b.url and a.id + 1 > b.id";
     let text = client.query(join).error();
-    assert!(text.contains("[MEM_LIMIT_EXCEEDED]") && text.contains("Query#Id=") && text.contains("m"), "{text}");
+    assert!(
+        text.contains("[MEM_LIMIT_EXCEEDED]") && text.contains("Query#Id=") && text.contains("m"),
+        "{text}"
+    );
     eventually("its memory is given back", || fixture.is_quiet());
     let (peak, _) = fixture.engine.groups()["m"].memory.peak_and_ended();
     let limit = 96 << 20;
@@ -102,10 +114,13 @@ fn a_query_spills_rather_than_ends() {
     let fixture = Fixture::new();
     fixture.hits("hits.parquet", 1_000_000);
     let mut root = fixture.root();
-    root.all(&["create workload group m properties('memory_limit'='128MB', 'enable_memory_overcommit'='false')"]);
+    root.all(&[
+        "create workload group m properties('memory_limit'='128MB', 'enable_memory_overcommit'='false')",
+    ]);
     let mut client = fixture.root();
     client.all(&["set workload_group = 'm'"]);
-    let sorted = "select count(*) from (select url, row_number() over (order by url) n from hits) x where n > 0";
+    let sorted =
+        "select count(*) from (select url, row_number() over (order by url) n from hits) x where n > 0";
     assert_eq!(client.query(sorted).cell(), "1000000");
     let (peak, ended) = fixture.engine.groups()["m"].memory.peak_and_ended();
     assert_eq!(ended, 0);
@@ -203,12 +218,15 @@ fn spilled_bytes_are_charged_when_they_are_read_back() {
     let fixture = Fixture::new();
     fixture.hits("hits.parquet", 1_000_000);
     let mut root = fixture.root();
-    root.all(&["create workload group s properties('memory_limit'='128MB', 'enable_memory_overcommit'='false')"]);
+    root.all(&[
+        "create workload group s properties('memory_limit'='128MB', 'enable_memory_overcommit'='false')",
+    ]);
     let mut client = fixture.root();
     client.all(&["set workload_group = 's'"]);
     let group = fixture.engine.groups()["s"].clone();
     let file = std::fs::metadata(fixture.data().join("hits.parquet")).unwrap().len();
-    let sorted = "select count(*) from (select url, row_number() over (order by url) n from hits) x where n > 0";
+    let sorted =
+        "select count(*) from (select url, row_number() over (order by url) n from hits) x where n > 0";
     assert_eq!(client.query(sorted).cell(), "1000000");
     let read = group.read_bytes().0;
     assert!(read > file, "{read} bytes are no more than the table's {file}");

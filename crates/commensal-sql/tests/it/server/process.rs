@@ -37,9 +37,12 @@ fn the_program_answers() {
 /// Debian's own client, when it is there.
 #[test]
 fn a_stock_client_works() {
-    let Some(program) = ["mariadb", "mysql"].into_iter().find(|name| Command::new(name).arg("--version").output().is_ok())
+    let Some(program) =
+        ["mariadb", "mysql"].into_iter().find(|name| Command::new(name).arg("--version").output().is_ok())
     else {
-        println!("skipped: a_stock_client_works: neither mariadb nor mysql is installed (package mariadb-client)");
+        println!(
+            "skipped: a_stock_client_works: neither mariadb nor mysql is installed (package mariadb-client)"
+        );
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -47,14 +50,29 @@ fn a_stock_client_works() {
     let (_server, address) = start(folder.path());
     let run = |sql: &str| {
         let mut command = Command::new(program);
-        command.args(["--no-defaults", "--skip-ssl", "-h127.0.0.1", "-uroot", "-P", &address.port().to_string(), "-N", "-e", sql]);
+        command.args([
+            "--no-defaults",
+            "--skip-ssl",
+            "-h127.0.0.1",
+            "-uroot",
+            "-P",
+            &address.port().to_string(),
+            "-N",
+            "-e",
+            sql,
+        ]);
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
         text.trim().to_owned()
     };
     assert_eq!(run("select count(*) from hits"), "1234");
-    assert_eq!(run("create workload group g2; alter workload group g2 properties('memory_limit'='0.5%'); select name from information_schema.workload_groups"), "g2\nnormal");
+    assert_eq!(
+        run(
+            "create workload group g2; alter workload group g2 properties('memory_limit'='0.5%'); select name from information_schema.workload_groups"
+        ),
+        "g2\nnormal"
+    );
     assert_eq!(run("use information_schema; select count(*) from workload_group_resource_usage"), "2");
 }
 

@@ -17,7 +17,10 @@ fn files_are_tables() {
         ("select count(*) from main.hits where id < 10", "10"),
         ("select name from cities where id = 2", "Wien"),
         ("select sum(a) from shop.events", "6"),
-        ("select count(*) from LOCAL(\"file_path\" = \"cities.csv\", \"format\" = \"csv_with_names\", \"column_separator\" = \",\")", "2"),
+        (
+            "select count(*) from LOCAL(\"file_path\" = \"cities.csv\", \"format\" = \"csv_with_names\", \"column_separator\" = \",\")",
+            "2",
+        ),
         ("select 'a' 'b'", "ab"),
         ("select \"text\"", "text"),
         ("select database()", "main"),
@@ -42,7 +45,8 @@ fn files_are_tables() {
 fn columns_are_called_as_written() {
     let fixture = Fixture::new();
     fixture.hits("hits.parquet", 10);
-    let Answer::Rows(names, _) = fixture.root().query("select id, count(*), 1 + 1 as two, 2, g from hits group by id, g")
+    let Answer::Rows(names, _) =
+        fixture.root().query("select id, count(*), 1 + 1 as two, 2, g from hits group by id, g")
     else {
         panic!("no rows")
     };
@@ -118,7 +122,8 @@ fn the_server_only_reads() {
 #[test]
 fn errors_say_what_is_wrong() {
     let fixture = Fixture::new();
-    std::fs::write(fixture.data().join("lies.parquet"), "no parquet at all, but long enough to look at").unwrap();
+    std::fs::write(fixture.data().join("lies.parquet"), "no parquet at all, but long enough to look at")
+        .unwrap();
     fixture.csv("good.csv", "a\n1\n");
     let mut client = fixture.root();
     for (sql, number, part) in [
@@ -132,7 +137,11 @@ fn errors_say_what_is_wrong() {
         ("kill query 4000", 1094, "Unknown thread id: 4000"),
         ("select * from local(\"file_path\" = \"../x.csv\")", 1227, ".."),
         ("select * from local(\"file_path\" = \"/etc/passwd\", \"format\" = \"csv\")", 1227, "/etc/passwd"),
-        ("select * from s3(\"uri\" = \"http://127.0.0.1:1/b/k.csv\", \"use_path_style\" = \"true\")", 1227, "--s3-endpoint"),
+        (
+            "select * from s3(\"uri\" = \"http://127.0.0.1:1/b/k.csv\", \"use_path_style\" = \"true\")",
+            1227,
+            "--s3-endpoint",
+        ),
         ("select * from local(1)", 1105, "pairs"),
         ("select 1; select 2", 1064, "end of the statement"),
         ("select cast('x' as int)", 1105, "x"),

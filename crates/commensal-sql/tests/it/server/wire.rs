@@ -6,7 +6,8 @@ use commensal_sql::protocol::Limits;
 use std::io::{ErrorKind, Write};
 
 /// A statement that runs until it is told to end.
-pub const ENDLESS: &str = "select count(*) from hits a, hits b, hits c where a.url < b.url and b.url < c.url and a.g + b.g = c.g";
+pub const ENDLESS: &str =
+    "select count(*) from hits a, hits b, hits c where a.url < b.url and b.url < c.url and a.g + b.g = c.g";
 
 #[test]
 fn prepared_statements() {
