@@ -35,11 +35,12 @@ pub use remote::Allowed;
 pub use system::INFORMATION_SCHEMA;
 
 use crate::catalog::{Catalog, PasswordHash};
-use crate::property::MemoryLimit;
+use crate::property::{MemoryLimit, SlotPolicy};
 use crate::statement::{Statement, UserName};
 use arc_swap::ArcSwap;
+use commensal_core::group::Class;
 use commensal_core::topology::Device;
-use commensal_core::units::{MicroCpus, Ppm};
+use commensal_core::units::{MicroCpus, Ppm, Weight};
 use commensal_host::{Host, LinuxHost};
 use connections::Connections;
 use datafusion::execution::SessionStateBuilder;
@@ -263,6 +264,11 @@ impl Engine {
                 hard: !properties.overcommits(),
                 low_watermark: mark(properties.low_watermark, none.low_watermark),
                 high_watermark: mark(properties.high_watermark, none.high_watermark),
+                slots: match properties.slot_memory_policy {
+                    SlotPolicy::None => memory::Slots::Even,
+                    SlotPolicy::Fixed => memory::Slots::Fixed(properties.max_concurrency),
+                    SlotPolicy::Dynamic => memory::Slots::Dynamic,
+                },
             },
             queue: queue::Limits {
                 max_concurrency: properties.max_concurrency,
@@ -271,6 +277,7 @@ impl Engine {
             },
             local_read: properties.read_bytes_per_second,
             remote_read: properties.remote_read_bytes_per_second,
+            nice: nice(weight(group), catalog.groups().map(weight).max().unwrap_or(1), properties.class),
         }
     }
 
@@ -325,6 +332,23 @@ impl Engine {
         }
     }
 }
+
+/// The CPU weight of a group.
+fn weight(group: &crate::catalog::Group) -> u16 {
+    group.properties.weight().unwrap_or(Weight::DEFAULT).v2()
+}
+
+/// Weights as nice values: one step is a factor of 1.25 (`sched_prio_to_weight` in the kernel). The heaviest group has 0,
+/// since the groups are weighed against each other and not against the rest of the machine. None is a tenth of another
+/// or less: a thread that hardly ever runs may hold a lock that others wait for.
+fn nice(weight: u16, heaviest: u16, class: Class) -> i8 {
+    let steps = (f64::from(heaviest) / f64::from(weight.max(1))).ln() / 1.25_f64.ln();
+    let least = if class == Class::Offline { STEPS_TO_A_TENTH } else { 0.0 };
+    steps.max(least).min(STEPS_TO_A_TENTH).round() as i8
+}
+
+/// 1.25 to this power is about ten.
+const STEPS_TO_A_TENTH: f64 = 10.0;
 
 /// What was defined before.
 fn load(folder: Option<&Path>) -> Result<Catalog, Error> {

@@ -8,7 +8,7 @@ use commensal_core::units::BytesPerS;
 use commensal_store::{Governors, Rates as ReadRates, Reach};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
@@ -26,6 +26,8 @@ pub struct Settings {
     pub local_read: Option<u64>,
     /// Bytes per second from remote stores.
     pub remote_read: Option<u64>,
+    /// Nice value of its threads: its soft share of the CPU among the groups.
+    pub nice: i8,
 }
 
 impl Default for Settings {
@@ -93,6 +95,7 @@ impl fmt::Debug for Group {
 struct Threads {
     alive: Mutex<BTreeSet<u32>>,
     ended_ns: AtomicU64,
+    nice: AtomicI8,
     /// CPU time of polls on these threads, whoever was charged for it.
     polled_ns: AtomicU64,
     /// CPU time that was charged later; see [`Group::settle`].
@@ -114,7 +117,7 @@ impl Group {
             .thread_stack_size(8 << 20)
             .thread_name(format!("wg-{name}"))
             .on_thread_start(move || {
-                lock(&begun.alive).insert(thread_id());
+                begun.begin();
             })
             .on_thread_stop(move || {
                 lock(&ended.alive).remove(&thread_id());
@@ -152,6 +155,7 @@ impl Group {
             remote: settings.remote_read.map(BytesPerS),
         });
         self.queue.set_limits(settings.queue);
+        self.threads.set_nice(settings.nice);
     }
 
     /// The settings in force.
@@ -242,6 +246,30 @@ impl Drop for Group {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
+    }
+}
+
+impl Threads {
+    /// The calling thread is one of them from now on.
+    fn begin(&self) {
+        let thread = thread_id();
+        lock(&self.alive).insert(thread);
+        set_nice(thread, self.nice.load(Relaxed));
+    }
+
+    fn set_nice(&self, nice: i8) {
+        if self.nice.swap(nice, Relaxed) != nice {
+            lock(&self.alive).iter().for_each(|thread| set_nice(*thread, nice));
+        }
+    }
+}
+
+/// Linux keeps the nice value of each thread, and `setpriority` takes a thread's number. Lowering the value again needs
+/// `CAP_SYS_NICE` or a limit that allows it (`RLIMIT_NICE`); without, the group stays lighter until the next start.
+fn set_nice(thread: u32, nice: i8) {
+    let pid = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw);
+    if let Err(error) = rustix::process::setpriority_process(pid, i32::from(nice)) {
+        tracing::debug!(thread, nice, "cannot set the nice value: {error}");
     }
 }
 

@@ -6,4 +6,5 @@ mod fixture;
 mod limits;
 mod process;
 mod queries;
+mod remote;
 mod wire;
