@@ -7,6 +7,7 @@
 //! ```
 
 mod below;
+mod checkpoint;
 pub mod connections;
 pub mod cpu;
 mod data;

@@ -138,6 +138,7 @@ impl ObjectStore for Below {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test makes files and links")]
 mod tests {
     use super::*;
     use futures::TryStreamExt;

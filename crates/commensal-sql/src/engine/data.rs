@@ -238,6 +238,7 @@ impl Place {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test makes files and links")]
 mod tests {
     use super::*;
 

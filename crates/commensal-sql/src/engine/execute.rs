@@ -4,6 +4,7 @@
 //! there.
 
 use super::Engine;
+use super::checkpoint::with_checkpoints;
 use super::cpu::Charged;
 use super::data::Place;
 use super::error::Error;
@@ -209,7 +210,7 @@ async fn run(
 ) -> Result<(), Error> {
     let dry_run = work.dry_run;
     let (state, plan) = plan(engine, query, work).await?;
-    let physical = state.create_physical_plan(&plan).await?;
+    let physical = with_checkpoints(state.create_physical_plan(&plan).await?, query)?;
     query.set_plan(Arc::clone(&physical));
     let mut stream = execute_stream(physical, state.task_ctx())?;
     if dry_run {
@@ -279,7 +280,9 @@ async fn plan(
     };
     let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     options.verify_plan(&plan).map_err(|error| {
-        Error::Unsupported(format!("{}: this server only reads", error.strip_backtrace()))
+        let text = error.strip_backtrace();
+        let text = text.strip_prefix("Error during planning: ").unwrap_or(&text);
+        Error::Unsupported(format!("{text}: this server only reads"))
     })?;
     Ok((state, plan))
 }

@@ -38,6 +38,7 @@ impl Default for Settings {
             queue: Limits::NONE,
             local_read: None,
             remote_read: None,
+            nice: 0,
         }
     }
 }

@@ -64,12 +64,19 @@ fn name_columns(query: &mut Query) {
     let SetExpr::Select(select) = query.body.as_mut() else { return };
     for item in &mut select.projection {
         if let SelectItem::UnnamedExpr(expr) = item
-            && !matches!(expr, Expr::CompoundIdentifier(_))
-            && !matches!(expr, Expr::Identifier(name) if !name.value.starts_with("@@"))
+            && !is_column(expr)
         {
             let alias = Ident::with_quote('`', expr.to_string());
             *item = SelectItem::ExprWithAlias { expr: expr.clone(), alias };
         }
+    }
+}
+
+fn is_column(expr: &Expr) -> bool {
+    match expr {
+        Expr::Identifier(name) => !name.value.starts_with("@@"),
+        Expr::CompoundIdentifier(parts) => !parts.first().is_some_and(|part| part.value.starts_with("@@")),
+        _ => false,
     }
 }
 

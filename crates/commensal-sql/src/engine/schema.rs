@@ -140,8 +140,13 @@ impl SchemaProvider for Database {
     }
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>, DataFusionError> {
+        // Tables that a statement names were looked up before, with their errors; who lists all of them is not kept from
+        // the others by one that cannot be read.
         let table = self.names.table(&self.name, name).await;
-        table.map_err(|error| DataFusionError::External(Box::new(error)))
+        Ok(table.unwrap_or_else(|error| {
+            tracing::debug!("{}.{name}: {error}", self.name);
+            None
+        }))
     }
 
     async fn table_type(&self, name: &str) -> Result<Option<TableType>, DataFusionError> {

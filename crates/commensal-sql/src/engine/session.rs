@@ -131,6 +131,8 @@ impl Session {
             match value {
                 Value::Text(text) => variables.set(name, Some(text))?,
                 Value::Default => variables.set(name, None)?,
+                // Some drivers do not want results converted to a character set, and say so with NULL.
+                Value::Expression(text) if text.eq_ignore_ascii_case("null") => variables.set(name, None)?,
                 // `SET a = @@b`, which drivers send.
                 Value::Expression(text) => {
                     let other = text.trim_start_matches("@@").trim_start_matches("session.");

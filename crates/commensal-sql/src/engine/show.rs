@@ -263,6 +263,11 @@ pub fn instead(engine: &Engine, connection: &Connection, parsed: &Parsed) -> Res
             let (schema, table) = parts(table_name);
             Instead::Describe { database: schema.unwrap_or_else(database), table }
         }
+        ast::Statement::ShowCreate { .. } => {
+            return Err(Error::Unsupported(
+                "tables are files here, which no statement makes: DESCRIBE shows one".to_owned(),
+            ));
+        }
         ast::Statement::ShowStatus { .. } => Instead::Grid(Grid::texts(&["Variable_name", "Value"])),
         ast::Statement::ShowCollation { .. } => {
             Instead::Grid(Grid::texts(&["Collation", "Charset", "Id", "Default", "Compiled", "Sortlen"]))

@@ -167,3 +167,23 @@ fn a_session_begins_anew() {
     client.receive().unwrap();
     assert_eq!(client.query("select @@workload_group").cell(), "");
 }
+
+/// A join that finds nothing never gives its thread back by itself.
+#[test]
+fn a_join_without_matches_can_be_killed() {
+    let fixture = Fixture::new();
+    fixture.hits("hits.parquet", 100_000);
+    let mut client = fixture.root();
+    client.ask("select count(*) from hits a join hits b on a.g + b.g < 0").unwrap();
+    let group = fixture.engine.groups()["normal"].clone();
+    let begun = std::time::Instant::now();
+    eventually("it runs", || fixture.engine.queries().iter().any(|query| query.begun().is_some()));
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    fixture.root().all(&[&format!("kill query {}", client.id)]);
+    assert_eq!(client.answer().unwrap().error(), "query is cancelled", "{:?}", begun.elapsed());
+    eventually("its threads have come to rest", || {
+        let before = group.cpu.charged_ns();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        fixture.is_quiet() && group.cpu.charged_ns() - before < 100_000_000
+    });
+}
