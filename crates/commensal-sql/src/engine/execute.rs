@@ -274,10 +274,7 @@ async fn plan(
 
     let state = SessionStateBuilder::new_from_existing(reader).with_catalog_list(Arc::new(names)).build();
     let plan = state.statement_to_plan(statement).await?;
-    let plan = match values.is_empty() {
-        true => plan,
-        false => plan.with_param_values(values)?,
-    };
+    let plan = with_values(plan, values)?;
     let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     options.verify_plan(&plan).map_err(|error| {
         let text = error.strip_backtrace();
@@ -285,6 +282,23 @@ async fn plan(
         Error::Unsupported(format!("{text}: this server only reads"))
     })?;
     Ok((state, plan))
+}
+
+/// The plan with values for its placeholders, each of the type that its place has: a client sends most of them as texts,
+/// and numbers are not to be compared as texts.
+fn with_values(plan: LogicalPlan, values: Vec<ScalarValue>) -> Result<LogicalPlan, Error> {
+    if values.is_empty() {
+        return Ok(plan);
+    }
+    let types = plan.get_parameter_types()?;
+    let mut fitting = Vec::with_capacity(values.len());
+    for (at, value) in values.into_iter().enumerate() {
+        fitting.push(match types.get(&format!("${}", at + 1)) {
+            Some(Some(kind)) => value.cast_to(kind)?,
+            _ => value,
+        });
+    }
+    Ok(plan.with_param_values(fitting)?)
 }
 
 /// Where the table functions of a statement read.

@@ -4,8 +4,16 @@ use super::data::{Format, Place};
 use super::error::Error;
 use super::rewrite::Call;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::{ClientOptions, RetryConfig};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use url::Url;
+
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(5);
+/// A store that stumbles is asked again so often, and no longer than this: its user waits.
+const RETRIES: usize = 4;
+const RETRY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Which remote stores may be read: endpoints as `scheme://host[:port]`. None at all unless the server is told so, since a
 /// server that fetches whatever it is told to reaches places that its clients cannot.
@@ -104,11 +112,19 @@ impl Remote {
                 address.endpoint, address.endpoint
             )));
         }
+        // A request lasts as long as the group's rate says, and a query as long as its session allows.
+        let client = ClientOptions::new()
+            .with_timeout_disabled()
+            .with_connect_timeout(CONNECT)
+            .with_allow_http(address.endpoint.starts_with("http://"));
+        let retry =
+            RetryConfig { max_retries: RETRIES, retry_timeout: RETRY_TIMEOUT, ..RetryConfig::default() };
         let mut builder = AmazonS3Builder::new()
+            .with_client_options(client)
+            .with_retry(retry)
             .with_endpoint(&address.endpoint)
             .with_bucket_name(&address.bucket)
             .with_region(of(&["s3.region", "region"]).unwrap_or("us-east-1"))
-            .with_allow_http(address.endpoint.starts_with("http://"))
             .with_virtual_hosted_style_request(false);
         match (of(&["s3.access_key", "access_key"]), of(&["s3.secret_key", "secret_key"])) {
             (Some(id), Some(secret)) if !id.is_empty() => {

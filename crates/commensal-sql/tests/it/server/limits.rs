@@ -5,9 +5,6 @@ use crate::server::fixture::{CPUS, Fixture, MEMORY, beside, eventually};
 use crate::server::wire::ENDLESS;
 use std::time::{Duration, Instant};
 
-/// Groups by a text that is mostly distinct: needs memory for all of it.
-const HEAVY: &str = "select count(*) from (select url, g, count(*) from hits group by url, g) x";
-
 fn usage(client: &mut Client, column: &str, group: &str) -> f64 {
     let sql = format!(
         "select {column} from information_schema.workload_group_resource_usage where name = '{group}'"
@@ -142,28 +139,28 @@ fn the_cpu_hard_limit_holds() {
     let fixture = Fixture::new();
     fixture.hits("hits.parquet", 100_000);
     let mut root = fixture.root();
-    root.all(&["create workload group c properties('cpu_hard_limit'='10%')"]);
-    let setup = ["set workload_group = 'c'"];
+    root.all(&["create workload group cpu10 properties('cpu_hard_limit'='10%')"]);
+    let setup = ["set workload_group = 'cpu10'"];
     let mut busy: Vec<Client> = (0..3).map(|_| fixture.root()).collect();
     for client in &mut busy {
         client.all(&setup);
         client.ask("select count(*) from hits a join hits b on a.g = b.g join hits c on b.g = c.g where a.url < b.url").unwrap();
     }
-    let group = fixture.engine.groups()["c"].clone();
+    let group = fixture.engine.groups()["cpu10"].clone();
     eventually("they run", || group.queue.lengths().0 == 3 && group.cpu.charged_ns() > 100_000_000);
     std::thread::sleep(Duration::from_millis(500));
     // What the kernel says that the threads have used, not what we have charged.
-    let used = || threads_ns("wg-c");
+    let used = || threads_ns("wg-cpu10");
     let (from, begun) = (used(), Instant::now());
     std::thread::sleep(Duration::from_secs(4));
     let percent = (used() - from) as f64 / begun.elapsed().as_nanos() as f64 / CPUS as f64 * 100.0;
-    let told = usage(&mut root, "cpu_usage_percent", "c");
+    let told = usage(&mut root, "cpu_usage_percent", "cpu10");
     println!("10 % of {CPUS} CPUs: used {percent:.2} %, shown {told:.2} %");
     // Upwards the bound is tight; downwards the machine may have been somebody else's.
     assert!(percent < 12.0, "{percent}");
     assert!(percent > 4.0, "{percent}");
     assert!((told - percent).abs() < 4.0, "{told} {percent}");
-    root.all(&["alter workload group c properties('cpu_hard_limit'='-1')"]);
+    root.all(&["alter workload group cpu10 properties('cpu_hard_limit'='-1')"]);
     let (from, begun) = (used(), Instant::now());
     std::thread::sleep(Duration::from_secs(2));
     let free = (used() - from) as f64 / begun.elapsed().as_nanos() as f64 / CPUS as f64 * 100.0;
@@ -187,7 +184,7 @@ fn threads_ns(name: &str) -> u64 {
 #[test]
 fn the_local_read_limit_holds_for_every_format() {
     let fixture = Fixture::new();
-    fixture.hits("hits.parquet", 600_000);
+    fixture.hits("hits.parquet", 300_000);
     let csv: String = std::iter::once("a,b\n".to_owned())
         .chain((0..400_000).map(|number| format!("{number},abcdefghijklmnopqrstuvwxyz{number}\n")))
         .collect();
@@ -219,7 +216,7 @@ fn spilled_bytes_are_charged_when_they_are_read_back() {
     fixture.hits("hits.parquet", 1_000_000);
     let mut root = fixture.root();
     root.all(&[
-        "create workload group s properties('memory_limit'='128MB', 'enable_memory_overcommit'='false')",
+        "create workload group s properties('memory_limit'='64MB', 'enable_memory_overcommit'='false')",
     ]);
     let mut client = fixture.root();
     client.all(&["set workload_group = 's'"]);
@@ -277,29 +274,4 @@ fn a_policy_sets_a_variable_of_a_live_session() {
     root.all(&["drop workload policy v", &format!("kill query {}", client.id)]);
     client.answer().unwrap();
     assert_eq!(client.query("select @@batch_size").cell(), "33");
-}
-
-#[test]
-fn a_busy_group_keeps_nobody_else_waiting() {
-    let fixture = Fixture::new();
-    fixture.hits("hits.parquet", 100_000);
-    let mut root = fixture.root();
-    root.all(&["create workload group c properties('cpu_hard_limit'='5%')"]);
-    let mut busy: Vec<Client> = (0..2).map(|_| fixture.root()).collect();
-    for client in &mut busy {
-        client.all(&["set workload_group = 'c'"]);
-        client.ask(HEAVY).unwrap();
-        client.answer().unwrap();
-        client.ask("select count(*) from hits a join hits b on a.g = b.g join hits c on b.g = c.g where a.url < b.url").unwrap();
-    }
-    // A question to another group is answered a hundred times while those two have next to nothing done.
-    let group = fixture.engine.groups()["c"].clone();
-    let before = group.cpu.charged_ns();
-    for _ in 0..100 {
-        assert_eq!(root.query("select 1").cell(), "1");
-    }
-    let other = fixture.engine.groups()["normal"].cpu.charged_ns();
-    assert!(other > 0 && group.cpu.charged_ns() >= before);
-    drop(busy);
-    eventually("nothing is left", || fixture.is_quiet());
 }

@@ -38,11 +38,9 @@ fn the_program_answers() {
 #[test]
 fn a_stock_client_works() {
     let Some(program) =
-        ["mariadb", "mysql"].into_iter().find(|name| Command::new(name).arg("--version").output().is_ok())
+        ["mariadb"].into_iter().find(|name| Command::new(name).arg("--version").output().is_ok())
     else {
-        println!(
-            "skipped: a_stock_client_works: neither mariadb nor mysql is installed (package mariadb-client)"
-        );
+        println!("skipped: a_stock_client_works: mariadb is not installed (package mariadb-client)");
         return;
     };
     let folder = tempfile::tempdir().unwrap();

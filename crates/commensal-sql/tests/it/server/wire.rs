@@ -77,8 +77,9 @@ fn packets_out_of_bounds_end_the_connection_and_nothing_else() {
         assert_eq!(witness.query("select 1").cell(), "1", "{why}");
     }
     // Pieces of a value add up.
+    fixture.csv("t.csv", "a\nx\n");
     let mut client = fixture.root();
-    let (id, _) = client.prepare("select ?").unwrap().unwrap();
+    let (id, _) = client.prepare("select a from t where a = ?").unwrap().unwrap();
     let piece = [&[0x18], id.to_le_bytes().as_slice(), &[0, 0], &vec![b'x'; 40_000]].concat();
     for _ in 0..4 {
         client.send(0, &piece).ok();
