@@ -136,12 +136,12 @@ struct Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let query = &self.query;
+        query.set_done();
         let group = query.group();
         let forgotten = group.memory.leave(query.number);
         if forgotten > 0 {
             tracing::debug!(query = %query.id, forgotten, "bytes were still reserved at the end");
         }
-        query.set_done();
         self.engine.forget(query);
         drop(self.slot.take());
         group.queue.admit();
@@ -334,7 +334,12 @@ pub async fn columns(engine: &Arc<Engine>, query: &Arc<Query>, work: Work) -> Re
     let Some(runtime) = query.home.runtime() else { return Err(Error::Cancelled) };
     let task = runtime.spawn(async move {
         let planning = Box::pin(plan(&held.engine, &held.query, work));
-        let (_, plan) = Charged::new(planning, Arc::clone(&held.query)).await?;
+        let planning = Charged::new(planning, Arc::clone(&held.query));
+        let (_, plan) = tokio::select! {
+            biased;
+            why = held.query.stopped() => return Err(why),
+            planned = planning => planned?,
+        };
         Ok::<SchemaRef, Error>(Arc::new(plan.schema().as_arrow().clone()))
     });
     task.await.unwrap_or_else(|error| Err(Error::Engine(error.to_string())))

@@ -9,7 +9,7 @@ use commensal_store::{Query as Reader, Reach, Source};
 use datafusion::physical_plan::ExecutionPlan;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -57,7 +57,8 @@ pub struct Query {
     begun: OnceLock<Instant>,
     end: OnceLock<Error>,
     stop: CancellationToken,
-    done: AtomicBool,
+    /// Nothing of it runs any more; whoever moves it holds this meanwhile.
+    done: Mutex<bool>,
     plan: OnceLock<Arc<dyn ExecutionPlan>>,
     /// CPU time of its tasks, in nanoseconds.
     pub cpu_ns: AtomicU64,
@@ -100,7 +101,7 @@ impl Query {
             begun: OnceLock::new(),
             end: OnceLock::new(),
             stop: CancellationToken::new(),
-            done: AtomicBool::new(false),
+            done: Mutex::new(false),
             plan: OnceLock::new(),
             cpu_ns: AtomicU64::new(0),
             spilled_bytes: AtomicU64::new(0),
@@ -118,6 +119,10 @@ impl Query {
     /// Another group pays from now on: memory that it holds, CPU and bytes that it will use. Its slot in the queue of the
     /// group that admitted it stays taken until it ends.
     pub fn move_to(&self, group: &Arc<Group>) {
+        let done = lock(&self.done);
+        if *done {
+            return;
+        }
         let from = self.group.swap(Arc::clone(group));
         if from.id != group.id {
             from.memory.hand_over(&group.memory, self.number);
@@ -173,15 +178,15 @@ impl Query {
         self.ended().unwrap_or(Error::Cancelled)
     }
 
-    /// Nothing of it runs any more.
+    /// Nothing of it runs any more; from now on it stays with its group.
     pub fn set_done(&self) {
-        self.done.store(true, Relaxed);
+        *lock(&self.done) = true;
     }
 
     /// Whether nothing of it runs any more.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.done.load(Relaxed)
+        *lock(&self.done)
     }
 
     /// Keeps the plan for its counters.

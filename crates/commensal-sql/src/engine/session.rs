@@ -268,7 +268,10 @@ impl Session {
     pub async fn columns(&self, prepared: Prepared) -> Result<SchemaRef, Error> {
         let tables = self.engine.base.resolve_table_references(&prepared.parsed)?;
         let (query, work) = self.accept(prepared, Vec::new(), &tables, self.connection.database())?;
-        execute::columns(&self.engine, &query, work).await
+        self.connection.set_current(Some(Arc::clone(&query)));
+        let columns = execute::columns(&self.engine, &query, work).await;
+        self.connection.set_current(None);
+        columns
     }
 
     /// Makes a query of a statement: its group, its rights, its settings.
