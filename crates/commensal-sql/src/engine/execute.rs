@@ -57,6 +57,8 @@ enum Event {
     Schema(SchemaRef),
     Batch(RecordBatch),
     Failed(Error),
+    /// That was all. A channel that closes without it belongs to a task that is no more.
+    End,
 }
 
 /// Rows on their way. A query whose rows nobody wants any more ends.
@@ -110,12 +112,21 @@ impl Rows {
                 self.running = None;
                 Err(error)
             }
-            Some(Event::Schema(_)) | None => {
+            Some(Event::End) => {
                 self.running = None;
                 Ok(None)
             }
+            Some(Event::Schema(_)) | None => {
+                self.running = None;
+                Err(no_word())
+            }
         }
     }
+}
+
+/// The query's task has panicked, which the log shows.
+fn no_word() -> Error {
+    Error::Engine("the query's task ended without a word; the server's log says more".to_owned())
 }
 
 impl Drop for Running {
@@ -194,12 +205,16 @@ async fn task(held: Held, work: Work, sender: mpsc::Sender<Event>) {
     // Whatever an operator said on its way out: what counts is why it was told to go.
     let outcome = outcome.map_err(|error| query.ended().unwrap_or(error));
     drop(held);
-    if let Err(error) = outcome {
-        if matches!(error, Error::Memory(_)) {
-            engine.give_memory_back();
+    let word = match outcome {
+        Ok(()) => Event::End,
+        Err(error) => {
+            if matches!(error, Error::Memory(_)) {
+                engine.give_memory_back();
+            }
+            Event::Failed(error)
         }
-        let _ = sender.send(Event::Failed(error)).await;
-    }
+    };
+    let _ = sender.send(word).await;
 }
 
 async fn run(
