@@ -65,6 +65,8 @@ pub struct Options {
     pub data: PathBuf,
     /// Folder for what was defined; nothing survives without one.
     pub state: Option<PathBuf>,
+    /// File for the groups, in the format of `groups.d`; in the state folder when it is not given.
+    pub groups: Option<PathBuf>,
     /// Folder for spill files.
     pub spill: PathBuf,
     /// Remote stores that may be read.
@@ -78,7 +80,16 @@ pub struct Options {
 /// Part of the machine's memory that percents of groups are of, as Doris's `mem_limit`.
 pub const MEMORY_BASE: Ppm = Ppm(900_000);
 
-/// Files of the state folder: the groups, in the format of `groups.d`, and what only SQL knows.
+impl Options {
+    /// The files of what was defined: the groups, in the format of `groups.d`, and what only SQL knows.
+    fn files(&self) -> Option<(PathBuf, PathBuf)> {
+        let state = self.state.as_ref()?;
+        let groups = self.groups.clone().unwrap_or_else(|| state.join(GROUPS_FILE));
+        Some((groups, state.join(SQL_FILE)))
+    }
+}
+
+/// Their names in the state folder.
 const GROUPS_FILE: &str = "sql-groups.toml";
 const SQL_FILE: &str = "sql.toml";
 
@@ -162,7 +173,7 @@ impl Engine {
                 "cannot read the machine's memory: say how much with --memory".to_owned(),
             ));
         };
-        let catalog = load(options.state.as_deref())?;
+        let catalog = load(&options)?;
         let engine = Engine {
             data,
             data_device,
@@ -212,8 +223,8 @@ impl Engine {
         let mut new = catalog.clone();
         let Some(done) = new.execute(statement, by, hash)? else { return Ok(None) };
         if done.changed {
-            if let Some(folder) = &self.options.state {
-                store(folder, &new)?;
+            if let Some((groups, sql)) = self.options.files() {
+                store(&groups, &sql, &new)?;
             }
             self.put_in_force(&new)?;
             *catalog = new;
@@ -352,16 +363,17 @@ fn nice(weight: u16, heaviest: u16, class: Class) -> i8 {
 const STEPS_TO_A_TENTH: f64 = 10.0;
 
 /// What was defined before.
-fn load(folder: Option<&Path>) -> Result<Catalog, Error> {
-    let Some(folder) = folder else { return Ok(Catalog::new(MEMORY_BASE)) };
+fn load(options: &Options) -> Result<Catalog, Error> {
+    let (Some(folder), Some((groups, sql))) = (&options.state, options.files()) else {
+        return Ok(Catalog::new(MEMORY_BASE));
+    };
     let mut host = LinuxHost::new();
     host.state_dir(folder).map_err(|error| cannot("make", folder, &error))?;
-    let mut read = |name: &str| {
-        let path = folder.join(name);
-        let text = host.state_read(&path).map_err(|error| cannot("read", &path, &error))?;
+    let mut read = |path: &Path| {
+        let text = host.state_read(path).map_err(|error| cannot("read", path, &error))?;
         Ok::<_, Error>((path.display().to_string(), text.unwrap_or_default()))
     };
-    let (groups, sql) = (read(GROUPS_FILE)?, read(SQL_FILE)?);
+    let (groups, sql) = (read(&groups)?, read(&sql)?);
     let loaded = Catalog::load((&groups.0, &groups.1), (&sql.0, &sql.1), MEMORY_BASE);
     let (catalog, notes) = loaded.map_err(|error| Error::Engine(error.to_string()))?;
     for note in notes {
@@ -372,14 +384,12 @@ fn load(folder: Option<&Path>) -> Result<Catalog, Error> {
 
 /// Keeps what is defined: each file whole or not at all, SQL's own one last, since a group that it does not know has
 /// defaults, and what it knows of a group that is not there is dropped.
-fn store(folder: &Path, catalog: &Catalog) -> Result<(), Error> {
+fn store(groups: &Path, sql: &Path, catalog: &Catalog) -> Result<(), Error> {
     let mut host = LinuxHost::new();
-    let (groups, sql) = (folder.join(GROUPS_FILE), folder.join(SQL_FILE));
     let words = |error: crate::catalog::StoreError| Error::Engine(error.to_string());
-    let before =
-        host.state_read(&groups).map_err(|error| cannot("read", &groups, &error))?.unwrap_or_default();
+    let before = host.state_read(groups).map_err(|error| cannot("read", groups, &error))?.unwrap_or_default();
     let text = catalog.groups_toml(&groups.display().to_string(), &before).map_err(words)?;
-    host.state_replace(&groups, &text).map_err(|error| cannot("write", &groups, &error))?;
+    host.state_replace(groups, &text).map_err(|error| cannot("write", groups, &error))?;
     let text = catalog.sql_toml().map_err(words)?;
-    host.state_replace(&sql, &text).map_err(|error| cannot("write", &sql, &error))
+    host.state_replace(sql, &text).map_err(|error| cannot("write", sql, &error))
 }

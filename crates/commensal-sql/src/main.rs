@@ -21,6 +21,10 @@ struct Args {
     /// Folder where groups, policies and users are kept; without one they are forgotten at the end.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
+    /// File where groups are kept, in the format of groups.d, so that it may lie there; DIR/sql-groups.toml of --state if
+    /// not given.
+    #[arg(long, value_name = "FILE", requires = "state")]
+    groups: Option<PathBuf>,
     /// Folder for what queries spill to disk; the system's folder for temporary files if not given.
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
@@ -54,6 +58,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let options = Options {
         data: args.data,
         state: args.state,
+        groups: args.groups,
         spill: args.spill.unwrap_or_else(std::env::temp_dir),
         s3: Allowed(args.s3_endpoint),
         memory: args.memory.map(|mib| mib.saturating_mul(1 << 20)),
