@@ -29,6 +29,7 @@ mod stores;
 mod system;
 pub mod variables;
 pub mod victim;
+mod write;
 
 pub use data::{Data, Format, MAIN};
 pub use execute::Rows;
@@ -63,6 +64,8 @@ use std::time::Duration;
 pub struct Options {
     /// Folder with the data.
     pub data: PathBuf,
+    /// Statements may add files to it.
+    pub writable: bool,
     /// Folder for what was defined; nothing survives without one.
     pub state: Option<PathBuf>,
     /// File for the groups, in the format of `groups.d`; in the state folder when it is not given.
@@ -149,7 +152,7 @@ impl Engine {
     /// A folder is missing, or a file of definitions is damaged.
     pub fn open(options: Options) -> Result<Arc<Engine>, Error> {
         cpu::charge_spawned_tasks();
-        let data = Data::open(&options.data)?;
+        let data = Data::open(&options.data, options.writable)?;
         let device =
             |folder: &Path| stores::device(folder).map_err(|error| cannot("look at", folder, &error));
         let (data_device, spill_device) = (device(data.store.root())?, device(&options.spill)?);

@@ -15,6 +15,9 @@ struct Args {
     /// Folder with the data: DIR/hits.parquet is the table hits, DIR/shop/orders.csv the table shop.orders.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
+    /// INSERT INTO and CREATE TABLE AS may add files to DIR.
+    #[arg(long)]
+    writable: bool,
     /// Address to listen at. Users without a password can connect from this machine only.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9030")]
     listen: SocketAddr,
@@ -57,6 +60,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let options = Options {
         data: args.data,
+        writable: args.writable,
         state: args.state,
         groups: args.groups,
         spill: args.spill.unwrap_or_else(std::env::temp_dir),

@@ -18,6 +18,7 @@ use datafusion::datasource::file_format::json::JsonFormat;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
 use datafusion::execution::context::SessionState;
+use object_store::local::LocalFileSystem;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -74,6 +75,8 @@ impl Format {
 pub struct Data {
     /// Its files as a store.
     pub store: Below,
+    /// The same to be written to, if it may be.
+    pub writer: Option<Arc<LocalFileSystem>>,
 }
 
 impl Data {
@@ -81,14 +84,24 @@ impl Data {
     ///
     /// # Errors
     /// It is not there, or no folder.
-    pub fn open(folder: &Path) -> Result<Data, Error> {
-        let store = Below::new(folder).map_err(|error| {
-            Error::Engine(format!(
-                "cannot open the data folder {}: {error}: name a folder with --data",
-                folder.display()
-            ))
-        })?;
-        Ok(Data { store })
+    pub fn open(folder: &Path, writable: bool) -> Result<Data, Error> {
+        let cannot = |error: object_store::Error| {
+            let folder = folder.display();
+            Error::Engine(format!("cannot open the data folder {folder}: {error}: name a folder with --data"))
+        };
+        let store = Below::new(folder).map_err(cannot)?;
+        let writer = writable.then(|| LocalFileSystem::new_with_prefix(store.root()));
+        Ok(Data { writer: writer.transpose().map_err(cannot)?.map(Arc::new), store })
+    }
+
+    /// Whether files of a table of that name would lie below the folder.
+    #[must_use]
+    pub fn may_be_table(&self, database: &str, table: &str) -> bool {
+        let plain = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
+        let named = !table.is_empty() && table.chars().all(plain);
+        let Some(folder) = self.folder(database).filter(|_| named) else { return false };
+        let place = folder.join(table);
+        place.symlink_metadata().map_or(true, |found| found.is_dir())
     }
 
     fn names(&self, folder: &Path) -> Vec<String> {
@@ -252,7 +265,7 @@ mod tests {
         }
         std::fs::create_dir(at("shop/empty")).unwrap();
         std::os::unix::fs::symlink("/etc", at("etc")).unwrap();
-        let data = Data::open(folder.path()).unwrap();
+        let data = Data::open(folder.path(), false).unwrap();
         assert_eq!(data.databases(), ["main", "shop"]);
         assert_eq!(data.tables("main"), ["hits"]);
         assert_eq!(data.tables("shop"), ["events", "orders"]);

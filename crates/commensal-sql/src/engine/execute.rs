@@ -16,6 +16,7 @@ use super::remote::{self, Remote};
 use super::rewrite::{self, Call};
 use super::schema::{CATALOG, Names};
 use super::stores::{Spill, Stores};
+use super::write::{self, Target};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::ScalarValue;
@@ -47,6 +48,8 @@ pub struct Work {
     pub batch_size: usize,
     /// Rows are counted and not given.
     pub dry_run: bool,
+    /// Rows are written there, and their number given.
+    pub target: Option<Target>,
 }
 
 /// Batches that may be ready before the client has taken the ones before.
@@ -223,22 +226,21 @@ async fn run(
     work: Work,
     sender: &mpsc::Sender<Event>,
 ) -> Result<(), Error> {
-    let dry_run = work.dry_run;
+    let (dry_run, target) = (work.dry_run, work.target.clone());
     let (state, plan) = plan(engine, query, work).await?;
     let physical = with_checkpoints(state.create_physical_plan(&plan).await?, query)?;
     query.set_plan(Arc::clone(&physical));
     let mut stream = execute_stream(physical, state.task_ctx())?;
+    if let Some(target) = target {
+        let rows = write::write(engine, query, &target, &state, stream).await?;
+        return count(sender, rows).await;
+    }
     if dry_run {
         let mut rows = 0;
         while let Some(batch) = stream.next().await {
             rows += batch?.num_rows() as u64;
         }
-        let mut grid = Grid::new(&[("ReturnedRows", INT)]);
-        grid.row(vec![int(rows)]);
-        let batch = grid.batch()?;
-        let _ = sender.send(Event::Schema(batch.schema())).await;
-        let _ = sender.send(Event::Batch(batch)).await;
-        return Ok(());
+        return count(sender, rows).await;
     }
     if sender.send(Event::Schema(stream.schema())).await.is_err() {
         return Ok(());
@@ -248,6 +250,16 @@ async fn run(
             break;
         }
     }
+    Ok(())
+}
+
+/// A number of rows instead of them, called as Doris calls it.
+async fn count(sender: &mpsc::Sender<Event>, rows: u64) -> Result<(), Error> {
+    let mut grid = Grid::new(&[("ReturnedRows", INT)]);
+    grid.row(vec![int(rows)]);
+    let batch = grid.batch()?;
+    let _ = sender.send(Event::Schema(batch.schema())).await;
+    let _ = sender.send(Event::Batch(batch)).await;
     Ok(())
 }
 

@@ -6,10 +6,12 @@ use super::execute::{self, Rows, Work};
 use super::query::{Ask, Query};
 use super::rewrite::{self, FUNCTIONS, Found};
 use super::variables::Variables;
+use super::write::{self, Target};
 use super::{Engine, INFORMATION_SCHEMA, password, show};
 use crate::catalog::{Catalog, CatalogError, Privilege};
 use crate::statement::{self, Assignment, Kill, PassedOn, Statement, UserName, Value};
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::array::AsArray;
+use datafusion::arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::config::Dialect;
 use datafusion::sql::parser::Statement as Parsed;
@@ -23,6 +25,8 @@ const SHOWN: usize = 4_096;
 pub enum Reply {
     /// It is done.
     Done {
+        /// Rows that were written.
+        rows: u64,
         /// What its user should know.
         warnings: Vec<String>,
     },
@@ -34,7 +38,7 @@ impl Reply {
     /// Done, and nothing to say.
     #[must_use]
     pub fn done() -> Reply {
-        Reply::Done { warnings: Vec::new() }
+        Reply::Done { rows: 0, warnings: Vec::new() }
     }
 }
 
@@ -60,6 +64,7 @@ pub struct Prepared {
     parsed: Parsed,
     found: Found,
     variables: Variables,
+    target: Option<Target>,
     sql: String,
 }
 
@@ -89,7 +94,7 @@ impl Session {
             None => unreachable!("forty digits are a hash"),
         };
         if let Some(warnings) = self.engine.change(&statement, &self.connection.user, &hash)? {
-            return Ok(Reply::Done { warnings });
+            return Ok(Reply::Done { rows: 0, warnings });
         }
         match statement {
             Statement::PassedOn(passed) => self.pass_on(passed).await,
@@ -206,11 +211,12 @@ impl Session {
         if let Some(problem) = &found.problem {
             return Err(Error::Rule(problem.clone()));
         }
+        let target = write::target(&mut parsed, &self.connection.database())?;
         let mut sql = rewrite::without_secrets(&passed.text);
         if let Some((end, _)) = sql.char_indices().nth(SHOWN) {
             sql.truncate(end);
         }
-        Ok(Prepared { parsed, found, variables, sql })
+        Ok(Prepared { parsed, found, variables, target, sql })
     }
 
     async fn pass_on(&self, passed: PassedOn) -> Result<Reply, Error> {
@@ -232,8 +238,26 @@ impl Session {
                 let schema = self.columns(prepared).await?;
                 Ok(Reply::Rows(Rows::of(&show::described(&schema))?))
             }
-            None => self.run(prepared, Vec::new()).await.map(Reply::Rows),
+            None => self.run_whole(prepared, Vec::new()).await,
         }
+    }
+
+    /// Runs a statement with values for its placeholders, a statement that writes to its end.
+    ///
+    /// # Errors
+    /// Those of [`Session::run`].
+    pub async fn run_whole(&self, prepared: Prepared, values: Vec<ScalarValue>) -> Result<Reply, Error> {
+        let writes = prepared.target.is_some();
+        let mut rows = self.run(prepared, values).await?;
+        if !writes {
+            return Ok(Reply::Rows(rows));
+        }
+        let mut written = 0;
+        while let Some(batch) = rows.next().await? {
+            let numbers = batch.column(0).as_primitive::<Int64Type>();
+            written += numbers.iter().flatten().filter_map(|number| u64::try_from(number).ok()).sum::<u64>();
+        }
+        Ok(Reply::Done { rows: written, warnings: Vec::new() })
     }
 
     /// Runs a statement with values for its placeholders.
@@ -243,7 +267,8 @@ impl Session {
     pub async fn run(&self, prepared: Prepared, values: Vec<ScalarValue>) -> Result<Rows, Error> {
         let tables = self.engine.base.resolve_table_references(&prepared.parsed)?;
         let database = self.connection.database();
-        let bypass = rewrite::bypasses(&tables, &database) || prepared.variables.bypass();
+        let only_system = prepared.target.is_none() && rewrite::bypasses(&tables, &database);
+        let bypass = only_system || prepared.variables.bypass();
         let (query, work) = self.accept(prepared, values, &tables, database)?;
         self.connection.set_current(Some(Arc::clone(&query)));
         let queue = &query.home.queue;
@@ -286,6 +311,7 @@ impl Session {
         let variables = &prepared.variables;
         let name = self.engine.with_catalog(|catalog| {
             self.may_read(catalog, tables, &database)?;
+            self.may_write(catalog, prepared.target.as_ref())?;
             let group = catalog.group_of(variables.group().as_deref(), user)?;
             Ok::<String, Error>(group.name.to_string())
         })?;
@@ -308,6 +334,7 @@ impl Session {
             partitions: variables.partitions(self.engine.options.cpus),
             batch_size: variables.batch_size(),
             dry_run: variables.dry_run(),
+            target: prepared.target,
         };
         let query = Query::new(ask, group);
         self.engine.remember(&query);
@@ -337,5 +364,17 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    fn may_write(&self, catalog: &Catalog, target: Option<&Target>) -> Result<(), Error> {
+        let Some(Target { database, table, .. }) = target else { return Ok(()) };
+        let user = &self.connection.user;
+        if catalog.may(user, Privilege::Load, ["internal", database, table]) {
+            return Ok(());
+        }
+        Err(Error::Denied(format!(
+            "Access denied for user '{}'@'{}' to {table}: GRANT LOAD_PRIV ON internal.{database}.{table} TO {user}",
+            user.name, self.connection.host
+        )))
     }
 }

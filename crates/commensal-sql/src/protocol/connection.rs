@@ -171,10 +171,17 @@ impl Shim {
     ) -> io::Result<()> {
         let sent = match reply {
             Ok(Reply::Rows(rows)) => send(writer, rows).await,
-            Ok(Reply::Done { warnings }) => {
+            Ok(Reply::Done { rows, warnings }) => {
                 let number = u16::try_from(warnings.len()).unwrap_or(u16::MAX);
                 let info = warnings.join("; ");
-                writer.completed(OkResponse { warnings: number, info, ..OkResponse::default() }).await
+                writer
+                    .completed(OkResponse {
+                        affected_rows: rows,
+                        warnings: number,
+                        info,
+                        ..OkResponse::default()
+                    })
+                    .await
             }
             Err(error) => fail(writer, &error).await,
         };
@@ -293,7 +300,7 @@ impl<W: AsyncWrite + Send + Unpin> AsyncMysqlShim<W> for Shim {
             let (session, _) = self.session().ok_or_else(|| Error::Denied("not logged in".to_owned()))?;
             let passed = self.statements.get(&id);
             let passed = passed.ok_or_else(|| Error::Unknown(format!("no prepared statement {id}")))?;
-            session.run(session.prepare(passed)?, values).await.map(Reply::Rows)
+            session.run_whole(session.prepare(passed)?, values).await
         };
         let reply = reply.await;
         self.answer(reply, writer).await

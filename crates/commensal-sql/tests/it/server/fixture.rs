@@ -46,6 +46,7 @@ impl Fixture {
         let mut options = Options {
             data: folder.path().join("data"),
             state: Some(folder.path().join("state")),
+            writable: false,
             groups: None,
             spill: folder.path().to_owned(),
             s3: Allowed::default(),

@@ -112,6 +112,7 @@ fn the_server_only_reads() {
         "copy hits to '/tmp/out.parquet'",
         "insert into hits select * from hits",
         "drop table hits",
+        "create table shop.t as select * from hits",
         "explain analyze insert into hits select * from hits",
     ] {
         assert!(matches!(client.query(sql), Answer::Err(..)), "{sql}");
@@ -163,4 +164,48 @@ fn functions_are_described() {
     let answer = client.query("DESC FUNCTION local(\"file_path\" = \"c.csv\")");
     let columns: Vec<_> = answer.rows().into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
     assert_eq!(columns, [("id".to_owned(), "bigint".to_owned()), ("name".to_owned(), "text".to_owned())]);
+}
+
+#[test]
+fn rows_are_written_where_that_is_allowed() {
+    let fixture =
+        Fixture::with(commensal_sql::protocol::Limits::default(), |options| options.writable = true);
+    fixture.hits("hits.parquet", 1_000);
+    std::fs::create_dir(fixture.data().join("shop")).unwrap();
+    let mut client = fixture.root();
+    client.all(&[
+        "create table shop.few as select id, url from hits where id < 10",
+        "create table if not exists shop.few as select 1 as a",
+        "insert into shop.few select cast(id as varchar), url from hits where id >= 990",
+    ]);
+    assert_eq!(client.query("select concat(count(*), ' ', sum(id)) from shop.few").cell(), "20 9990");
+    for (sql, part) in [
+        ("create table shop.few as select 1 as a", "already exists"),
+        ("insert into shop.few select id from hits", "has 2 columns, and not 1"),
+        ("insert into shop.few select url, url from hits", "Cast error"),
+        ("insert into shop.none select id from hits", "CREATE TABLE makes one"),
+        ("insert into hits select * from hits", "cannot be written"),
+        ("create table nowhere.t as select * from hits", "cannot be written"),
+        ("create table shop.`../t` as select * from hits", "cannot be written"),
+        ("insert overwrite shop.few select id, url from hits", "INSERT INTO table SELECT"),
+        ("create table shop.empty (a int)", "INSERT INTO table SELECT"),
+    ] {
+        let text = client.query(sql).error();
+        assert!(text.contains(part), "{sql}: {text}");
+    }
+    let files: Vec<_> = std::fs::read_dir(fixture.data().join("shop/few")).unwrap().flatten().collect();
+    assert_eq!(files.len(), 2, "what failed has left nothing: {files:?}");
+    assert!(fixture.is_quiet());
+    // Writing waits in the queue like reading.
+    client.all(&["create workload group none properties('max_concurrency'='0', 'max_queue_size'='0')"]);
+    for sql in
+        ["insert into shop.few select id, url from hits", "create table shop.other as select * from hits"]
+    {
+        let text =
+            client.query(&sql.replacen("select", "select /*+SET_VAR(workload_group=none)*/", 1)).error();
+        assert_eq!(text, "query waiting queue is full, queue length=0", "{sql}");
+    }
+    client.all(&["create user jack identified by 'x'", "grant select_priv on *.*.* to jack"]);
+    let mut jack = crate::server::client::Client::login(fixture.address, "jack", "x", "").unwrap();
+    assert!(matches!(jack.query("insert into shop.few select id, url from hits"), Answer::Err(1227, _)));
 }
