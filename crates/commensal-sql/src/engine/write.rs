@@ -8,8 +8,8 @@ use super::data::MAIN;
 use super::error::Error;
 use super::query::Query;
 use datafusion::arrow::array::{ArrayRef, RecordBatch};
-use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::arrow::compute::{CastOptions, cast_with_options};
+use datafusion::arrow::datatypes::{FieldRef, SchemaRef};
 use datafusion::execution::context::SessionState;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::parquet::arrow::AsyncArrowWriter;
@@ -147,8 +147,11 @@ pub async fn write(
 /// A batch with the columns of the table, by their order.
 fn fitting(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, Error> {
     let words = |error: datafusion::arrow::error::ArrowError| Error::Engine(error.to_string());
+    // A value that does not fit is an error, and not NULL.
+    let options = CastOptions { safe: false, ..CastOptions::default() };
     let pairs = batch.columns().iter().zip(schema.fields());
-    let columns: Result<Vec<ArrayRef>, _> =
-        pairs.map(|(column, field)| cast(column, field.data_type())).collect();
+    let cast =
+        |(column, field): (&ArrayRef, &FieldRef)| cast_with_options(column, field.data_type(), &options);
+    let columns: Result<Vec<ArrayRef>, _> = pairs.map(cast).collect();
     RecordBatch::try_new(Arc::clone(schema), columns.map_err(words)?).map_err(words)
 }
