@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Which crate may depend on which of ours: data flows one way.
-const EDGES: [(&str, &[&str]); 10] = [
+const EDGES: [(&str, &[&str]); 11] = [
     ("commensal-core", &[]),
     ("commensal-store", &["commensal-core"]),
     ("commensal-host", &["commensal-core"]),
@@ -15,6 +15,10 @@ const EDGES: [(&str, &[&str]); 10] = [
     (
         "commensal-lab",
         &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-blame"],
+    ),
+    (
+        "commensal-sql",
+        &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-store"],
     ),
     (
         "commensal-agent",
@@ -31,10 +35,6 @@ const EDGES: [(&str, &[&str]); 10] = [
             "commensal-blame",
             "commensal-lab",
         ],
-    ),
-    (
-        "commensal-sql",
-        &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-store"],
     ),
     (
         "xtask",

@@ -1,13 +1,17 @@
-//! SQL under workload groups: statements and what they change.
+//! SQL under workload groups, for any MySQL client.
 //!
 //! ```text
-//! text ── statement ──► Statement ── catalog ──► groups, policies, users ──► groups.d and the SQL engine's own file
-//!             └── PassedOn (queries, untouched)      └── property: both vocabularies, validated
+//! protocol ── Session ─┬─ statement ──► Statement ── catalog ──► groups, policies, users ──► groups.d and a file of SQL's own
+//!                      │      │              property: both vocabularies, validated                  │
+//!                      │      └── PassedOn (queries, untouched)                                       ▼
+//!                      └─ engine: queue, memory, CPU, reads of each group ◄────────────────── groups in force
 //! ```
 //!
-//! Nothing here opens a file, reads a clock or knows of a query engine.
+//! `statement`, `catalog` and `property` open no file, read no clock and know of no query engine.
 #![forbid(unsafe_code)]
 
 pub mod catalog;
+pub mod engine;
 pub mod property;
+pub mod protocol;
 pub mod statement;

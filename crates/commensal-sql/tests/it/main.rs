@@ -6,6 +6,7 @@ mod document;
 mod fuzz;
 mod groups;
 mod policies;
+mod server;
 mod statements;
 mod store;
 

@@ -1,0 +1,743 @@
+//! Memory of groups and their queries: a pool for each query, which asks its group.
+//!
+//! DataFusion's operators ask a [`MemoryPool`] before they grow. Ours belongs to one query (a reservation does not say
+//! whose it is) and keeps the account with the query's group:
+//!
+//! 1. Below the high watermark everything is granted.
+//! 2. Above it an operator that can spill and holds something is refused, which makes it spill.
+//! 3. Above a hard limit a victim is chosen ([`crate::engine::victim`]), told to end and its memory waited for: who
+//!    asked goes on once it is there, and may meanwhile overshoot by [`SLACK`].
+//! 4. A soft limit matters only while the process is short ([`reclaim`]).
+//!
+//! What is counted is what operators reserve. Batches under way and caches are not; DataFusion's own documentation
+//! says so, and a measured process had 1.1 to 1.5 times the reserved bytes.
+
+use super::cpu;
+use super::error::Error;
+use super::query::Query;
+use super::victim::{self, Holder};
+use arc_swap::ArcSwap;
+use datafusion::error::DataFusionError;
+use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Part of a hard limit by which it may be overshot while a victim's memory is on its way back: one twentieth.
+pub const SLACK: usize = 20;
+
+/// An operator that holds less than this is not told to spill: it has nothing to give yet.
+const WORTH_SPILLING: usize = 1 << 20;
+
+/// How long one waits for the memory of a victim. Cancelling takes milliseconds to a second (measured), so that one who
+/// waits longer waits for a query that does not yield.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a group may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// Bytes; `None` is no limit.
+    pub limit: Option<usize>,
+    /// Whether queries end when the limit is passed, or only when the process is short.
+    pub hard: bool,
+    /// Percent of the limit above which no other query begins.
+    pub low_watermark: u8,
+    /// Percent of the limit above which operators spill.
+    pub high_watermark: u8,
+    /// How the limit is divided among queries.
+    pub slots: Slots,
+}
+
+/// How the memory of a group is divided among its queries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slots {
+    /// Evenly among those that run; a query may have more while others have less.
+    Even,
+    /// By a query's slots of all that there are (`max_concurrency`); who has more spills.
+    Fixed(u32),
+    /// By a query's slots of those in use; who has more spills.
+    Dynamic,
+}
+
+impl Rules {
+    /// No limit.
+    pub const NONE: Rules =
+        Rules { limit: None, hard: false, low_watermark: 75, high_watermark: 85, slots: Slots::Even };
+
+    fn hard_limit(&self) -> Option<usize> {
+        self.limit.filter(|_| self.hard)
+    }
+
+    fn spill_above(&self) -> Option<usize> {
+        let high = |limit: usize| (limit as u128 * u128::from(self.high_watermark) / 100) as usize;
+        self.hard_limit().map(high)
+    }
+
+    /// What a query with so many of the slots in use may have for itself, if memory goes by slots.
+    fn slot_share(&self, slots: u32, in_use: u32) -> Option<usize> {
+        let of = match self.slots {
+            Slots::Even => return None,
+            Slots::Fixed(all) => all,
+            Slots::Dynamic => in_use,
+        };
+        let part = |bytes: usize| bytes as u128 * u128::from(slots) / u128::from(of.max(slots).max(1));
+        self.spill_above().map(|bytes| usize::try_from(part(bytes)).unwrap_or(bytes))
+    }
+}
+
+/// Memory of one group.
+pub struct GroupMemory {
+    /// Number of the group, for messages.
+    pub id: u64,
+    /// Its name, for messages.
+    pub name: String,
+    rules: ArcSwap<Rules>,
+    ledger: Mutex<Ledger>,
+    freed: Condvar,
+}
+
+#[derive(Default)]
+struct Ledger {
+    used: usize,
+    peak: usize,
+    ended: u64,
+    accounts: BTreeMap<u64, Account>,
+}
+
+struct Account {
+    query: Arc<Query>,
+    held: usize,
+    peak: usize,
+    dying: bool,
+}
+
+impl fmt::Debug for GroupMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupMemory").field("name", &self.name).field("used", &self.used()).finish()
+    }
+}
+
+impl Ledger {
+    fn holders(&self, rules: &Rules) -> Vec<Holder> {
+        // Everybody's fair part; who has set a limit of its own has that.
+        let fair = rules.limit.map(|limit| limit / self.accounts.len().max(1));
+        let in_use = self.slots_in_use();
+        let holder = |(id, account): (&u64, &Account)| Holder {
+            id: *id,
+            held: account.held,
+            share: account.query.memory_limit.or(rules.slot_share(account.query.slots, in_use)).or(fair),
+            dying: account.dying,
+        };
+        self.accounts.iter().map(holder).collect()
+    }
+
+    fn slots_in_use(&self) -> u32 {
+        self.accounts.values().fold(0, |sum, account| sum.saturating_add(account.query.slots))
+    }
+
+    /// The three largest, for messages.
+    fn top(&self) -> String {
+        let mut accounts: Vec<(&u64, &Account)> = self.accounts.iter().collect();
+        accounts.sort_by_key(|(_, account)| std::cmp::Reverse(account.held));
+        let line = |(_, account): &(&u64, &Account)| {
+            format!("<Query#Id={}> {}", account.query.id, readable(account.held))
+        };
+        accounts.iter().take(3).map(line).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// A number of bytes as Doris prints it: two digits and a unit.
+#[must_use]
+pub fn readable(bytes: usize) -> String {
+    let units = ["B", "KB", "MB", "GB", "TB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.2} {}", units[unit]) }
+}
+
+impl GroupMemory {
+    /// Nothing used yet.
+    #[must_use]
+    pub fn new(id: u64, name: &str, rules: Rules) -> GroupMemory {
+        GroupMemory {
+            id,
+            name: name.to_owned(),
+            rules: ArcSwap::from_pointee(rules),
+            ledger: Mutex::default(),
+            freed: Condvar::new(),
+        }
+    }
+
+    /// Takes other rules; those who wait look again, and who is above a new hard limit ends with the next request.
+    pub fn set_rules(&self, rules: Rules) {
+        self.rules.store(Arc::new(rules));
+        let victims = self.over_limit();
+        end(&victims);
+        self.freed.notify_all();
+    }
+
+    /// Bytes in use.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.lock().used
+    }
+
+    /// The most that was ever in use, and how many queries were ended for memory.
+    #[must_use]
+    pub fn peak_and_ended(&self) -> (usize, u64) {
+        let ledger = self.lock();
+        (ledger.peak, ledger.ended)
+    }
+
+    /// Bytes that a query has, and the most it ever had.
+    #[must_use]
+    pub fn of(&self, number: u64) -> (usize, usize) {
+        self.lock().accounts.get(&number).map_or((0, 0), |account| (account.held, account.peak))
+    }
+
+    /// Whether another query may begin: what is used is below the low watermark of a hard limit.
+    #[must_use]
+    pub fn room(&self) -> bool {
+        let rules = self.rules.load();
+        let low = rules.hard_limit().map(|limit| limit as u128 * u128::from(rules.low_watermark) / 100);
+        low.is_none_or(|low| (self.used() as u128) < low)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a query's account.
+    pub fn join(&self, query: &Arc<Query>) {
+        let account = Account { query: Arc::clone(query), held: 0, peak: 0, dying: false };
+        self.lock().accounts.insert(query.number, account);
+    }
+
+    /// Closes it. What it still holds, which is nothing unless an operator forgot it, goes back; the answer says how much.
+    pub fn leave(&self, number: u64) -> usize {
+        let mut ledger = self.lock();
+        let held = ledger.accounts.remove(&number).map_or(0, |account| account.held);
+        ledger.used -= held;
+        drop(ledger);
+        self.freed.notify_all();
+        held
+    }
+
+    /// Hands the account of a query over to another group, with all that it holds.
+    pub fn hand_over(&self, to: &GroupMemory, number: u64) {
+        let Some(account) = ({
+            let mut ledger = self.lock();
+            let account = ledger.accounts.remove(&number);
+            ledger.used -= account.as_ref().map_or(0, |account| account.held);
+            account
+        }) else {
+            return;
+        };
+        self.freed.notify_all();
+        let mut ledger = to.lock();
+        ledger.used += account.held;
+        ledger.peak = ledger.peak.max(ledger.used);
+        ledger.accounts.insert(number, account);
+        drop(ledger);
+        end(&to.over_limit());
+    }
+
+    /// Marks the victims that a use above the hard limit needs.
+    fn over_limit(&self) -> Vec<Victim> {
+        let mut ledger = self.lock();
+        let rules = self.rules.load();
+        match rules.hard_limit() {
+            Some(limit) if ledger.used > limit => {
+                let need = ledger.used - limit;
+                self.mark(&mut ledger, need, None)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Marks those that have to end so that `need` bytes come back.
+    fn mark(&self, ledger: &mut Ledger, need: usize, process: Option<(usize, usize)>) -> Vec<Victim> {
+        let rules = self.rules.load();
+        let chosen = victim::choose(&ledger.holders(&rules), need);
+        match process {
+            None => self.end_these(ledger, &rules, &chosen, "hard limit", ""),
+            Some((used, limit)) => {
+                let (used, limit) = (readable(used), readable(limit));
+                let short = format!(" process memory used {used} exceed limit {limit}.");
+                self.end_these(ledger, &rules, &chosen, "soft limit", &short)
+            }
+        }
+    }
+
+    fn end_these(
+        &self,
+        ledger: &mut Ledger,
+        rules: &Rules,
+        chosen: &[u64],
+        why: &str,
+        more: &str,
+    ) -> Vec<Victim> {
+        // All texts first: they tell what was the case before anybody was marked.
+        let texts: Vec<String> =
+            chosen.iter().map(|number| self.text(ledger, rules, *number, why, more)).collect();
+        let mut marked = Vec::new();
+        for (number, text) in chosen.iter().zip(texts) {
+            let Some(account) = ledger.accounts.get_mut(number) else { continue };
+            account.dying = true;
+            marked.push(Victim { query: Arc::clone(&account.query), text });
+        }
+        marked
+    }
+
+    /// What the user of a query reads that has to end.
+    fn text(&self, ledger: &Ledger, rules: &Rules, number: u64, why: &str, more: &str) -> String {
+        let Some(account) = ledger.accounts.get(&number) else { return String::new() };
+        format!(
+            "[MEM_LIMIT_EXCEEDED]GC wg for {why}, wg id:{}, name:{}, used:{}, limit:{}, backend:127.0.0.1. cancel top \
+             memory used tracker <Query#Id={}> consumption {}. top holders: {}.{more} Execute again after enough \
+             memory, or give the group more memory, or fewer queries at once (max_concurrency)",
+            self.id,
+            self.name,
+            readable(ledger.used),
+            readable(rules.limit.unwrap_or(0)),
+            account.query.id,
+            readable(account.held),
+            ledger.top(),
+        )
+    }
+
+    /// A query has ended for want of memory.
+    pub fn count_ended(&self) {
+        self.lock().ended += 1;
+    }
+
+    /// Adds what cannot be refused.
+    fn add(&self, number: u64, bytes: usize) -> Option<()> {
+        let mut ledger = self.lock();
+        let account = ledger.accounts.get_mut(&number)?;
+        account.held += bytes;
+        account.peak = account.peak.max(account.held);
+        ledger.used += bytes;
+        ledger.peak = ledger.peak.max(ledger.used);
+        Some(())
+    }
+
+    fn sub(&self, number: u64, bytes: usize) -> Option<()> {
+        let mut ledger = self.lock();
+        let account = ledger.accounts.get_mut(&number)?;
+        let bytes = bytes.min(account.held);
+        account.held -= bytes;
+        ledger.used -= bytes;
+        drop(ledger);
+        self.freed.notify_all();
+        Some(())
+    }
+
+    /// One look at a request: granted, refused, or to be asked again when memory came back.
+    fn request(&self, number: u64, bytes: usize, spillable: Option<usize>) -> Answer {
+        let mut ledger = self.lock();
+        let rules = self.rules.load();
+        let Some(account) = ledger.accounts.get(&number) else { return Answer::Moved };
+        if account.dying {
+            return Answer::Refuse;
+        }
+        let total = ledger.used.saturating_add(bytes);
+        let can_spill = spillable.is_some_and(|held| held >= WORTH_SPILLING);
+        let share = rules.slot_share(account.query.slots, ledger.slots_in_use());
+        let above_share = share.is_some_and(|share| account.held.saturating_add(bytes) > share);
+        if can_spill && (above_share || rules.spill_above().is_some_and(|high| total > high)) {
+            return Answer::Spill { used: ledger.used, limit: rules.limit.unwrap_or(0) };
+        }
+        let mut victims = Vec::new();
+        if let Some(limit) = rules.hard_limit()
+            && total > limit
+        {
+            let holders = ledger.holders(&rules);
+            let chosen = victim::choose(&holders, total - limit);
+            if chosen.contains(&number) {
+                // Nobody else has to go for it. It may get along with less: operators do, or say that they cannot.
+                return Answer::Less(self.text(&ledger, &rules, number, "hard limit", ""));
+            }
+            if chosen.is_empty() && victim::pending_free(&holders) == 0 {
+                // Nobody holds anything that would help: the request alone is more than the limit.
+                return Answer::TooLarge { used: ledger.used, limit };
+            }
+            victims = self.end_these(&mut ledger, &rules, &chosen, "hard limit", "");
+            if total > limit + limit / SLACK {
+                return Answer::Wait(victims);
+            }
+        }
+        let Some(account) = ledger.accounts.get_mut(&number) else { return Answer::Moved };
+        account.held += bytes;
+        account.peak = account.peak.max(account.held);
+        ledger.used = total;
+        ledger.peak = ledger.peak.max(total);
+        Answer::Granted(victims)
+    }
+
+    /// Waits until something came back.
+    fn wait(&self, longest: Duration) {
+        let ledger = self.lock();
+        drop(self.freed.wait_timeout(ledger, longest));
+    }
+}
+
+enum Answer {
+    Granted(Vec<Victim>),
+    Wait(Vec<Victim>),
+    Less(String),
+    Spill { used: usize, limit: usize },
+    TooLarge { used: usize, limit: usize },
+    Refuse,
+    Moved,
+}
+
+/// A query that has to end, and what its user is told.
+#[derive(Debug)]
+pub struct Victim {
+    query: Arc<Query>,
+    text: String,
+}
+
+/// Tells them. Outside of every lock: this wakes tasks.
+pub fn end(victims: &[Victim]) {
+    for victim in victims {
+        tracing::info!(query = %victim.query.id, "{}", victim.text);
+        victim.query.end(Error::Memory(victim.text.clone()));
+    }
+}
+
+/// What soft limits are for: when the process uses more than it may, each group above its soft limit gives in proportion
+/// to its excess. The answer is who has to end.
+#[must_use]
+pub fn reclaim(groups: &[Arc<GroupMemory>], process_limit: usize) -> Vec<Victim> {
+    let used: usize = groups.iter().map(|group| group.used()).sum();
+    if used <= process_limit {
+        return Vec::new();
+    }
+    let excess = |group: &Arc<GroupMemory>| {
+        let limit = group.rules.load().limit.unwrap_or(usize::MAX);
+        group.used().saturating_sub(limit)
+    };
+    let excesses: Vec<usize> = groups.iter().map(excess).collect();
+    let parts = victim::in_proportion(&excesses, used - process_limit);
+    let mut victims = Vec::new();
+    for (group, part) in groups.iter().zip(parts) {
+        if part > 0 {
+            victims.extend(group.mark(&mut group.lock(), part, Some((used, process_limit))));
+        }
+    }
+    victims
+}
+
+/// The pool of one query.
+#[derive(Debug)]
+pub struct QueryPool {
+    query: Arc<Query>,
+}
+
+impl QueryPool {
+    /// The pool of a query that has joined its group.
+    #[must_use]
+    pub fn new(query: &Arc<Query>) -> QueryPool {
+        QueryPool { query: Arc::clone(query) }
+    }
+
+    /// Does it with the query's group, again when the query was moved meanwhile.
+    fn with<T>(&self, act: impl Fn(&GroupMemory) -> Option<T>) -> Option<T> {
+        for _ in 0..100 {
+            if let Some(done) = act(&self.query.group().memory) {
+                return Some(done);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    fn refusal(&self, fallback: impl FnOnce() -> String) -> DataFusionError {
+        let text = self.query.ended().map_or_else(fallback, |error| error.to_string());
+        DataFusionError::ResourcesExhausted(text)
+    }
+}
+
+impl fmt::Display for QueryPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "query {}", self.query.id)
+    }
+}
+
+impl MemoryPool for QueryPool {
+    fn name(&self) -> &str {
+        "workload-group"
+    }
+
+    fn grow(&self, _reservation: &MemoryReservation, additional: usize) {
+        self.with(|group| group.add(self.query.number, additional));
+        end(&self.query.group().memory.over_limit());
+    }
+
+    fn shrink(&self, _reservation: &MemoryReservation, shrink: usize) {
+        self.with(|group| group.sub(self.query.number, shrink));
+    }
+
+    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> datafusion::error::Result<()> {
+        let spillable = reservation.consumer().can_spill().then(|| reservation.size());
+        let begun = Instant::now();
+        loop {
+            let group = self.query.group();
+            let memory = &group.memory;
+            match memory.request(self.query.number, additional, spillable) {
+                Answer::Granted(victims) => {
+                    end(&victims);
+                    return Ok(());
+                }
+                Answer::Spill { used, limit } => {
+                    return Err(DataFusionError::ResourcesExhausted(format!(
+                        "{} asks for {}, and workload group {} uses {} of {}: it has to spill",
+                        reservation.consumer().name(),
+                        readable(additional),
+                        memory.name,
+                        readable(used),
+                        readable(limit),
+                    )));
+                }
+                Answer::Refuse => return Err(self.refusal(|| "the query was cancelled".to_owned())),
+                Answer::Less(text) => return Err(DataFusionError::ResourcesExhausted(text)),
+                Answer::TooLarge { used, limit } => {
+                    return Err(DataFusionError::ResourcesExhausted(format!(
+                        "[MEM_LIMIT_EXCEEDED]{} of <Query#Id={}> asks for {}, and workload group {} has {} of {} \
+                         left: give the group more memory",
+                        reservation.consumer().name(),
+                        self.query.id,
+                        readable(additional),
+                        memory.name,
+                        readable(limit.saturating_sub(used)),
+                        readable(limit),
+                    )));
+                }
+                Answer::Wait(victims) => {
+                    end(&victims);
+                    if begun.elapsed() > PATIENCE || self.query.ended().is_some() {
+                        return Err(self.refusal(|| {
+                            format!(
+                                "[MEM_LIMIT_EXCEEDED]workload group {} is above its memory limit, and the query that \
+                                 was ended for it has not given its memory back within {PATIENCE:?}",
+                                memory.name
+                            )
+                        }));
+                    }
+                    // The victim's own tasks need a thread to end on.
+                    cpu::blocking(|| memory.wait(Duration::from_millis(20)));
+                }
+                Answer::Moved => {
+                    // A query whose account is closed is no longer limited; it is on its way out.
+                    if begun.elapsed() > Duration::from_millis(100) {
+                        return Err(self.refusal(|| "the query has ended".to_owned()));
+                    }
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    fn reserved(&self) -> usize {
+        self.query.group().memory.of(self.query.number).0
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        match self.query.group().memory.rules.load().hard_limit() {
+            Some(limit) => MemoryLimit::Finite(limit),
+            None => MemoryLimit::Infinite,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::group::{Group, Settings};
+    use crate::engine::query::Ask;
+    use crate::statement::UserName;
+    use datafusion::execution::memory_pool::MemoryConsumer;
+
+    const MIB: usize = 1 << 20;
+
+    fn hard(mib: usize) -> Rules {
+        Rules {
+            limit: Some(mib * MIB),
+            hard: true,
+            low_watermark: 100,
+            high_watermark: 85,
+            slots: Slots::Even,
+        }
+    }
+
+    fn group(rules: Rules) -> Arc<Group> {
+        Group::new(7, "g2", Settings { memory: rules, ..Settings::default() }, 1).unwrap()
+    }
+
+    struct Running {
+        query: Arc<Query>,
+        reservation: MemoryReservation,
+    }
+
+    fn begin(group: &Arc<Group>, slots: u32, can_spill: bool) -> Running {
+        let ask = Ask {
+            connection: 1,
+            user: UserName::anywhere("root"),
+            sql: String::new(),
+            slots,
+            memory_limit: None,
+            timeout: None,
+        };
+        let query = Query::new(ask, Arc::clone(group));
+        group.memory.join(&query);
+        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(&query));
+        let reservation = MemoryConsumer::new("test").with_can_spill(can_spill).register(&pool);
+        Running { query, reservation }
+    }
+
+    #[tokio::test]
+    async fn one_victim_and_the_others_go_on() {
+        let group = group(hard(900));
+        let queries: Vec<Running> = (0..3).map(|_| begin(&group, 1, false)).collect();
+        for running in &queries {
+            running.reservation.try_grow(300 * MIB).unwrap();
+        }
+        // A third of what one holds is missing: one is enough, and who asks gets it within the slack at once.
+        let asked = queries[0].reservation.try_grow(10 * MIB);
+        let ended: Vec<usize> = (0..3).filter(|at| queries[*at].query.ended().is_some()).collect();
+        assert_eq!(ended.len(), 1, "{ended:?}");
+        let victim = ended[0];
+        assert_eq!(asked.is_ok(), victim != 0);
+        // While it dies nobody else has to, whatever is asked for within what it brings.
+        let other = (0..3).find(|at| *at != victim).unwrap();
+        let _ = queries[other].reservation.try_grow(10 * MIB);
+        assert_eq!(queries.iter().filter(|running| running.query.ended().is_some()).count(), 1);
+        let Some(Error::Memory(text)) = queries[victim].query.ended() else { panic!("no text") };
+        for part in [
+            "[MEM_LIMIT_EXCEEDED]GC wg for hard limit, wg id:7, name:g2, used:900.00 MB, limit:900.00 MB",
+            &format!("<Query#Id={}> consumption 3", queries[victim].query.id),
+            "top holders: ",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        assert_eq!(text.matches("<Query#Id=").count(), 4, "the victim and the three largest: {text}");
+        assert!(!text.contains("process memory"), "{text}");
+        drop(queries);
+        assert_eq!(group.memory.used(), 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_asks_waits_for_the_victims_memory() {
+        let group = group(hard(1_000));
+        let large = begin(&group, 1, false);
+        large.reservation.try_grow(700 * MIB).unwrap();
+        let small = begin(&group, 1, false);
+        small.reservation.try_grow(200 * MIB).unwrap();
+        let freed = tokio::spawn(async move {
+            // The one above its share is chosen, and gives its memory back a little later.
+            large.query.stopped().await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            large.reservation.free();
+        });
+        let begun = Instant::now();
+        let asked = tokio::task::spawn_blocking(move || (small.reservation.try_grow(300 * MIB), small))
+            .await
+            .unwrap();
+        asked.0.unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(150), "{:?}", begun.elapsed());
+        freed.await.unwrap();
+        assert_eq!(group.memory.used(), 500 * MIB);
+        assert!(group.memory.peak_and_ended().0 <= 1_050 * MIB);
+    }
+
+    #[tokio::test]
+    async fn who_can_spill_is_told_to_before_anybody_ends() {
+        let group = group(hard(100));
+        let running = begin(&group, 1, true);
+        running.reservation.try_grow(80 * MIB).unwrap();
+        let text = running.reservation.try_grow(10 * MIB).unwrap_err().to_string();
+        assert!(text.contains("has to spill") && text.contains("80.00 MB of 100.00 MB"), "{text}");
+        assert!(running.query.ended().is_none());
+        running.reservation.free();
+        running.reservation.try_grow(80 * MIB).unwrap();
+        let alone = begin(&group, 1, false);
+        alone.reservation.try_grow(15 * MIB).unwrap();
+        assert!(alone.query.ended().is_none() && running.query.ended().is_none());
+    }
+
+    #[tokio::test]
+    async fn more_than_the_limit_at_once_says_so() {
+        let group = group(hard(100));
+        let running = begin(&group, 1, false);
+        let text = running.reservation.try_grow(200 * MIB).unwrap_err().to_string();
+        assert!(
+            text.contains("asks for 200.00 MB") && text.contains("100.00 MB of 100.00 MB left"),
+            "{text}"
+        );
+        assert_eq!(group.memory.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn memory_by_slots() {
+        let group = group(Rules { slots: Slots::Fixed(4), ..hard(400) });
+        let running = begin(&group, 2, true);
+        // Two of four slots of 85 %.
+        running.reservation.try_grow(169 * MIB).unwrap();
+        assert!(running.reservation.try_grow(2 * MIB).is_err());
+        group.memory.set_rules(Rules { slots: Slots::Dynamic, ..hard(400) });
+        running.reservation.try_grow(100 * MIB).unwrap();
+        let _other = begin(&group, 2, true);
+        assert!(running.reservation.try_grow(MIB).is_err(), "half of it belongs to the other now");
+    }
+
+    #[tokio::test]
+    async fn a_soft_limit_matters_while_the_process_is_short() {
+        let soft = |mib: usize| group(Rules { hard: false, ..hard(mib) });
+        let groups = [soft(100), soft(100), group(Rules::NONE)];
+        let queries: Vec<Running> =
+            [0, 0, 1, 2].into_iter().map(|at: usize| begin(&groups[at], 1, false)).collect();
+        for (running, mib) in queries.iter().zip([300, 200, 150, 500]) {
+            running.reservation.try_grow(mib * MIB).unwrap();
+        }
+        let memories: Vec<Arc<GroupMemory>> = groups.iter().map(|group| Arc::clone(&group.memory)).collect();
+        assert!(reclaim(&memories, 1_150 * MIB).is_empty(), "the process has enough");
+        // 150 are missing; excesses are 400, 50 and none, so the first gives 133 and the second 17.
+        let victims = reclaim(&memories, 1_000 * MIB);
+        let ids: Vec<u64> = victims.iter().map(|victim| victim.query.number).collect();
+        assert_eq!(ids, [queries[1].query.number, queries[2].query.number], "the smallest that is enough");
+        assert!(
+            victims[0].text.contains("soft limit") && victims[0].text.contains("exceed limit 1000.00 MB")
+        );
+        assert!(reclaim(&memories, 1_000 * MIB).is_empty(), "what dies is on its way back");
+    }
+
+    #[tokio::test]
+    async fn an_account_moves_with_all_it_holds() {
+        let (one, other) = (group(hard(500)), Group::new(8, "other", Settings::default(), 1).unwrap());
+        let running = begin(&one, 1, false);
+        running.reservation.try_grow(100 * MIB).unwrap();
+        running.query.move_to(&other);
+        assert_eq!((one.memory.used(), other.memory.used()), (0, 100 * MIB));
+        running.reservation.try_grow(50 * MIB).unwrap();
+        running.reservation.shrink(120 * MIB);
+        assert_eq!((one.memory.used(), other.memory.used()), (0, 30 * MIB));
+        drop(running);
+        assert_eq!(other.memory.used(), 0);
+    }
+
+    #[test]
+    fn bytes_are_readable() {
+        for (bytes, want) in
+            [(0, "0 B"), (1_023, "1023 B"), (1_500_000, "1.43 MB"), (1_814_400_000, "1.69 GB")]
+        {
+            assert_eq!(readable(bytes), want);
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! `commensal-sql`: SQL under workload groups on the MySQL protocol.
+#![forbid(unsafe_code)]
+
+use anyhow::Context;
+use clap::Parser;
+use commensal_sql::engine::{Allowed, Engine, Options};
+use commensal_sql::protocol::{Limits, Server};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// SQL under workload groups: queries over Parquet and CSV files, for any MySQL client.
+#[derive(Debug, Parser)]
+#[command(name = "commensal-sql", version)]
+struct Args {
+    /// Folder with the data: DIR/hits.parquet is the table hits, DIR/shop/orders.csv the table shop.orders.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// INSERT INTO and CREATE TABLE AS may add files to DIR.
+    #[arg(long)]
+    writable: bool,
+    /// Address to listen at. Users without a password can connect from this machine only.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9030")]
+    listen: SocketAddr,
+    /// Folder where groups, policies and users are kept; without one they are forgotten at the end.
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// File where groups are kept, in the format of groups.d, so that it may lie there; DIR/sql-groups.toml of --state if
+    /// not given.
+    #[arg(long, value_name = "FILE", requires = "state")]
+    groups: Option<PathBuf>,
+    /// Folder for what queries spill to disk; the system's folder for temporary files if not given.
+    #[arg(long, value_name = "DIR")]
+    spill: Option<PathBuf>,
+    /// Endpoint that S3(...) may read from, such as https://s3.example.org; may be repeated.
+    #[arg(long = "s3-endpoint", value_name = "URL")]
+    s3_endpoint: Vec<String>,
+    /// Memory in MiB that percents of groups are of; nine tenths of the machine's if not given.
+    #[arg(long, value_name = "MIB")]
+    memory: Option<u64>,
+    /// Connections at the same time.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    max_connections: usize,
+}
+
+fn main() -> anyhow::Result<()> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+    let args = Args::parse();
+    // The control plane: sockets, timers and limits have threads of their own, so that no group keeps them waiting.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("control")
+        .thread_stack_size(8 << 20)
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: Args) -> anyhow::Result<()> {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = Options {
+        data: args.data,
+        writable: args.writable,
+        state: args.state,
+        groups: args.groups,
+        spill: args.spill.unwrap_or_else(std::env::temp_dir),
+        s3: Allowed(args.s3_endpoint),
+        memory: args.memory.map(|mib| mib.saturating_mul(1 << 20)),
+        cpus,
+    };
+    let engine = Engine::open(options)?;
+    let limits = Limits { connections: args.max_connections, ..Limits::default() };
+    let server = Server::bind(args.listen, engine, limits)
+        .await
+        .with_context(|| format!("cannot listen at {}: choose another address with --listen", args.listen))?;
+    // Tests and scripts that asked for any port read it here.
+    println!("listening on {}", server.address()?);
+    let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        outcome = server.run() => outcome.context("the socket failed"),
+        outcome = tokio::signal::ctrl_c() => outcome.context("cannot wait for signals"),
+        _ = term.recv() => Ok(()),
+    }
+}

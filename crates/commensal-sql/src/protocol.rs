@@ -1,0 +1,134 @@
+//! The server's side of the MySQL protocol: who may connect, packets within limits, statements in and rows out.
+//!
+//! The wire itself is `opensrv-mysql`'s. What it leaves to others is here: a salt of its own for each connection, the
+//! check of passwords, limits, and noticing that a client went away while its query runs.
+
+mod auth;
+mod connection;
+mod packets;
+mod rows;
+
+pub use auth::{Access, decide};
+
+use crate::engine::Engine;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What connections are held to.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Connections at the same time.
+    pub connections: usize,
+    /// Bytes of a packet that a client sends.
+    pub packet: usize,
+    /// Prepared statements of a connection.
+    pub statements: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { connections: 500, packet: 4 << 20, statements: 1_000 }
+    }
+}
+
+/// A server that listens.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    engine: Arc<Engine>,
+    limits: Limits,
+    open: Arc<AtomicUsize>,
+    numbers: AtomicU32,
+}
+
+impl Server {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    /// Somebody else does, or the address is not this machine's.
+    pub async fn bind(address: SocketAddr, engine: Arc<Engine>, limits: Limits) -> std::io::Result<Server> {
+        let listener = TcpListener::bind(address).await?;
+        Ok(Server { listener, engine, limits, open: Arc::default(), numbers: AtomicU32::new(1) })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The socket is gone.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Takes connections until it is dropped.
+    ///
+    /// # Errors
+    /// Never ends by itself but when the socket fails.
+    pub async fn run(&self) -> std::io::Result<()> {
+        let engine = Arc::clone(&self.engine);
+        let ticker = tokio::spawn(async move {
+            let mut tick = tokio::time::interval(crate::engine::TICK);
+            tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                tick.tick().await;
+                engine.tick();
+            }
+        });
+        let ticker = AbortOnDrop(ticker);
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, peer)) => self.serve(stream, peer),
+                // Out of descriptors, or a client that was gone already: others may have more luck a little later.
+                Err(error) => {
+                    tracing::warn!("cannot take a connection: {error}");
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+            }
+            let _ = &ticker;
+        }
+    }
+
+    fn serve(&self, stream: TcpStream, peer: SocketAddr) {
+        let open = Open::new(&self.open);
+        let full = open.number > self.limits.connections;
+        let id = self.numbers.fetch_add(1, Relaxed);
+        let (engine, limits) = (Arc::clone(&self.engine), self.limits);
+        tokio::spawn(async move {
+            let _open = open;
+            let outcome = match full {
+                true => connection::refuse(stream).await,
+                false => connection::serve(engine, stream, peer, id, limits).await,
+            };
+            if let Err(error) = outcome {
+                tracing::debug!(connection = id, "closed: {error}");
+            }
+        });
+    }
+}
+
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// One of the connections that are open.
+struct Open {
+    all: Arc<AtomicUsize>,
+    number: usize,
+}
+
+impl Open {
+    fn new(all: &Arc<AtomicUsize>) -> Open {
+        Open { all: Arc::clone(all), number: all.fetch_add(1, Relaxed) + 1 }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.all.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,124 @@
+//! The way of a client's packets to the protocol: counted, held to limits, and watched for the end of the connection while
+//! nobody reads, which is how a query whose client went away is noticed.
+
+use std::io;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::net::tcp::OwnedReadHalf;
+use tokio_util::sync::CancellationToken;
+
+/// Bytes that are taken from a client while it waits for an answer; it has nothing to say then.
+const AHEAD: usize = 64 << 10;
+
+/// Bytes of a packet of a login.
+const LOGIN: usize = 64 << 10;
+
+/// `COM_STMT_SEND_LONG_DATA`: pieces that the protocol keeps until the statement is executed.
+const LONG_DATA: u8 = 0x18;
+/// `COM_STMT_EXECUTE`.
+const EXECUTE: u8 = 0x17;
+/// `COM_STMT_RESET`: there is nothing to reset but what [`LONG_DATA`] has sent, which the next one replaces.
+const RESET: u8 = 0x1a;
+/// `COM_RESET_CONNECTION`.
+const RESET_CONNECTION: u8 = 0x1f;
+
+/// What clients may send: the commands that are answered here. Others would be answered OK without being done.
+const COMMANDS: [u8; 11] = [
+    0x01, // QUIT
+    0x02, // INIT_DB
+    0x03, // QUERY
+    0x04, // FIELD_LIST
+    0x0e, // PING
+    0x16, // STMT_PREPARE
+    EXECUTE,
+    LONG_DATA,
+    0x19, // STMT_CLOSE
+    RESET,
+    RESET_CONNECTION,
+];
+
+/// Packets of a login: the answer to the greeting is number 1, that to a change of the method number 3.
+const LAST_OF_LOGIN: u8 = 3;
+
+/// Why a connection is closed from this side.
+#[derive(Debug, thiserror::Error)]
+pub enum PacketError {
+    /// Too large.
+    #[error("a packet of {size} bytes, more than {limit}")]
+    TooLarge {
+        /// Its size.
+        size: usize,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// Not what the protocol has.
+    #[error("a packet out of order: number {0}")]
+    OutOfOrder(u8),
+    /// A command that is not known here.
+    #[error("command {0:#04x} is not known here")]
+    Unknown(u8),
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+}
+
+/// Reads packets from `from` and hands them on to `to` until the end of either, then cancels `gone`. Calls `reset` when
+/// the client wants its session as it was in the beginning.
+///
+/// # Errors
+/// What the client did wrong. `gone` is cancelled then as well.
+pub async fn watch(
+    mut from: OwnedReadHalf,
+    mut to: DuplexStream,
+    limit: usize,
+    gone: CancellationToken,
+    reset: impl Fn(),
+) -> Result<(), PacketError> {
+    let _guard = gone.clone().drop_guard();
+    let mut packet = Vec::new();
+    let (mut logging_in, mut kept) = (true, 0);
+    loop {
+        let mut head = [0; 4];
+        let read = tokio::select! {
+            read = from.read_exact(&mut head) => read,
+            () = gone.cancelled() => return Ok(()),
+        };
+        match read {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        let size = usize::from(head[0]) | usize::from(head[1]) << 8 | usize::from(head[2]) << 16;
+        let limit = if logging_in { limit.min(LOGIN) } else { limit };
+        if size > limit {
+            return Err(PacketError::TooLarge { size, limit });
+        }
+        packet.resize(size, 0);
+        from.read_exact(&mut packet).await?;
+        // Every command begins at zero.
+        let number = head[3];
+        if number > LAST_OF_LOGIN || number > 0 && !logging_in {
+            return Err(PacketError::OutOfOrder(number));
+        }
+        if number == 0 {
+            logging_in = false;
+            let command = packet.first().copied().ok_or(PacketError::OutOfOrder(0))?;
+            match command {
+                LONG_DATA => kept += size,
+                EXECUTE | RESET => kept = 0,
+                RESET_CONNECTION => reset(),
+                known if COMMANDS.contains(&known) => {}
+                unknown => return Err(PacketError::Unknown(unknown)),
+            }
+            if kept > limit {
+                return Err(PacketError::TooLarge { size: kept, limit });
+            }
+        }
+        to.write_all(&head).await?;
+        to.write_all(&packet).await?;
+    }
+}
+
+/// A pipe of [`AHEAD`] bytes for [`watch`].
+pub fn pipe() -> (DuplexStream, DuplexStream) {
+    tokio::io::duplex(AHEAD)
+}

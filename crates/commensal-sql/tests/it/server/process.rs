@@ -1,0 +1,126 @@
+//! The program itself.
+
+use crate::server::client::Client;
+use crate::server::fixture::write_hits;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(data: &std::path::Path) -> (Server, SocketAddr) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_commensal-sql"));
+    command.args(["--listen", "127.0.0.1:0", "--data"]).arg(data).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("listening on ").unwrap().parse().unwrap();
+    (Server(child), address)
+}
+
+#[test]
+fn the_program_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    write_hits(&folder.path().join("hits.parquet"), 1_234);
+    let (_server, address) = start(folder.path());
+    let mut client = Client::login(address, "root", "", "").unwrap();
+    assert_eq!(client.query("select count(*) from hits").cell(), "1234");
+}
+
+/// Debian's own client, when it is there.
+#[test]
+fn a_stock_client_works() {
+    let Some(program) =
+        ["mariadb"].into_iter().find(|name| Command::new(name).arg("--version").output().is_ok())
+    else {
+        println!("skipped: a_stock_client_works: mariadb is not installed (package mariadb-client)");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    write_hits(&folder.path().join("hits.parquet"), 1_234);
+    let (_server, address) = start(folder.path());
+    let run = |sql: &str| {
+        let mut command = Command::new(program);
+        command.args([
+            "--no-defaults",
+            "--skip-ssl",
+            "-h127.0.0.1",
+            "-uroot",
+            "-P",
+            &address.port().to_string(),
+            "-N",
+            "-e",
+            sql,
+        ]);
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+        text.trim().to_owned()
+    };
+    assert_eq!(run("select count(*) from hits"), "1234");
+    assert_eq!(
+        run(
+            "create workload group g2; alter workload group g2 properties('memory_limit'='0.5%'); select name from information_schema.workload_groups"
+        ),
+        "g2\nnormal"
+    );
+    assert_eq!(run("use information_schema; select count(*) from workload_group_resource_usage"), "2");
+}
+
+#[test]
+fn it_says_why_it_cannot_begin() {
+    let run = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_commensal-sql"));
+        let output = command.args(args).output().unwrap();
+        assert!(!output.status.success(), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let missing = run(&["--data", "/nowhere/at/all", "--listen", "127.0.0.1:0"]);
+    assert!(missing.contains("/nowhere/at/all") && missing.contains("--data"), "{missing}");
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let text = run(&["--data", folder.path().to_str().unwrap(), "--listen", &address]);
+    assert!(text.contains(&address) && text.contains("--listen"), "{text}");
+}
+
+/// A driver of another language, when it is there.
+#[test]
+fn a_python_driver_works() {
+    let script = "\
+import pymysql, sys
+connection = pymysql.connect(host='127.0.0.1', port=int(sys.argv[1]), user='root', password='')
+with connection.cursor() as cursor:
+    cursor.execute('select count(*), max(url) from hits where g < %s', (5,))
+    print(cursor.fetchone()[0])
+    try:
+        cursor.execute('select nothing from hits')
+    except pymysql.err.OperationalError as error:
+        print(error.args[0])
+    cursor.execute(\"set workload_group = 'normal'\")
+    cursor.execute('select null, 1.5, id from hits where id = 7')
+    print(cursor.fetchone())
+connection.ping()
+connection.close()
+";
+    let Some(python) = ["python3", "/usr/bin/python3"].into_iter().find(|name| {
+        Command::new(name).args(["-c", "import pymysql"]).output().is_ok_and(|out| out.status.success())
+    }) else {
+        println!("skipped: a_python_driver_works: no python3 with pymysql (package python3-pymysql)");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    write_hits(&folder.path().join("hits.parquet"), 2_000);
+    let (_server, address) = start(folder.path());
+    let output = Command::new(python).args(["-c", script, &address.port().to_string()]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(lines.lines().collect::<Vec<_>>(), ["10", "1105", "(None, 1.5, 7)"]);
+}
