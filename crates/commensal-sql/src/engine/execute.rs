@@ -190,7 +190,7 @@ pub async fn start(
     match event {
         Some(Event::Schema(schema)) => Ok(Rows { schema, ready: Vec::new(), running: Some(running) }),
         Some(Event::Failed(error)) => Err(error),
-        Some(Event::Batch(_)) | None => {
+        Some(Event::Batch(_) | Event::End) | None => {
             Err(Error::Engine("the query's task ended without a word".to_owned()))
         }
     }
