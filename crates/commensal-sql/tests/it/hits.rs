@@ -98,7 +98,7 @@ fn shares_are_like_clickbenchs() {
     check("referers", share(filled(&referers)), 0.72, 0.88);
     let length: usize = referers.iter().flatten().map(str::len).sum();
     check("bytes of a referer", length as f64 / filled(&referers) as f64, 50.0, 140.0);
-    check("distinct pages", share(distinct(&texts("URL"))), 0.1, 0.6);
+    check("distinct pages", share(distinct(&texts("URL"))), 0.1, 0.7);
     check("phones", share(filled(&texts("MobilePhoneModel"))), 0.02, 0.12);
     let adverts = column("AdvEngineID");
     let adverts = adverts.as_any().downcast_ref::<Int16Array>().unwrap();
