@@ -7,7 +7,6 @@
 //! ```
 
 mod below;
-mod checkpoint;
 pub mod connections;
 pub mod cpu;
 mod data;
@@ -16,6 +15,7 @@ mod execute;
 pub mod grid;
 pub mod group;
 pub mod memory;
+mod pace;
 pub mod password;
 mod policies;
 pub mod query;

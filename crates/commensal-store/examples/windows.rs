@@ -1,23 +1,26 @@
 //! How even a limit is, in windows of time, beside a limiter that charges after the read.
 //!
 //! `cargo run --release -p commensal-store --example windows [SECONDS]`, on the machine's own clock, with a device that is
-//! simulated: each reader gets 200 MiB/s from it. The other algorithm is that of Apache Doris' `IOThrottle`: a reader waits
-//! until the next allowed time, reads, and then moves that time on by what it read.
+//! simulated: each reader gets 200 MiB/s from it. The other algorithm is that of Apache Doris' `IOThrottle`.
 #![forbid(unsafe_code)]
 
 #[allow(dead_code)]
 #[path = "../tests/it/device.rs"]
 mod device;
 
+#[path = "../tests/it/charge_after.rs"]
+mod charge_after;
+
+use charge_after::ChargeAfter;
 use commensal_core::limiter::QueryId;
 use commensal_core::units::BytesPerS;
 use commensal_store::{GovernedStore, Governor, Reach};
 use device::{Device, MIB, Model, path};
 use object_store::{ObjectStore, ObjectStoreExt};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 /// The limit, in bytes per second.
 const RATE: u64 = 100 * MIB;
@@ -27,36 +30,12 @@ const READS: [u64; 2] = [MIB, 4 * MIB];
 /// Not looked at: readers begin all at once.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Charges after the read.
-struct ChargeAfter(Mutex<Instant>);
-
-impl ChargeAfter {
-    fn next(&self) -> std::sync::MutexGuard<'_, Instant> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn wait(&self) {
-        loop {
-            let next = *self.next();
-            if Instant::now() > next {
-                return;
-            }
-            sleep_until(next + Duration::from_micros(1)).await;
-        }
-    }
-
-    fn charge(&self, bytes: u64) {
-        let mut next = self.next();
-        *next = next.max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / RATE as f64);
-    }
-}
-
 /// Lets so many readers read ranges of `read` bytes for a while, and gives what left the device.
 async fn run(governed: bool, readers: usize, read: u64, time: Duration) -> Device {
     let model = Model { mib: Duration::from_millis(5), frame: 256 << 10, ..Model::default() };
     let device = Device::with(model, read).await;
     let governor = Governor::new(Reach::Local, Some(BytesPerS(RATE)));
-    let after = Arc::new(ChargeAfter(Mutex::new(Instant::now())));
+    let after = Arc::new(ChargeAfter::new(RATE));
     let mut all = JoinSet::new();
     for _ in 0..readers {
         let store = GovernedStore::new(Arc::new(device.clone()), governor.query(QueryId(1)));
@@ -80,16 +59,18 @@ async fn run(governed: bool, readers: usize, read: u64, time: Duration) -> Devic
 
 /// Least and most of the windows, in MiB/s.
 fn span(windows: &[u64], length: Duration) -> String {
-    let rate = |bytes: Option<&u64>| {
-        bytes.map_or(f64::NAN, |bytes| *bytes as f64 / MIB as f64 / length.as_secs_f64())
-    };
+    let rate = |bytes: Option<&u64>| *bytes.unwrap_or(&0) as f64 / MIB as f64 / length.as_secs_f64();
     format!("{:.1}..{:.1}", rate(windows.iter().min()), rate(windows.iter().max()))
 }
 
 #[tokio::main]
 async fn main() {
-    let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(8);
-    let time = Duration::from_secs(seconds);
+    let seconds: usize = std::env::args()
+        .nth(1)
+        .and_then(|text| text.parse().ok())
+        .filter(|seconds| *seconds > 0)
+        .unwrap_or(8);
+    let time = Duration::from_secs(seconds as u64);
     println!("limit 100 MiB/s, {seconds} s each after {} s; figures in MiB/s", WARM_UP.as_secs());
     println!(
         "| readers x read | algorithm | average | 1-s windows | 100-ms windows |\n|---|---|---|---|---|"
@@ -99,9 +80,9 @@ async fn main() {
             for (governed, name) in [(false, "charge after"), (true, "commensal")] {
                 let began = Instant::now() + WARM_UP;
                 let device = run(governed, readers, read, WARM_UP + time).await;
-                let longs = device.windows(began, Duration::from_secs(1));
-                let shorts = device.windows(began, Duration::from_millis(100));
-                let average = shorts.iter().sum::<u64>() as f64 / MIB as f64 / (shorts.len() as f64 / 10.0);
+                let longs = device.windows(began, Duration::from_secs(1), seconds);
+                let shorts = device.windows(began, Duration::from_millis(100), seconds * 10);
+                let average = longs.iter().sum::<u64>() as f64 / MIB as f64 / seconds as f64;
                 println!(
                     "| {readers} x {} MiB | {name} | {average:.1} | {} | {} |",
                     read / MIB,

@@ -372,8 +372,8 @@ fn known_privileges(names: &[String], object: &[String; 3]) -> Result<Vec<Privil
     Ok(privileges)
 }
 
-/// Names of users and roles: letters, digits and a few signs, so that they read well in rows and files.
-fn check_name(name: &str) -> Result<(), CatalogError> {
+/// Names of users, roles and policies: letters, digits and a few signs, so that they read well in rows and files.
+pub(super) fn check_name(name: &str) -> Result<(), CatalogError> {
     let fits = |character: char| character.is_alphanumeric() || "_-.@".contains(character);
     if !name.is_empty() && name.chars().count() <= 64 && name.chars().all(fits) {
         return Ok(());

@@ -20,7 +20,10 @@ impl Catalog {
                 let other = &properties.compute_group;
                 return refuse(format!("FOR {compute_group} contradicts the property that says {other}"));
             }
-            properties.compute_group = compute_group.to_lowercase();
+            if !stated {
+                let stated = Properties::from([("compute_group".to_owned(), compute_group.clone())]);
+                properties = properties.altered(&stated)?;
+            }
         }
         if let Some(there) = self.groups.get(&named.name) {
             if if_not_exists {

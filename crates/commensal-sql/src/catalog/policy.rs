@@ -1,5 +1,6 @@
 //! Workload policies: when a query is like this, that happens to it.
 
+use super::access::check_name;
 use super::{Catalog, CatalogError, Done, refuse};
 use crate::property::DEFAULT_COMPUTE_GROUP;
 use crate::statement::{ActionText, ConditionText, NewPolicy, Properties};
@@ -276,6 +277,7 @@ impl Catalog {
     }
 
     pub(super) fn create_policy(&mut self, new: &NewPolicy) -> Result<Done, CatalogError> {
+        check_name(&new.name)?;
         let mut policy = self.built_policy(new)?;
         policy.set(self, &new.properties)?;
         if self.policies.contains_key(&new.name) {

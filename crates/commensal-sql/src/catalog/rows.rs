@@ -1,9 +1,10 @@
 //! What SHOW and the tables of `information_schema` tell, for who asks.
 
-use super::{Catalog, Group, NORMAL};
+use super::{Catalog, Group, NORMAL, Privilege};
 use crate::property::{GroupProperties, Named, cpu_text, percent};
 use crate::statement::UserName;
 use commensal_core::group::Class;
+use std::collections::BTreeSet;
 
 /// Titles of `SHOW WORKLOAD GROUPS`, as in Doris 4.0; [`GroupRow::shown`] is in their order.
 pub const SHOW_GROUPS: [&str; 21] = [
@@ -103,7 +104,8 @@ impl GroupRow {
             (properties.max_cpu.map(|limit| limit.amount), properties.max_memory.map(|limit| limit.amount));
         let whole = || "100%".to_owned();
         let unset = || "-1".to_owned();
-        let mark = |mark: Option<u32>, default: u32| format!("{}%", mark.unwrap_or(default));
+        let (low, high) = properties.watermarks();
+        let ratio = properties.write_buffer_ratio.unwrap_or(GroupProperties::WRITE_BUFFER_RATIO);
         let tagged = properties.compute_group_named == Named::Old;
         GroupRow {
             id: number(group.id),
@@ -123,12 +125,12 @@ impl GroupRow {
             scan_thread_num: optional(properties.scan_thread_num),
             max_remote_scan_thread_num: optional(properties.max_remote_scan_thread_num),
             min_remote_scan_thread_num: optional(properties.min_remote_scan_thread_num),
-            memory_low_watermark: mark(properties.low_watermark, GroupProperties::LOW_WATERMARK),
-            memory_high_watermark: mark(properties.high_watermark, GroupProperties::HIGH_WATERMARK),
+            memory_low_watermark: format!("{low}%"),
+            memory_high_watermark: format!("{high}%"),
             compute_group: properties.compute_group.clone(),
             read_bytes_per_second: optional(properties.read_bytes_per_second),
             remote_read_bytes_per_second: optional(properties.remote_read_bytes_per_second),
-            write_buffer_ratio: mark(properties.write_buffer_ratio, GroupProperties::WRITE_BUFFER_RATIO),
+            write_buffer_ratio: format!("{ratio}%"),
             slot_memory_policy: properties.slot_memory_policy.to_string(),
             class: properties.class,
             version: number(group.version),
@@ -250,5 +252,22 @@ impl Catalog {
         }
         rows.sort();
         rows
+    }
+
+    /// What a user has been given, as the statements that would give it again: first the roles, then by object.
+    #[must_use]
+    pub fn grants_shown(&self, user: &UserName) -> Vec<String> {
+        let Some(found) = self.users.get(user) else { return Vec::new() };
+        let role = |role: &String| format!("GRANT '{role}' TO {user}");
+        let object = |(object, privileges): (&[String; 3], &BTreeSet<Privilege>)| {
+            let names: Vec<String> = privileges.iter().map(|name| name.to_string().to_uppercase()).collect();
+            let part = |part: &String| if part == "*" { part.clone() } else { format!("`{part}`") };
+            let parts: Vec<String> = object.iter().map(part).collect();
+            format!("GRANT {} ON {} TO {user}", names.join(", "), parts.join("."))
+        };
+        let group = |group: &String| format!("GRANT USAGE_PRIV ON WORKLOAD GROUP '{group}' TO {user}");
+        let grants = &found.grants;
+        let shown = found.roles.iter().map(role).chain(grants.objects.iter().map(object));
+        shown.chain(grants.groups.iter().map(group)).collect()
     }
 }

@@ -5,8 +5,8 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::StreamExt;
 use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{
@@ -47,6 +47,12 @@ impl Below {
     fn inside(&self, name: &Path) -> bool {
         let Ok(path) = self.files.path_to_filesystem(name) else { return false };
         path.canonicalize().map_or(true, |place| place.starts_with(&self.root))
+    }
+
+    /// Folders that are links are not gone into: they lead out, or in circles.
+    fn is_link(&self, folder: &Path) -> bool {
+        let path = self.files.path_to_filesystem(folder);
+        path.is_ok_and(|path| path.symlink_metadata().is_ok_and(|found| found.is_symlink()))
     }
 
     fn check(&self, name: &Path) -> Result<()> {
@@ -101,12 +107,17 @@ impl ObjectStore for Below {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let store = self.clone();
-        let inside = move |found: &Result<ObjectMeta>| {
-            let inside = found.as_ref().map_or(true, |meta| store.inside(&meta.location));
-            futures::future::ready(inside)
-        };
-        self.files.list(prefix).filter(inside).boxed()
+        let first = prefix.cloned().unwrap_or_default();
+        // Folder by folder: the store's own walk goes through links before anybody could keep it from that.
+        let walk =
+            futures::stream::try_unfold((self.clone(), vec![first]), |(store, mut folders)| async move {
+                let Some(folder) = folders.pop() else { return Ok(None) };
+                let found = store.list_with_delimiter(Some(&folder)).await?;
+                folders.extend(found.common_prefixes);
+                let files = futures::stream::iter(found.objects.into_iter().map(Ok));
+                Ok(Some((files, (store, folders))))
+            });
+        walk.try_flatten().boxed()
     }
 
     fn list_with_offset(
@@ -124,7 +135,7 @@ impl ObjectStore for Below {
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let mut found = self.files.list_with_delimiter(prefix).await?;
         found.objects.retain(|meta| self.inside(&meta.location));
-        found.common_prefixes.retain(|prefix| self.inside(prefix));
+        found.common_prefixes.retain(|prefix| !self.is_link(prefix));
         Ok(found)
     }
 
@@ -141,7 +152,6 @@ impl ObjectStore for Below {
 #[allow(clippy::disallowed_methods, reason = "a test makes files and links")]
 mod tests {
     use super::*;
-    use futures::TryStreamExt;
     use object_store::ObjectStoreExt;
 
     #[tokio::test]
@@ -154,12 +164,14 @@ mod tests {
         std::os::unix::fs::symlink("../secret.csv", data.join("link.csv")).unwrap();
         std::os::unix::fs::symlink("..", data.join("up")).unwrap();
         std::os::unix::fs::symlink("good.csv", data.join("alias.csv")).unwrap();
+        std::fs::create_dir_all(data.join("a/b")).unwrap();
+        std::fs::write(data.join("a/b/deep.csv"), "a\n1\n").unwrap();
+        std::os::unix::fs::symlink("../..", data.join("a/b/circle")).unwrap();
         let store = Below::new(&data).unwrap();
-        let names: Vec<String> =
+        let mut names: Vec<String> =
             store.list(None).map_ok(|meta| meta.location.to_string()).try_collect().await.unwrap();
-        let mut names = names;
         names.sort();
-        assert_eq!(names, ["alias.csv", "good.csv"]);
+        assert_eq!(names, ["a/b/deep.csv", "alias.csv", "good.csv"]);
         assert!(store.get(&Path::from("good.csv")).await.is_ok());
         for name in ["link.csv", "up/secret.csv", "../secret.csv", "%2e%2e/secret.csv"] {
             assert!(store.get(&Path::from(name)).await.is_err(), "{name}");
@@ -167,7 +179,7 @@ mod tests {
         }
         assert!(Path::parse("../secret.csv").is_err());
         let listed = store.list_with_delimiter(None).await.unwrap();
-        assert!(listed.common_prefixes.is_empty(), "{listed:?}");
+        assert_eq!(listed.common_prefixes, [Path::from("a")]);
         assert!(store.put(&Path::from("new.csv"), "x".into()).await.is_err());
         assert!(store.delete(&Path::from("good.csv")).await.is_err());
     }

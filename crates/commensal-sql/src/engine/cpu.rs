@@ -12,7 +12,7 @@ use super::query::Query;
 use datafusion::common::runtime::{JoinSetTracer, set_join_set_tracer};
 use futures::future::BoxFuture;
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,6 +23,9 @@ use tokio::time::Sleep;
 
 /// Time that a group may use at once after it was idle: two scheduling slices, so that a short query is not slowed.
 pub const BURST: Duration = Duration::from_millis(10);
+
+/// How long a poll may last before the operators give the thread back: half of what may be used at once.
+pub const SLICE: Duration = Duration::from_millis(5);
 
 /// No limit.
 const UNLIMITED: u64 = 0;
@@ -107,10 +110,32 @@ pub fn thread_cpu_time() -> Duration {
 thread_local! {
     /// The query whose task this thread polls.
     static CURRENT: RefCell<Option<Arc<Query>>> = const { RefCell::new(None) };
+    static SPAN: Cell<Option<Span>> = const { Cell::new(None) };
 }
 
 fn current() -> Option<Arc<Query>> {
     CURRENT.with_borrow(Clone::clone)
+}
+
+/// What the outermost poll of this thread began with: time, and CPU time that is not charged yet.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    since: Instant,
+    cpu: Duration,
+}
+
+impl Span {
+    fn now() -> Span {
+        Span { since: Instant::now(), cpu: thread_cpu_time() }
+    }
+
+    /// Charges what was used since.
+    fn charge(self, query: &Query) {
+        let used = thread_cpu_time().saturating_sub(self.cpu).as_nanos() as u64;
+        query.cpu_ns.fetch_add(used, Relaxed);
+        query.group().cpu.charge(now_ns(), used);
+        query.home.polled(used);
+    }
 }
 
 /// Runs something in the name of a query and charges it.
@@ -124,16 +149,46 @@ fn charged<T>(query: &Arc<Query>, act: impl FnOnce() -> T) -> T {
     }
     let entered = Entered(CURRENT.replace(Some(Arc::clone(query))));
     // A poll inside a poll is charged by the outer one.
-    let outermost = entered.0.is_none();
-    let before = thread_cpu_time();
+    if entered.0.is_some() {
+        return act();
+    }
+    SPAN.set(Some(Span::now()));
     let done = act();
-    if outermost {
-        let used = thread_cpu_time().saturating_sub(before).as_nanos() as u64;
-        query.cpu_ns.fetch_add(used, Relaxed);
-        query.group().cpu.charge(now_ns(), used);
-        query.home.polled(used);
+    if let Some(span) = SPAN.take() {
+        span.charge(query);
     }
     done
+}
+
+/// Whether the poll that this thread is in has lasted long enough.
+#[must_use]
+pub fn is_due() -> bool {
+    SPAN.get().is_some_and(|span| span.since.elapsed() > SLICE)
+}
+
+/// For work that cannot give its thread back in between: charges what the poll has used so far, and waits where it is
+/// while the group is in debt. Others of the group can run meanwhile.
+pub fn pace_in_place(query: &Query) {
+    if !is_due() {
+        return;
+    }
+    if let Some(span) = SPAN.take() {
+        span.charge(query);
+    }
+    while query.ended().is_none() {
+        let Some(wait) = query.group().cpu.wait(now_ns()) else { break };
+        blocking(|| std::thread::sleep(wait.min(Duration::from_millis(20))));
+    }
+    SPAN.set(Some(Span::now()));
+}
+
+/// Waits in a thread of a group's runtime without keeping the group's other tasks from running.
+pub fn blocking(wait: impl FnOnce()) {
+    let handle = tokio::runtime::Handle::try_current();
+    match handle.map(|handle| handle.runtime_flavor()) {
+        Ok(tokio::runtime::RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
+        _ => wait(),
+    }
 }
 
 /// A task of a query: polled in its name, charged for it, kept back while its group is in debt.

@@ -4,12 +4,12 @@
 //! there.
 
 use super::Engine;
-use super::checkpoint::with_checkpoints;
 use super::cpu::Charged;
 use super::data::Place;
 use super::error::Error;
 use super::grid::{Grid, INT, int};
 use super::memory::QueryPool;
+use super::pace::paced;
 use super::query::Query;
 use super::queue::Place as Slot;
 use super::remote::{self, Remote};
@@ -141,10 +141,31 @@ impl Drop for Running {
 }
 
 /// Everything that a query holds, given back in one go when its task is over, however it ends.
-struct Held {
+#[derive(Debug)]
+pub struct Held {
     engine: Arc<Engine>,
     query: Arc<Query>,
     slot: Option<Slot>,
+}
+
+impl Held {
+    /// What a query holds that has just been accepted: its place in the list of queries.
+    #[must_use]
+    pub fn new(engine: &Arc<Engine>, query: &Arc<Query>) -> Held {
+        engine.remember(query);
+        Held { engine: Arc::clone(engine), query: Arc::clone(query), slot: None }
+    }
+
+    /// The query.
+    #[must_use]
+    pub fn query(&self) -> &Arc<Query> {
+        &self.query
+    }
+
+    /// And its place in the queue.
+    pub fn take(&mut self, slot: Slot) {
+        self.slot = Some(slot);
+    }
 }
 
 impl Drop for Held {
@@ -166,13 +187,8 @@ impl Drop for Held {
 ///
 /// # Errors
 /// It cannot be planned, or fails before its first row.
-pub async fn start(
-    engine: &Arc<Engine>,
-    query: &Arc<Query>,
-    slot: Option<Slot>,
-    work: Work,
-) -> Result<Rows, Error> {
-    let held = Held { engine: Arc::clone(engine), query: Arc::clone(query), slot };
+pub async fn start(held: Held, work: Work) -> Result<Rows, Error> {
+    let query = &Arc::clone(&held.query);
     query.group().memory.join(query);
     query.begin();
     let (sender, events) = mpsc::channel(AHEAD);
@@ -190,9 +206,7 @@ pub async fn start(
     match event {
         Some(Event::Schema(schema)) => Ok(Rows { schema, ready: Vec::new(), running: Some(running) }),
         Some(Event::Failed(error)) => Err(error),
-        Some(Event::Batch(_) | Event::End) | None => {
-            Err(Error::Engine("the query's task ended without a word".to_owned()))
-        }
+        Some(Event::Batch(_) | Event::End) | None => Err(no_word()),
     }
 }
 
@@ -212,6 +226,7 @@ async fn task(held: Held, work: Work, sender: mpsc::Sender<Event>) {
         Ok(()) => Event::End,
         Err(error) => {
             if matches!(error, Error::Memory(_)) {
+                query.group().memory.count_ended();
                 engine.give_memory_back();
             }
             Event::Failed(error)
@@ -228,7 +243,7 @@ async fn run(
 ) -> Result<(), Error> {
     let (dry_run, target) = (work.dry_run, work.target.clone());
     let (state, plan) = plan(engine, query, work).await?;
-    let physical = with_checkpoints(state.create_physical_plan(&plan).await?, query)?;
+    let physical = paced(state.create_physical_plan(&plan).await?, query)?;
     query.set_plan(Arc::clone(&physical));
     let mut stream = execute_stream(physical, state.task_ctx())?;
     if let Some(target) = target {
@@ -355,8 +370,8 @@ fn places(
 ///
 /// # Errors
 /// It cannot be planned.
-pub async fn columns(engine: &Arc<Engine>, query: &Arc<Query>, work: Work) -> Result<SchemaRef, Error> {
-    let held = Held { engine: Arc::clone(engine), query: Arc::clone(query), slot: None };
+pub async fn columns(held: Held, work: Work) -> Result<SchemaRef, Error> {
+    let query = &Arc::clone(&held.query);
     query.group().memory.join(query);
     let Some(runtime) = query.home.runtime() else { return Err(Error::Cancelled) };
     let task = runtime.spawn(async move {

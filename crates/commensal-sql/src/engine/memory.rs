@@ -12,6 +12,7 @@
 //! What is counted is what operators reserve. Batches under way and caches are not; DataFusion's own documentation
 //! says so, and a measured process had 1.1 to 1.5 times the reserved bytes.
 
+use super::cpu;
 use super::error::Error;
 use super::query::Query;
 use super::victim::{self, Holder};
@@ -262,35 +263,57 @@ impl GroupMemory {
     /// Marks those that have to end so that `need` bytes come back.
     fn mark(&self, ledger: &mut Ledger, need: usize, process: Option<(usize, usize)>) -> Vec<Victim> {
         let rules = self.rules.load();
-        let victims = victim::choose(&ledger.holders(&rules), need);
-        let (used, top) = (ledger.used, ledger.top());
-        let limit = rules.limit.unwrap_or(0);
+        let chosen = victim::choose(&ledger.holders(&rules), need);
+        match process {
+            None => self.end_these(ledger, &rules, &chosen, "hard limit", ""),
+            Some((used, limit)) => {
+                let (used, limit) = (readable(used), readable(limit));
+                let short = format!(" process memory used {used} exceed limit {limit}.");
+                self.end_these(ledger, &rules, &chosen, "soft limit", &short)
+            }
+        }
+    }
+
+    fn end_these(
+        &self,
+        ledger: &mut Ledger,
+        rules: &Rules,
+        chosen: &[u64],
+        why: &str,
+        more: &str,
+    ) -> Vec<Victim> {
+        // All texts first: they tell what was the case before anybody was marked.
+        let texts: Vec<String> =
+            chosen.iter().map(|number| self.text(ledger, rules, *number, why, more)).collect();
         let mut marked = Vec::new();
-        for id in victims {
-            let Some(account) = ledger.accounts.get_mut(&id) else { continue };
+        for (number, text) in chosen.iter().zip(texts) {
+            let Some(account) = ledger.accounts.get_mut(number) else { continue };
             account.dying = true;
-            ledger.ended += 1;
-            let why = match process {
-                None => "hard limit",
-                Some(_) => "soft limit",
-            };
-            let short = process.map_or(String::new(), |(used, limit)| {
-                format!(" process memory used {} exceed limit {}.", readable(used), readable(limit))
-            });
-            let text = format!(
-                "[MEM_LIMIT_EXCEEDED]GC wg for {why}, wg id:{}, name:{}, used:{}, limit:{}, backend:127.0.0.1. cancel \
-                 top memory used tracker <Query#Id={}> consumption {}. top holders: {top}.{short} Execute again after \
-                 enough memory, or give the group more memory, or fewer queries at once (max_concurrency)",
-                self.id,
-                self.name,
-                readable(used),
-                readable(limit),
-                account.query.id,
-                readable(account.held),
-            );
             marked.push(Victim { query: Arc::clone(&account.query), text });
         }
         marked
+    }
+
+    /// What the user of a query reads that has to end.
+    fn text(&self, ledger: &Ledger, rules: &Rules, number: u64, why: &str, more: &str) -> String {
+        let Some(account) = ledger.accounts.get(&number) else { return String::new() };
+        format!(
+            "[MEM_LIMIT_EXCEEDED]GC wg for {why}, wg id:{}, name:{}, used:{}, limit:{}, backend:127.0.0.1. cancel top \
+             memory used tracker <Query#Id={}> consumption {}. top holders: {}.{more} Execute again after enough \
+             memory, or give the group more memory, or fewer queries at once (max_concurrency)",
+            self.id,
+            self.name,
+            readable(ledger.used),
+            readable(rules.limit.unwrap_or(0)),
+            account.query.id,
+            readable(account.held),
+            ledger.top(),
+        )
+    }
+
+    /// A query has ended for want of memory.
+    pub fn count_ended(&self) {
+        self.lock().ended += 1;
     }
 
     /// Adds what cannot be refused.
@@ -334,14 +357,17 @@ impl GroupMemory {
         if let Some(limit) = rules.hard_limit()
             && total > limit
         {
-            victims = self.mark(&mut ledger, total - limit, None);
-            if ledger.accounts.get(&number).is_some_and(|account| account.dying) {
-                return Answer::End(victims);
+            let holders = ledger.holders(&rules);
+            let chosen = victim::choose(&holders, total - limit);
+            if chosen.contains(&number) {
+                // Nobody else has to go for it. It may get along with less: operators do, or say that they cannot.
+                return Answer::Less(self.text(&ledger, &rules, number, "hard limit", ""));
             }
-            if victims.is_empty() && victim::pending_free(&ledger.holders(&rules)) == 0 {
+            if chosen.is_empty() && victim::pending_free(&holders) == 0 {
                 // Nobody holds anything that would help: the request alone is more than the limit.
                 return Answer::TooLarge { used: ledger.used, limit };
             }
+            victims = self.end_these(&mut ledger, &rules, &chosen, "hard limit", "");
             if total > limit + limit / SLACK {
                 return Answer::Wait(victims);
             }
@@ -364,7 +390,7 @@ impl GroupMemory {
 enum Answer {
     Granted(Vec<Victim>),
     Wait(Vec<Victim>),
-    End(Vec<Victim>),
+    Less(String),
     Spill { used: usize, limit: usize },
     TooLarge { used: usize, limit: usize },
     Refuse,
@@ -481,12 +507,9 @@ impl MemoryPool for QueryPool {
                     )));
                 }
                 Answer::Refuse => return Err(self.refusal(|| "the query was cancelled".to_owned())),
-                Answer::End(victims) => {
-                    end(&victims);
-                    return Err(self.refusal(|| "the query was cancelled".to_owned()));
-                }
+                Answer::Less(text) => return Err(DataFusionError::ResourcesExhausted(text)),
                 Answer::TooLarge { used, limit } => {
-                    let text = format!(
+                    return Err(DataFusionError::ResourcesExhausted(format!(
                         "[MEM_LIMIT_EXCEEDED]{} of <Query#Id={}> asks for {}, and workload group {} has {} of {} \
                          left: give the group more memory",
                         reservation.consumer().name(),
@@ -495,9 +518,7 @@ impl MemoryPool for QueryPool {
                         memory.name,
                         readable(limit.saturating_sub(used)),
                         readable(limit),
-                    );
-                    self.query.end(Error::Memory(text));
-                    return Err(self.refusal(String::new));
+                    )));
                 }
                 Answer::Wait(victims) => {
                     end(&victims);
@@ -510,7 +531,8 @@ impl MemoryPool for QueryPool {
                             )
                         }));
                     }
-                    blocking(|| memory.wait(Duration::from_millis(20)));
+                    // The victim's own tasks need a thread to end on.
+                    cpu::blocking(|| memory.wait(Duration::from_millis(20)));
                 }
                 Answer::Moved => {
                     // A query whose account is closed is no longer limited; it is on its way out.
@@ -532,16 +554,6 @@ impl MemoryPool for QueryPool {
             Some(limit) => MemoryLimit::Finite(limit),
             None => MemoryLimit::Infinite,
         }
-    }
-}
-
-/// Waits in a thread of the group's runtime without keeping its other tasks from running: the victim's own tasks need
-/// a thread to end on.
-fn blocking(wait: impl FnOnce()) {
-    let handle = tokio::runtime::Handle::try_current();
-    match handle.map(|handle| handle.runtime_flavor()) {
-        Ok(tokio::runtime::RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
-        _ => wait(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::connections::Connection;
 use super::error::Error;
-use super::execute::{self, Rows, Work};
+use super::execute::{self, Held, Rows, Work};
 use super::query::{Ask, Query};
 use super::rewrite::{self, FUNCTIONS, Found};
 use super::variables::Variables;
@@ -269,21 +269,13 @@ impl Session {
         let database = self.connection.database();
         let only_system = prepared.target.is_none() && rewrite::bypasses(&tables, &database);
         let bypass = only_system || prepared.variables.bypass();
-        let (query, work) = self.accept(prepared, values, &tables, database)?;
+        let (mut held, work) = self.accept(prepared, values, &tables, database)?;
+        let query = Arc::clone(held.query());
         self.connection.set_current(Some(Arc::clone(&query)));
-        let queue = &query.home.queue;
-        let slot = match bypass {
-            true => None,
-            false => match queue.enter(&query).await {
-                Ok(slot) => Some(slot),
-                Err(error) => {
-                    query.set_done();
-                    self.engine.forget(&query);
-                    return Err(error);
-                }
-            },
-        };
-        execute::start(&self.engine, &query, slot, work).await
+        if !bypass {
+            held.take(query.home.queue.enter(&query).await?);
+        }
+        execute::start(held, work).await
     }
 
     /// The columns that a statement would give.
@@ -292,9 +284,9 @@ impl Session {
     /// It may not run, or cannot be planned.
     pub async fn columns(&self, prepared: Prepared) -> Result<SchemaRef, Error> {
         let tables = self.engine.base.resolve_table_references(&prepared.parsed)?;
-        let (query, work) = self.accept(prepared, Vec::new(), &tables, self.connection.database())?;
-        self.connection.set_current(Some(Arc::clone(&query)));
-        let columns = execute::columns(&self.engine, &query, work).await;
+        let (held, work) = self.accept(prepared, Vec::new(), &tables, self.connection.database())?;
+        self.connection.set_current(Some(Arc::clone(held.query())));
+        let columns = execute::columns(held, work).await;
         self.connection.set_current(None);
         columns
     }
@@ -306,7 +298,7 @@ impl Session {
         values: Vec<ScalarValue>,
         tables: &[TableReference],
         database: String,
-    ) -> Result<(Arc<Query>, Work), Error> {
+    ) -> Result<(Held, Work), Error> {
         let user = &self.connection.user;
         let variables = &prepared.variables;
         let name = self.engine.with_catalog(|catalog| {
@@ -336,9 +328,7 @@ impl Session {
             dry_run: variables.dry_run(),
             target: prepared.target,
         };
-        let query = Query::new(ask, group);
-        self.engine.remember(&query);
-        Ok((query, work))
+        Ok((Held::new(&self.engine, &Query::new(ask, group)), work))
     }
 
     /// Reading a table needs the privilege for it; reading files and stores by name that for everything.

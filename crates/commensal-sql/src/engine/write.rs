@@ -13,12 +13,12 @@ use datafusion::arrow::datatypes::{FieldRef, SchemaRef};
 use datafusion::execution::context::SessionState;
 use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::parquet::arrow::AsyncArrowWriter;
-use datafusion::parquet::arrow::async_writer::ParquetObjectWriter;
 use datafusion::parquet::file::properties::WriterProperties;
 use datafusion::physical_plan::SendableRecordBatchStream;
 use datafusion::sql::parser::Statement as Parsed;
 use datafusion::sql::sqlparser::ast::{ObjectName, Query as Select, Statement, TableObject};
 use futures::StreamExt;
+use object_store::buffered::BufWriter;
 use object_store::path::Path;
 use std::sync::Arc;
 
@@ -126,7 +126,7 @@ pub async fn write(
         return Err(Error::Rule(format!("{database}.{table} has {wanted} columns, and not {given}")));
     }
     let file = Path::from(format!("{database}/{table}/{}.parquet", query.id));
-    let to = ParquetObjectWriter::new(Arc::<object_store::local::LocalFileSystem>::clone(store), file);
+    let to = BufWriter::new(Arc::<object_store::local::LocalFileSystem>::clone(store), file);
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(ROW_GROUP)).build();
     let failed = |error: datafusion::parquet::errors::ParquetError| {
         Error::Engine(format!("cannot write {database}.{table}: {error}"))

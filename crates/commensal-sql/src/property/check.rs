@@ -53,8 +53,7 @@ fn minimum(what: &str, min: Ppm, max: Option<(Ppm, Named)>) -> Result<(), Proper
 fn watermarks(properties: &GroupProperties, given: &Properties) -> Result<(), PropertyError> {
     let old = given.keys().any(|name| name.starts_with("spill_threshold"));
     let prefix = if old { "spill_threshold" } else { "memory" };
-    let low = properties.low_watermark.unwrap_or(GroupProperties::LOW_WATERMARK);
-    let high = properties.high_watermark.unwrap_or(GroupProperties::HIGH_WATERMARK);
+    let (low, high) = properties.watermarks();
     if low > high {
         return refuse(format!(
             "{prefix}_high_watermark({high}) should bigger than {prefix}_low_watermark({low})"

@@ -297,6 +297,13 @@ fn rate(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(),
 }
 
 fn compute_group(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
+    let fits = |character: char| character.is_alphanumeric() || "_-.".contains(character);
+    if value.chars().count() > 64 || !value.chars().all(fits) {
+        return Err(format!(
+            "The allowed {name} value is a name of at most 64 letters, digits, \"_\", \"-\" and \".\", but input value is \
+             {value:?}"
+        ));
+    }
     let old = name == "tag";
     properties.compute_group_named = if old && !value.is_empty() { Named::Old } else { Named::New };
     properties.compute_group =

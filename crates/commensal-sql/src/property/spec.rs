@@ -104,6 +104,28 @@ impl GroupProperties {
         self.cpu_share.map(|share| Weight::from_v1_shares(u64::from(share)))
     }
 
+    /// The memory limit, hard or soft, on a machine with so much memory.
+    #[must_use]
+    pub fn memory_limit(&self, machine: Bytes, memory_base: Ppm) -> Option<Bytes> {
+        self.max_memory.map(|limit| match limit.amount {
+            MemoryLimit::OfBase(share) => Bytes(share.of(memory_base.of(machine.0))),
+            MemoryLimit::Size(size) => size,
+        })
+    }
+
+    /// The memory that is not taken from the group, on a machine with so much memory.
+    #[must_use]
+    pub fn memory_minimum(&self, machine: Bytes, memory_base: Ppm) -> Bytes {
+        Bytes(self.min_memory.of(memory_base.of(machine.0)))
+    }
+
+    /// The low and the high watermark, in percent of the memory limit.
+    #[must_use]
+    pub fn watermarks(&self) -> (u32, u32) {
+        let low = self.low_watermark.unwrap_or(GroupProperties::LOW_WATERMARK);
+        (low, self.high_watermark.unwrap_or(GroupProperties::HIGH_WATERMARK))
+    }
+
     /// The queue, when `groups.d` can hold it.
     fn common_queue(&self) -> Option<Queue> {
         let endless = self.max_queue_size == UNLIMITED;

@@ -90,6 +90,22 @@ fn the_base_is_an_argument() {
 }
 
 #[test]
+fn limits_on_a_machine() {
+    let machine = Bytes(1_000_000_000);
+    let group = properties(&[
+        ("max_memory_percent", "50%"),
+        ("min_memory_percent", "10"),
+        ("memory_low_watermark", "20"),
+    ]);
+    assert_eq!(group.memory_limit(machine, MEMORY_BASE), Some(Bytes(450_000_000)));
+    assert_eq!(group.memory_minimum(machine, MEMORY_BASE), Bytes(90_000_000));
+    assert_eq!(group.watermarks(), (20, 85));
+    let soft = properties(&[("memory_limit", "1 MiB")]);
+    assert_eq!(soft.memory_limit(machine, MEMORY_BASE), Some(Bytes(1 << 20)));
+    assert_eq!(properties(&[]).memory_limit(machine, MEMORY_BASE), None);
+}
+
+#[test]
 fn queues_that_groups_d_cannot_hold_stay_with_sql() {
     for (pairs, common) in [
         (vec![("max_concurrency", "4")], true),

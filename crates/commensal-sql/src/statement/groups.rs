@@ -4,10 +4,11 @@ use super::cursor::Cursor;
 use super::{ActionText, ConditionText, GroupRef, NewPolicy, Statement, SyntaxError};
 use sqlparser::tokenizer::Token;
 
+type Grammar = fn(&mut Cursor) -> Result<Statement, SyntaxError>;
+
 /// A statement about groups or policies, or `None` when it begins otherwise.
 pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, SyntaxError> {
-    let verbs: [(&str, fn(&mut Cursor) -> Result<Statement, SyntaxError>); 4] =
-        [("CREATE", create), ("ALTER", alter), ("DROP", drop), ("SHOW", show)];
+    let verbs: [(&str, Grammar); 4] = [("CREATE", create), ("ALTER", alter), ("DROP", drop), ("SHOW", show)];
     for (verb, grammar) in verbs {
         if cursor.take(&[verb, "WORKLOAD"]) {
             return grammar(cursor).map(Some);

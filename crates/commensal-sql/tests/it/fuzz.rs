@@ -1,6 +1,6 @@
 //! Texts that nobody meant: they are refused, or handed on, and never make anything fall over.
 
-use crate::World;
+use crate::{World, cases};
 use commensal_sql::statement::{Statement, parse, split};
 use proptest::prelude::*;
 
@@ -66,7 +66,7 @@ fn read(text: &str) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(cases(2_000))]
 
     #[test]
     fn any_text(text in any::<String>()) {

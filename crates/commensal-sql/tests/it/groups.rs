@@ -52,24 +52,72 @@ fn remote_threads(row: &GroupRow) -> Vec<String> {
 }
 
 const BOTH: [&str; 2] = ["normal", "test_group"];
+/// How the suite makes `normal` what it was.
+const RESET: [&str; 12] = [
+    "'cpu_share'='1024'",
+    "'memory_limit'='50%'",
+    "'enable_memory_overcommit'='true'",
+    "'max_concurrency'='2147483647'",
+    "'max_queue_size'='0'",
+    "'queue_timeout'='0'",
+    "'cpu_hard_limit'='1%'",
+    "'scan_thread_num'='-1'",
+    "'remote_read_bytes_per_second'='-1'",
+    "'read_bytes_per_second'='-1'",
+    "'scan_thread_num'='16'",
+    "'cpu_share'='20'",
+];
+
+const NOT_CREATED: [(&str, &str); 6] = [
+    ("'cpu_share'='-2', 'memory_limit'='1%'", "The allowed cpu_share value is -1 or a positive integer"),
+    (
+        "'cpu_share'='10', 'memory_limit'='200%'",
+        "The sum of all workload group memory_limit within compute group default can not be greater than 100.0%. current sum val:261.0",
+    ),
+    (
+        "'cpu_share'='10', 'memory_limit'='99%'",
+        "The sum of all workload group memory_limit within compute group default can not be greater than",
+    ),
+    (
+        "'memory_limit'='3%', 'enable_memory_overcommit'='1', 'cpu_hard_limit'='1%'",
+        "The value of 'enable_memory_overcommit' must be true or false.",
+    ),
+    (
+        "'memory_limit'='3%', 'cpu_hard_limit'='120%'",
+        "The allowed cpu_hard_limit value is -1 or a positive integer between 1 and 100",
+    ),
+    (
+        "'memory_limit'='3%', 'cpu_hard_limit'='99%'",
+        "The sum of all workload group cpu_hard_limit within compute group default can not be greater than 100%",
+    ),
+];
+
+/// Numbers of queues and rates.
+fn numbers_out_of_range(world: &mut World, group: &str) {
+    for name in ["max_concurrency", "max_queue_size", "queue_timeout"] {
+        world.refused(
+            &format!("{group} ( '{name}'='-1' );"),
+            &format!(
+                "The allowed {name} value is an integer greater than or equal to 0, but input value is -1"
+            ),
+        );
+    }
+    for name in ["read_bytes_per_second", "remote_read_bytes_per_second"] {
+        for value in ["0", "-2"] {
+            world.refused(
+                &format!("{group}('{name}'='{value}')"),
+                &format!(
+                    "The allowed {name} value should be -1 or an positive integer, but input value is {value}"
+                ),
+            );
+        }
+    }
+}
 
 #[test]
 fn the_suite_in_the_words_of_3() {
     let mut world = World::new();
-    for property in [
-        "'cpu_share'='1024'",
-        "'memory_limit'='50%'",
-        "'enable_memory_overcommit'='true'",
-        "'max_concurrency'='2147483647'",
-        "'max_queue_size'='0'",
-        "'queue_timeout'='0'",
-        "'cpu_hard_limit'='1%'",
-        "'scan_thread_num'='-1'",
-        "'remote_read_bytes_per_second'='-1'",
-        "'read_bytes_per_second'='-1'",
-        "'scan_thread_num'='16'",
-        "'cpu_share'='20'",
-    ] {
+    for property in RESET {
         world.ok(&format!("alter workload group normal properties ( {property} );"));
     }
     let normal = "alter workload group normal properties";
@@ -123,24 +171,7 @@ fn the_suite_in_the_words_of_3() {
          sum val:101",
     );
     assert!(world.ok(&format!("{group} ( 'cpu_hard_limit'='20%' );")).warnings.is_empty());
-    for name in ["max_concurrency", "max_queue_size", "queue_timeout"] {
-        world.refused(
-            &format!("{group} ( '{name}'='-1' );"),
-            &format!(
-                "The allowed {name} value is an integer greater than or equal to 0, but input value is -1"
-            ),
-        );
-    }
-    for name in ["read_bytes_per_second", "remote_read_bytes_per_second"] {
-        for value in ["0", "-2"] {
-            world.refused(
-                &format!("{group}('{name}'='{value}')"),
-                &format!(
-                    "The allowed {name} value should be -1 or an positive integer, but input value is {value}"
-                ),
-            );
-        }
-    }
+    numbers_out_of_range(&mut world, group);
     world.ok(&format!("{group} ( 'max_concurrency'='100' );"));
     world.ok(&format!("{group}('remote_read_bytes_per_second'='104857600')"));
     world.ok(&format!("{group}('read_bytes_per_second'='104857600')"));
@@ -151,35 +182,48 @@ fn the_suite_in_the_words_of_3() {
             "test_group 10 11% false 100 0 0 20% -1 104857600 104857600",
         ]
     );
-    for (properties, want) in [
-        ("'cpu_share'='-2', 'memory_limit'='1%'", "The allowed cpu_share value is -1 or a positive integer"),
-        (
-            "'cpu_share'='10', 'memory_limit'='200%'",
-            "The sum of all workload group memory_limit within compute group default can not be greater than 100.0%. current sum val:261.0",
-        ),
-        (
-            "'cpu_share'='10', 'memory_limit'='99%'",
-            "The sum of all workload group memory_limit within compute group default can not be greater than",
-        ),
-        (
-            "'memory_limit'='3%', 'enable_memory_overcommit'='1', 'cpu_hard_limit'='1%'",
-            "The value of 'enable_memory_overcommit' must be true or false.",
-        ),
-        (
-            "'memory_limit'='3%', 'cpu_hard_limit'='120%'",
-            "The allowed cpu_hard_limit value is -1 or a positive integer between 1 and 100",
-        ),
-        (
-            "'memory_limit'='3%', 'cpu_hard_limit'='99%'",
-            "The sum of all workload group cpu_hard_limit within compute group default can not be greater than 100%",
-        ),
-    ] {
-        world.refused(
-            &format!("create workload group if not exists test_group2 properties ( {properties} );"),
-            want,
-        );
+    for (properties, want) in NOT_CREATED {
+        let text = format!("create workload group if not exists test_group2 properties ( {properties} );");
+        world.refused(&text, want);
     }
 }
+
+const REFUSED_BY_4: [(&str, &str); 13] = [
+    (
+        "'max_cpu_percent'='101%'",
+        "The allowed max_cpu_percent value has to be in [1,100], but input value is 101%",
+    ),
+    ("'max_cpu_percent'='0'", "The allowed max_cpu_percent value has to be in [1,100], but input value is 0"),
+    (
+        "'max_memory_percent'='0%'",
+        "The allowed max_memory_percent value has to be in [1,100], but input value is 0%",
+    ),
+    (
+        "'max_memory_percent'='x'",
+        "The allowed max_memory_percent value has to be in [1,100], but input value is x",
+    ),
+    (
+        "'min_memory_percent'='101'",
+        "The allowed min_memory_percent value has to be in [0,100], but input value is 101",
+    ),
+    ("'max_cpu_percent'='5%'", "max_cpu_percent's value 5 has to be great or equal than min_cpu_percent 10"),
+    (
+        "'min_memory_percent'='12%'",
+        "max_memory_percent's value 11 has to be great or equal than min_memory_percent 12",
+    ),
+    ("'cpu_hard_limit'='5%'", "min_cpu_percent is 10%, it should be less or equal than max_cpu_percent 5%"),
+    (
+        "'max_cpu_percent'='100', 'min_cpu_percent'='81'",
+        "Sum of min_cpu_percent in default should be less than 100%",
+    ),
+    ("'slot_memory_policy'='some'", "The value of 'slot_memory_policy' must be one of none, fixed, dynamic."),
+    ("'write_buffer_ratio'='-1'", "write_buffer_ratio -1 requires a positive int number."),
+    (
+        "'cpu_shares'='1', 'max_cpu_percent'='3'",
+        "Property cpu_shares is not supported, maybe it is deprecated.",
+    ),
+    ("'cpu_shares'='1'", "Property cpu_shares is not supported. Did you mean cpu_share?"),
+];
 
 #[test]
 fn the_suite_in_the_words_of_4() {
@@ -206,54 +250,7 @@ fn the_suite_in_the_words_of_4() {
     // Limits of the new names may add up to more than the whole.
     world.ok(&format!("{group} ('max_memory_percent'='100%', 'max_cpu_percent'='99%');"));
     world.ok(&format!("{group} ('max_memory_percent'='11%', 'max_cpu_percent'='20%');"));
-    for (property, want) in [
-        (
-            "'max_cpu_percent'='101%'",
-            "The allowed max_cpu_percent value has to be in [1,100], but input value is 101%",
-        ),
-        (
-            "'max_cpu_percent'='0'",
-            "The allowed max_cpu_percent value has to be in [1,100], but input value is 0",
-        ),
-        (
-            "'max_memory_percent'='0%'",
-            "The allowed max_memory_percent value has to be in [1,100], but input value is 0%",
-        ),
-        (
-            "'max_memory_percent'='x'",
-            "The allowed max_memory_percent value has to be in [1,100], but input value is x",
-        ),
-        (
-            "'min_memory_percent'='101'",
-            "The allowed min_memory_percent value has to be in [0,100], but input value is 101",
-        ),
-        (
-            "'max_cpu_percent'='5%'",
-            "max_cpu_percent's value 5 has to be great or equal than min_cpu_percent 10",
-        ),
-        (
-            "'min_memory_percent'='12%'",
-            "max_memory_percent's value 11 has to be great or equal than min_memory_percent 12",
-        ),
-        (
-            "'cpu_hard_limit'='5%'",
-            "min_cpu_percent is 10%, it should be less or equal than max_cpu_percent 5%",
-        ),
-        (
-            "'max_cpu_percent'='100', 'min_cpu_percent'='81'",
-            "Sum of min_cpu_percent in default should be less than 100%",
-        ),
-        (
-            "'slot_memory_policy'='some'",
-            "The value of 'slot_memory_policy' must be one of none, fixed, dynamic.",
-        ),
-        ("'write_buffer_ratio'='-1'", "write_buffer_ratio -1 requires a positive int number."),
-        (
-            "'cpu_shares'='1', 'max_cpu_percent'='3'",
-            "Property cpu_shares is not supported, maybe it is deprecated.",
-        ),
-        ("'cpu_shares'='1'", "Property cpu_shares is not supported. Did you mean cpu_share?"),
-    ] {
+    for (property, want) in REFUSED_BY_4 {
         world.refused(&format!("{group} ({property})"), want);
     }
     world.ok(&format!("{group} ('max_cpu_percent'='100', 'min_cpu_percent'='80')"));
@@ -492,6 +489,10 @@ fn rules_about_groups_themselves() {
     world.ok("create workload group g for Cg1 properties('cpu_share'='10')");
     world.refused("create workload group g for cg2", "Compute group cg1 already has workload group g.");
     world.refused("create workload group h for cg2 properties('compute_group'='cg3')", "FOR cg2 contradicts");
+    world.refused(
+        "create workload group h for 'a b'",
+        "The allowed compute_group value is a name of at most 64",
+    );
     world.ok("set property for 'root' 'default_workload_group' = 'g'");
     world.refused(
         "drop workload group g for cg1",

@@ -14,26 +14,27 @@ mod tools;
 
 use commensal_sql::catalog::{Catalog, Done, PasswordHash};
 use commensal_sql::statement::{Statement, UserName, parse, split};
+use proptest::test_runner::Config as ProptestConfig;
 
 /// A catalogue and who asks.
-pub struct World {
-    pub catalog: Catalog,
-    pub user: UserName,
+struct World {
+    catalog: Catalog,
+    user: UserName,
 }
 
 /// Not a hash, only something of a hash's shape that depends on the password.
-pub fn hash(password: &str) -> PasswordHash {
+fn hash(password: &str) -> PasswordHash {
     let sum = password.bytes().fold(7u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
     PasswordHash::new(&format!("*{sum:040x}")).expect("forty digits")
 }
 
 impl World {
-    pub fn new() -> World {
+    fn new() -> World {
         World { catalog: Catalog::default(), user: UserName::anywhere("root") }
     }
 
     /// Runs every statement of a text; the text of the first error, or nothing.
-    pub fn run(&mut self, text: &str) -> Result<Done, String> {
+    fn run(&mut self, text: &str) -> Result<Done, String> {
         let mut last = Done::default();
         for part in split(text) {
             let statement = parse(part).map_err(|error| error.to_string())?;
@@ -45,13 +46,13 @@ impl World {
 
     /// Runs what must succeed.
     #[track_caller]
-    pub fn ok(&mut self, text: &str) -> Done {
+    fn ok(&mut self, text: &str) -> Done {
         self.run(text).unwrap_or_else(|error| panic!("{text}\n  -> {error}"))
     }
 
     /// Runs what must be refused with a text that begins like this.
     #[track_caller]
-    pub fn refused(&mut self, text: &str, want: &str) {
+    fn refused(&mut self, text: &str, want: &str) {
         let before = self.catalog.clone();
         match self.run(text) {
             Ok(_) => panic!("{text}\n  was carried out, and should say: {want}"),
@@ -61,7 +62,7 @@ impl World {
     }
 
     /// The same questions as somebody else.
-    pub fn as_user(&mut self, name: &str) -> &mut World {
+    fn as_user(&mut self, name: &str) -> &mut World {
         self.user = UserName::anywhere(name);
         self
     }
@@ -69,6 +70,12 @@ impl World {
 
 /// Parses what must be a statement.
 #[track_caller]
-pub fn parsed(text: &str) -> Statement {
+fn parsed(text: &str) -> Statement {
     parse(text).unwrap_or_else(|error| panic!("{text}\n  -> {error}"))
+}
+
+/// So many cases, or more when `PROPTEST_CASES` says so.
+fn cases(usual: u32) -> ProptestConfig {
+    let asked = ProptestConfig::default();
+    ProptestConfig { cases: asked.cases.max(usual), failure_persistence: None, ..asked }
 }

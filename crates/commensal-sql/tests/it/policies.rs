@@ -14,6 +14,104 @@ fn rows(world: &World) -> Vec<String> {
     rows.map(row).collect()
 }
 
+/// Statements and what is said to them, with the suite's four policies there.
+const REFUSED: [(&str, &str); 28] = [
+    ("create workload policy p conditions(abc > 123) actions(cancel_query);", "invalid metric name:abc"),
+    ("create workload policy p conditions(query_time > 123) actions(abc);", "invalid action type abc"),
+    (
+        "alter workload policy fe_policy properties('priority'='abc');",
+        "invalid priority property value, it must be a number, input value=abc",
+    ),
+    (
+        "alter workload policy fe_policy properties('enabled'='abc');",
+        "invalid enabled property value, it can only true or false with lower case",
+    ),
+    (
+        "alter workload policy fe_policy properties('enabled'='True');",
+        "invalid enabled property value, it can only true or false with lower case",
+    ),
+    (
+        "alter workload policy fe_policy properties('priority'='10000');",
+        "policy's priority can only between 0 ~ 100",
+    ),
+    (
+        "alter workload policy fe_policy properties('priority'='-1');",
+        "policy's priority can only between 0 ~ 100",
+    ),
+    (
+        "alter workload policy fe_policy properties('colour'='red', 'size'='1');",
+        "illegal policy properties colour,size",
+    ),
+    (
+        "alter workload policy fe_policy properties('workload_group'='invalid_group');",
+        "unknown workload group invalid_group",
+    ),
+    (
+        "create workload policy p conditions (query_time > 0) actions(cancel_query, cancel_query);",
+        "duplicate action in one policy",
+    ),
+    (
+        "create workload policy p conditions (username = 'root') actions(set_session_variable 'workload_group=normal', set_session_variable 'workload_group=abc');",
+        "duplicate set_session_variable action args one policy, workload_group",
+    ),
+    (
+        "create workload policy p conditions(query_time > 1) actions(cancel_query, move_query_to_group 'normal')",
+        "CANCEL_QUERY and MOVE_QUERY_TO_GROUP can not exist in one policy at same time",
+    ),
+    (
+        "create workload policy p conditions(query_time > 1) actions(move_query_to_group 'gone')",
+        "can not find workload group gone when set workload sched policy",
+    ),
+    (
+        "create workload policy p conditions(username = 'u') actions(cancel_query, set_session_variable 'a=b')",
+        "one policy can not contains fe and be action",
+    ),
+    (
+        "create workload policy p conditions(query_time > 1) actions(set_session_variable 'a=b')",
+        "action and metric must run in FE together or run in BE together",
+    ),
+    (
+        "create workload policy p conditions(username > 'u') actions(cancel_query)",
+        "username only support EQUAL operator",
+    ),
+    (
+        "create workload policy p conditions(username = 'u') actions(set_session_variable 'ab')",
+        "illegal arguments, it should be like set_session_variable \"xxx=xxx\"",
+    ),
+    (
+        "create workload policy p conditions(query_be_memory_bytes > '-1') actions(cancel_query);",
+        "invalid query be memory bytes value: -1, it requires >= 0",
+    ),
+    (
+        "create workload policy p conditions(query_time > '-1') actions(cancel_query);",
+        "invalid query time value: -1, it requires >= 0",
+    ),
+    (
+        "create workload policy p conditions(be_scan_rows > -1) actions(cancel_query);",
+        "invalid scan rows value: -1, it requires >= 0",
+    ),
+    (
+        "create workload policy p conditions(be_scan_bytes > 'x') actions(cancel_query);",
+        "invalid scan bytes value: x, it requires >= 0",
+    ),
+    (
+        "create workload policy p conditions(be_scan_bytes_from_remote_storage > 1.5) actions(cancel_query);",
+        "invalid remote scan bytes value: 1.5, it requires >= 0",
+    ),
+    ("create workload policy p actions(cancel_query)", "At least one condition needs to be specified"),
+    ("create workload policy p conditions(query_time > 1)", "At least one action needs to be specified"),
+    (
+        "create workload policy p conditions(query_time > 1, query_time > 2, query_time > 3, query_time > 4, query_time > 5, query_time > 6) actions(cancel_query)",
+        "condition num in a policy can not exceed 5",
+    ),
+    (
+        "create workload policy fe_policy conditions(query_time > 1) actions(cancel_query)",
+        "workload schedule policy fe_policy already exists ",
+    ),
+    ("alter workload policy gone properties('priority'='1')", "can not find workload schedule policy gone"),
+    ("drop workload policy gone", "workload schedule policy gone not exists"),
+];
+
 #[test]
 fn the_suites_rows() {
     let mut world = World::new();
@@ -33,102 +131,11 @@ fn the_suites_rows() {
         ]
     );
     world.ok("alter workload policy fe_policy properties('priority'='2', 'enabled'='false');");
-    let fe = "alter workload policy fe_policy properties";
-    let create = "create workload policy p";
-    for (text, want) in [
-        (format!("{create} conditions(abc > 123) actions(cancel_query);"), "invalid metric name:abc"),
-        (format!("{create} conditions(query_time > 123) actions(abc);"), "invalid action type abc"),
-        (
-            format!("{fe}('priority'='abc');"),
-            "invalid priority property value, it must be a number, input value=abc",
-        ),
-        (
-            format!("{fe}('enabled'='abc');"),
-            "invalid enabled property value, it can only true or false with lower case",
-        ),
-        (
-            format!("{fe}('enabled'='True');"),
-            "invalid enabled property value, it can only true or false with lower case",
-        ),
-        (format!("{fe}('priority'='10000');"), "policy's priority can only between 0 ~ 100"),
-        (format!("{fe}('priority'='-1');"), "policy's priority can only between 0 ~ 100"),
-        (format!("{fe}('colour'='red', 'size'='1');"), "illegal policy properties colour,size"),
-        (format!("{fe}('workload_group'='invalid_group');"), "unknown workload group invalid_group"),
-        (
-            format!("{create} conditions (query_time > 0) actions(cancel_query, cancel_query);"),
-            "duplicate action in one policy",
-        ),
-        (
-            format!(
-                "{create} conditions (username = 'root') actions(set_session_variable 'workload_group=normal', set_session_variable 'workload_group=abc');"
-            ),
-            "duplicate set_session_variable action args one policy, workload_group",
-        ),
-        (
-            format!(
-                "{create} conditions(query_time > 1) actions(cancel_query, move_query_to_group 'normal')"
-            ),
-            "CANCEL_QUERY and MOVE_QUERY_TO_GROUP can not exist in one policy at same time",
-        ),
-        (
-            format!("{create} conditions(query_time > 1) actions(move_query_to_group 'gone')"),
-            "can not find workload group gone when set workload sched policy",
-        ),
-        (
-            format!("{create} conditions(username = 'u') actions(cancel_query, set_session_variable 'a=b')"),
-            "one policy can not contains fe and be action",
-        ),
-        (
-            format!("{create} conditions(query_time > 1) actions(set_session_variable 'a=b')"),
-            "action and metric must run in FE together or run in BE together",
-        ),
-        (
-            format!("{create} conditions(username > 'u') actions(cancel_query)"),
-            "username only support EQUAL operator",
-        ),
-        (
-            format!("{create} conditions(username = 'u') actions(set_session_variable 'ab')"),
-            "illegal arguments, it should be like set_session_variable \"xxx=xxx\"",
-        ),
-        (
-            format!("{create} conditions(query_be_memory_bytes > '-1') actions(cancel_query);"),
-            "invalid query be memory bytes value: -1, it requires >= 0",
-        ),
-        (
-            format!("{create} conditions(query_time > '-1') actions(cancel_query);"),
-            "invalid query time value: -1, it requires >= 0",
-        ),
-        (
-            format!("{create} conditions(be_scan_rows > -1) actions(cancel_query);"),
-            "invalid scan rows value: -1, it requires >= 0",
-        ),
-        (
-            format!("{create} conditions(be_scan_bytes > 'x') actions(cancel_query);"),
-            "invalid scan bytes value: x, it requires >= 0",
-        ),
-        (
-            format!("{create} conditions(be_scan_bytes_from_remote_storage > 1.5) actions(cancel_query);"),
-            "invalid remote scan bytes value: 1.5, it requires >= 0",
-        ),
-        (format!("{create} actions(cancel_query)"), "At least one condition needs to be specified"),
-        (format!("{create} conditions(query_time > 1)"), "At least one action needs to be specified"),
-        (
-            format!(
-                "{create} conditions(query_time > 1, query_time > 2, query_time > 3, query_time > 4, query_time > 5, query_time > 6) actions(cancel_query)"
-            ),
-            "condition num in a policy can not exceed 5",
-        ),
-        (
-            "create workload policy fe_policy conditions(query_time > 1) actions(cancel_query)".to_owned(),
-            "workload schedule policy fe_policy already exists ",
-        ),
-        (
-            "alter workload policy gone properties('priority'='1')".to_owned(),
-            "can not find workload schedule policy gone",
-        ),
-        ("drop workload policy gone".to_owned(), "workload schedule policy gone not exists"),
-    ] {
-        world.refused(&text, want);
+    let long =
+        format!("create workload policy {} conditions(query_time > 1) actions(cancel_query)", "x".repeat(65));
+    world.refused(&long, "invalid name");
+    for (text, want) in REFUSED {
+        world.refused(text, want);
     }
     assert!(!world.ok("create workload policy if not exists fe_policy conditions(query_time > 1) actions(cancel_query)").changed);
     assert!(!world.ok("drop workload policy if exists gone").changed);

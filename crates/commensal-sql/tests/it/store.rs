@@ -1,6 +1,6 @@
 //! The catalogue's two files: what is in them, what survives, and what is said of a damaged one.
 
-use crate::World;
+use crate::{World, cases};
 use commensal_core::config;
 use commensal_core::group::{Class, OnExceed};
 use commensal_core::units::Ppm;
@@ -15,7 +15,8 @@ fn load(groups: &str, sql: &str) -> Result<(Catalog, Vec<String>), String> {
 
 /// Both files, written over nothing.
 fn files(catalog: &Catalog) -> (String, String) {
-    (catalog.groups_toml("sql.toml", "").unwrap(), catalog.sql_toml().unwrap())
+    let groups = catalog.groups_toml("sql.toml", "").expect("groups");
+    (groups, catalog.sql_toml().expect("SQL's own file"))
 }
 
 #[track_caller]
@@ -261,7 +262,7 @@ fn property() -> impl Strategy<Value = (String, String)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(cases(300))]
 
     /// Whatever was carried out is the same after a restart, and the groups file is one that commensal reads; editing it
     /// step by step comes to the same groups as writing it anew.

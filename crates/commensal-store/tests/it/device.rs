@@ -94,17 +94,15 @@ impl Device {
         self.log.lock().unwrap().iter().map(|(_, bytes)| bytes).sum()
     }
 
-    /// Bytes by windows of this length, from `from` on: those that ended before the last byte left. What left before is not
-    /// counted.
-    pub fn windows(&self, from: Instant, length: Duration) -> Vec<u64> {
-        let log = self.log.lock().unwrap();
-        let mut windows = Vec::new();
-        for (at, bytes) in log.iter().filter(|(at, _)| *at >= from) {
+    /// Bytes in each of so many windows of this length, from `from` on.
+    pub fn windows(&self, from: Instant, length: Duration, count: usize) -> Vec<u64> {
+        let mut windows = vec![0; count];
+        for (at, bytes) in self.log.lock().unwrap().iter().filter(|(at, _)| *at >= from) {
             let number = usize::try_from((*at - from).as_nanos() / length.as_nanos()).unwrap();
-            windows.resize(windows.len().max(number + 1), 0);
-            windows[number] += bytes;
+            if let Some(window) = windows.get_mut(number) {
+                *window += bytes;
+            }
         }
-        windows.pop();
         windows
     }
 }

@@ -182,7 +182,7 @@ fn rows_are_written_where_that_is_allowed() {
     for (sql, part) in [
         ("create table shop.few as select 1 as a", "already exists"),
         ("insert into shop.few select id from hits", "has 2 columns, and not 1"),
-        ("insert into shop.few select url, url from hits", "Cast error"),
+        ("insert into shop.few select url, id from hits", "Cast error"),
         ("insert into shop.none select id from hits", "CREATE TABLE makes one"),
         ("insert into hits select * from hits", "cannot be written"),
         ("create table nowhere.t as select * from hits", "cannot be written"),
