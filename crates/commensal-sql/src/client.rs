@@ -177,7 +177,7 @@ fn length(bytes: &mut &[u8]) -> Option<u64> {
     };
     let (number, rest) = rest.split_at_checked(more)?;
     *bytes = rest;
-    let value = number.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    let value = number.iter().rev().fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
     Some(if more == 0 { u64::from(*first) } else { value })
 }
 

@@ -100,7 +100,7 @@ pub struct Arm {
 pub struct Report {
     /// What was replayed.
     pub plan: Plan,
-    /// Memory: none, hard limit, hard limit and queue.
+    /// Memory: none, hard limit, hard limit and queue; first of an aggregate, then of a join.
     pub memory: Vec<Arm>,
     /// CPU: none, hard limit.
     pub cpu: Vec<Arm>,
@@ -118,6 +118,10 @@ const WARM_UP: Duration = Duration::from_secs(2);
 
 /// The query whose groups need memory for each row: the document's q29 needs some MB here, which no limit would meet.
 const HUNGRY: usize = 33;
+
+/// A join that keeps a column of the whole table in memory.
+const JOIN: &str =
+    "select count(*), min(a.URL), min(b.Title) from hits a join hits b on a.WatchID = b.WatchID";
 
 /// The query of the document.
 const Q29: usize = 29;
@@ -164,24 +168,28 @@ fn shape(number: usize) -> String {
     queries::shape(number).map(|shape| shape.sql.to_owned()).unwrap_or_default()
 }
 
+/// Both kinds of hunger: an aggregate writes to disk what it has no room for, a join cannot, and one of them has to end.
 fn memory(plan: &Plan, bucket: &Bucket) -> Result<Vec<Arm>, ReplayError> {
-    let query = shape(HUNGRY);
-    let (all, some) = (Until::Statements(plan.queries), Until::Statements(1));
-    let one = arm(plan, bucket, "memory: one query", &[], (1, &[], &query), &some)?;
-    // Room for one of them and a half, which three cannot share.
-    let limit = one.seen.memory_peak.max(one.seen.told_peak).max(1 << 20) * 3 / 2;
-    let hard =
-        [alter("memory_limit", &format!("{}MB", limit >> 20)), alter("enable_memory_overcommit", "false")];
-    let mut queued = hard.to_vec();
-    queued.push(alter("max_concurrency", "1"));
-    queued.push(alter("max_queue_size", "100"));
-    queued.push(alter("queue_timeout", "600000"));
-    let load = (plan.clients, &[][..], query.as_str());
-    let mut arms = vec![arm(plan, bucket, "no limit", &[], load, &all)?];
-    for (name, statements) in [("hard limit", &hard[..]), ("hard limit and queue", &queued[..])] {
-        let mut arm = arm(plan, bucket, name, statements, load, &all)?;
-        arm.limit = Some(limit >> 20 << 20);
-        arms.push(arm);
+    let mut arms = Vec::new();
+    for (kind, query) in [("aggregate", shape(HUNGRY)), ("join", JOIN.to_owned())] {
+        let one = Until::Statements(1);
+        let alone = arm(plan, bucket, &format!("{kind}: one by itself"), &[], (1, &[], &query), &one)?;
+        // Room for one of them and a half, which three cannot share.
+        let limit = alone.seen.most().max(1 << 20) * 3 / 2;
+        let hard = [
+            alter("memory_limit", &format!("{}MB", limit >> 20)),
+            alter("enable_memory_overcommit", "false"),
+        ];
+        let mut queued = hard.to_vec();
+        queued.push(alter("max_concurrency", "1"));
+        queued.push(alter("max_queue_size", "100"));
+        queued.push(alter("queue_timeout", "600000"));
+        let (load, all) = ((plan.clients, &[][..], query.as_str()), Until::Statements(plan.queries));
+        arms.push(arm(plan, bucket, &format!("{kind}: no limit"), &[], load, &all)?);
+        for (name, statements) in [("hard limit", &hard[..]), ("hard limit and queue", &queued[..])] {
+            let limited = arm(plan, bucket, &format!("{kind}: {name}"), statements, load, &all)?;
+            arms.push(Arm { limit: Some(limit >> 20 << 20), ..limited });
+        }
     }
     Ok(arms)
 }

@@ -63,6 +63,8 @@ impl Bucket {
 
 fn serve(object: &[u8], sent: &AtomicU64, stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    // What lies in the kernel has not been taken yet: little of it, so that what is sent is nearly what is read.
+    rustix::net::sockopt::set_socket_send_buffer_size(stream, PIECE)?;
     let mut lines = BufReader::new(stream);
     loop {
         let mut request = String::new();

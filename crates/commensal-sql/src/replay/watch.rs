@@ -48,6 +48,12 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// The most memory that the group has had, in bytes.
+    #[must_use]
+    pub fn most(&self) -> u64 {
+        self.memory_peak.max(self.told_peak)
+    }
+
     /// Mean, least and most of something; `None` without a window.
     #[must_use]
     pub fn spread(&self, of: fn(&Window) -> f64) -> Option<(f64, f64, f64)> {
