@@ -1,6 +1,8 @@
 //! `commensal-sql`: SQL under workload groups on the MySQL protocol.
 #![forbid(unsafe_code)]
 
+mod tool;
+
 use anyhow::Context;
 use clap::Parser;
 use commensal_sql::engine::{Allowed, Engine, Options};
@@ -10,11 +12,18 @@ use std::path::PathBuf;
 
 /// SQL under workload groups: queries over Parquet and CSV files, for any MySQL client.
 #[derive(Debug, Parser)]
-#[command(name = "commensal-sql", version)]
+#[command(
+    name = "commensal-sql",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 struct Args {
+    #[command(subcommand)]
+    tool: Option<tool::Tool>,
     /// Folder with the data: DIR/hits.parquet is the table hits, DIR/shop/orders.csv the table shop.orders.
-    #[arg(long, value_name = "DIR")]
-    data: PathBuf,
+    #[arg(long, value_name = "DIR", required = true)]
+    data: Option<PathBuf>,
     /// INSERT INTO and CREATE TABLE AS may add files to DIR.
     #[arg(long)]
     writable: bool,
@@ -43,8 +52,11 @@ struct Args {
 }
 
 fn main() -> anyhow::Result<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
     let args = Args::parse();
+    if let Some(tool) = args.tool {
+        return tool::run(tool);
+    }
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
     // The control plane: sockets, timers and limits have threads of their own, so that no group keeps them waiting.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -59,7 +71,7 @@ fn main() -> anyhow::Result<()> {
 async fn serve(args: Args) -> anyhow::Result<()> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let options = Options {
-        data: args.data,
+        data: args.data.context("say where the data is with --data")?,
         writable: args.writable,
         state: args.state,
         groups: args.groups,

@@ -39,6 +39,24 @@ pub const RESOURCE_USAGE: Table = Table {
     ],
 };
 
+/// What each group reads from each device and each remote store. Doris has such figures in its monitoring only.
+pub const READS: Table = Table {
+    name: "workload_group_reads",
+    columns: &[
+        ("WORKLOAD_GROUP_ID", Bigint),
+        ("NAME", Varchar),
+        ("KIND", Varchar),
+        ("SOURCE", Varchar),
+        ("LIMIT_BYTES_PER_SECOND", Bigint),
+        ("BYTES_PER_SECOND", Bigint),
+        ("READ_BYTES", Bigint),
+        ("REQUESTS", Bigint),
+        ("WAITS", Bigint),
+        ("WAIT_TIME_MS", Bigint),
+        ("WAITING", Bigint),
+    ],
+};
+
 /// The groups: Doris' columns until 3.x, then those of 4.0, then ours. [`super::GroupRow`] has their values.
 pub const GROUPS: Table = Table {
     name: "workload_groups",

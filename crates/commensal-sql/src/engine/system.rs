@@ -4,8 +4,11 @@ use super::Engine;
 use super::error::Error;
 use super::grid::{Grid, INT, REAL, TEXT, int, real, text};
 use super::query::Query;
-use crate::catalog::tables::{ACTIVE_TASKS, GROUPS, Kind, POLICIES, PRIVILEGES, RESOURCE_USAGE, Table};
+use crate::catalog::tables::{
+    ACTIVE_TASKS, GROUPS, Kind, POLICIES, PRIVILEGES, READS, RESOURCE_USAGE, Table,
+};
 use crate::statement::UserName;
+use commensal_store::{Reach, Source};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::catalog::TableProvider;
 use datafusion::catalog::information_schema::INFORMATION_SCHEMA_TABLES;
@@ -74,7 +77,8 @@ impl<'a> System<'a> {
     /// Names of all tables there.
     #[must_use]
     pub fn names() -> Vec<String> {
-        let ours = [RESOURCE_USAGE, GROUPS, ACTIVE_TASKS, POLICIES, PRIVILEGES].map(|table| table.name);
+        let ours =
+            [RESOURCE_USAGE, READS, GROUPS, ACTIVE_TASKS, POLICIES, PRIVILEGES].map(|table| table.name);
         let theirs = INFORMATION_SCHEMA_TABLES.iter().copied();
         ours.into_iter().chain(theirs).map(str::to_owned).collect()
     }
@@ -87,6 +91,8 @@ impl<'a> System<'a> {
         let is = |table: &Table| table.name.eq_ignore_ascii_case(name);
         let grid = if is(&RESOURCE_USAGE) {
             self.usage()
+        } else if is(&READS) {
+            self.reads()
         } else if is(&ACTIVE_TASKS) {
             self.tasks()
         } else if is(&GROUPS) {
@@ -124,6 +130,39 @@ impl<'a> System<'a> {
                 int(running as u64),
                 int(waiting as u64),
             ]);
+        }
+        grid
+    }
+
+    /// A row for each device and store that a group has read from; the rate is that of the last full second.
+    fn reads(&self) -> Grid {
+        let mut grid = grid(&READS, &[]);
+        for group in self.engine.groups().values() {
+            let settings = group.settings();
+            for (source, governor) in group.reads.each() {
+                let (kind, limit) = match source.reach() {
+                    Reach::Local => ("local", settings.local_read),
+                    Reach::Remote => ("remote", settings.remote_read),
+                };
+                let name = match source {
+                    Source::Device(device) => device.to_string(),
+                    Source::Store(store) => store,
+                };
+                let seen = governor.statistics();
+                grid.row(vec![
+                    int(group.id),
+                    text(&group.name),
+                    text(kind),
+                    text(name),
+                    limit.map_or(signed(-1), int),
+                    int(seen.last_second_bytes),
+                    int(seen.delivered_bytes),
+                    int(seen.requests),
+                    int(seen.waits),
+                    int(seen.waited.as_millis() as u64),
+                    int(seen.waiting as u64),
+                ]);
+            }
         }
         grid
     }

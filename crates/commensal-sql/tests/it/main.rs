@@ -5,10 +5,12 @@ mod access;
 mod document;
 mod fuzz;
 mod groups;
+mod hits;
 mod policies;
 mod server;
 mod statements;
 mod store;
+mod tools;
 
 use commensal_sql::catalog::{Catalog, Done, PasswordHash};
 use commensal_sql::statement::{Statement, UserName, parse, split};

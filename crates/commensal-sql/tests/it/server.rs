@@ -8,10 +8,11 @@
 
 mod access;
 mod client;
-mod fixture;
+pub mod fixture;
 mod limits;
 mod lock_wait;
 mod process;
 mod queries;
 mod remote;
+mod shapes;
 mod wire;
