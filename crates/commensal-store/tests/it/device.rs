@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -11,9 +11,13 @@ use object_store::{
     ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
 use tokio::time::Instant;
 
 pub const MIB: u64 = 1 << 20;
@@ -55,11 +59,19 @@ pub struct Model {
     pub mib: Duration,
     pub frame: usize,
     pub fault: Fault,
+    /// Bodies come from there, over TCP.
+    pub server: Option<SocketAddr>,
 }
 
 impl Default for Model {
     fn default() -> Model {
-        Model { request: Duration::ZERO, mib: Duration::ZERO, frame: 64 << 10, fault: Fault::None }
+        Model {
+            request: Duration::ZERO,
+            mib: Duration::ZERO,
+            frame: 64 << 10,
+            fault: Fault::None,
+            server: None,
+        }
     }
 }
 
@@ -107,6 +119,27 @@ impl Device {
     }
 }
 
+fn broken(error: std::io::Error) -> object_store::Error {
+    object_store::Error::Generic { store: "Device", source: Box::new(error) }
+}
+
+/// Asks for a range in one line; what comes is the body. The socket takes in little ahead of its reader.
+async fn over_tcp(
+    server: SocketAddr,
+    range: Range<u64>,
+) -> std::io::Result<BoxStream<'static, Result<Bytes>>> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_recv_buffer_size(128 << 10)?;
+    let mut socket = socket.connect(server).await?;
+    socket.write_all(format!("{} {}\n", range.start, range.end).as_bytes()).await?;
+    let body = stream::try_unfold(socket, |mut socket| async move {
+        let mut frame = BytesMut::with_capacity(64 << 10);
+        let read = socket.read_buf(&mut frame).await.map_err(broken)?;
+        Ok((read > 0).then(|| (frame.freeze(), socket)))
+    });
+    Ok(body.boxed())
+}
+
 #[async_trait]
 impl ObjectStore for Device {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
@@ -134,6 +167,10 @@ impl ObjectStore for Device {
         let result = self.inner.get_opts(location, options).await?;
         let GetResult { payload, meta, range, attributes } = result;
         let GetResultPayload::Stream(mut body) = payload else { panic!("memory has no files") };
+        if let Some(server) = self.model.server {
+            let body = over_tcp(server, range.clone()).await.map_err(broken)?;
+            return Ok(GetResult { payload: GetResultPayload::Stream(body), meta, range, attributes });
+        }
         let mut all = body.next().await.transpose()?.unwrap_or_default();
         if let Fault::Ends(after) = self.model.fault {
             all.truncate(after);

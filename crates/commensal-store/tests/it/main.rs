@@ -8,4 +8,5 @@ mod charge_after;
 mod device;
 mod faults;
 mod real;
+mod socket;
 mod windows;
