@@ -111,7 +111,7 @@ impl ObjectStore for Below {
         // Folder by folder: the store's own walk goes through links before anybody could keep it from that.
         let walk =
             futures::stream::try_unfold((self.clone(), vec![first]), |(store, mut folders)| async move {
-                let Some(folder) = folders.pop() else { return Ok(None) };
+                let Some(folder) = folders.pop() else { return Ok::<_, Error>(None) };
                 let found = store.list_with_delimiter(Some(&folder)).await?;
                 folders.extend(found.common_prefixes);
                 let files = futures::stream::iter(found.objects.into_iter().map(Ok));

@@ -2,7 +2,9 @@
 //! nobody reads, which is how a query whose client went away is noticed.
 
 use std::io;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio_util::sync::CancellationToken;
 
@@ -119,6 +121,46 @@ pub async fn watch(
 }
 
 /// A pipe of [`AHEAD`] bytes for [`watch`].
-pub fn pipe() -> (DuplexStream, DuplexStream) {
-    tokio::io::duplex(AHEAD)
+pub fn pipe() -> (OneByOne, DuplexStream) {
+    let (inside, outside) = tokio::io::duplex(AHEAD);
+    (OneByOne { pipe: inside, head: Vec::new(), left: 0 }, outside)
+}
+
+/// Gives bytes to the protocol up to the end of a packet and no further at once: when `opensrv-mysql` 0.7.0 finds more
+/// than one packet in its buffer, it frees the buffer of the one that it goes on to look at (`PacketReader::next_async`;
+/// seen to end the process).
+#[derive(Debug)]
+pub struct OneByOne {
+    pipe: DuplexStream,
+    /// What has come of the next packet's head.
+    head: Vec<u8>,
+    /// Bytes of the packet that are still to come after its head.
+    left: usize,
+}
+
+impl AsyncRead for OneByOne {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let most = if this.left > 0 { this.left } else { 4 - this.head.len() };
+        let mut bytes = [0; 4_096];
+        let size = most.min(buffer.remaining()).min(bytes.len());
+        let mut part = ReadBuf::new(&mut bytes[..size]);
+        ready!(Pin::new(&mut this.pipe).poll_read(context, &mut part))?;
+        let read = part.filled();
+        buffer.put_slice(read);
+        if this.left > 0 {
+            this.left -= read.len();
+        } else {
+            this.head.extend_from_slice(read);
+            if let [low, middle, high, _] = this.head[..] {
+                this.left = usize::from(low) | usize::from(middle) << 8 | usize::from(high) << 16;
+                this.head.clear();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
 }

@@ -169,6 +169,28 @@ fn a_session_begins_anew() {
     assert_eq!(client.query("select @@workload_group").cell(), "");
 }
 
+/// Several statements in one go: each is answered, in order. (Two packets in one buffer are the undoing of
+/// `opensrv-mysql` 0.7.0 if it sees them.)
+#[test]
+fn statements_can_come_without_waiting() {
+    let fixture = Fixture::new();
+    let mut client = fixture.root();
+    for round in 0..20 {
+        let mut bytes = Vec::new();
+        for number in 0..50 {
+            let text = format!("\x03select '{}', {number}", "x".repeat(round * 40));
+            bytes.extend(&(text.len() as u32).to_le_bytes()[..3]);
+            bytes.push(0);
+            bytes.extend(text.as_bytes());
+        }
+        client.stream.write_all(&bytes).unwrap();
+        for number in 0..50 {
+            let rows = client.answer().unwrap().rows();
+            assert_eq!(rows, [["x".repeat(round * 40), number.to_string()]]);
+        }
+    }
+}
+
 /// A join that finds nothing never gives its thread back by itself.
 #[test]
 fn a_join_without_matches_can_be_killed() {
