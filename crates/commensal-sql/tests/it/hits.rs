@@ -115,7 +115,7 @@ fn shares_are_like_clickbenchs() {
     assert!(counters.is_sorted(), "rows of a counter are beside each other");
     let mut sizes: Vec<usize> = counters.chunk_by(|a, b| a == b).map(<[i32]>::len).collect();
     sizes.sort_unstable();
-    check("counters", sizes.len() as f64, 500.0, 3_000.0);
+    check("counters", sizes.len() as f64, 1_000.0, 5_000.0);
     check("largest counter", share(sizes[sizes.len() - 1]), 0.03, 0.3);
 
     let users = column("UserID");
