@@ -196,7 +196,9 @@ fn offline_work_of_the_machine() {
         let beside = block.arm == "contended" || block.arm == "isolated:weight";
         let used = block.cpu.offline.unwrap();
         println!("{test}: {} {used:.3} CPUs", block.arm);
-        assert!(if beside { used > 0.05 } else { used == 0.0 }, "{}: {used} CPUs", block.arm);
+        // With the smallest weight a machine that is busy with others leaves it next to nothing.
+        let ran = if block.arm == "contended" { used > 0.05 } else { (used > 0.0) == beside };
+        assert!(ran, "{}: {used} CPUs", block.arm);
         assert_eq!(block.work.offline.is_some(), beside, "{}", block.arm);
     }
     hog.wait_until(false);
