@@ -175,10 +175,10 @@ fn a_session_begins_anew() {
 fn statements_can_come_without_waiting() {
     let fixture = Fixture::new();
     let mut client = fixture.root();
-    for round in 0..20 {
+    for round in 0..5 {
         let mut bytes = Vec::new();
         for number in 0..50 {
-            let text = format!("\x03select '{}', {number}", "x".repeat(round * 40));
+            let text = format!("\x03select '{}', {number}", "x".repeat(round * 150));
             bytes.extend(&(text.len() as u32).to_le_bytes()[..3]);
             bytes.push(0);
             bytes.extend(text.as_bytes());
@@ -186,7 +186,7 @@ fn statements_can_come_without_waiting() {
         client.stream.write_all(&bytes).unwrap();
         for number in 0..50 {
             let rows = client.answer().unwrap().rows();
-            assert_eq!(rows, [["x".repeat(round * 40), number.to_string()]]);
+            assert_eq!(rows, [["x".repeat(round * 150), number.to_string()]]);
         }
     }
 }
