@@ -303,7 +303,12 @@ impl Wait<'_> {
         match self.inbox.events.recv_timeout(patience) {
             Ok(event) => self.sorted(Some(event)),
             Err(RecvTimeoutError::Disconnected) => Ok(None),
-            Err(RecvTimeoutError::Timeout) if left == Some(patience) => Err(Stop::Late),
+            // The host's clock says when the time is over, not how long this slept.
+            Err(RecvTimeoutError::Timeout)
+                if self.deadline_ns.is_some_and(|deadline| deadline <= files::now_ns(self.host)) =>
+            {
+                Err(Stop::Late)
+            }
             Err(RecvTimeoutError::Timeout) => Ok(None),
         }
     }
