@@ -78,9 +78,7 @@ pub struct Dir {
     pub inode: u64,
 }
 
-/// What sensors, drivers and the lab may do to the machine.
-///
-/// Paths given to `read_file` and `list` are absolute; everything about cgroups goes through [`Dir`].
+/// What sensors, drivers and the lab may do to the machine. Paths are absolute; cgroups are reached through [`Dir`].
 pub trait Host {
     /// Reads a small file (procfs, sysfs, configuration) whole.
     fn read_file(&self, path: &Path) -> Result<String>;

@@ -54,7 +54,7 @@ fn respond(
         "/b/stuck.csv" => {
             stream.write_all(&part[..part.len() / 2]).ok();
             // Until the other side has had enough.
-            stream.read(&mut [0; 1]).ok();
+            let _ = stream.read(&mut [0; 1]).unwrap_or(0);
         }
         _ => {
             stream.write_all(part).ok();
