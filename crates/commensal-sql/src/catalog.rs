@@ -28,7 +28,7 @@ pub use execute::Done;
 pub use like::like;
 pub use policy::{Action, Condition, Metric, Metrics, Operator, Policy};
 pub use rows::{GroupRow, PolicyRow, PrivilegeRow, SHOW_GROUPS};
-pub use store::StoreError;
+pub use store::{Kernel, StoreError};
 
 /// The group of who names none.
 pub const NORMAL: &str = "normal";

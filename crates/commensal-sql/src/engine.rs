@@ -29,6 +29,7 @@ mod stores;
 mod system;
 pub mod variables;
 pub mod victim;
+pub mod worker;
 mod write;
 
 pub use data::{Data, Format, MAIN};
@@ -36,7 +37,7 @@ pub use execute::Rows;
 pub use remote::Allowed;
 pub use system::INFORMATION_SCHEMA;
 
-use crate::catalog::{Catalog, PasswordHash};
+use crate::catalog::{Catalog, Kernel, PasswordHash};
 use crate::property::{MemoryLimit, SlotPolicy};
 use crate::statement::{Statement, UserName};
 use arc_swap::ArcSwap;
@@ -54,10 +55,12 @@ use error::Error;
 use group::{Group, Groups, Settings};
 use query::Query;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use worker::{Launcher, Worker, Workers};
 
 /// What a server is started with.
 #[derive(Debug, Clone)]
@@ -78,6 +81,8 @@ pub struct Options {
     pub memory: Option<u64>,
     /// CPUs that percents are of.
     pub cpus: usize,
+    /// How offline groups get processes of their own; without, they run on threads of this one.
+    pub workers: Option<Workers>,
 }
 
 /// Part of the machine's memory that percents of groups are of, as Doris's `mem_limit`.
@@ -117,6 +122,7 @@ pub struct Engine {
     pub connections: Connections,
     /// Bytes that percents of memory are of.
     pub memory_bytes: u64,
+    launcher: Option<Arc<Launcher>>,
     catalog: Mutex<Catalog>,
     groups: ArcSwap<Groups>,
     queries: Mutex<BTreeMap<u64, Arc<Query>>>,
@@ -177,6 +183,7 @@ impl Engine {
             ));
         };
         let catalog = load(&options)?;
+        let launcher = launcher(&options, memory_bytes)?;
         let engine = Engine {
             data,
             data_device,
@@ -185,12 +192,13 @@ impl Engine {
             base,
             connections: Connections::default(),
             memory_bytes,
+            launcher,
             catalog: Mutex::new(catalog),
             groups: ArcSwap::default(),
             queries: Mutex::default(),
             options,
         };
-        engine.put_in_force(&lock(&engine.catalog))?;
+        let _ = engine.put_in_force(&lock(&engine.catalog))?;
         Ok(Arc::new(engine))
     }
 
@@ -224,19 +232,21 @@ impl Engine {
     ) -> Result<Option<Vec<String>>, Error> {
         let mut catalog = lock(&self.catalog);
         let mut new = catalog.clone();
-        let Some(done) = new.execute(statement, by, hash)? else { return Ok(None) };
+        let Some(mut done) = new.execute(statement, by, hash)? else { return Ok(None) };
         if done.changed {
             if let Some((groups, sql)) = self.options.files() {
                 store(&groups, &sql, &new)?;
             }
-            self.put_in_force(&new)?;
+            done.warnings.extend(self.put_in_force(&new)?);
             *catalog = new;
         }
         Ok(Some(done.warnings))
     }
 
-    /// Makes the groups that run what is defined. A group that is gone runs on until its last query has ended.
-    fn put_in_force(&self, catalog: &Catalog) -> Result<(), Error> {
+    /// Makes the groups that run what is defined. A group that is gone runs on until its last query has ended. The answer
+    /// says what holds in this process but not in a worker's cgroup.
+    fn put_in_force(&self, catalog: &Catalog) -> Result<Vec<String>, Error> {
+        let mut warnings = Vec::new();
         let old = self.groups.load();
         let mut groups = Groups::new();
         for defined in catalog.groups() {
@@ -246,6 +256,7 @@ impl Engine {
                 Some(group) => {
                     if group.settings() != settings {
                         group.set(settings);
+                        warnings.extend(self.change_worker(catalog, group));
                     }
                     Arc::clone(group)
                 }
@@ -255,7 +266,41 @@ impl Engine {
             groups.insert(name.to_owned(), group);
         }
         self.groups.store(Arc::new(groups));
-        Ok(())
+        Ok(warnings)
+    }
+
+    /// The worker process for a query of a group; `None` when it runs on threads of this process.
+    pub async fn worker(&self, group: &Arc<Group>) -> Option<Arc<Worker>> {
+        let launcher = self.launcher.as_ref()?;
+        let kernel = || self.with_catalog(|catalog| self.kernel(catalog, group));
+        group.worker.worker(launcher, group, kernel).await
+    }
+
+    /// The groups file with the limits that the kernel is to keep for a group's worker.
+    fn kernel(&self, catalog: &Catalog, group: &Group) -> Option<String> {
+        let settings = group.settings();
+        let file = self.options.files().map(|(groups, _)| groups);
+        let text = file.and_then(|file| LinuxHost::new().state_read(&file).ok().flatten());
+        let memory = settings.memory.limit.filter(|_| settings.memory.hard).map(|bytes| bytes as u64);
+        let limits = Kernel { cpu: settings.cpu_max.is_some(), memory: memory.map(|bytes| bytes + RESERVE) };
+        match catalog.worker_toml(&group.name, text.as_deref().unwrap_or(""), limits) {
+            Ok(text) => text,
+            Err(error) => {
+                tracing::warn!(group = %group.name, "no limits of the kernel: {error}");
+                None
+            }
+        }
+    }
+
+    /// A worker that runs gets other limits. The answer is what did not work, for the user.
+    fn change_worker(&self, catalog: &Catalog, group: &Arc<Group>) -> Option<String> {
+        let launcher = self.launcher.as_ref().filter(|_| group.settings().worker)?;
+        let kernel = self.kernel(catalog, group)?;
+        let mut changed = Ok(());
+        cpu::blocking(|| changed = group.worker.change(launcher, group, &kernel));
+        let error = changed.err()?;
+        tracing::warn!(group = %group.name, "the worker's cgroup keeps its limits: {error}");
+        Some(format!("the limits of the kernel for {} are as they were: {error}", group.name))
     }
 
     /// What a definition means on this machine.
@@ -292,6 +337,7 @@ impl Engine {
             },
             local_read: properties.read_bytes_per_second,
             remote_read: properties.remote_read_bytes_per_second,
+            worker: self.launcher.is_some() && properties.class == Class::Offline,
             nice: nice(weight(group), catalog.groups().map(weight).max().unwrap_or(1), properties.class),
         }
     }
@@ -323,15 +369,12 @@ impl Engine {
     /// One look at what is not kept on the spot; to be called every [`TICK`].
     pub fn tick(&self) {
         let host = LinuxHost::new();
-        let time = |thread: u32| {
-            let path = format!("/proc/self/task/{thread}/schedstat");
-            let text = host.read_file(Path::new(&path)).ok()?;
-            text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
-        };
+        let time = threads_time(&host);
         let groups = self.groups();
         for group in groups.values() {
-            group.settle(group.threads_cpu_ns(time));
+            group.settle(group.threads_cpu_ns(&time));
             group.measure(self.options.cpus);
+            group.worker.rest();
             // Memory may have come back.
             group.queue.admit();
         }
@@ -346,6 +389,35 @@ impl Engine {
             self.apply_policies(&query);
         }
     }
+}
+
+/// Memory of a worker process beside what its queries reserve: the program itself, batches under way, what the allocator
+/// keeps. Measured 60 to 90 MiB; the process ends queries long before the kernel would end it.
+const RESERVE: u64 = 256 << 20;
+
+/// The CPU time of a thread of this process, by its number.
+fn threads_time(host: &LinuxHost) -> impl Fn(u32) -> Option<Duration> {
+    |thread| {
+        let text = host.read_file(Path::new(&format!("/proc/self/task/{thread}/schedstat"))).ok()?;
+        text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+    }
+}
+
+/// What starts workers, if there are to be any: they see the same data with the same rights.
+fn launcher(options: &Options, memory_bytes: u64) -> Result<Option<Arc<Launcher>>, Error> {
+    let Some(workers) = options.workers.clone() else { return Ok(None) };
+    let folder = tempfile::Builder::new().prefix("commensal-sql-").tempdir_in(&options.spill);
+    let folder = folder.map_err(|error| cannot("make a folder in", &options.spill, &error))?;
+    let mut arguments: Vec<OsString> = vec!["--data".into(), options.data.clone().into()];
+    if options.writable {
+        arguments.push("--writable".into());
+    }
+    for endpoint in &options.s3.0 {
+        arguments.extend(["--s3-endpoint".into(), endpoint.into()]);
+    }
+    arguments.extend(["--memory-bytes".into(), memory_bytes.to_string().into()]);
+    arguments.extend(["--cpus".into(), options.cpus.to_string().into()]);
+    Ok(Some(Arc::new(Launcher::new(workers, arguments, folder))))
 }
 
 /// The CPU weight of a group.

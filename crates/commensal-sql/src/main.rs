@@ -5,8 +5,11 @@ mod tool;
 
 use anyhow::Context;
 use clap::Parser;
+use commensal_sql::engine::worker::Workers;
 use commensal_sql::engine::{Allowed, Engine, Options};
 use commensal_sql::protocol::{Limits, Server};
+use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -46,17 +49,37 @@ struct Args {
     /// Memory in MiB that percents of groups are of; nine tenths of the machine's if not given.
     #[arg(long, value_name = "MIB")]
     memory: Option<u64>,
+    /// Whether queries of offline groups run in worker processes, each in the cgroup of its group. They are started with
+    /// `commensal run`; where that does not work they run inside the server, which the log says.
+    #[arg(long, value_enum, default_value_t = Mode::Auto)]
+    workers: Mode,
+    /// The program commensal [default: the one beside this program, else the one of PATH].
+    #[arg(long, value_name = "FILE")]
+    commensal: Option<PathBuf>,
+    /// Option for commensal when it starts a worker, such as --commensal-option=--cgroup-prefix=sql; may be repeated.
+    #[arg(long = "commensal-option", value_name = "OPTION", allow_hyphen_values = true)]
+    commensal_options: Vec<OsString>,
     /// Connections at the same time.
     #[arg(long, value_name = "N", default_value_t = 500)]
     max_connections: usize,
 }
 
+/// Where offline groups run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Mode {
+    /// In worker processes, if they can be had.
+    Auto,
+    /// On threads of the server.
+    Off,
+}
+
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours).with_target(false).init();
     if let Some(tool) = args.tool {
         return tool::run(tool);
     }
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
     // The control plane: sockets, timers and limits have threads of their own, so that no group keeps them waiting.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -65,10 +88,29 @@ fn main() -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("cannot start threads")?;
-    runtime.block_on(serve(args))
+    let outcome = runtime.block_on(serve(args));
+    // Workers end when their sockets close.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// How workers are started.
+fn workers(args: &Args) -> anyhow::Result<Option<Workers>> {
+    if args.workers == Mode::Off {
+        return Ok(None);
+    }
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let beside = program.with_file_name("commensal");
+    let commensal = match &args.commensal {
+        Some(file) => file.clone(),
+        None if beside.exists() => beside,
+        None => PathBuf::from("commensal"),
+    };
+    Ok(Some(Workers { program, commensal, options: args.commensal_options.clone() }))
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
+    let workers = workers(&args)?;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let options = Options {
         data: args.data.context("say where the data is with --data")?,
@@ -79,6 +121,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         s3: Allowed(args.s3_endpoint),
         memory: args.memory.map(|mib| mib.saturating_mul(1 << 20)),
         cpus,
+        workers,
     };
     let engine = Engine::open(options)?;
     let limits = Limits { connections: args.max_connections, ..Limits::default() };

@@ -2,6 +2,8 @@
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use commensal_sql::engine::worker::process;
+use commensal_sql::engine::{Allowed, Options};
 use commensal_sql::hits::{self, Format, Order};
 use commensal_sql::load::{self, Load, Stop};
 use commensal_sql::queries;
@@ -24,6 +26,38 @@ pub enum Tool {
     Bench(Bench),
     /// Replay document 002: memory, CPU, local and remote reads, each without and with its limit, as four tables.
     Replay(Replay),
+    /// Run the queries of one group (started by the server).
+    #[command(hide = true)]
+    Worker(Worker),
+}
+
+/// Arguments of `worker`.
+#[derive(Debug, Args)]
+pub struct Worker {
+    /// Number of the group.
+    #[arg(long)]
+    id: u64,
+    /// Its name.
+    #[arg(long)]
+    name: String,
+    /// As for the server.
+    #[arg(long)]
+    data: PathBuf,
+    /// As for the server.
+    #[arg(long)]
+    writable: bool,
+    /// As for the server.
+    #[arg(long)]
+    spill: PathBuf,
+    /// As for the server.
+    #[arg(long = "s3-endpoint")]
+    s3_endpoint: Vec<String>,
+    /// Memory that percents are of, in bytes.
+    #[arg(long)]
+    memory_bytes: u64,
+    /// CPUs that percents are of.
+    #[arg(long)]
+    cpus: usize,
 }
 
 /// Arguments of `generate`.
@@ -128,6 +162,23 @@ pub fn run(tool: Tool) -> anyhow::Result<()> {
         Tool::Queries(queries) => listed(&queries),
         Tool::Bench(bench) => benched(&bench),
         Tool::Replay(replay) => replayed(&replay),
+        Tool::Worker(worker) => Ok(process::run(worker.options(), worker.id, &worker.name)?),
+    }
+}
+
+impl Worker {
+    fn options(&self) -> Options {
+        Options {
+            data: self.data.clone(),
+            writable: self.writable,
+            state: None,
+            groups: None,
+            spill: self.spill.clone(),
+            s3: Allowed(self.s3_endpoint.clone()),
+            memory: Some(self.memory_bytes),
+            cpus: self.cpus,
+            workers: None,
+        }
     }
 }
 

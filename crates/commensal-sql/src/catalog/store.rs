@@ -204,6 +204,56 @@ impl Catalog {
     }
 }
 
+/// Limits of a worker process that the kernel is to keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kernel {
+    /// The group's CPU limit holds (`enable_cpu_hard_limit`).
+    pub cpu: bool,
+    /// Memory of the whole process, in bytes.
+    pub memory: Option<u64>,
+}
+
+impl Catalog {
+    /// A groups file with one group in it, for the cgroup of its worker process: what `groups`, the text of the groups file,
+    /// says of it, without what the server and the worker do themselves (queue, reads) and without members, since the
+    /// worker is the only one. `None` when there is no such group.
+    ///
+    /// # Errors
+    /// [`StoreError`] when `groups` is no groups file.
+    pub fn worker_toml(
+        &self,
+        name: &str,
+        groups: &str,
+        limits: Kernel,
+    ) -> Result<Option<String>, StoreError> {
+        let file = "groups file";
+        let mut document: DocumentMut =
+            self.groups_toml(file, groups)?.parse().map_err(|error: toml_edit::TomlError| {
+                place(file, groups, error.span(), error.message().to_owned())
+            })?;
+        let tables = document.get_mut("group").and_then(Item::as_table_like_mut);
+        let Some(table) = tables.and_then(|tables| tables.remove(name)) else { return Ok(None) };
+        let mut table = table;
+        if let Some(table) = table.as_table_like_mut() {
+            for key in ["queue", "remote", "match"] {
+                table.remove(key);
+            }
+            set_path(table, &["io", "read"], None);
+            if !limits.cpu {
+                set_path(table, &["cpu", "max"], None);
+            }
+            set_path(table, &["memory", "max"], limits.memory.map(|bytes| Value::from(exact(bytes))));
+            set_path(table, &["memory", "on-exceed"], None);
+        }
+        let mut alone = DocumentMut::new();
+        let mut all = Table::new();
+        all.set_implicit(true);
+        all.insert(name, table);
+        alone.insert("group", Item::Table(all));
+        Ok(Some(alone.to_string()))
+    }
+}
+
 /// The groups of a groups file; none, when there is nothing in it.
 fn specs(file: &str, text: &str) -> Result<Vec<GroupSpec>, StoreError> {
     let blank = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');

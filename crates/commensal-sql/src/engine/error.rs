@@ -1,9 +1,10 @@
 //! What goes wrong with a statement, by what its user can do about it.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Why a statement did not give its result. Texts are for the user and hold no secret.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Error {
     /// The statement cannot be read.
     #[error("{0}")]

@@ -1,7 +1,6 @@
 //! Running of one statement: planned and executed on the threads of the query's group, its rows handed over in batches.
 //!
-//! Everything that makes a query run somewhere is in [`start`]: a group that runs in a process of its own will begin
-//! there.
+//! Where a query runs is decided in [`start`]: on the group's threads, or in the group's worker process.
 
 use super::Engine;
 use super::cpu::Charged;
@@ -16,6 +15,7 @@ use super::remote::{self, Remote};
 use super::rewrite::{self, Call};
 use super::schema::{CATALOG, Names};
 use super::stores::{Spill, Stores};
+use super::worker::{self, Worker, wire::Order};
 use super::write::{self, Target};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -50,15 +50,20 @@ pub struct Work {
     pub dry_run: bool,
     /// Rows are written there, and their number given.
     pub target: Option<Target>,
+    /// The same for a worker process, if it may run there.
+    pub order: Option<Order>,
 }
 
 /// Batches that may be ready before the client has taken the ones before.
 const AHEAD: usize = 2;
 
 /// What the task of a query says.
-enum Event {
+pub enum Event {
+    /// Columns, which come first.
     Schema(SchemaRef),
+    /// Rows.
     Batch(RecordBatch),
+    /// Why there is no more.
     Failed(Error),
     /// That was all. A channel that closes without it belongs to a task that is no more.
     End,
@@ -187,16 +192,26 @@ impl Drop for Held {
 ///
 /// # Errors
 /// It cannot be planned, or fails before its first row.
-pub async fn start(held: Held, work: Work) -> Result<Rows, Error> {
+pub async fn start(held: Held, mut work: Work) -> Result<Rows, Error> {
     let query = &Arc::clone(&held.query);
     query.group().memory.join(query);
     query.begin();
     let (sender, events) = mpsc::channel(AHEAD);
-    let Some(runtime) = query.home.runtime() else {
-        return Err(Error::Rule(format!("workload group {} is being taken down", query.home.name)));
+    let worker = match &work.order {
+        Some(_) => worker_of(&held.engine, query).await?,
+        None => None,
     };
-    let task = task(held, work, sender);
-    runtime.spawn(task);
+    match (worker, work.order.take()) {
+        (Some(worker), Some(order)) => {
+            query.home.timer.spawn(worker::relay(held, worker, order, sender));
+        }
+        _ => {
+            let Some(runtime) = query.home.runtime() else {
+                return Err(Error::Rule(format!("workload group {} is being taken down", query.home.name)));
+            };
+            runtime.spawn(task(held, work, sender));
+        }
+    }
     let mut running = Running { query: Arc::clone(query), events };
     let event = tokio::select! {
         biased;
@@ -219,6 +234,24 @@ async fn task(held: Held, work: Work, sender: mpsc::Sender<Event>) {
         why = query.stopped() => Err(why),
         outcome = run => outcome,
     };
+    finish(held, outcome, &sender).await;
+}
+
+/// The worker process of a query's group. Starting one may take long on a busy machine; the query can be ended meanwhile,
+/// and the worker is there for the next one.
+async fn worker_of(engine: &Arc<Engine>, query: &Arc<Query>) -> Result<Option<Arc<Worker>>, Error> {
+    let (engine, group) = (Arc::clone(engine), Arc::clone(&query.home));
+    let start = tokio::spawn(async move { engine.worker(&group).await });
+    tokio::select! {
+        biased;
+        why = query.stopped() => Err(why),
+        started = start => Ok(started.unwrap_or(None)),
+    }
+}
+
+/// The end of a query: gives back what it holds, and says how it went.
+pub async fn finish(held: Held, outcome: Result<(), Error>, sender: &mpsc::Sender<Event>) {
+    let (query, engine) = (Arc::clone(&held.query), Arc::clone(&held.engine));
     // Whatever an operator said on its way out: what counts is why it was told to go.
     let outcome = outcome.map_err(|error| query.ended().unwrap_or(error));
     drop(held);

@@ -3,9 +3,12 @@
 use super::cpu::{Tokens, now_ns, thread_cpu_time};
 use super::memory::{GroupMemory, Rules};
 use super::queue::{Limits, Queue};
+use super::worker::Home;
+use super::worker::wire::Reads;
 use arc_swap::ArcSwap;
 use commensal_core::units::BytesPerS;
-use commensal_store::{Governors, Rates as ReadRates, Reach};
+use commensal_store::{Governor, Governors, Rates as ReadRates, Reach, Source};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicI8, AtomicU64, Ordering::Relaxed};
@@ -14,7 +17,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
 
 /// What holds for a group, in the units that are enforced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// CPU hard limit in millionths of a CPU.
     pub cpu_max: Option<u64>,
@@ -28,6 +31,8 @@ pub struct Settings {
     pub remote_read: Option<u64>,
     /// Nice value of its threads: its soft share of the CPU among the groups.
     pub nice: i8,
+    /// Its queries run in a worker process, where one can be had.
+    pub worker: bool,
 }
 
 impl Default for Settings {
@@ -39,6 +44,7 @@ impl Default for Settings {
             local_read: None,
             remote_read: None,
             nice: 0,
+            worker: false,
         }
     }
 }
@@ -58,6 +64,8 @@ pub struct Group {
     pub queue: Arc<Queue>,
     /// Limiters of what is read.
     pub reads: Governors,
+    /// Its worker process.
+    pub worker: Home,
     /// Runtime whose timers nobody limits.
     pub timer: Handle,
     threads: Arc<Threads>,
@@ -137,6 +145,7 @@ impl Group {
             memory,
             cpu: Tokens::default(),
             reads: Governors::new(ReadRates::default(), Some(Handle::current())),
+            worker: Home::default(),
             timer: Handle::current(),
             threads,
             runtime: Some(runtime),
@@ -205,12 +214,40 @@ impl Group {
     /// Bytes that it has read so far, from local disks and from remote stores.
     #[must_use]
     pub fn read_bytes(&self) -> (u64, u64) {
-        let each = self.reads.each();
-        let of = |reach: Reach| {
-            let sources = each.iter().filter(|(source, _)| source.reach() == reach);
-            sources.map(|(_, governor)| governor.statistics().delivered_bytes).sum()
+        let all = self.all_reads();
+        let of = |remote: bool| {
+            all.iter().filter(|reads| reads.remote == remote).map(|reads| reads.delivered_bytes).sum()
         };
-        (of(Reach::Local), of(Reach::Remote))
+        (of(false), of(true))
+    }
+
+    /// What it has read from each device and each store, here and in its worker process.
+    #[must_use]
+    pub fn all_reads(&self) -> Vec<Reads> {
+        let one = |(source, governor): (Source, Governor)| {
+            let seen = governor.statistics();
+            Reads {
+                remote: source.reach() == Reach::Remote,
+                source: match source {
+                    Source::Device(device) => device.to_string(),
+                    Source::Store(store) => store,
+                },
+                last_second_bytes: seen.last_second_bytes,
+                delivered_bytes: seen.delivered_bytes,
+                requests: seen.requests,
+                waits: seen.waits,
+                waited_ms: seen.waited.as_millis() as u64,
+                waiting: seen.waiting as u64,
+            }
+        };
+        let here: Vec<Reads> = self.reads.each().into_iter().map(one).collect();
+        Reads::summed(&here, &self.worker.total().reads)
+    }
+
+    /// CPU time that it has used so far, in nanoseconds.
+    #[must_use]
+    pub fn cpu_ns(&self) -> u64 {
+        self.cpu.charged_ns() + self.worker.total().cpu_ns
     }
 
     /// Looks at what it has used, when the last look is at least [`WINDOW`] ago, on a machine with `cpus`. Rates are over
@@ -223,7 +260,7 @@ impl Group {
             return;
         }
         let (local, remote) = self.read_bytes();
-        let totals = Totals { at: Some(now), cpu_ns: self.cpu.charged_ns(), local, remote };
+        let totals = Totals { at: Some(now), cpu_ns: self.cpu_ns(), local, remote };
         if let Some(at) = before.at {
             let seconds = (now - at).as_secs_f64();
             let per_second = |now: u64, before: u64| (now.saturating_sub(before) as f64 / seconds) as u64;
@@ -255,7 +292,11 @@ impl Threads {
     fn begin(&self) {
         let thread = thread_id();
         lock(&self.alive).insert(thread);
-        set_nice(thread, self.nice.load(Relaxed));
+        // What the process was started with stays.
+        let nice = self.nice.load(Relaxed);
+        if nice != 0 {
+            set_nice(thread, nice);
+        }
     }
 
     fn set_nice(&self, nice: i8) {

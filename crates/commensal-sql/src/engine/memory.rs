@@ -19,6 +19,7 @@ use super::victim::{self, Holder};
 use arc_swap::ArcSwap;
 use datafusion::error::DataFusionError;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -35,7 +36,7 @@ const WORTH_SPILLING: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a group may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     /// Bytes; `None` is no limit.
     pub limit: Option<usize>,
@@ -50,7 +51,7 @@ pub struct Rules {
 }
 
 /// How the memory of a group is divided among its queries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Slots {
     /// Evenly among those that run; a query may have more while others have less.
     Even,
@@ -100,6 +101,8 @@ pub struct GroupMemory {
 #[derive(Default)]
 struct Ledger {
     used: usize,
+    /// Memory of a worker process that no operator has reserved; counts against the limit.
+    untracked: usize,
     peak: usize,
     ended: u64,
     accounts: BTreeMap<u64, Account>,
@@ -119,6 +122,16 @@ impl fmt::Debug for GroupMemory {
 }
 
 impl Ledger {
+    /// All that counts against the limit.
+    fn all(&self) -> usize {
+        self.used.saturating_add(self.untracked)
+    }
+
+    /// Whether the queries run in a worker process, which keeps the limit.
+    fn is_remote(&self) -> bool {
+        self.accounts.values().any(|account| account.query.is_remote())
+    }
+
     fn holders(&self, rules: &Rules) -> Vec<Holder> {
         // Everybody's fair part; who has set a limit of its own has that.
         let fair = rules.limit.map(|limit| limit / self.accounts.len().max(1));
@@ -187,6 +200,31 @@ impl GroupMemory {
         self.lock().used
     }
 
+    /// Bytes in use, with those of a worker process that no operator has reserved.
+    #[must_use]
+    pub fn all(&self) -> usize {
+        self.lock().all()
+    }
+
+    /// A worker process has so much memory beside what its operators have reserved.
+    pub fn set_untracked(&self, bytes: usize) {
+        self.lock().untracked = bytes;
+    }
+
+    /// A query in a worker process holds so much now; the answer is the query, unless it has left.
+    pub fn mirror(&self, number: u64, held: usize, peak: usize) -> Option<Arc<Query>> {
+        let mut ledger = self.lock();
+        let account = ledger.accounts.get_mut(&number)?;
+        let before = std::mem::replace(&mut account.held, held);
+        account.peak = account.peak.max(peak);
+        let query = Arc::clone(&account.query);
+        ledger.used = ledger.used.saturating_sub(before).saturating_add(held);
+        ledger.peak = ledger.peak.max(ledger.used);
+        drop(ledger);
+        self.freed.notify_all();
+        Some(query)
+    }
+
     /// The most that was ever in use, and how many queries were ended for memory.
     #[must_use]
     pub fn peak_and_ended(&self) -> (usize, u64) {
@@ -205,7 +243,7 @@ impl GroupMemory {
     pub fn room(&self) -> bool {
         let rules = self.rules.load();
         let low = rules.hard_limit().map(|limit| limit as u128 * u128::from(rules.low_watermark) / 100);
-        low.is_none_or(|low| (self.used() as u128) < low)
+        low.is_none_or(|low| (self.all() as u128) < low)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Ledger> {
@@ -252,8 +290,9 @@ impl GroupMemory {
         let mut ledger = self.lock();
         let rules = self.rules.load();
         match rules.hard_limit() {
-            Some(limit) if ledger.used > limit => {
-                let need = ledger.used - limit;
+            // A worker does it by itself.
+            Some(limit) if ledger.all() > limit && !ledger.is_remote() => {
+                let need = ledger.all() - limit;
                 self.mark(&mut ledger, need, None)
             }
             _ => Vec::new(),
@@ -303,7 +342,7 @@ impl GroupMemory {
              memory, or give the group more memory, or fewer queries at once (max_concurrency)",
             self.id,
             self.name,
-            readable(ledger.used),
+            readable(ledger.all()),
             readable(rules.limit.unwrap_or(0)),
             account.query.id,
             readable(account.held),
@@ -346,12 +385,12 @@ impl GroupMemory {
         if account.dying {
             return Answer::Refuse;
         }
-        let total = ledger.used.saturating_add(bytes);
+        let total = ledger.all().saturating_add(bytes);
         let can_spill = spillable.is_some_and(|held| held >= WORTH_SPILLING);
         let share = rules.slot_share(account.query.slots, ledger.slots_in_use());
         let above_share = share.is_some_and(|share| account.held.saturating_add(bytes) > share);
         if can_spill && (above_share || rules.spill_above().is_some_and(|high| total > high)) {
-            return Answer::Spill { used: ledger.used, limit: rules.limit.unwrap_or(0) };
+            return Answer::Spill { used: ledger.all(), limit: rules.limit.unwrap_or(0) };
         }
         let mut victims = Vec::new();
         if let Some(limit) = rules.hard_limit()
@@ -365,7 +404,7 @@ impl GroupMemory {
             }
             if chosen.is_empty() && victim::pending_free(&holders) == 0 {
                 // Nobody holds anything that would help: the request alone is more than the limit.
-                return Answer::TooLarge { used: ledger.used, limit };
+                return Answer::TooLarge { used: ledger.all(), limit };
             }
             victims = self.end_these(&mut ledger, &rules, &chosen, "hard limit", "");
             if total > limit + limit / SLACK {
@@ -375,8 +414,8 @@ impl GroupMemory {
         let Some(account) = ledger.accounts.get_mut(&number) else { return Answer::Moved };
         account.held += bytes;
         account.peak = account.peak.max(account.held);
-        ledger.used = total;
-        ledger.peak = ledger.peak.max(total);
+        ledger.used += bytes;
+        ledger.peak = ledger.peak.max(ledger.used);
         Answer::Granted(victims)
     }
 

@@ -35,7 +35,9 @@ impl Engine {
             match action {
                 Action::Cancel => query.end(Error::Policy(text)),
                 Action::Move(name) => {
-                    if let Some(to) = self.groups().get(&name).filter(|to| to.id != group.id) {
+                    if query.is_remote() {
+                        tracing::debug!(query = %query.id, "a policy cannot move a query out of a worker process");
+                    } else if let Some(to) = self.groups().get(&name).filter(|to| to.id != group.id) {
                         tracing::info!(query = %query.id, from = %group.name, to = %to.name, "moved by a policy");
                         query.move_to(to);
                     }

@@ -2,6 +2,7 @@
 
 use super::error::Error;
 use super::group::Group;
+use super::worker::wire::QueryUse;
 use crate::statement::UserName;
 use arc_swap::ArcSwap;
 use commensal_core::limiter::QueryId;
@@ -9,7 +10,7 @@ use commensal_store::{Query as Reader, Reach, Source};
 use datafusion::physical_plan::ExecutionPlan;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -68,6 +69,9 @@ pub struct Query {
     pub unspilled_bytes: AtomicU64,
     /// Who pays for what it reads, by source.
     readers: Mutex<BTreeMap<Source, Reader>>,
+    /// It runs in a worker process, which tells what it uses.
+    remote: AtomicBool,
+    heard: Mutex<QueryUse>,
 }
 
 impl fmt::Debug for Query {
@@ -86,6 +90,12 @@ impl Query {
         let number = NUMBERS.fetch_add(1, Relaxed);
         // Two halves as in Doris; the first tells this process's queries from another's.
         let id = format!("{:016x}-{number:016x}", u64::from(std::process::id()));
+        Query::of_server(ask, group, number, id)
+    }
+
+    /// A query that has its number and name from the server that sent it here.
+    #[must_use]
+    pub fn of_server(ask: Ask, group: Arc<Group>, number: u64, id: String) -> Arc<Query> {
         Arc::new(Query {
             number,
             id,
@@ -107,6 +117,8 @@ impl Query {
             spilled_bytes: AtomicU64::new(0),
             unspilled_bytes: AtomicU64::new(0),
             readers: Mutex::default(),
+            remote: AtomicBool::new(false),
+            heard: Mutex::default(),
         })
     }
 
@@ -117,10 +129,10 @@ impl Query {
     }
 
     /// Another group pays from now on: memory that it holds, CPU and bytes that it will use. Its slot in the queue of the
-    /// group that admitted it stays taken until it ends.
+    /// group that admitted it stays taken until it ends. A query in a worker process stays with its group.
     pub fn move_to(&self, group: &Arc<Group>) {
         let done = lock(&self.done);
-        if *done {
+        if *done || self.is_remote() {
             return;
         }
         let from = self.group.swap(Arc::clone(group));
@@ -189,6 +201,25 @@ impl Query {
         *lock(&self.done)
     }
 
+    /// It runs in a worker process from now on.
+    pub fn set_remote(&self) {
+        self.remote.store(true, Relaxed);
+    }
+
+    /// Whether it runs in a worker process.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.remote.load(Relaxed)
+    }
+
+    /// What its worker process says of it.
+    pub fn hear(&self, used: QueryUse) {
+        self.cpu_ns.store(used.cpu_ns, Relaxed);
+        self.spilled_bytes.store(used.spilled_bytes, Relaxed);
+        self.unspilled_bytes.store(used.unspilled_bytes, Relaxed);
+        *lock(&self.heard) = used;
+    }
+
     /// Keeps the plan for its counters.
     pub fn set_plan(&self, plan: Arc<dyn ExecutionPlan>) {
         let _ = self.plan.set(plan);
@@ -204,18 +235,19 @@ impl Query {
                 false => children.into_iter().map(leaves).sum(),
             }
         }
-        self.plan.get().map_or(0, |plan| leaves(plan) as u64)
+        self.plan.get().map_or_else(|| lock(&self.heard).scan_rows, |plan| leaves(plan) as u64)
     }
 
     /// Bytes that it has read so far, from local disks and from remote stores.
     #[must_use]
     pub fn scan_bytes(&self) -> (u64, u64) {
         let readers = lock(&self.readers);
-        let of = |reach: Reach| {
+        let of = |reach: Reach| -> u64 {
             let read = readers.iter().filter(|(source, _)| source.reach() == reach);
             read.map(|(_, reader)| reader.statistics().delivered_bytes).sum()
         };
-        (of(Reach::Local), of(Reach::Remote))
+        let heard = *lock(&self.heard);
+        (of(Reach::Local) + heard.local_bytes, of(Reach::Remote) + heard.remote_bytes)
     }
 
     /// Time since it began; since it came, while it waits.

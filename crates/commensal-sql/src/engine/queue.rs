@@ -6,6 +6,7 @@
 
 use super::error::Error;
 use super::query::Query;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// What a queue allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Slots in use at once.
     pub max_concurrency: u32,

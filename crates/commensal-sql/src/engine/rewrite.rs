@@ -252,10 +252,17 @@ pub fn fix_case(statement: &mut Statement, columns: &[String]) {
 /// Whether a statement may begin without a place in the queue: it reads nothing but tables of the system.
 #[must_use]
 pub fn bypasses(tables: &[TableReference], database: &str) -> bool {
-    let system = |table: &TableReference| {
-        table.schema().unwrap_or(database).eq_ignore_ascii_case(super::system::INFORMATION_SCHEMA)
-    };
-    tables.iter().all(system)
+    tables.iter().all(|table| is_system(table, database))
+}
+
+fn is_system(table: &TableReference, database: &str) -> bool {
+    table.schema().unwrap_or(database).eq_ignore_ascii_case(super::system::INFORMATION_SCHEMA)
+}
+
+/// Whether a statement may run in another process: it reads tables, and none of the system, which only the server has.
+#[must_use]
+pub fn may_leave(tables: &[TableReference], database: &str) -> bool {
+    !tables.is_empty() && !tables.iter().any(|table| is_system(table, database))
 }
 
 /// A statement as others may see it: the values of keys and passwords are gone.

@@ -6,6 +6,7 @@ use super::execute::{self, Held, Rows, Work};
 use super::query::{Ask, Query};
 use super::rewrite::{self, FUNCTIONS, Found};
 use super::variables::Variables;
+use super::worker::wire::{self, Order};
 use super::write::{self, Target};
 use super::{Engine, INFORMATION_SCHEMA, password, show};
 use crate::catalog::{Catalog, CatalogError, Privilege};
@@ -14,7 +15,10 @@ use datafusion::arrow::array::AsArray;
 use datafusion::arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::common::{ScalarValue, TableReference};
 use datafusion::config::Dialect;
+use datafusion::execution::context::SessionState;
 use datafusion::sql::parser::Statement as Parsed;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Longest text of a statement that is shown to others.
@@ -66,6 +70,9 @@ pub struct Prepared {
     variables: Variables,
     target: Option<Target>,
     sql: String,
+    /// The statement as it came, and what names in it stood for: a worker process reads it again.
+    text: String,
+    names: Vec<(String, String)>,
 }
 
 impl Prepared {
@@ -206,17 +213,20 @@ impl Session {
     pub fn prepare(&self, passed: &PassedOn) -> Result<Prepared, Error> {
         let mut variables = self.connection.variables();
         self.assign(&mut variables, &passed.variables)?;
-        let mut parsed = self.engine.base.sql_to_statement(&passed.text, &Dialect::MySQL)?;
-        let found = rewrite::rewrite(&mut parsed, &|name| self.look_up(&variables, name));
-        if let Some(problem) = &found.problem {
-            return Err(Error::Rule(problem.clone()));
-        }
-        let target = write::target(&mut parsed, &self.connection.database())?;
+        let names = RefCell::new(Vec::new());
+        let look_up = |name: &str| {
+            let value = self.look_up(&variables, name)?;
+            names.borrow_mut().push((name.to_owned(), value.clone()));
+            Some(value)
+        };
+        let database = self.connection.database();
+        let (parsed, found, target) = read(&self.engine.base, &passed.text, &database, &look_up)?;
         let mut sql = rewrite::without_secrets(&passed.text);
         if let Some((end, _)) = sql.char_indices().nth(SHOWN) {
             sql.truncate(end);
         }
-        Ok(Prepared { parsed, found, variables, target, sql })
+        let (text, names) = (passed.text.clone(), names.into_inner());
+        Ok(Prepared { parsed, found, variables, target, sql, text, names })
     }
 
     async fn pass_on(&self, passed: PassedOn) -> Result<Reply, Error> {
@@ -269,7 +279,11 @@ impl Session {
         let database = self.connection.database();
         let only_system = prepared.target.is_none() && rewrite::bypasses(&tables, &database);
         let bypass = only_system || prepared.variables.bypass();
-        let (mut held, work) = self.accept(prepared, values, &tables, database)?;
+        let may_leave = rewrite::may_leave(&tables, &database);
+        let (mut held, mut work) = self.accept(prepared, values, &tables, database)?;
+        if !may_leave {
+            work.order = None;
+        }
         let query = Arc::clone(held.query());
         self.connection.set_current(Some(Arc::clone(&query)));
         if !bypass {
@@ -318,7 +332,27 @@ impl Session {
             memory_limit: variables.memory(),
             timeout: variables.timeout(),
         };
+        let query = Query::new(ask, group);
+        let order = match query.home.settings().worker {
+            true => Some(Order {
+                number: query.number,
+                id: query.id.clone(),
+                user: user.name.clone(),
+                host: user.host.clone(),
+                text: prepared.text,
+                names: prepared.names,
+                database: database.clone(),
+                slots: query.slots,
+                memory_limit: query.memory_limit,
+                partitions: variables.partitions(self.engine.options.cpus),
+                batch_size: variables.batch_size(),
+                dry_run: variables.dry_run(),
+                values: wire::pack(&values)?,
+            }),
+            false => None,
+        };
         let work = Work {
+            order,
             statement: prepared.parsed,
             calls: prepared.found.calls,
             values,
@@ -328,7 +362,7 @@ impl Session {
             dry_run: variables.dry_run(),
             target: prepared.target,
         };
-        Ok((Held::new(&self.engine, &Query::new(ask, group)), work))
+        Ok((Held::new(&self.engine, &query), work))
     }
 
     /// Reading a table needs the privilege for it; reading files and stores by name that for everything.
@@ -367,4 +401,42 @@ impl Session {
             user.name, self.connection.host
         )))
     }
+}
+
+/// Reads a statement for the query engine: names of the session replaced, table functions and the table that is written to
+/// taken apart.
+fn read(
+    base: &SessionState,
+    text: &str,
+    database: &str,
+    look_up: rewrite::Lookup<'_>,
+) -> Result<(Parsed, Found, Option<Target>), Error> {
+    let mut parsed = base.sql_to_statement(text, &Dialect::MySQL)?;
+    let found = rewrite::rewrite(&mut parsed, look_up);
+    if let Some(problem) = &found.problem {
+        return Err(Error::Rule(problem.clone()));
+    }
+    let target = write::target(&mut parsed, database)?;
+    Ok((parsed, found, target))
+}
+
+/// The work that a server has sent: the same as in the server, from the same text.
+///
+/// # Errors
+/// The text cannot be read, which the server has done before: it is another version.
+pub fn work(engine: &Engine, order: Order) -> Result<Work, Error> {
+    let names: BTreeMap<String, String> = order.names.into_iter().collect();
+    let look_up = |name: &str| names.get(name).cloned();
+    let (statement, found, target) = read(&engine.base, &order.text, &order.database, &look_up)?;
+    Ok(Work {
+        statement,
+        calls: found.calls,
+        values: wire::unpack(order.values)?,
+        database: order.database,
+        partitions: order.partitions,
+        batch_size: order.batch_size,
+        dry_run: order.dry_run,
+        target,
+        order: None,
+    })
 }

@@ -8,7 +8,6 @@ use crate::catalog::tables::{
     ACTIVE_TASKS, GROUPS, Kind, POLICIES, PRIVILEGES, READS, RESOURCE_USAGE, Table,
 };
 use crate::statement::UserName;
-use commensal_store::{Reach, Source};
 use datafusion::arrow::datatypes::DataType;
 use datafusion::catalog::TableProvider;
 use datafusion::catalog::information_schema::INFORMATION_SCHEMA_TABLES;
@@ -24,13 +23,15 @@ pub const INFORMATION_SCHEMA: &str = "information_schema";
 const BACKEND: u64 = 1;
 
 /// What we add to [`RESOURCE_USAGE`].
-const USAGE_OURS: [(&str, DataType); 6] = [
+const USAGE_OURS: [(&str, DataType); 8] = [
     ("NAME", TEXT),
     ("MEMORY_PEAK_BYTES", INT),
     ("CPU_THROTTLED_USEC", INT),
     ("KILLED_QUERIES", INT),
     ("RUNNING_QUERIES", INT),
     ("QUEUED_QUERIES", INT),
+    ("CPU_LIMIT_BY", TEXT),
+    ("WORKER", TEXT),
 ];
 
 /// What we add to [`ACTIVE_TASKS`]; the first two as Doris has since 2.1.8.
@@ -115,20 +116,28 @@ impl<'a> System<'a> {
             let rates = group.rates();
             let (peak, killed) = group.memory.peak_and_ended();
             let (running, waiting) = group.queue.lengths();
+            let heard = group.worker.total();
+            let limited = group.settings().cpu_max.is_some();
             grid.row(vec![
                 int(BACKEND),
                 int(group.id),
-                int(group.memory.used() as u64),
+                int(group.memory.all() as u64),
                 // Two digits, as Doris has it.
                 real((rates.cpu_percent * 100.0).round() / 100.0),
                 int(rates.local),
                 int(rates.remote),
                 text(&group.name),
                 int(peak as u64),
-                int(group.cpu.throttled_ns() / 1_000),
+                int((group.cpu.throttled_ns() + heard.throttled_ns) / 1_000),
                 int(killed),
                 int(running as u64),
                 int(waiting as u64),
+                text(match (limited, heard.quota) {
+                    (false, _) => "",
+                    (true, true) => "kernel",
+                    (true, false) => "tokens",
+                }),
+                text(group.worker.state()),
             ]);
         }
         grid
@@ -139,28 +148,23 @@ impl<'a> System<'a> {
         let mut grid = grid(&READS, &[]);
         for group in self.engine.groups().values() {
             let settings = group.settings();
-            for (source, governor) in group.reads.each() {
-                let (kind, limit) = match source.reach() {
-                    Reach::Local => ("local", settings.local_read),
-                    Reach::Remote => ("remote", settings.remote_read),
+            for reads in group.all_reads() {
+                let (kind, limit) = match reads.remote {
+                    false => ("local", settings.local_read),
+                    true => ("remote", settings.remote_read),
                 };
-                let name = match source {
-                    Source::Device(device) => device.to_string(),
-                    Source::Store(store) => store,
-                };
-                let seen = governor.statistics();
                 grid.row(vec![
                     int(group.id),
                     text(&group.name),
                     text(kind),
-                    text(name),
+                    text(reads.source),
                     limit.map_or(signed(-1), int),
-                    int(seen.last_second_bytes),
-                    int(seen.delivered_bytes),
-                    int(seen.requests),
-                    int(seen.waits),
-                    int(seen.waited.as_millis() as u64),
-                    int(seen.waiting as u64),
+                    int(reads.last_second_bytes),
+                    int(reads.delivered_bytes),
+                    int(reads.requests),
+                    int(reads.waits),
+                    int(reads.waited_ms),
+                    int(reads.waiting),
                 ]);
             }
         }

@@ -32,6 +32,10 @@ impl Drop for Fixture {
 /// CPUs that the servers of tests count with, whatever the machine has.
 pub const CPUS: usize = 2;
 
+/// A statement that runs until it is told to end.
+pub const ENDLESS: &str =
+    "select count(*) from hits a, hits b, hits c where a.url < b.url and b.url < c.url and a.g + b.g = c.g";
+
 /// Memory that percents are of.
 pub const MEMORY: u64 = 4 << 30;
 
@@ -52,6 +56,7 @@ impl Fixture {
             s3: Allowed::default(),
             memory: Some(MEMORY),
             cpus: CPUS,
+            workers: None,
         };
         change(&mut options);
         Fixture::start(folder, options, limits)

@@ -5,9 +5,7 @@ use crate::server::fixture::{Fixture, eventually};
 use commensal_sql::protocol::Limits;
 use std::io::{ErrorKind, Write};
 
-/// A statement that runs until it is told to end.
-pub const ENDLESS: &str =
-    "select count(*) from hits a, hits b, hits c where a.url < b.url and b.url < c.url and a.g + b.g = c.g";
+pub use crate::server::fixture::ENDLESS;
 
 #[test]
 fn prepared_statements() {
