@@ -83,7 +83,7 @@ impl Client {
     /// Reads the server's greeting and says nothing.
     pub fn greet(address: SocketAddr) -> Result<Client> {
         let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(120)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(600)))?;
         stream.set_nodelay(true)?;
         let mut client = Client { stream, id: 0, salt: Vec::new() };
         let (_, greeting) = client.receive()?;
