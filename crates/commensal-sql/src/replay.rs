@@ -102,7 +102,7 @@ pub struct Report {
     pub plan: Plan,
     /// Memory: none, hard limit, hard limit and queue; first of an aggregate, then of a join.
     pub memory: Vec<Arm>,
-    /// CPU: none, hard limit.
+    /// CPU: none, hard limit, the same of an offline group.
     pub cpu: Vec<Arm>,
     /// Local reads: none, limit.
     pub local: Vec<Arm>,
@@ -200,11 +200,14 @@ fn cpu(plan: &Plan, bucket: &Bucket) -> Result<Vec<Arm>, ReplayError> {
         alter("cpu_hard_limit", &format!("{}%", plan.cpu_percent)),
         "ADMIN SET FRONTEND CONFIG (\"enable_cpu_hard_limit\" = \"true\")".to_owned(),
     ];
+    // In a process of its own, where the kernel may stop it anywhere.
+    let offline = [&[alter("class", "offline")], &hard[..]].concat();
     let until = Until::Seconds(plan.seconds);
     let load = (plan.clients, &[][..], query.as_str());
     Ok(vec![
         arm(plan, bucket, "CPU: no limit", &[], load, &until)?,
         arm(plan, bucket, "CPU: hard limit", &hard, load, &until)?,
+        arm(plan, bucket, "CPU: hard limit, offline group", &offline, load, &until)?,
     ])
 }
 

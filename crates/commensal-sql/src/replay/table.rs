@@ -117,22 +117,32 @@ fn spread(arm: &Arm, of: fn(&Window) -> f64, digits: usize) -> String {
     }
 }
 
+/// Who keeps the CPU limit, and why no worker does where one was wanted.
+fn kept_by(arm: &Arm) -> String {
+    match (arm.seen.limit_by.as_str(), arm.seen.worker.starts_with("no worker")) {
+        ("", _) => "-".to_owned(),
+        (by, false) => by.to_owned(),
+        (by, true) => format!("{by} ({})", arm.seen.worker),
+    }
+}
+
 fn cpu(out: &mut String, report: &Report) {
     let _ = writeln!(
         out,
         "\n## CPU\n\n{} clients, number 29 of the queries (the document's).\n\n\
-         | | CPU, % of the machine (windows) | shown, % (windows) | finished | failed | latency mean / max |\n\
-         |---|---|---|---|---|---|",
+         | | CPU, % of the machine (windows) | shown, % (windows) | kept by | finished | failed | latency mean / max |\n\
+         |---|---|---|---|---|---|---|",
         report.plan.clients
     );
     for arm in &report.cpu {
         let (finished, failed, latency) = ends(arm);
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {finished} | {failed} | {latency} |",
+            "| {} | {} | {} | {} | {finished} | {failed} | {latency} |",
             arm.name,
             spread(arm, |window| window.cpu_percent, 2),
-            spread(arm, |window| window.told_cpu_percent, 2)
+            spread(arm, |window| window.told_cpu_percent, 2),
+            kept_by(arm)
         );
     }
     statements(out, &report.cpu);

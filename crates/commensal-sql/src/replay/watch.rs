@@ -1,10 +1,11 @@
 //! What a server uses: by the kernel's account of its process second by second, and by its own tables.
 
+use super::server::family;
 use super::{Bucket, GROUP};
 use crate::client::{Client, ClientError, Row};
 use commensal_host::{Host, LinuxHost};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often memory is looked at.
@@ -45,6 +46,10 @@ pub struct Seen {
     pub rss_peak: u64,
     /// Queries that the server has ended for want of memory.
     pub killed: u64,
+    /// `CPU_LIMIT_BY` of the group at the end: `kernel` or `tokens`.
+    pub limit_by: String,
+    /// `WORKER` of the group at the end.
+    pub worker: String,
 }
 
 impl Seen {
@@ -82,7 +87,7 @@ struct Totals {
 /// Who looks.
 #[derive(Debug)]
 pub struct Watch<'a> {
-    process: PathBuf,
+    process: u32,
     host: LinuxHost,
     client: Client,
     bucket: &'a Bucket,
@@ -94,7 +99,7 @@ impl<'a> Watch<'a> {
     #[must_use]
     pub fn new(pid: u32, client: Client, bucket: &'a Bucket) -> Watch<'a> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-        Watch { process: format!("/proc/{pid}").into(), host: LinuxHost::new(), client, bucket, cpus }
+        Watch { process: pid, host: LinuxHost::new(), client, bucket, cpus }
     }
 
     /// Looks for so long, or until `ended`.
@@ -111,6 +116,7 @@ impl<'a> Watch<'a> {
             let told = self.told()?;
             seen.memory_peak = seen.memory_peak.max(told.memory);
             (seen.told_peak, seen.killed) = (told.peak, told.killed);
+            (seen.limit_by, seen.worker) = (told.limit_by.clone(), told.worker.clone());
             if before.at.elapsed() >= WINDOW {
                 let now = self.totals();
                 seen.windows.push(window(&before, &now, self.cpus, &told));
@@ -122,29 +128,35 @@ impl<'a> Watch<'a> {
         Ok(seen)
     }
 
-    fn text(&self, file: &str) -> String {
-        self.host.read_file(&self.process.join(file)).unwrap_or_default()
+    fn text(&self, pid: u32, file: &str) -> String {
+        self.host.read_file(Path::new(&format!("/proc/{pid}/{file}"))).unwrap_or_default()
     }
 
     fn totals(&self) -> Totals {
-        let threads = self.host.list(&self.process.join("task")).unwrap_or_default();
-        let time = |thread: &String| {
-            let text = self.text(&format!("task/{thread}/schedstat"));
-            text.split_whitespace().next()?.parse().ok()
-        };
-        let threads_ns = threads.iter().filter_map(|thread| Some((thread.clone(), time(thread)?))).collect();
-        let at = Instant::now();
-        Totals { at, threads_ns, read: field(&self.text("io"), "rchar:"), sent: self.bucket.sent() }
+        let mut threads_ns = BTreeMap::new();
+        let mut read = 0;
+        for pid in family(&self.host, self.process) {
+            let threads = self.host.list(Path::new(&format!("/proc/{pid}/task"))).unwrap_or_default();
+            for thread in threads {
+                let text = self.text(pid, &format!("task/{thread}/schedstat"));
+                let time = text.split_whitespace().next().and_then(|time| time.parse::<u64>().ok());
+                threads_ns.extend(time.map(|time| (thread, time)));
+            }
+            read += field(&self.text(pid, "io"), "rchar:");
+        }
+        Totals { at: Instant::now(), threads_ns, read, sent: self.bucket.sent() }
     }
 
     fn rss(&self) -> u64 {
-        field(&self.text("status"), "VmRSS:") << 10
+        let processes = family(&self.host, self.process);
+        let kib: u64 = processes.into_iter().map(|pid| field(&self.text(pid, "status"), "VmRSS:")).sum();
+        kib << 10
     }
 
     fn told(&mut self) -> Result<Told, ClientError> {
         let rows = self.client.query(&format!(
             "select memory_usage_bytes, memory_peak_bytes, killed_queries, cpu_usage_percent, \
-             local_scan_bytes_per_second, remote_scan_bytes_per_second \
+             local_scan_bytes_per_second, remote_scan_bytes_per_second, cpu_limit_by, worker \
              from information_schema.workload_group_resource_usage where name = '{GROUP}'"
         ))?;
         rows.first().and_then(Told::of).ok_or(ClientError::Protocol("the group is not listed"))
@@ -152,7 +164,7 @@ impl<'a> Watch<'a> {
 }
 
 /// What the server's table says.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Told {
     memory: u64,
     peak: u64,
@@ -160,12 +172,15 @@ struct Told {
     cpu_percent: f64,
     local: f64,
     remote: f64,
+    limit_by: String,
+    worker: String,
 }
 
 impl Told {
     fn of(row: &Row) -> Option<Told> {
         let cell = |at: usize| row.get(at)?.as_deref()?.parse::<f64>().ok();
         let whole = |at: usize| cell(at).map(|value| value as u64);
+        let text = |at: usize| row.get(at).and_then(|cell| cell.as_deref()).unwrap_or_default().to_owned();
         Some(Told {
             memory: whole(0)?,
             peak: whole(1)?,
@@ -173,6 +188,8 @@ impl Told {
             cpu_percent: cell(3)?,
             local: cell(4)?,
             remote: cell(5)?,
+            limit_by: text(6),
+            worker: text(7),
         })
     }
 }
@@ -217,7 +234,16 @@ mod tests {
         };
         let before = totals(0, &[("1", 5_000_000_000), ("2", 1)], 0, 10);
         let now = totals(2_000, &[("1", 6_000_000_000), ("3", 1_000_000_000)], 4 << 20, 10);
-        let told = Told { memory: 1, peak: 2, killed: 3, cpu_percent: 49.0, local: 2.0 * MIB, remote: 0.0 };
+        let told = Told {
+            memory: 1,
+            peak: 2,
+            killed: 3,
+            cpu_percent: 49.0,
+            local: 2.0 * MIB,
+            remote: 0.0,
+            limit_by: String::new(),
+            worker: String::new(),
+        };
         let got = window(&before, &now, 2.0, &told);
         assert_eq!((got.cpu_percent, got.read_mib, got.sent_mib), (50.0, 2.0, 0.0));
         let seen = Seen { windows: vec![Window::default(), got], ..Seen::default() };
