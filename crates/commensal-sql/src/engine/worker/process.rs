@@ -65,7 +65,7 @@ async fn serve(
     let cpus = options.cpus;
     let engine = Engine::open(options)?;
     let mut account = Account::open(settings);
-    let group = Group::new(id, name, account.to_keep(), cpus).map_err(words)?;
+    let group = Group::new(id, name, account.rest(), cpus).map_err(words)?;
     let (sender, mut incoming) = mpsc::unbounded_channel();
     let listener = Arc::clone(&control);
     let listen = move || {
@@ -189,12 +189,12 @@ impl Account {
         let dirs = own_group(&mut host);
         let empty = anonymous(&host);
         let mut account = Account { host, dirs, settings, kept: settings, empty, trimmed: Instant::now() };
-        account.kept = account.to_keep();
+        account.kept = account.rest();
         account
     }
 
     /// What is left to be kept here: the kernel weighs the process as a whole, and keeps the CPU limit if the cgroup has it.
-    fn to_keep(&mut self) -> Settings {
+    fn rest(&mut self) -> Settings {
         let quota = self.quota();
         let cpu_max = self.settings.cpu_max.filter(|_| !quota);
         Settings { cpu_max, nice: 0, ..self.settings }
@@ -218,7 +218,7 @@ impl Account {
     }
 
     fn look(&mut self, engine: &Engine, group: &Group) -> Report {
-        let keep = self.to_keep();
+        let keep = self.rest();
         if keep != self.kept {
             self.kept = keep;
             group.set(keep);
