@@ -20,7 +20,7 @@ enum Kind {
 pub const VERSION: &str = "8.0.33-commensal";
 
 /// Name, default, kind.
-const KNOWN: [(&str, &str, Kind); 49] = [
+const KNOWN: [(&str, &str, Kind); 48] = [
     // Of groups.
     ("workload_group", "", Kind::Text),
     ("bypass_workload_group", "false", Kind::Switch),
@@ -46,12 +46,11 @@ const KNOWN: [(&str, &str, Kind); 49] = [
     ("names", "utf8mb4", Kind::Ignored),
     ("foreign_key_checks", "1", Kind::Ignored),
     ("group_concat_max_len", "1024", Kind::Ignored),
-    ("have_ssl", "DISABLED", Kind::Fixed),
     ("init_connect", "", Kind::Ignored),
     ("interactive_timeout", "28800", Kind::Ignored),
     ("license", "Apache-2.0", Kind::Fixed),
     ("lower_case_table_names", "0", Kind::Fixed),
-    ("max_allowed_packet", "16777215", Kind::Ignored),
+    ("max_allowed_packet", "4194304", Kind::Ignored),
     ("max_execution_time", "0", Kind::Ignored),
     ("net_buffer_length", "16384", Kind::Ignored),
     ("net_read_timeout", "30", Kind::Ignored),

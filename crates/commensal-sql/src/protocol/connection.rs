@@ -1,9 +1,10 @@
 //! One connection: greeting, login, statements.
 
-use super::Limits;
 use super::auth::{self, Access};
+use super::greeting::{self, Greeted, Outgoing};
 use super::packets;
 use super::rows;
+use super::{Limits, Terms};
 use crate::engine::connections::Connection;
 use crate::engine::error::Error;
 use crate::engine::password::SALT;
@@ -19,53 +20,59 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
-
-/// How long a login may take.
-const LOGIN: Duration = Duration::from_secs(10);
 
 /// How long a client may take no byte of an answer.
 const STALLED: Duration = Duration::from_secs(600);
 
+/// How long a client may take to be told that the connection is closed.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// Tells a client that there are too many, and closes.
 pub async fn refuse(mut stream: TcpStream) -> io::Result<()> {
-    let text = b"\xff\x10\x04#08004Too many connections";
-    let mut packet = vec![u8::try_from(text.len()).unwrap_or(u8::MAX), 0, 0, 0];
-    packet.extend_from_slice(text);
-    stream.write_all(&packet).await?;
+    stream.write_all(&greeting::error(0, 1040, "08004", "Too many connections")).await?;
     stream.shutdown().await
 }
 
 /// Serves one client until it goes away or is told to.
-pub async fn serve(
-    engine: Arc<Engine>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    id: u32,
-    limits: Limits,
-) -> io::Result<()> {
+pub async fn serve(terms: &Terms, stream: TcpStream, peer: SocketAddr, id: u32) -> io::Result<()> {
+    let begun = Instant::now();
+    // An address of IPv4 is one however the server listens.
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
     stream.set_nodelay(true)?;
-    let (from, to) = stream.into_split();
-    let (inside, outside) = packets::pipe();
-    let gone = CancellationToken::new();
-    let login = Arc::new(Login { id, engine: Arc::clone(&engine), session: OnceLock::new() });
-    let (for_reset, for_shim) = (Arc::clone(&login), Arc::clone(&login));
-    let watcher = tokio::spawn(packets::watch(from, outside, limits.packet, gone.clone(), move || {
-        if let Some((_, connection)) = for_reset.session.get() {
-            connection.set_variables(Default::default());
-        }
-    }));
     let mut salt = [0; SALT];
     getrandom::fill(&mut salt).map_err(io::Error::other)?;
     // The salt is text on the wire: no zero, which ends it.
     salt.iter_mut().for_each(|byte| *byte = *byte % 126 + 1);
-    let shim = Shim { login: for_shim, peer, salt, limits, statements: HashMap::new(), last: 0 };
-    let run = AsyncMysqlIntermediary::run_on(shim, inside, BufWriter::new(to));
+    let text = greeting::greeting(id, &salt, terms.tls.is_some());
+    let greeted = greeting::greet(stream, &text, terms.tls.as_deref());
+    let greeted = tokio::time::timeout(terms.limits.login, greeted).await.map_err(|_| no_login())?;
+    let Greeted { from, mut to, login: packet, encrypted } = greeted.map_err(io::Error::other)?;
+    if terms.tls_required && !encrypted && !peer.ip().is_loopback() {
+        tracing::warn!(%peer, "refused: without TLS, from another machine");
+        to.write_all(&greeting::error(packet.number + 1, 3159, "HY000", INSECURE)).await?;
+        return to.shutdown().await;
+    }
+    let (inside, outside) = packets::pipe();
+    let gone = CancellationToken::new();
+    let login = Arc::new(Login { id, engine: Arc::clone(&terms.engine), session: OnceLock::new() });
+    let (for_reset, for_shim) = (Arc::clone(&login), Arc::clone(&login));
+    let reset = move || {
+        if let Some((_, connection)) = for_reset.session.get() {
+            connection.set_variables(Default::default());
+        }
+    };
+    let watch = packets::watch(packet, from, outside, terms.limits.packet, gone.clone(), reset);
+    let watcher = tokio::spawn(watch);
+    let statements = HashMap::new();
+    let shim = Shim { login: for_shim, peer, encrypted, salt, limits: terms.limits, statements, last: 0 };
+    let mut to = Outgoing::new(to, text.len());
+    let run = AsyncMysqlIntermediary::run_on(shim, inside, &mut to);
     let late = async {
-        tokio::time::sleep(LOGIN).await;
+        tokio::time::sleep(terms.limits.login.saturating_sub(begun.elapsed())).await;
         if login.session.get().is_some() {
             std::future::pending::<()>().await;
         }
@@ -74,14 +81,24 @@ pub async fn serve(
         outcome = run => outcome,
         () = login.told_to_close() => Ok(()),
         () = gone.cancelled() => Ok(()),
-        () = late => Err(io::Error::new(io::ErrorKind::TimedOut, "no login")),
+        () = late => Err(no_login()),
     };
     gone.cancel();
     let wrong = watcher.await;
     if let Ok(Err(error)) = wrong {
         tracing::info!(connection = id, %peer, "closed: {error}");
     }
+    // TLS says that this is the end, so that nobody else can.
+    let _ = tokio::time::timeout(FAREWELL, to.shutdown()).await;
     outcome
+}
+
+/// MySQL's text for 3159.
+const INSECURE: &str =
+    "Connections using insecure transport are prohibited while --require_secure_transport=ON.";
+
+fn no_login() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "no login")
 }
 
 /// Who has logged in on a connection; whatever happens, it is no longer listed when this is dropped.
@@ -111,6 +128,7 @@ impl Drop for Login {
 struct Shim {
     login: Arc<Login>,
     peer: SocketAddr,
+    encrypted: bool,
     salt: [u8; SALT],
     limits: Limits,
     statements: HashMap<u32, PassedOn>,
@@ -247,7 +265,8 @@ impl<W: AsyncWrite + Send + Unpin> AsyncMysqlShim<W> for Shim {
 
     async fn authenticate(&self, _plugin: &str, name: &[u8], salt: &[u8], sent: &[u8]) -> bool {
         let name = String::from_utf8_lossy(name);
-        match auth::decide(&self.login.engine, &name, self.peer.ip(), salt, sent) {
+        let from = auth::Origin { address: self.peer.ip(), encrypted: self.encrypted };
+        match auth::decide(&self.login.engine, &name, from, salt, sent) {
             Access::As(user) => {
                 let connection = Arc::new(Connection::new(self.login.id, user, &self.peer.ip().to_string()));
                 self.login.engine.connections.add(&connection);

@@ -5,7 +5,6 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
-use tokio::net::tcp::OwnedReadHalf;
 use tokio_util::sync::CancellationToken;
 
 /// Bytes that are taken from a client while it waits for an answer; it has nothing to say then.
@@ -38,8 +37,28 @@ const COMMANDS: [u8; 11] = [
     RESET_CONNECTION,
 ];
 
-/// Packets of a login: the answer to the greeting is number 1, that to a change of the method number 3.
-const LAST_OF_LOGIN: u8 = 3;
+/// The packet that names the user is the first of a login; the answer to a change of the method is two further.
+const REST_OF_LOGIN: u8 = 2;
+
+/// Bytes of the wish for TLS, which a login has at least: what the client can do, its largest packet, its letters, nothing.
+const WISH: usize = 32;
+
+/// One packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// Its number in the exchange.
+    pub number: u8,
+    /// What it says.
+    pub bytes: Vec<u8>,
+}
+
+impl Packet {
+    /// As it is on the wire.
+    fn head(&self) -> [u8; 4] {
+        let [low, middle, high, ..] = self.bytes.len().to_le_bytes();
+        [low, middle, high, self.number]
+    }
+}
 
 /// Why a connection is closed from this side.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +74,12 @@ pub enum PacketError {
     /// Not what the protocol has.
     #[error("a packet out of order: number {0}")]
     OutOfOrder(u8),
+    /// A login that is none.
+    #[error("a login of {0} bytes")]
+    NoLogin(usize),
+    /// TLS.
+    #[error("the handshake of TLS failed: {0}")]
+    Handshake(#[source] io::Error),
     /// A command that is not known here.
     #[error("command {0:#04x} is not known here")]
     Unknown(u8),
@@ -63,49 +88,83 @@ pub enum PacketError {
     Socket(#[from] io::Error),
 }
 
-/// Reads packets from `from` and hands them on to `to` until the end of either, then cancels `gone`. Calls `reset` when
-/// the client wants its session as it was in the beginning.
+/// Reads a packet into `packet`; whether there was one.
+async fn read(
+    from: &mut (impl AsyncRead + Unpin),
+    packet: &mut Packet,
+    limit: usize,
+) -> Result<bool, PacketError> {
+    let mut head = [0; 4];
+    match from.read_exact(&mut head).await {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+        Err(error) => return Err(error.into()),
+    }
+    let [low, middle, high, number] = head;
+    let size = usize::from(low) | usize::from(middle) << 8 | usize::from(high) << 16;
+    if size > limit {
+        return Err(PacketError::TooLarge { size, limit });
+    }
+    packet.number = number;
+    packet.bytes.resize(size, 0);
+    from.read_exact(&mut packet.bytes).await?;
+    Ok(true)
+}
+
+/// Reads the packet of this number with which a client wishes for TLS or says who it is, and not a byte more.
+///
+/// # Errors
+/// It is another one, is too short for either, or never comes.
+pub async fn first(from: &mut (impl AsyncRead + Unpin), number: u8) -> Result<Packet, PacketError> {
+    let mut packet = Packet { number: 0, bytes: Vec::new() };
+    if !read(from, &mut packet, LOGIN).await? {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    match packet {
+        Packet { number: other, .. } if other != number => Err(PacketError::OutOfOrder(other)),
+        Packet { bytes, .. } if bytes.len() < WISH => Err(PacketError::NoLogin(bytes.len())),
+        login => Ok(login),
+    }
+}
+
+/// Hands `login` on to `to`, then reads packets from `from` and hands those on until the end of either, then cancels
+/// `gone`. Calls `reset` when the client wants its session as it was in the beginning.
 ///
 /// # Errors
 /// What the client did wrong. `gone` is cancelled then as well.
 pub async fn watch(
-    mut from: OwnedReadHalf,
+    login: Packet,
+    mut from: impl AsyncRead + Unpin,
     mut to: DuplexStream,
     limit: usize,
     gone: CancellationToken,
     reset: impl Fn(),
 ) -> Result<(), PacketError> {
     let _guard = gone.clone().drop_guard();
-    let mut packet = Vec::new();
     let (mut logging_in, mut kept) = (true, 0);
+    let last_of_login = login.number + REST_OF_LOGIN;
+    let mut packet = login;
     loop {
-        let mut head = [0; 4];
+        to.write_all(&packet.head()).await?;
+        to.write_all(&packet.bytes).await?;
+        let limit = if logging_in { limit.min(LOGIN) } else { limit };
         let read = tokio::select! {
-            read = from.read_exact(&mut head) => read,
+            read = read(&mut from, &mut packet, limit) => read?,
             () = gone.cancelled() => return Ok(()),
         };
-        match read {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            Err(error) => return Err(error.into()),
+        if !read {
+            return Ok(());
         }
-        let size = usize::from(head[0]) | usize::from(head[1]) << 8 | usize::from(head[2]) << 16;
-        let limit = if logging_in { limit.min(LOGIN) } else { limit };
-        if size > limit {
-            return Err(PacketError::TooLarge { size, limit });
-        }
-        packet.resize(size, 0);
-        from.read_exact(&mut packet).await?;
         // Every command begins at zero.
-        let number = head[3];
-        if number > LAST_OF_LOGIN || number > 0 && !logging_in {
-            return Err(PacketError::OutOfOrder(number));
+        let Packet { number, bytes } = &mut packet;
+        if *number > last_of_login || *number > 0 && !logging_in {
+            return Err(PacketError::OutOfOrder(*number));
         }
-        if number == 0 {
+        if *number == 0 {
             logging_in = false;
-            let command = packet.first().copied().ok_or(PacketError::OutOfOrder(0))?;
+            let command = bytes.first().copied().ok_or(PacketError::OutOfOrder(0))?;
             match command {
-                LONG_DATA => kept += size,
+                LONG_DATA => kept += bytes.len(),
                 EXECUTE | RESET => kept = 0,
                 RESET_CONNECTION => reset(),
                 known if COMMANDS.contains(&known) => {}
@@ -115,8 +174,6 @@ pub async fn watch(
                 return Err(PacketError::TooLarge { size: kept, limit });
             }
         }
-        to.write_all(&head).await?;
-        to.write_all(&packet).await?;
     }
 }
 

@@ -15,4 +15,5 @@ mod process;
 mod queries;
 mod remote;
 mod shapes;
+mod tls;
 mod wire;

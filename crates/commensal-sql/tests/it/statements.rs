@@ -169,7 +169,7 @@ fn access() {
     );
     let change = |create, lenient, password: Option<Secret>, role: Option<&str>| {
         let role = role.map(str::to_owned);
-        Statement::User(UserChange { user: user("u", "%"), create, lenient, password, role })
+        Statement::User(UserChange { user: user("u", "%"), create, lenient, password, role, tls: None })
     };
     check("create user u", &change(true, false, None, None));
     let plain = || Some(Secret::Plain("12345".to_owned()));
@@ -180,6 +180,13 @@ fn access() {
     check("alter user if exists u identified by '12345'", &change(false, true, plain(), None));
     let hash = Some(Secret::Hash("*AB".to_owned()));
     check("create user u identified by password '*AB'", &change(true, false, hash, None));
+    for (text, tls) in [("ssl", true), ("NONE", false)] {
+        let mut want = change(false, false, None, None);
+        if let Statement::User(change) = &mut want {
+            change.tls = Some(tls);
+        }
+        check(&format!("alter user u require {text}"), &want);
+    }
     check("drop user if exists u", &Statement::DropUser { user: user("u", "%"), if_exists: true });
     check(
         "create role if not exists r",

@@ -4,9 +4,10 @@ use crate::server::client::Client;
 use crate::server::fixture::write_hits;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-struct Server(Child);
+pub struct Server(pub Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -15,9 +16,24 @@ impl Drop for Server {
     }
 }
 
-fn start(data: &std::path::Path) -> (Server, SocketAddr) {
+impl Server {
+    /// Sockets and files that it has open.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.0.id())).unwrap().count()
+    }
+
+    pub fn threads(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap().count()
+    }
+}
+
+fn start(data: &Path) -> (Server, SocketAddr) {
+    start_with(data, &["--listen", "127.0.0.1:0"])
+}
+
+pub fn start_with(data: &Path, args: &[&str]) -> (Server, SocketAddr) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_commensal-sql"));
-    command.args(["--listen", "127.0.0.1:0", "--data"]).arg(data).stdout(Stdio::piped());
+    command.args(args).arg("--data").arg(data).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -87,8 +103,13 @@ fn it_says_why_it_cannot_begin() {
     let folder = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let text = run(&["--data", folder.path().to_str().unwrap(), "--listen", &address]);
+    let data = folder.path().to_str().unwrap();
+    let text = run(&["--data", data, "--listen", &address]);
     assert!(text.contains(&address) && text.contains("--listen"), "{text}");
+    for half in [&["--tls-cert", "c"][..], &["--tls-key", "k"], &["--require-tls"]] {
+        let text = run(&[&["--data", data], half].concat());
+        assert!(text.contains("--tls-"), "{text}");
+    }
 }
 
 /// A driver of another language, when it is there.
