@@ -1,19 +1,27 @@
 //! The server's side of the MySQL protocol: who may connect, packets within limits, statements in and rows out.
 //!
-//! The wire itself is `opensrv-mysql`'s. What it leaves to others is here: a salt of its own for each connection, the
-//! check of passwords, limits, and noticing that a client went away while its query runs.
+//! ```text
+//! greeting ─ tls ─ auth ──► connection: command ──► Session ──► answer: words, rows
+//! packets, read ahead ─────────┘  └ values of prepared statements     └ days
+//! ```
+//! `mysql_native_password` is the only method, with a salt of its own for each connection. A client that goes away while
+//! its query runs is noticed, since packets are read meanwhile.
 
+mod answer;
 mod auth;
 mod connection;
+mod days;
 mod greeting;
 mod packets;
 mod rows;
 mod tls;
+mod values;
 
 pub use auth::{Access, Origin, decide};
 pub use tls::{Tls, TlsError};
 
 use crate::engine::Engine;
+use packets::PacketError;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -122,11 +130,13 @@ impl Server {
         tokio::spawn(async move {
             let _open = open;
             let outcome = match full {
-                true => connection::refuse(stream).await,
+                true => connection::refuse(stream).await.map_err(PacketError::from),
                 false => connection::serve(&terms, stream, peer, id).await,
             };
-            if let Err(error) = outcome {
-                tracing::debug!(connection = id, "closed: {error}");
+            match outcome {
+                Ok(()) => {}
+                Err(PacketError::Socket(error)) => tracing::debug!(connection = id, %peer, "closed: {error}"),
+                Err(error) => tracing::info!(connection = id, %peer, "closed: {error}"),
             }
         });
     }

@@ -74,6 +74,13 @@ const KNOWN: [(&str, &str, Kind); 48] = [
     ("version_comment", "commensal: SQL under workload groups", Kind::Fixed),
 ];
 
+/// Variables that say what letters a client writes and reads.
+const LETTERS_OF: [&str; 4] =
+    ["names", "character_set_client", "character_set_connection", "character_set_results"];
+
+/// What is UTF-8, or a part of it.
+const LETTERS: [&str; 6] = ["utf8mb4", "utf8mb3", "utf8", "ascii", "us-ascii", "binary"];
+
 fn known(name: &str) -> Option<(&'static str, Kind)> {
     let found = KNOWN.iter().find(|(known, ..)| *known == name);
     found
@@ -122,8 +129,18 @@ impl Variables {
         if name == "batch_size" && value == "0" {
             return Err(wrong());
         }
+        let letters = value.to_ascii_lowercase();
+        if LETTERS_OF.contains(&name) && !LETTERS.contains(&letters.as_str()) {
+            return Err(Error::Rule(format!("Unknown character set: '{value}': texts are utf8mb4 here")));
+        }
         self.0.insert(name.to_owned(), value);
         Ok(())
+    }
+
+    /// Whether a variable is taken as it is and changes nothing.
+    #[must_use]
+    pub fn is_ignored(name: &str) -> bool {
+        known(name).is_some_and(|(_, kind)| kind == Kind::Ignored)
     }
 
     /// All of them that match, sorted.
@@ -219,6 +236,8 @@ mod tests {
             ("autocomit", "1", Err("Unknown system variable 'autocomit'")),
             ("@mine", "1", Ok("1")),
             ("wait_timeout", "5", Ok("5")),
+            ("names", "UTF8", Ok("UTF8")),
+            ("names", "latin1", Err("Unknown character set: 'latin1': texts are utf8mb4 here")),
         ] {
             let got = variables.set(name, Some(value)).map(|()| variables.get(name).unwrap());
             assert_eq!(

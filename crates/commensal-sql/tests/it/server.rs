@@ -8,6 +8,7 @@
 
 mod access;
 mod client;
+mod drivers;
 pub mod fixture;
 mod limits;
 mod lock_wait;

@@ -111,37 +111,3 @@ fn it_says_why_it_cannot_begin() {
         assert!(text.contains("--tls-"), "{text}");
     }
 }
-
-/// A driver of another language, when it is there.
-#[test]
-fn a_python_driver_works() {
-    let script = "\
-import pymysql, sys
-connection = pymysql.connect(host='127.0.0.1', port=int(sys.argv[1]), user='root', password='')
-with connection.cursor() as cursor:
-    cursor.execute('select count(*), max(url) from hits where g < %s', (5,))
-    print(cursor.fetchone()[0])
-    try:
-        cursor.execute('select nothing from hits')
-    except pymysql.err.OperationalError as error:
-        print(error.args[0])
-    cursor.execute(\"set workload_group = 'normal'\")
-    cursor.execute('select null, 1.5, id from hits where id = 7')
-    print(cursor.fetchone())
-connection.ping()
-connection.close()
-";
-    let Some(python) = ["python3", "/usr/bin/python3"].into_iter().find(|name| {
-        Command::new(name).args(["-c", "import pymysql"]).output().is_ok_and(|out| out.status.success())
-    }) else {
-        println!("skipped: a_python_driver_works: no python3 with pymysql (package python3-pymysql)");
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    write_hits(&folder.path().join("hits.parquet"), 2_000);
-    let (_server, address) = start(folder.path());
-    let output = Command::new(python).args(["-c", script, &address.port().to_string()]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(lines.lines().collect::<Vec<_>>(), ["10", "1105", "(None, 1.5, 7)"]);
-}
