@@ -49,8 +49,8 @@ pub fn length(to: &mut Vec<u8>, number: u64) {
     let bytes = number.to_le_bytes();
     match number {
         ..=0xfa => to.push(bytes[0]),
-        ..=0xffff => to.extend([&[0xfc], &bytes[..2]].concat()),
-        ..=0x00ff_ffff => to.extend([&[0xfd], &bytes[..3]].concat()),
+        0xfb..=0xffff => to.extend([&[0xfc], &bytes[..2]].concat()),
+        0x1_0000..=0x00ff_ffff => to.extend([&[0xfd], &bytes[..3]].concat()),
         _ => to.extend([&[0xfe], &bytes[..]].concat()),
     }
 }
@@ -93,7 +93,7 @@ impl Answers {
         let long = self.gathered.split_off(start + 4);
         self.gathered.truncate(start);
         // One that is full says that there is another, be it empty.
-        for part in long.chunks(MORE).chain((size % MORE == 0).then_some(&[][..])) {
+        for part in long.chunks(MORE).chain((size.is_multiple_of(MORE)).then_some(&[][..])) {
             let head = self.head(part.len());
             self.gathered.extend(head);
             self.gathered.extend(part);

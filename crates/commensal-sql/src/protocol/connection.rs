@@ -365,10 +365,9 @@ impl Served {
         if size > limit {
             return Err(PacketError::TooLarge { size, limit });
         }
-        if let Some(statement) = self.statements.get_mut(&id) {
-            if usize::from(at) < statement.placeholders.number {
-                statement.placeholders.piece(at, bytes.0);
-            }
+        let statement = self.statements.get_mut(&id);
+        if let Some(statement) = statement.filter(|kept| usize::from(at) < kept.placeholders.number) {
+            statement.placeholders.piece(at, bytes.0);
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 
 mod access;
 mod client;
+mod crowd;
 mod drivers;
 pub mod fixture;
 mod limits;

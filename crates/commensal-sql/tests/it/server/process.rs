@@ -32,8 +32,17 @@ fn start(data: &Path) -> (Server, SocketAddr) {
 }
 
 pub fn start_with(data: &Path, args: &[&str]) -> (Server, SocketAddr) {
+    started(data, args, Stdio::inherit())
+}
+
+/// What it has to say goes into a file.
+pub fn start_logged(data: &Path, log: &Path) -> (Server, SocketAddr) {
+    started(data, &["--listen", "127.0.0.1:0"], std::fs::File::create(log).unwrap().into())
+}
+
+fn started(data: &Path, args: &[&str], log: Stdio) -> (Server, SocketAddr) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_commensal-sql"));
-    command.args(args).arg("--data").arg(data).stdout(Stdio::piped());
+    command.args(args).arg("--data").arg(data).stdout(Stdio::piped()).stderr(log);
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

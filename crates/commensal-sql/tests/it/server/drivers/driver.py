@@ -186,7 +186,7 @@ def encrypts(_):
 
 
 for part in [results, values, session, errors, several, unbuffered, encrypts, kills, goes_away]:
-    started = connect()
+    started, begun = connect(), time.monotonic()
     part(started)
     started.close()
-    print("ok", part.__name__, flush=True)
+    print("ok", part.__name__, f"{time.monotonic() - begun:.1f} s", flush=True)
