@@ -120,6 +120,15 @@ fn policies() {
 }
 
 #[test]
+fn users_may_need_encryption() {
+    for (text, tls) in [("", None), (" require ssl", Some(true)), (" REQUIRE NONE", Some(false))] {
+        let name = UserName::anywhere("u");
+        let change = UserChange { user: name, create: true, lenient: false, password: None, role: None, tls };
+        check(&format!("create user u{text}"), &Statement::User(change));
+    }
+}
+
+#[test]
 fn access() {
     let user = |name: &str, host: &str| UserName { name: name.to_owned(), host: host.to_owned() };
     let usage = |revoke, group: &str, grantee| {
@@ -180,13 +189,6 @@ fn access() {
     check("alter user if exists u identified by '12345'", &change(false, true, plain(), None));
     let hash = Some(Secret::Hash("*AB".to_owned()));
     check("create user u identified by password '*AB'", &change(true, false, hash, None));
-    for (text, tls) in [("ssl", true), ("NONE", false)] {
-        let mut want = change(false, false, None, None);
-        if let Statement::User(change) = &mut want {
-            change.tls = Some(tls);
-        }
-        check(&format!("alter user u require {text}"), &want);
-    }
     check("drop user if exists u", &Statement::DropUser { user: user("u", "%"), if_exists: true });
     check(
         "create role if not exists r",
