@@ -7,11 +7,13 @@ use anyhow::Context;
 use clap::Parser;
 use commensal_sql::engine::worker::Workers;
 use commensal_sql::engine::{Allowed, Engine, Options};
-use commensal_sql::protocol::{Limits, Server};
+use commensal_sql::protocol::{Limits, Server, Tls};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// SQL under workload groups: queries over Parquet and CSV files, for any MySQL client.
 #[derive(Debug, Parser)]
@@ -62,6 +64,15 @@ struct Args {
     /// Connections at the same time.
     #[arg(long, value_name = "N", default_value_t = 500)]
     max_connections: usize,
+    /// Certificate for TLS: a PEM file with the server's own first. Read again at SIGHUP, with the key.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Key of the certificate: a PEM file without a passphrase.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Refuse connections from other machines that are not encrypted.
+    #[arg(long, requires = "tls_cert")]
+    require_tls: bool,
 }
 
 /// Where offline groups run.
@@ -123,14 +134,30 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         cpus,
         workers,
     };
+    let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+    let tls = tls.map(|(certificate, key)| Tls::open(certificate, key)).transpose()?.map(Arc::new);
     let engine = Engine::open(options)?;
     let limits = Limits { connections: args.max_connections, ..Limits::default() };
-    let server = Server::bind(args.listen, engine, limits)
+    let mut server = Server::bind(args.listen, engine, limits)
         .await
         .with_context(|| format!("cannot listen at {}: choose another address with --listen", args.listen))?;
+    if let Some(tls) = tls {
+        let mut hangup = signal(SignalKind::hangup())?;
+        server = server.with_tls(Arc::clone(&tls), args.require_tls);
+        tokio::spawn(async move {
+            while hangup.recv().await.is_some() {
+                match tls.reload() {
+                    Ok(()) => tracing::info!("the certificate was read again"),
+                    Err(error) => {
+                        tracing::error!("the old certificate stays: {:#}", anyhow::Error::from(error))
+                    }
+                }
+            }
+        });
+    }
     // Tests and scripts that asked for any port read it here.
     println!("listening on {}", server.address()?);
-    let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut term = signal(SignalKind::terminate())?;
     tokio::select! {
         outcome = server.run() => outcome.context("the socket failed"),
         outcome = tokio::signal::ctrl_c() => outcome.context("cannot wait for signals"),

@@ -284,6 +284,8 @@ pub struct UserChange {
     pub password: Option<Secret>,
     /// `DEFAULT ROLE`.
     pub role: Option<String>,
+    /// `REQUIRE SSL`, or `NONE`.
+    pub tls: Option<bool>,
 }
 
 /// A password as written in a statement. Neither is ever printed.

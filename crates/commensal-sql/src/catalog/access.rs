@@ -113,6 +113,8 @@ impl Grants {
 pub struct User {
     /// The password's hash; none is an empty password.
     pub password: Option<PasswordHash>,
+    /// Only connections with TLS.
+    pub tls: bool,
     /// Roles.
     pub roles: BTreeSet<String>,
     /// What was granted to the user alone.
@@ -203,6 +205,9 @@ impl Catalog {
         let user = self.users.entry(change.user.clone()).or_default();
         if let Some(password) = password {
             user.password = password;
+        }
+        if let Some(tls) = change.tls {
+            user.tls = tls;
         }
         if let Some(role) = &change.role {
             user.roles = BTreeSet::from([role.clone()]);

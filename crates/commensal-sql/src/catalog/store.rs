@@ -98,6 +98,8 @@ struct StoredUser {
     host: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     password_hash: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    require_tls: bool,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     roles: BTreeSet<String>,
     #[serde(default)]
@@ -387,6 +389,7 @@ fn stored_user(name: &UserName, user: &User) -> StoredUser {
         name: name.name.clone(),
         host: name.host.clone(),
         password_hash: user.password.as_ref().map(|hash| hash.as_str().to_owned()),
+        require_tls: user.tls,
         roles: user.roles.clone(),
         grants: stored_grants(&user.grants),
     }
@@ -580,7 +583,8 @@ impl Reader<'_> {
         }
         let grants = self.grants(stored.grants, &span)?;
         let name = UserName { name: stored.name, host: stored.host };
-        self.catalog.users.insert(name, User { password, roles: stored.roles, grants });
+        let user = User { password, tls: stored.require_tls, roles: stored.roles, grants };
+        self.catalog.users.insert(name, user);
         Ok(())
     }
 }

@@ -347,7 +347,10 @@ async fn plan(
     columns.dedup();
     rewrite::fix_case(&mut statement, &columns);
 
-    let state = SessionStateBuilder::new_from_existing(reader).with_catalog_list(Arc::new(names)).build();
+    let mut state = SessionStateBuilder::new_from_existing(reader).with_catalog_list(Arc::new(names)).build();
+    // What now() is.
+    let options = Arc::clone(state.config_options());
+    state.execution_props_mut().mark_start_execution(options);
     let plan = state.statement_to_plan(statement).await?;
     let plan = with_values(plan, values)?;
     let options = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);

@@ -149,6 +149,10 @@ impl Session {
                 Value::Expression(text) => {
                     let other = text.trim_start_matches("@@").trim_start_matches("session.");
                     let value = text.starts_with("@@").then(|| variables.get(other)).flatten();
+                    // JDBC adds to its `sql_mode` with concat(...), which would change nothing either.
+                    if value.is_none() && Variables::is_ignored(name) {
+                        continue;
+                    }
                     let Some(value) = value else {
                         let problem = format!("Variable '{name}' can't be set to an expression");
                         return Err(Error::Unsupported(problem));

@@ -20,7 +20,7 @@ enum Kind {
 pub const VERSION: &str = "8.0.33-commensal";
 
 /// Name, default, kind.
-const KNOWN: [(&str, &str, Kind); 49] = [
+const KNOWN: [(&str, &str, Kind); 48] = [
     // Of groups.
     ("workload_group", "", Kind::Text),
     ("bypass_workload_group", "false", Kind::Switch),
@@ -46,12 +46,11 @@ const KNOWN: [(&str, &str, Kind); 49] = [
     ("names", "utf8mb4", Kind::Ignored),
     ("foreign_key_checks", "1", Kind::Ignored),
     ("group_concat_max_len", "1024", Kind::Ignored),
-    ("have_ssl", "DISABLED", Kind::Fixed),
     ("init_connect", "", Kind::Ignored),
     ("interactive_timeout", "28800", Kind::Ignored),
     ("license", "Apache-2.0", Kind::Fixed),
     ("lower_case_table_names", "0", Kind::Fixed),
-    ("max_allowed_packet", "16777215", Kind::Ignored),
+    ("max_allowed_packet", "4194304", Kind::Ignored),
     ("max_execution_time", "0", Kind::Ignored),
     ("net_buffer_length", "16384", Kind::Ignored),
     ("net_read_timeout", "30", Kind::Ignored),
@@ -74,6 +73,13 @@ const KNOWN: [(&str, &str, Kind); 49] = [
     ("version", VERSION, Kind::Fixed),
     ("version_comment", "commensal: SQL under workload groups", Kind::Fixed),
 ];
+
+/// Variables that say what letters a client writes and reads.
+const LETTERS_OF: [&str; 4] =
+    ["names", "character_set_client", "character_set_connection", "character_set_results"];
+
+/// What is UTF-8, or a part of it.
+const LETTERS: [&str; 6] = ["utf8mb4", "utf8mb3", "utf8", "ascii", "us-ascii", "binary"];
 
 fn known(name: &str) -> Option<(&'static str, Kind)> {
     let found = KNOWN.iter().find(|(known, ..)| *known == name);
@@ -123,8 +129,18 @@ impl Variables {
         if name == "batch_size" && value == "0" {
             return Err(wrong());
         }
+        let letters = value.to_ascii_lowercase();
+        if LETTERS_OF.contains(&name) && !LETTERS.contains(&letters.as_str()) {
+            return Err(Error::Rule(format!("Unknown character set: '{value}': texts are utf8mb4 here")));
+        }
         self.0.insert(name.to_owned(), value);
         Ok(())
+    }
+
+    /// Whether a variable is taken as it is and changes nothing.
+    #[must_use]
+    pub fn is_ignored(name: &str) -> bool {
+        known(name).is_some_and(|(_, kind)| kind == Kind::Ignored)
     }
 
     /// All of them that match, sorted.
@@ -220,6 +236,8 @@ mod tests {
             ("autocomit", "1", Err("Unknown system variable 'autocomit'")),
             ("@mine", "1", Ok("1")),
             ("wait_timeout", "5", Ok("5")),
+            ("names", "UTF8", Ok("UTF8")),
+            ("names", "latin1", Err("Unknown character set: 'latin1': texts are utf8mb4 here")),
         ] {
             let got = variables.set(name, Some(value)).map(|()| variables.get(name).unwrap());
             assert_eq!(

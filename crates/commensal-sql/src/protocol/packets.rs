@@ -1,45 +1,20 @@
-//! The way of a client's packets to the protocol: counted, held to limits, and watched for the end of the connection while
-//! nobody reads, which is how a query whose client went away is noticed.
+//! What a client sends, packet by packet: counted, held to limits, and read ahead while an answer is made, which is how a
+//! query whose client went away is noticed.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
-use tokio::net::tcp::OwnedReadHalf;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
-/// Bytes that are taken from a client while it waits for an answer; it has nothing to say then.
+/// Bytes that are taken from a client while it waits for an answer; it has little to say then.
 const AHEAD: usize = 64 << 10;
 
 /// Bytes of a packet of a login.
 const LOGIN: usize = 64 << 10;
 
-/// `COM_STMT_SEND_LONG_DATA`: pieces that the protocol keeps until the statement is executed.
-const LONG_DATA: u8 = 0x18;
-/// `COM_STMT_EXECUTE`.
-const EXECUTE: u8 = 0x17;
-/// `COM_STMT_RESET`: there is nothing to reset but what [`LONG_DATA`] has sent, which the next one replaces.
-const RESET: u8 = 0x1a;
-/// `COM_RESET_CONNECTION`.
-const RESET_CONNECTION: u8 = 0x1f;
-
-/// What clients may send: the commands that are answered here. Others would be answered OK without being done.
-const COMMANDS: [u8; 11] = [
-    0x01, // QUIT
-    0x02, // INIT_DB
-    0x03, // QUERY
-    0x04, // FIELD_LIST
-    0x0e, // PING
-    0x16, // STMT_PREPARE
-    EXECUTE,
-    LONG_DATA,
-    0x19, // STMT_CLOSE
-    RESET,
-    RESET_CONNECTION,
-];
-
-/// Packets of a login: the answer to the greeting is number 1, that to a change of the method number 3.
-const LAST_OF_LOGIN: u8 = 3;
+/// Bytes of the wish for TLS, which a login has at least: what the client can do, its largest packet, its letters, nothing.
+const WISH: usize = 32;
 
 /// Why a connection is closed from this side.
 #[derive(Debug, thiserror::Error)]
@@ -55,112 +30,159 @@ pub enum PacketError {
     /// Not what the protocol has.
     #[error("a packet out of order: number {0}")]
     OutOfOrder(u8),
-    /// A command that is not known here.
-    #[error("command {0:#04x} is not known here")]
-    Unknown(u8),
+    /// A login that is none.
+    #[error("a login of {0} bytes that is none")]
+    NoLogin(usize),
+    /// TLS without a certificate.
+    #[error("TLS, which this server has no certificate for")]
+    NoTls,
+    /// TLS.
+    #[error("the handshake of TLS failed: {0}")]
+    Handshake(#[source] io::Error),
     /// The socket.
     #[error(transparent)]
     Socket(#[from] io::Error),
 }
 
-/// Reads packets from `from` and hands them on to `to` until the end of either, then cancels `gone`. Calls `reset` when
-/// the client wants its session as it was in the beginning.
+/// One packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// Its number in the exchange.
+    pub number: u8,
+    /// What it says.
+    pub bytes: Vec<u8>,
+}
+
+impl Packet {
+    /// Reads one of at most `limit` bytes; `None` at the end.
+    async fn read(from: &mut (impl AsyncRead + Unpin), limit: usize) -> Result<Option<Packet>, PacketError> {
+        let mut head = [0; 4];
+        match from.read_exact(&mut head).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        let [low, middle, high, number] = head;
+        let size = usize::from(low) | usize::from(middle) << 8 | usize::from(high) << 16;
+        if size > limit {
+            return Err(PacketError::TooLarge { size, limit });
+        }
+        let mut bytes = vec![0; size];
+        from.read_exact(&mut bytes).await?;
+        Ok(Some(Packet { number, bytes }))
+    }
+
+    /// Reads the packet with which a client wishes for TLS or says who it is, and not a byte more.
+    ///
+    /// # Errors
+    /// It has another number, is too short for either, or never comes.
+    pub async fn of_login(from: &mut (impl AsyncRead + Unpin), number: u8) -> Result<Packet, PacketError> {
+        let packet = Packet::of_method(from, number).await?;
+        if packet.bytes.len() < WISH {
+            return Err(PacketError::NoLogin(packet.bytes.len()));
+        }
+        Ok(packet)
+    }
+
+    /// Reads the packet with which a client proves who it is by another method.
+    ///
+    /// # Errors
+    /// It has another number, or never comes.
+    pub async fn of_method(from: &mut (impl AsyncRead + Unpin), number: u8) -> Result<Packet, PacketError> {
+        match Packet::read(from, LOGIN).await? {
+            Some(packet) if packet.number == number => Ok(packet),
+            Some(packet) => Err(PacketError::OutOfOrder(packet.number)),
+            None => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        }
+    }
+}
+
+/// A packet that waits for its turn, and the room that it takes meanwhile.
+pub type Ahead = (Vec<u8>, OwnedSemaphorePermit);
+
+/// Reads commands from `from` and hands them on to `to` until the end of either, then cancels `gone`.
 ///
 /// # Errors
 /// What the client did wrong. `gone` is cancelled then as well.
 pub async fn watch(
-    mut from: OwnedReadHalf,
-    mut to: DuplexStream,
+    mut from: impl AsyncRead + Unpin,
+    to: mpsc::UnboundedSender<Ahead>,
     limit: usize,
     gone: CancellationToken,
-    reset: impl Fn(),
 ) -> Result<(), PacketError> {
     let _guard = gone.clone().drop_guard();
-    let mut packet = Vec::new();
-    let (mut logging_in, mut kept) = (true, 0);
+    let room = Arc::new(Semaphore::new(AHEAD));
     loop {
-        let mut head = [0; 4];
-        let read = tokio::select! {
-            read = from.read_exact(&mut head) => read,
+        let packet = tokio::select! {
+            packet = Packet::read(&mut from, limit) => packet?,
             () = gone.cancelled() => return Ok(()),
         };
-        match read {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-        let size = usize::from(head[0]) | usize::from(head[1]) << 8 | usize::from(head[2]) << 16;
-        let limit = if logging_in { limit.min(LOGIN) } else { limit };
-        if size > limit {
-            return Err(PacketError::TooLarge { size, limit });
-        }
-        packet.resize(size, 0);
-        from.read_exact(&mut packet).await?;
-        // Every command begins at zero.
-        let number = head[3];
-        if number > LAST_OF_LOGIN || number > 0 && !logging_in {
+        let Some(Packet { number, bytes }) = packet else { return Ok(()) };
+        // Every command begins at zero and says something.
+        if number > 0 || bytes.is_empty() {
             return Err(PacketError::OutOfOrder(number));
         }
-        if number == 0 {
-            logging_in = false;
-            let command = packet.first().copied().ok_or(PacketError::OutOfOrder(0))?;
-            match command {
-                LONG_DATA => kept += size,
-                EXECUTE | RESET => kept = 0,
-                RESET_CONNECTION => reset(),
-                known if COMMANDS.contains(&known) => {}
-                unknown => return Err(PacketError::Unknown(unknown)),
-            }
-            if kept > limit {
-                return Err(PacketError::TooLarge { size: kept, limit });
-            }
+        let size = u32::try_from(bytes.len().min(AHEAD)).unwrap_or(u32::MAX);
+        let permit = tokio::select! {
+            permit = Arc::clone(&room).acquire_many_owned(size) => permit.map_err(io::Error::other)?,
+            () = gone.cancelled() => return Ok(()),
+        };
+        if to.send((bytes, permit)).is_err() {
+            return Ok(());
         }
-        to.write_all(&head).await?;
-        to.write_all(&packet).await?;
     }
 }
 
-/// A pipe of [`AHEAD`] bytes for [`watch`].
-pub fn pipe() -> (OneByOne, DuplexStream) {
-    let (inside, outside) = tokio::io::duplex(AHEAD);
-    (OneByOne { pipe: inside, head: Vec::new(), left: 0 }, outside)
-}
+/// Takes a packet apart from its beginning; `None` where it has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Taker<'a>(pub &'a [u8]);
 
-/// Gives bytes to the protocol up to the end of a packet and no further at once: when `opensrv-mysql` 0.7.0 finds more
-/// than one packet in its buffer, it frees the buffer of the one that it goes on to look at (`PacketReader::next_async`;
-/// seen to end the process).
-#[derive(Debug)]
-pub struct OneByOne {
-    pipe: DuplexStream,
-    /// What has come of the next packet's head.
-    head: Vec<u8>,
-    /// Bytes of the packet that are still to come after its head.
-    left: usize,
-}
+impl<'a> Taker<'a> {
+    /// Bytes.
+    pub fn take(&mut self, size: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(size)?;
+        self.0 = rest;
+        Some(taken)
+    }
 
-impl AsyncRead for OneByOne {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        let most = if this.left > 0 { this.left } else { 4 - this.head.len() };
-        let mut bytes = [0; 4_096];
-        let size = most.min(buffer.remaining()).min(bytes.len());
-        let mut part = ReadBuf::new(&mut bytes[..size]);
-        ready!(Pin::new(&mut this.pipe).poll_read(context, &mut part))?;
-        let read = part.filled();
-        buffer.put_slice(read);
-        if this.left > 0 {
-            this.left -= read.len();
-        } else {
-            this.head.extend_from_slice(read);
-            if let [low, middle, high, _] = this.head[..] {
-                this.left = usize::from(low) | usize::from(middle) << 8 | usize::from(high) << 16;
-                this.head.clear();
-            }
-        }
-        Poll::Ready(Ok(()))
+    /// As many as the array has.
+    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    /// One byte.
+    pub fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    /// Two bytes.
+    pub fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// A text up to a zero, which is taken as well.
+    pub fn until_zero(&mut self) -> Option<&'a [u8]> {
+        let end = self.0.iter().position(|byte| *byte == 0)?;
+        let taken = self.take(end)?;
+        self.take(1)?;
+        Some(taken)
+    }
+
+    /// A text with its length before it.
+    pub fn with_length(&mut self) -> Option<&'a [u8]> {
+        let more = match self.u8()? {
+            size @ ..=0xfa => return self.take(usize::from(size)),
+            0xfc => 2,
+            0xfd => 3,
+            0xfe => 8,
+            _ => return None,
+        };
+        let size = self.take(more)?.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+        self.take(usize::try_from(size).ok()?)
     }
 }

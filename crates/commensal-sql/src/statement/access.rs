@@ -92,15 +92,20 @@ fn new_password(cursor: &mut Cursor) -> Result<Secret, SyntaxError> {
 fn user_change(cursor: &mut Cursor, create: bool) -> Result<Statement, SyntaxError> {
     let lenient = if create { cursor.take(&["IF", "NOT", "EXISTS"]) } else { cursor.take(&["IF", "EXISTS"]) };
     let user = user(cursor)?;
-    let mut change = UserChange { user, create, lenient, password: None, role: None };
+    let mut change = UserChange { user, create, lenient, password: None, role: None, tls: None };
     if cursor.take(&["IDENTIFIED", "BY"]) {
         change.password = Some(identified_by(cursor)?);
     }
     if cursor.take(&["DEFAULT", "ROLE"]) {
         change.role = Some(cursor.name("the name of a role")?);
     }
-    if !create && change.password.is_none() && change.role.is_none() {
-        return Err(cursor.fail("IDENTIFIED BY or DEFAULT ROLE"));
+    if cursor.take(&["REQUIRE", "SSL"]) {
+        change.tls = Some(true);
+    } else if cursor.take(&["REQUIRE", "NONE"]) {
+        change.tls = Some(false);
+    }
+    if !create && change.password.is_none() && change.role.is_none() && change.tls.is_none() {
+        return Err(cursor.fail("IDENTIFIED BY, DEFAULT ROLE, REQUIRE SSL or REQUIRE NONE"));
     }
     Ok(Statement::User(change))
 }

@@ -8,6 +8,8 @@
 
 mod access;
 mod client;
+mod crowd;
+mod drivers;
 pub mod fixture;
 mod limits;
 mod lock_wait;
@@ -15,4 +17,5 @@ mod process;
 mod queries;
 mod remote;
 mod shapes;
+mod tls;
 mod wire;

@@ -120,6 +120,15 @@ fn policies() {
 }
 
 #[test]
+fn users_may_need_encryption() {
+    for (text, tls) in [("", None), (" require ssl", Some(true)), (" REQUIRE NONE", Some(false))] {
+        let name = UserName::anywhere("u");
+        let change = UserChange { user: name, create: true, lenient: false, password: None, role: None, tls };
+        check(&format!("create user u{text}"), &Statement::User(change));
+    }
+}
+
+#[test]
 fn access() {
     let user = |name: &str, host: &str| UserName { name: name.to_owned(), host: host.to_owned() };
     let usage = |revoke, group: &str, grantee| {
@@ -169,7 +178,7 @@ fn access() {
     );
     let change = |create, lenient, password: Option<Secret>, role: Option<&str>| {
         let role = role.map(str::to_owned);
-        Statement::User(UserChange { user: user("u", "%"), create, lenient, password, role })
+        Statement::User(UserChange { user: user("u", "%"), create, lenient, password, role, tls: None })
     };
     check("create user u", &change(true, false, None, None));
     let plain = || Some(Secret::Plain("12345".to_owned()));

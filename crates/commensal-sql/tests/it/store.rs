@@ -37,7 +37,7 @@ fn full() -> World {
          create workload group web properties('max_cpu_percent'='80.5%', 'min_cpu_percent'='20%', 'min_memory_percent'='5',
            'memory_limit'='1690MB', 'memory_low_watermark'='10', 'slot_memory_policy'='dynamic', 'write_buffer_ratio'='7');
          create workload group none properties('max_concurrency'='0', 'queue_timeout'='500');
-         create user u identified by 'p'; create user v@'10.%'; create role r;
+         create user u identified by 'p'; create user v@'10.%' require ssl; create role r;
          grant usage_priv on workload group etl to role r; grant select_priv, load_priv on hits.* to u; grant r to u;
          grant usage_priv on workload group '%' to v@'10.%'; set property for u 'default_workload_group'='etl';
          create workload policy p conditions(query_time > 10, be_scan_rows >= 2) actions(cancel_query)

@@ -3,8 +3,7 @@
 use crate::server::client::{Answer, Client};
 use crate::server::fixture::{Fixture, eventually};
 use commensal_sql::engine::password;
-use commensal_sql::protocol::Access;
-use commensal_sql::protocol::decide;
+use commensal_sql::protocol::{Access, Origin, decide};
 use std::net::IpAddr;
 
 #[test]
@@ -48,6 +47,7 @@ fn nobody_without_a_password_comes_from_elsewhere() {
     let there: IpAddr = "192.0.2.7".parse().unwrap();
     let decide = |name, from, password: &str| {
         let sent = password::response(password, &salt);
+        let from = Origin { address: from, encrypted: false };
         matches!(decide(&fixture.engine, name, from, &salt, &sent), Access::As(_))
     };
     assert!(decide("root", here, ""));

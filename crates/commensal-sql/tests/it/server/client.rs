@@ -3,7 +3,9 @@
 use commensal_sql::engine::password;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 /// `CLIENT_PROTOCOL_41 | CONNECT_WITH_DB | SECURE_CONNECTION | PLUGIN_AUTH | LONG_PASSWORD`.
 const CAPABILITIES: u32 = 0x0000_0200 | 0x0000_0008 | 0x0000_8000 | 0x0008_0000 | 0x0000_0001;
@@ -47,10 +49,16 @@ impl Answer {
     }
 }
 
+/// `CLIENT_SSL`.
+pub const SSL: u32 = 0x0000_0800;
+
+/// An encrypted stream.
+pub type Encrypted = StreamOwned<ClientConnection, TcpStream>;
+
 /// A connection.
 #[derive(Debug)]
-pub struct Client {
-    pub stream: TcpStream,
+pub struct Client<S = TcpStream> {
+    pub stream: S,
     pub id: u32,
     pub salt: Vec<u8>,
 }
@@ -59,25 +67,24 @@ impl Client {
     /// Logs in.
     pub fn login(address: SocketAddr, user: &str, password: &str, database: &str) -> Result<Client> {
         let mut client = Client::greet(address)?;
-        let mut login = Vec::new();
-        login.extend(CAPABILITIES.to_le_bytes());
-        login.extend(0x0100_0000_u32.to_le_bytes());
-        login.push(0x21);
-        login.extend([0; 23]);
-        login.extend(user.as_bytes());
-        login.push(0);
-        let sent = password::response(password, &client.salt);
-        login.push(sent.len() as u8);
-        login.extend(&sent);
-        login.extend(database.as_bytes());
-        login.push(0);
-        login.extend(b"mysql_native_password\0");
-        client.send(1, &login)?;
-        let (_, answer) = client.receive()?;
-        match answer.first() {
-            Some(0) => Ok(client),
-            _ => Err(Error::new(ErrorKind::PermissionDenied, format!("{:?}", failure(&answer)))),
-        }
+        client.say_who(1, 0, (user, password), database)?;
+        Ok(client)
+    }
+
+    /// Logs in behind a handshake of TLS.
+    pub fn encrypted(
+        address: SocketAddr,
+        config: &Arc<ClientConfig>,
+        user: (&str, &str),
+    ) -> Result<Client<Encrypted>> {
+        let mut client = Client::greet(address)?;
+        client.send(1, &wish())?;
+        let name = address.ip().to_string().try_into().map_err(Error::other)?;
+        let connection = ClientConnection::new(Arc::clone(config), name).map_err(Error::other)?;
+        let stream = StreamOwned::new(connection, client.stream);
+        let mut client = Client { stream, id: client.id, salt: client.salt };
+        client.say_who(2, SSL, user, "")?;
+        Ok(client)
     }
 
     /// Reads the server's greeting and says nothing.
@@ -95,6 +102,35 @@ impl Client {
         client.salt.extend(&greeting[end + 5..end + 13]);
         client.salt.extend(&greeting[end + 32..end + 44]);
         Ok(client)
+    }
+}
+
+/// What a client says that wants TLS.
+pub fn wish() -> Vec<u8> {
+    [&(CAPABILITIES | SSL).to_le_bytes()[..], &0x0100_0000_u32.to_le_bytes(), &[0x21], &[0; 23]].concat()
+}
+
+impl<S: Read + Write> Client<S> {
+    fn say_who(&mut self, number: u8, more: u32, user: (&str, &str), database: &str) -> Result<()> {
+        let mut login = Vec::new();
+        login.extend((CAPABILITIES | more).to_le_bytes());
+        login.extend(0x0100_0000_u32.to_le_bytes());
+        login.push(0x21);
+        login.extend([0; 23]);
+        login.extend(user.0.as_bytes());
+        login.push(0);
+        let sent = password::response(user.1, &self.salt);
+        login.push(sent.len() as u8);
+        login.extend(&sent);
+        login.extend(database.as_bytes());
+        login.push(0);
+        login.extend(b"mysql_native_password\0");
+        self.send(number, &login)?;
+        let (_, answer) = self.receive()?;
+        match answer.first() {
+            Some(0) => Ok(()),
+            _ => Err(Error::new(ErrorKind::PermissionDenied, format!("{:?}", failure(&answer)))),
+        }
     }
 
     pub fn send(&mut self, number: u8, packet: &[u8]) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::server::client::{Answer, Client};
 use commensal_sql::engine::{Allowed, Engine, Options};
-use commensal_sql::protocol::{Limits, Server};
+use commensal_sql::protocol::{Limits, Server, Tls};
 use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::file::properties::WriterProperties;
@@ -45,6 +45,19 @@ impl Fixture {
     }
 
     pub fn with(limits: Limits, change: impl FnOnce(&mut Options)) -> Fixture {
+        Fixture::made(limits, change, |server| server)
+    }
+
+    /// With TLS for those who want it.
+    pub fn encrypting(limits: Limits, tls: Tls) -> Fixture {
+        Fixture::made(limits, |_| {}, |server| server.with_tls(Arc::new(tls), false))
+    }
+
+    fn made(
+        limits: Limits,
+        change: impl FnOnce(&mut Options),
+        finish: impl FnOnce(Server) -> Server,
+    ) -> Fixture {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("data")).unwrap();
         let mut options = Options {
@@ -59,10 +72,15 @@ impl Fixture {
             workers: None,
         };
         change(&mut options);
-        Fixture::start(folder, options, limits)
+        Fixture::start(folder, options, limits, finish)
     }
 
-    fn start(folder: TempDir, options: Options, limits: Limits) -> Fixture {
+    fn start(
+        folder: TempDir,
+        options: Options,
+        limits: Limits,
+        finish: impl FnOnce(Server) -> Server,
+    ) -> Fixture {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_stack_size(8 << 20)
@@ -75,6 +93,7 @@ impl Fixture {
             (Arc::clone(&engine), Server::bind(any, engine, limits).await.unwrap())
         });
         let address = server.address().unwrap();
+        let server = finish(server);
         runtime.spawn(async move { server.run().await });
         Fixture { address, engine, folder, runtime: Some(runtime) }
     }
@@ -86,7 +105,7 @@ impl Fixture {
             runtime.shutdown_timeout(Duration::from_secs(5));
         }
         let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap());
-        Fixture::start(folder, options, Limits::default())
+        Fixture::start(folder, options, Limits::default(), |server| server)
     }
 
     pub fn data(&self) -> std::path::PathBuf {

@@ -4,9 +4,10 @@ use crate::server::client::Client;
 use crate::server::fixture::write_hits;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-struct Server(Child);
+pub struct Server(pub Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -15,9 +16,33 @@ impl Drop for Server {
     }
 }
 
-fn start(data: &std::path::Path) -> (Server, SocketAddr) {
+impl Server {
+    /// Sockets and files that it has open.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.0.id())).unwrap().count()
+    }
+
+    pub fn threads(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap().count()
+    }
+}
+
+fn start(data: &Path) -> (Server, SocketAddr) {
+    start_with(data, &["--listen", "127.0.0.1:0"])
+}
+
+pub fn start_with(data: &Path, args: &[&str]) -> (Server, SocketAddr) {
+    started(data, args, Stdio::inherit())
+}
+
+/// What it has to say goes into a file.
+pub fn start_logged(data: &Path, log: &Path) -> (Server, SocketAddr) {
+    started(data, &["--listen", "127.0.0.1:0"], std::fs::File::create(log).unwrap().into())
+}
+
+fn started(data: &Path, args: &[&str], log: Stdio) -> (Server, SocketAddr) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_commensal-sql"));
-    command.args(["--listen", "127.0.0.1:0", "--data"]).arg(data).stdout(Stdio::piped());
+    command.args(args).arg("--data").arg(data).stdout(Stdio::piped()).stderr(log);
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -87,40 +112,11 @@ fn it_says_why_it_cannot_begin() {
     let folder = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let text = run(&["--data", folder.path().to_str().unwrap(), "--listen", &address]);
+    let data = folder.path().to_str().unwrap();
+    let text = run(&["--data", data, "--listen", &address]);
     assert!(text.contains(&address) && text.contains("--listen"), "{text}");
-}
-
-/// A driver of another language, when it is there.
-#[test]
-fn a_python_driver_works() {
-    let script = "\
-import pymysql, sys
-connection = pymysql.connect(host='127.0.0.1', port=int(sys.argv[1]), user='root', password='')
-with connection.cursor() as cursor:
-    cursor.execute('select count(*), max(url) from hits where g < %s', (5,))
-    print(cursor.fetchone()[0])
-    try:
-        cursor.execute('select nothing from hits')
-    except pymysql.err.OperationalError as error:
-        print(error.args[0])
-    cursor.execute(\"set workload_group = 'normal'\")
-    cursor.execute('select null, 1.5, id from hits where id = 7')
-    print(cursor.fetchone())
-connection.ping()
-connection.close()
-";
-    let Some(python) = ["python3", "/usr/bin/python3"].into_iter().find(|name| {
-        Command::new(name).args(["-c", "import pymysql"]).output().is_ok_and(|out| out.status.success())
-    }) else {
-        println!("skipped: a_python_driver_works: no python3 with pymysql (package python3-pymysql)");
-        return;
-    };
-    let folder = tempfile::tempdir().unwrap();
-    write_hits(&folder.path().join("hits.parquet"), 2_000);
-    let (_server, address) = start(folder.path());
-    let output = Command::new(python).args(["-c", script, &address.port().to_string()]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(lines.lines().collect::<Vec<_>>(), ["10", "1105", "(None, 1.5, 7)"]);
+    for half in [&["--tls-cert", "c"][..], &["--tls-key", "k"], &["--require-tls"]] {
+        let text = run(&[&["--data", data], half].concat());
+        assert!(text.contains("--tls-"), "{text}");
+    }
 }
