@@ -5,15 +5,17 @@
 //!
 //! 1. Below the high watermark everything is granted.
 //! 2. Above it an operator that can spill and holds something is refused, which makes it spill.
-//! 3. Above a hard limit a victim is chosen ([`crate::engine::victim`]), told to end and its memory waited for: who
+//! 3. Who cannot spill and has no room waits a little, and meanwhile those who can spill are told to ([`PRESS`]).
+//! 4. Above a hard limit a victim is chosen ([`crate::engine::victim`]), told to end and its memory waited for: who
 //!    asked goes on once it is there, and may meanwhile overshoot by [`SLACK`].
-//! 4. A soft limit matters only while the process is short ([`reclaim`]).
+//! 5. A soft limit matters only while the process is short ([`reclaim`]).
 //!
 //! What is counted is what operators reserve. Batches under way and caches are not; DataFusion's own documentation
 //! says so, and a measured process had 1.1 to 1.5 times the reserved bytes.
 
 use super::cpu;
 use super::error::Error;
+use super::group::Group;
 use super::query::Query;
 use super::victim::{self, Holder};
 use arc_swap::ArcSwap;
@@ -34,6 +36,10 @@ const WORTH_SPILLING: usize = 1 << 20;
 /// How long one waits for the memory of a victim. Cancelling takes milliseconds to a second (measured), so that one who
 /// waits longer waits for a query that does not yield.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long one that cannot spill waits for those of its own query that can: they spill when they ask for more the next time,
+/// which takes a batch and the writing of what they hold.
+const PRESS: Duration = Duration::from_secs(2);
 
 /// What a group may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +111,8 @@ struct Ledger {
     untracked: usize,
     peak: usize,
     ended: u64,
+    /// Who waits for others to spill.
+    pressing: usize,
     accounts: BTreeMap<u64, Account>,
 }
 
@@ -389,7 +397,8 @@ impl GroupMemory {
         let can_spill = spillable.is_some_and(|held| held >= WORTH_SPILLING);
         let share = rules.slot_share(account.query.slots, ledger.slots_in_use());
         let above_share = share.is_some_and(|share| account.held.saturating_add(bytes) > share);
-        if can_spill && (above_share || rules.spill_above().is_some_and(|high| total > high)) {
+        let pressed = ledger.pressing > 0 && rules.hard_limit().is_some();
+        if can_spill && (pressed || above_share || rules.spill_above().is_some_and(|high| total > high)) {
             return Answer::Spill { used: ledger.all(), limit: rules.limit.unwrap_or(0) };
         }
         let mut victims = Vec::new();
@@ -417,6 +426,12 @@ impl GroupMemory {
         ledger.used += bytes;
         ledger.peak = ledger.peak.max(ledger.used);
         Answer::Granted(victims)
+    }
+
+    /// One more, or one less, waits for others to spill.
+    fn press(&self, begins: bool) {
+        let mut ledger = self.lock();
+        ledger.pressing = if begins { ledger.pressing + 1 } else { ledger.pressing.saturating_sub(1) };
     }
 
     /// Waits until something came back.
@@ -474,6 +489,22 @@ pub fn reclaim(groups: &[Arc<GroupMemory>], process_limit: usize) -> Vec<Victim>
     victims
 }
 
+/// While it is there, operators of a group that can spill are told to.
+struct Pressing(Arc<Group>);
+
+impl Pressing {
+    fn new(group: &Arc<Group>) -> Pressing {
+        group.memory.press(true);
+        Pressing(Arc::clone(group))
+    }
+}
+
+impl Drop for Pressing {
+    fn drop(&mut self) {
+        self.0.memory.press(false);
+    }
+}
+
 /// The pool of one query.
 #[derive(Debug)]
 pub struct QueryPool {
@@ -527,6 +558,7 @@ impl MemoryPool for QueryPool {
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> datafusion::error::Result<()> {
         let spillable = reservation.consumer().can_spill().then(|| reservation.size());
         let begun = Instant::now();
+        let mut pressing: Option<Pressing> = None;
         loop {
             let group = self.query.group();
             let memory = &group.memory;
@@ -546,7 +578,15 @@ impl MemoryPool for QueryPool {
                     )));
                 }
                 Answer::Refuse => return Err(self.refusal(|| "the query was cancelled".to_owned())),
-                Answer::Less(text) => return Err(DataFusionError::ResourcesExhausted(text)),
+                Answer::Less(text) => {
+                    let others = memory.of(self.query.number).0 > reservation.size();
+                    let patient = spillable.is_none() && others && begun.elapsed() < PRESS;
+                    if !patient || self.query.ended().is_some() {
+                        return Err(DataFusionError::ResourcesExhausted(text));
+                    }
+                    pressing.get_or_insert_with(|| Pressing::new(&group));
+                    cpu::blocking(|| memory.wait(Duration::from_millis(20)));
+                }
                 Answer::TooLarge { used, limit } => {
                     return Err(DataFusionError::ResourcesExhausted(format!(
                         "[MEM_LIMIT_EXCEEDED]{} of <Query#Id={}> asks for {}, and workload group {} has {} of {} \
@@ -597,186 +637,4 @@ impl MemoryPool for QueryPool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::group::{Group, Settings};
-    use crate::engine::query::Ask;
-    use crate::statement::UserName;
-    use datafusion::execution::memory_pool::MemoryConsumer;
-
-    const MIB: usize = 1 << 20;
-
-    fn hard(mib: usize) -> Rules {
-        Rules {
-            limit: Some(mib * MIB),
-            hard: true,
-            low_watermark: 100,
-            high_watermark: 85,
-            slots: Slots::Even,
-        }
-    }
-
-    fn group(rules: Rules) -> Arc<Group> {
-        Group::new(7, "g2", Settings { memory: rules, ..Settings::default() }, 1).unwrap()
-    }
-
-    struct Running {
-        query: Arc<Query>,
-        reservation: MemoryReservation,
-    }
-
-    fn begin(group: &Arc<Group>, slots: u32, can_spill: bool) -> Running {
-        let ask = Ask {
-            connection: 1,
-            user: UserName::anywhere("root"),
-            sql: String::new(),
-            slots,
-            memory_limit: None,
-            timeout: None,
-        };
-        let query = Query::new(ask, Arc::clone(group));
-        group.memory.join(&query);
-        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(&query));
-        let reservation = MemoryConsumer::new("test").with_can_spill(can_spill).register(&pool);
-        Running { query, reservation }
-    }
-
-    #[tokio::test]
-    async fn one_victim_and_the_others_go_on() {
-        let group = group(hard(900));
-        let queries: Vec<Running> = (0..3).map(|_| begin(&group, 1, false)).collect();
-        for running in &queries {
-            running.reservation.try_grow(300 * MIB).unwrap();
-        }
-        // A third of what one holds is missing: one is enough, and who asks gets it within the slack at once.
-        let asked = queries[0].reservation.try_grow(10 * MIB);
-        let ended: Vec<usize> = (0..3).filter(|at| queries[*at].query.ended().is_some()).collect();
-        assert_eq!(ended.len(), 1, "{ended:?}");
-        let victim = ended[0];
-        assert_eq!(asked.is_ok(), victim != 0);
-        // While it dies nobody else has to, whatever is asked for within what it brings.
-        let other = (0..3).find(|at| *at != victim).unwrap();
-        let _ = queries[other].reservation.try_grow(10 * MIB);
-        assert_eq!(queries.iter().filter(|running| running.query.ended().is_some()).count(), 1);
-        let Some(Error::Memory(text)) = queries[victim].query.ended() else { panic!("no text") };
-        for part in [
-            "[MEM_LIMIT_EXCEEDED]GC wg for hard limit, wg id:7, name:g2, used:900.00 MB, limit:900.00 MB",
-            &format!("<Query#Id={}> consumption 3", queries[victim].query.id),
-            "top holders: ",
-        ] {
-            assert!(text.contains(part), "{part} is not in {text}");
-        }
-        assert_eq!(text.matches("<Query#Id=").count(), 4, "the victim and the three largest: {text}");
-        assert!(!text.contains("process memory"), "{text}");
-        drop(queries);
-        assert_eq!(group.memory.used(), 0);
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn who_asks_waits_for_the_victims_memory() {
-        let group = group(hard(1_000));
-        let large = begin(&group, 1, false);
-        large.reservation.try_grow(700 * MIB).unwrap();
-        let small = begin(&group, 1, false);
-        small.reservation.try_grow(200 * MIB).unwrap();
-        let freed = tokio::spawn(async move {
-            // The one above its share is chosen, and gives its memory back a little later.
-            large.query.stopped().await;
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            large.reservation.free();
-        });
-        let begun = Instant::now();
-        let asked = tokio::task::spawn_blocking(move || (small.reservation.try_grow(300 * MIB), small))
-            .await
-            .unwrap();
-        asked.0.unwrap();
-        assert!(begun.elapsed() >= Duration::from_millis(150), "{:?}", begun.elapsed());
-        freed.await.unwrap();
-        assert_eq!(group.memory.used(), 500 * MIB);
-        assert!(group.memory.peak_and_ended().0 <= 1_050 * MIB);
-    }
-
-    #[tokio::test]
-    async fn who_can_spill_is_told_to_before_anybody_ends() {
-        let group = group(hard(100));
-        let running = begin(&group, 1, true);
-        running.reservation.try_grow(80 * MIB).unwrap();
-        let text = running.reservation.try_grow(10 * MIB).unwrap_err().to_string();
-        assert!(text.contains("has to spill") && text.contains("80.00 MB of 100.00 MB"), "{text}");
-        assert!(running.query.ended().is_none());
-        running.reservation.free();
-        running.reservation.try_grow(80 * MIB).unwrap();
-        let alone = begin(&group, 1, false);
-        alone.reservation.try_grow(15 * MIB).unwrap();
-        assert!(alone.query.ended().is_none() && running.query.ended().is_none());
-    }
-
-    #[tokio::test]
-    async fn more_than_the_limit_at_once_says_so() {
-        let group = group(hard(100));
-        let running = begin(&group, 1, false);
-        let text = running.reservation.try_grow(200 * MIB).unwrap_err().to_string();
-        assert!(
-            text.contains("asks for 200.00 MB") && text.contains("100.00 MB of 100.00 MB left"),
-            "{text}"
-        );
-        assert_eq!(group.memory.used(), 0);
-    }
-
-    #[tokio::test]
-    async fn memory_by_slots() {
-        let group = group(Rules { slots: Slots::Fixed(4), ..hard(400) });
-        let running = begin(&group, 2, true);
-        // Two of four slots of 85 %.
-        running.reservation.try_grow(169 * MIB).unwrap();
-        assert!(running.reservation.try_grow(2 * MIB).is_err());
-        group.memory.set_rules(Rules { slots: Slots::Dynamic, ..hard(400) });
-        running.reservation.try_grow(100 * MIB).unwrap();
-        let _other = begin(&group, 2, true);
-        assert!(running.reservation.try_grow(MIB).is_err(), "half of it belongs to the other now");
-    }
-
-    #[tokio::test]
-    async fn a_soft_limit_matters_while_the_process_is_short() {
-        let soft = |mib: usize| group(Rules { hard: false, ..hard(mib) });
-        let groups = [soft(100), soft(100), group(Rules::NONE)];
-        let queries: Vec<Running> =
-            [0, 0, 1, 2].into_iter().map(|at: usize| begin(&groups[at], 1, false)).collect();
-        for (running, mib) in queries.iter().zip([300, 200, 150, 500]) {
-            running.reservation.try_grow(mib * MIB).unwrap();
-        }
-        let memories: Vec<Arc<GroupMemory>> = groups.iter().map(|group| Arc::clone(&group.memory)).collect();
-        assert!(reclaim(&memories, 1_150 * MIB).is_empty(), "the process has enough");
-        // 150 are missing; excesses are 400, 50 and none, so the first gives 133 and the second 17.
-        let victims = reclaim(&memories, 1_000 * MIB);
-        let ids: Vec<u64> = victims.iter().map(|victim| victim.query.number).collect();
-        assert_eq!(ids, [queries[1].query.number, queries[2].query.number], "the smallest that is enough");
-        assert!(
-            victims[0].text.contains("soft limit") && victims[0].text.contains("exceed limit 1000.00 MB")
-        );
-        assert!(reclaim(&memories, 1_000 * MIB).is_empty(), "what dies is on its way back");
-    }
-
-    #[tokio::test]
-    async fn an_account_moves_with_all_it_holds() {
-        let (one, other) = (group(hard(500)), Group::new(8, "other", Settings::default(), 1).unwrap());
-        let running = begin(&one, 1, false);
-        running.reservation.try_grow(100 * MIB).unwrap();
-        running.query.move_to(&other);
-        assert_eq!((one.memory.used(), other.memory.used()), (0, 100 * MIB));
-        running.reservation.try_grow(50 * MIB).unwrap();
-        running.reservation.shrink(120 * MIB);
-        assert_eq!((one.memory.used(), other.memory.used()), (0, 30 * MIB));
-        drop(running);
-        assert_eq!(other.memory.used(), 0);
-    }
-
-    #[test]
-    fn bytes_are_readable() {
-        for (bytes, want) in
-            [(0, "0 B"), (1_023, "1023 B"), (1_500_000, "1.43 MB"), (1_814_400_000, "1.69 GB")]
-        {
-            assert_eq!(readable(bytes), want);
-        }
-    }
-}
+mod tests;
