@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Which crate may depend on which of ours: data flows one way.
-const EDGES: [(&str, &[&str]); 9] = [
+const EDGES: [(&str, &[&str]); 11] = [
     ("commensal-core", &[]),
+    ("commensal-store", &["commensal-core"]),
     ("commensal-host", &["commensal-core"]),
     ("commensal-sensors", &["commensal-core", "commensal-host"]),
     ("commensal-drivers", &["commensal-core", "commensal-host"]),
@@ -14,6 +15,10 @@ const EDGES: [(&str, &[&str]); 9] = [
     (
         "commensal-lab",
         &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-blame"],
+    ),
+    (
+        "commensal-sql",
+        &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-store"],
     ),
     (
         "commensal-agent",

@@ -23,6 +23,7 @@ pub mod drift;
 pub mod errno;
 pub mod group;
 pub mod knob;
+pub mod limiter;
 pub mod member;
 pub mod observe;
 pub mod plan;

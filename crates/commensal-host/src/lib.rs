@@ -67,8 +67,7 @@ fn in_words(errno: Errno) -> String {
 /// Result of a host operation.
 pub type Result<T> = std::result::Result<T, HostError>;
 
-/// An open directory of a cgroup hierarchy. Cheap to copy; the host keeps the descriptor until
-/// [`Host::close`].
+/// An open directory of a cgroup hierarchy. Cheap to copy; the host keeps the descriptor until [`Host::close`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dir {
     /// The host's table slot.
@@ -79,9 +78,7 @@ pub struct Dir {
     pub inode: u64,
 }
 
-/// What sensors, drivers and the lab may do to the machine.
-///
-/// Paths given to `read_file` and `list` are absolute; everything about cgroups goes through [`Dir`].
+/// What sensors, drivers and the lab may do to the machine. Paths are absolute; cgroups are reached through [`Dir`].
 pub trait Host {
     /// Reads a small file (procfs, sysfs, configuration) whole.
     fn read_file(&self, path: &Path) -> Result<String>;
@@ -138,8 +135,7 @@ pub trait Host {
     /// Lets go of the descriptors of `dir`.
     fn close(&mut self, dir: Dir);
 
-    /// Starts a process. It enters every group of the spec before the first instruction of its
-    /// program.
+    /// Starts a process. It enters every group of the spec before the first instruction of its program.
     fn spawn(&mut self, spec: &SpawnSpec) -> Result<Child>;
 
     /// Identifies a running process; `ESRCH` if there is none.
@@ -212,9 +208,14 @@ pub trait Host {
     fn boot_time(&self) -> Duration;
 }
 
-/// Where a path belongs in the file system below `mount`: `/a/b` under `/sys/fs/cgroup` is
-/// `/sys/fs/cgroup/a/b`.
+/// Where a path belongs below `mount`: `/a/b` under `/sys/fs/cgroup` is `/sys/fs/cgroup/a/b`.
 #[must_use]
 pub fn below(mount: &Path, path: &str) -> PathBuf {
     mount.join(path.trim_start_matches('/'))
+}
+
+/// Gives what the allocator keeps of freed memory back to the machine (glibc's `malloc_trim`).
+pub fn trim_memory() {
+    // SAFETY: takes no pointer, and may be called by any thread at any time.
+    unsafe { libc::malloc_trim(0) };
 }

@@ -13,6 +13,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
     ("clickhouse-docker", include_str!("../../../../experiments/clickhouse-docker.toml")),
     ("postgres-vs-stress-ng", include_str!("../../../../experiments/postgres-vs-stress-ng.toml")),
     ("redis-vs-stress-ng", include_str!("../../../../experiments/redis-vs-stress-ng.toml")),
+    ("sql-vs-stress-ng", include_str!("../../../../experiments/sql-vs-stress-ng.toml")),
     ("fio-vs-fio", include_str!("../../../../experiments/fio-vs-fio.toml")),
 ];
 

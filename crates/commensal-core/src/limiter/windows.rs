@@ -1,0 +1,101 @@
+//! How much moved in short windows of time: what a limit is judged by.
+
+/// Length of the short window.
+const SHORT_NS: u64 = 100_000_000;
+/// Short windows in a long one.
+const IN_LONG: usize = 10;
+
+/// Bytes by time: the total, what moved in the last second, and the most that ever moved in 100 ms and in 1 s.
+///
+/// A short window begins at each full 100 ms of the clock; the long one is any ten of them in a row, the present one with
+/// what it has so far. Elapsed time decides, not how often somebody asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Windows {
+    total: u64,
+    /// The number of the present short window since the clock's start.
+    number: u64,
+    /// The present one, and the ten before it, newest first.
+    recent: [u64; IN_LONG + 1],
+    most_100ms: u64,
+    most_1s: u64,
+}
+
+impl Windows {
+    /// Counts `bytes` that moved at `now_ns`; a time before one already counted counts as that.
+    pub fn record(&mut self, now_ns: u64, bytes: u64) {
+        self.pass(now_ns);
+        self.total = self.total.saturating_add(bytes);
+        self.recent[0] = self.recent[0].saturating_add(bytes);
+        self.most_100ms = self.most_100ms.max(self.recent[0]);
+        self.most_1s = self.most_1s.max(sum(&self.recent[..IN_LONG]));
+    }
+
+    /// All bytes so far.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// What moved in the last full second, in bytes: the present rate.
+    pub fn last_second(&mut self, now_ns: u64) -> u64 {
+        self.pass(now_ns);
+        sum(&self.recent[1..])
+    }
+
+    /// The most that moved in one window of 100 ms, in bytes.
+    #[must_use]
+    pub fn most_100ms(&self) -> u64 {
+        self.most_100ms
+    }
+
+    /// The most that moved in one window of 1 s, in bytes.
+    #[must_use]
+    pub fn most_1s(&self) -> u64 {
+        self.most_1s
+    }
+
+    fn pass(&mut self, now_ns: u64) {
+        let number = now_ns / SHORT_NS;
+        let passed = number.saturating_sub(self.number);
+        self.number = self.number.max(number);
+        let passed = usize::try_from(passed).unwrap_or(usize::MAX).min(self.recent.len());
+        self.recent.rotate_right(passed);
+        self.recent[..passed].fill(0);
+    }
+}
+
+fn sum(windows: &[u64]) -> u64 {
+    windows.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn maxima_are_of_elapsed_time() {
+        let mut windows = Windows::default();
+        for (ms, bytes) in [(0, 5), (99, 5), (100, 3), (950, 4), (1_049, 2), (1_900, 1)] {
+            windows.record(ms * MS, bytes);
+        }
+        assert_eq!((windows.total(), windows.most_100ms()), (20, 10));
+        // 0 to 999 ms; 100 to 1,049 ms has 9.
+        assert_eq!(windows.most_1s(), 17);
+        assert_eq!(windows.last_second(2_000 * MS), 3);
+        assert_eq!(windows.last_second(2_900 * MS), 1);
+        assert_eq!(windows.last_second(3_000 * MS), 0);
+        assert_eq!(windows.most_1s(), 17);
+    }
+
+    #[test]
+    fn clocks_that_jump() {
+        let mut windows = Windows::default();
+        windows.record(u64::MAX, 7);
+        windows.record(0, 7);
+        assert_eq!((windows.most_100ms(), windows.last_second(u64::MAX)), (14, 0));
+        windows.record(u64::MAX, u64::MAX);
+        assert_eq!((windows.total(), windows.most_1s()), (u64::MAX, u64::MAX));
+    }
+}

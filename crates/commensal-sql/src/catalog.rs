@@ -1,0 +1,164 @@
+//! What SQL has defined: groups, policies, users with their properties, roles, privileges, and the configuration.
+//!
+//! [`Catalog::execute`] carries a statement out, or refuses it and changes nothing. Rules and texts are those of Apache
+//! Doris (`WorkloadGroupMgr`, `WorkloadSchedPolicyMgr`, `UserProperty`), except that revoking is thorough: a group that
+//! is dropped takes the privileges on it along, where Doris lets them come back with a new group of the same name.
+//!
+//! A machine is one backend, so a group's name is unique on it, whatever compute group it is in.
+
+mod access;
+mod config;
+mod execute;
+mod groups;
+mod like;
+mod policy;
+mod rows;
+mod store;
+pub mod tables;
+
+use crate::property::{GroupProperties, MEMORY_BASE, PropertyError};
+use crate::statement::UserName;
+use commensal_core::group::GroupName;
+use commensal_core::units::Ppm;
+use std::collections::BTreeMap;
+
+pub use access::{BadHash, Grants, PasswordHash, Privilege, Role, User};
+pub use config::Config;
+pub use execute::Done;
+pub use like::like;
+pub use policy::{Action, Condition, Metric, Metrics, Operator, Policy};
+pub use rows::{GroupRow, PolicyRow, PrivilegeRow, SHOW_GROUPS};
+pub use store::{Kernel, StoreError};
+
+/// The group of who names none.
+pub const NORMAL: &str = "normal";
+/// Who may do everything and is always there.
+pub const ROOT: &str = "root";
+/// The id of the first group. Doris' ids look like this, so that they are not taken for counts.
+const FIRST_ID: u64 = 10_001;
+
+/// Why a statement is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CatalogError {
+    /// It does not fit what is there.
+    #[error("{0}")]
+    Refused(String),
+    /// Who asks may not do it (MySQL's error 1227).
+    #[error("{0}")]
+    Denied(String),
+    /// A property of a group is out of its range.
+    #[error(transparent)]
+    Property(#[from] PropertyError),
+}
+
+pub(crate) fn refuse<T>(text: impl Into<String>) -> Result<T, CatalogError> {
+    Err(CatalogError::Refused(text.into()))
+}
+
+/// A workload group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// Its number, for ever.
+    pub id: u64,
+    /// Its name.
+    pub name: GroupName,
+    /// Grows by one with every change.
+    pub version: u64,
+    /// What it has.
+    pub properties: GroupProperties,
+}
+
+/// Everything that is defined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Catalog {
+    memory_base: Ppm,
+    next_id: u64,
+    changes: u64,
+    groups: BTreeMap<String, Group>,
+    policies: BTreeMap<String, Policy>,
+    users: BTreeMap<UserName, User>,
+    roles: BTreeMap<String, Role>,
+    /// `default_workload_group` by the user's name.
+    default_groups: BTreeMap<String, String>,
+    config: Config,
+}
+
+impl Default for Catalog {
+    fn default() -> Self {
+        Catalog::new(MEMORY_BASE)
+    }
+}
+
+impl Catalog {
+    /// A catalogue with the group `normal` and the user `root`, who has no password. `memory_base` is the share of the
+    /// machine's memory that percents are of.
+    #[must_use]
+    pub fn new(memory_base: Ppm) -> Catalog {
+        let mut catalog = Catalog {
+            memory_base,
+            next_id: FIRST_ID,
+            changes: 0,
+            groups: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            users: BTreeMap::new(),
+            roles: BTreeMap::new(),
+            default_groups: BTreeMap::new(),
+            config: Config::default(),
+        };
+        catalog.complete();
+        catalog
+    }
+
+    /// Adds what is always there.
+    fn complete(&mut self) {
+        if !self.groups.contains_key(NORMAL)
+            && let Ok(name) = GroupName::new(NORMAL)
+        {
+            let id = self.new_id();
+            let properties = GroupProperties::default();
+            self.groups.insert(NORMAL.to_owned(), Group { id, name, version: 0, properties });
+        }
+        let root = self.users.entry(UserName::anywhere(ROOT)).or_default();
+        root.grants.add_privilege(&access::EVERYTHING.map(str::to_owned), Privilege::Admin);
+    }
+
+    fn new_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    /// The share of the machine's memory that percents are of.
+    #[must_use]
+    pub fn memory_base(&self) -> Ppm {
+        self.memory_base
+    }
+
+    /// Grows with every change: whoever keeps something derived looks at it.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Every group, by name.
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.values()
+    }
+
+    /// A group by its name.
+    #[must_use]
+    pub fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.get(name)
+    }
+
+    /// Every policy, by name.
+    pub fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.policies.values()
+    }
+
+    /// What `ADMIN SET FRONTEND CONFIG` has set.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+}

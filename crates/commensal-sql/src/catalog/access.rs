@@ -1,0 +1,389 @@
+//! Users, roles and what they may.
+
+use super::execute::{Hash, stored};
+use super::groups::missing;
+use super::{Catalog, CatalogError, Done, NORMAL, ROOT, like, refuse};
+use crate::statement::{Grant, Granted, Grantee, Properties, Secret, UserChange, UserName};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Every table of every database of every catalogue.
+pub(super) const EVERYTHING: [&str; 3] = ["*", "*", "*"];
+/// Every workload group.
+const EVERY_GROUP: &str = "%";
+/// The only property of a user that means something here.
+const DEFAULT_GROUP: &str = "default_workload_group";
+
+/// A password's hash as `mysql_native_password` has it: a star and SHA-1 of SHA-1 in forty hexadecimal digits. It is
+/// never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PasswordHash(String);
+
+/// A text that is no such hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a password's hash is a star and 40 hexadecimal digits, as PASSWORD('…') gives it")]
+pub struct BadHash;
+
+impl PasswordHash {
+    /// A hash from its text.
+    ///
+    /// # Errors
+    /// [`BadHash`] when it does not look like one.
+    pub fn new(text: &str) -> Result<PasswordHash, BadHash> {
+        let digits = text.strip_prefix('*').ok_or(BadHash)?;
+        let fits = digits.len() == 40 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if fits { Ok(PasswordHash(text.to_uppercase())) } else { Err(BadHash) }
+    }
+
+    /// The text, in upper case.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for PasswordHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PasswordHash")
+    }
+}
+
+/// What may be done with tables, or with everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Privilege {
+    /// Everything; only on everything.
+    Admin,
+    /// Reading.
+    Select,
+    /// Writing.
+    Load,
+}
+
+impl Privilege {
+    const ALL: [Privilege; 3] = [Privilege::Admin, Privilege::Select, Privilege::Load];
+
+    /// The privilege with a name such as `SELECT_PRIV`, in any case.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Privilege> {
+        Privilege::ALL.into_iter().find(|privilege| privilege.to_string().eq_ignore_ascii_case(name))
+    }
+}
+
+/// As Doris shows it.
+impl fmt::Display for Privilege {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Privilege::Admin => "Admin_priv",
+            Privilege::Select => "Select_priv",
+            Privilege::Load => "Load_priv",
+        })
+    }
+}
+
+/// What somebody has been given.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Grants {
+    /// Groups that may be used; `%` is all.
+    pub groups: BTreeSet<String>,
+    /// Privileges by catalogue, database and table; `*` is all.
+    pub objects: BTreeMap<[String; 3], BTreeSet<Privilege>>,
+}
+
+impl Grants {
+    pub(super) fn add_privilege(&mut self, object: &[String; 3], privilege: Privilege) {
+        self.objects.entry(object.clone()).or_default().insert(privilege);
+    }
+
+    fn allows(&self, privilege: Privilege, object: [&str; 3]) -> bool {
+        let covers = |given: &[String; 3]| {
+            given.iter().zip(object).all(|(given, asked)| given == "*" || given == asked)
+        };
+        self.objects.iter().any(|(given, privileges)| {
+            covers(given) && (privileges.contains(&privilege) || privileges.contains(&Privilege::Admin))
+        })
+    }
+
+    fn allows_group(&self, group: &str) -> bool {
+        self.groups.contains(group) || self.groups.contains(EVERY_GROUP)
+    }
+}
+
+/// A user.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct User {
+    /// The password's hash; none is an empty password.
+    pub password: Option<PasswordHash>,
+    /// Only connections with TLS.
+    pub tls: bool,
+    /// Roles.
+    pub roles: BTreeSet<String>,
+    /// What was granted to the user alone.
+    pub grants: Grants,
+}
+
+/// A role.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Role {
+    /// What whoever has it may do.
+    pub grants: Grants,
+}
+
+impl Catalog {
+    /// Every user.
+    pub fn users(&self) -> impl Iterator<Item = (&UserName, &User)> {
+        self.users.iter()
+    }
+
+    /// Every role by its name.
+    pub fn roles(&self) -> impl Iterator<Item = (&str, &Role)> {
+        self.roles.iter().map(|(name, role)| (name.as_str(), role))
+    }
+
+    /// Who logs in as `name` from `host`: the user with this very host, else the one whose host pattern says most.
+    #[must_use]
+    pub fn login(&self, name: &str, host: &str) -> Option<(&UserName, &User)> {
+        let matching = self.users.iter().filter(|(user, _)| user.name == name && like(&user.host, host));
+        matching.max_by_key(|(user, _)| (user.host == host, user.host.chars().filter(|c| *c != '%').count()))
+    }
+
+    /// The `default_workload_group` of a user.
+    #[must_use]
+    pub fn default_group(&self, user: &str) -> Option<&str> {
+        self.default_groups.get(user).map(String::as_str)
+    }
+
+    /// All that was granted to a user, directly and by roles.
+    fn grants_of(&self, user: &UserName) -> impl Iterator<Item = &Grants> {
+        let user = self.users.get(user);
+        let roles = user.into_iter().flat_map(|user| &user.roles).filter_map(|role| self.roles.get(role));
+        user.map(|user| &user.grants).into_iter().chain(roles.map(|role| &role.grants))
+    }
+
+    /// Whether a user may do this with `catalogue.database.table`.
+    #[must_use]
+    pub fn may(&self, user: &UserName, privilege: Privilege, object: [&str; 3]) -> bool {
+        self.grants_of(user).any(|grants| grants.allows(privilege, object))
+    }
+
+    /// Whether a user may do everything.
+    #[must_use]
+    pub fn is_admin(&self, user: &UserName) -> bool {
+        self.may(user, Privilege::Admin, EVERYTHING)
+    }
+
+    /// Whether a user may run queries in a group. Every user may in `normal`.
+    #[must_use]
+    pub fn may_use(&self, user: &UserName, group: &str) -> bool {
+        let granted = || self.grants_of(user).any(|grants| grants.allows_group(group));
+        (group == NORMAL && self.users.contains_key(user)) || granted() || self.is_admin(user)
+    }
+
+    pub(super) fn require_admin(&self, user: &UserName) -> Result<(), CatalogError> {
+        if self.is_admin(user) {
+            return Ok(());
+        }
+        Err(CatalogError::Denied(
+            "Access denied; you need (at least one of) the (ADMIN) privilege(s) for this operation"
+                .to_owned(),
+        ))
+    }
+
+    pub(super) fn change_user(&mut self, change: &UserChange, hash: Hash<'_>) -> Result<Done, CatalogError> {
+        let there = self.users.contains_key(&change.user);
+        if there == change.create {
+            return match (change.lenient, there) {
+                (true, _) => Ok(Done::nothing()),
+                (false, true) => refuse(format!("User {} already exist", change.user)),
+                (false, false) => refuse(format!("User {} does not exist", change.user)),
+            };
+        }
+        check_name(&change.user.name)?;
+        if let Some(role) = change.role.as_ref().filter(|role| !self.roles.contains_key(*role)) {
+            return refuse(format!("Role: {role} does not exist"));
+        }
+        let password = change.password.as_ref().map(|password| stored(password, hash)).transpose()?;
+        let user = self.users.entry(change.user.clone()).or_default();
+        if let Some(password) = password {
+            user.password = password;
+        }
+        if let Some(tls) = change.tls {
+            user.tls = tls;
+        }
+        if let Some(role) = &change.role {
+            user.roles = BTreeSet::from([role.clone()]);
+        }
+        Ok(Done::changed())
+    }
+
+    pub(super) fn drop_user(&mut self, user: &UserName, if_exists: bool) -> Result<Done, CatalogError> {
+        if user.name == ROOT {
+            return refuse(format!("Can not drop user {ROOT}: somebody has to be able to change things"));
+        }
+        if self.users.remove(user).is_none() {
+            return if if_exists {
+                Ok(Done::nothing())
+            } else {
+                refuse(format!("User {user} does not exist"))
+            };
+        }
+        if self.users.keys().all(|other| other.name != user.name) {
+            self.default_groups.remove(&user.name);
+        }
+        Ok(Done::changed())
+    }
+
+    pub(super) fn set_password(
+        &mut self,
+        user: &UserName,
+        password: &Secret,
+        hash: Hash<'_>,
+    ) -> Result<Done, CatalogError> {
+        let password = stored(password, hash)?;
+        let Some(there) = self.users.get_mut(user) else {
+            return refuse(format!("User {user} does not exist"));
+        };
+        there.password = password;
+        Ok(Done::changed())
+    }
+
+    pub(super) fn create_role(&mut self, name: &str, if_not_exists: bool) -> Result<Done, CatalogError> {
+        check_name(name)?;
+        if self.roles.contains_key(name) {
+            return if if_not_exists {
+                Ok(Done::nothing())
+            } else {
+                refuse(format!("Role {name} already exist"))
+            };
+        }
+        self.roles.insert(name.to_owned(), Role::default());
+        Ok(Done::changed())
+    }
+
+    pub(super) fn drop_role(&mut self, name: &str, if_exists: bool) -> Result<Done, CatalogError> {
+        if self.roles.remove(name).is_none() {
+            return if if_exists {
+                Ok(Done::nothing())
+            } else {
+                refuse(format!("Role {name} does not exist"))
+            };
+        }
+        for user in self.users.values_mut() {
+            user.roles.remove(name);
+        }
+        Ok(Done::changed())
+    }
+
+    pub(super) fn set_property(&mut self, user: &str, properties: &Properties) -> Result<Done, CatalogError> {
+        if self.users.keys().all(|known| known.name != user) {
+            return refuse(format!("User {user} does not exist"));
+        }
+        for (key, value) in properties {
+            if key != DEFAULT_GROUP {
+                return refuse(format!("Unknown user property({key}); there is {DEFAULT_GROUP}"));
+            }
+            if value.is_empty() {
+                self.default_groups.remove(user);
+            } else if self.groups.contains_key(value) {
+                self.default_groups.insert(user.to_owned(), value.clone());
+            } else {
+                return refuse(format!("workload group {value} not exists"));
+            }
+        }
+        Ok(Done::changed())
+    }
+
+    pub(super) fn grant(&mut self, grant: &Grant) -> Result<Done, CatalogError> {
+        match &grant.what {
+            Granted::Group(group) => {
+                // What is gone may still be revoked.
+                if !grant.revoke && group != EVERY_GROUP && !self.groups.contains_key(group) {
+                    return refuse(missing(group, None));
+                }
+                let groups = &mut self.grants_mut(&grant.grantee)?.groups;
+                if grant.revoke {
+                    groups.remove(group);
+                } else {
+                    groups.insert(group.clone());
+                }
+            }
+            Granted::Objects { privileges, object } => {
+                let privileges = known_privileges(privileges, object)?;
+                if grant.revoke && grant.grantee == Grantee::User(UserName::anywhere(ROOT)) {
+                    return refuse(format!(
+                        "Can not revoke privileges from {ROOT}: somebody has to be able to change things"
+                    ));
+                }
+                let grants = self.grants_mut(&grant.grantee)?;
+                for privilege in privileges {
+                    if !grant.revoke {
+                        grants.add_privilege(object, privilege);
+                    } else if let Some(given) = grants.objects.get_mut(object) {
+                        given.remove(&privilege);
+                    }
+                }
+                grants.objects.retain(|_, given| !given.is_empty());
+            }
+            Granted::Roles(roles) => self.grant_roles(roles, grant)?,
+        }
+        Ok(Done::changed())
+    }
+
+    fn grant_roles(&mut self, roles: &[String], grant: &Grant) -> Result<(), CatalogError> {
+        if let Some(role) = roles.iter().find(|role| !self.roles.contains_key(*role)) {
+            return refuse(format!("Role: {role} does not exist"));
+        }
+        let Grantee::User(name) = &grant.grantee else { return refuse("Can not grant a role to a role") };
+        let Some(user) = self.users.get_mut(name) else {
+            return refuse(format!("User {name} does not exist"));
+        };
+        for role in roles {
+            if grant.revoke {
+                user.roles.remove(role);
+            } else {
+                user.roles.insert(role.clone());
+            }
+        }
+        Ok(())
+    }
+
+    fn grants_mut(&mut self, grantee: &Grantee) -> Result<&mut Grants, CatalogError> {
+        match grantee {
+            Grantee::User(name) => match self.users.get_mut(name) {
+                Some(user) => Ok(&mut user.grants),
+                None => refuse(format!("User {name} does not exist")),
+            },
+            Grantee::Role(name) => match self.roles.get_mut(name) {
+                Some(role) => Ok(&mut role.grants),
+                None => refuse(format!("Role: {name} does not exist")),
+            },
+        }
+    }
+}
+
+fn known_privileges(names: &[String], object: &[String; 3]) -> Result<Vec<Privilege>, CatalogError> {
+    let mut privileges = Vec::new();
+    for name in names {
+        let Some(privilege) = Privilege::parse(name) else {
+            return refuse(format!(
+                "privilege {name} is not supported; there are ADMIN_PRIV, SELECT_PRIV, LOAD_PRIV, and USAGE_PRIV ON \
+                 WORKLOAD GROUP"
+            ));
+        };
+        if privilege == Privilege::Admin && object.iter().any(|part| part != "*") {
+            return refuse("ADMIN_PRIV can only be granted or revoked on *.*.*");
+        }
+        privileges.push(privilege);
+    }
+    Ok(privileges)
+}
+
+/// Names of users, roles and policies: letters, digits and a few signs, so that they read well in rows and files.
+pub(super) fn check_name(name: &str) -> Result<(), CatalogError> {
+    let fits = |character: char| character.is_alphanumeric() || "_-.@".contains(character);
+    if !name.is_empty() && name.chars().count() <= 64 && name.chars().all(fits) {
+        return Ok(());
+    }
+    refuse(format!(
+        "invalid name {name:?}: 1 to 64 letters, digits, \"_\", \"-\", \".\" and \"@\" are possible"
+    ))
+}

@@ -1,0 +1,105 @@
+//! `ADMIN SET FRONTEND CONFIG`: the switches of Doris' front end that mean something here.
+
+use super::{CatalogError, refuse};
+use crate::statement::Properties;
+
+/// The configuration. Unlike in Doris it survives a restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Whether CPU hard limits are kept. Doris 2.1 and 3.x switch between hard limits and soft shares for all groups with
+    /// it; here both hold at once, and `false` only turns the hard limits off.
+    pub enable_cpu_hard_limit: bool,
+    /// How many groups there may be in a compute group.
+    pub workload_group_max_num: usize,
+    /// How many policies there may be.
+    pub workload_max_policy_num: usize,
+    /// How many conditions a policy may have.
+    pub workload_max_condition_num_in_policy: usize,
+    /// How many actions a policy may have.
+    pub workload_max_action_num_in_policy: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            enable_cpu_hard_limit: true,
+            workload_group_max_num: 15,
+            workload_max_policy_num: 25,
+            workload_max_condition_num_in_policy: 5,
+            workload_max_action_num_in_policy: 5,
+        }
+    }
+}
+
+/// Keys of Doris that scripts set and that have nothing to set here, each with the reason.
+const WITHOUT_EFFECT: [(&str, &str); 4] = [
+    ("enable_workload_group", "workload groups are always on"),
+    ("query_queue_update_interval_ms", "queues are never behind their group"),
+    ("workload_sched_policy_interval_ms", "policies are checked while a query runs and ten times a second"),
+    ("workload_runtime_status_thread_interval_ms", "the figures are always those of now"),
+];
+
+impl Config {
+    /// Every key with its value.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("enable_cpu_hard_limit", self.enable_cpu_hard_limit.to_string()),
+            ("workload_group_max_num", self.workload_group_max_num.to_string()),
+            ("workload_max_action_num_in_policy", self.workload_max_action_num_in_policy.to_string()),
+            ("workload_max_condition_num_in_policy", self.workload_max_condition_num_in_policy.to_string()),
+            ("workload_max_policy_num", self.workload_max_policy_num.to_string()),
+        ]
+    }
+
+    /// The configuration with some keys changed, and what there is to say about keys that have no effect.
+    pub(super) fn altered(&self, given: &Properties) -> Result<(Config, Vec<String>), CatalogError> {
+        let (mut new, mut warnings) = (self.clone(), Vec::new());
+        if given.is_empty() {
+            return refuse(
+                "ADMIN SET FRONTEND CONFIG needs at least one key, such as (\"enable_cpu_hard_limit\" = \"true\")",
+            );
+        }
+        for (key, value) in given {
+            if let Some((_, reason)) = WITHOUT_EFFECT.iter().find(|(known, _)| known == key) {
+                if key == "enable_workload_group" && !value.eq_ignore_ascii_case("true") {
+                    return refuse("enable_workload_group cannot be false: workload groups are always on");
+                }
+                warnings.push(format!("{key} has no effect: {reason}"));
+                continue;
+            }
+            let number = || {
+                let number =
+                    value.trim().parse::<usize>().ok().filter(|number| (1..=10_000).contains(number));
+                number.ok_or_else(|| {
+                    CatalogError::Refused(format!(
+                        "{key} must be a number from 1 to 10000, but input value is {value}"
+                    ))
+                })
+            };
+            match key.as_str() {
+                "enable_cpu_hard_limit" => {
+                    new.enable_cpu_hard_limit = value.trim().to_lowercase().parse().map_err(|_| {
+                        CatalogError::Refused(format!(
+                            "{key} must be true or false, but input value is {value}"
+                        ))
+                    })?;
+                }
+                "workload_group_max_num" => new.workload_group_max_num = number()?,
+                "workload_max_policy_num" => new.workload_max_policy_num = number()?,
+                "workload_max_condition_num_in_policy" => {
+                    new.workload_max_condition_num_in_policy = number()?
+                }
+                "workload_max_action_num_in_policy" => new.workload_max_action_num_in_policy = number()?,
+                _ => {
+                    let known: Vec<&str> = self.entries().iter().map(|(key, _)| *key).collect();
+                    let known = known.join(", ");
+                    return refuse(format!(
+                        "Config '{key}' does not exist or is not mutable; there are {known}"
+                    ));
+                }
+            }
+        }
+        Ok((new, warnings))
+    }
+}

@@ -1,0 +1,430 @@
+//! Workload policies: when a query is like this, that happens to it.
+
+use super::access::check_name;
+use super::{Catalog, CatalogError, Done, refuse};
+use crate::property::DEFAULT_COMPUTE_GROUP;
+use crate::statement::{ActionText, ConditionText, NewPolicy, Properties};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// What a condition looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Metric {
+    /// The user's name.
+    Username,
+    /// How long the query has been running, in milliseconds.
+    QueryTime,
+    /// Rows that it has read.
+    ScanRows,
+    /// Bytes that it has read.
+    ScanBytes,
+    /// Bytes of these that came from remote stores.
+    RemoteScanBytes,
+    /// Bytes of memory that it holds.
+    MemoryBytes,
+}
+
+impl Metric {
+    const ALL: [(Metric, &str, &str); 6] = [
+        (Metric::Username, "username", "username"),
+        (Metric::QueryTime, "query_time", "query time"),
+        (Metric::ScanRows, "be_scan_rows", "scan rows"),
+        (Metric::ScanBytes, "be_scan_bytes", "scan bytes"),
+        (Metric::RemoteScanBytes, "be_scan_bytes_from_remote_storage", "remote scan bytes"),
+        (Metric::MemoryBytes, "query_be_memory_bytes", "query be memory bytes"),
+    ];
+
+    fn words(self) -> &'static str {
+        Metric::ALL.iter().find(|(metric, ..)| *metric == self).map_or("", |(.., words)| words)
+    }
+}
+
+/// Its name in statements.
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Metric::ALL.iter().find(|(metric, ..)| metric == self).map_or("", |(_, name, _)| name))
+    }
+}
+
+/// How a metric is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operator {
+    /// `>`.
+    Greater,
+    /// `>=`.
+    GreaterOrEqual,
+    /// `<`.
+    Less,
+    /// `<=`.
+    LessOrEqual,
+    /// `=`.
+    Equal,
+}
+
+impl Operator {
+    const ALL: [(Operator, &str); 5] = [
+        (Operator::Greater, ">"),
+        (Operator::GreaterOrEqual, ">="),
+        (Operator::Less, "<"),
+        (Operator::LessOrEqual, "<="),
+        (Operator::Equal, "="),
+    ];
+
+    fn holds(self, left: u64, right: u64) -> bool {
+        match self {
+            Operator::Greater => left > right,
+            Operator::GreaterOrEqual => left >= right,
+            Operator::Less => left < right,
+            Operator::LessOrEqual => left <= right,
+            Operator::Equal => left == right,
+        }
+    }
+}
+
+impl fmt::Display for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Operator::ALL.iter().find(|(operator, _)| operator == self).map_or("", |(_, sign)| sign))
+    }
+}
+
+/// What has to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Condition {
+    /// The user is this one.
+    User(String),
+    /// A number compares like this.
+    Number(Metric, Operator, u64),
+}
+
+/// As Doris shows it: `query_time > 10`.
+impl fmt::Display for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Condition::User(name) => write!(f, "username = {name}"),
+            Condition::Number(metric, operator, value) => write!(f, "{metric} {operator} {value}"),
+        }
+    }
+}
+
+/// What happens then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// The query is cancelled.
+    Cancel,
+    /// A session variable is set.
+    SetVariable {
+        /// Its name in lower case.
+        name: String,
+        /// Its value.
+        value: String,
+    },
+    /// The query goes on in another group.
+    Move(String),
+}
+
+/// As Doris shows it: `set_session_variable "workload_group=normal"`.
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Action::Cancel => f.write_str("cancel_query"),
+            Action::SetVariable { name, value } => write!(f, "set_session_variable \"{name}={value}\""),
+            Action::Move(group) => write!(f, "move_query_to_group \"{group}\""),
+        }
+    }
+}
+
+/// A query as policies see it.
+#[derive(Debug, Clone, Copy)]
+pub struct Metrics<'q> {
+    /// Whose.
+    pub user: &'q str,
+    /// The group it runs in.
+    pub group: &'q str,
+    /// How long it has been running, in milliseconds.
+    pub query_time_ms: u64,
+    /// Rows read.
+    pub scan_rows: u64,
+    /// Bytes read.
+    pub scan_bytes: u64,
+    /// Bytes read from remote stores.
+    pub remote_scan_bytes: u64,
+    /// Bytes of memory held.
+    pub memory_bytes: u64,
+}
+
+impl Metrics<'_> {
+    fn number(&self, metric: Metric) -> u64 {
+        match metric {
+            Metric::Username => 0,
+            Metric::QueryTime => self.query_time_ms,
+            Metric::ScanRows => self.scan_rows,
+            Metric::ScanBytes => self.scan_bytes,
+            Metric::RemoteScanBytes => self.remote_scan_bytes,
+            Metric::MemoryBytes => self.memory_bytes,
+        }
+    }
+}
+
+/// A policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Its number, for ever.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+    /// Grows by one with every change.
+    pub version: u64,
+    /// All must hold.
+    pub conditions: Vec<Condition>,
+    /// All happen.
+    pub actions: Vec<Action>,
+    /// Whether it is looked at.
+    pub enabled: bool,
+    /// 0 to 100; the higher one wins.
+    pub priority: u8,
+    /// The group whose queries it is for; none is all.
+    pub group: Option<String>,
+}
+
+impl Policy {
+    /// Whether it fires for a query.
+    #[must_use]
+    pub fn matches(&self, query: &Metrics<'_>) -> bool {
+        let holds = |condition: &Condition| match condition {
+            Condition::User(name) => name == query.user,
+            Condition::Number(metric, operator, value) => operator.holds(query.number(*metric), *value),
+        };
+        let for_group = self.group.as_deref().is_none_or(|group| group == query.group);
+        self.enabled && for_group && self.conditions.iter().all(holds)
+    }
+
+    /// What a user reads whose query it cancels, with the figures that made it.
+    #[must_use]
+    pub fn cancel_text(&self, query_id: &str, query: &Metrics<'_>) -> String {
+        let figure = |condition: &Condition| match condition {
+            Condition::User(name) => format!("username: {name}"),
+            Condition::Number(metric, operator, value) => {
+                format!("{metric}: {}({operator} {value})", query.number(*metric))
+            }
+        };
+        let figures: Vec<String> = self.conditions.iter().map(figure).collect();
+        format!(
+            "query {query_id} cancelled by workload policy: {}, id:{}, {}",
+            self.name,
+            self.id,
+            figures.join(", ")
+        )
+    }
+
+    pub(super) fn names_group(&self, group: &str) -> bool {
+        let moves = |action: &Action| matches!(action, Action::Move(to) if to == group);
+        self.group.as_deref() == Some(group) || self.actions.iter().any(moves)
+    }
+
+    fn cancels(&self) -> bool {
+        self.actions.contains(&Action::Cancel)
+    }
+
+    fn moves(&self) -> bool {
+        self.actions.iter().any(|action| matches!(action, Action::Move(_)))
+    }
+
+    /// Sets the properties that are given.
+    pub(super) fn set(&mut self, catalog: &Catalog, given: &Properties) -> Result<(), CatalogError> {
+        let known = ["enabled", "priority", "workload_group"];
+        let illegal: Vec<&str> =
+            given.keys().map(String::as_str).filter(|key| !known.contains(key)).collect();
+        if !illegal.is_empty() {
+            return refuse(format!("illegal policy properties {}", illegal.join(",")));
+        }
+        if let Some(enabled) = given.get("enabled") {
+            self.enabled = enabled.parse().or_else(|_| {
+                refuse("invalid enabled property value, it can only true or false with lower case")
+            })?;
+        }
+        if let Some(priority) = given.get("priority") {
+            let Ok(number) = priority.parse::<i64>() else {
+                return refuse(format!(
+                    "invalid priority property value, it must be a number, input value={priority}"
+                ));
+            };
+            let number = u8::try_from(number).ok().filter(|number| *number <= 100);
+            self.priority =
+                number.map_or_else(|| refuse("policy's priority can only between 0 ~ 100"), Ok)?;
+        }
+        if let Some(group) = given.get("workload_group") {
+            self.group = if group.is_empty() { None } else { Some(catalog.policy_group(group)?) };
+        }
+        Ok(())
+    }
+}
+
+impl Catalog {
+    /// The policies that fire for a query: of those that cancel or move it one, with the highest priority (cancelling
+    /// wins a draw), and one of those that only set variables. Equal priorities go to the older policy.
+    #[must_use]
+    pub fn firing(&self, query: &Metrics<'_>) -> Vec<&Policy> {
+        let highest = |kind: fn(&Policy) -> bool| {
+            let matching = self.policies.values().filter(|policy| kind(policy) && policy.matches(query));
+            matching.max_by_key(|policy| (policy.priority, Reverse(policy.id)))
+        };
+        let ends = match (highest(Policy::moves), highest(Policy::cancels)) {
+            (Some(moving), Some(cancelling)) if moving.priority > cancelling.priority => Some(moving),
+            (moving, cancelling) => cancelling.or(moving),
+        };
+        ends.into_iter().chain(highest(|policy| !policy.moves() && !policy.cancels())).collect()
+    }
+
+    pub(super) fn create_policy(&mut self, new: &NewPolicy) -> Result<Done, CatalogError> {
+        check_name(&new.name)?;
+        let mut policy = self.built_policy(new)?;
+        policy.set(self, &new.properties)?;
+        if self.policies.contains_key(&new.name) {
+            let text = format!("workload schedule policy {} already exists ", new.name);
+            return if new.if_not_exists { Ok(Done::nothing()) } else { refuse(text) };
+        }
+        let most = self.config.workload_max_policy_num;
+        if self.policies.len() >= most {
+            return refuse(format!("workload scheduler policy num can not exceed {most}"));
+        }
+        policy.id = self.new_id();
+        self.policies.insert(new.name.clone(), policy);
+        Ok(Done::changed())
+    }
+
+    /// A policy with its conditions and actions, without id and properties.
+    pub(super) fn built_policy(&self, new: &NewPolicy) -> Result<Policy, CatalogError> {
+        if new.conditions.is_empty() {
+            return refuse("At least one condition needs to be specified");
+        }
+        let conditions = new.conditions.iter().map(condition).collect::<Result<Vec<_>, _>>()?;
+        let most = self.config.workload_max_condition_num_in_policy;
+        if conditions.len() > most {
+            return refuse(format!("condition num in a policy can not exceed {most}"));
+        }
+        if new.actions.is_empty() {
+            return refuse("At least one action needs to be specified");
+        }
+        let actions = new.actions.iter().map(|text| self.action(text)).collect::<Result<Vec<_>, _>>()?;
+        let most = self.config.workload_max_action_num_in_policy;
+        if actions.len() > most {
+            return refuse(format!("action num in one policy can not exceed {most}"));
+        }
+        conflicts(&actions, &conditions)?;
+        let name = new.name.clone();
+        Ok(Policy { id: 0, name, version: 0, conditions, actions, enabled: true, priority: 0, group: None })
+    }
+
+    pub(super) fn alter_policy(&mut self, name: &str, given: &Properties) -> Result<Done, CatalogError> {
+        let Some(policy) = self.policies.get(name) else {
+            return refuse(format!("can not find workload schedule policy {name}"));
+        };
+        let mut policy = policy.clone();
+        policy.set(self, given)?;
+        policy.version += 1;
+        self.policies.insert(name.to_owned(), policy);
+        Ok(Done::changed())
+    }
+
+    pub(super) fn drop_policy(&mut self, name: &str, if_exists: bool) -> Result<Done, CatalogError> {
+        if self.policies.remove(name).is_some() {
+            return Ok(Done::changed());
+        }
+        if if_exists {
+            Ok(Done::nothing())
+        } else {
+            refuse(format!("workload schedule policy {name} not exists"))
+        }
+    }
+
+    fn action(&self, text: &ActionText) -> Result<Action, CatalogError> {
+        let argument = text.argument.as_deref();
+        match (text.action.as_str(), argument) {
+            ("cancel_query", None) => Ok(Action::Cancel),
+            ("cancel_query", Some(_)) => refuse("cancel_query takes no argument"),
+            ("set_session_variable", argument) => {
+                let parts: Vec<&str> = argument.unwrap_or_default().split('=').map(str::trim).collect();
+                match parts[..] {
+                    [name, value] if !name.is_empty() && !value.is_empty() => {
+                        Ok(Action::SetVariable { name: name.to_lowercase(), value: value.to_owned() })
+                    }
+                    _ => refuse("illegal arguments, it should be like set_session_variable \"xxx=xxx\""),
+                }
+            }
+            ("move_query_to_group", Some(group)) if self.groups.contains_key(group) => {
+                Ok(Action::Move(group.to_owned()))
+            }
+            ("move_query_to_group", group) => refuse(format!(
+                "can not find workload group {} when set workload sched policy",
+                group.unwrap_or_default()
+            )),
+            (other, _) => refuse(format!("invalid action type {other}")),
+        }
+    }
+
+    /// `group` or `compute_group.group`, as the property has it.
+    fn policy_group(&self, named: &str) -> Result<String, CatalogError> {
+        let (compute_group, name) = named.rsplit_once('.').unwrap_or((DEFAULT_COMPUTE_GROUP, named));
+        let unknown = || CatalogError::Refused(format!("unknown workload group {named}"));
+        let group = self.groups.get(name).ok_or_else(unknown)?;
+        let fits = !named.contains('.') || group.properties.compute_group == compute_group.to_lowercase();
+        if fits { Ok(name.to_owned()) } else { Err(unknown()) }
+    }
+}
+
+fn condition(text: &ConditionText) -> Result<Condition, CatalogError> {
+    let ConditionText { metric, operator, value } = text;
+    let Some((metric, ..)) = Metric::ALL.into_iter().find(|(_, name, _)| name == metric) else {
+        return refuse(format!("invalid metric name:{metric}"));
+    };
+    let Some((operator, _)) = Operator::ALL.into_iter().find(|(_, sign)| sign == operator) else {
+        return refuse(format!("invalid compare operator {operator}"));
+    };
+    if metric == Metric::Username {
+        if operator != Operator::Equal {
+            return refuse("username only support EQUAL operator");
+        }
+        return Ok(Condition::User(value.clone()));
+    }
+    let number = value.parse::<i64>().ok().and_then(|number| u64::try_from(number).ok());
+    match number {
+        Some(number) => Ok(Condition::Number(metric, operator, number)),
+        None => refuse(format!("invalid {} value: {value}, it requires >= 0", metric.words())),
+    }
+}
+
+/// Actions that exclude each other, and conditions that a session's variables cannot depend on.
+fn conflicts(actions: &[Action], conditions: &[Condition]) -> Result<(), CatalogError> {
+    let mut variables = BTreeSet::new();
+    let (mut cancel, mut moving) = (0, 0);
+    for action in actions {
+        match action {
+            Action::SetVariable { name, .. } if !variables.insert(name.as_str()) => {
+                return refuse(format!("duplicate set_session_variable action args one policy, {name}"));
+            }
+            Action::SetVariable { .. } => {}
+            Action::Cancel => cancel += 1,
+            Action::Move(_) => moving += 1,
+        }
+    }
+    if cancel > 1 || moving > 1 {
+        return refuse("duplicate action in one policy");
+    }
+    if cancel > 0 && moving > 0 {
+        return refuse("CANCEL_QUERY and MOVE_QUERY_TO_GROUP can not exist in one policy at same time");
+    }
+    if variables.is_empty() {
+        return Ok(());
+    }
+    if cancel + moving > 0 {
+        return refuse(
+            "one policy can not contains fe and be action, FE action list is [SET_SESSION_VARIABLE], BE action list is \
+             [MOVE_QUERY_TO_GROUP, CANCEL_QUERY]",
+        );
+    }
+    if conditions.iter().any(|condition| matches!(condition, Condition::Number(..))) {
+        return refuse("action and metric must run in FE together or run in BE together");
+    }
+    Ok(())
+}

@@ -1,0 +1,590 @@
+//! The catalogue as two texts, and back.
+//!
+//! Groups are in a file of `groups.d`, in its format, for everybody: `commensal plan` and the agent read the same limits.
+//! That file is edited, not written anew: comments and keys that SQL knows nothing of stay. What only SQL knows is in a
+//! second file of its own. Where they disagree the groups file is right, because people edit it.
+//!
+//! Whoever stores them writes SQL's own file first and the groups file after it, each whole or not at all. A crash
+//! between the two then loses at most the statement that was not answered yet: a group that is in one file only is
+//! either new to SQL or gone.
+
+use super::{Action, Catalog, Config, Grants, Group, PasswordHash, Policy, Privilege, Role, User};
+use crate::property::GroupProperties;
+use crate::property::spec::{OnlySql, cpu_words, exact};
+use crate::statement::{ActionText, ConditionText, NewPolicy, Properties, UserName};
+use commensal_core::config;
+use commensal_core::group::{GroupName, GroupSpec};
+use commensal_core::units::{MemoryAmount, Ppm};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use toml::Spanned;
+use toml_edit::{DocumentMut, Item, Table, TableLike, Value};
+
+/// What this version writes.
+const FORMAT: u32 = 1;
+/// First lines of SQL's own file.
+const HEADER: &str = "# Written by commensal-sql, which reads it when it starts: what only SQL knows of groups, its policies,\n\
+                      # users and roles. The groups' limits are in groups.d.\n";
+
+/// A file that cannot be read as what it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{at}: {problem}")]
+pub struct StoreError {
+    /// `file:line:column`.
+    pub at: String,
+    /// What is wrong.
+    pub problem: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct SqlFile {
+    format: u32,
+    next_id: u64,
+    changes: u64,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    config: Properties,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    default_workload_group: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    group: BTreeMap<String, Spanned<StoredGroup>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    policy: BTreeMap<String, Spanned<StoredPolicy>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    role: BTreeMap<String, Spanned<StoredGrants>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    user: Vec<Spanned<StoredUser>>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct StoredGroup {
+    id: u64,
+    version: u64,
+    #[serde(default)]
+    sql: OnlySql,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct StoredPolicy {
+    id: u64,
+    version: u64,
+    enabled: bool,
+    priority: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workload_group: Option<String>,
+    /// Metric, operator, value.
+    conditions: Vec<[String; 3]>,
+    /// Action and, mostly, its argument.
+    actions: Vec<Vec<String>>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct StoredGrants {
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    usage: BTreeSet<String>,
+    /// Catalogue, database, table, then privileges.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    objects: Vec<Vec<String>>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct StoredUser {
+    name: String,
+    host: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    password_hash: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    require_tls: bool,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    roles: BTreeSet<String>,
+    #[serde(default)]
+    grants: StoredGrants,
+}
+
+impl Catalog {
+    /// Reads both files, each given by its name (for messages) and its text; an empty text is a file that is not there
+    /// yet. The sentences say what was put right because something had vanished from the groups file.
+    ///
+    /// # Errors
+    /// [`StoreError`] with the line, when a text is damaged or has keys that nobody knows. Nothing is guessed.
+    pub fn load(
+        groups: (&str, &str),
+        sql: (&str, &str),
+        memory_base: Ppm,
+    ) -> Result<(Catalog, Vec<String>), StoreError> {
+        let specs = specs(groups.0, groups.1)?;
+        let mut reader =
+            Reader { file: sql.0, text: sql.1, catalog: Catalog::new(memory_base), notes: Vec::new() };
+        let stored = if sql.1.trim().is_empty() { None } else { Some(reader.sql_file()?) };
+        reader.catalog.groups.clear();
+        if stored.is_none() {
+            reader.catalog.next_id = super::FIRST_ID;
+        }
+        reader.groups(&specs, stored.as_ref())?;
+        if let Some(stored) = stored {
+            reader.rest(stored)?;
+        }
+        reader.catalog.complete();
+        Ok((reader.catalog, reader.notes))
+    }
+
+    /// SQL's own file.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it cannot be written as TOML.
+    pub fn sql_toml(&self) -> Result<String, StoreError> {
+        let default = Config::default().entries();
+        let changed = self.config.entries().into_iter().filter(|entry| !default.contains(entry));
+        let file = SqlFile {
+            format: FORMAT,
+            next_id: self.next_id,
+            changes: self.changes,
+            config: changed.map(|(key, value)| (key.to_owned(), value)).collect(),
+            default_workload_group: self.default_groups.clone(),
+            group: self
+                .groups
+                .iter()
+                .map(|(name, group)| (name.clone(), spanned(stored_group(group))))
+                .collect(),
+            policy: self
+                .policies
+                .iter()
+                .map(|(name, policy)| (name.clone(), spanned(stored_policy(policy))))
+                .collect(),
+            role: self
+                .roles
+                .iter()
+                .map(|(name, role)| (name.clone(), spanned(stored_grants(&role.grants))))
+                .collect(),
+            user: self.users.iter().map(|(name, user)| spanned(stored_user(name, user))).collect(),
+        };
+        let text = toml::to_string(&file);
+        let text =
+            text.map_err(|error| StoreError { at: "SQL's own file".to_owned(), problem: error.to_string() })?;
+        Ok(format!("{HEADER}{text}"))
+    }
+
+    /// The groups file: `before`, with the groups as they are now. Only what differs is touched.
+    ///
+    /// # Errors
+    /// [`StoreError`] when `before` is no groups file.
+    pub fn groups_toml(&self, file: &str, before: &str) -> Result<String, StoreError> {
+        let old: BTreeMap<String, GroupSpec> =
+            specs(file, before)?.into_iter().map(|spec| (spec.name.to_string(), spec)).collect();
+        let mut document: DocumentMut = before.parse().map_err(|error: toml_edit::TomlError| {
+            place(file, before, error.span(), error.message().to_owned())
+        })?;
+        let root = document.entry("group").or_insert_with(|| {
+            let mut table = Table::new();
+            table.set_implicit(true);
+            Item::Table(table)
+        });
+        let Some(tables) = root.as_table_like_mut() else {
+            return Err(place(file, before, None, "\"group\" must be a table of groups".to_owned()));
+        };
+        let gone: Vec<String> = tables
+            .iter()
+            .map(|(name, _)| name.to_owned())
+            .filter(|name| !self.groups.contains_key(name))
+            .collect();
+        for name in gone {
+            tables.remove(&name);
+        }
+        for (name, group) in &self.groups {
+            let table = tables.entry(name).or_insert_with(|| Item::Table(Table::new()));
+            if let Some(table) = table.as_table_like_mut() {
+                let spec = group.properties.spec(group.name.clone(), self.memory_base);
+                write_group(table, old.get(name), &spec);
+            }
+        }
+        Ok(document.to_string())
+    }
+}
+
+/// Limits of a worker process that the kernel is to keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kernel {
+    /// The group's CPU limit holds (`enable_cpu_hard_limit`).
+    pub cpu: bool,
+    /// Memory of the whole process, in bytes.
+    pub memory: Option<u64>,
+}
+
+impl Catalog {
+    /// A groups file with one group in it, for the cgroup of its worker process: what `groups`, the text of the groups file,
+    /// says of it, without what the server and the worker do themselves (queue, reads) and without members, since the
+    /// worker is the only one. `None` when there is no such group.
+    ///
+    /// # Errors
+    /// [`StoreError`] when `groups` is no groups file.
+    pub fn worker_toml(
+        &self,
+        name: &str,
+        groups: &str,
+        limits: Kernel,
+    ) -> Result<Option<String>, StoreError> {
+        let file = "groups file";
+        let mut document: DocumentMut =
+            self.groups_toml(file, groups)?.parse().map_err(|error: toml_edit::TomlError| {
+                place(file, groups, error.span(), error.message().to_owned())
+            })?;
+        let tables = document.get_mut("group").and_then(Item::as_table_like_mut);
+        let Some(table) = tables.and_then(|tables| tables.remove(name)) else { return Ok(None) };
+        let mut table = table;
+        if let Some(table) = table.as_table_like_mut() {
+            for key in ["queue", "remote", "match"] {
+                table.remove(key);
+            }
+            set_path(table, &["io", "read"], None);
+            if !limits.cpu {
+                set_path(table, &["cpu", "max"], None);
+            }
+            set_path(table, &["memory", "max"], limits.memory.map(|bytes| Value::from(exact(bytes))));
+            set_path(table, &["memory", "on-exceed"], None);
+        }
+        let mut alone = DocumentMut::new();
+        let mut all = Table::new();
+        all.set_implicit(true);
+        all.insert(name, table);
+        alone.insert("group", Item::Table(all));
+        Ok(Some(alone.to_string()))
+    }
+}
+
+/// The groups of a groups file; none, when there is nothing in it.
+fn specs(file: &str, text: &str) -> Result<Vec<GroupSpec>, StoreError> {
+    let blank = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    if text.lines().all(blank) {
+        return Ok(Vec::new());
+    }
+    config::parse(file, text).map_err(|errors| {
+        let at = errors.first().map(|error| error.at.clone()).unwrap_or_default();
+        let problems: Vec<String> = errors.iter().map(|error| error.message.clone()).collect();
+        StoreError { at, problem: problems.join("; ") }
+    })
+}
+
+/// Writes what differs from what was there.
+fn write_group(table: &mut dyn TableLike, old: Option<&GroupSpec>, new: &GroupSpec) {
+    let mut set = |path: &[&str], same: bool, value: Option<Value>| {
+        if !same {
+            set_path(table, path, value);
+        }
+    };
+    let text = |text: String| Value::from(text);
+    let number = |number: u32| Value::from(i64::from(number));
+    set(&["class"], old.is_some_and(|old| old.class == new.class), Some(text(new.class.to_string())));
+    let weight = new.cpu_weight.map(|weight| number(u32::from(weight.v2())));
+    set(&["cpu", "weight"], old.is_some_and(|old| old.cpu_weight == new.cpu_weight), weight);
+    let cpu_max = new.cpu_max.map(|amount| text(cpu_words(amount)));
+    set(&["cpu", "max"], old.is_some_and(|old| old.cpu_max == new.cpu_max), cpu_max);
+    let memory = new.memory.max.map(|amount| match amount {
+        MemoryAmount::OfMachine(share) => text(share.to_string()),
+        MemoryAmount::Bytes(size) => text(exact(size.0)),
+    });
+    // What a person has chosen to happen stays, as long as there is a limit to reach.
+    let chosen = old.is_some_and(|old| old.memory.on_exceed.is_some() == new.memory.max.is_some());
+    let on_exceed = new.memory.max.map(|_| text("kill-largest".to_owned()));
+    set(&["memory", "max"], old.is_some_and(|old| old.memory.max == new.memory.max), memory);
+    set(&["memory", "on-exceed"], chosen, on_exceed);
+    let rate = |bytes: u64| text(format!("{}/s", exact(bytes)));
+    set(
+        &["io", "read"],
+        old.is_some_and(|old| old.io.read == new.io.read),
+        new.io.read.map(|limit| rate(limit.0)),
+    );
+    let remote = new.remote_read.map(|limit| rate(limit.0));
+    set(&["remote", "read"], old.is_some_and(|old| old.remote_read == new.remote_read), remote);
+    let same = old.is_some_and(|old| old.queue == new.queue);
+    let queue = new.queue;
+    set(&["queue", "max-concurrency"], same, queue.map(|queue| number(queue.max_concurrency)));
+    let size = queue.map(|queue| queue.max_size).filter(|size| *size != u32::MAX);
+    set(&["queue", "max-size"], same, size.map(number));
+    let timeout = queue.and_then(|queue| queue.timeout).map(|timeout| text(timeout.to_string()));
+    set(&["queue", "timeout"], same, timeout);
+}
+
+/// Sets a value below dotted keys, however they are written so far, or removes it; tables that this empties go too.
+fn set_path(table: &mut dyn TableLike, path: &[&str], value: Option<Value>) {
+    let Some((first, rest)) = path.split_first() else { return };
+    if rest.is_empty() {
+        match (value, table.get_mut(first).and_then(Item::as_value_mut)) {
+            // The blanks and the comment around it stay.
+            (Some(value), Some(there)) => {
+                let decor = there.decor().clone();
+                *there = value;
+                *there.decor_mut() = decor;
+            }
+            (Some(value), None) => {
+                table.insert(first, Item::Value(value));
+            }
+            (None, _) => {
+                table.remove(first);
+            }
+        }
+        return;
+    }
+    if !table.contains_key(first) {
+        if value.is_none() {
+            return;
+        }
+        let mut inner = Table::new();
+        inner.set_dotted(true);
+        table.insert(first, Item::Table(inner));
+    }
+    let Some(inner) = table.get_mut(first).and_then(Item::as_table_like_mut) else { return };
+    set_path(inner, rest, value);
+    if inner.is_empty() {
+        table.remove(first);
+    }
+}
+
+fn spanned<T>(value: T) -> Spanned<T> {
+    Spanned::new(0..0, value)
+}
+
+fn stored_group(group: &Group) -> StoredGroup {
+    StoredGroup { id: group.id, version: group.version, sql: group.properties.only_sql() }
+}
+
+fn stored_policy(policy: &Policy) -> StoredPolicy {
+    let condition = |condition: &super::Condition| match condition {
+        super::Condition::User(name) => ["username".to_owned(), "=".to_owned(), name.clone()],
+        super::Condition::Number(metric, operator, value) => {
+            [metric.to_string(), operator.to_string(), value.to_string()]
+        }
+    };
+    let action = |action: &Action| match action {
+        Action::Cancel => vec!["cancel_query".to_owned()],
+        Action::SetVariable { name, value } => {
+            vec!["set_session_variable".to_owned(), format!("{name}={value}")]
+        }
+        Action::Move(group) => vec!["move_query_to_group".to_owned(), group.clone()],
+    };
+    StoredPolicy {
+        id: policy.id,
+        version: policy.version,
+        enabled: policy.enabled,
+        priority: policy.priority,
+        workload_group: policy.group.clone(),
+        conditions: policy.conditions.iter().map(condition).collect(),
+        actions: policy.actions.iter().map(action).collect(),
+    }
+}
+
+fn stored_grants(grants: &Grants) -> StoredGrants {
+    let object = |(object, privileges): (&[String; 3], &BTreeSet<Privilege>)| {
+        object.iter().cloned().chain(privileges.iter().map(ToString::to_string)).collect()
+    };
+    StoredGrants { usage: grants.groups.clone(), objects: grants.objects.iter().map(object).collect() }
+}
+
+fn stored_user(name: &UserName, user: &User) -> StoredUser {
+    StoredUser {
+        name: name.name.clone(),
+        host: name.host.clone(),
+        password_hash: user.password.as_ref().map(|hash| hash.as_str().to_owned()),
+        require_tls: user.tls,
+        roles: user.roles.clone(),
+        grants: stored_grants(&user.grants),
+    }
+}
+
+/// An error at a place of a text.
+fn place(file: &str, text: &str, span: Option<Range<usize>>, problem: String) -> StoreError {
+    let before = text.get(..span.unwrap_or(0..0).start).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let (line, column) = (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1);
+    StoreError { at: format!("{file}:{line}:{column}"), problem }
+}
+
+struct Reader<'t> {
+    file: &'t str,
+    text: &'t str,
+    catalog: Catalog,
+    notes: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn error<T>(&self, span: Range<usize>, problem: String) -> Result<T, StoreError> {
+        Err(place(self.file, self.text, Some(span), problem))
+    }
+
+    fn sql_file(&self) -> Result<SqlFile, StoreError> {
+        let file: SqlFile = toml::from_str(self.text)
+            .map_err(|error| place(self.file, self.text, error.span(), error.message().to_owned()))?;
+        if file.format != FORMAT {
+            let problem =
+                format!("format {} is of another version; this one reads format {FORMAT}", file.format);
+            return self.error(0..0, problem);
+        }
+        Ok(file)
+    }
+
+    /// Groups of the groups file, with what SQL knows of them.
+    fn groups(&mut self, specs: &[GroupSpec], stored: Option<&SqlFile>) -> Result<(), StoreError> {
+        let known = |name: &str| stored.and_then(|file| file.group.get(name));
+        if let Some(file) = stored {
+            self.catalog.next_id = file.next_id;
+            self.catalog.changes = file.changes;
+            let mut ids = BTreeSet::new();
+            for group in file.group.values() {
+                self.id(group.get_ref().id, group.span(), &mut ids)?;
+            }
+            for policy in file.policy.values() {
+                self.id(policy.get_ref().id, policy.span(), &mut ids)?;
+            }
+            for (name, group) in &file.group {
+                let gone = specs.iter().all(|spec| spec.name.as_str() != name);
+                if gone && name == super::NORMAL {
+                    self.always_there(group.get_ref());
+                } else if gone {
+                    self.notes.push(format!(
+                        "workload group {name} is no longer in the groups file and is dropped"
+                    ));
+                }
+            }
+        }
+        for spec in specs {
+            let name = spec.name.as_str();
+            let nothing = OnlySql::default();
+            let (id, version, only) = match known(name).map(Spanned::get_ref) {
+                Some(group) => (group.id, group.version, &group.sql),
+                None => (self.catalog.new_id(), 0, &nothing),
+            };
+            let properties = GroupProperties::from_parts(spec, only, self.catalog.memory_base);
+            let group = Group { id, name: spec.name.clone(), version, properties };
+            self.catalog.groups.insert(name.to_owned(), group);
+        }
+        Ok(())
+    }
+
+    /// `normal` keeps its number, also when somebody has taken it out of the groups file.
+    fn always_there(&mut self, stored: &StoredGroup) {
+        let Ok(name) = GroupName::new(super::NORMAL) else { return };
+        let properties = GroupProperties::default();
+        let group = Group { id: stored.id, name, version: stored.version + 1, properties };
+        self.catalog.groups.insert(super::NORMAL.to_owned(), group);
+        self.notes
+            .push("workload group normal is no longer in the groups file and has no limits now".to_owned());
+    }
+
+    /// Numbers are never given twice.
+    fn id(&mut self, id: u64, span: Range<usize>, ids: &mut BTreeSet<u64>) -> Result<(), StoreError> {
+        if !ids.insert(id) {
+            return self.error(span, format!("the id {id} is there twice"));
+        }
+        self.catalog.next_id = self.catalog.next_id.max(id.saturating_add(1));
+        Ok(())
+    }
+
+    /// Everything but groups.
+    fn rest(&mut self, file: SqlFile) -> Result<(), StoreError> {
+        if !file.config.is_empty() {
+            let altered = self.catalog.config.altered(&file.config);
+            self.catalog.config = altered.or_else(|error| self.error(0..0, error.to_string()))?.0;
+        }
+        for (name, policy) in file.policy {
+            self.policy(name, policy)?;
+        }
+        for (name, role) in file.role {
+            let span = role.span();
+            let grants = self.grants(role.into_inner(), &span)?;
+            self.catalog.roles.insert(name, Role { grants });
+        }
+        for user in file.user {
+            self.user(user)?;
+        }
+        for (user, group) in file.default_workload_group {
+            if self.catalog.groups.contains_key(&group) {
+                self.catalog.default_groups.insert(user, group);
+            } else {
+                self.notes
+                    .push(format!("user {user} has lost the default workload group {group}, which is gone"));
+            }
+        }
+        Ok(())
+    }
+
+    fn policy(&mut self, name: String, stored: Spanned<StoredPolicy>) -> Result<(), StoreError> {
+        let span = stored.span();
+        let stored = stored.into_inner();
+        let moves_to = stored
+            .actions
+            .iter()
+            .find(|action| action.first().is_some_and(|kind| kind == "move_query_to_group"));
+        let needed = moves_to.and_then(|action| action.get(1)).into_iter().chain(&stored.workload_group);
+        if let Some(gone) = needed.into_iter().find(|group| !self.catalog.groups.contains_key(*group)) {
+            // Without its group it would be for every query.
+            self.notes.push(format!(
+                "workload policy {name} is dropped with the workload group {gone}, which is gone"
+            ));
+            return Ok(());
+        }
+        let condition = |[metric, operator, value]: [String; 3]| {
+            let signs = [">=", "<=", ">", "<", "="];
+            let operator = signs.into_iter().find(|sign| *sign == operator).unwrap_or("");
+            ConditionText { metric, operator, value }
+        };
+        let action = |words: Vec<String>| {
+            let mut words = words.into_iter();
+            ActionText { action: words.next().unwrap_or_default(), argument: words.next() }
+        };
+        let new = NewPolicy {
+            name: name.clone(),
+            if_not_exists: false,
+            conditions: stored.conditions.into_iter().map(condition).collect(),
+            actions: stored.actions.into_iter().map(action).collect(),
+            properties: Properties::new(),
+        };
+        let built = self.catalog.built_policy(&new);
+        let mut policy = built.or_else(|error| self.error(span.clone(), error.to_string()))?;
+        if stored.priority > 100 {
+            return self.error(span, "policy's priority can only between 0 ~ 100".to_owned());
+        }
+        (policy.id, policy.version, policy.enabled) = (stored.id, stored.version, stored.enabled);
+        (policy.priority, policy.group) = (stored.priority, stored.workload_group);
+        self.catalog.policies.insert(name, policy);
+        Ok(())
+    }
+
+    fn grants(&self, stored: StoredGrants, span: &Range<usize>) -> Result<Grants, StoreError> {
+        let mut grants = Grants::default();
+        let there = |group: &String| group == "%" || self.catalog.groups.contains_key(group);
+        grants.groups = stored.usage.into_iter().filter(there).collect();
+        for words in stored.objects {
+            let [catalog, database, table, privileges @ ..] = &words[..] else {
+                let problem = "objects holds catalogue, database, table and privileges".to_owned();
+                return self.error(span.clone(), problem);
+            };
+            let object = [catalog, database, table].map(Clone::clone);
+            for name in privileges {
+                let Some(privilege) = Privilege::parse(name) else {
+                    return self.error(span.clone(), format!("there is no privilege {name}"));
+                };
+                grants.add_privilege(&object, privilege);
+            }
+        }
+        Ok(grants)
+    }
+
+    fn user(&mut self, stored: Spanned<StoredUser>) -> Result<(), StoreError> {
+        let span = stored.span();
+        let stored = stored.into_inner();
+        let password = stored.password_hash.as_deref().map(PasswordHash::new).transpose();
+        let password = password.or_else(|error| self.error(span.clone(), error.to_string()))?;
+        if let Some(role) = stored.roles.iter().find(|role| !self.catalog.roles.contains_key(*role)) {
+            return self.error(span, format!("there is no role {role}"));
+        }
+        let grants = self.grants(stored.grants, &span)?;
+        let name = UserName { name: stored.name, host: stored.host };
+        let user = User { password, tls: stored.require_tls, roles: stored.roles, grants };
+        self.catalog.users.insert(name, user);
+        Ok(())
+    }
+}

@@ -1,0 +1,470 @@
+//! The engine: what is defined, the groups that run, who is connected, and one base that every query starts from.
+//!
+//! ```text
+//! protocol ── Session ──► catalogue (definitions) ──► groups in force
+//!                │                                      │ memory, CPU, reads, queue
+//!                └─► rewrite ─► admission ─► execute ◄──┘   one task per query, on its group's threads
+//! ```
+
+mod below;
+pub mod connections;
+pub mod cpu;
+mod data;
+pub mod error;
+mod execute;
+pub mod grid;
+pub mod group;
+pub mod memory;
+mod pace;
+pub mod password;
+mod policies;
+pub mod query;
+pub mod queue;
+mod remote;
+mod rewrite;
+mod schema;
+pub mod session;
+mod show;
+mod stores;
+mod system;
+pub mod variables;
+pub mod victim;
+pub mod worker;
+mod write;
+
+pub use data::{Data, Format, MAIN};
+pub use execute::Rows;
+pub use remote::Allowed;
+pub use system::INFORMATION_SCHEMA;
+
+use crate::catalog::{Catalog, Kernel, PasswordHash};
+use crate::property::{MemoryLimit, SlotPolicy};
+use crate::statement::{Statement, UserName};
+use arc_swap::ArcSwap;
+use commensal_core::group::Class;
+use commensal_core::topology::Device;
+use commensal_core::units::{MicroCpus, Ppm, Weight};
+use commensal_host::{Host, LinuxHost};
+use connections::Connections;
+use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::context::SessionState;
+use datafusion::execution::disk_manager::{DiskManager, DiskManagerBuilder, DiskManagerMode};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::prelude::SessionConfig;
+use error::Error;
+use group::{Group, Groups, Settings};
+use query::Query;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use worker::{Launcher, Worker, Workers};
+
+/// What a server is started with.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Folder with the data.
+    pub data: PathBuf,
+    /// Statements may add files to it.
+    pub writable: bool,
+    /// Folder for what was defined; nothing survives without one.
+    pub state: Option<PathBuf>,
+    /// File for the groups, in the format of `groups.d`; in the state folder when it is not given.
+    pub groups: Option<PathBuf>,
+    /// Folder for spill files.
+    pub spill: PathBuf,
+    /// Remote stores that may be read.
+    pub s3: Allowed,
+    /// Memory that percents are of, in bytes; a part of the machine's when it is not given.
+    pub memory: Option<u64>,
+    /// CPUs that percents are of.
+    pub cpus: usize,
+    /// How offline groups get processes of their own; without, they run on threads of this one.
+    pub workers: Option<Workers>,
+}
+
+/// Part of the machine's memory that percents of groups are of, as Doris's `mem_limit`.
+pub const MEMORY_BASE: Ppm = Ppm(900_000);
+
+impl Options {
+    /// The files of what was defined: the groups, in the format of `groups.d`, and what only SQL knows.
+    fn files(&self) -> Option<(PathBuf, PathBuf)> {
+        let state = self.state.as_ref()?;
+        let groups = self.groups.clone().unwrap_or_else(|| state.join(GROUPS_FILE));
+        Some((groups, state.join(SQL_FILE)))
+    }
+}
+
+/// Their names in the state folder.
+const GROUPS_FILE: &str = "sql-groups.toml";
+const SQL_FILE: &str = "sql.toml";
+
+/// How often limits that are not kept on the spot are looked at.
+pub const TICK: Duration = Duration::from_millis(100);
+
+/// The engine. One in a process.
+pub struct Engine {
+    /// What it was started with.
+    pub options: Options,
+    /// The data folder.
+    pub data: Data,
+    /// Its device.
+    pub data_device: Device,
+    /// Spill files of all queries.
+    pub spill: Arc<DiskManager>,
+    /// Their device.
+    pub spill_device: Device,
+    /// What every query's state is made from.
+    pub base: SessionState,
+    /// Who is connected.
+    pub connections: Connections,
+    /// Bytes that percents of memory are of.
+    pub memory_bytes: u64,
+    launcher: Option<Arc<Launcher>>,
+    catalog: Mutex<Catalog>,
+    groups: ArcSwap<Groups>,
+    queries: Mutex<BTreeMap<u64, Arc<Query>>>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The machine's memory in bytes.
+fn machine_memory() -> Option<u64> {
+    let text = LinuxHost::new().read_file(Path::new("/proc/meminfo")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1_024)
+}
+
+/// A problem with a folder or file, in words.
+fn cannot(what: &str, path: &Path, error: &dyn fmt::Display) -> Error {
+    Error::Engine(format!("cannot {what} {}: {error}", path.display()))
+}
+
+impl Engine {
+    /// Opens the data folder, reads what was defined, and starts the groups. Timers, limits and statements run on the
+    /// runtime that this is called on.
+    ///
+    /// # Errors
+    /// A folder is missing, or a file of definitions is damaged.
+    pub fn open(options: Options) -> Result<Arc<Engine>, Error> {
+        cpu::charge_spawned_tasks();
+        let data = Data::open(&options.data, options.writable)?;
+        let device =
+            |folder: &Path| stores::device(folder).map_err(|error| cannot("look at", folder, &error));
+        let (data_device, spill_device) = (device(data.store.root())?, device(&options.spill)?);
+        let mode = DiskManagerMode::Directories(vec![options.spill.clone()]);
+        let spill = Arc::new(DiskManagerBuilder::default().with_mode(mode).build()?);
+        // A list that is kept would hide new files.
+        let runtime = RuntimeEnvBuilder::new().with_object_list_cache_limit(0).build_arc()?;
+        let config = SessionConfig::new()
+            .with_create_default_catalog_and_schema(false)
+            .with_information_schema(false)
+            .set_str("datafusion.sql_parser.dialect", "mysql")
+            .set_bool("datafusion.sql_parser.enable_ident_normalization", false);
+        let base = SessionStateBuilder::new()
+            .with_default_features()
+            .with_config(config)
+            .with_runtime_env(runtime)
+            .build();
+        let machine = || machine_memory().map(|bytes| MEMORY_BASE.of(bytes));
+        let Some(memory_bytes) = options.memory.or_else(machine) else {
+            return Err(Error::Engine(
+                "cannot read the machine's memory: say how much with --memory".to_owned(),
+            ));
+        };
+        let catalog = load(&options)?;
+        let launcher = launcher(&options, memory_bytes)?;
+        let engine = Engine {
+            data,
+            data_device,
+            spill,
+            spill_device,
+            base,
+            connections: Connections::default(),
+            memory_bytes,
+            launcher,
+            catalog: Mutex::new(catalog),
+            groups: ArcSwap::default(),
+            queries: Mutex::default(),
+            options,
+        };
+        let _ = engine.put_in_force(&lock(&engine.catalog))?;
+        Ok(Arc::new(engine))
+    }
+
+    /// Looks at what is defined.
+    pub fn with_catalog<T>(&self, look: impl FnOnce(&Catalog) -> T) -> T {
+        look(&lock(&self.catalog))
+    }
+
+    /// Whether a user may do everything.
+    #[must_use]
+    pub fn is_admin(&self, user: &UserName) -> bool {
+        self.with_catalog(|catalog| catalog.is_admin(user))
+    }
+
+    /// The groups in force, by name.
+    #[must_use]
+    pub fn groups(&self) -> Arc<Groups> {
+        self.groups.load_full()
+    }
+
+    /// Carries out a statement that changes what is defined: kept first, then in force at once, also for queries that run.
+    /// The answer are warnings; `None` for any other statement.
+    ///
+    /// # Errors
+    /// A rule of the catalogue, or it cannot be kept; nothing has changed then.
+    pub fn change(
+        &self,
+        statement: &Statement,
+        by: &UserName,
+        hash: &dyn Fn(&str) -> PasswordHash,
+    ) -> Result<Option<Vec<String>>, Error> {
+        let mut catalog = lock(&self.catalog);
+        let mut new = catalog.clone();
+        let Some(mut done) = new.execute(statement, by, hash)? else { return Ok(None) };
+        if done.changed {
+            if let Some((groups, sql)) = self.options.files() {
+                store(&groups, &sql, &new)?;
+            }
+            done.warnings.extend(self.put_in_force(&new)?);
+            *catalog = new;
+        }
+        Ok(Some(done.warnings))
+    }
+
+    /// Makes the groups that run what is defined. A group that is gone runs on until its last query has ended. The answer
+    /// says what holds in this process but not in a worker's cgroup.
+    fn put_in_force(&self, catalog: &Catalog) -> Result<Vec<String>, Error> {
+        let mut warnings = Vec::new();
+        let old = self.groups.load();
+        let mut groups = Groups::new();
+        for defined in catalog.groups() {
+            let name = defined.name.as_str();
+            let settings = self.settings(catalog, defined);
+            let group = match old.get(name).filter(|group| group.id == defined.id) {
+                Some(group) => {
+                    if group.settings() != settings {
+                        group.set(settings);
+                        warnings.extend(self.change_worker(catalog, group));
+                    }
+                    Arc::clone(group)
+                }
+                None => Group::new(defined.id, name, settings, self.options.cpus)
+                    .map_err(|error| Error::Engine(format!("cannot start threads for {name}: {error}")))?,
+            };
+            groups.insert(name.to_owned(), group);
+        }
+        self.groups.store(Arc::new(groups));
+        Ok(warnings)
+    }
+
+    /// The worker process for a query of a group; `None` when it runs on threads of this process.
+    pub async fn worker(&self, group: &Arc<Group>) -> Option<Arc<Worker>> {
+        let launcher = self.launcher.as_ref()?;
+        let kernel = || self.with_catalog(|catalog| self.kernel(catalog, group));
+        group.worker.worker(launcher, group, kernel).await
+    }
+
+    /// The groups file with the limits that the kernel is to keep for a group's worker.
+    fn kernel(&self, catalog: &Catalog, group: &Group) -> Option<String> {
+        let settings = group.settings();
+        let file = self.options.files().map(|(groups, _)| groups);
+        let text = file.and_then(|file| LinuxHost::new().state_read(&file).ok().flatten());
+        let memory = settings.memory.limit.filter(|_| settings.memory.hard).map(|bytes| bytes as u64);
+        let limits = Kernel { cpu: settings.cpu_max.is_some(), memory: memory.map(|bytes| bytes + RESERVE) };
+        match catalog.worker_toml(&group.name, text.as_deref().unwrap_or(""), limits) {
+            Ok(text) => text,
+            Err(error) => {
+                tracing::warn!(group = %group.name, "no limits of the kernel: {error}");
+                None
+            }
+        }
+    }
+
+    /// A worker that runs gets other limits. The answer is what did not work, for the user.
+    fn change_worker(&self, catalog: &Catalog, group: &Arc<Group>) -> Option<String> {
+        let launcher = self.launcher.as_ref().filter(|_| group.settings().worker)?;
+        let kernel = self.kernel(catalog, group)?;
+        let mut changed = Ok(());
+        cpu::blocking(|| changed = group.worker.change(launcher, group, &kernel));
+        let error = changed.err()?;
+        tracing::warn!(group = %group.name, "the worker's cgroup keeps its limits: {error}");
+        Some(format!("the limits of the kernel for {} are as they were: {error}", group.name))
+    }
+
+    /// What a definition means on this machine.
+    fn settings(&self, catalog: &Catalog, group: &crate::catalog::Group) -> Settings {
+        let properties = &group.properties;
+        let cpu = catalog.cpu_hard_limit(group).map(|amount| amount.on(self.options.cpus));
+        let all = MicroCpus::whole(self.options.cpus);
+        let memory = properties.max_memory.map(|limit| match limit.amount {
+            MemoryLimit::OfBase(share) => share.of(self.memory_bytes),
+            MemoryLimit::Size(bytes) => bytes.0,
+        });
+        let mark =
+            |mark: Option<u32>, default: u8| mark.and_then(|mark| u8::try_from(mark).ok()).unwrap_or(default);
+        let none = memory::Rules::NONE;
+        let timeout = Duration::from_millis(u64::from(properties.queue_timeout_ms));
+        Settings {
+            // A limit of the whole machine is none.
+            cpu_max: cpu.filter(|cpu| *cpu < all).map(|cpu| cpu.0),
+            memory: memory::Rules {
+                limit: memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
+                hard: !properties.overcommits(),
+                low_watermark: mark(properties.low_watermark, none.low_watermark),
+                high_watermark: mark(properties.high_watermark, none.high_watermark),
+                slots: match properties.slot_memory_policy {
+                    SlotPolicy::None => memory::Slots::Even,
+                    SlotPolicy::Fixed => memory::Slots::Fixed(properties.max_concurrency),
+                    SlotPolicy::Dynamic => memory::Slots::Dynamic,
+                },
+            },
+            queue: queue::Limits {
+                max_concurrency: properties.max_concurrency,
+                max_queue_size: properties.max_queue_size,
+                timeout: Some(timeout).filter(|timeout| !timeout.is_zero()),
+            },
+            local_read: properties.read_bytes_per_second,
+            remote_read: properties.remote_read_bytes_per_second,
+            worker: self.launcher.is_some() && properties.class == Class::Offline,
+            nice: nice(weight(group), catalog.groups().map(weight).max().unwrap_or(1), properties.class),
+        }
+    }
+
+    /// Queries that wait or run, by number.
+    #[must_use]
+    pub fn queries(&self) -> Vec<Arc<Query>> {
+        lock(&self.queries).values().cloned().collect()
+    }
+
+    /// A query is there.
+    pub fn remember(&self, query: &Arc<Query>) {
+        lock(&self.queries).insert(query.number, Arc::clone(query));
+    }
+
+    /// A query is gone.
+    pub fn forget(&self, query: &Query) {
+        lock(&self.queries).remove(&query.number);
+    }
+
+    /// What the allocator keeps of the memory of queries that were ended goes back to the machine: measured, it keeps
+    /// 0.6 to 1.4 GB otherwise.
+    pub fn give_memory_back(&self) {
+        if let Some(group) = self.groups().values().next() {
+            group.timer.spawn_blocking(commensal_host::trim_memory);
+        }
+    }
+
+    /// One look at what is not kept on the spot; to be called every [`TICK`].
+    pub fn tick(&self) {
+        let host = LinuxHost::new();
+        let time = threads_time(&host);
+        let groups = self.groups();
+        for group in groups.values() {
+            group.settle(group.threads_cpu_ns(&time));
+            group.measure(self.options.cpus);
+            group.worker.rest();
+            // Memory may have come back.
+            group.queue.admit();
+        }
+        let memories: Vec<_> = groups.values().map(|group| Arc::clone(&group.memory)).collect();
+        let limit = usize::try_from(self.memory_bytes).unwrap_or(usize::MAX);
+        memory::end(&memory::reclaim(&memories, limit));
+        for query in self.queries() {
+            let late = query.timeout.filter(|timeout| query.elapsed() > *timeout && query.begun().is_some());
+            if let Some(timeout) = late {
+                query.end(Error::Timeout(timeout));
+            }
+            self.apply_policies(&query);
+        }
+    }
+}
+
+/// Memory of a worker process beside what its queries reserve: the program itself, batches under way, what the allocator
+/// keeps. Measured 60 to 90 MiB; the process ends queries long before the kernel would end it.
+const RESERVE: u64 = 256 << 20;
+
+/// The CPU time of a thread of this process, by its number.
+fn threads_time(host: &LinuxHost) -> impl Fn(u32) -> Option<Duration> {
+    |thread| {
+        let text = host.read_file(Path::new(&format!("/proc/self/task/{thread}/schedstat"))).ok()?;
+        text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+    }
+}
+
+/// What starts workers, if there are to be any: they see the same data with the same rights.
+fn launcher(options: &Options, memory_bytes: u64) -> Result<Option<Arc<Launcher>>, Error> {
+    let Some(workers) = options.workers.clone() else { return Ok(None) };
+    let folder = tempfile::Builder::new().prefix("commensal-sql-").tempdir_in(&options.spill);
+    let folder = folder.map_err(|error| cannot("make a folder in", &options.spill, &error))?;
+    let mut arguments: Vec<OsString> = vec!["--data".into(), options.data.clone().into()];
+    if options.writable {
+        arguments.push("--writable".into());
+    }
+    for endpoint in &options.s3.0 {
+        arguments.extend(["--s3-endpoint".into(), endpoint.into()]);
+    }
+    arguments.extend(["--memory-bytes".into(), memory_bytes.to_string().into()]);
+    arguments.extend(["--cpus".into(), options.cpus.to_string().into()]);
+    Ok(Some(Arc::new(Launcher::new(workers, arguments, folder))))
+}
+
+/// The CPU weight of a group.
+fn weight(group: &crate::catalog::Group) -> u16 {
+    group.properties.weight().unwrap_or(Weight::DEFAULT).v2()
+}
+
+/// Weights as nice values: one step is a factor of 1.25 (`sched_prio_to_weight` in the kernel). The heaviest group has 0,
+/// since the groups are weighed against each other and not against the rest of the machine. None is a tenth of another
+/// or less: a thread that hardly ever runs may hold a lock that others wait for.
+fn nice(weight: u16, heaviest: u16, class: Class) -> i8 {
+    let steps = (f64::from(heaviest) / f64::from(weight.max(1))).ln() / 1.25_f64.ln();
+    let least = if class == Class::Offline { STEPS_TO_A_TENTH } else { 0.0 };
+    steps.max(least).min(STEPS_TO_A_TENTH).round() as i8
+}
+
+/// 1.25 to this power is about ten.
+const STEPS_TO_A_TENTH: f64 = 10.0;
+
+/// What was defined before.
+fn load(options: &Options) -> Result<Catalog, Error> {
+    let (Some(folder), Some((groups, sql))) = (&options.state, options.files()) else {
+        return Ok(Catalog::new(MEMORY_BASE));
+    };
+    let mut host = LinuxHost::new();
+    host.state_dir(folder).map_err(|error| cannot("make", folder, &error))?;
+    let mut read = |path: &Path| {
+        let text = host.state_read(path).map_err(|error| cannot("read", path, &error))?;
+        Ok::<_, Error>((path.display().to_string(), text.unwrap_or_default()))
+    };
+    let (groups, sql) = (read(&groups)?, read(&sql)?);
+    let loaded = Catalog::load((&groups.0, &groups.1), (&sql.0, &sql.1), MEMORY_BASE);
+    let (catalog, notes) = loaded.map_err(|error| Error::Engine(error.to_string()))?;
+    for note in notes {
+        tracing::warn!("{note}");
+    }
+    Ok(catalog)
+}
+
+/// Keeps what is defined: each file whole or not at all, SQL's own one last, since a group that it does not know has
+/// defaults, and what it knows of a group that is not there is dropped.
+fn store(groups: &Path, sql: &Path, catalog: &Catalog) -> Result<(), Error> {
+    let mut host = LinuxHost::new();
+    let words = |error: crate::catalog::StoreError| Error::Engine(error.to_string());
+    let before = host.state_read(groups).map_err(|error| cannot("read", groups, &error))?.unwrap_or_default();
+    let text = catalog.groups_toml(&groups.display().to_string(), &before).map_err(words)?;
+    host.state_replace(groups, &text).map_err(|error| cannot("write", groups, &error))?;
+    let text = catalog.sql_toml().map_err(words)?;
+    host.state_replace(sql, &text).map_err(|error| cannot("write", sql, &error))
+}

@@ -1,0 +1,289 @@
+//! Where rows come from: files below the data folder, and stores that a statement names with `S3(...)` or `LOCAL(...)`.
+//!
+//! ```text
+//! DATA/hits.parquet             table main.hits
+//! DATA/shop/orders.csv          table shop.orders
+//! DATA/shop/events/*.parquet    table shop.events, all files of the folder
+//! ```
+//!
+//! Names are looked up when a statement is planned, so that a new file is there at once. What is read to find out the
+//! columns is read by the query's own group.
+
+use super::below::Below;
+use super::error::Error;
+use commensal_host::{Host, LinuxHost};
+use datafusion::datasource::file_format::FileFormat;
+use datafusion::datasource::file_format::csv::CsvFormat;
+use datafusion::datasource::file_format::json::JsonFormat;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
+use datafusion::execution::context::SessionState;
+use object_store::local::LocalFileSystem;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Scheme of the data folder's store; no other one reads files.
+pub const SCHEME: &str = "data";
+
+/// The database of files that lie directly in the data folder, and of sessions that have chosen none.
+pub const MAIN: &str = "main";
+
+/// The formats that are read, by the ending of a file's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// Apache Parquet.
+    Parquet,
+    /// Text with separated columns.
+    Separated {
+        /// Between columns.
+        separator: u8,
+        /// Whether the first line names the columns.
+        header: bool,
+    },
+    /// A JSON object on each line.
+    Json,
+}
+
+impl Format {
+    /// The endings and what they mean.
+    pub const ENDINGS: [(&str, Format); 5] = [
+        (".parquet", Format::Parquet),
+        (".csv", Format::Separated { separator: b',', header: true }),
+        (".tsv", Format::Separated { separator: b'\t', header: true }),
+        (".json", Format::Json),
+        (".ndjson", Format::Json),
+    ];
+
+    fn of(name: &str) -> Option<(&str, Format)> {
+        let ending = |(ending, format): &(&str, Format)| Some((name.strip_suffix(ending)?, *format));
+        Self::ENDINGS.iter().find_map(ending).filter(|(stem, _)| !stem.is_empty())
+    }
+
+    fn file_format(self) -> Arc<dyn FileFormat> {
+        match self {
+            Format::Parquet => Arc::new(ParquetFormat::default()),
+            Format::Separated { separator, header } => {
+                Arc::new(CsvFormat::default().with_has_header(header).with_delimiter(separator))
+            }
+            Format::Json => Arc::new(JsonFormat::default()),
+        }
+    }
+}
+
+/// The data folder.
+#[derive(Debug)]
+pub struct Data {
+    /// Its files as a store.
+    pub store: Below,
+    /// The same to be written to, if it may be.
+    pub writer: Option<Arc<LocalFileSystem>>,
+}
+
+impl Data {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// It is not there, or no folder.
+    pub fn open(folder: &Path, writable: bool) -> Result<Data, Error> {
+        let cannot = |error: object_store::Error| {
+            let folder = folder.display();
+            Error::Engine(format!("cannot open the data folder {folder}: {error}: name a folder with --data"))
+        };
+        let store = Below::new(folder).map_err(cannot)?;
+        let writer = writable.then(|| LocalFileSystem::new_with_prefix(store.root()));
+        Ok(Data { writer: writer.transpose().map_err(cannot)?.map(Arc::new), store })
+    }
+
+    /// Whether files of a table of that name would lie below the folder.
+    #[must_use]
+    pub fn may_be_table(&self, database: &str, table: &str) -> bool {
+        let plain = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '-';
+        let named = !table.is_empty() && table.chars().all(plain);
+        let Some(folder) = self.folder(database).filter(|_| named) else { return false };
+        let place = folder.join(table);
+        place.symlink_metadata().map_or(true, |found| found.is_dir())
+    }
+
+    fn names(&self, folder: &Path) -> Vec<String> {
+        let mut names = LinuxHost::new().list(folder).unwrap_or_default();
+        names.retain(|name| !name.starts_with('.'));
+        names.sort();
+        names
+    }
+
+    /// The true place of a folder below the data folder, named by one component.
+    fn folder(&self, database: &str) -> Option<std::path::PathBuf> {
+        if database == MAIN {
+            return Some(self.store.root().to_owned());
+        }
+        if database.is_empty() || database.starts_with('.') || database.contains('/') {
+            return None;
+        }
+        let place = self.store.root().join(database).canonicalize().ok()?;
+        (place.is_dir() && place.starts_with(self.store.root())).then_some(place)
+    }
+
+    /// Its databases: `main` and every folder.
+    #[must_use]
+    pub fn databases(&self) -> Vec<String> {
+        let mut databases = vec![MAIN.to_owned()];
+        let folders = self.names(self.store.root());
+        databases.extend(folders.into_iter().filter(|name| name != MAIN && self.folder(name).is_some()));
+        databases
+    }
+
+    /// Whether there is such a database.
+    #[must_use]
+    pub fn has_database(&self, database: &str) -> bool {
+        self.folder(database).is_some()
+    }
+
+    /// The tables of a database, sorted.
+    #[must_use]
+    pub fn tables(&self, database: &str) -> Vec<String> {
+        let Some(folder) = self.folder(database) else { return Vec::new() };
+        let table = |name: &String| match Format::of(name) {
+            Some((stem, _)) => Some(stem.to_owned()),
+            None => {
+                let is_table = database != MAIN && self.format_of_folder(&folder.join(name)).is_some();
+                is_table.then(|| name.clone())
+            }
+        };
+        let mut tables: Vec<String> = self.names(&folder).iter().filter_map(table).collect();
+        tables.dedup();
+        tables
+    }
+
+    /// The format of the first file in a folder that has one.
+    fn format_of_folder(&self, folder: &Path) -> Option<(&'static str, Format)> {
+        let inside = folder.canonicalize().is_ok_and(|place| place.starts_with(self.store.root()));
+        if !inside || !folder.is_dir() {
+            return None;
+        }
+        let ending = |name: &String| Format::ENDINGS.into_iter().find(|(ending, _)| name.ends_with(ending));
+        self.names(folder).iter().find_map(ending)
+    }
+
+    /// Where the rows of a table are; `None` when there is no such table.
+    #[must_use]
+    pub fn locate(&self, database: &str, table: &str) -> Option<Place> {
+        if table.is_empty() || table.contains('/') || table.starts_with('.') {
+            return None;
+        }
+        let folder = self.folder(database)?;
+        let prefix = if database == MAIN { String::new() } else { format!("{database}/") };
+        for (ending, format) in Format::ENDINGS {
+            let name = format!("{table}{ending}");
+            if folder.join(&name).is_file() {
+                return Some(Place {
+                    url: url(&format!("{prefix}{name}")),
+                    format,
+                    ending: ending.to_owned(),
+                });
+            }
+        }
+        if database == MAIN {
+            return None;
+        }
+        let (ending, format) = self.format_of_folder(&folder.join(table))?;
+        Some(Place { url: url(&format!("{prefix}{table}/")), format, ending: ending.to_owned() })
+    }
+}
+
+/// The URL of a name below the data folder.
+fn url(name: &str) -> String {
+    format!("{SCHEME}://files/{}", encode(name))
+}
+
+/// Percent-encodes what a URL's path cannot hold as it is.
+fn encode(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+    name.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// Where the rows of a table are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// A file, or a folder when it ends with a slash.
+    pub url: String,
+    /// How they are written.
+    pub format: Format,
+    /// Ending of the files of a folder.
+    pub ending: String,
+}
+
+impl Place {
+    /// A file below the data folder by its name, as `LOCAL(...)` gives it.
+    ///
+    /// # Errors
+    /// It leads out of the folder, which says so without saying where to.
+    pub fn local(name: &str, format: Option<Format>) -> Result<Place, Error> {
+        let relative = name.trim_start_matches("./");
+        let steps = relative.split('/').any(|step| step == ".." || step == ".");
+        if steps || relative.is_empty() || relative.starts_with('/') {
+            return Err(Error::Denied(format!(
+                "{name:?} is no name of a file below the data folder: write it relative to the folder, without \"..\""
+            )));
+        }
+        let ending = Format::ENDINGS.into_iter().find(|(ending, _)| relative.ends_with(ending));
+        let Some(format) = format.or(ending.map(|(_, format)| format)) else {
+            return Err(Error::Rule(format!(
+                "which format has {name:?}? add \"format\" = \"csv\" or \"parquet\""
+            )));
+        };
+        Ok(Place { url: url(relative), format, ending: String::new() })
+    }
+
+    /// The table, with columns as its files say. Read through the stores of `state`.
+    ///
+    /// # Errors
+    /// There is no file, or it is not what its name says.
+    pub async fn table(&self, state: &SessionState) -> Result<ListingTable, Error> {
+        let url = ListingTableUrl::parse(&self.url)?;
+        let options = ListingOptions::new(self.format.file_format()).with_file_extension(&self.ending);
+        let schema = options.infer_schema(state, &url).await?;
+        let config = ListingTableConfig::new(url).with_listing_options(options).with_schema(schema);
+        let cache = state.runtime_env().cache_manager.get_file_statistic_cache();
+        Ok(ListingTable::try_new(config)?.with_cache(cache))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test makes files and links")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_tables() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(at("shop/events")).unwrap();
+        for file in ["hits.parquet", ".hidden.csv", "notes.txt", "shop/orders.csv", "shop/events/1.parquet"] {
+            std::fs::write(at(file), "").unwrap();
+        }
+        std::fs::create_dir(at("shop/empty")).unwrap();
+        std::os::unix::fs::symlink("/etc", at("etc")).unwrap();
+        let data = Data::open(folder.path(), false).unwrap();
+        assert_eq!(data.databases(), ["main", "shop"]);
+        assert_eq!(data.tables("main"), ["hits"]);
+        assert_eq!(data.tables("shop"), ["events", "orders"]);
+        assert_eq!(data.locate("main", "hits").unwrap().url, "data://files/hits.parquet");
+        assert_eq!(data.locate("shop", "events").unwrap().url, "data://files/shop/events/");
+        for (database, table) in
+            [("main", "notes"), ("main", "events"), ("..", "hits"), ("etc", "passwd"), ("shop", "../hits")]
+        {
+            assert_eq!(data.locate(database, table), None, "{database}.{table}");
+        }
+    }
+
+    #[test]
+    fn local_names_stay_inside() {
+        for bad in ["../x.csv", "/etc/passwd", "a/../../x.csv", "", "./../x.csv", "a/./x.csv"] {
+            assert!(Place::local(bad, Some(Format::Json)).is_err(), "{bad}");
+        }
+        assert_eq!(Place::local("a b.csv", None).unwrap().url, "data://files/a%20b.csv");
+        assert!(Place::local("x.bin", None).is_err());
+    }
+}

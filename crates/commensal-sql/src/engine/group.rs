@@ -1,0 +1,328 @@
+//! A workload group while the server runs: its settings in force, its threads, its accounts.
+
+use super::cpu::{Tokens, now_ns, thread_cpu_time};
+use super::memory::{GroupMemory, Rules};
+use super::queue::{Limits, Queue};
+use super::worker::Home;
+use super::worker::wire::Reads;
+use arc_swap::ArcSwap;
+use commensal_core::units::BytesPerS;
+use commensal_store::{Governor, Governors, Rates as ReadRates, Reach, Source};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::atomic::{AtomicI8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::runtime::{Handle, Runtime};
+
+/// What holds for a group, in the units that are enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// CPU hard limit in millionths of a CPU.
+    pub cpu_max: Option<u64>,
+    /// Memory.
+    pub memory: Rules,
+    /// Queue.
+    pub queue: Limits,
+    /// Bytes per second from local files.
+    pub local_read: Option<u64>,
+    /// Bytes per second from remote stores.
+    pub remote_read: Option<u64>,
+    /// Nice value of its threads: its soft share of the CPU among the groups.
+    pub nice: i8,
+    /// Its queries run in a worker process, where one can be had.
+    pub worker: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            cpu_max: None,
+            memory: Rules::NONE,
+            queue: Limits::NONE,
+            local_read: None,
+            remote_read: None,
+            nice: 0,
+            worker: false,
+        }
+    }
+}
+
+/// A group that queries run in.
+pub struct Group {
+    /// Its number, which the system tables show.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+    settings: ArcSwap<Settings>,
+    /// Memory.
+    pub memory: Arc<GroupMemory>,
+    /// CPU.
+    pub cpu: Tokens,
+    /// Queue.
+    pub queue: Arc<Queue>,
+    /// Limiters of what is read.
+    pub reads: Governors,
+    /// Its worker process.
+    pub worker: Home,
+    /// Runtime whose timers nobody limits.
+    pub timer: Handle,
+    threads: Arc<Threads>,
+    runtime: Option<Runtime>,
+    rates: Mutex<(Rates, Totals)>,
+}
+
+/// What a group used per second, over the time between two looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Rates {
+    /// Percent of the machine.
+    pub cpu_percent: f64,
+    /// Bytes per second.
+    pub local: u64,
+    /// Bytes per second.
+    pub remote: u64,
+}
+
+/// What a group had used when it was looked at.
+#[derive(Debug, Clone, Copy, Default)]
+struct Totals {
+    at: Option<Instant>,
+    cpu_ns: u64,
+    local: u64,
+    remote: u64,
+}
+
+impl fmt::Debug for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group").field("id", &self.id).field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The threads of a group's runtime, by number of the kernel, and the CPU time of those that have ended.
+#[derive(Debug, Default)]
+struct Threads {
+    alive: Mutex<BTreeSet<u32>>,
+    ended_ns: AtomicU64,
+    nice: AtomicI8,
+    /// CPU time of polls on these threads, whoever was charged for it.
+    polled_ns: AtomicU64,
+    /// CPU time that was charged later; see [`Group::settle`].
+    settled_ns: AtomicU64,
+}
+
+impl Group {
+    /// A group with `workers` threads. Timers of tasks that wait run on the runtime this is called on.
+    ///
+    /// # Errors
+    /// No threads could be started.
+    pub fn new(id: u64, name: &str, settings: Settings, workers: usize) -> std::io::Result<Arc<Group>> {
+        let threads = Arc::new(Threads::default());
+        let (begun, ended) = (Arc::clone(&threads), Arc::clone(&threads));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(workers.max(1))
+            .max_blocking_threads(16)
+            // Planning of nested statements is recursive.
+            .thread_stack_size(8 << 20)
+            .thread_name(format!("wg-{name}"))
+            .on_thread_start(move || {
+                begun.begin();
+            })
+            .on_thread_stop(move || {
+                lock(&ended.alive).remove(&thread_id());
+                let used = thread_cpu_time().as_nanos() as u64;
+                ended.ended_ns.fetch_add(used, Relaxed);
+            })
+            .enable_all()
+            .build()?;
+        let memory = Arc::new(GroupMemory::new(id, name, settings.memory));
+        let for_room = Arc::clone(&memory);
+        let group = Group {
+            id,
+            name: name.to_owned(),
+            settings: ArcSwap::from_pointee(settings),
+            queue: Arc::new(Queue::new(settings.queue, Box::new(move || for_room.room()))),
+            memory,
+            cpu: Tokens::default(),
+            reads: Governors::new(ReadRates::default(), Some(Handle::current())),
+            worker: Home::default(),
+            timer: Handle::current(),
+            threads,
+            runtime: Some(runtime),
+            rates: Mutex::default(),
+        };
+        group.set(settings);
+        Ok(Arc::new(group))
+    }
+
+    /// Puts settings in force, for what runs already as well.
+    pub fn set(&self, settings: Settings) {
+        self.settings.store(Arc::new(settings));
+        self.cpu.set_rate(settings.cpu_max, now_ns());
+        self.memory.set_rules(settings.memory);
+        self.reads.set_rates(ReadRates {
+            local: settings.local_read.map(BytesPerS),
+            remote: settings.remote_read.map(BytesPerS),
+        });
+        self.queue.set_limits(settings.queue);
+        self.threads.set_nice(settings.nice);
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        **self.settings.load()
+    }
+
+    /// Where its tasks run; `None` while it is taken down.
+    #[must_use]
+    pub fn runtime(&self) -> Option<&Handle> {
+        self.runtime.as_ref().map(Runtime::handle)
+    }
+
+    /// CPU time of its threads so far, in nanoseconds; `read` gives the time of a thread by its number.
+    pub fn threads_cpu_ns(&self, read: impl Fn(u32) -> Option<Duration>) -> u64 {
+        let threads: Vec<u32> = lock(&self.threads.alive).iter().copied().collect();
+        let alive: u64 = threads.into_iter().filter_map(read).map(|time| time.as_nanos() as u64).sum();
+        alive + self.threads.ended_ns.load(Relaxed)
+    }
+
+    /// A poll on one of its threads took so long, and whoever it was for is charged already.
+    pub fn polled(&self, cpu_ns: u64) {
+        self.threads.polled_ns.fetch_add(cpu_ns, Relaxed);
+    }
+
+    /// Charges CPU that its threads have used outside of charged tasks: reading of files, freeing of memory, the
+    /// runtime itself. `used_ns` is all that they have used so far; a poll under way is in it already and is charged
+    /// once more when it ends, which the next looks take into account.
+    pub fn settle(&self, used_ns: u64) {
+        let known = self.threads.polled_ns.load(Relaxed) + self.threads.settled_ns.load(Relaxed);
+        if let Some(missing) = used_ns.checked_sub(known).filter(|missing| *missing > 0) {
+            self.cpu.charge(now_ns(), missing);
+            self.threads.settled_ns.fetch_add(missing, Relaxed);
+        }
+    }
+}
+
+impl Group {
+    /// What it used per second lately.
+    #[must_use]
+    pub fn rates(&self) -> Rates {
+        lock(&self.rates).0
+    }
+
+    /// Bytes that it has read so far, from local disks and from remote stores.
+    #[must_use]
+    pub fn read_bytes(&self) -> (u64, u64) {
+        let all = self.all_reads();
+        let of = |remote: bool| {
+            all.iter().filter(|reads| reads.remote == remote).map(|reads| reads.delivered_bytes).sum()
+        };
+        (of(false), of(true))
+    }
+
+    /// What it has read from each device and each store, here and in its worker process.
+    #[must_use]
+    pub fn all_reads(&self) -> Vec<Reads> {
+        let one = |(source, governor): (Source, Governor)| {
+            let seen = governor.statistics();
+            Reads {
+                remote: source.reach() == Reach::Remote,
+                source: match source {
+                    Source::Device(device) => device.to_string(),
+                    Source::Store(store) => store,
+                },
+                last_second_bytes: seen.last_second_bytes,
+                delivered_bytes: seen.delivered_bytes,
+                requests: seen.requests,
+                waits: seen.waits,
+                waited_ms: seen.waited.as_millis() as u64,
+                waiting: seen.waiting as u64,
+            }
+        };
+        let here: Vec<Reads> = self.reads.each().into_iter().map(one).collect();
+        Reads::summed(&here, &self.worker.total().reads)
+    }
+
+    /// CPU time that it has used so far, in nanoseconds.
+    #[must_use]
+    pub fn cpu_ns(&self) -> u64 {
+        self.cpu.charged_ns() + self.worker.total().cpu_ns
+    }
+
+    /// Looks at what it has used, when the last look is at least [`WINDOW`] ago, on a machine with `cpus`. Rates are over
+    /// the time that really passed.
+    pub fn measure(&self, cpus: usize) {
+        let now = Instant::now();
+        let mut rates = lock(&self.rates);
+        let before = rates.1;
+        if before.at.is_some_and(|at| now - at < WINDOW) {
+            return;
+        }
+        let (local, remote) = self.read_bytes();
+        let totals = Totals { at: Some(now), cpu_ns: self.cpu_ns(), local, remote };
+        if let Some(at) = before.at {
+            let seconds = (now - at).as_secs_f64();
+            let per_second = |now: u64, before: u64| (now.saturating_sub(before) as f64 / seconds) as u64;
+            let cpu_s = totals.cpu_ns.saturating_sub(before.cpu_ns) as f64 / 1e9;
+            rates.0 = Rates {
+                cpu_percent: cpu_s / seconds / cpus.max(1) as f64 * 100.0,
+                local: per_second(local, before.local),
+                remote: per_second(remote, before.remote),
+            };
+        }
+        rates.1 = totals;
+    }
+}
+
+/// Rates are means over so long, or a little more.
+pub const WINDOW: Duration = Duration::from_secs(1);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The last one to hold a group may be one of its own tasks, which cannot wait for its runtime.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Threads {
+    /// The calling thread is one of them from now on.
+    fn begin(&self) {
+        let thread = thread_id();
+        lock(&self.alive).insert(thread);
+        // What the process was started with stays.
+        let nice = self.nice.load(Relaxed);
+        if nice != 0 {
+            set_nice(thread, nice);
+        }
+    }
+
+    fn set_nice(&self, nice: i8) {
+        if self.nice.swap(nice, Relaxed) != nice {
+            lock(&self.alive).iter().for_each(|thread| set_nice(*thread, nice));
+        }
+    }
+}
+
+/// Linux keeps the nice value of each thread, and `setpriority` takes a thread's number. Lowering the value again needs
+/// `CAP_SYS_NICE` or a limit that allows it (`RLIMIT_NICE`); without, the group stays lighter until the next start.
+fn set_nice(thread: u32, nice: i8) {
+    let pid = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw);
+    if let Err(error) = rustix::process::setpriority_process(pid, i32::from(nice)) {
+        tracing::debug!(thread, nice, "cannot set the nice value: {error}");
+    }
+}
+
+/// The kernel's number of the calling thread.
+fn thread_id() -> u32 {
+    rustix::thread::gettid().as_raw_pid().unsigned_abs()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The groups by name.
+pub type Groups = BTreeMap<String, Arc<Group>>;

@@ -1,0 +1,60 @@
+//! Workload policies: looked at every tick, and whenever a query has read or reserved more.
+
+use super::Engine;
+use super::error::Error;
+use super::query::Query;
+use crate::catalog::{Action, Metrics};
+use std::sync::Arc;
+
+impl Engine {
+    /// Lets the policies do to a query what they are for.
+    pub fn apply_policies(&self, query: &Arc<Query>) {
+        if query.ended().is_some() || query.begun().is_none() {
+            return;
+        }
+        let group = query.group();
+        let (local, remote) = query.scan_bytes();
+        let metrics = Metrics {
+            user: &query.user.name,
+            group: &group.name,
+            query_time_ms: u64::try_from(query.elapsed().as_millis()).unwrap_or(u64::MAX),
+            scan_rows: query.scan_rows(),
+            scan_bytes: local + remote,
+            remote_scan_bytes: remote,
+            memory_bytes: group.memory.of(query.number).0 as u64,
+        };
+        let actions = self.with_catalog(|catalog| {
+            let mut actions = Vec::new();
+            for policy in catalog.firing(&metrics) {
+                let text = policy.cancel_text(&query.id, &metrics);
+                actions.extend(policy.actions.iter().map(|action| (action.clone(), text.clone())));
+            }
+            actions
+        });
+        for (action, text) in actions {
+            match action {
+                Action::Cancel => query.end(Error::Policy(text)),
+                Action::Move(name) => {
+                    if query.is_remote() {
+                        tracing::debug!(query = %query.id, "a policy cannot move a query out of a worker process");
+                    } else if let Some(to) = self.groups().get(&name).filter(|to| to.id != group.id) {
+                        tracing::info!(query = %query.id, from = %group.name, to = %to.name, "moved by a policy");
+                        query.move_to(to);
+                    }
+                }
+                Action::SetVariable { name, value } => self.set_by_policy(query, &name, &value),
+            }
+        }
+    }
+
+    /// A policy sets a variable of the session that the query belongs to.
+    fn set_by_policy(&self, query: &Query, name: &str, value: &str) {
+        let Some(connection) = self.connections.get(u64::from(query.connection)) else { return };
+        if connection.variables().get(name).as_deref() == Some(value) {
+            return;
+        }
+        if let Err(error) = connection.set_variable(name, Some(value)) {
+            tracing::warn!(query = %query.id, "a policy cannot set {name}: {error}");
+        }
+    }
+}

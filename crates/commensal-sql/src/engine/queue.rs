@@ -1,0 +1,308 @@
+//! A group's queue of queries: who begins, who waits, who is refused.
+//!
+//! [`Line`] is pure and decides; [`Queue`] puts it behind one lock (a look and the grant are one step, so that of many
+//! who come at once no more begin than may) and wakes those whose turn it is. First come, first served: a query that
+//! asks for more slots than are free blocks those behind it, as in Doris.
+
+use super::error::Error;
+use super::query::Query;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// What a queue allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Slots in use at once.
+    pub max_concurrency: u32,
+    /// Queries that wait at most.
+    pub max_queue_size: u32,
+    /// Longest wait; as long as a query may take when there is none.
+    pub timeout: Option<Duration>,
+}
+
+impl Limits {
+    /// Everybody begins at once.
+    pub const NONE: Limits = Limits { max_concurrency: i32::MAX as u32, max_queue_size: 0, timeout: None };
+}
+
+/// Who runs and who waits, by query number.
+#[derive(Debug, Default)]
+pub struct Line {
+    running: BTreeMap<u64, u32>,
+    waiting: VecDeque<(u64, u32)>,
+}
+
+/// What becomes of one that comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrival {
+    /// It has its slots.
+    Begin,
+    /// It waits.
+    Wait,
+    /// So many wait already.
+    Full(u32),
+}
+
+impl Line {
+    fn used(&self) -> u64 {
+        self.running.values().map(|slots| u64::from(*slots)).sum()
+    }
+
+    fn fits(&self, limits: &Limits, slots: u32) -> bool {
+        self.used() + u64::from(slots) <= u64::from(limits.max_concurrency)
+    }
+
+    /// One comes. `room` says whether memory is there for another one; a group where nothing runs always has room.
+    pub fn arrive(&mut self, limits: &Limits, number: u64, slots: u32, room: bool) -> Arrival {
+        let room = room || self.running.is_empty();
+        let length = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+        if self.waiting.is_empty() && room && self.fits(limits, slots) {
+            self.running.insert(number, slots);
+            Arrival::Begin
+        } else if length < limits.max_queue_size {
+            self.waiting.push_back((number, slots));
+            Arrival::Wait
+        } else {
+            Arrival::Full(length)
+        }
+    }
+
+    /// Those whose turn it is, who have their slots with that.
+    pub fn admit(&mut self, limits: &Limits, room: impl Fn() -> bool) -> Vec<u64> {
+        let mut admitted = Vec::new();
+        while let Some((number, slots)) = self.waiting.front().copied() {
+            if !self.fits(limits, slots) || !(self.running.is_empty() || room()) {
+                break;
+            }
+            self.waiting.pop_front();
+            self.running.insert(number, slots);
+            admitted.push(number);
+        }
+        admitted
+    }
+
+    /// One is gone, from wherever it was.
+    pub fn leave(&mut self, number: u64) {
+        self.running.remove(&number);
+        self.waiting.retain(|(waiting, _)| *waiting != number);
+    }
+
+    /// How many run and how many wait.
+    #[must_use]
+    pub fn lengths(&self) -> (usize, usize) {
+        (self.running.len(), self.waiting.len())
+    }
+}
+
+/// Says whether memory is there for another query.
+pub type Room = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// The queue of one group.
+pub struct Queue {
+    state: Mutex<State>,
+    room: Room,
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.state.fmt(f)
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    limits: Limits,
+    line: Line,
+    wake: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+/// A place in the queue; given back when it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    queue: Arc<Queue>,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.queue.lock();
+        state.line.leave(self.number);
+        state.wake.remove(&self.number);
+        drop(state);
+        self.queue.admit();
+    }
+}
+
+impl Queue {
+    /// An empty queue.
+    #[must_use]
+    pub fn new(limits: Limits, room: Room) -> Queue {
+        let state = State { limits, line: Line::default(), wake: BTreeMap::new() };
+        Queue { state: Mutex::new(state), room }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes other limits.
+    pub fn set_limits(&self, limits: Limits) {
+        self.lock().limits = limits;
+        self.admit();
+    }
+
+    /// How many run and how many wait.
+    #[must_use]
+    pub fn lengths(&self) -> (usize, usize) {
+        self.lock().line.lengths()
+    }
+
+    /// Lets those begin whose turn it is; to be called when memory came back.
+    pub fn admit(&self) {
+        let mut state = self.lock();
+        let limits = state.limits;
+        for number in state.line.admit(&limits, &self.room) {
+            let woken = state.wake.remove(&number).is_some_and(|wake| wake.send(()).is_ok());
+            if !woken {
+                // It gave up in this very moment.
+                state.line.leave(number);
+            }
+        }
+    }
+
+    /// A place for the query, at once or after a wait.
+    ///
+    /// # Errors
+    /// Doris's own texts: the queue is full, the wait was too long, the query was cancelled while it waited, it asks for
+    /// slots that the group does not have.
+    pub async fn enter(self: &Arc<Self>, query: &Query) -> Result<Place, Error> {
+        let (place, turn, timeout) = {
+            let mut state = self.lock();
+            let limits = state.limits;
+            let impossible = query.slots > limits.max_concurrency && limits.max_concurrency > 0;
+            if query.slots == 0 || impossible {
+                return Err(Error::Slots { asked: query.slots, most: limits.max_concurrency });
+            }
+            let place = || Place { queue: Arc::clone(self), number: query.number };
+            match state.line.arrive(&limits, query.number, query.slots, (self.room)()) {
+                Arrival::Begin => return Ok(place()),
+                Arrival::Full(length) => return Err(Error::QueueFull(length)),
+                Arrival::Wait => {
+                    let (wake, turn) = oneshot::channel();
+                    state.wake.insert(query.number, wake);
+                    (place(), turn, shorter(limits.timeout, query.timeout))
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            Ok(()) = turn => Ok(place),
+            why = query.stopped() => Err(why),
+            () = tokio::time::sleep(timeout) => Err(Error::QueueTimeout(timeout)),
+        }
+    }
+}
+
+/// A day, when neither the group nor the session says how long.
+fn shorter(one: Option<Duration>, other: Option<Duration>) -> Duration {
+    one.into_iter().chain(other).min().unwrap_or(Duration::from_secs(86_400))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(max_concurrency: u32, max_queue_size: u32) -> Limits {
+        Limits { max_concurrency, max_queue_size, timeout: Some(Duration::from_secs(60)) }
+    }
+
+    #[test]
+    fn first_come_first_served() {
+        let limits = limits(2, 3);
+        let mut line = Line::default();
+        let mut arrive = |number| line.arrive(&limits, number, 1, true);
+        assert_eq!(
+            [1, 2, 3, 4, 5, 6].map(&mut arrive),
+            [Arrival::Begin, Arrival::Begin, Arrival::Wait, Arrival::Wait, Arrival::Wait, Arrival::Full(3)]
+        );
+        assert!(line.admit(&limits, || true).is_empty());
+        line.leave(1);
+        line.leave(4);
+        assert_eq!(line.admit(&limits, || true), [3]);
+        line.leave(2);
+        line.leave(3);
+        assert_eq!(line.admit(&limits, || true), [5]);
+        line.leave(5);
+        assert_eq!(line.lengths(), (0, 0));
+    }
+
+    #[test]
+    fn nothing_is_admitted_by_zero() {
+        let mut line = Line::default();
+        assert_eq!(line.arrive(&limits(0, 0), 1, 1, true), Arrival::Full(0));
+        assert_eq!(line.arrive(&limits(0, 1), 2, 1, true), Arrival::Wait);
+        assert!(line.admit(&limits(0, 1), || true).is_empty());
+        assert_eq!(line.admit(&limits(1, 1), || true), [2], "after an ALTER");
+    }
+
+    #[test]
+    fn slots_and_memory() {
+        let limits = limits(4, 9);
+        let mut line = Line::default();
+        assert_eq!(line.arrive(&limits, 1, 3, true), Arrival::Begin);
+        assert_eq!(line.arrive(&limits, 2, 2, true), Arrival::Wait);
+        assert_eq!(line.arrive(&limits, 3, 1, true), Arrival::Wait, "nobody overtakes");
+        line.leave(1);
+        assert_eq!(line.admit(&limits, || false), [2], "one always runs, whatever memory says");
+        assert_eq!(line.admit(&limits, || true), [3]);
+    }
+
+    /// Many come at once, some give up: never more than two run, all come to their turn, nothing stays.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn the_grant_is_atomic() {
+        use super::super::group::{Group, Settings};
+        use super::super::query::Ask;
+        use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+        let group = Group::new(1, "g", Settings::default(), 1).unwrap();
+        let queue = Arc::new(Queue::new(limits(2, 1_000), Box::new(|| true)));
+        let (running, most, done) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        let counters = Arc::new((running, most, done));
+        let mut tasks = Vec::new();
+        for number in 0..200 {
+            let (queue, counters, group) = (Arc::clone(&queue), Arc::clone(&counters), Arc::clone(&group));
+            tasks.push(tokio::spawn(async move {
+                let ask = Ask {
+                    connection: 1,
+                    user: crate::statement::UserName::anywhere("root"),
+                    sql: String::new(),
+                    slots: 1,
+                    memory_limit: None,
+                    timeout: None,
+                };
+                let query = Query::new(ask, group);
+                if number % 10 == 9 {
+                    query.end(Error::Cancelled);
+                }
+                let entered = queue.enter(&query).await;
+                if let Ok(place) = entered {
+                    let now = counters.0.fetch_add(1, SeqCst) + 1;
+                    counters.1.fetch_max(now, SeqCst);
+                    tokio::task::yield_now().await;
+                    counters.0.fetch_sub(1, SeqCst);
+                    counters.2.fetch_add(1, SeqCst);
+                    drop(place);
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(queue.lengths(), (0, 0));
+        assert!(counters.1.load(SeqCst) <= 2);
+        assert!(counters.2.load(SeqCst) >= 180);
+    }
+}

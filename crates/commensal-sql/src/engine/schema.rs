@@ -1,0 +1,159 @@
+//! What names mean while one statement is planned: databases of the data folder, the tables of the system, and the table
+//! functions of the statement itself.
+
+use super::Engine;
+use super::data::Place;
+use super::error::Error;
+use super::rewrite::FUNCTIONS;
+use super::system::{INFORMATION_SCHEMA, System};
+use crate::statement::UserName;
+use async_trait::async_trait;
+use datafusion::catalog::information_schema::InformationSchemaProvider;
+use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, TableProvider};
+use datafusion::error::DataFusionError;
+use datafusion::execution::context::SessionState;
+use datafusion::logical_expr::TableType;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Name of the only catalogue, as MySQL has it.
+pub const CATALOG: &str = "def";
+
+type Tables = Mutex<BTreeMap<(String, String), Arc<dyn TableProvider>>>;
+
+/// The names of one statement.
+#[derive(Clone)]
+pub struct Names {
+    engine: Arc<Engine>,
+    user: UserName,
+    /// Reads files with the stores and the memory of the query.
+    reader: Arc<SessionState>,
+    calls: Arc<Vec<Place>>,
+    /// What was looked up already: a name means the same thing all through a statement.
+    seen: Arc<Tables>,
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Names").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+impl Names {
+    /// Names for a statement of `user`, whose files are read by `reader`.
+    #[must_use]
+    pub fn new(engine: &Arc<Engine>, user: &UserName, reader: SessionState, calls: Vec<Place>) -> Names {
+        Names {
+            engine: Arc::clone(engine),
+            user: user.clone(),
+            reader: Arc::new(reader),
+            calls: Arc::new(calls),
+            seen: Arc::default(),
+        }
+    }
+
+    /// The table of that name.
+    ///
+    /// # Errors
+    /// Its files cannot be read.
+    pub async fn table(&self, database: &str, table: &str) -> Result<Option<Arc<dyn TableProvider>>, Error> {
+        let key = (database.to_owned(), table.to_owned());
+        if let Some(seen) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return Ok(Some(Arc::clone(seen)));
+        }
+        let found = self.look_up(database, table).await?;
+        if let Some(found) = &found {
+            self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(found));
+        }
+        Ok(found)
+    }
+
+    async fn look_up(&self, database: &str, table: &str) -> Result<Option<Arc<dyn TableProvider>>, Error> {
+        if database.eq_ignore_ascii_case(INFORMATION_SCHEMA) {
+            if let Some(ours) = System::new(&self.engine, &self.user).table(table)? {
+                return Ok(Some(ours));
+            }
+            let theirs = InformationSchemaProvider::new(Arc::new(self.clone()));
+            return Ok(theirs.table(table).await?);
+        }
+        let place = match database {
+            FUNCTIONS => table.parse().ok().and_then(|number: usize| self.calls.get(number).cloned()),
+            _ => self.engine.data.locate(database, table),
+        };
+        match place {
+            Some(place) => Ok(Some(Arc::new(place.table(&self.reader).await?))),
+            None => Ok(None),
+        }
+    }
+}
+
+impl CatalogProviderList for Names {
+    fn register_catalog(
+        &self,
+        _name: String,
+        _catalog: Arc<dyn CatalogProvider>,
+    ) -> Option<Arc<dyn CatalogProvider>> {
+        None
+    }
+
+    fn catalog_names(&self) -> Vec<String> {
+        vec![CATALOG.to_owned()]
+    }
+
+    fn catalog(&self, name: &str) -> Option<Arc<dyn CatalogProvider>> {
+        // Doris calls its own one "internal".
+        [CATALOG, "internal"].contains(&name).then(|| Arc::new(self.clone()) as Arc<dyn CatalogProvider>)
+    }
+}
+
+impl CatalogProvider for Names {
+    fn schema_names(&self) -> Vec<String> {
+        let mut names = self.engine.data.databases();
+        names.push(INFORMATION_SCHEMA.to_owned());
+        names
+    }
+
+    fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
+        let known = name == FUNCTIONS
+            || name.eq_ignore_ascii_case(INFORMATION_SCHEMA)
+            || self.engine.data.has_database(name);
+        known.then(|| {
+            Arc::new(Database { names: self.clone(), name: name.to_owned() }) as Arc<dyn SchemaProvider>
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Database {
+    names: Names,
+    name: String,
+}
+
+#[async_trait]
+impl SchemaProvider for Database {
+    fn table_names(&self) -> Vec<String> {
+        if self.name.eq_ignore_ascii_case(INFORMATION_SCHEMA) {
+            return System::names();
+        }
+        self.names.engine.data.tables(&self.name)
+    }
+
+    async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>, DataFusionError> {
+        // Tables that a statement names were looked up before, with their errors; who lists all of them is not kept from
+        // the others by one that cannot be read.
+        let table = self.names.table(&self.name, name).await;
+        Ok(table.unwrap_or_else(|error| {
+            tracing::debug!("{}.{name}: {error}", self.name);
+            None
+        }))
+    }
+
+    async fn table_type(&self, name: &str) -> Result<Option<TableType>, DataFusionError> {
+        Ok(self.table_exist(name).then_some(TableType::Base))
+    }
+
+    fn table_exist(&self, name: &str) -> bool {
+        self.table_names().iter().any(|table| table == name)
+    }
+}

@@ -1,0 +1,446 @@
+//! What one connection may ask: a statement in, rows or a word out.
+
+use super::connections::Connection;
+use super::error::Error;
+use super::execute::{self, Held, Rows, Work};
+use super::query::{Ask, Query};
+use super::rewrite::{self, FUNCTIONS, Found};
+use super::variables::Variables;
+use super::worker::wire::{self, Order};
+use super::write::{self, Target};
+use super::{Engine, INFORMATION_SCHEMA, password, show};
+use crate::catalog::{Catalog, CatalogError, Privilege};
+use crate::statement::{self, Assignment, Kill, PassedOn, Statement, UserName, Value};
+use datafusion::arrow::array::AsArray;
+use datafusion::arrow::datatypes::{Int64Type, SchemaRef};
+use datafusion::common::{ScalarValue, TableReference};
+use datafusion::config::Dialect;
+use datafusion::execution::context::SessionState;
+use datafusion::sql::parser::Statement as Parsed;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Longest text of a statement that is shown to others.
+const SHOWN: usize = 4_096;
+
+/// The answer to a statement.
+#[derive(Debug)]
+pub enum Reply {
+    /// It is done.
+    Done {
+        /// Rows that were written.
+        rows: u64,
+        /// What its user should know.
+        warnings: Vec<String>,
+    },
+    /// Rows.
+    Rows(Rows),
+}
+
+impl Reply {
+    /// Done, and nothing to say.
+    #[must_use]
+    pub fn done() -> Reply {
+        Reply::Done { rows: 0, warnings: Vec::new() }
+    }
+}
+
+impl From<CatalogError> for Error {
+    fn from(error: CatalogError) -> Error {
+        match error {
+            CatalogError::Denied(text) => Error::Denied(text),
+            CatalogError::Refused(_) | CatalogError::Property(_) => Error::Rule(error.to_string()),
+        }
+    }
+}
+
+/// The statements of one connection.
+#[derive(Debug, Clone)]
+pub struct Session {
+    engine: Arc<Engine>,
+    connection: Arc<Connection>,
+}
+
+/// A statement for the query engine, looked through.
+#[derive(Debug)]
+pub struct Prepared {
+    parsed: Parsed,
+    found: Found,
+    variables: Variables,
+    target: Option<Target>,
+    sql: String,
+    /// The statement as it came, and what names in it stood for: a worker process reads it again.
+    text: String,
+    names: Vec<(String, String)>,
+}
+
+impl Prepared {
+    /// Number of values that it waits for.
+    #[must_use]
+    pub fn placeholders(&self) -> usize {
+        self.found.placeholders
+    }
+}
+
+impl Session {
+    /// Statements of this connection.
+    #[must_use]
+    pub fn new(engine: &Arc<Engine>, connection: &Arc<Connection>) -> Session {
+        Session { engine: Arc::clone(engine), connection: Arc::clone(connection) }
+    }
+
+    /// Carries a statement out.
+    ///
+    /// # Errors
+    /// What is wrong with it, or went wrong.
+    pub async fn execute(&self, sql: &str) -> Result<Reply, Error> {
+        let statement = statement::parse(sql).map_err(|error| Error::Syntax(error.to_string()))?;
+        let hash = |plain: &str| match password::hash(plain) {
+            Some(hash) => hash,
+            None => unreachable!("forty digits are a hash"),
+        };
+        if let Some(warnings) = self.engine.change(&statement, &self.connection.user, &hash)? {
+            return Ok(Reply::Done { rows: 0, warnings });
+        }
+        match statement {
+            Statement::PassedOn(passed) => self.pass_on(passed).await,
+            Statement::Set(assignments) => {
+                let mut variables = self.connection.variables();
+                self.assign(&mut variables, &assignments)?;
+                self.connection.set_variables(variables);
+                Ok(Reply::done())
+            }
+            Statement::UnsetVariable(name) => {
+                match name {
+                    Some(name) => self.connection.set_variable(&name, None)?,
+                    None => self.connection.set_variables(Variables::default()),
+                }
+                Ok(Reply::done())
+            }
+            Statement::Kill(kill) => self.kill(&kill),
+            Statement::Empty | Statement::SetTransaction => Ok(Reply::done()),
+            other => show::show(&self.engine, &self.connection, &other)
+                .and_then(|grid| Ok(Reply::Rows(Rows::of(&grid)?))),
+        }
+    }
+
+    /// Makes a database the session's.
+    ///
+    /// # Errors
+    /// There is no such database.
+    pub fn choose(&self, database: &str) -> Result<(), Error> {
+        show::choose(&self.engine, &self.connection, database)
+    }
+
+    fn assign(&self, variables: &mut Variables, assignments: &[Assignment]) -> Result<(), Error> {
+        for Assignment { global, name, value } in assignments {
+            if *global {
+                return Err(Error::Unsupported(format!(
+                    "global variables are not kept: set {name} in the session, or a user's default_workload_group"
+                )));
+            }
+            match value {
+                Value::Text(text) => variables.set(name, Some(text))?,
+                Value::Default => variables.set(name, None)?,
+                // Some drivers do not want results converted to a character set, and say so with NULL.
+                Value::Expression(text) if text.eq_ignore_ascii_case("null") => variables.set(name, None)?,
+                // `SET a = @@b`, which drivers send.
+                Value::Expression(text) => {
+                    let other = text.trim_start_matches("@@").trim_start_matches("session.");
+                    let value = text.starts_with("@@").then(|| variables.get(other)).flatten();
+                    // JDBC adds to its `sql_mode` with concat(...), which would change nothing either.
+                    if value.is_none() && Variables::is_ignored(name) {
+                        continue;
+                    }
+                    let Some(value) = value else {
+                        let problem = format!("Variable '{name}' can't be set to an expression");
+                        return Err(Error::Unsupported(problem));
+                    };
+                    variables.set(name, Some(&value))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn kill(&self, kill: &Kill) -> Result<Reply, Error> {
+        let may =
+            |user: &UserName| *user == self.connection.user || self.engine.is_admin(&self.connection.user);
+        let denied =
+            || Error::Denied("Access denied; you need (at least one of) the (ADMIN) privilege(s)".to_owned());
+        match kill {
+            Kill::QueryId(id) => {
+                let queries = self.engine.queries();
+                let Some(query) = queries.iter().find(|query| query.id == *id) else {
+                    return Err(Error::Unknown(format!("Unknown query id: {id}")));
+                };
+                if !may(&query.user) {
+                    return Err(denied());
+                }
+                query.end(Error::Cancelled);
+            }
+            Kill::Query(id) | Kill::Connection(id) => {
+                let Some(other) = self.engine.connections.get(*id) else {
+                    return Err(Error::Unknown(format!("Unknown thread id: {id}")));
+                };
+                if !may(&other.user) {
+                    return Err(denied());
+                }
+                if let Some(query) = other.current() {
+                    query.end(Error::Cancelled);
+                }
+                if matches!(kill, Kill::Connection(_)) {
+                    other.close.cancel();
+                }
+            }
+        }
+        Ok(Reply::done())
+    }
+
+    /// What stands for `@@x` and `database()` in a statement.
+    fn look_up(&self, variables: &Variables, name: &str) -> Option<String> {
+        let user = || format!("{}@{}", self.connection.user.name, self.connection.host);
+        match name {
+            "database()" | "schema()" => Some(self.connection.database()),
+            "user()" | "session_user()" | "current_user()" | "system_user()" => Some(user()),
+            "connection_id()" => Some(self.connection.id.to_string()),
+            "version()" => Some(super::variables::VERSION.to_owned()),
+            _ => variables.get(name.strip_prefix("@@")?),
+        }
+    }
+
+    /// Looks through a statement for the query engine.
+    ///
+    /// # Errors
+    /// It cannot be read, or sets a variable that is not there.
+    pub fn prepare(&self, passed: &PassedOn) -> Result<Prepared, Error> {
+        let mut variables = self.connection.variables();
+        self.assign(&mut variables, &passed.variables)?;
+        let names = RefCell::new(Vec::new());
+        let look_up = |name: &str| {
+            let value = self.look_up(&variables, name)?;
+            names.borrow_mut().push((name.to_owned(), value.clone()));
+            Some(value)
+        };
+        let database = self.connection.database();
+        let (parsed, found, target) = read(&self.engine.base, &passed.text, &database, &look_up)?;
+        let mut sql = rewrite::without_secrets(&passed.text);
+        if let Some((end, _)) = sql.char_indices().nth(SHOWN) {
+            sql.truncate(end);
+        }
+        let (text, names) = (passed.text.clone(), names.into_inner());
+        Ok(Prepared { parsed, found, variables, target, sql, text, names })
+    }
+
+    async fn pass_on(&self, passed: PassedOn) -> Result<Reply, Error> {
+        if let Some(call) = show::described_function(&passed.text) {
+            let select =
+                PassedOn { text: format!("select * from {call} limit 0"), variables: passed.variables };
+            let prepared = self.prepare(&select)?;
+            let schema = self.columns(prepared).await?;
+            return Ok(Reply::Rows(Rows::of(&show::described(&schema))?));
+        }
+        let prepared = self.prepare(&passed)?;
+        match show::instead(&self.engine, &self.connection, &prepared.parsed)? {
+            Some(show::Instead::Done) => Ok(Reply::done()),
+            Some(show::Instead::Grid(grid)) => Ok(Reply::Rows(Rows::of(&grid)?)),
+            Some(show::Instead::Describe { database, table }) => {
+                let quoted = |name: &str| format!("`{}`", name.replace('`', "``"));
+                let text = format!("select * from {}.{} limit 0", quoted(&database), quoted(&table));
+                let prepared = self.prepare(&PassedOn { text, variables: passed.variables })?;
+                let schema = self.columns(prepared).await?;
+                Ok(Reply::Rows(Rows::of(&show::described(&schema))?))
+            }
+            None => self.run_whole(prepared, Vec::new()).await,
+        }
+    }
+
+    /// Runs a statement with values for its placeholders, a statement that writes to its end.
+    ///
+    /// # Errors
+    /// Those of [`Session::run`].
+    pub async fn run_whole(&self, prepared: Prepared, values: Vec<ScalarValue>) -> Result<Reply, Error> {
+        let writes = prepared.target.is_some();
+        let mut rows = self.run(prepared, values).await?;
+        if !writes {
+            return Ok(Reply::Rows(rows));
+        }
+        let mut written = 0;
+        while let Some(batch) = rows.next().await? {
+            let numbers = batch.column(0).as_primitive::<Int64Type>();
+            written += numbers.iter().flatten().filter_map(|number| u64::try_from(number).ok()).sum::<u64>();
+        }
+        Ok(Reply::Done { rows: written, warnings: Vec::new() })
+    }
+
+    /// Runs a statement with values for its placeholders.
+    ///
+    /// # Errors
+    /// It may not run, was not admitted, or failed.
+    pub async fn run(&self, prepared: Prepared, values: Vec<ScalarValue>) -> Result<Rows, Error> {
+        let tables = self.engine.base.resolve_table_references(&prepared.parsed)?;
+        let database = self.connection.database();
+        let only_system = prepared.target.is_none() && rewrite::bypasses(&tables, &database);
+        let bypass = only_system || prepared.variables.bypass();
+        let may_leave = rewrite::may_leave(&tables, &database);
+        let (mut held, mut work) = self.accept(prepared, values, &tables, database)?;
+        if !may_leave {
+            work.order = None;
+        }
+        let query = Arc::clone(held.query());
+        self.connection.set_current(Some(Arc::clone(&query)));
+        if !bypass {
+            held.take(query.home.queue.enter(&query).await?);
+        }
+        execute::start(held, work).await
+    }
+
+    /// The columns that a statement would give.
+    ///
+    /// # Errors
+    /// It may not run, or cannot be planned.
+    pub async fn columns(&self, prepared: Prepared) -> Result<SchemaRef, Error> {
+        let tables = self.engine.base.resolve_table_references(&prepared.parsed)?;
+        let (held, work) = self.accept(prepared, Vec::new(), &tables, self.connection.database())?;
+        self.connection.set_current(Some(Arc::clone(held.query())));
+        let columns = execute::columns(held, work).await;
+        self.connection.set_current(None);
+        columns
+    }
+
+    /// Makes a query of a statement: its group, its rights, its settings.
+    fn accept(
+        &self,
+        prepared: Prepared,
+        values: Vec<ScalarValue>,
+        tables: &[TableReference],
+        database: String,
+    ) -> Result<(Held, Work), Error> {
+        let user = &self.connection.user;
+        let variables = &prepared.variables;
+        let name = self.engine.with_catalog(|catalog| {
+            self.may_read(catalog, tables, &database)?;
+            self.may_write(catalog, prepared.target.as_ref())?;
+            let group = catalog.group_of(variables.group().as_deref(), user)?;
+            Ok::<String, Error>(group.name.to_string())
+        })?;
+        let Some(group) = self.engine.groups().get(&name).cloned() else {
+            return Err(Error::Unknown(format!("Can not find workload group {name}.")));
+        };
+        let ask = Ask {
+            connection: self.connection.id,
+            user: user.clone(),
+            sql: prepared.sql,
+            slots: variables.slots(),
+            memory_limit: variables.memory(),
+            timeout: variables.timeout(),
+        };
+        let query = Query::new(ask, group);
+        let order = match query.home.settings().worker {
+            true => Some(Order {
+                number: query.number,
+                id: query.id.clone(),
+                user: user.name.clone(),
+                host: user.host.clone(),
+                text: prepared.text,
+                names: prepared.names,
+                database: database.clone(),
+                slots: query.slots,
+                memory_limit: query.memory_limit,
+                partitions: variables.partitions(self.engine.options.cpus),
+                batch_size: variables.batch_size(),
+                dry_run: variables.dry_run(),
+                values: wire::pack(&values)?,
+            }),
+            false => None,
+        };
+        let work = Work {
+            order,
+            statement: prepared.parsed,
+            calls: prepared.found.calls,
+            values,
+            database,
+            partitions: variables.partitions(self.engine.options.cpus),
+            batch_size: variables.batch_size(),
+            dry_run: variables.dry_run(),
+            target: prepared.target,
+        };
+        Ok((Held::new(&self.engine, &query), work))
+    }
+
+    /// Reading a table needs the privilege for it; reading files and stores by name that for everything.
+    fn may_read(&self, catalog: &Catalog, tables: &[TableReference], database: &str) -> Result<(), Error> {
+        let user = &self.connection.user;
+        for table in tables {
+            let schema = table.schema().unwrap_or(database);
+            if schema.eq_ignore_ascii_case(INFORMATION_SCHEMA) {
+                continue;
+            }
+            let object = match schema {
+                FUNCTIONS => ["*", "*", "*"],
+                _ => ["internal", schema, table.table()],
+            };
+            if !catalog.may(user, Privilege::Select, object) {
+                let what = if schema == FUNCTIONS { "table functions" } else { table.table() };
+                return Err(Error::Denied(format!(
+                    "Access denied for user '{}'@'{}' to {what}: GRANT SELECT_PRIV ON {} TO {user}",
+                    user.name,
+                    self.connection.host,
+                    object.join("."),
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn may_write(&self, catalog: &Catalog, target: Option<&Target>) -> Result<(), Error> {
+        let Some(Target { database, table, .. }) = target else { return Ok(()) };
+        let user = &self.connection.user;
+        if catalog.may(user, Privilege::Load, ["internal", database, table]) {
+            return Ok(());
+        }
+        Err(Error::Denied(format!(
+            "Access denied for user '{}'@'{}' to {table}: GRANT LOAD_PRIV ON internal.{database}.{table} TO {user}",
+            user.name, self.connection.host
+        )))
+    }
+}
+
+/// Reads a statement for the query engine: names of the session replaced, table functions and the table that is written to
+/// taken apart.
+fn read(
+    base: &SessionState,
+    text: &str,
+    database: &str,
+    look_up: rewrite::Lookup<'_>,
+) -> Result<(Parsed, Found, Option<Target>), Error> {
+    let mut parsed = base.sql_to_statement(text, &Dialect::MySQL)?;
+    let found = rewrite::rewrite(&mut parsed, look_up);
+    if let Some(problem) = &found.problem {
+        return Err(Error::Rule(problem.clone()));
+    }
+    let target = write::target(&mut parsed, database)?;
+    Ok((parsed, found, target))
+}
+
+/// The work that a server has sent: the same as in the server, from the same text.
+///
+/// # Errors
+/// The text cannot be read, which the server has done before: it is another version.
+pub fn work(engine: &Engine, order: Order) -> Result<Work, Error> {
+    let names: BTreeMap<String, String> = order.names.into_iter().collect();
+    let look_up = |name: &str| names.get(name).cloned();
+    let (statement, found, target) = read(&engine.base, &order.text, &order.database, &look_up)?;
+    Ok(Work {
+        statement,
+        calls: found.calls,
+        values: wire::unpack(order.values)?,
+        database: order.database,
+        partitions: order.partitions,
+        batch_size: order.batch_size,
+        dry_run: order.dry_run,
+        target,
+        order: None,
+    })
+}

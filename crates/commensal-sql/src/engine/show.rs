@@ -1,0 +1,364 @@
+//! SHOW and DESCRIBE: ours and Doris's, and those that MySQL's clients send on their own.
+
+use super::connections::Connection;
+use super::error::Error;
+use super::grid::{Grid, INT, TEXT, int, text};
+use super::{Engine, INFORMATION_SCHEMA, system};
+use crate::catalog::{SHOW_GROUPS, like};
+use crate::statement::{Statement, UserName};
+use datafusion::arrow::datatypes::{DataType, Schema};
+use datafusion::common::ScalarValue;
+use datafusion::sql::parser::Statement as Parsed;
+use datafusion::sql::sqlparser::ast::{
+    self, ObjectName, ShowStatementFilter, ShowStatementFilterPosition, ShowStatementOptions, Use,
+};
+
+/// Letters of a statement in `SHOW PROCESSLIST`, as MySQL shows them.
+const SHORT: usize = 100;
+
+/// What a statement gets instead of being run by the query engine.
+#[derive(Debug)]
+pub enum Instead {
+    /// Nothing to do.
+    Done,
+    /// These rows.
+    Grid(Grid),
+    /// The columns of this table.
+    Describe {
+        /// Its database.
+        database: String,
+        /// Its name.
+        table: String,
+    },
+}
+
+/// The rows of a statement of ours that shows something.
+///
+/// # Errors
+/// The user may not see it.
+pub fn show(engine: &Engine, connection: &Connection, statement: &Statement) -> Result<Grid, Error> {
+    let user = &connection.user;
+    let matches =
+        |pattern: &Option<String>, name: &str| pattern.as_ref().is_none_or(|pattern| like(pattern, name));
+    match statement {
+        Statement::ShowGroups { like } => Ok(groups(engine, user, &|name| matches(like, name))),
+        Statement::ShowPolicies => Ok(policies(engine, user)),
+        Statement::ShowProcesslist { full } => Ok(processes(engine, user, *full)),
+        Statement::ShowVariables { like } => {
+            let mut grid = Grid::texts(&["Variable_name", "Value"]);
+            for (name, value) in connection.variables().all(|name| matches(like, name)) {
+                grid.text_row([name, value]);
+            }
+            Ok(grid)
+        }
+        Statement::AdminShowConfig { like } => {
+            admin(engine, user)?;
+            let mut grid = Grid::texts(&["Key", "Value"]);
+            for (key, value) in engine.with_catalog(|catalog| catalog.config().entries()) {
+                if matches(like, key) {
+                    grid.text_row([key.to_owned(), value]);
+                }
+            }
+            Ok(grid)
+        }
+        Statement::ShowProperty { user: of, like } => {
+            let of = of.clone().unwrap_or_else(|| user.name.clone());
+            if of != user.name {
+                admin(engine, user)?;
+            }
+            let mut grid = Grid::texts(&["Key", "Value"]);
+            let default = engine.with_catalog(|catalog| catalog.default_group(&of).map(str::to_owned));
+            if matches(like, "default_workload_group") {
+                grid.text_row(["default_workload_group".to_owned(), default.unwrap_or_default()]);
+            }
+            Ok(grid)
+        }
+        Statement::ShowGrants { all, user: of } => {
+            let of = of.as_ref().unwrap_or(user);
+            if *all || of != user {
+                admin(engine, user)?;
+            }
+            Ok(grants(engine, of, *all))
+        }
+        _ => Err(Error::Unsupported("this statement shows nothing here".to_owned())),
+    }
+}
+
+fn admin(engine: &Engine, user: &UserName) -> Result<(), Error> {
+    if engine.is_admin(user) {
+        return Ok(());
+    }
+    let problem = "Access denied; you need (at least one of) the (ADMIN) privilege(s) for this operation";
+    Err(Error::Denied(problem.to_owned()))
+}
+
+fn groups(engine: &Engine, user: &UserName, wanted: &dyn Fn(&str) -> bool) -> Grid {
+    let mut grid = Grid::texts(&SHOW_GROUPS);
+    let live = engine.groups();
+    for row in engine.with_catalog(|catalog| catalog.group_rows(user)) {
+        if wanted(&row.name) {
+            let (running, waiting) = live.get(&row.name).map_or((0, 0), |group| group.queue.lengths());
+            grid.text_row(row.shown(running, waiting));
+        }
+    }
+    grid
+}
+
+fn policies(engine: &Engine, user: &UserName) -> Grid {
+    let titles = ["Id", "Name", "Condition", "Action", "Priority", "Enabled", "Version", "WorkloadGroup"];
+    let mut grid = Grid::texts(&titles);
+    for row in engine.with_catalog(|catalog| catalog.policy_rows(user)) {
+        grid.text_row([
+            row.id.to_string(),
+            row.name,
+            row.condition,
+            row.action,
+            row.priority.to_string(),
+            row.enabled.to_string(),
+            row.version.to_string(),
+            row.workload_group,
+        ]);
+    }
+    grid
+}
+
+fn grants(engine: &Engine, of: &UserName, all: bool) -> Grid {
+    let mut grid = Grid::texts(&["UserIdentity", "Password", "Roles", "GlobalPrivs", "WorkloadGroupPrivs"]);
+    engine.with_catalog(|catalog| {
+        for (name, user) in catalog.users().filter(|(name, _)| all || *name == of) {
+            let objects = user.grants.objects.iter().map(|(object, privileges)| {
+                let names: Vec<String> = privileges.iter().map(ToString::to_string).collect();
+                format!("{}: {}", object.join("."), names.join(","))
+            });
+            let groups = user.grants.groups.iter().map(|group| format!("{group}: Usage_priv"));
+            grid.text_row([
+                name.to_string(),
+                if user.password.is_some() { "Yes" } else { "No" }.to_owned(),
+                user.roles.iter().cloned().collect::<Vec<_>>().join(","),
+                objects.collect::<Vec<_>>().join("; "),
+                groups.collect::<Vec<_>>().join("; "),
+            ]);
+        }
+    });
+    grid
+}
+
+fn processes(engine: &Engine, user: &UserName, full: bool) -> Grid {
+    let mut grid = Grid::new(&[
+        ("Id", INT),
+        ("User", TEXT),
+        ("Host", TEXT),
+        ("db", TEXT),
+        ("Command", TEXT),
+        ("Time", INT),
+        ("State", TEXT),
+        ("Info", TEXT),
+        ("QueryId", TEXT),
+        ("WorkloadGroup", TEXT),
+    ]);
+    let sees_all = engine.is_admin(user);
+    for other in engine.connections.all().iter().filter(|other| sees_all || other.user == *user) {
+        let query = other.current().filter(|query| !query.is_done());
+        let since = query.as_ref().map_or(other.since(), |query| query.arrived);
+        let none = || ScalarValue::Utf8(None);
+        let info = query.as_ref().map(|query| {
+            let end = query.sql.char_indices().nth(SHORT).map_or(query.sql.len(), |(end, _)| end);
+            if full { query.sql.clone() } else { query.sql.get(..end).unwrap_or_default().to_owned() }
+        });
+        grid.row(vec![
+            int(u64::from(other.id)),
+            text(&other.user.name),
+            text(&other.host),
+            text(other.database()),
+            text(if query.is_some() { "Query" } else { "Sleep" }),
+            int(since.elapsed().as_secs()),
+            text(query.as_ref().map_or("", |query| system::state(query))),
+            info.map_or_else(none, text),
+            query.as_ref().map_or_else(none, |query| text(&query.id)),
+            query.as_ref().map_or_else(none, |query| text(&query.group().name)),
+        ]);
+    }
+    grid
+}
+
+/// The name in MySQL of a type of Arrow.
+#[must_use]
+pub fn type_name(kind: &DataType) -> String {
+    match kind {
+        DataType::Boolean => "boolean".to_owned(),
+        DataType::Int8 => "tinyint".to_owned(),
+        DataType::Int16 => "smallint".to_owned(),
+        DataType::Int32 => "int".to_owned(),
+        DataType::Int64 => "bigint".to_owned(),
+        DataType::UInt8 => "tinyint unsigned".to_owned(),
+        DataType::UInt16 => "smallint unsigned".to_owned(),
+        DataType::UInt32 => "int unsigned".to_owned(),
+        DataType::UInt64 => "bigint unsigned".to_owned(),
+        DataType::Float16 | DataType::Float32 => "float".to_owned(),
+        DataType::Float64 => "double".to_owned(),
+        DataType::Date32 | DataType::Date64 => "date".to_owned(),
+        DataType::Timestamp(..) => "datetime".to_owned(),
+        DataType::Decimal128(precision, scale) => format!("decimal({precision},{scale})"),
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => "blob".to_owned(),
+        _ => "text".to_owned(),
+    }
+}
+
+/// A table's columns as DESCRIBE shows them.
+#[must_use]
+pub fn described(schema: &Schema) -> Grid {
+    let mut grid = Grid::texts(&["Field", "Type", "Null", "Key", "Default", "Extra"]);
+    for field in schema.fields() {
+        let null = if field.is_nullable() { "YES" } else { "NO" };
+        let name = field.name().as_str();
+        grid.text_row([name, &type_name(field.data_type()), null, "", "", ""]);
+    }
+    grid
+}
+
+/// The call in `DESC FUNCTION call(...)`.
+#[must_use]
+pub fn described_function(sql: &str) -> Option<&str> {
+    let mut rest = sql.trim_start();
+    for words in [&["describe", "desc"][..], &["function"]] {
+        let end = rest.find(char::is_whitespace)?;
+        let (word, after) = rest.split_at(end);
+        words.iter().find(|wanted| wanted.eq_ignore_ascii_case(word))?;
+        rest = after.trim_start();
+    }
+    Some(rest)
+}
+
+/// What a statement gets that is for clients and not for the query engine; `None` when it is to be run.
+///
+/// # Errors
+/// A database that is not there.
+pub fn instead(engine: &Engine, connection: &Connection, parsed: &Parsed) -> Result<Option<Instead>, Error> {
+    let Parsed::Statement(statement) = parsed else { return Ok(None) };
+    let database = || connection.database();
+    Ok(Some(match statement.as_ref() {
+        ast::Statement::StartTransaction { .. }
+        | ast::Statement::Commit { .. }
+        | ast::Statement::Rollback { .. } => Instead::Done,
+        ast::Statement::Use(Use::Object(name) | Use::Database(name)) => {
+            choose(engine, connection, &last(name))?;
+            Instead::Done
+        }
+        ast::Statement::ShowDatabases { show_options, .. }
+        | ast::Statement::ShowSchemas { show_options, .. } => {
+            let mut grid = Grid::texts(&["Database"]);
+            let databases = engine.data.databases().into_iter().chain([INFORMATION_SCHEMA.to_owned()]);
+            databases.filter(|name| passes(show_options, name)).for_each(|name| grid.text_row([name]));
+            Instead::Grid(grid)
+        }
+        ast::Statement::ShowTables { show_options, full, .. } => {
+            let database = place(show_options).map_or_else(database, |(_, name)| name);
+            Instead::Grid(tables(engine, &database, *full, show_options)?)
+        }
+        ast::Statement::ShowColumns { show_options, .. } => {
+            let Some((schema, table)) = place(show_options) else { return Ok(None) };
+            Instead::Describe { database: schema.unwrap_or_else(database), table }
+        }
+        ast::Statement::ExplainTable { table_name, .. } => {
+            let (schema, table) = parts(table_name);
+            Instead::Describe { database: schema.unwrap_or_else(database), table }
+        }
+        ast::Statement::ShowCreate { .. } => {
+            return Err(Error::Unsupported(
+                "tables are files here, which no statement makes: DESCRIBE shows one".to_owned(),
+            ));
+        }
+        ast::Statement::ShowStatus { .. } => Instead::Grid(Grid::texts(&["Variable_name", "Value"])),
+        ast::Statement::ShowCollation { .. } => {
+            Instead::Grid(Grid::texts(&["Collation", "Charset", "Id", "Default", "Compiled", "Sortlen"]))
+        }
+        ast::Statement::ShowVariable { variable } => {
+            let words: Vec<String> = variable.iter().map(|word| word.value.to_lowercase()).collect();
+            match words.first().map(String::as_str) {
+                Some("warnings" | "errors") => Instead::Grid(Grid::texts(&["Level", "Code", "Message"])),
+                Some("engines" | "plugins" | "status" | "triggers" | "events" | "privileges") => {
+                    Instead::Grid(Grid::texts(&["Name", "Status"]))
+                }
+                _ => return Err(Error::Unsupported(format!("SHOW {} is not known here", words.join(" ")))),
+            }
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Makes a database the session's.
+///
+/// # Errors
+/// There is no such database.
+pub fn choose(engine: &Engine, connection: &Connection, database: &str) -> Result<(), Error> {
+    let system = database.eq_ignore_ascii_case(INFORMATION_SCHEMA);
+    if !system && !engine.data.has_database(database) {
+        return Err(Error::Unknown(format!("Unknown database '{database}'")));
+    }
+    connection.set_database(if system { INFORMATION_SCHEMA } else { database });
+    Ok(())
+}
+
+fn tables(
+    engine: &Engine,
+    database: &str,
+    full: bool,
+    options: &ShowStatementOptions,
+) -> Result<Grid, Error> {
+    let system = database.eq_ignore_ascii_case(INFORMATION_SCHEMA);
+    if !system && !engine.data.has_database(database) {
+        return Err(Error::Unknown(format!("Unknown database '{database}'")));
+    }
+    let names = if system { system::System::names() } else { engine.data.tables(database) };
+    let title = format!("Tables_in_{database}");
+    let titles: &[&str] = if full { &[&title, "Table_type"] } else { &[&title] };
+    let mut grid = Grid::texts(titles);
+    for name in names.into_iter().filter(|name| passes(options, name)) {
+        let kind = if system { "SYSTEM VIEW" } else { "BASE TABLE" };
+        grid.text_row([name, kind.to_owned()].into_iter().take(titles.len()));
+    }
+    Ok(grid)
+}
+
+/// Whether a name passes the LIKE of a SHOW.
+fn passes(options: &ShowStatementOptions, name: &str) -> bool {
+    let filter = match &options.filter_position {
+        Some(ShowStatementFilterPosition::Infix(filter) | ShowStatementFilterPosition::Suffix(filter)) => {
+            filter
+        }
+        None => return true,
+    };
+    match filter {
+        ShowStatementFilter::Like(pattern) | ShowStatementFilter::ILike(pattern) => like(pattern, name),
+        ShowStatementFilter::Where(_) | ShowStatementFilter::NoKeyword(_) => true,
+    }
+}
+
+fn place(options: &ShowStatementOptions) -> Option<(Option<String>, String)> {
+    options.show_in.as_ref().and_then(|place| place.parent_name.as_ref()).map(parts)
+}
+
+/// The last two parts of a name.
+fn parts(name: &ObjectName) -> (Option<String>, String) {
+    let mut parts: Vec<String> =
+        name.0.iter().filter_map(|part| part.as_ident()).map(|part| part.value.clone()).collect();
+    let last = parts.pop().unwrap_or_default();
+    (parts.pop(), last)
+}
+
+fn last(name: &ObjectName) -> String {
+    parts(name).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::described_function;
+
+    #[test]
+    fn functions_that_are_described() {
+        assert_eq!(described_function("DESC FUNCTION s3 (\"a\" = \"b\")"), Some("s3 (\"a\" = \"b\")"));
+        assert_eq!(described_function(" describe\n function local()"), Some("local()"));
+        assert_eq!(described_function("desc hits"), None);
+        assert_eq!(described_function("desc"), None);
+    }
+}

@@ -1,0 +1,283 @@
+//! The tables of `information_schema` that Doris has for workload groups, with its columns and types, and ours at the end.
+
+use super::Engine;
+use super::error::Error;
+use super::grid::{Grid, INT, REAL, TEXT, int, real, text};
+use super::query::Query;
+use crate::catalog::tables::{
+    ACTIVE_TASKS, GROUPS, Kind, POLICIES, PRIVILEGES, READS, RESOURCE_USAGE, Table,
+};
+use crate::statement::UserName;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::catalog::TableProvider;
+use datafusion::catalog::information_schema::INFORMATION_SCHEMA_TABLES;
+use datafusion::common::ScalarValue;
+use datafusion::datasource::MemTable;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The database of the system's tables.
+pub const INFORMATION_SCHEMA: &str = "information_schema";
+
+/// There is one backend, this process.
+const BACKEND: u64 = 1;
+
+/// What we add to [`RESOURCE_USAGE`].
+const USAGE_OURS: [(&str, DataType); 8] = [
+    ("NAME", TEXT),
+    ("MEMORY_PEAK_BYTES", INT),
+    ("CPU_THROTTLED_USEC", INT),
+    ("KILLED_QUERIES", INT),
+    ("RUNNING_QUERIES", INT),
+    ("QUEUED_QUERIES", INT),
+    ("CPU_LIMIT_BY", TEXT),
+    ("WORKER", TEXT),
+];
+
+/// What we add to [`ACTIVE_TASKS`]; the first two as Doris has since 2.1.8.
+const TASKS_OURS: [(&str, DataType); 5] = [
+    ("SCAN_BYTES_FROM_LOCAL_STORAGE", INT),
+    ("SCAN_BYTES_FROM_REMOTE_STORAGE", INT),
+    ("STATE", TEXT),
+    ("QUEUE_TIME_MS", INT),
+    ("USER", TEXT),
+];
+
+/// The tables as one user sees them.
+#[derive(Debug)]
+pub struct System<'a> {
+    engine: &'a Engine,
+    user: &'a UserName,
+}
+
+/// An empty table with Doris's columns and some more.
+fn grid(table: &Table, ours: &[(&str, DataType)]) -> Grid {
+    let kind = |kind: &Kind| match kind {
+        Kind::Bigint => INT,
+        Kind::Int => DataType::Int32,
+        Kind::Double => REAL,
+        Kind::Boolean => DataType::Boolean,
+        Kind::Varchar => TEXT,
+    };
+    let theirs = table.columns.iter().map(|(name, of)| (*name, kind(of)));
+    Grid::new(&theirs.chain(ours.iter().cloned()).collect::<Vec<_>>())
+}
+
+/// A whole number that may be -1.
+fn signed(value: i64) -> ScalarValue {
+    ScalarValue::Int64(Some(value))
+}
+
+impl<'a> System<'a> {
+    /// As `user` sees them.
+    #[must_use]
+    pub fn new(engine: &'a Engine, user: &'a UserName) -> Self {
+        System { engine, user }
+    }
+
+    /// Names of all tables there.
+    #[must_use]
+    pub fn names() -> Vec<String> {
+        let ours =
+            [RESOURCE_USAGE, READS, GROUPS, ACTIVE_TASKS, POLICIES, PRIVILEGES].map(|table| table.name);
+        let theirs = INFORMATION_SCHEMA_TABLES.iter().copied();
+        ours.into_iter().chain(theirs).map(str::to_owned).collect()
+    }
+
+    /// The table as it is now; `None` when it is none of ours. Names count without regard to case.
+    ///
+    /// # Errors
+    /// A mistake in this program.
+    pub fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>, Error> {
+        let is = |table: &Table| table.name.eq_ignore_ascii_case(name);
+        let grid = if is(&RESOURCE_USAGE) {
+            self.usage()
+        } else if is(&READS) {
+            self.reads()
+        } else if is(&ACTIVE_TASKS) {
+            self.tasks()
+        } else if is(&GROUPS) {
+            self.groups()
+        } else if is(&POLICIES) {
+            self.policies()
+        } else if is(&PRIVILEGES) {
+            self.privileges()
+        } else {
+            return Ok(None);
+        };
+        let batch = grid.batch()?;
+        let table = MemTable::try_new(batch.schema(), vec![vec![batch]])?;
+        Ok(Some(Arc::new(table)))
+    }
+
+    fn usage(&self) -> Grid {
+        let mut grid = grid(&RESOURCE_USAGE, &USAGE_OURS);
+        for group in self.engine.groups().values() {
+            let rates = group.rates();
+            let (peak, killed) = group.memory.peak_and_ended();
+            let (running, waiting) = group.queue.lengths();
+            let heard = group.worker.total();
+            let limited = group.settings().cpu_max.is_some();
+            grid.row(vec![
+                int(BACKEND),
+                int(group.id),
+                int(group.memory.all() as u64),
+                // Two digits, as Doris has it.
+                real((rates.cpu_percent * 100.0).round() / 100.0),
+                int(rates.local),
+                int(rates.remote),
+                text(&group.name),
+                int(peak as u64),
+                int((group.cpu.throttled_ns() + heard.throttled_ns) / 1_000),
+                int(killed),
+                int(running as u64),
+                int(waiting as u64),
+                text(match (limited, heard.quota) {
+                    (false, _) => "",
+                    (true, true) => "kernel",
+                    (true, false) => "tokens",
+                }),
+                text(group.worker.state()),
+            ]);
+        }
+        grid
+    }
+
+    /// A row for each device and store that a group has read from; the rate is that of the last full second.
+    fn reads(&self) -> Grid {
+        let mut grid = grid(&READS, &[]);
+        for group in self.engine.groups().values() {
+            let settings = group.settings();
+            for reads in group.all_reads() {
+                let (kind, limit) = match reads.remote {
+                    false => ("local", settings.local_read),
+                    true => ("remote", settings.remote_read),
+                };
+                grid.row(vec![
+                    int(group.id),
+                    text(&group.name),
+                    text(kind),
+                    text(reads.source),
+                    limit.map_or(signed(-1), int),
+                    int(reads.last_second_bytes),
+                    int(reads.delivered_bytes),
+                    int(reads.requests),
+                    int(reads.waits),
+                    int(reads.waited_ms),
+                    int(reads.waiting),
+                ]);
+            }
+        }
+        grid
+    }
+
+    fn tasks(&self) -> Grid {
+        let mut grid = grid(&ACTIVE_TASKS, &TASKS_OURS);
+        for query in self.engine.queries().iter().filter(|query| self.sees(query)) {
+            let group = query.group();
+            let (held, peak) = group.memory.of(query.number);
+            let (local, remote) = query.scan_bytes();
+            let queued = query.begun().map_or(query.arrived.elapsed(), |begun| begun - query.arrived);
+            grid.row(vec![
+                int(BACKEND),
+                text("127.0.0.1"),
+                int(group.id),
+                text(&query.id),
+                int(query.arrived.elapsed().as_millis() as u64),
+                int(query.cpu_ns.load(Relaxed) / 1_000_000),
+                int(query.scan_rows()),
+                int(local + remote),
+                int(peak as u64),
+                int(held as u64),
+                int(0),
+                int(0),
+                text("SELECT"),
+                int(query.spilled_bytes.load(Relaxed)),
+                int(query.unspilled_bytes.load(Relaxed)),
+                int(local),
+                int(remote),
+                text(state(query)),
+                int(queued.as_millis() as u64),
+                text(&query.user.name),
+            ]);
+        }
+        grid
+    }
+
+    fn groups(&self) -> Grid {
+        let mut grid = grid(&GROUPS, &[]);
+        for row in self.engine.with_catalog(|catalog| catalog.group_rows(self.user)) {
+            grid.row(vec![
+                signed(row.id),
+                text(row.name),
+                signed(row.cpu_share),
+                text(row.memory_limit),
+                text(row.enable_memory_overcommit),
+                signed(row.max_concurrency),
+                signed(row.max_queue_size),
+                signed(row.queue_timeout),
+                text(row.cpu_hard_limit),
+                signed(row.scan_thread_num),
+                signed(row.max_remote_scan_thread_num),
+                signed(row.min_remote_scan_thread_num),
+                text(row.memory_low_watermark),
+                text(row.memory_high_watermark),
+                text(row.tag),
+                text(row.compute_group),
+                signed(row.read_bytes_per_second),
+                signed(row.remote_read_bytes_per_second),
+                text(row.min_cpu_percent),
+                text(row.max_cpu_percent),
+                text(row.min_memory_percent),
+                text(row.max_memory_percent),
+                text(row.write_buffer_ratio),
+                text(row.slot_memory_policy),
+                text(row.class.to_string()),
+                signed(row.version),
+            ]);
+        }
+        grid
+    }
+
+    fn policies(&self) -> Grid {
+        let mut grid = grid(&POLICIES, &[]);
+        for row in self.engine.with_catalog(|catalog| catalog.policy_rows(self.user)) {
+            grid.row(vec![
+                signed(row.id),
+                text(row.name),
+                text(row.condition),
+                text(row.action),
+                ScalarValue::Int32(Some(row.priority)),
+                ScalarValue::Boolean(Some(row.enabled)),
+                ScalarValue::Int32(Some(row.version)),
+                text(row.workload_group),
+            ]);
+        }
+        grid
+    }
+
+    fn privileges(&self) -> Grid {
+        let mut grid = grid(&PRIVILEGES, &[]);
+        for row in self.engine.with_catalog(|catalog| catalog.privilege_rows(self.user)) {
+            let cells =
+                [row.grantee, row.workload_group_name, row.privilege_type.into(), row.is_grantable.into()];
+            grid.text_row(cells);
+        }
+        grid
+    }
+
+    /// Everybody sees their own queries, an administrator all.
+    fn sees(&self, query: &Query) -> bool {
+        query.user == *self.user || self.engine.is_admin(self.user)
+    }
+}
+
+/// What a query is doing, in a word.
+#[must_use]
+pub fn state(query: &Query) -> &'static str {
+    match (query.ended().is_some(), query.begun().is_some()) {
+        (true, _) => "CANCELLING",
+        (false, true) => "RUNNING",
+        (false, false) => "QUEUED",
+    }
+}

@@ -1,0 +1,254 @@
+//! Session variables: ours, those of Doris that mean something here, and those that MySQL's clients set or ask for and
+//! that change nothing.
+
+use super::error::Error;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What a variable can hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Switch,
+    Number,
+    /// What MySQL's clients say, taken as it is.
+    Ignored,
+    Fixed,
+}
+
+/// Version that clients are told. They decide by it what they may use.
+pub const VERSION: &str = "8.0.33-commensal";
+
+/// Name, default, kind.
+const KNOWN: [(&str, &str, Kind); 48] = [
+    // Of groups.
+    ("workload_group", "", Kind::Text),
+    ("bypass_workload_group", "false", Kind::Switch),
+    ("query_slot_count", "1", Kind::Number),
+    ("query_timeout", "900", Kind::Number),
+    // Bytes that a query may have before others of its group; 0 is its fair part.
+    ("exec_mem_limit", "0", Kind::Number),
+    ("dry_run_query", "false", Kind::Switch),
+    ("parallel_pipeline_task_num", "0", Kind::Number),
+    ("batch_size", "8192", Kind::Number),
+    // Of MySQL.
+    ("autocommit", "1", Kind::Ignored),
+    ("auto_increment_increment", "1", Kind::Ignored),
+    ("auto_increment_offset", "1", Kind::Ignored),
+    ("character_set_client", "utf8mb4", Kind::Ignored),
+    ("character_set_connection", "utf8mb4", Kind::Ignored),
+    ("character_set_database", "utf8mb4", Kind::Ignored),
+    ("character_set_results", "utf8mb4", Kind::Ignored),
+    ("character_set_server", "utf8mb4", Kind::Ignored),
+    ("collation_connection", "utf8mb4_general_ci", Kind::Ignored),
+    ("collation_database", "utf8mb4_general_ci", Kind::Ignored),
+    ("collation_server", "utf8mb4_general_ci", Kind::Ignored),
+    ("names", "utf8mb4", Kind::Ignored),
+    ("foreign_key_checks", "1", Kind::Ignored),
+    ("group_concat_max_len", "1024", Kind::Ignored),
+    ("init_connect", "", Kind::Ignored),
+    ("interactive_timeout", "28800", Kind::Ignored),
+    ("license", "Apache-2.0", Kind::Fixed),
+    ("lower_case_table_names", "0", Kind::Fixed),
+    ("max_allowed_packet", "4194304", Kind::Ignored),
+    ("max_execution_time", "0", Kind::Ignored),
+    ("net_buffer_length", "16384", Kind::Ignored),
+    ("net_read_timeout", "30", Kind::Ignored),
+    ("net_write_timeout", "60", Kind::Ignored),
+    ("performance_schema", "0", Kind::Fixed),
+    ("profiling", "0", Kind::Ignored),
+    ("query_cache_size", "0", Kind::Ignored),
+    ("query_cache_type", "OFF", Kind::Ignored),
+    ("session_track_gtids", "OFF", Kind::Ignored),
+    ("socket", "", Kind::Fixed),
+    ("sql_auto_is_null", "0", Kind::Ignored),
+    ("sql_mode", "ONLY_FULL_GROUP_BY", Kind::Ignored),
+    ("sql_select_limit", "18446744073709551615", Kind::Ignored),
+    ("sql_warnings", "0", Kind::Ignored),
+    ("system_time_zone", "UTC", Kind::Fixed),
+    ("time_zone", "UTC", Kind::Ignored),
+    ("transaction_isolation", "REPEATABLE-READ", Kind::Ignored),
+    ("tx_isolation", "REPEATABLE-READ", Kind::Ignored),
+    ("unique_checks", "1", Kind::Ignored),
+    ("version", VERSION, Kind::Fixed),
+    ("version_comment", "commensal: SQL under workload groups", Kind::Fixed),
+];
+
+/// Variables that say what letters a client writes and reads.
+const LETTERS_OF: [&str; 4] =
+    ["names", "character_set_client", "character_set_connection", "character_set_results"];
+
+/// What is UTF-8, or a part of it.
+const LETTERS: [&str; 6] = ["utf8mb4", "utf8mb3", "utf8", "ascii", "us-ascii", "binary"];
+
+fn known(name: &str) -> Option<(&'static str, Kind)> {
+    let found = KNOWN.iter().find(|(known, ..)| *known == name);
+    found
+        .map(|(_, default, kind)| (*default, *kind))
+        .or((name == "wait_timeout").then_some(("28800", Kind::Ignored)))
+}
+
+/// What a session has set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Variables(BTreeMap<String, String>);
+
+impl Variables {
+    /// The value of a variable; `None` when there is no such.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<String> {
+        self.0.get(name).cloned().or_else(|| known(name).map(|(default, _)| default.to_owned()))
+    }
+
+    /// Sets one; `None` sets the default again.
+    ///
+    /// # Errors
+    /// There is no such variable, it is only read, or cannot hold that.
+    pub fn set(&mut self, name: &str, value: Option<&str>) -> Result<(), Error> {
+        if name.starts_with('@') {
+            self.0.insert(name.to_owned(), value.unwrap_or("NULL").to_owned());
+            return Ok(());
+        }
+        let Some((_, kind)) = known(name) else {
+            return Err(Error::Unknown(format!("Unknown system variable '{name}'")));
+        };
+        let Some(value) = value else {
+            self.0.remove(name);
+            return Ok(());
+        };
+        let wrong = || Error::Rule(format!("Variable '{name}' can't be set to the value of '{value}'"));
+        let value = match kind {
+            Kind::Text | Kind::Ignored => value.to_owned(),
+            Kind::Switch => match value.to_ascii_lowercase().as_str() {
+                "1" | "true" | "on" => "true".to_owned(),
+                "0" | "false" | "off" => "false".to_owned(),
+                _ => return Err(wrong()),
+            },
+            Kind::Number => value.parse::<u64>().map_err(|_| wrong())?.to_string(),
+            Kind::Fixed => return Err(Error::Rule(format!("Variable '{name}' is a read only variable"))),
+        };
+        if name == "batch_size" && value == "0" {
+            return Err(wrong());
+        }
+        let letters = value.to_ascii_lowercase();
+        if LETTERS_OF.contains(&name) && !LETTERS.contains(&letters.as_str()) {
+            return Err(Error::Rule(format!("Unknown character set: '{value}': texts are utf8mb4 here")));
+        }
+        self.0.insert(name.to_owned(), value);
+        Ok(())
+    }
+
+    /// Whether a variable is taken as it is and changes nothing.
+    #[must_use]
+    pub fn is_ignored(name: &str) -> bool {
+        known(name).is_some_and(|(_, kind)| kind == Kind::Ignored)
+    }
+
+    /// All of them that match, sorted.
+    #[must_use]
+    pub fn all(&self, matches: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+        let names = KNOWN.iter().map(|(name, ..)| *name).chain(["wait_timeout"]);
+        let mut all: Vec<(String, String)> = names
+            .filter(|name| *name != "names" && matches(name))
+            .map(|name| (name.to_owned(), self.get(name).unwrap_or_default()))
+            .collect();
+        all.sort();
+        all
+    }
+
+    fn number(&self, name: &str) -> u64 {
+        self.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
+
+    fn is_on(&self, name: &str) -> bool {
+        self.get(name).as_deref() == Some("true")
+    }
+
+    /// `workload_group`, unless empty.
+    #[must_use]
+    pub fn group(&self) -> Option<String> {
+        self.get("workload_group").filter(|name| !name.is_empty())
+    }
+
+    /// `bypass_workload_group`.
+    #[must_use]
+    pub fn bypass(&self) -> bool {
+        self.is_on("bypass_workload_group")
+    }
+
+    /// `dry_run_query`.
+    #[must_use]
+    pub fn dry_run(&self) -> bool {
+        self.is_on("dry_run_query")
+    }
+
+    /// `query_slot_count`.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        u32::try_from(self.number("query_slot_count")).unwrap_or(u32::MAX)
+    }
+
+    /// `query_timeout`; zero is none.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        Some(self.number("query_timeout")).filter(|seconds| *seconds > 0).map(Duration::from_secs)
+    }
+
+    /// `exec_mem_limit`; zero is none.
+    #[must_use]
+    pub fn memory(&self) -> Option<usize> {
+        usize::try_from(self.number("exec_mem_limit")).ok().filter(|bytes| *bytes > 0)
+    }
+
+    /// `parallel_pipeline_task_num`, or `cpus` when it is zero.
+    #[must_use]
+    pub fn partitions(&self, cpus: usize) -> usize {
+        match usize::try_from(self.number("parallel_pipeline_task_num")) {
+            Ok(0) | Err(_) => cpus.max(1),
+            Ok(number) => number.min(1_024),
+        }
+    }
+
+    /// `batch_size`.
+    #[must_use]
+    pub fn batch_size(&self) -> usize {
+        usize::try_from(self.number("batch_size")).unwrap_or(8_192).clamp(1, 65_536)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked() {
+        let mut variables = Variables::default();
+        for (name, value, want) in [
+            ("workload_group", "g2", Ok("g2")),
+            ("dry_run_query", "TRUE", Ok("true")),
+            (
+                "dry_run_query",
+                "perhaps",
+                Err("Variable 'dry_run_query' can't be set to the value of 'perhaps'"),
+            ),
+            ("query_timeout", "-1", Err("Variable 'query_timeout' can't be set to the value of '-1'")),
+            ("batch_size", "0", Err("Variable 'batch_size' can't be set to the value of '0'")),
+            ("version", "9", Err("Variable 'version' is a read only variable")),
+            ("autocomit", "1", Err("Unknown system variable 'autocomit'")),
+            ("@mine", "1", Ok("1")),
+            ("wait_timeout", "5", Ok("5")),
+            ("names", "UTF8", Ok("UTF8")),
+            ("names", "latin1", Err("Unknown character set: 'latin1': texts are utf8mb4 here")),
+        ] {
+            let got = variables.set(name, Some(value)).map(|()| variables.get(name).unwrap());
+            assert_eq!(
+                got.map_err(|error| error.to_string()),
+                want.map(str::to_owned).map_err(str::to_owned)
+            );
+        }
+        assert!(variables.dry_run());
+        variables.set("dry_run_query", None).unwrap();
+        assert!(!variables.dry_run());
+        assert_eq!(variables.group().as_deref(), Some("g2"));
+        assert_eq!(variables.partitions(2), 2);
+    }
+}

@@ -1,0 +1,433 @@
+//! Worker processes: an offline group's queries run in a process of their own, in the group's cgroup.
+//!
+//! A quota of the kernel stops threads wherever they are, also with a lock in their hand. In a process of its own an offline
+//! group holds no lock that an online query waits for, so every means of the machine may be used on it: quota, class, CPU set,
+//! memory limit, core scheduling. What makes the cgroup and takes it away again is `commensal run`:
+//!
+//! ```text
+//! server ─ commensal run --group etl ─ commensal-sql worker     in commensal-offline/etl
+//!    └────────── socket pair ──────────────┘                    a message per change, report and query; see `wire`
+//! ```
+//!
+//! The server keeps the queue, the policies and the tables; the worker plans, reads and computes. One is started with the
+//! group's first query and ended when it has had nothing to do for [`IDLE`]. When it dies, its queries end with an error that
+//! says so, nobody else's do, and the next query has a new one.
+
+pub mod process;
+pub mod wire;
+
+use super::error::Error;
+use super::execute::{Event, Held, finish};
+use super::group::{Group, Settings};
+use super::query::Query;
+use arc_swap::ArcSwap;
+use commensal_host::{Child, Host, LinuxHost, Signal, SpawnSpec, Stdin, Stdout};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc as channel};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use wire::{Decoder, Frame, Order, Reads, Report, ToServer, ToWorker};
+
+/// How long a worker without a query is kept.
+pub const IDLE: Duration = Duration::from_secs(60);
+
+/// How long a worker may take to end by itself. It may have little CPU: its cgroup yields to everybody.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long queries run inside the server after a worker could not be started, before the next try.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// With what workers are started.
+#[derive(Debug, Clone)]
+pub struct Workers {
+    /// This program.
+    pub program: PathBuf,
+    /// `commensal`.
+    pub commensal: PathBuf,
+    /// Options for it, before `run`.
+    pub options: Vec<OsString>,
+}
+
+/// Starts workers.
+#[derive(Debug)]
+pub struct Launcher {
+    workers: Workers,
+    /// Options that they have from the server.
+    arguments: Vec<OsString>,
+    /// For groups files and what is spilled.
+    folder: TempDir,
+}
+
+/// A worker that was started.
+#[derive(Debug)]
+pub struct Worker {
+    control: Arc<OwnedFd>,
+    /// It has ended; why is in `exit`.
+    gone: CancellationToken,
+    exit: Arc<OnceLock<String>>,
+    /// Number of the process that was started, `commensal run`.
+    pub pid: u32,
+    /// Limits that the kernel has, as the text of its groups file.
+    kernel: Mutex<String>,
+}
+
+/// What a group has of workers.
+#[derive(Debug, Default)]
+pub struct Home {
+    worker: tokio::sync::Mutex<Option<Arc<Worker>>>,
+    /// The same for those who cannot wait.
+    now: ArcSwap<Option<Arc<Worker>>>,
+    last: ArcSwap<Report>,
+    /// Of workers that have ended.
+    before: Mutex<Report>,
+    problem: Mutex<Option<(Instant, String)>>,
+    used: Mutex<Option<Instant>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Launcher {
+    /// For workers with these options; files for them lie in `folder` while the server runs.
+    #[must_use]
+    pub fn new(workers: Workers, arguments: Vec<OsString>, folder: TempDir) -> Launcher {
+        Launcher { workers, arguments, folder }
+    }
+
+    fn run(&self, group: &str, kernel: &str) -> Result<SpawnSpec, String> {
+        let file = self.folder.path().join(format!("{group}.toml"));
+        let written = LinuxHost::new().state_replace(&file, kernel);
+        written.map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        let mut spec = SpawnSpec::new(&self.workers.commensal);
+        spec.args.clone_from(&self.workers.options);
+        let spec = spec.arg("run").arg("--config").arg(file).arg("--group").arg(group).arg("--");
+        Ok(spec)
+    }
+
+    /// Starts a worker for a group and waits until it takes queries. `kernel` is the groups file with its limits.
+    fn start(&self, group: &Arc<Group>, settings: Settings, kernel: &str) -> Result<Arc<Worker>, String> {
+        let words = |error: io::Error| format!("cannot make a socket: {error}");
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (near, far) = pair.map_err(|error| words(error.into()))?;
+        let spill = self.folder.path().join(format!("spill-{}", group.name));
+        LinuxHost::new().state_dir(&spill).map_err(|error| error.to_string())?;
+        let mut spec = self.run(&group.name, kernel)?.arg(&self.workers.program).arg("worker");
+        spec = spec.arg("--id").arg(group.id.to_string()).arg("--name").arg(&group.name);
+        spec = spec.arg("--spill").arg(&spill);
+        spec.args.extend(self.arguments.iter().cloned());
+        spec.stdin = Stdin::Fd(Arc::new(far));
+        spec.stdout = Stdout::Null;
+        spec.own_process_group = true;
+        let control = Arc::new(near);
+        wire::send(&*control, &ToWorker::Settings(settings), None).map_err(words)?;
+        let child = LinuxHost::new().spawn(&spec).map_err(|error| error.to_string())?;
+        drop(spec);
+        let worker = Arc::new(Worker {
+            control,
+            gone: CancellationToken::new(),
+            exit: Arc::default(),
+            pid: child.process.pid,
+            kernel: Mutex::new(kernel.to_owned()),
+        });
+        let (ready, begun) = channel::channel();
+        let listener = Listener {
+            control: Arc::clone(&worker.control),
+            gone: worker.gone.clone(),
+            exit: Arc::clone(&worker.exit),
+            group: Arc::downgrade(group),
+        };
+        let thread = std::thread::Builder::new().name("worker".to_owned());
+        thread.spawn(move || listener.listen(child, ready)).map_err(words)?;
+        // However long it takes: a busy machine leaves little to a group that yields, and its queries can be ended.
+        match begun.recv() {
+            Ok(()) => Ok(worker),
+            Err(channel::RecvError) => Err(worker.exit_text()),
+        }
+    }
+
+    /// Has the kernel's limits of a group's cgroup changed while its worker runs.
+    fn change(&self, group: &str, kernel: &str) -> Result<(), String> {
+        let mut spec = self.run(group, kernel)?.arg("true");
+        spec.stdin = Stdin::Null;
+        spec.stdout = Stdout::Null;
+        let mut child = LinuxHost::new().spawn(&spec).map_err(|error| error.to_string())?;
+        match child.wait().map(|exit| exit.status()) {
+            Ok(0) => Ok(()),
+            Ok(status) => Err(format!("`commensal run` has ended with {status}; the server's log says more")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// The thread that hears a worker out and waits for its end.
+struct Listener {
+    control: Arc<OwnedFd>,
+    gone: CancellationToken,
+    exit: Arc<OnceLock<String>>,
+    group: Weak<Group>,
+}
+
+impl Listener {
+    fn listen(self, mut child: Child, ready: channel::Sender<()>) {
+        while let Ok(Some((message, _))) = wire::receive::<ToServer>(&*self.control) {
+            match message {
+                ToServer::Ready => {
+                    let _ = ready.send(());
+                }
+                ToServer::Report(report) => {
+                    if let Some(group) = self.group.upgrade() {
+                        group.hear(report);
+                    }
+                }
+            }
+        }
+        let _ = self.exit.set(match ended(&mut child) {
+            Ok(status @ 129..=192) => format!("it was killed by signal {}", status - 128),
+            Ok(0) => "it has ended".to_owned(),
+            Ok(status) => format!("it has ended with status {status}"),
+            Err(error) => format!("how it has ended is not known: {error}"),
+        });
+        // Who waits for it to be ready learns that it will not be.
+        drop(ready);
+        if let Some(group) = self.group.upgrade() {
+            group.worker.close_account();
+        }
+        self.gone.cancel();
+    }
+}
+
+/// Waits for the end of a worker whose socket is closed; helps when it takes long.
+fn ended(child: &mut Child) -> commensal_host::Result<i32> {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        if let Some(exit) = child.try_wait()? {
+            return Ok(exit.status());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // `commensal run` passes it on, and takes the cgroup away when the worker has ended.
+    let _ = LinuxHost::new().signal(&child.process, Signal::TERM);
+    child.wait().map(|exit| exit.status())
+}
+
+impl Worker {
+    fn is_gone(&self) -> bool {
+        self.gone.is_cancelled()
+    }
+
+    fn exit_text(&self) -> String {
+        self.exit.get().cloned().unwrap_or_else(|| "its socket is closed".to_owned())
+    }
+
+    /// A socket for a query.
+    fn open(&self) -> io::Result<UnixStream> {
+        let (near, far) = std::os::unix::net::UnixStream::pair()?;
+        near.set_nonblocking(true)?;
+        wire::send(&*self.control, &ToWorker::Query, Some(far.as_fd()))?;
+        UnixStream::from_std(near)
+    }
+
+    /// What a query is told whose worker is no more.
+    async fn lost(&self, group: &str) -> Error {
+        // The reason comes a moment after the socket has closed.
+        let _ = tokio::time::timeout(Duration::from_secs(5), self.gone.cancelled()).await;
+        Error::Engine(format!(
+            "the worker process of workload group {group} is gone: {}. Nothing of other groups was lost, and the next query \
+             has a new worker",
+            self.exit_text()
+        ))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = shutdown(&*self.control, Shutdown::Both);
+    }
+}
+
+impl Home {
+    /// The worker for a query of this group, started if there is none; `None` when it runs in the server.
+    pub async fn worker(
+        &self,
+        launcher: &Arc<Launcher>,
+        group: &Arc<Group>,
+        kernel: impl FnOnce() -> Option<String>,
+    ) -> Option<Arc<Worker>> {
+        *lock(&self.used) = Some(Instant::now());
+        let mut worker = self.worker.lock().await;
+        if let Some(worker) = worker.as_ref().filter(|worker| !worker.is_gone()) {
+            return Some(Arc::clone(worker));
+        }
+        if lock(&self.problem).as_ref().is_some_and(|(since, _)| since.elapsed() < AGAIN) {
+            return None;
+        }
+        let kernel = kernel()?;
+        let (launcher, to) = (Arc::clone(launcher), Arc::clone(group));
+        let start = move || launcher.start(&to, to.settings(), &kernel);
+        let started = tokio::task::spawn_blocking(start).await;
+        match started.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(started) => {
+                tracing::info!(group = %group.name, pid = started.pid, "worker started");
+                *lock(&self.problem) = None;
+                self.now.store(Arc::new(Some(Arc::clone(&started))));
+                *worker = Some(Arc::clone(&started));
+                Some(started)
+            }
+            Err(error) => {
+                tracing::warn!(group = %group.name, "no worker: {error}; queries run inside the server");
+                *lock(&self.problem) = Some((Instant::now(), error));
+                None
+            }
+        }
+    }
+
+    /// Ends a worker that has had nothing to do for long.
+    pub fn rest(&self) {
+        let busy = !self.last.load().queries.is_empty();
+        let mut used = lock(&self.used);
+        if busy {
+            *used = Some(Instant::now());
+        }
+        if used.is_none_or(|used| used.elapsed() < IDLE) {
+            return;
+        }
+        if let Ok(mut worker) = self.worker.try_lock()
+            && worker.take().is_some()
+        {
+            self.now.store(Arc::new(None));
+        }
+    }
+
+    /// Puts other limits in force, in the worker and in its cgroup.
+    ///
+    /// # Errors
+    /// The kernel's limits are as they were, and why.
+    pub fn change(&self, launcher: &Launcher, group: &Group, kernel: &str) -> Result<(), String> {
+        let now = self.now.load();
+        let Some(worker) = now.as_ref().as_ref().filter(|worker| !worker.is_gone()) else { return Ok(()) };
+        let mut known = lock(&worker.kernel);
+        let changed = if *known == kernel { Ok(()) } else { launcher.change(&group.name, kernel) };
+        if changed.is_ok() {
+            kernel.clone_into(&mut known);
+        }
+        let told = wire::send(&*worker.control, &ToWorker::Settings(group.settings()), None);
+        told.map_err(|error| error.to_string()).and(changed)
+    }
+
+    /// Who keeps the CPU limit and runs the queries, in a word for the tables.
+    #[must_use]
+    pub fn state(&self) -> String {
+        if let Some(worker) = self.now.load().as_ref().as_ref().filter(|worker| !worker.is_gone()) {
+            return format!("worker {}", worker.pid);
+        }
+        lock(&self.problem).as_ref().map_or_else(String::new, |(_, problem)| format!("no worker: {problem}"))
+    }
+
+    /// What all workers of the group have used.
+    #[must_use]
+    pub fn total(&self) -> Report {
+        let mut total = lock(&self.before).clone();
+        let last = self.last.load();
+        total.cpu_ns += last.cpu_ns;
+        total.throttled_ns += last.throttled_ns;
+        total.untracked_bytes = last.untracked_bytes;
+        total.quota = last.quota;
+        total.reads = Reads::summed(&total.reads, &last.reads);
+        total
+    }
+
+    /// The worker has ended: what it used stays in the account.
+    fn close_account(&self) {
+        let total = self.total();
+        let quiet = |reads: Reads| Reads { last_second_bytes: 0, waiting: 0, ..reads };
+        let reads = total.reads.into_iter().map(quiet).collect();
+        *lock(&self.before) = Report { reads, quota: false, untracked_bytes: 0, ..total };
+        self.last.store(Arc::default());
+    }
+
+    /// What a worker says.
+    pub fn hear(&self, report: Report) {
+        self.last.store(Arc::new(report));
+    }
+}
+
+/// Has a worker run a query, and hands on what it says. Only when the worker has let go of everything the query's place
+/// in the queue is free.
+pub async fn relay(held: Held, worker: Arc<Worker>, order: Order, sender: mpsc::Sender<Event>) {
+    let query = Arc::clone(held.query());
+    query.set_remote();
+    let outcome = match worker.open() {
+        Ok(mut stream) => {
+            let outcome = tokio::select! {
+                biased;
+                why = query.stopped() => Err(why),
+                outcome = receive(&mut stream, &order, &sender) => outcome,
+            };
+            let _ = stream.shutdown().await;
+            let mut rest = [0; 4_096];
+            while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+            outcome
+        }
+        Err(_) => Err(lost()),
+    };
+    let outcome = match outcome {
+        Err(Error::Engine(text)) if text == LOST => Err(worker.lost(&query.home.name).await),
+        outcome => outcome,
+    };
+    finish(held, outcome, &sender).await;
+}
+
+/// Stands for a socket that has closed in the middle.
+const LOST: &str = "the worker is gone";
+
+fn lost() -> Error {
+    Error::Engine(LOST.to_owned())
+}
+
+async fn receive(stream: &mut UnixStream, order: &Order, sender: &mpsc::Sender<Event>) -> Result<(), Error> {
+    wire::write_order(stream, order).await.map_err(|_| lost())?;
+    let mut decoder = Decoder::default();
+    let mut known = false;
+    loop {
+        match Frame::read(stream).await.map_err(|_| lost())? {
+            Frame::End => return Ok(()),
+            Frame::Failed(error) => return Err(error),
+            Frame::Rows(bytes) => {
+                let batches = decoder.add(bytes).map_err(|error| Error::Engine(error.to_string()))?;
+                if let Some(schema) = decoder.schema().filter(|_| !known) {
+                    known = true;
+                    if sender.send(Event::Schema(schema)).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                for batch in batches {
+                    if sender.send(Event::Batch(batch)).await.is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Group {
+    /// What its worker says.
+    pub fn hear(&self, report: Report) {
+        for used in &report.queries {
+            if let Some(query) = self.memory.mirror(used.number, used.held, used.peak) {
+                Query::hear(&query, *used);
+            }
+        }
+        self.memory.set_untracked(report.untracked_bytes);
+        self.worker.hear(report);
+    }
+}

@@ -1,0 +1,78 @@
+//! Draws and texts that the rows are made of.
+
+use commensal_core::rng::Rng;
+
+/// A number that looks random and depends on `value` only (the finalizer of splitmix64).
+pub fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The hash that `URLHash` and `RefererHash` hold: FNV-1a, mixed. It is not ClickHouse's; equal texts have equal ones.
+#[must_use]
+pub fn hash(text: &str) -> i64 {
+    let fnv = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    mix(fnv).cast_signed()
+}
+
+/// A number below `n` whose logarithm is uniform, nearly: number k comes about 1/k as often as number 1 (Zipf's law).
+pub fn skewed(rng: &mut Rng, n: u64) -> u64 {
+    let rank = (rng.unit_f64() * ((n + 1) as f64).ln()).exp() as u64;
+    (rank.max(1) - 1).min(n.saturating_sub(1))
+}
+
+/// Whether something with this share of one happens.
+pub fn happens(rng: &mut Rng, share: f64) -> bool {
+    rng.unit_f64() < share
+}
+
+/// A value of a table of shares, which are relative to their sum.
+pub fn one_of<T: Copy>(rng: &mut Rng, table: &[(u32, T)]) -> T {
+    let sum: u32 = table.iter().map(|(share, _)| share).sum();
+    let mut at = rng.below(u64::from(sum)) as u32;
+    for (share, value) in table {
+        if at < *share {
+            return *value;
+        }
+        at -= share;
+    }
+    table[0].1
+}
+
+const LATIN: [&str; 20] = [
+    "ka", "ro", "mi", "ten", "vo", "lis", "der", "an", "pu", "shop", "ne", "gar", "el", "tu", "bo", "sal",
+    "fi", "mor", "ji", "os",
+];
+
+const CYRILLIC: [&str; 20] = [
+    "ка", "ро", "ми", "тен", "во", "лис", "дер", "ан", "пу", "шоп", "не", "гар", "ел", "ту", "бо", "сал",
+    "фи", "мор", "жи", "ос",
+];
+
+fn syllables(out: &mut String, mut number: u64, alphabet: &[&str; 20]) {
+    number += 20;
+    while number > 0 {
+        out.push_str(alphabet[(number % 20) as usize]);
+        number /= 20;
+    }
+}
+
+/// Adds the word of a number in Latin letters: small numbers are short.
+pub fn latin(out: &mut String, number: u64) {
+    syllables(out, number, &LATIN);
+}
+
+/// Adds `words` words in Cyrillic letters, as far as possible those of a vocabulary of 20,000 skewed like a language's.
+pub fn sentence(out: &mut String, rng: &mut Rng, words: u64) {
+    for word in 0..words {
+        if word > 0 {
+            out.push(' ');
+        }
+        let number = skewed(rng, 20_000);
+        syllables(out, number, &CYRILLIC);
+    }
+}

@@ -1,0 +1,307 @@
+//! One row: what its visitor, its page and its way there are. Shares in comments are those of ClickBench's table.
+
+use super::draw::{happens, hash, latin, mix, one_of, sentence, skewed};
+use commensal_core::rng::Rng;
+use std::fmt::Write;
+
+/// 2013-07-01 in days since 1970; the table is about that month.
+pub const FIRST_DAY: i32 = 15_887;
+const DAYS: u64 = 31;
+const DAY_S: u64 = 86_400;
+
+/// The counter that some of the queries look at; 0.74 % of the rows.
+pub const COUNTER: i32 = 62;
+const COUNTER_SHARE: f64 = 0.007_4;
+
+/// A user that one of the queries looks for.
+pub const LOYAL_USER: i64 = 4_350_909_328_996_404_493;
+
+/// The start page of [`COUNTER`]'s site, that one of the queries looks for by its hash.
+pub const HIT_URL: &str = "http://site62.example/";
+
+/// Where many of its visitors come from, that one of the queries looks for by its hash.
+pub const HOME_REFERER: &str = "http://portal.example/catalog/popular?from=start";
+
+/// Sites other than [`COUNTER`]'s.
+const SITES: usize = 3_000;
+
+/// A row as it is drawn; columns that depend on nothing else come from [`Hit::draw`].
+#[derive(Debug)]
+pub struct Hit {
+    pub watch: i64,
+    pub bits: u64,
+    /// Seconds since 1970.
+    pub time: i64,
+    pub counter: i32,
+    pub user: i64,
+    pub visitor: Visitor,
+    pub title: String,
+    pub url: String,
+    pub referer: String,
+    pub phrase: String,
+    pub params: String,
+    pub search_engine: i16,
+    pub source: i16,
+    pub adv_engine: i16,
+    pub refresh: bool,
+    pub link: bool,
+    pub download: bool,
+    pub dont_count: bool,
+}
+
+/// What a user has on every page.
+#[derive(Debug)]
+pub struct Visitor {
+    pub bits: u64,
+    pub ip: i32,
+    pub region: i32,
+    pub os: i16,
+    pub agent: i16,
+    pub agent_major: i16,
+    pub phone: i16,
+    pub phone_model: &'static str,
+    pub width: i16,
+    pub height: i16,
+    pub age: i16,
+    pub sex: i16,
+    pub language: &'static str,
+}
+
+impl Hit {
+    /// A number below `n` for a column that depends on nothing else.
+    pub fn draw(&self, salt: u64, n: u64) -> i64 {
+        (mix(self.bits ^ salt.wrapping_mul(0x9e37)) % n).cast_signed()
+    }
+
+    /// 1 in `share` of the rows, in thousandths, else 0.
+    pub fn flag(&self, salt: u64, thousandths: i64) -> i16 {
+        i16::from(self.draw(salt, 1_000) < thousandths)
+    }
+}
+
+/// Makes rows.
+#[derive(Debug)]
+pub struct Maker {
+    seed: u64,
+    rows: u64,
+    /// Users to draw from.
+    users: u64,
+    /// Counters in ascending order, and the share of the rows up to and with each.
+    counters: Vec<(i32, f64)>,
+}
+
+impl Maker {
+    /// For a table of `rows` rows.
+    #[must_use]
+    pub fn new(seed: u64, rows: u64) -> Maker {
+        // Sites by Zipf's law, in the order of their numbers and not of their sizes, as they were founded.
+        let mut sizes: Vec<f64> = (1..=SITES).map(|rank| 1.0 / rank as f64).collect();
+        Rng::new(seed).shuffle(&mut sizes);
+        let sum: f64 = sizes.iter().sum::<f64>() / (1.0 - COUNTER_SHARE);
+        let mut shares: Vec<(i32, f64)> = (0i32..)
+            .zip(&sizes)
+            .map(|(site, size)| (3 + 7 * site + i32::from(3 + 7 * site == COUNTER), size / sum))
+            .collect();
+        shares.push((COUNTER, COUNTER_SHARE));
+        shares.sort_by_key(|(counter, _)| *counter);
+        let mut total = 0.0;
+        for (_, share) in &mut shares {
+            total += *share;
+            *share = total;
+        }
+        // 17.6 % of the rows have a user of their own, so to speak.
+        Maker { seed, rows: rows.max(1), users: (rows * 18 / 100).max(1), counters: shares }
+    }
+
+    /// The row of this number, counted from 0: as in ClickBench's file, rows of one counter are beside each other, in
+    /// the order of their dates.
+    pub(super) fn row(&self, number: u64) -> Hit {
+        let mut rng = Rng::new(mix(self.seed ^ mix(number)));
+        let place = (number as f64 + 0.5) / self.rows as f64;
+        let at = self.counters.partition_point(|(_, end)| *end < place).min(self.counters.len() - 1);
+        let (counter, end) = self.counters[at];
+        let begin = at.checked_sub(1).map_or(0.0, |before| self.counters[before].1);
+        let day = ((place - begin) / (end - begin) * DAYS as f64).clamp(0.0, DAYS as f64 - 1.0) as u64;
+        let time =
+            i64::from(FIRST_DAY) * DAY_S.cast_signed() + (day * DAY_S + second(&mut rng)).cast_signed();
+        let user = self.user(&mut rng);
+        let mut hit = Hit {
+            watch: (rng.u64() >> 1).cast_signed(),
+            bits: rng.u64(),
+            time,
+            counter,
+            user,
+            visitor: visitor(user),
+            title: String::new(),
+            url: url(&mut rng, counter),
+            referer: String::new(),
+            phrase: String::new(),
+            params: String::new(),
+            search_engine: 0,
+            source: 0,
+            adv_engine: 0,
+            // 14 %.
+            refresh: happens(&mut rng, 0.14),
+            link: happens(&mut rng, 0.08),
+            download: happens(&mut rng, 0.01),
+            dont_count: happens(&mut rng, 0.05),
+        };
+        way_here(&mut rng, &mut hit);
+        title(&mut rng, &mut hit);
+        if happens(&mut rng, 0.1) {
+            let _ = write!(hit.params, "{{\"goods\":{},\"price\":{}}}", rng.below(50_000), rng.below(9_999));
+        }
+        hit
+    }
+
+    /// Most users are drawn alike, some come all the time.
+    fn user(&self, rng: &mut Rng) -> i64 {
+        if happens(rng, 0.000_3) {
+            return LOYAL_USER;
+        }
+        let number = if happens(rng, 0.05) { skewed(rng, self.users) } else { rng.below(self.users) };
+        (mix(self.seed ^ number.wrapping_mul(0x5851_f42d_4c95_7f2d)) >> 1).cast_signed()
+    }
+}
+
+/// A second of the day: few at night.
+fn second(rng: &mut Rng) -> u64 {
+    let noon = 15.0 * 3_600.0 + rng.normal() * 5.0 * 3_600.0;
+    (noon.rem_euclid(DAY_S as f64) as u64).min(DAY_S - 1)
+}
+
+fn visitor(user: i64) -> Visitor {
+    let mut rng = Rng::new(user.cast_unsigned());
+    // 229 has 18 % of the rows.
+    let region = if happens(&mut rng, 0.18) { 229 } else { skewed(&mut rng, 9_040) as i32 + 1 };
+    let (width, height) = one_of(
+        &mut rng,
+        &[
+            (28, (1_366, 768)),
+            (18, (1_920, 1_080)),
+            (14, (1_280, 1_024)),
+            (10, (1_600, 900)),
+            (8, (1_024, 768)),
+            (8, (1_680, 1_050)),
+            (6, (1_440, 900)),
+            (4, (2_560, 1_440)),
+            (4, (768, 1_024)),
+        ],
+    );
+    let (phone, phone_model) = one_of(
+        &mut rng,
+        &[
+            (945, (0, "")),
+            (38, (1, "iPad")),
+            (8, (1, "iPhone")),
+            (4, (6, "A500")),
+            (3, (5, "N8")),
+            (2, (26, "GT")),
+        ],
+    );
+    Visitor {
+        bits: rng.u64(),
+        ip: rng.u64() as i32,
+        region,
+        os: one_of(&mut rng, &[(50, 44), (25, 2), (8, 104), (6, 17), (6, 42), (5, 7)]),
+        agent: one_of(&mut rng, &[(35, 2), (25, 3), (20, 7), (10, 4), (10, 82)]),
+        agent_major: 5 + skewed(&mut rng, 25) as i16,
+        phone,
+        phone_model,
+        width,
+        height,
+        age: one_of(&mut rng, &[(40, 0), (10, 16), (20, 22), (20, 31), (10, 50)]),
+        sex: one_of(&mut rng, &[(40, 0), (30, 1), (30, 2)]),
+        language: one_of(&mut rng, &[(80, "ru"), (12, "en"), (4, "uk"), (2, "de"), (2, "tr")]),
+    }
+}
+
+/// The page: start pages, well-known ones, and those that only one visitor sees. In ClickBench 18 % of the URLs are
+/// distinct; here about as many of a large table, and more of a small one, since it has as many sites.
+fn url(rng: &mut Rng, counter: i32) -> String {
+    let mut url = String::with_capacity(96);
+    let start = |url: &mut String| {
+        let _ = write!(url, "http://site{counter}.example/");
+    };
+    match rng.below(1_000) {
+        0..=119 => start(&mut url),
+        // 0.016 % in ClickBench, which would be no row of a small table.
+        120 => {
+            let _ =
+                write!(url, "http://site{counter}.example/go?to=www.google.com/maps/{}", rng.below(1_000));
+        }
+        121..=879 => {
+            start(&mut url);
+            let page = skewed(rng, 500);
+            latin(&mut url, page % 50);
+            url.push('/');
+            latin(&mut url, page);
+            let _ = write!(url, "/{page}.html");
+        }
+        _ => {
+            start(&mut url);
+            latin(&mut url, rng.below(50));
+            let (item, session) = (rng.below(100_000), rng.u64());
+            let _ = write!(url, "/view?item={item}&sid={session:016x}&sort=price_asc&page={}", item % 9);
+        }
+    }
+    url
+}
+
+/// Where the visitor comes from: 19 % from nowhere, 13 % by a search, 0.6 % by an advertisement.
+fn way_here(rng: &mut Rng, hit: &mut Hit) {
+    if happens(rng, 0.13) {
+        hit.search_engine = one_of(rng, &[(60, 2), (30, 3), (6, 13), (4, 28)]);
+        hit.source = 2;
+        let words = 1 + rng.below(5);
+        // Half of all phrases are asked again and again.
+        let popular = happens(rng, 0.5);
+        let rank = skewed(rng, 5_000);
+        let mut of_phrase = if popular { Rng::new(rank) } else { Rng::new(rng.u64()) };
+        let words = if popular { 1 + rank % 4 } else { words };
+        sentence(&mut hit.phrase, &mut of_phrase, words);
+        hit.referer.push_str("http://search.example/yandsearch?text=");
+        hit.phrase.bytes().take(40).for_each(|byte| {
+            let _ = write!(hit.referer, "%{byte:02X}");
+        });
+        return;
+    }
+    if happens(rng, 0.22) {
+        hit.source = if happens(rng, 0.1) { -1 } else { 0 };
+        return;
+    }
+    hit.source = one_of(rng, &[(60, 1), (25, -1), (10, 6), (5, 3)]);
+    if happens(rng, 0.007_5) {
+        hit.adv_engine = one_of(rng, &[(60, 2), (20, 27), (12, 13), (8, 45)]);
+        hit.source = 3;
+    }
+    if happens(rng, 0.1) {
+        hit.referer.push_str(HOME_REFERER);
+        return;
+    }
+    let site = skewed(rng, 20_000);
+    let secure = if site.is_multiple_of(5) { "https" } else { "http" };
+    let www = if site.is_multiple_of(3) { "www." } else { "" };
+    let _ = write!(hit.referer, "{secure}://{www}");
+    latin(&mut hit.referer, site);
+    hit.referer.push_str(".example/");
+    let page = if happens(rng, 0.4) { skewed(rng, 3_000) } else { rng.below(30_000_000) };
+    latin(&mut hit.referer, page % 500);
+    let _ = write!(hit.referer, "/{page}?ref=");
+    latin(&mut hit.referer, mix(page));
+    let _ = write!(hit.referer, "&utm={:x}", mix(page) >> 40);
+}
+
+fn title(rng: &mut Rng, hit: &mut Hit) {
+    if happens(rng, 0.15) {
+        return;
+    }
+    // A page has one title.
+    let mut of_page = Rng::new(hash(&hit.url).cast_unsigned());
+    let words = 3 + of_page.below(6);
+    sentence(&mut hit.title, &mut of_page, words);
+    let _ = write!(hit.title, " - site{}", hit.counter);
+    if happens(rng, 0.003) {
+        hit.title.push_str(" - Google");
+    }
+}

@@ -1,0 +1,22 @@
+//! SQL under workload groups, for any MySQL client.
+//!
+//! ```text
+//! protocol ── Session ─┬─ statement ──► Statement ── catalog ──► groups, policies, users ──► groups.d and a file of SQL's own
+//!                      │      │              property: both vocabularies, validated                  │
+//!                      │      └── PassedOn (queries, untouched)                                       ▼
+//!                      └─ engine: queue, memory, CPU, reads of each group ◄────────────────── groups in force
+//! ```
+//!
+//! `statement`, `catalog` and `property` open no file, read no clock and know of no query engine.
+#![forbid(unsafe_code)]
+
+pub mod catalog;
+pub mod client;
+pub mod engine;
+pub mod hits;
+pub mod load;
+pub mod property;
+pub mod protocol;
+pub mod queries;
+pub mod replay;
+pub mod statement;

@@ -1,0 +1,166 @@
+//! `commensal-sql`: SQL under workload groups on the MySQL protocol.
+#![forbid(unsafe_code)]
+
+mod tool;
+
+use anyhow::Context;
+use clap::Parser;
+use commensal_sql::engine::worker::Workers;
+use commensal_sql::engine::{Allowed, Engine, Options};
+use commensal_sql::protocol::{Limits, Server, Tls};
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// SQL under workload groups: queries over Parquet and CSV files, for any MySQL client.
+#[derive(Debug, Parser)]
+#[command(
+    name = "commensal-sql",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+struct Args {
+    #[command(subcommand)]
+    tool: Option<tool::Tool>,
+    /// Folder with the data: DIR/hits.parquet is the table hits, DIR/shop/orders.csv the table shop.orders.
+    #[arg(long, value_name = "DIR", required = true)]
+    data: Option<PathBuf>,
+    /// INSERT INTO and CREATE TABLE AS may add files to DIR.
+    #[arg(long)]
+    writable: bool,
+    /// Address to listen at. Users without a password can connect from this machine only.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9030")]
+    listen: SocketAddr,
+    /// Folder where groups, policies and users are kept; without one they are forgotten at the end.
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// File where groups are kept, in the format of groups.d, so that it may lie there; DIR/sql-groups.toml of --state if
+    /// not given.
+    #[arg(long, value_name = "FILE", requires = "state")]
+    groups: Option<PathBuf>,
+    /// Folder for what queries spill to disk; the system's folder for temporary files if not given.
+    #[arg(long, value_name = "DIR")]
+    spill: Option<PathBuf>,
+    /// Endpoint that S3(...) may read from, such as https://s3.example.org; may be repeated.
+    #[arg(long = "s3-endpoint", value_name = "URL")]
+    s3_endpoint: Vec<String>,
+    /// Memory in MiB that percents of groups are of; nine tenths of the machine's if not given.
+    #[arg(long, value_name = "MIB")]
+    memory: Option<u64>,
+    /// Whether queries of offline groups run in worker processes, each in the cgroup of its group. They are started with
+    /// `commensal run`; where that does not work they run inside the server, which the log says.
+    #[arg(long, value_enum, default_value_t = Mode::Auto)]
+    workers: Mode,
+    /// The program commensal [default: the one beside this program, else the one of PATH].
+    #[arg(long, value_name = "FILE")]
+    commensal: Option<PathBuf>,
+    /// Option for commensal when it starts a worker, such as --commensal-option=--cgroup-prefix=sql; may be repeated.
+    #[arg(long = "commensal-option", value_name = "OPTION", allow_hyphen_values = true)]
+    commensal_options: Vec<OsString>,
+    /// Connections at the same time.
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    max_connections: usize,
+    /// Certificate for TLS: a PEM file with the server's own first. Read again at SIGHUP, with the key.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Key of the certificate: a PEM file without a passphrase.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Refuse connections from other machines that are not encrypted.
+    #[arg(long, requires = "tls_cert")]
+    require_tls: bool,
+}
+
+/// Where offline groups run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Mode {
+    /// In worker processes, if they can be had.
+    Auto,
+    /// On threads of the server.
+    Off,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours).with_target(false).init();
+    if let Some(tool) = args.tool {
+        return tool::run(tool);
+    }
+    // The control plane: sockets, timers and limits have threads of their own, so that no group keeps them waiting.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("control")
+        .thread_stack_size(8 << 20)
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    let outcome = runtime.block_on(serve(args));
+    // Workers end when their sockets close.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// How workers are started.
+fn workers(args: &Args) -> anyhow::Result<Option<Workers>> {
+    if args.workers == Mode::Off {
+        return Ok(None);
+    }
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let beside = program.with_file_name("commensal");
+    let commensal = match &args.commensal {
+        Some(file) => file.clone(),
+        None if beside.exists() => beside,
+        None => PathBuf::from("commensal"),
+    };
+    Ok(Some(Workers { program, commensal, options: args.commensal_options.clone() }))
+}
+
+async fn serve(args: Args) -> anyhow::Result<()> {
+    let workers = workers(&args)?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = Options {
+        data: args.data.context("say where the data is with --data")?,
+        writable: args.writable,
+        state: args.state,
+        groups: args.groups,
+        spill: args.spill.unwrap_or_else(std::env::temp_dir),
+        s3: Allowed(args.s3_endpoint),
+        memory: args.memory.map(|mib| mib.saturating_mul(1 << 20)),
+        cpus,
+        workers,
+    };
+    let tls = args.tls_cert.as_deref().zip(args.tls_key.as_deref());
+    let tls = tls.map(|(certificate, key)| Tls::open(certificate, key)).transpose()?.map(Arc::new);
+    let engine = Engine::open(options)?;
+    let limits = Limits { connections: args.max_connections, ..Limits::default() };
+    let mut server = Server::bind(args.listen, engine, limits)
+        .await
+        .with_context(|| format!("cannot listen at {}: choose another address with --listen", args.listen))?;
+    if let Some(tls) = tls {
+        let mut hangup = signal(SignalKind::hangup())?;
+        server = server.with_tls(Arc::clone(&tls), args.require_tls);
+        tokio::spawn(async move {
+            while hangup.recv().await.is_some() {
+                match tls.reload() {
+                    Ok(()) => tracing::info!("the certificate was read again"),
+                    Err(error) => {
+                        tracing::error!("the old certificate stays: {:#}", anyhow::Error::from(error))
+                    }
+                }
+            }
+        });
+    }
+    // Tests and scripts that asked for any port read it here.
+    println!("listening on {}", server.address()?);
+    let mut term = signal(SignalKind::terminate())?;
+    tokio::select! {
+        outcome = server.run() => outcome.context("the socket failed"),
+        outcome = tokio::signal::ctrl_c() => outcome.context("cannot wait for signals"),
+        _ = term.recv() => Ok(()),
+    }
+}

@@ -1,0 +1,313 @@
+//! A group's properties as commensal's own group, and back: what goes into `groups.d`, and what only SQL knows.
+
+use super::{GroupProperties, Limit, MemoryLimit, Named, SlotPolicy, UNLIMITED};
+use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed, Queue};
+use commensal_core::units::{Bytes, BytesPerS, CpuAmount, MemoryAmount, Millis, Ppm, Weight};
+use serde::{Deserialize, Serialize};
+
+/// Largest numbers that a queue of `groups.d` has (`commensal_core::config`).
+const MOST_IN_A_QUEUE: u32 = 1_000_000;
+
+/// What only SQL knows of a group. Shares are in parts per million.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct OnlySql {
+    /// When it is not the default one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compute_group: Option<String>,
+    /// Limits that were written with their old names: `cpu_hard_limit`, `memory_limit`, `tag`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub old_names: Vec<String>,
+    /// `cpu_share`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_share: Option<u32>,
+    /// `min_cpu_percent`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub min_cpu_ppm: u64,
+    /// The CPU hard limit of an online group: the kernel must not keep it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_max: Option<String>,
+    /// `min_memory_percent`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub min_memory_ppm: u64,
+    /// A soft memory limit, as a share of the memory base.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_soft_ppm: Option<u64>,
+    /// A soft memory limit, as a size in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_soft_bytes: Option<u64>,
+    /// `enable_memory_overcommit`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enable_memory_overcommit: Option<bool>,
+    /// Queue settings that `groups.d` cannot hold: nobody may run, or no limit but a line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<SqlQueue>,
+    /// `scan_thread_num`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scan_thread_num: Option<u32>,
+    /// `max_remote_scan_thread_num`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_remote_scan_thread_num: Option<u32>,
+    /// `min_remote_scan_thread_num`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_remote_scan_thread_num: Option<u32>,
+    /// `memory_low_watermark`, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_low_watermark: Option<u32>,
+    /// `memory_high_watermark`, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_high_watermark: Option<u32>,
+    /// `write_buffer_ratio`, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_buffer_ratio: Option<u32>,
+    /// `slot_memory_policy`, unless none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot_memory_policy: Option<SlotWord>,
+}
+
+/// `slot_memory_policy` as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SlotWord {
+    /// By slots of `max_concurrency`.
+    Fixed,
+    /// By slots in use.
+    Dynamic,
+}
+
+/// A queue as Doris has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SqlQueue {
+    /// `max_concurrency`.
+    pub max_concurrency: u32,
+    /// `max_queue_size`.
+    pub max_size: u32,
+    /// `queue_timeout`.
+    pub timeout_ms: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over like this")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl GroupProperties {
+    /// Its weight among siblings, when anything asks for one: `min_cpu_percent` (1 % is the kernel's default of 100),
+    /// else `cpu_share`.
+    #[must_use]
+    pub fn weight(&self) -> Option<Weight> {
+        if self.min_cpu.0 > 0 {
+            let hundredths = (self.min_cpu.0 + 50) / 100;
+            return u16::try_from(hundredths.clamp(1, 10_000)).ok().and_then(Weight::new);
+        }
+        self.cpu_share.map(|share| Weight::from_v1_shares(u64::from(share)))
+    }
+
+    /// The memory limit, hard or soft, on a machine with so much memory.
+    #[must_use]
+    pub fn memory_limit(&self, machine: Bytes, memory_base: Ppm) -> Option<Bytes> {
+        self.max_memory.map(|limit| match limit.amount {
+            MemoryLimit::OfBase(share) => Bytes(share.of(memory_base.of(machine.0))),
+            MemoryLimit::Size(size) => size,
+        })
+    }
+
+    /// The memory that is not taken from the group, on a machine with so much memory.
+    #[must_use]
+    pub fn memory_minimum(&self, machine: Bytes, memory_base: Ppm) -> Bytes {
+        Bytes(self.min_memory.of(memory_base.of(machine.0)))
+    }
+
+    /// The low and the high watermark, in percent of the memory limit.
+    #[must_use]
+    pub fn watermarks(&self) -> (u32, u32) {
+        let low = self.low_watermark.unwrap_or(GroupProperties::LOW_WATERMARK);
+        (low, self.high_watermark.unwrap_or(GroupProperties::HIGH_WATERMARK))
+    }
+
+    /// The queue, when `groups.d` can hold it.
+    fn common_queue(&self) -> Option<Queue> {
+        let endless = self.max_queue_size == UNLIMITED;
+        let fits = (1..=MOST_IN_A_QUEUE).contains(&self.max_concurrency)
+            && (self.max_queue_size <= MOST_IN_A_QUEUE || endless);
+        fits.then(|| Queue {
+            max_concurrency: self.max_concurrency,
+            max_size: if endless { u32::MAX } else { self.max_queue_size },
+            timeout: (self.queue_timeout_ms > 0).then(|| Millis(u64::from(self.queue_timeout_ms))),
+        })
+    }
+
+    /// As commensal's own group, which is written to `groups.d`. `memory_base` is the share of the machine's memory that
+    /// percents are of ([`super::MEMORY_BASE`]). An online group has no CPU quota, because threads that the kernel stops
+    /// keep their locks: its CPU limit stays in [`OnlySql`] and is kept cooperatively. So does a soft memory limit.
+    #[must_use]
+    pub fn spec(&self, name: GroupName, memory_base: Ppm) -> GroupSpec {
+        let mut spec = GroupSpec::new(name, self.class);
+        spec.cpu_weight = self.weight();
+        spec.cpu_max = self.max_cpu.map(|limit| limit.amount).filter(|_| self.class == Class::Offline);
+        let hard = self.max_memory.filter(|_| !self.overcommits());
+        spec.memory.max = hard.map(|limit| match limit.amount {
+            MemoryLimit::OfBase(share) => MemoryAmount::OfMachine(Ppm(share.of(memory_base.0))),
+            MemoryLimit::Size(size) => MemoryAmount::Bytes(size),
+        });
+        spec.memory.on_exceed = hard.map(|_| OnExceed::KillLargest);
+        spec.io.read = self.read_bytes_per_second.map(BytesPerS);
+        spec.remote_read = self.remote_read_bytes_per_second.map(BytesPerS);
+        spec.queue = self.common_queue();
+        spec
+    }
+
+    /// What [`GroupProperties::spec`] does not say.
+    #[must_use]
+    pub fn only_sql(&self) -> OnlySql {
+        let old = |named: Option<Named>, name: &str| (named == Some(Named::Old)).then(|| name.to_owned());
+        let soft = self.max_memory.filter(|_| self.overcommits()).map(|limit| limit.amount);
+        let is_default =
+            (self.max_concurrency, self.max_queue_size, self.queue_timeout_ms) == (UNLIMITED, 0, 0);
+        OnlySql {
+            compute_group: Some(self.compute_group.clone())
+                .filter(|name| name != super::DEFAULT_COMPUTE_GROUP),
+            old_names: [
+                old(self.max_cpu.map(|limit| limit.named), "cpu_hard_limit"),
+                old(self.max_memory.map(|limit| limit.named), "memory_limit"),
+                old(Some(self.compute_group_named), "tag"),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
+            cpu_share: self.cpu_share,
+            min_cpu_ppm: self.min_cpu.0,
+            cpu_max: self
+                .max_cpu
+                .filter(|_| self.class == Class::Online)
+                .map(|limit| cpu_words(limit.amount)),
+            min_memory_ppm: self.min_memory.0,
+            memory_soft_ppm: soft.and_then(|limit| match limit {
+                MemoryLimit::OfBase(share) => Some(share.0),
+                MemoryLimit::Size(_) => None,
+            }),
+            memory_soft_bytes: soft.and_then(|limit| match limit {
+                MemoryLimit::OfBase(_) => None,
+                MemoryLimit::Size(size) => Some(size.0),
+            }),
+            enable_memory_overcommit: self.overcommit,
+            queue: (self.common_queue().is_none() && !is_default).then_some(SqlQueue {
+                max_concurrency: self.max_concurrency,
+                max_size: self.max_queue_size,
+                timeout_ms: self.queue_timeout_ms,
+            }),
+            scan_thread_num: self.scan_thread_num,
+            max_remote_scan_thread_num: self.max_remote_scan_thread_num,
+            min_remote_scan_thread_num: self.min_remote_scan_thread_num,
+            memory_low_watermark: self.low_watermark,
+            memory_high_watermark: self.high_watermark,
+            write_buffer_ratio: self.write_buffer_ratio,
+            slot_memory_policy: match self.slot_memory_policy {
+                SlotPolicy::None => None,
+                SlotPolicy::Fixed => Some(SlotWord::Fixed),
+                SlotPolicy::Dynamic => Some(SlotWord::Dynamic),
+            },
+        }
+    }
+
+    /// The two put together again. Where they disagree, `groups.d` is right, because people edit it.
+    #[must_use]
+    pub fn from_parts(spec: &GroupSpec, only: &OnlySql, memory_base: Ppm) -> GroupProperties {
+        let named = |name: &str| {
+            if only.old_names.iter().any(|old| old == name) { Named::Old } else { Named::New }
+        };
+        let mut properties = GroupProperties {
+            class: spec.class,
+            compute_group: only
+                .compute_group
+                .clone()
+                .unwrap_or_else(|| super::DEFAULT_COMPUTE_GROUP.to_owned()),
+            compute_group_named: named("tag"),
+            cpu_share: only.cpu_share,
+            min_cpu: Ppm(only.min_cpu_ppm),
+            min_memory: Ppm(only.min_memory_ppm),
+            overcommit: only.enable_memory_overcommit,
+            scan_thread_num: only.scan_thread_num,
+            max_remote_scan_thread_num: only.max_remote_scan_thread_num,
+            min_remote_scan_thread_num: only.min_remote_scan_thread_num,
+            low_watermark: only.memory_low_watermark,
+            high_watermark: only.memory_high_watermark,
+            write_buffer_ratio: only.write_buffer_ratio,
+            slot_memory_policy: match only.slot_memory_policy {
+                None => SlotPolicy::None,
+                Some(SlotWord::Fixed) => SlotPolicy::Fixed,
+                Some(SlotWord::Dynamic) => SlotPolicy::Dynamic,
+            },
+            read_bytes_per_second: spec.io.read.map(|rate| rate.0),
+            remote_read_bytes_per_second: spec.remote_read.map(|rate| rate.0),
+            ..GroupProperties::default()
+        };
+        properties.take_weight(spec.cpu_weight);
+        let of_sql = only.cpu_max.as_deref().and_then(|text| text.parse().ok());
+        let cpu_max = spec.cpu_max.or(of_sql.filter(|_| spec.class == Class::Online));
+        properties.max_cpu = cpu_max.map(|amount| Limit { amount, named: named("cpu_hard_limit") });
+        properties.take_memory(spec.memory.max, only, memory_base);
+        properties.max_memory =
+            properties.max_memory.map(|limit| Limit { named: named("memory_limit"), ..limit });
+        if properties.max_memory.is_some() && spec.memory.max.is_some() && properties.overcommits() {
+            properties.overcommit = Some(false);
+        }
+        properties.take_queue(spec.queue, only.queue);
+        properties
+    }
+
+    /// A weight that somebody wrote into `groups.d` replaces what it was made from.
+    fn take_weight(&mut self, weight: Option<Weight>) {
+        if weight != self.weight() {
+            self.min_cpu = Ppm(0);
+            self.cpu_share = weight.and_then(|weight| u32::try_from(weight.v1_shares()).ok());
+        }
+    }
+
+    fn take_memory(&mut self, max: Option<MemoryAmount>, only: &OnlySql, memory_base: Ppm) {
+        let hard = max.map(|amount| match amount {
+            MemoryAmount::OfMachine(share) => MemoryLimit::OfBase(of_base(share, memory_base)),
+            MemoryAmount::Bytes(size) => MemoryLimit::Size(size),
+        });
+        let soft = only.memory_soft_ppm.map(|share| MemoryLimit::OfBase(Ppm(share)));
+        let soft = soft.or(only.memory_soft_bytes.map(|size| MemoryLimit::Size(Bytes(size))));
+        self.max_memory = hard.or(soft).map(|amount| Limit { amount, named: Named::New });
+    }
+
+    fn take_queue(&mut self, common: Option<Queue>, own: Option<SqlQueue>) {
+        if let Some(queue) = common {
+            let timeout = queue.timeout.map_or(0, |timeout| timeout.0);
+            self.max_concurrency = queue.max_concurrency;
+            self.max_queue_size = queue.max_size.min(UNLIMITED);
+            self.queue_timeout_ms = u32::try_from(timeout).unwrap_or(UNLIMITED).min(UNLIMITED);
+        } else if let Some(queue) = own {
+            self.max_concurrency = queue.max_concurrency;
+            self.max_queue_size = queue.max_size;
+            self.queue_timeout_ms = queue.timeout_ms;
+        }
+    }
+}
+
+/// A share of the machine as a share of the base, to the nearest part per million.
+fn of_base(share: Ppm, base: Ppm) -> Ppm {
+    let base = base.0.max(1);
+    Ppm(share.0.saturating_mul(1_000_000).saturating_add(base / 2) / base)
+}
+
+/// A CPU amount as `groups.d` has it.
+#[must_use]
+pub fn cpu_words(amount: CpuAmount) -> String {
+    match amount {
+        CpuAmount::OfMachine(share) => share.to_string(),
+        CpuAmount::Cpus(cpus) => cpus.to_string(),
+    }
+}
+
+/// A number of bytes in the largest unit that shows it whole.
+#[must_use]
+pub fn exact(bytes: u64) -> String {
+    let units = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let found = units.into_iter().find(|(factor, _)| bytes > 0 && bytes.is_multiple_of(*factor));
+    found.map_or_else(|| format!("{bytes} B"), |(factor, unit)| format!("{} {unit}", bytes / factor))
+}

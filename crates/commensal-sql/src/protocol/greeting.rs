@@ -1,0 +1,219 @@
+//! The beginning of a connection, up to the name of its user: the greeting, encryption if the client wants it, the login.
+//!
+//! ```text
+//! server   greeting (0)                                   another way (n + 1)           answer
+//! client               login (1), or                                         proof (n + 2)
+//!                      wish (1), handshake of TLS, login (2)
+//! ```
+
+use super::packets::{Packet, PacketError, Taker};
+use super::tls::Tls;
+use crate::engine::password::SALT;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// `CLIENT_CONNECT_WITH_DB`.
+const WITH_DATABASE: u32 = 0x0000_0008;
+/// `CLIENT_PROTOCOL_41`.
+const PROTOCOL_41: u32 = 0x0000_0200;
+/// `CLIENT_SSL`.
+const SSL: u32 = 0x0000_0800;
+/// `CLIENT_SECURE_CONNECTION`.
+const SECURE: u32 = 0x0000_8000;
+/// `CLIENT_MULTI_STATEMENTS`.
+pub const MANY_STATEMENTS: u32 = 0x0001_0000;
+/// `CLIENT_PLUGIN_AUTH`.
+const METHODS: u32 = 0x0008_0000;
+/// `CLIENT_PLUGIN_AUTH_LENENC_CLIENT_DATA`.
+const LONG_PROOF: u32 = 0x0020_0000;
+/// `CLIENT_DEPRECATE_EOF`.
+pub const NO_EOF: u32 = 0x0100_0000;
+
+/// What this server can do; beside the above `CLIENT_LONG_PASSWORD`, `TRANSACTIONS` (the flags of a session are in
+/// answers), `MULTI_RESULTS`, `PS_MULTI_RESULTS` and `CONNECT_ATTRS`.
+const CAPABILITIES: u32 = WITH_DATABASE
+    | PROTOCOL_41
+    | SECURE
+    | MANY_STATEMENTS
+    | METHODS
+    | LONG_PROOF
+    | NO_EOF
+    | 0x0000_0001
+    | 0x0000_2000
+    | 0x0002_0000
+    | 0x0004_0000
+    | 0x0010_0000;
+
+/// utf8mb4_general_ci.
+const COLLATION: u8 = 45;
+
+/// `SERVER_STATUS_AUTOCOMMIT`.
+pub const AUTOCOMMIT: u16 = 2;
+
+/// The only method.
+const METHOD: &[u8] = b"mysql_native_password";
+
+/// Where packets come from.
+pub type Incoming = Box<dyn AsyncRead + Send + Unpin>;
+/// Where they go.
+pub type Outgoing = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// A connection whose client has said who it is.
+pub struct Greeted {
+    /// What it sends from now on.
+    pub from: Incoming,
+    /// What it is sent.
+    pub to: Outgoing,
+    /// Who it is.
+    pub login: Login,
+    /// Nobody between can read it.
+    pub encrypted: bool,
+}
+
+/// What a client says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Login {
+    /// The packet's number.
+    pub number: u8,
+    /// What both sides can do.
+    pub capabilities: u32,
+    /// The name.
+    pub user: String,
+    /// What proves it, for the salt.
+    pub proof: Vec<u8>,
+    /// The database to begin with; may be empty.
+    pub database: String,
+    /// The proof is of another method than ours, so that it has to be asked for again.
+    pub other_method: bool,
+}
+
+/// The greeting with its head (`HandshakeV10`).
+fn greeting(id: u32, salt: &[u8; SALT], tls: bool) -> Vec<u8> {
+    let capabilities = (CAPABILITIES | if tls { SSL } else { 0 }).to_le_bytes();
+    let mut packet = vec![0, 0, 0, 0, 10];
+    packet.extend(crate::engine::variables::VERSION.as_bytes());
+    packet.push(0);
+    packet.extend(id.to_le_bytes());
+    packet.extend(&salt[..8]);
+    packet.push(0);
+    packet.extend(&capabilities[..2]);
+    packet.push(COLLATION);
+    packet.extend(AUTOCOMMIT.to_le_bytes());
+    packet.extend(&capabilities[2..]);
+    packet.push(SALT as u8 + 1);
+    packet.extend([0; 10]);
+    packet.extend(&salt[8..]);
+    packet.push(0);
+    packet.extend(METHOD);
+    packet.push(0);
+    packet[0] = (packet.len() - 4) as u8;
+    packet
+}
+
+/// Greets a client and waits for its name, behind a handshake of TLS if it wants that.
+///
+/// # Errors
+/// It goes away, says something else, or the handshake fails.
+pub async fn greet(
+    mut stream: TcpStream,
+    id: u32,
+    salt: &[u8; SALT],
+    tls: Option<&Tls>,
+) -> Result<Greeted, PacketError> {
+    stream.write_all(&greeting(id, salt, tls.is_some())).await?;
+    let first = Packet::of_login(&mut stream, 1).await?;
+    let wishes = first.bytes.first_chunk().is_some_and(|bytes| u32::from_le_bytes(*bytes) & SSL != 0);
+    let (from, to, login): (Incoming, Outgoing, _) = match tls.filter(|_| wishes) {
+        // The wish was read to its last byte and no further: nothing that came in the clear is taken for encrypted.
+        Some(tls) => {
+            let mut stream = tls.accept(stream).await.map_err(PacketError::Handshake)?;
+            let login = Packet::of_login(&mut stream, 2).await?;
+            let (from, to) = tokio::io::split(stream);
+            (Box::new(from), Box::new(to), login)
+        }
+        None if wishes => return Err(PacketError::NoTls),
+        None => {
+            let (from, to) = stream.into_split();
+            (Box::new(from), Box::new(to), first)
+        }
+    };
+    let login = read(&login).ok_or(PacketError::NoLogin(login.bytes.len()))?;
+    Ok(Greeted { from, to, login, encrypted: wishes })
+}
+
+/// Reads a login (`HandshakeResponse41`).
+fn read(packet: &Packet) -> Option<Login> {
+    let mut bytes = Taker(&packet.bytes);
+    let said = bytes.u32()?;
+    // Largest packet, letters, nothing.
+    bytes.take(4 + 1 + 23)?;
+    if said & PROTOCOL_41 == 0 {
+        return None;
+    }
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let user = text(bytes.until_zero()?);
+    let proof = match said {
+        _ if said & LONG_PROOF != 0 => bytes.with_length()?,
+        _ if said & SECURE != 0 => {
+            let size = bytes.u8()?;
+            bytes.take(usize::from(size))?
+        }
+        _ => bytes.until_zero()?,
+    };
+    let database = if said & WITH_DATABASE != 0 { bytes.until_zero().map(text) } else { None };
+    let method = if said & METHODS != 0 { bytes.until_zero() } else { None };
+    Some(Login {
+        number: packet.number,
+        capabilities: said & CAPABILITIES,
+        user,
+        proof: proof.to_vec(),
+        database: database.unwrap_or_default(),
+        other_method: method.is_some_and(|method| !method.is_empty() && method != METHOD),
+    })
+}
+
+/// Asks for the proof by our method (`AuthSwitchRequest`).
+///
+/// # Errors
+/// The client goes away, or says something else.
+pub async fn prove(greeted: &mut Greeted, salt: &[u8; SALT]) -> Result<(), PacketError> {
+    let login = &mut greeted.login;
+    let text = [&[0xfe], METHOD, &[0], salt, &[0]].concat();
+    let head = [text.len() as u8, 0, 0, login.number.wrapping_add(1)];
+    greeted.to.write_all(&[&head, text.as_slice()].concat()).await?;
+    greeted.to.flush().await?;
+    let Packet { number, bytes } = Packet::of_method(&mut greeted.from, login.number.wrapping_add(2)).await?;
+    (login.number, login.proof, login.other_method) = (number, bytes, false);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn login(said: u32, rest: &[u8]) -> Option<Login> {
+        let bytes = [&said.to_le_bytes()[..], &[0; 28], rest].concat();
+        read(&Packet { number: 1, bytes })
+    }
+
+    #[test]
+    fn logins() {
+        let all = PROTOCOL_41 | SECURE | METHODS | WITH_DATABASE;
+        let whole = b"jack\0\x03abcshop\0mysql_native_password\0rest";
+        let got = login(all | SSL, whole).unwrap();
+        assert_eq!(
+            (got.user.as_str(), got.proof.as_slice(), got.database.as_str()),
+            ("jack", &b"abc"[..], "shop")
+        );
+        assert!(!got.other_method && got.capabilities & SSL == 0);
+        assert!(login(all, b"jack\0\x00shop\0caching_sha2_password\0").unwrap().other_method);
+        assert_eq!(login(PROTOCOL_41 | LONG_PROOF, b"jack\0\x01a").unwrap().proof, b"a");
+        assert_eq!(login(PROTOCOL_41, b"jack\0abc\0").unwrap().proof, b"abc");
+        for broken in
+            [&b"jack"[..], b"jack\0", b"jack\0\x09abc", b"jack\0\xfe\xff\xff\xff\xff\xff\xff\xff\xff"]
+        {
+            assert_eq!(login(all | LONG_PROOF, broken), None, "{broken:?}");
+        }
+        assert_eq!(login(SECURE, whole), None, "an old protocol");
+    }
+}

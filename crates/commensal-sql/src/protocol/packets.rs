@@ -1,0 +1,188 @@
+//! What a client sends, packet by packet: counted, held to limits, and read ahead while an answer is made, which is how a
+//! query whose client went away is noticed.
+
+use std::io;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+/// Bytes that are taken from a client while it waits for an answer; it has little to say then.
+const AHEAD: usize = 64 << 10;
+
+/// Bytes of a packet of a login.
+const LOGIN: usize = 64 << 10;
+
+/// Bytes of the wish for TLS, which a login has at least: what the client can do, its largest packet, its letters, nothing.
+const WISH: usize = 32;
+
+/// Why a connection is closed from this side.
+#[derive(Debug, thiserror::Error)]
+pub enum PacketError {
+    /// Too large.
+    #[error("a packet of {size} bytes, more than {limit}")]
+    TooLarge {
+        /// Its size.
+        size: usize,
+        /// What is allowed.
+        limit: usize,
+    },
+    /// Not what the protocol has.
+    #[error("a packet out of order: number {0}")]
+    OutOfOrder(u8),
+    /// A login that is none.
+    #[error("a login of {0} bytes that is none")]
+    NoLogin(usize),
+    /// TLS without a certificate.
+    #[error("TLS, which this server has no certificate for")]
+    NoTls,
+    /// TLS.
+    #[error("the handshake of TLS failed: {0}")]
+    Handshake(#[source] io::Error),
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+}
+
+/// One packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// Its number in the exchange.
+    pub number: u8,
+    /// What it says.
+    pub bytes: Vec<u8>,
+}
+
+impl Packet {
+    /// Reads one of at most `limit` bytes; `None` at the end.
+    async fn read(from: &mut (impl AsyncRead + Unpin), limit: usize) -> Result<Option<Packet>, PacketError> {
+        let mut head = [0; 4];
+        match from.read_exact(&mut head).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        let [low, middle, high, number] = head;
+        let size = usize::from(low) | usize::from(middle) << 8 | usize::from(high) << 16;
+        if size > limit {
+            return Err(PacketError::TooLarge { size, limit });
+        }
+        let mut bytes = vec![0; size];
+        from.read_exact(&mut bytes).await?;
+        Ok(Some(Packet { number, bytes }))
+    }
+
+    /// Reads the packet with which a client wishes for TLS or says who it is, and not a byte more.
+    ///
+    /// # Errors
+    /// It has another number, is too short for either, or never comes.
+    pub async fn of_login(from: &mut (impl AsyncRead + Unpin), number: u8) -> Result<Packet, PacketError> {
+        let packet = Packet::of_method(from, number).await?;
+        if packet.bytes.len() < WISH {
+            return Err(PacketError::NoLogin(packet.bytes.len()));
+        }
+        Ok(packet)
+    }
+
+    /// Reads the packet with which a client proves who it is by another method.
+    ///
+    /// # Errors
+    /// It has another number, or never comes.
+    pub async fn of_method(from: &mut (impl AsyncRead + Unpin), number: u8) -> Result<Packet, PacketError> {
+        match Packet::read(from, LOGIN).await? {
+            Some(packet) if packet.number == number => Ok(packet),
+            Some(packet) => Err(PacketError::OutOfOrder(packet.number)),
+            None => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        }
+    }
+}
+
+/// A packet that waits for its turn, and the room that it takes meanwhile.
+pub type Ahead = (Vec<u8>, OwnedSemaphorePermit);
+
+/// Reads commands from `from` and hands them on to `to` until the end of either, then cancels `gone`.
+///
+/// # Errors
+/// What the client did wrong. `gone` is cancelled then as well.
+pub async fn watch(
+    mut from: impl AsyncRead + Unpin,
+    to: mpsc::UnboundedSender<Ahead>,
+    limit: usize,
+    gone: CancellationToken,
+) -> Result<(), PacketError> {
+    let _guard = gone.clone().drop_guard();
+    let room = Arc::new(Semaphore::new(AHEAD));
+    loop {
+        let packet = tokio::select! {
+            packet = Packet::read(&mut from, limit) => packet?,
+            () = gone.cancelled() => return Ok(()),
+        };
+        let Some(Packet { number, bytes }) = packet else { return Ok(()) };
+        // Every command begins at zero and says something.
+        if number > 0 || bytes.is_empty() {
+            return Err(PacketError::OutOfOrder(number));
+        }
+        let size = u32::try_from(bytes.len().min(AHEAD)).unwrap_or(u32::MAX);
+        let permit = tokio::select! {
+            permit = Arc::clone(&room).acquire_many_owned(size) => permit.map_err(io::Error::other)?,
+            () = gone.cancelled() => return Ok(()),
+        };
+        if to.send((bytes, permit)).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Takes a packet apart from its beginning; `None` where it has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Taker<'a>(pub &'a [u8]);
+
+impl<'a> Taker<'a> {
+    /// Bytes.
+    pub fn take(&mut self, size: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(size)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// As many as the array has.
+    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    /// One byte.
+    pub fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    /// Two bytes.
+    pub fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    /// Four bytes.
+    pub fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    /// A text up to a zero, which is taken as well.
+    pub fn until_zero(&mut self) -> Option<&'a [u8]> {
+        let end = self.0.iter().position(|byte| *byte == 0)?;
+        let taken = self.take(end)?;
+        self.take(1)?;
+        Some(taken)
+    }
+
+    /// A text with its length before it.
+    pub fn with_length(&mut self) -> Option<&'a [u8]> {
+        let more = match self.u8()? {
+            size @ ..=0xfa => return self.take(usize::from(size)),
+            0xfc => 2,
+            0xfd => 3,
+            0xfe => 8,
+            _ => return None,
+        };
+        let size = self.take(more)?.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+        self.take(usize::try_from(size).ok()?)
+    }
+}

@@ -1,0 +1,316 @@
+//! Arrow's columns as MySQL's: types, flags, and values in both of the protocol's ways of writing them.
+
+use super::answer::{length, text};
+use super::days;
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
+use datafusion::arrow::compute::cast;
+use datafusion::arrow::datatypes::{
+    DataType, Date32Type, Float32Type, Float64Type, Int64Type, Schema, Time64MicrosecondType, TimeUnit,
+    TimestampMicrosecondType, UInt64Type,
+};
+use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
+
+/// Letters of texts: utf8mb4_general_ci.
+const TEXT: u16 = 45;
+/// Letters of everything else: none.
+const BINARY: u16 = 63;
+
+/// Bits of a column's flags: `UNSIGNED_FLAG`.
+const UNSIGNED: u16 = 32;
+/// `BINARY_FLAG`.
+const BYTES: u16 = 128;
+
+/// How values are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Nothing but NULL.
+    Nothing,
+    /// A number of so many bytes.
+    Signed(usize),
+    Unsigned(usize),
+    Single,
+    Double,
+    /// Digits below the point.
+    Decimal(i8),
+    Date,
+    /// Digits below the second.
+    Moment(u8),
+    TimeOfDay(u8),
+    Bytes,
+    Text,
+}
+
+/// Whether a client wants values as texts, or as a prepared statement has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// `ProtocolText::ResultsetRow`.
+    Text,
+    /// `ProtocolBinary::ResultsetRow`.
+    Binary,
+}
+
+/// One column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    name: String,
+    kind: Kind,
+    /// Letters that a client should make room for.
+    width: u32,
+}
+
+/// Digits below the second of a unit; MySQL has six at most.
+fn digits(unit: TimeUnit) -> u8 {
+    match unit {
+        TimeUnit::Second => 0,
+        TimeUnit::Millisecond => 3,
+        TimeUnit::Microsecond | TimeUnit::Nanosecond => 6,
+    }
+}
+
+fn kind(of: &DataType) -> Kind {
+    match of {
+        DataType::Null => Kind::Nothing,
+        DataType::Boolean | DataType::Int8 => Kind::Signed(1),
+        DataType::Int16 => Kind::Signed(2),
+        DataType::Int32 => Kind::Signed(4),
+        DataType::Int64 => Kind::Signed(8),
+        DataType::UInt8 => Kind::Unsigned(1),
+        DataType::UInt16 => Kind::Unsigned(2),
+        DataType::UInt32 => Kind::Unsigned(4),
+        DataType::UInt64 => Kind::Unsigned(8),
+        DataType::Float16 | DataType::Float32 => Kind::Single,
+        DataType::Float64 => Kind::Double,
+        DataType::Decimal32(_, scale)
+        | DataType::Decimal64(_, scale)
+        | DataType::Decimal128(_, scale)
+        | DataType::Decimal256(_, scale) => Kind::Decimal(*scale),
+        DataType::Date32 | DataType::Date64 => Kind::Date,
+        DataType::Timestamp(unit, _) => Kind::Moment(digits(*unit)),
+        DataType::Time32(unit) | DataType::Time64(unit) => Kind::TimeOfDay(digits(*unit)),
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
+            Kind::Bytes
+        }
+        _ => Kind::Text,
+    }
+}
+
+impl Column {
+    fn new(name: &str, of: &DataType) -> Column {
+        let kind = kind(of);
+        let point = |digits: u8| u32::from(digits) + u32::from(digits > 0);
+        let width = match kind {
+            Kind::Nothing => 0,
+            // The width by which drivers know a truth value.
+            Kind::Signed(_) if *of == DataType::Boolean => 1,
+            Kind::Signed(1) => 4,
+            Kind::Signed(2) => 6,
+            Kind::Signed(4) => 11,
+            Kind::Signed(_) => 20,
+            Kind::Unsigned(1) => 3,
+            Kind::Unsigned(2) => 5,
+            Kind::Unsigned(4) => 10,
+            Kind::Unsigned(_) => 20,
+            Kind::Single => 12,
+            Kind::Double => 22,
+            Kind::Decimal(scale) => match of {
+                DataType::Decimal32(precision, _)
+                | DataType::Decimal64(precision, _)
+                | DataType::Decimal128(precision, _)
+                | DataType::Decimal256(precision, _) => u32::from(*precision) + 1 + u32::from(scale > 0),
+                _ => 40,
+            },
+            Kind::Date => 10,
+            Kind::Moment(digits) => 19 + point(digits),
+            Kind::TimeOfDay(digits) => 10 + point(digits),
+            Kind::Bytes | Kind::Text => 1_024,
+        };
+        Column { name: name.to_owned(), kind, width }
+    }
+
+    /// Writes its definition (`ColumnDefinition41`).
+    pub fn define(&self, to: &mut Vec<u8>) {
+        // MYSQL_TYPE_*, letters, flags, digits below the point.
+        let (kind, letters, flags, digits) = match self.kind {
+            Kind::Nothing => (6, BINARY, BYTES, 0),
+            Kind::Signed(size) => (number(size), BINARY, BYTES, 0),
+            Kind::Unsigned(size) => (number(size), BINARY, BYTES | UNSIGNED, 0),
+            Kind::Single => (4, BINARY, BYTES, 31),
+            Kind::Double => (5, BINARY, BYTES, 31),
+            Kind::Decimal(scale) => (246, BINARY, BYTES, u8::try_from(scale).unwrap_or(0)),
+            Kind::Date => (10, BINARY, BYTES, 0),
+            Kind::Moment(digits) => (12, BINARY, BYTES, digits),
+            Kind::TimeOfDay(digits) => (11, BINARY, BYTES, digits),
+            Kind::Bytes => (252, BINARY, BYTES, 0),
+            Kind::Text => (253, TEXT, 0, 0),
+        };
+        // Catalogue, database, table, and the table's own name.
+        for part in ["def", "", "", ""] {
+            text(to, part.as_bytes());
+        }
+        text(to, self.name.as_bytes());
+        text(to, self.name.as_bytes());
+        to.push(12);
+        to.extend(letters.to_le_bytes());
+        to.extend(self.width.to_le_bytes());
+        to.push(kind);
+        to.extend(flags.to_le_bytes());
+        to.extend([digits, 0, 0]);
+    }
+}
+
+/// `MYSQL_TYPE_TINY`, `SHORT`, `LONG`, `LONGLONG`.
+fn number(size: usize) -> u8 {
+    match size {
+        1 => 1,
+        2 => 2,
+        4 => 3,
+        _ => 8,
+    }
+}
+
+/// The columns of rows.
+#[must_use]
+pub fn columns(schema: &Schema) -> Vec<Column> {
+    schema.fields().iter().map(|field| Column::new(field.name(), field.data_type())).collect()
+}
+
+/// A placeholder's column.
+#[must_use]
+pub fn placeholder() -> Column {
+    Column::new("?", &DataType::Utf8)
+}
+
+/// The rows of a batch, ready to be written.
+#[derive(Debug)]
+pub struct Ready {
+    columns: Vec<(Kind, ArrayRef)>,
+    /// How many.
+    pub rows: usize,
+}
+
+/// A column in the one type of its kind.
+fn ready(array: &ArrayRef) -> Result<(Kind, ArrayRef), ArrowError> {
+    let kind = kind(array.data_type());
+    let plain = match kind {
+        Kind::Nothing => return Ok((kind, array.clone())),
+        Kind::Signed(_) => DataType::Int64,
+        Kind::Unsigned(_) => DataType::UInt64,
+        Kind::Single => DataType::Float32,
+        Kind::Double => DataType::Float64,
+        Kind::Date => DataType::Date32,
+        Kind::Moment(_) => DataType::Timestamp(TimeUnit::Microsecond, None),
+        Kind::TimeOfDay(_) => DataType::Time64(TimeUnit::Microsecond),
+        Kind::Bytes => DataType::Binary,
+        Kind::Text if matches!(array.data_type(), DataType::LargeUtf8 | DataType::Utf8View) => DataType::Utf8,
+        Kind::Text if *array.data_type() == DataType::Utf8 => return Ok((kind, array.clone())),
+        Kind::Decimal(_) | Kind::Text => {
+            let format = ArrayFormatter::try_new(array, &FormatOptions::default())?;
+            let show = |row| (!array.is_null(row)).then(|| format.value(row).to_string());
+            let shown: StringArray = (0..array.len()).map(show).collect();
+            return Ok((kind, std::sync::Arc::new(shown)));
+        }
+    };
+    Ok((kind, cast(array, &plain)?))
+}
+
+impl Ready {
+    /// Makes a batch ready.
+    ///
+    /// # Errors
+    /// More than 2 GiB of texts in one batch.
+    pub fn new(batch: &RecordBatch) -> Result<Ready, ArrowError> {
+        let columns: Result<_, _> = batch.columns().iter().map(ready).collect();
+        Ok(Ready { columns: columns?, rows: batch.num_rows() })
+    }
+
+    /// Writes a row.
+    pub fn write(&self, row: usize, way: Way, to: &mut Vec<u8>) {
+        let is_null = |kind: Kind, array: &ArrayRef| kind == Kind::Nothing || array.is_null(row);
+        if way == Way::Binary {
+            to.push(0);
+            // A bit for each NULL; the first two are of something else.
+            let mut nulls = vec![0; (self.columns.len() + 2).div_ceil(8)];
+            for (at, (kind, array)) in self.columns.iter().enumerate() {
+                nulls[(at + 2) / 8] |= u8::from(is_null(*kind, array)) << ((at + 2) % 8);
+            }
+            to.extend(nulls);
+        }
+        for (kind, array) in &self.columns {
+            match (is_null(*kind, array), way) {
+                (true, Way::Text) => to.push(0xfb),
+                (true, Way::Binary) => {}
+                (false, Way::Text) => as_text(*kind, array, row, to),
+                (false, Way::Binary) => as_binary(*kind, array, row, to),
+            }
+        }
+    }
+}
+
+/// A floating point number as MySQL and most languages read it.
+fn real(value: f64, shortest: &str, exponent: String) -> String {
+    match value {
+        _ if value.is_nan() => "NaN".to_owned(),
+        _ if value.is_infinite() => if value > 0.0 { "Infinity" } else { "-Infinity" }.to_owned(),
+        _ if value != 0.0 && !(1e-5..1e15).contains(&value.abs()) => exponent,
+        _ => shortest.to_owned(),
+    }
+}
+
+fn as_text(kind: Kind, array: &ArrayRef, row: usize, to: &mut Vec<u8>) {
+    let shown = match kind {
+        Kind::Signed(_) => array.as_primitive::<Int64Type>().value(row).to_string(),
+        Kind::Unsigned(_) => array.as_primitive::<UInt64Type>().value(row).to_string(),
+        Kind::Single => {
+            let value = array.as_primitive::<Float32Type>().value(row);
+            real(f64::from(value), &value.to_string(), format!("{value:e}"))
+        }
+        Kind::Double => {
+            let value = array.as_primitive::<Float64Type>().value(row);
+            real(value, &value.to_string(), format!("{value:e}"))
+        }
+        Kind::Date => days::date(array.as_primitive::<Date32Type>().value(row).into()),
+        Kind::Moment(digits) => {
+            days::moment(array.as_primitive::<TimestampMicrosecondType>().value(row), digits)
+        }
+        Kind::TimeOfDay(digits) => {
+            days::time(array.as_primitive::<Time64MicrosecondType>().value(row), digits)
+        }
+        Kind::Bytes => return text(to, array.as_binary::<i32>().value(row)),
+        Kind::Nothing | Kind::Decimal(_) | Kind::Text => {
+            return text(to, array.as_string::<i32>().value(row).as_bytes());
+        }
+    };
+    text(to, shown.as_bytes());
+}
+
+fn as_binary(kind: Kind, array: &ArrayRef, row: usize, to: &mut Vec<u8>) {
+    match kind {
+        Kind::Signed(size) => {
+            to.extend(&array.as_primitive::<Int64Type>().value(row).to_le_bytes()[..size]);
+        }
+        Kind::Unsigned(size) => {
+            to.extend(&array.as_primitive::<UInt64Type>().value(row).to_le_bytes()[..size]);
+        }
+        Kind::Single => to.extend(array.as_primitive::<Float32Type>().value(row).to_le_bytes()),
+        Kind::Double => to.extend(array.as_primitive::<Float64Type>().value(row).to_le_bytes()),
+        Kind::Date => {
+            length(to, 4);
+            to.extend(days::date_bytes(array.as_primitive::<Date32Type>().value(row).into()));
+        }
+        Kind::Moment(_) => {
+            let micros = array.as_primitive::<TimestampMicrosecondType>().value(row);
+            let (day, of_day) = (micros.div_euclid(days::MICROS), micros.rem_euclid(days::MICROS));
+            length(to, 11);
+            to.extend(days::date_bytes(day));
+            to.extend(days::time_bytes(of_day));
+        }
+        Kind::TimeOfDay(_) => {
+            length(to, 12);
+            // Not negative, no days.
+            to.extend([0; 5]);
+            to.extend(days::time_bytes(array.as_primitive::<Time64MicrosecondType>().value(row)));
+        }
+        Kind::Bytes | Kind::Nothing | Kind::Decimal(_) | Kind::Text => as_text(kind, array, row, to),
+    }
+}

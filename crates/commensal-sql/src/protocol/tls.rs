@@ -1,0 +1,132 @@
+//! Encryption of connections: TLS 1.2 and 1.3 with a certificate and a key from PEM files, which can be read anew while
+//! connections are open.
+
+use arc_swap::ArcSwap;
+use commensal_host::{Host, HostError, LinuxHost};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{self, InconsistentKeys, ServerConfig};
+use tokio_rustls::server::TlsStream;
+
+/// Why connections cannot be encrypted.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read the {what}: give a PEM file that this user may read with {option}")]
+    Unreadable {
+        /// Certificate or key.
+        what: &'static str,
+        /// What names the file.
+        option: &'static str,
+        /// Which file, and why not.
+        source: HostError,
+    },
+    /// A file has no certificate.
+    #[error("there is no certificate in {}: --tls-cert takes a PEM file, the server's own certificate first", .0.display())]
+    NoCertificate(PathBuf),
+    /// A file has no key.
+    #[error(
+        "there is no private key in {}: --tls-key takes a PEM file whose key has no passphrase",
+        .0.display()
+    )]
+    NoKey(PathBuf),
+    /// They are of two pairs.
+    #[error(
+        "the key in {} is not that of the first certificate in {}: give the two files that were made together",
+        .key.display(), .certificate.display()
+    )]
+    NoMatch {
+        /// File of the certificate.
+        certificate: PathBuf,
+        /// File of the key.
+        key: PathBuf,
+    },
+    /// The library refuses them.
+    #[error(
+        "the certificate in {} with the key in {} cannot be used (RSA of 2048 bits and more, ECDSA and Ed25519 can)",
+        .certificate.display(), .key.display()
+    )]
+    Refused {
+        /// File of the certificate.
+        certificate: PathBuf,
+        /// File of the key.
+        key: PathBuf,
+        /// Why.
+        source: rustls::Error,
+    },
+}
+
+/// A certificate and its key.
+pub struct Tls {
+    certificate: PathBuf,
+    key: PathBuf,
+    config: ArcSwap<ServerConfig>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// Reads a chain of certificates and the key of the first.
+    ///
+    /// # Errors
+    /// A file is missing, has something else in it, or the two do not belong together.
+    pub fn open(certificate: &Path, key: &Path) -> Result<Tls, TlsError> {
+        let config = ArcSwap::from(read(certificate, key)?);
+        Ok(Tls { certificate: certificate.to_owned(), key: key.to_owned(), config })
+    }
+
+    /// Reads the files again, for connections from now on.
+    ///
+    /// # Errors
+    /// Those of [`Tls::open`]; what was read before stays then.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        self.config.store(read(&self.certificate, &self.key)?);
+        Ok(())
+    }
+
+    /// The server's side of a handshake.
+    ///
+    /// # Errors
+    /// The client wants none of what is possible, or goes away.
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        TlsAcceptor::from(self.config.load_full()).accept(stream).await
+    }
+}
+
+fn text(path: &Path, what: &'static str, option: &'static str) -> Result<String, TlsError> {
+    LinuxHost::new().read_file(path).map_err(|source| TlsError::Unreadable { what, option, source })
+}
+
+fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+    let chain = text(certificate, "certificate", "--tls-cert")?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect();
+    let Some(chain) = chain.ok().filter(|chain| !chain.is_empty()) else {
+        return Err(TlsError::NoCertificate(certificate.to_owned()));
+    };
+    let private = text(key, "key", "--tls-key")?;
+    let Ok(private) = PrivateKeyDer::from_pem_slice(private.as_bytes()) else {
+        return Err(TlsError::NoKey(key.to_owned()));
+    };
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private));
+    let (certificate, key) = (certificate.to_owned(), key.to_owned());
+    match config {
+        Ok(config) => Ok(Arc::new(config)),
+        Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
+            Err(TlsError::NoMatch { certificate, key })
+        }
+        Err(source) => Err(TlsError::Refused { certificate, key, source }),
+    }
+}

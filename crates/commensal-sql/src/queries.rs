@@ -1,0 +1,59 @@
+//! The 43 query shapes of ClickBench, for the table that `generate` makes.
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// From 1, as the document counts them: its q29 is number 29.
+    pub number: usize,
+    /// What it asks, in a few words.
+    pub about: &'static str,
+    /// The statement.
+    pub sql: &'static str,
+}
+
+const FILE: &str = include_str!("../queries/clickbench.sql");
+
+/// All of them, in ClickBench's order.
+#[must_use]
+pub fn shapes() -> Vec<Shape> {
+    let shape = |text: &'static str| {
+        let (head, sql) = text.trim().split_once('\n')?;
+        let (number, about) = head.split_once(": ")?;
+        Some(Shape { number: number.parse().ok()?, about, sql: sql.trim_end_matches(';') })
+    };
+    FILE.split("\n-- ").filter_map(shape).collect()
+}
+
+/// The one of this number.
+#[must_use]
+pub fn shape(number: usize) -> Option<Shape> {
+    shapes().into_iter().find(|shape| shape.number == number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hits::{COUNTER, HIT_URL, HOME_REFERER, LOYAL_USER, hash};
+
+    #[test]
+    fn there_are_all_of_them() {
+        let numbers: Vec<usize> = shapes().iter().map(|shape| shape.number).collect();
+        assert_eq!(numbers, (1..=43).collect::<Vec<_>>());
+        for shape in shapes() {
+            assert!(shape.sql.starts_with("SELECT") && shape.sql.contains("FROM hits"), "{shape:?}");
+            assert!(!shape.sql.contains(';') && !shape.sql.contains("--"), "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn their_constants_are_those_of_the_table() {
+        for (number, what) in [
+            (20, LOYAL_USER.to_string()),
+            (37, format!("CounterID = {COUNTER}")),
+            (41, hash(HOME_REFERER).to_string()),
+            (42, hash(HIT_URL).to_string()),
+        ] {
+            assert!(shape(number).unwrap().sql.contains(&what), "{number}: {what}");
+        }
+    }
+}

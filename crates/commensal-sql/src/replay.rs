@@ -1,0 +1,318 @@
+//! Document 002 once more: each of its limits before and after, on this machine, as four tables.
+//!
+//! ```text
+//! replay ─┬─ starts ──► commensal-sql (a new one for each row of a table)
+//!         ├─ load ────► N clients over TCP, the document's statements and its q29
+//!         ├─ watch ───► the kernel's account of that process, and the server's own tables
+//!         └─ bucket     an S3 store on loopback, in this process, for the remote reads
+//! ```
+//!
+//! The lab compares one service beside two kinds of company; here are rows of four kinds with and without a limit, and
+//! an online side only the limits have. So this is a command of its own, and the lab gets the load as a tool (`bench`).
+
+mod bucket;
+mod server;
+mod table;
+mod watch;
+
+pub use bucket::Bucket;
+pub use server::Server;
+pub use table::print;
+pub use watch::{Seen, Window};
+
+use crate::client::{Client, ClientError};
+use crate::hits::{self, Maker};
+use crate::load::{self, Load, Outcome, Stop};
+use crate::queries;
+use commensal_host::HostError;
+use datafusion::arrow::csv;
+use datafusion::arrow::error::ArrowError;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use watch::Watch;
+
+/// Why a replay ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The server does not start.
+    #[error("the server did not start: {0}")]
+    Start(String),
+    /// The machine refused something.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// A client has no answer.
+    #[error("{0}: no answer")]
+    Client(String, #[source] ClientError),
+    /// The store on loopback.
+    #[error("cannot listen on loopback for the S3 store")]
+    Bucket(#[source] std::io::Error),
+    /// The rows of the store.
+    #[error("cannot make the object of the S3 store")]
+    Rows(#[source] ArrowError),
+    /// Nothing was read, finished or used while it was looked at.
+    #[error("{0}: nothing was measured: ask for more --seconds or fewer rows")]
+    Nothing(&'static str),
+}
+
+/// What is replayed.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// This program.
+    pub program: PathBuf,
+    /// Folder with the table `hits`.
+    pub data: PathBuf,
+    /// Rows of the object in the S3 store; the document takes a tenth of its table.
+    pub remote_rows: u64,
+    /// Measured seconds of each row about CPU and reads.
+    pub seconds: u32,
+    /// Clients of the rows about memory and CPU; the document has 3.
+    pub clients: usize,
+    /// Queries of each row about memory.
+    pub queries: usize,
+    /// CPU hard limit in percent; the document has 10.
+    pub cpu_percent: u32,
+    /// Read limits in bytes per second; the document has 100 MiB/s.
+    pub read_limit: u64,
+    /// What tells how far it is.
+    pub say: fn(&str),
+}
+
+/// A row: one server under one load.
+#[derive(Debug, Clone)]
+pub struct Arm {
+    /// What it is called.
+    pub name: String,
+    /// What was said to the server before the load.
+    pub statements: Vec<String>,
+    /// What was seen meanwhile.
+    pub seen: Seen,
+    /// What came of the statements.
+    pub outcomes: Vec<Outcome>,
+    /// Seconds from the first statement to the end.
+    pub seconds: f64,
+    /// The limit in bytes, or bytes per second, of this row.
+    pub limit: Option<u64>,
+}
+
+/// The four tables.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// What was replayed.
+    pub plan: Plan,
+    /// Memory: none, hard limit, hard limit and queue; first of an aggregate, then of a join.
+    pub memory: Vec<Arm>,
+    /// CPU: none, hard limit, the same of an offline group.
+    pub cpu: Vec<Arm>,
+    /// Local reads: none, limit.
+    pub local: Vec<Arm>,
+    /// Remote reads: none, limit.
+    pub remote: Vec<Arm>,
+}
+
+/// The group of the document.
+pub const GROUP: &str = "g2";
+
+/// Rates of a second that has just begun are left out for so long.
+const WARM_UP: Duration = Duration::from_secs(2);
+
+/// The query whose groups need memory for each row: the document's q29 needs some MB here, which no limit would meet.
+const HUNGRY: usize = 33;
+
+/// A join that keeps a column of the whole table in memory.
+const JOIN: &str =
+    "select count(*), min(a.URL), min(b.Title) from hits a join hits b on a.WatchID = b.WatchID";
+
+/// The query of the document.
+const Q29: usize = 29;
+
+/// When a row ends.
+enum Until {
+    Seconds(u32),
+    /// After so many statements.
+    Statements(usize),
+}
+
+/// Replays it all.
+///
+/// # Errors
+/// A server does not start, a statement of the document is refused, or nothing could be measured.
+pub fn run(plan: &Plan) -> Result<Report, ReplayError> {
+    let bucket = Bucket::open(object(plan.remote_rows)?).map_err(ReplayError::Bucket)?;
+    let memory = memory(plan, &bucket)?;
+    let cpu = cpu(plan, &bucket)?;
+    let scan = "select * from hits".to_owned();
+    let local = reads(plan, &bucket, "local reads", "read_bytes_per_second", scan, |window| window.read_mib)?;
+    let scan = format!("select * from {}", bucket.call());
+    let remote =
+        reads(plan, &bucket, "remote reads", "remote_read_bytes_per_second", scan, |window| window.sent_mib)?;
+    Ok(Report { plan: plan.clone(), memory, cpu, local, remote })
+}
+
+/// The object of the store: rows as CSV.
+fn object(rows: u64) -> Result<Vec<u8>, ReplayError> {
+    let (maker, schema) = (Maker::new(2, rows), hits::schema());
+    let mut writer = csv::WriterBuilder::new().with_header(true).build(Vec::new());
+    for from in (0..rows).step_by(8_192) {
+        let batch = hits::batch(&maker, &schema, from..rows.min(from + 8_192)).map_err(ReplayError::Rows)?;
+        writer.write(&batch).map_err(ReplayError::Rows)?;
+    }
+    Ok(writer.into_inner())
+}
+
+fn alter(property: &str, value: &str) -> String {
+    format!("alter workload group {GROUP} properties('{property}'='{value}')")
+}
+
+fn shape(number: usize) -> String {
+    queries::shape(number).map(|shape| shape.sql.to_owned()).unwrap_or_default()
+}
+
+/// Both kinds of hunger: an aggregate writes to disk what it has no room for, a join cannot, and one of them has to end.
+fn memory(plan: &Plan, bucket: &Bucket) -> Result<Vec<Arm>, ReplayError> {
+    let mut arms = Vec::new();
+    for (kind, query) in [("aggregate", shape(HUNGRY)), ("join", JOIN.to_owned())] {
+        let one = Until::Statements(1);
+        let alone = arm(plan, bucket, &format!("{kind}: one by itself"), &[], (1, &[], &query), &one)?;
+        // Room for one of them and a half, which three cannot share.
+        let limit = alone.seen.most().max(1 << 20) * 3 / 2;
+        let hard = [
+            alter("memory_limit", &format!("{}MB", limit >> 20)),
+            alter("enable_memory_overcommit", "false"),
+        ];
+        let mut queued = hard.to_vec();
+        queued.push(alter("max_concurrency", "1"));
+        queued.push(alter("max_queue_size", "100"));
+        queued.push(alter("queue_timeout", "600000"));
+        let (load, all) = ((plan.clients, &[][..], query.as_str()), Until::Statements(plan.queries));
+        arms.push(arm(plan, bucket, &format!("{kind}: no limit"), &[], load, &all)?);
+        for (name, statements) in [("hard limit", &hard[..]), ("hard limit and queue", &queued[..])] {
+            let limited = arm(plan, bucket, &format!("{kind}: {name}"), statements, load, &all)?;
+            arms.push(Arm { limit: Some(limit >> 20 << 20), ..limited });
+        }
+    }
+    Ok(arms)
+}
+
+fn cpu(plan: &Plan, bucket: &Bucket) -> Result<Vec<Arm>, ReplayError> {
+    let query = shape(Q29);
+    let hard = [
+        alter("cpu_hard_limit", &format!("{}%", plan.cpu_percent)),
+        "ADMIN SET FRONTEND CONFIG (\"enable_cpu_hard_limit\" = \"true\")".to_owned(),
+    ];
+    // In a process of its own, where the kernel may stop it anywhere.
+    let offline = [&[alter("class", "offline")], &hard[..]].concat();
+    let until = Until::Seconds(plan.seconds);
+    let load = (plan.clients, &[][..], query.as_str());
+    Ok(vec![
+        arm(plan, bucket, "CPU: no limit", &[], load, &until)?,
+        arm(plan, bucket, "CPU: hard limit", &hard, load, &until)?,
+        arm(plan, bucket, "CPU: hard limit, offline group", &offline, load, &until)?,
+    ])
+}
+
+/// A scan by one client without and with a limit; `rate` is what counts of a window, in MiB.
+fn reads(
+    plan: &Plan,
+    bucket: &Bucket,
+    what: &'static str,
+    property: &str,
+    scan: String,
+    rate: fn(&Window) -> f64,
+) -> Result<Vec<Arm>, ReplayError> {
+    let until = Until::Seconds(plan.seconds);
+    let dry = ["set dry_run_query = true".to_owned()];
+    let load = (1, &dry[..], scan.as_str());
+    let free = arm(plan, bucket, &format!("{what}: no limit"), &[], load, &until)?;
+    let mean = free.seen.mean(rate).filter(|mean| *mean > 0.0).ok_or(ReplayError::Nothing(what))?;
+    let limit = limit_below(plan.read_limit, mean);
+    let mut limited =
+        arm(plan, bucket, &format!("{what}: limit"), &[alter(property, &limit.to_string())], load, &until)?;
+    limited.limit = Some(limit);
+    Ok(vec![free, limited])
+}
+
+/// The limit that is wanted, or a quarter of what is read without one where that is not much more.
+fn limit_below(wanted: u64, mean_mib: f64) -> u64 {
+    let quarter = (mean_mib / 4.0).max(1.0) as u64 * (1 << 20);
+    if mean_mib * f64::from(1 << 20) >= wanted as f64 * 2.0 { wanted } else { quarter.min(wanted) }
+}
+
+/// Clients, what they say first, and their statement.
+type Asked<'a> = (usize, &'a [String], &'a str);
+
+/// One row.
+fn arm(
+    plan: &Plan,
+    bucket: &Bucket,
+    name: &str,
+    statements: &[String],
+    (clients, setup, statement): Asked<'_>,
+    until: &Until,
+) -> Result<Arm, ReplayError> {
+    (plan.say)(name);
+    let server = Server::start(&plan.program, &plan.data, Some(bucket.endpoint()))?;
+    let no_answer = |error| ReplayError::Client(name.to_owned(), error);
+    let mut client = Client::connect(server.address, "root", "", "").map_err(no_answer)?;
+    client.query(&format!("create workload group {GROUP}")).map_err(no_answer)?;
+    for statement in statements {
+        client.query(statement).map_err(no_answer)?;
+    }
+    let mut first = vec![format!("set workload_group = '{GROUP}'")];
+    first.extend_from_slice(setup);
+    let load = Load {
+        address: server.address,
+        user: "root".to_owned(),
+        password: String::new(),
+        database: String::new(),
+        setup: first,
+        statements: vec![statement.to_owned()],
+        clients,
+        most: match until {
+            Until::Statements(number) => Some(*number),
+            Until::Seconds(_) => None,
+        },
+    };
+    let (stop, outcomes) = (Stop::default(), Mutex::new(Vec::new()));
+    let keep = |outcome| outcomes.lock().unwrap_or_else(PoisonError::into_inner).push(outcome);
+    let begun = Instant::now();
+    let mut watch = Watch::new(server.pid(), client, bucket);
+    let seen = std::thread::scope(|scope| {
+        let done = scope.spawn(|| load::run(&load, &stop, &keep));
+        let seen = match until {
+            Until::Seconds(seconds) => watch.during(WARM_UP, &|| done.is_finished()).and_then(|_| {
+                let measured = Duration::from_secs(u64::from(*seconds));
+                watch.during(measured, &|| done.is_finished())
+            }),
+            Until::Statements(_) => watch.during(Duration::MAX, &|| done.is_finished()),
+        };
+        stop.stop();
+        let done = done.join().unwrap_or(Err(ClientError::Protocol("the load has panicked")));
+        done.and(seen)
+    })
+    .map_err(no_answer)?;
+    let outcomes = outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(Arm {
+        name: name.to_owned(),
+        statements: statements.to_vec(),
+        seen,
+        outcomes,
+        seconds: begun.elapsed().as_secs_f64(),
+        limit: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_would_limit_nothing_are_lowered() {
+        let mib = 1 << 20;
+        for (wanted, mean, want) in
+            [(100, 900.0, 100), (100, 200.0, 100), (100, 150.0, 37), (100, 0.5, 1), (1, 1.9, 1)]
+        {
+            assert_eq!(limit_below(wanted * mib, mean), want * mib, "{wanted} {mean}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A server of this program as a process of its own, ended when it is let go, with its workers.
+
+use super::ReplayError;
+use commensal_host::{Child, Host, LinuxHost, Signal, SpawnSpec, Stdout};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Server {
+    /// Where it listens.
+    pub address: SocketAddr,
+    child: Child,
+    /// What `commensal` keeps while workers run.
+    _state: TempDir,
+}
+
+/// How long the workers' cgroups may take to go.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A process and all that it has started, by number (proc_pid_children(5)).
+#[must_use]
+pub fn family(host: &LinuxHost, pid: u32) -> Vec<u32> {
+    let mut all = vec![pid];
+    let mut at = 0;
+    while let Some(pid) = all.get(at).copied() {
+        at += 1;
+        let tasks = host.list(Path::new(&format!("/proc/{pid}/task"))).unwrap_or_default();
+        for task in tasks {
+            let children = host.read_file(Path::new(&format!("/proc/{pid}/task/{task}/children")));
+            let children = children.unwrap_or_default();
+            all.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        }
+    }
+    all
+}
+
+impl Server {
+    /// Starts one on the data folder at any port; it may read from the S3 store at `endpoint`.
+    ///
+    /// # Errors
+    /// The program cannot be started, or says no address.
+    pub fn start(program: &Path, data: &Path, endpoint: Option<&str>) -> Result<Server, ReplayError> {
+        let state = tempfile::tempdir().map_err(|error| ReplayError::Start(error.to_string()))?;
+        let mut spec = SpawnSpec::new(program).arg("--listen").arg("127.0.0.1:0").arg("--data").arg(data);
+        // Beside whatever commensal does on this machine already.
+        spec = spec.arg(format!("--commensal-option=--state-dir={}", state.path().display()));
+        spec =
+            spec.arg(format!("--commensal-option=--cgroup-prefix=commensal-replay-{}", std::process::id()));
+        if let Some(endpoint) = endpoint {
+            spec = spec.arg("--s3-endpoint").arg(endpoint);
+        }
+        spec.stdout = Stdout::Pipe;
+        spec.die_with_parent = true;
+        let mut child = LinuxHost::new().spawn(&spec)?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            let read = BufReader::new(stdout).read_line(&mut line);
+            read.map_err(|error| ReplayError::Start(error.to_string()))?;
+        }
+        let address = line.trim().strip_prefix("listening on ").and_then(|address| address.parse().ok());
+        match address {
+            Some(address) => Ok(Server { address, child, _state: state }),
+            None => Err(ReplayError::Start("see what it printed above".to_owned())),
+        }
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.process.pid
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let mut host = LinuxHost::new();
+        let family = family(&host, self.pid());
+        let _ = host.signal(&self.child.process, Signal::KILL);
+        let _ = self.child.wait();
+        // They end when their server is gone, and take their cgroups away.
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE && family.iter().skip(1).any(|pid| host.process(*pid).is_ok()) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! What a server uses: by the kernel's account of its process second by second, and by its own tables.
+
+use super::server::family;
+use super::{Bucket, GROUP};
+use crate::client::{Client, ClientError, Row};
+use commensal_host::{Host, LinuxHost};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often memory is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long a window is, or a little longer; rates are over the time that really passed.
+const WINDOW: Duration = Duration::from_secs(1);
+
+const MIB: f64 = 1_048_576.0;
+
+/// A second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Window {
+    /// CPU time of the server's threads, in percent of the machine.
+    pub cpu_percent: f64,
+    /// MiB per second that the server's read system calls gave (`rchar`, also from the page cache).
+    pub read_mib: f64,
+    /// MiB per second that the S3 store sent.
+    pub sent_mib: f64,
+    /// `CPU_USAGE_PERCENT` of the group at its end.
+    pub told_cpu_percent: f64,
+    /// `LOCAL_SCAN_BYTES_PER_SECOND` of the group at its end, in MiB.
+    pub told_local_mib: f64,
+    /// `REMOTE_SCAN_BYTES_PER_SECOND` of the group at its end, in MiB.
+    pub told_remote_mib: f64,
+}
+
+/// What was seen.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// Second by second.
+    pub windows: Vec<Window>,
+    /// `MEMORY_USAGE_BYTES` of the group, the most of all looks.
+    pub memory_peak: u64,
+    /// `MEMORY_PEAK_BYTES` of the group at the end.
+    pub told_peak: u64,
+    /// Memory of the server's process, the most of all looks, in bytes.
+    pub rss_peak: u64,
+    /// Queries that the server has ended for want of memory.
+    pub killed: u64,
+    /// `CPU_LIMIT_BY` of the group at the end: `kernel` or `tokens`.
+    pub limit_by: String,
+    /// `WORKER` of the group at the end.
+    pub worker: String,
+}
+
+impl Seen {
+    /// The most memory that the group has had, in bytes.
+    #[must_use]
+    pub fn most(&self) -> u64 {
+        self.memory_peak.max(self.told_peak)
+    }
+
+    /// Mean, least and most of something; `None` without a window.
+    #[must_use]
+    pub fn spread(&self, of: fn(&Window) -> f64) -> Option<(f64, f64, f64)> {
+        let values: Vec<f64> = self.windows.iter().map(of).collect();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let least = values.iter().copied().reduce(f64::min)?;
+        Some((mean, least, values.iter().copied().fold(least, f64::max)))
+    }
+
+    /// The mean of something.
+    #[must_use]
+    pub fn mean(&self, of: fn(&Window) -> f64) -> Option<f64> {
+        self.spread(of).map(|(mean, ..)| mean)
+    }
+}
+
+/// Totals that windows are the differences of.
+#[derive(Debug, Clone)]
+struct Totals {
+    at: Instant,
+    threads_ns: BTreeMap<String, u64>,
+    read: u64,
+    sent: u64,
+}
+
+/// Who looks.
+#[derive(Debug)]
+pub struct Watch<'a> {
+    process: u32,
+    host: LinuxHost,
+    client: Client,
+    bucket: &'a Bucket,
+    cpus: f64,
+}
+
+impl<'a> Watch<'a> {
+    /// Looks at the process `pid`, and at its tables through `client`.
+    #[must_use]
+    pub fn new(pid: u32, client: Client, bucket: &'a Bucket) -> Watch<'a> {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        Watch { process: pid, host: LinuxHost::new(), client, bucket, cpus }
+    }
+
+    /// Looks for so long, or until `ended`.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub fn during(&mut self, time: Duration, ended: &dyn Fn() -> bool) -> Result<Seen, ClientError> {
+        let begun = Instant::now();
+        let mut seen = Seen::default();
+        let mut before = self.totals();
+        while begun.elapsed() < time && !ended() {
+            std::thread::sleep(LOOK);
+            seen.rss_peak = seen.rss_peak.max(self.rss());
+            let told = self.told()?;
+            seen.memory_peak = seen.memory_peak.max(told.memory);
+            (seen.told_peak, seen.killed) = (told.peak, told.killed);
+            (seen.limit_by, seen.worker) = (told.limit_by.clone(), told.worker.clone());
+            if before.at.elapsed() >= WINDOW {
+                let now = self.totals();
+                seen.windows.push(window(&before, &now, self.cpus, &told));
+                before = now;
+            }
+        }
+        // What was over before the first look.
+        (seen.told_peak, seen.killed) = self.told().map(|told| (told.peak, told.killed))?;
+        Ok(seen)
+    }
+
+    fn text(&self, pid: u32, file: &str) -> String {
+        self.host.read_file(Path::new(&format!("/proc/{pid}/{file}"))).unwrap_or_default()
+    }
+
+    fn totals(&self) -> Totals {
+        let mut threads_ns = BTreeMap::new();
+        let mut read = 0;
+        for pid in family(&self.host, self.process) {
+            let threads = self.host.list(Path::new(&format!("/proc/{pid}/task"))).unwrap_or_default();
+            for thread in threads {
+                let text = self.text(pid, &format!("task/{thread}/schedstat"));
+                let time = text.split_whitespace().next().and_then(|time| time.parse::<u64>().ok());
+                threads_ns.extend(time.map(|time| (thread, time)));
+            }
+            read += field(&self.text(pid, "io"), "rchar:");
+        }
+        Totals { at: Instant::now(), threads_ns, read, sent: self.bucket.sent() }
+    }
+
+    fn rss(&self) -> u64 {
+        let processes = family(&self.host, self.process);
+        let kib: u64 = processes.into_iter().map(|pid| field(&self.text(pid, "status"), "VmRSS:")).sum();
+        kib << 10
+    }
+
+    fn told(&mut self) -> Result<Told, ClientError> {
+        let rows = self.client.query(&format!(
+            "select memory_usage_bytes, memory_peak_bytes, killed_queries, cpu_usage_percent, \
+             local_scan_bytes_per_second, remote_scan_bytes_per_second, cpu_limit_by, worker \
+             from information_schema.workload_group_resource_usage where name = '{GROUP}'"
+        ))?;
+        rows.first().and_then(Told::of).ok_or(ClientError::Protocol("the group is not listed"))
+    }
+}
+
+/// What the server's table says.
+#[derive(Debug, Clone)]
+struct Told {
+    memory: u64,
+    peak: u64,
+    killed: u64,
+    cpu_percent: f64,
+    local: f64,
+    remote: f64,
+    limit_by: String,
+    worker: String,
+}
+
+impl Told {
+    fn of(row: &Row) -> Option<Told> {
+        let cell = |at: usize| row.get(at)?.as_deref()?.parse::<f64>().ok();
+        let whole = |at: usize| cell(at).map(|value| value as u64);
+        let text = |at: usize| row.get(at).and_then(|cell| cell.as_deref()).unwrap_or_default().to_owned();
+        Some(Told {
+            memory: whole(0)?,
+            peak: whole(1)?,
+            killed: whole(2)?,
+            cpu_percent: cell(3)?,
+            local: cell(4)?,
+            remote: cell(5)?,
+            limit_by: text(6),
+            worker: text(7),
+        })
+    }
+}
+
+/// The number after a word at the begin of a line.
+fn field(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+fn window(before: &Totals, now: &Totals, cpus: f64, told: &Told) -> Window {
+    let seconds = (now.at - before.at).as_secs_f64();
+    // A thread that has ended takes less than a window with it.
+    let cpu_ns: u64 = now
+        .threads_ns
+        .iter()
+        .map(|(thread, ns)| ns.saturating_sub(before.threads_ns.get(thread).copied().unwrap_or(0)))
+        .sum();
+    let per_second = |now: u64, before: u64| now.saturating_sub(before) as f64 / MIB / seconds;
+    Window {
+        cpu_percent: cpu_ns as f64 / 1e9 / seconds / cpus * 100.0,
+        read_mib: per_second(now.read, before.read),
+        sent_mib: per_second(now.sent, before.sent),
+        told_cpu_percent: told.cpu_percent,
+        told_local_mib: told.local / MIB,
+        told_remote_mib: told.remote / MIB,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_differences() {
+        let at = Instant::now();
+        let totals = |after_ms, threads: &[(&str, u64)], read, sent| Totals {
+            at: at + Duration::from_millis(after_ms),
+            threads_ns: threads.iter().map(|(name, ns)| ((*name).to_owned(), *ns)).collect(),
+            read,
+            sent,
+        };
+        let before = totals(0, &[("1", 5_000_000_000), ("2", 1)], 0, 10);
+        let now = totals(2_000, &[("1", 6_000_000_000), ("3", 1_000_000_000)], 4 << 20, 10);
+        let told = Told {
+            memory: 1,
+            peak: 2,
+            killed: 3,
+            cpu_percent: 49.0,
+            local: 2.0 * MIB,
+            remote: 0.0,
+            limit_by: String::new(),
+            worker: String::new(),
+        };
+        let got = window(&before, &now, 2.0, &told);
+        assert_eq!((got.cpu_percent, got.read_mib, got.sent_mib), (50.0, 2.0, 0.0));
+        let seen = Seen { windows: vec![Window::default(), got], ..Seen::default() };
+        assert_eq!(seen.spread(|window| window.read_mib), Some((1.0, 0.0, 2.0)));
+        assert_eq!(Seen::default().mean(|window| window.read_mib), None);
+        assert_eq!(field("a: 1\nVmRSS:\t  12 kB\n", "VmRSS:"), 12);
+    }
+}

@@ -1,0 +1,240 @@
+//! The tokens of one statement, and the small steps that the grammars are made of.
+
+use super::{Properties, SyntaxError};
+use sqlparser::dialect::MySqlDialect;
+use sqlparser::tokenizer::{Location, Token, Tokenizer, Whitespace};
+
+/// A comment `/*+…*/` and after which token it stands.
+pub(super) struct Hint {
+    /// Number of tokens before it.
+    pub after: usize,
+    /// Its text behind the plus sign.
+    pub text: String,
+    /// Where its text begins.
+    pub at: Location,
+}
+
+/// A place among the tokens of a statement.
+pub(super) struct Cursor {
+    tokens: Vec<(Token, Location)>,
+    hints: Vec<Hint>,
+    at: usize,
+    end: Location,
+}
+
+impl Cursor {
+    pub fn new(text: &str) -> Result<Cursor, SyntaxError> {
+        let all = Tokenizer::new(&MySqlDialect {}, text).tokenize_with_location().map_err(|error| {
+            let Location { line, column } = error.location;
+            SyntaxError { line: line.max(1), column: column.max(1), problem: lower(&error.message) }
+        })?;
+        let end = all.last().map_or(Location { line: 1, column: 1 }, |token| token.span.end);
+        let mut cursor = Cursor { tokens: Vec::new(), hints: Vec::new(), at: 0, end };
+        for token in all {
+            match token.token {
+                Token::Whitespace(Whitespace::MultiLineComment(comment)) => {
+                    if let Some(hint) = comment.strip_prefix('+') {
+                        let Location { line, column } = token.span.start;
+                        let at = Location { line, column: column + 3 };
+                        cursor.hints.push(Hint { after: cursor.tokens.len(), text: hint.to_owned(), at });
+                    }
+                }
+                Token::Whitespace(_) | Token::EOF => {}
+                token_itself => cursor.tokens.push((token_itself, token.span.start)),
+            }
+        }
+        Ok(cursor)
+    }
+
+    pub fn hints(&self) -> &[Hint] {
+        &self.hints
+    }
+
+    pub fn token(&self, index: usize) -> Option<&Token> {
+        self.tokens.get(index).map(|(token, _)| token)
+    }
+
+    pub fn peek(&self) -> Option<&Token> {
+        self.token(self.at)
+    }
+
+    pub fn at_end(&self) -> bool {
+        self.peek().is_none()
+    }
+
+    /// Refuses what is left.
+    pub fn end(&self) -> Result<(), SyntaxError> {
+        if self.at_end() { Ok(()) } else { Err(self.fail("the end of the statement")) }
+    }
+
+    /// That something else was expected here.
+    pub fn fail(&self, expected: &str) -> SyntaxError {
+        let (found, at) = match self.tokens.get(self.at) {
+            Some((token, at)) => (shown(token), *at),
+            None => ("the end of the statement".to_owned(), self.end),
+        };
+        let problem = if expected.starts_with("the property") {
+            expected.to_owned()
+        } else {
+            format!("expected {expected}, found {found}")
+        };
+        SyntaxError { line: at.line.max(1), column: at.column.max(1), problem }
+    }
+
+    fn is_word(&self, index: usize, word: &str) -> bool {
+        matches!(self.token(index), Some(Token::Word(found))
+            if found.quote_style.is_none() && found.value.eq_ignore_ascii_case(word))
+    }
+
+    /// Whether these words come next; stays where it is.
+    pub fn comes(&self, words: &[&str]) -> bool {
+        words.iter().enumerate().all(|(offset, word)| self.is_word(self.at + offset, word))
+    }
+
+    /// Takes these words, when they come next.
+    pub fn take(&mut self, words: &[&str]) -> bool {
+        let comes = self.comes(words);
+        if comes {
+            self.at += words.len();
+        }
+        comes
+    }
+
+    /// Takes one word that has to come.
+    pub fn expect(&mut self, word: &str) -> Result<(), SyntaxError> {
+        if self.take(&[word]) { Ok(()) } else { Err(self.fail(word)) }
+    }
+
+    /// Takes a sign, when it comes next.
+    pub fn take_sign(&mut self, sign: &Token) -> bool {
+        let comes = self.peek() == Some(sign);
+        self.at += usize::from(comes);
+        comes
+    }
+
+    /// Takes a sign that has to come.
+    pub fn expect_sign(&mut self, sign: &Token) -> Result<(), SyntaxError> {
+        if self.take_sign(sign) { Ok(()) } else { Err(self.fail(&format!("\"{sign}\""))) }
+    }
+
+    /// The next token, whatever it is.
+    pub fn next(&mut self) -> Option<Token> {
+        let token = self.peek().cloned();
+        self.at += usize::from(token.is_some());
+        token
+    }
+
+    /// A text in single or double quotes.
+    pub fn quoted(&mut self, what: &str) -> Result<String, SyntaxError> {
+        let text = match self.peek() {
+            Some(Token::SingleQuotedString(text) | Token::DoubleQuotedString(text)) => text.clone(),
+            _ => return Err(self.fail(what)),
+        };
+        self.at += 1;
+        Ok(text)
+    }
+
+    /// A name: plain, in backticks or quoted.
+    pub fn name(&mut self, what: &str) -> Result<String, SyntaxError> {
+        if let Some(Token::Word(word)) = self.peek() {
+            let name = word.value.clone();
+            self.at += 1;
+            return Ok(name);
+        }
+        self.quoted(what)
+    }
+
+    /// A value: a name, or a number with sign and per cent sign.
+    pub fn value(&mut self, what: &str) -> Result<String, SyntaxError> {
+        let before = self.at;
+        let minus = self.take_sign(&Token::Minus);
+        let Some(Token::Number(number, _)) = self.peek() else {
+            self.at = before;
+            return self.name(what);
+        };
+        let number = number.clone();
+        self.at += 1;
+        let percent = if self.take_sign(&Token::Mod) { "%" } else { "" };
+        Ok(format!("{}{number}{percent}", if minus { "-" } else { "" }))
+    }
+
+    /// Items with commas between them.
+    pub fn list<T>(
+        &mut self,
+        mut item: impl FnMut(&mut Self) -> Result<T, SyntaxError>,
+    ) -> Result<Vec<T>, SyntaxError> {
+        let mut items = vec![item(self)?];
+        while self.take_sign(&Token::Comma) {
+            items.push(item(self)?);
+        }
+        Ok(items)
+    }
+
+    /// Items in parentheses, maybe none.
+    pub fn parenthesised<T>(
+        &mut self,
+        item: impl FnMut(&mut Self) -> Result<T, SyntaxError>,
+    ) -> Result<Vec<T>, SyntaxError> {
+        self.expect_sign(&Token::LParen)?;
+        if self.take_sign(&Token::RParen) {
+            return Ok(Vec::new());
+        }
+        let items = self.list(item)?;
+        if self.take_sign(&Token::RParen) { Ok(items) } else { Err(self.fail("\",\" or \")\"")) }
+    }
+
+    /// `PROPERTIES(key = value, …)`, when it comes next.
+    pub fn properties(&mut self) -> Result<Properties, SyntaxError> {
+        if self.take(&["PROPERTIES"]) { self.pairs() } else { Ok(Properties::new()) }
+    }
+
+    /// `(key = value, …)`.
+    pub fn pairs(&mut self) -> Result<Properties, SyntaxError> {
+        let mut properties = Properties::new();
+        self.parenthesised(|cursor| cursor.pair(&mut properties))?;
+        Ok(properties)
+    }
+
+    /// `key = value`; a key that is there already is refused.
+    pub fn pair(&mut self, properties: &mut Properties) -> Result<(), SyntaxError> {
+        let before = self.at;
+        let key = self.name("a property")?.to_lowercase();
+        if properties.contains_key(&key) {
+            self.at = before;
+            return Err(self.fail(&format!("the property {key:?} is there twice")));
+        }
+        self.expect_sign(&Token::Eq)?;
+        let value = self.value("a value")?;
+        properties.insert(key, value);
+        Ok(())
+    }
+
+    /// `LIKE 'pattern'`, when it comes next.
+    pub fn like(&mut self) -> Result<Option<String>, SyntaxError> {
+        if self.take(&["LIKE"]) { self.quoted("a pattern in quotes").map(Some) } else { Ok(None) }
+    }
+}
+
+/// A token for a message; never what stands in quotes.
+fn shown(token: &Token) -> String {
+    match token {
+        Token::Word(word) if word.quote_style.is_none() => {
+            format!("{:?}", word.value.chars().take(40).collect::<String>())
+        }
+        Token::Word(_) => "a name in backticks".to_owned(),
+        Token::Number(..) => "a number".to_owned(),
+        Token::Char(character) => format!("{character:?}"),
+        token => {
+            let text = token.to_string();
+            let sign = text.len() <= 3 && !text.contains(['\'', '"', '$']);
+            if sign { format!("\"{text}\"") } else { "a text in quotes".to_owned() }
+        }
+    }
+}
+
+/// The tokenizer's sentence as ours begin.
+fn lower(message: &str) -> String {
+    let mut characters = message.chars();
+    let first = characters.next().map(|first| first.to_ascii_lowercase());
+    first.into_iter().chain(characters).collect()
+}

@@ -1,0 +1,226 @@
+//! Session variables, properties of users, configuration, connections, and hints in queries.
+
+use super::cursor::{Cursor, Hint};
+use super::{Assignment, Kill, Properties, Statement, SyntaxError, Value};
+use sqlparser::tokenizer::Token;
+
+/// A statement about sessions, or `None` when it begins otherwise.
+pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, SyntaxError> {
+    let statement = if cursor.take(&["SET"]) {
+        set(cursor)?
+    } else if cursor.take(&["UNSET"]) {
+        for scope in ["GLOBAL", "SESSION", "LOCAL"] {
+            cursor.take(&[scope]);
+        }
+        cursor.expect("VARIABLE")?;
+        let all = cursor.take(&["ALL"]);
+        Statement::UnsetVariable(if all { None } else { Some(variable(cursor)?.1) })
+    } else if cursor.take(&["KILL"]) {
+        Statement::Kill(kill(cursor)?)
+    } else if cursor.take(&["ADMIN"]) {
+        admin(cursor)?
+    } else if cursor.take(&["SHOW", "FULL", "PROCESSLIST"]) {
+        Statement::ShowProcesslist { full: true }
+    } else if cursor.take(&["SHOW", "PROCESSLIST"]) {
+        Statement::ShowProcesslist { full: false }
+    } else if cursor.take(&["SHOW", "PROPERTY"]) {
+        let user = if cursor.take(&["FOR"]) { Some(cursor.name("the name of a user")?) } else { None };
+        Statement::ShowProperty { user, like: cursor.like()? }
+    } else if shows_variables(cursor) {
+        Statement::ShowVariables { like: cursor.like()? }
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(statement))
+}
+
+/// Takes `SHOW [GLOBAL|SESSION] VARIABLES`, but leaves it when a `WHERE` follows: that is for the query engine.
+fn shows_variables(cursor: &mut Cursor) -> bool {
+    let spellings: [&[&str]; 4] = [
+        &["SHOW", "VARIABLES"],
+        &["SHOW", "GLOBAL", "VARIABLES"],
+        &["SHOW", "SESSION", "VARIABLES"],
+        &["SHOW", "LOCAL", "VARIABLES"],
+    ];
+    spellings.into_iter().any(|words| {
+        let filtered: Vec<&str> = words.iter().copied().chain(["WHERE"]).collect();
+        !cursor.comes(&filtered) && cursor.take(words)
+    })
+}
+
+fn set(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {
+    if cursor.take(&["PROPERTY"]) {
+        let user = if cursor.take(&["FOR"]) { Some(super::access::user(cursor)?.name) } else { None };
+        let mut properties = Properties::new();
+        cursor.list(|cursor| cursor.pair(&mut properties))?;
+        return Ok(Statement::SetProperty { user, properties });
+    }
+    if cursor.take(&["NAMES"]) || cursor.take(&["CHARACTER", "SET"]) || cursor.take(&["CHARSET"]) {
+        let value = word_value(cursor.name("a character set")?);
+        if cursor.take(&["COLLATE"]) {
+            cursor.name("a collation")?;
+        }
+        return Ok(Statement::Set(vec![Assignment { global: false, name: "names".to_owned(), value }]));
+    }
+    for scope in ["SESSION", "GLOBAL", "LOCAL"] {
+        if cursor.take(&[scope, "TRANSACTION"]) {
+            return transaction(cursor);
+        }
+    }
+    if cursor.take(&["TRANSACTION"]) {
+        return transaction(cursor);
+    }
+    cursor.list(assignment).map(Statement::Set)
+}
+
+/// The rest of `SET TRANSACTION`, words and commas.
+fn transaction(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {
+    cursor.list(|cursor| {
+        cursor.name("a characteristic of a transaction")?;
+        while matches!(cursor.peek(), Some(Token::Word(_))) {
+            cursor.next();
+        }
+        Ok(())
+    })?;
+    Ok(Statement::SetTransaction)
+}
+
+/// `[GLOBAL|SESSION] name = value`, with `@@` in front or not.
+fn assignment(cursor: &mut Cursor) -> Result<Assignment, SyntaxError> {
+    let (global, name) = variable(cursor)?;
+    if !cursor.take_sign(&Token::Assignment) {
+        cursor.expect_sign(&Token::Eq)?;
+    }
+    Ok(Assignment { global, name, value: value(cursor)? })
+}
+
+/// Scope and name of a variable.
+fn variable(cursor: &mut Cursor) -> Result<(bool, String), SyntaxError> {
+    let mut global = cursor.take(&["GLOBAL"]);
+    if !global && !cursor.take(&["SESSION"]) {
+        cursor.take(&["LOCAL"]);
+    }
+    let mut name = cursor.name("the name of a session variable")?.to_lowercase();
+    if let Some(rest) = name.strip_prefix("@@") {
+        let scope = rest.to_owned();
+        let scoped =
+            matches!(scope.as_str(), "global" | "session" | "local") && cursor.take_sign(&Token::Period);
+        global |= scoped && scope == "global";
+        name = if scoped { cursor.name("the name of a session variable")?.to_lowercase() } else { scope };
+    }
+    if name.is_empty() {
+        return Err(cursor.fail("the name of a session variable"));
+    }
+    Ok((global, name))
+}
+
+/// A literal, or an expression as it is written, up to the next comma outside of parentheses.
+fn value(cursor: &mut Cursor) -> Result<Value, SyntaxError> {
+    let mut tokens = Vec::new();
+    let mut depth = 0usize;
+    while let Some(token) = cursor.peek() {
+        match token {
+            Token::Comma if depth == 0 => break,
+            Token::RParen if depth == 0 => break,
+            Token::LParen => depth += 1,
+            Token::RParen => depth -= 1,
+            _ => {}
+        }
+        tokens.extend(cursor.next());
+    }
+    Ok(match &tokens[..] {
+        [] => return Err(cursor.fail("a value")),
+        [Token::Word(word)] if word.quote_style.is_none() => word_value(word.value.clone()),
+        [Token::Word(word)] => Value::Text(word.value.clone()),
+        [Token::SingleQuotedString(text) | Token::DoubleQuotedString(text)] => Value::Text(text.clone()),
+        [Token::Number(number, _)] => Value::Text(number.clone()),
+        [Token::Number(number, _), Token::Mod] => Value::Text(format!("{number}%")),
+        [Token::Minus, Token::Number(number, _)] => Value::Text(format!("-{number}")),
+        tokens => Value::Expression(tokens.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
+    })
+}
+
+fn word_value(word: String) -> Value {
+    match word.to_uppercase().as_str() {
+        "DEFAULT" => Value::Default,
+        "NULL" => Value::Expression("NULL".to_owned()),
+        _ if word.starts_with('@') => Value::Expression(word),
+        _ => Value::Text(word),
+    }
+}
+
+fn kill(cursor: &mut Cursor) -> Result<Kill, SyntaxError> {
+    let of_query = cursor.take(&["QUERY"]);
+    if !of_query {
+        cursor.take(&["CONNECTION"]);
+    }
+    if let (true, Some(Token::SingleQuotedString(_) | Token::DoubleQuotedString(_))) =
+        (of_query, cursor.peek())
+    {
+        return cursor.quoted("the id of a query").map(Kill::QueryId);
+    }
+    let id = match cursor.peek() {
+        Some(Token::Number(number, _)) => number.parse().ok(),
+        _ => None,
+    };
+    let Some(id) = id else {
+        let expected = if of_query {
+            "the id of a connection, or of a query in quotes"
+        } else {
+            "the id of a connection"
+        };
+        return Err(cursor.fail(expected));
+    };
+    cursor.next();
+    Ok(if of_query { Kill::Query(id) } else { Kill::Connection(id) })
+}
+
+fn admin(cursor: &mut Cursor) -> Result<Statement, SyntaxError> {
+    if cursor.take(&["SHOW", "FRONTEND", "CONFIG"]) {
+        return Ok(Statement::AdminShowConfig { like: cursor.like()? });
+    }
+    let sets = cursor.take(&["SET", "FRONTEND", "CONFIG"])
+        || cursor.take(&["SET", "ALL", "FRONTENDS", "CONFIG"])
+        || cursor.take(&["SET", "FRONTEND", "ALL", "CONFIG"]);
+    if !sets {
+        return Err(
+            cursor.fail("SET FRONTEND CONFIG or SHOW FRONTEND CONFIG (ADMIN knows nothing else here)")
+        );
+    }
+    cursor.pairs().map(Statement::AdminSetConfig)
+}
+
+/// What `SET_VAR` hints directly behind a `SELECT` set. Other hints are left to whoever understands them.
+///
+/// # Errors
+/// When a `SET_VAR` is not written as it has to be: a query that was meant for another group must not run in this one.
+pub(super) fn hints(cursor: &Cursor) -> Result<Vec<Assignment>, SyntaxError> {
+    let mut variables = Vec::new();
+    for hint in cursor.hints() {
+        let behind_select = hint.after.checked_sub(1).and_then(|index| cursor.token(index)).is_some_and(
+            |token| matches!(token, Token::Word(word) if word.value.eq_ignore_ascii_case("SELECT")),
+        );
+        if behind_select {
+            variables.extend(hint_variables(hint)?);
+        }
+    }
+    Ok(variables)
+}
+
+fn hint_variables(hint: &Hint) -> Result<Vec<Assignment>, SyntaxError> {
+    let placed = |error: SyntaxError| SyntaxError {
+        line: error.line + hint.at.line - 1,
+        column: if error.line == 1 { error.column + hint.at.column - 1 } else { error.column },
+        problem: error.problem,
+    };
+    let mut cursor = Cursor::new(&hint.text).map_err(placed)?;
+    let mut variables = Vec::new();
+    while !cursor.at_end() {
+        if cursor.take(&["SET_VAR"]) {
+            variables.extend(cursor.parenthesised(assignment).map_err(placed)?);
+        } else {
+            cursor.next();
+        }
+    }
+    Ok(variables)
+}

@@ -1,0 +1,112 @@
+//! Taking a text apart at its semicolons, by MySQL's rules for quotes and comments.
+
+use std::iter::Peekable;
+use std::str::CharIndices;
+
+/// The statements of a text, without the semicolons between them and the blanks around them. Parts of blanks alone are
+/// left out. Lines at the beginning of a statement that start with `//`, as comments in documents do, are left out too.
+#[must_use]
+pub fn split(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut characters = text.char_indices().peekable();
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '\'' | '"' | '`' => skip_quoted(&mut characters, character),
+            '#' => skip_line(&mut characters),
+            '-' if starts_comment(&text[at..]) => skip_line(&mut characters),
+            '/' if text[at..].starts_with("/*") => skip_comment(&mut characters),
+            '/' if text[at..].starts_with("//") && text[start..at].trim().is_empty() => {
+                skip_line(&mut characters);
+                start = characters.peek().map_or(text.len(), |(next, _)| *next);
+            }
+            ';' => {
+                parts.push(text[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(text[start..].trim());
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// Line and column from 1 at which `part`, a piece of `text`, begins.
+pub(super) fn position(text: &str, part: &str) -> (u64, u64) {
+    let offset = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
+    let before = text.get(..offset).unwrap_or_default();
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.matches('\n').count() as u64 + 1, before[line_start..].chars().count() as u64 + 1)
+}
+
+/// Two dashes begin a comment only when a blank or nothing follows them.
+fn starts_comment(text: &str) -> bool {
+    text.strip_prefix("--").is_some_and(|rest| rest.chars().next().is_none_or(char::is_whitespace))
+}
+
+fn skip_quoted(characters: &mut Peekable<CharIndices<'_>>, quote: char) {
+    while let Some((_, character)) = characters.next() {
+        if character == quote {
+            return; // A doubled quote begins the next quoted piece.
+        }
+        if character == '\\' && quote != '`' {
+            characters.next();
+        }
+    }
+}
+
+fn skip_line(characters: &mut Peekable<CharIndices<'_>>) {
+    for (_, character) in characters.by_ref() {
+        if character == '\n' {
+            return;
+        }
+    }
+}
+
+fn skip_comment(characters: &mut Peekable<CharIndices<'_>>) {
+    characters.next();
+    let mut star = false;
+    for (_, character) in characters.by_ref() {
+        if star && character == '/' {
+            return;
+        }
+        star = character == '*';
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn semicolons_in_quotes_and_comments_do_not_count() {
+        for (text, want) in [
+            ("", vec![]),
+            (" ;; ", vec![]),
+            ("a;b", vec!["a", "b"]),
+            ("select ';' ; b", vec!["select ';'", "b"]),
+            ("select 'it''s;' ;b;", vec!["select 'it''s;'", "b"]),
+            (r"select 'a\';b' ; c", vec![r"select 'a\';b'", "c"]),
+            (r"select `a\`; c", vec![r"select `a\`", "c"]),
+            ("a /* ; */ ; b", vec!["a /* ; */", "b"]),
+            ("a -- ;\n; b", vec!["a -- ;", "b"]),
+            ("a --;b", vec!["a --", "b"]),
+            ("a # ;\n ; b", vec!["a # ;", "b"]),
+            (
+                "// what follows; reads\nset a = 1;\n// then\nselect 8 // 2",
+                vec!["set a = 1", "select 8 // 2"],
+            ),
+            ("select 'open; b", vec!["select 'open; b"]),
+            ("select /* open; b", vec!["select /* open; b"]),
+        ] {
+            assert_eq!(split(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn positions_are_of_the_whole_text() {
+        let text = "a;\n  b";
+        assert_eq!(position(text, split(text)[1]), (2, 3));
+    }
+}

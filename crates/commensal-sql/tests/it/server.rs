@@ -1,0 +1,21 @@
+//! The server over TCP, with data made on the spot.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests make data, start the program and look at the machine themselves"
+)]
+#![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
+#![allow(missing_docs, missing_debug_implementations, reason = "helpers of these tests")]
+
+mod access;
+mod client;
+mod crowd;
+mod drivers;
+pub mod fixture;
+mod limits;
+mod lock_wait;
+mod process;
+mod queries;
+mod remote;
+mod shapes;
+mod tls;
+mod wire;

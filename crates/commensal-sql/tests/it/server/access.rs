@@ -1,0 +1,112 @@
+//! Who may connect, and what they may see.
+
+use crate::server::client::{Answer, Client};
+use crate::server::fixture::{Fixture, eventually};
+use commensal_sql::engine::password;
+use commensal_sql::protocol::{Access, Origin, decide};
+use std::net::IpAddr;
+
+#[test]
+fn users_need_their_password() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "a\n1\n");
+    let mut root = fixture.root();
+    root.all(&["create user jack identified by 'geheim'", "grant select_priv on internal.main.* to jack"]);
+    assert_eq!(
+        Client::login(fixture.address, "jack", "geheim", "main").unwrap().query("select a from t").cell(),
+        "1"
+    );
+    for (user, password) in [("jack", "Geheim"), ("jack", ""), ("nobody", ""), ("root", "x")] {
+        let refused = Client::login(fixture.address, user, password, "").unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied, "{user} {password}");
+        assert!(!refused.to_string().contains("geheim"));
+    }
+    root.all(&["set password for jack = password('n3uesPW')"]);
+    assert!(Client::login(fixture.address, "jack", "geheim", "").is_err());
+    assert!(Client::login(fixture.address, "jack", "n3uesPW", "").is_ok());
+    let kept = std::fs::read_to_string(fixture.folder.path().join("state/sql.toml")).unwrap();
+    assert!(kept.contains("jack") && !kept.contains("n3uesPW") && !kept.contains("geheim"), "{kept}");
+}
+
+#[test]
+fn every_connection_has_a_salt_of_its_own() {
+    let fixture = Fixture::new();
+    let mut salts: Vec<Vec<u8>> = (0..20).map(|_| Client::greet(fixture.address).unwrap().salt).collect();
+    assert!(salts.iter().all(|salt| salt.len() == 20 && !salt.contains(&0)), "{salts:?}");
+    salts.sort();
+    salts.dedup();
+    assert_eq!(salts.len(), 20);
+}
+
+#[test]
+fn nobody_without_a_password_comes_from_elsewhere() {
+    let fixture = Fixture::new();
+    fixture.root().all(&["create user jack identified by 'geheim'"]);
+    let salt = [7; 20];
+    let here: IpAddr = "127.0.0.1".parse().unwrap();
+    let there: IpAddr = "192.0.2.7".parse().unwrap();
+    let decide = |name, from, password: &str| {
+        let sent = password::response(password, &salt);
+        let from = Origin { address: from, encrypted: false };
+        matches!(decide(&fixture.engine, name, from, &salt, &sent), Access::As(_))
+    };
+    assert!(decide("root", here, ""));
+    assert!(!decide("root", there, ""));
+    assert!(decide("jack", there, "geheim"));
+    assert!(!decide("jack", there, ""));
+}
+
+#[test]
+fn groups_and_tables_need_a_grant() {
+    let fixture = Fixture::new();
+    fixture.csv("t.csv", "a\n1\n");
+    let mut root = fixture.root();
+    root.all(&["create user jack identified by 'x'", "create workload group g1"]);
+    let mut jack = Client::login(fixture.address, "jack", "x", "").unwrap();
+    assert!(
+        matches!(jack.query("select a from t"), Answer::Err(1227, text) if text.contains("Access denied"))
+    );
+    root.all(&["grant select_priv on internal.main.t to jack"]);
+    assert_eq!(jack.query("select a from t").cell(), "1");
+    // The variable is set without a look; the query is refused.
+    jack.all(&["set workload_group = 'g1'"]);
+    let refused = jack.query("select a from t").error();
+    assert!(refused.contains("to use workload group 'g1'"), "{refused}");
+    root.all(&["grant usage_priv on workload group 'g1' to jack"]);
+    assert_eq!(jack.query("select a from t").cell(), "1");
+    assert_eq!(jack.query("select count(*) from information_schema.workload_groups").cell(), "2");
+    for sql in [
+        "create workload group g2",
+        "select * from local(\"file_path\" = \"t.csv\")",
+        "admin show frontend config",
+        "show all grants",
+        "kill 1",
+    ] {
+        assert!(matches!(jack.query(sql), Answer::Err(..)), "{sql}");
+    }
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let fixture = Fixture::with(commensal_sql::protocol::Limits::default(), |options| {
+        options.s3.0 = vec!["http://127.0.0.1:9".to_owned()];
+    });
+    let mut root = fixture.root();
+    let call = "s3(\"uri\" = \"http://127.0.0.1:9/b/k.csv\", \"use_path_style\" = \"true\", \"format\" = \"csv\", \
+                \"s3.access_key\" = \"mykey\", \"s3.secret_key\" = \"mysecret\")";
+    for sql in [
+        format!("select * from {call}"),
+        format!("explain select * from {call}"),
+        format!("desc function {call}"),
+    ] {
+        let mut client = fixture.root();
+        client.ask(&sql).unwrap();
+        eventually("it is there", || !fixture.engine.queries().is_empty());
+        let shown = format!("{:?}", root.query("show full processlist"));
+        assert!(!shown.contains("mysecret") && !shown.contains("mykey"), "{shown}");
+        root.query(&format!("kill query {}", client.id));
+        let answer = format!("{:?}", client.answer());
+        assert!(!answer.contains("mysecret") && !answer.contains("mykey"), "{answer}");
+        eventually("it is gone", || fixture.engine.queries().is_empty());
+    }
+}

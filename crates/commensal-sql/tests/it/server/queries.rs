@@ -1,0 +1,211 @@
+//! What statements give.
+
+use crate::server::client::Answer;
+use crate::server::fixture::Fixture;
+
+#[test]
+fn files_are_tables() {
+    let fixture = Fixture::new();
+    fixture.hits("hits.parquet", 1_000);
+    fixture.csv("cities.csv", "id,name\n1,Ulm\n2,Wien\n");
+    std::fs::create_dir_all(fixture.data().join("shop/events")).unwrap();
+    fixture.csv("shop/events/1.csv", "a\n1\n2\n");
+    fixture.csv("shop/events/2.csv", "a\n3\n");
+    let mut client = fixture.root();
+    for (sql, want) in [
+        ("select count(*) from hits", "1000"),
+        ("select count(*) from main.hits where id < 10", "10"),
+        ("select name from cities where id = 2", "Wien"),
+        ("select sum(a) from shop.events", "6"),
+        (
+            "select count(*) from LOCAL(\"file_path\" = \"cities.csv\", \"format\" = \"csv_with_names\", \"column_separator\" = \",\")",
+            "2",
+        ),
+        ("select 'a' 'b'", "ab"),
+        ("select \"text\"", "text"),
+        ("select database()", "main"),
+        ("select @@version_comment limit 1", "commensal: SQL under workload groups"),
+        ("select @@session.autocommit", "1"),
+        ("select null", "NULL"),
+        ("select 18446744073709551615", "18446744073709551615"),
+        ("select cast('2013-07-15 10:47:34' as timestamp)", "2013-07-15 10:47:34"),
+        ("select /*+ SET_VAR(dry_run_query = true) */ id from hits", "1000"),
+        ("SELECT ID FROM hits WHERE Id = 7", "7"),
+    ] {
+        assert_eq!(client.query(sql).cell(), want, "{sql}");
+    }
+    // A file that comes later is there at once, and so is one that changes.
+    fixture.csv("late.csv", "a\n1\n");
+    assert_eq!(client.query("select count(*) from late").cell(), "1");
+    fixture.csv("late.csv", "a\n1\n2\n3\n");
+    assert_eq!(client.query("select count(*) from late").cell(), "3");
+}
+
+#[test]
+fn columns_are_called_as_written() {
+    let fixture = Fixture::new();
+    fixture.hits("hits.parquet", 10);
+    let Answer::Rows(names, _) =
+        fixture.root().query("select id, count(*), 1 + 1 as two, 2, g from hits group by id, g")
+    else {
+        panic!("no rows")
+    };
+    assert_eq!(names, ["id", "count(*)", "two", "2", "g"]);
+}
+
+#[test]
+fn what_clients_ask_on_their_own() {
+    let fixture = Fixture::new();
+    fixture.hits("hits.parquet", 10);
+    std::fs::create_dir(fixture.data().join("shop")).unwrap();
+    let mut client = fixture.root();
+    let column = |answer: &Answer| answer.rows().into_iter().map(|row| row[0].clone()).collect::<Vec<_>>();
+    assert_eq!(column(&client.query("show databases")), ["main", "shop", "information_schema"]);
+    assert_eq!(column(&client.query("show databases like 's%'")), ["shop"]);
+    assert_eq!(column(&client.query("show tables")), ["hits"]);
+    assert_eq!(column(&client.query("describe hits")), ["id", "g", "url"]);
+    assert_eq!(column(&client.query("show columns from hits")), ["id", "g", "url"]);
+    assert_eq!(client.query("show variables like 'version'").rows(), [["version", "8.0.33-commensal"]]);
+    client.all(&["use information_schema", "set names utf8mb4", "set autocommit = 1", "begin", "commit"]);
+    client.all(&["SET character_set_results = NULL", "show warnings", "show status", "show collation"]);
+    client.all(&["select table_name from information_schema.tables", "show tables"]);
+    assert_eq!(client.query("select count(*) from workload_group_resource_usage").cell(), "1");
+    let answer = client.query("use nowhere");
+    assert_eq!(answer, Answer::Err(1049, "Unknown database 'nowhere'".to_owned()));
+}
+
+#[test]
+fn groups_are_made_shown_and_kept() {
+    let fixture = Fixture::new();
+    let mut client = fixture.root();
+    client.all(&[
+        "create workload group if not exists g2 properties('cpu_hard_limit'='10%', 'memory_limit'='30%')",
+        "alter workload group g2 properties('memory_limit'='0.5%')",
+        "alter workload group g2 properties('enable_memory_overcommit'='false')",
+        "create workload group online properties('max_cpu_percent'='60%')",
+        "drop workload group online",
+        "ADMIN SET FRONTEND CONFIG (\"enable_cpu_hard_limit\" = \"true\")",
+    ]);
+    let names = |client: &mut crate::server::client::Client| {
+        let rows = client.query("show workload groups").rows();
+        rows.into_iter().map(|row| row[1].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&mut client), ["g2", "normal"]);
+    assert!(client.query("create workload group g2").error().contains("already has workload group g2"));
+    assert!(client.query("drop workload group normal").error().contains("not allowed"));
+    let row = "select memory_limit, cpu_hard_limit from information_schema.workload_groups where name = 'g2'";
+    assert_eq!(client.query(row).rows(), [["0.5%", "10%"]]);
+    let fixture = fixture.again();
+    let mut client = fixture.root();
+    assert_eq!(names(&mut client), ["g2", "normal"]);
+    assert_eq!(client.query(row).rows(), [["0.5%", "10%"]]);
+}
+
+#[test]
+fn the_server_only_reads() {
+    let fixture = Fixture::new();
+    fixture.hits("hits.parquet", 10);
+    let mut client = fixture.root();
+    for sql in [
+        "create table t as select * from hits",
+        "create external table p stored as csv location '/etc/passwd'",
+        "copy hits to '/tmp/out.parquet'",
+        "insert into hits select * from hits",
+        "drop table hits",
+        "create table shop.t as select * from hits",
+        "explain analyze insert into hits select * from hits",
+    ] {
+        assert!(matches!(client.query(sql), Answer::Err(..)), "{sql}");
+    }
+    assert_eq!(client.query("select count(*) from hits").cell(), "10");
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    let fixture = Fixture::new();
+    std::fs::write(fixture.data().join("lies.parquet"), "no parquet at all, but long enough to look at")
+        .unwrap();
+    fixture.csv("good.csv", "a\n1\n");
+    let mut client = fixture.root();
+    for (sql, number, part) in [
+        ("selec 1", 1064, "selec"),
+        ("select * from nowhere", 1105, "nowhere"),
+        ("select nothing from good", 1105, "nothing"),
+        ("select * from lies", 1105, "arquet"),
+        ("set nonsense = 1", 1193, "Unknown system variable 'nonsense'"),
+        ("select @@nonsense", 1105, "Unknown system variable 'nonsense'"),
+        ("kill 4000", 1094, "Unknown thread id: 4000"),
+        ("kill query 4000", 1094, "Unknown thread id: 4000"),
+        ("select * from local(\"file_path\" = \"../x.csv\")", 1227, ".."),
+        ("select * from local(\"file_path\" = \"/etc/passwd\", \"format\" = \"csv\")", 1227, "/etc/passwd"),
+        (
+            "select * from s3(\"uri\" = \"http://127.0.0.1:1/b/k.csv\", \"use_path_style\" = \"true\")",
+            1227,
+            "--s3-endpoint",
+        ),
+        ("select * from local(1)", 1105, "pairs"),
+        ("select 1; select 2", 1064, "end of the statement"),
+        ("select cast('x' as int)", 1105, "x"),
+    ] {
+        let answer = client.query(sql);
+        let Answer::Err(got, text) = &answer else { panic!("{sql}: {answer:?}") };
+        assert!(text.contains(part), "{sql}: {text}");
+        assert_eq!(*got, number, "{sql}: {text}");
+    }
+    assert_eq!(client.query("select a from good").cell(), "1", "the connection goes on");
+    assert!(fixture.is_quiet());
+}
+
+#[test]
+fn functions_are_described() {
+    let fixture = Fixture::new();
+    fixture.csv("c.csv", "id,name\n1,Ulm\n");
+    let mut client = fixture.root();
+    let answer = client.query("DESC FUNCTION local(\"file_path\" = \"c.csv\")");
+    let columns: Vec<_> = answer.rows().into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    assert_eq!(columns, [("id".to_owned(), "bigint".to_owned()), ("name".to_owned(), "text".to_owned())]);
+}
+
+#[test]
+fn rows_are_written_where_that_is_allowed() {
+    let fixture =
+        Fixture::with(commensal_sql::protocol::Limits::default(), |options| options.writable = true);
+    fixture.hits("hits.parquet", 1_000);
+    std::fs::create_dir(fixture.data().join("shop")).unwrap();
+    let mut client = fixture.root();
+    client.all(&[
+        "create table shop.few as select id, url from hits where id < 10",
+        "create table if not exists shop.few as select 1 as a",
+        "insert into shop.few select cast(id as varchar), url from hits where id >= 990",
+    ]);
+    assert_eq!(client.query("select concat(count(*), ' ', sum(id)) from shop.few").cell(), "20 9990");
+    for (sql, part) in [
+        ("create table shop.few as select 1 as a", "already exists"),
+        ("insert into shop.few select id from hits", "has 2 columns, and not 1"),
+        ("insert into shop.few select url, id from hits", "Cast error"),
+        ("insert into shop.none select id from hits", "CREATE TABLE makes one"),
+        ("insert into hits select * from hits", "cannot be written"),
+        ("create table nowhere.t as select * from hits", "cannot be written"),
+        ("create table shop.`../t` as select * from hits", "cannot be written"),
+        ("insert overwrite shop.few select id, url from hits", "INSERT INTO table SELECT"),
+        ("create table shop.empty (a int)", "INSERT INTO table SELECT"),
+    ] {
+        let text = client.query(sql).error();
+        assert!(text.contains(part), "{sql}: {text}");
+    }
+    let files: Vec<_> = std::fs::read_dir(fixture.data().join("shop/few")).unwrap().flatten().collect();
+    assert_eq!(files.len(), 2, "what failed has left nothing: {files:?}");
+    assert!(fixture.is_quiet());
+    // Writing waits in the queue like reading.
+    client.all(&["create workload group none properties('max_concurrency'='0', 'max_queue_size'='0')"]);
+    for sql in
+        ["insert into shop.few select id, url from hits", "create table shop.other as select * from hits"]
+    {
+        let text =
+            client.query(&sql.replacen("select", "select /*+SET_VAR(workload_group=none)*/", 1)).error();
+        assert_eq!(text, "query waiting queue is full, queue length=0", "{sql}");
+    }
+    client.all(&["create user jack identified by 'x'", "grant select_priv on *.*.* to jack"]);
+    let mut jack = crate::server::client::Client::login(fixture.address, "jack", "x", "").unwrap();
+    assert!(matches!(jack.query("insert into shop.few select id, url from hits"), Answer::Err(1227, _)));
+}

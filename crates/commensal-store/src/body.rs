@@ -1,0 +1,167 @@
+//! Bodies: a file as a stream of pieces that are paid for, and a stream that is taken in only as it is paid for.
+
+use crate::query::{Paid, Query};
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream, StreamExt};
+use object_store::{Attributes, GetResult, GetResultPayload, ObjectMeta, Result};
+use std::fs::File;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+/// A piece of a body where there is no limit, in bytes.
+const FREE_PIECE: u64 = 1 << 20;
+
+/// The same result with a body that is paid for. `ahead` was paid before the request.
+///
+/// A file never stays a file: who reads from it would go past the governor.
+pub(crate) fn paid(result: GetResult, reads: &Query, ahead: Option<Paid>) -> GetResult {
+    let GetResult { payload, meta, range, attributes } = result;
+    let payload = match payload {
+        GetResultPayload::File(file, path) => {
+            of_file(OpenFile::new(file, path, meta.clone()), range.clone(), reads.clone())
+        }
+        GetResultPayload::Stream(inner) => of_stream(inner, &range, reads.clone(), ahead),
+    };
+    GetResult { payload: GetResultPayload::Stream(payload), meta, range, attributes }
+}
+
+/// A file that the inner store has opened. Clones share it, and it stays what it was when somebody puts another in its
+/// place.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenFile {
+    file: Arc<File>,
+    path: PathBuf,
+    meta: ObjectMeta,
+}
+
+impl OpenFile {
+    pub(crate) fn new(file: File, path: PathBuf, meta: ObjectMeta) -> OpenFile {
+        OpenFile { file: Arc::new(file), path, meta }
+    }
+
+    /// The size of the file when it was opened, in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.meta.size
+    }
+
+    /// Reads a range, with the errors of the store that opened the file: it does the reading, on the pool for blocking work.
+    pub(crate) async fn read(&self, range: Range<u64>) -> Result<Bytes> {
+        let file = self.file.try_clone().map_err(|source| object_store::Error::Generic {
+            store: "GovernedStore",
+            source: Box::new(source),
+        })?;
+        let payload = GetResultPayload::File(file, self.path.clone());
+        let meta = self.meta.clone();
+        GetResult { payload, meta, range, attributes: Attributes::default() }.bytes().await
+    }
+
+    /// The same, paid for; bytes that are on their way when nobody waits for them any more are paid for too.
+    pub(crate) async fn read_paid(&self, range: Range<u64>, paid: &mut Paid) -> Result<Bytes> {
+        paid.begin();
+        let read = self.read(range).await;
+        paid.failed();
+        let bytes = read?;
+        paid.spend(bytes.len() as u64);
+        Ok(bytes)
+    }
+}
+
+/// The next piece of `range`, cut off it; `None` at its end.
+fn cut(range: &mut Range<u64>, reads: &Query) -> Option<Range<u64>> {
+    if range.start >= range.end {
+        return None;
+    }
+    let piece = reads.piece().unwrap_or(FREE_PIECE);
+    let end = range.end.min(range.start.saturating_add(piece));
+    let cut = range.start..end;
+    range.start = end;
+    Some(cut)
+}
+
+/// While the consumer is busy with one piece, the next is paid for and read: so one slow consumer reaches the rate too.
+fn of_file(file: OpenFile, range: Range<u64>, reads: Query) -> BoxStream<'static, Result<Bytes>> {
+    let one = |file: OpenFile, range: Range<u64>, reads: Query| async move {
+        let mut paid = reads.pay(range.end - range.start).await?;
+        file.read_paid(range, &mut paid).await
+    };
+    let state = (file, range, reads, JoinSet::new());
+    stream::try_unfold(state, move |(file, mut range, reads, mut ahead)| async move {
+        if Handle::try_current().is_err() {
+            let Some(next) = cut(&mut range, &reads) else { return Ok(None) };
+            let bytes = one(file.clone(), next, reads.clone()).await?;
+            return Ok(Some((bytes, (file, range, reads, ahead))));
+        }
+        let mut start = |ahead: &mut JoinSet<_>| {
+            if let Some(next) = cut(&mut range, &reads) {
+                ahead.spawn(one(file.clone(), next, reads.clone()));
+            }
+        };
+        if ahead.is_empty() {
+            start(&mut ahead);
+        }
+        let Some(joined) = ahead.join_next().await else { return Ok(None) };
+        let bytes = joined.map_err(|source| object_store::Error::JoinError { source })??;
+        start(&mut ahead);
+        Ok(Some((bytes, (file, range, reads, ahead))))
+    })
+    .boxed()
+}
+
+/// A body that comes from elsewhere: what it holds is handed on as it is paid for, and what is not taken from it stays with
+/// the sender (the window of TCP closes). Whatever the range says, everything that comes is paid for.
+fn of_stream(
+    inner: BoxStream<'static, Result<Bytes>>,
+    range: &Range<u64>,
+    reads: Query,
+    paid: Option<Paid>,
+) -> BoxStream<'static, Result<Bytes>> {
+    let expected = range.end.saturating_sub(range.start);
+    let body = Body { inner, reads, paid, expected, held: Bytes::new() };
+    stream::try_unfold(body, |mut body| async move { Ok(body.next().await?.map(|bytes| (bytes, body))) })
+        .boxed()
+}
+
+struct Body {
+    inner: BoxStream<'static, Result<Bytes>>,
+    reads: Query,
+    paid: Option<Paid>,
+    /// Bytes of the range that are to come.
+    expected: u64,
+    /// Came already, and is not paid for.
+    held: Bytes,
+}
+
+impl Body {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        if self.held.is_empty() {
+            if self.paid.as_ref().is_none_or(|paid| paid.left() == 0) && self.expected > 0 {
+                self.paid = Some(self.pay(self.expected).await?);
+            }
+            match self.inner.next().await.transpose()? {
+                Some(bytes) => self.held = bytes,
+                None => {
+                    self.paid = None;
+                    return Ok(None);
+                }
+            }
+        }
+        let mut paid = match self.paid.take().filter(|paid| paid.left() > 0) {
+            Some(paid) => paid,
+            None => self.pay(self.held.len() as u64).await?,
+        };
+        let most = usize::try_from(paid.left()).unwrap_or(usize::MAX);
+        let bytes = self.held.split_to(self.held.len().min(most));
+        paid.spend(bytes.len() as u64);
+        self.expected = self.expected.saturating_sub(bytes.len() as u64);
+        self.paid = Some(paid);
+        Ok(Some(bytes))
+    }
+
+    async fn pay(&mut self, bytes: u64) -> Result<Paid> {
+        let piece = self.reads.piece().unwrap_or(FREE_PIECE);
+        Ok(self.reads.pay(bytes.min(piece)).await?)
+    }
+}

@@ -1,0 +1,392 @@
+//! The governor: a rate that readers share, and the clock that lets them pass. Shared by many stores and queries.
+//!
+//! All decisions are `commensal_core::limiter`'s; here are the lock around it, the timer and what was counted. The timer is
+//! a task of its own, so that a reader that waits and is not polled holds nobody up. It lives while somebody waits.
+
+use crate::query::{PayError, Query};
+use commensal_core::limiter::{Limiter, QueryId, Shape, Ticket, TicketId, Windows};
+use commensal_core::units::BytesPerS;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+/// The longest sleep of the timer before it looks again; what waits longer goes on waiting.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3_600);
+
+/// What kind of store is governed: it decides how large requests are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reach {
+    /// A disk of this machine: files are opened once and read piece by piece.
+    Local,
+    /// Something behind a network: bodies are read as fast as they are paid for.
+    Remote,
+}
+
+/// How a governor shapes reads. [`Settings::of`] has the usual figures.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What is governed.
+    pub reach: Reach,
+    /// What may be saved up while nobody reads, as time at the rate, and how late a timer may be without loss.
+    pub burst: Duration,
+    /// How much is paid for at once, in bytes; less at low rates ([`Limiter::piece`]).
+    pub piece: u64,
+    /// The largest range that one remote request asks for, in bytes. What the kernel's socket buffer takes in before it
+    /// is paid for is bounded by this.
+    pub request: u64,
+    /// Where the timer runs; `None`: on the runtime of whoever waits first. Give one here whose threads are always free.
+    pub timer: Option<Handle>,
+}
+
+impl Settings {
+    /// 25 ms of burst; pieces of 256 KiB for local, 1 MiB for remote reads; remote requests of 4 MiB.
+    #[must_use]
+    pub fn of(reach: Reach) -> Settings {
+        let piece = match reach {
+            Reach::Local => 256 << 10,
+            Reach::Remote => 1 << 20,
+        };
+        Settings { reach, burst: Duration::from_millis(25), piece, request: 4 << 20, timer: None }
+    }
+}
+
+/// What was read so far, by all queries of a governor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Statistics {
+    /// Bytes that readers asked for.
+    pub asked_bytes: u64,
+    /// Bytes that left the disk or the socket, with those between ranges that were read in one request. Files in the page
+    /// cache count as well: compare with the device's own count (`rbytes` of `io.stat`) over the same time. Where that is
+    /// less, the rest came from the page cache; where it is more, the kernel read ahead.
+    pub delivered_bytes: u64,
+    /// Bytes delivered in the last full second.
+    pub last_second_bytes: u64,
+    /// The most that was delivered within 100 ms.
+    pub most_100ms_bytes: u64,
+    /// The most that was delivered within 1 s.
+    pub most_1s_bytes: u64,
+    /// Calls that read.
+    pub requests: u64,
+    /// Calls that list; they are not limited.
+    pub lists: u64,
+    /// Payments that had to wait.
+    pub waits: u64,
+    /// How long they waited, all together.
+    pub waited: Duration,
+    /// Payments that wait now.
+    pub waiting: usize,
+}
+
+/// A rate that many stores and queries share. Clones are the same governor.
+#[derive(Debug, Clone)]
+pub struct Governor {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    settings: Settings,
+    origin: Instant,
+    /// Without a limit nobody takes the lock in order to pass.
+    limited: AtomicBool,
+    state: Mutex<State>,
+    /// Somebody's turn may have come nearer.
+    sooner: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    limiter: Limiter,
+    doors: HashMap<TicketId, oneshot::Sender<()>>,
+    timer_runs: bool,
+    counted: Statistics,
+    delivered: Windows,
+}
+
+/// How a payment was made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Admission {
+    /// There was a limit that it was charged to.
+    pub(crate) charged: bool,
+    /// `None`: it did not wait.
+    pub(crate) waited: Option<Duration>,
+}
+
+impl Governor {
+    /// A governor with the usual settings; without a rate it only counts.
+    #[must_use]
+    pub fn new(reach: Reach, rate: Option<BytesPerS>) -> Governor {
+        Governor::with(Settings::of(reach), rate)
+    }
+
+    /// A governor with other settings.
+    #[must_use]
+    pub fn with(settings: Settings, rate: Option<BytesPerS>) -> Governor {
+        let shape = Shape { burst: settings.burst, quantum: settings.piece };
+        let state = State {
+            limiter: Limiter::new(rate, shape, 0),
+            doors: HashMap::new(),
+            timer_runs: false,
+            counted: Statistics::default(),
+            delivered: Windows::default(),
+        };
+        let shared = Shared {
+            settings,
+            origin: Instant::now(),
+            limited: AtomicBool::new(rate.is_some()),
+            state: Mutex::new(state),
+            sooner: Notify::new(),
+        };
+        Governor { shared: Arc::new(shared) }
+    }
+
+    /// A query that reads at this governor's rate, sharing it equally with the others. One id is one query, also when it
+    /// is given to several handles.
+    #[must_use]
+    pub fn query(&self, id: QueryId) -> Query {
+        Query::new(self.clone(), id)
+    }
+
+    /// What is governed.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        self.shared.settings.reach
+    }
+
+    /// The rate in force.
+    #[must_use]
+    pub fn rate(&self) -> Option<BytesPerS> {
+        self.shared.lock().limiter.rate()
+    }
+
+    /// Another rate from now on, for those that wait as well.
+    pub fn set_rate(&self, rate: Option<BytesPerS>) {
+        let mut state = self.shared.lock();
+        state.limiter.set_rate(self.shared.now(), rate);
+        self.shared.limited.store(rate.is_some(), Ordering::Release);
+        state.open_doors(self.shared.now());
+        self.shared.sooner.notify_one();
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        let mut state = self.shared.lock();
+        let now = self.shared.now();
+        Statistics {
+            delivered_bytes: state.delivered.total(),
+            last_second_bytes: state.delivered.last_second(now),
+            most_100ms_bytes: state.delivered.most_100ms(),
+            most_1s_bytes: state.delivered.most_1s(),
+            waiting: state.limiter.waiting(),
+            ..state.counted
+        }
+    }
+
+    /// How much is paid for at once now; `None`: there is no limit, whatever is asked for passes whole.
+    pub(crate) fn piece(&self) -> Option<u64> {
+        if !self.shared.limited.load(Ordering::Acquire) {
+            return None;
+        }
+        Some(self.shared.lock().limiter.piece(self.shared.settings.piece).max(1))
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    /// Whether both are the same governor.
+    pub(crate) fn is(&self, other: &Governor) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Waits for the turn of `query` to read `bytes`. Given up half-way, nothing was taken.
+    pub(crate) async fn admit(&self, query: QueryId, bytes: u64) -> Result<Admission, PayError> {
+        if !self.shared.limited.load(Ordering::Acquire) {
+            return Ok(Admission { charged: false, waited: None });
+        }
+        let began = self.shared.now();
+        let mut waited = false;
+        while let Some(place) = self.reserve(query, bytes, waited)? {
+            waited = true;
+            if place.turn().await {
+                break;
+            }
+            // The runtime that the timer ran on has ended: the next reservation starts another.
+        }
+        let waited = waited.then(|| Duration::from_nanos(self.shared.now() - began));
+        if let Some(waited) = waited {
+            let mut state = self.shared.lock();
+            state.counted.waits += 1;
+            state.counted.waited += waited;
+        }
+        Ok(Admission { charged: true, waited })
+    }
+
+    /// `None`: paid at once. `again`: the timer ended, and is to run where this runs.
+    fn reserve(&self, query: QueryId, bytes: u64, again: bool) -> Result<Option<Place>, PayError> {
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        let now = shared.now();
+        state.open_doors(now);
+        let Ticket::Waits { id, .. } = state.limiter.reserve(now, query, bytes) else { return Ok(None) };
+        let (door, opened) = oneshot::channel();
+        state.doors.insert(id, door);
+        let starts = !state.timer_runs;
+        state.timer_runs = true;
+        // A runtime that has ended drops what it is given at once, and that takes the lock.
+        drop(state);
+        let place = Place { shared: Arc::clone(shared), id, bytes, opened, passed: false };
+        if starts {
+            let timer = Timer { shared: Arc::clone(shared), done: false };
+            let chosen = shared.settings.timer.clone().filter(|_| !again);
+            let handle = chosen.map_or_else(Handle::try_current, Ok).map_err(|_| PayError::NoRuntime)?;
+            handle.spawn(timer.run());
+        }
+        Ok(Some(place))
+    }
+
+    /// Counts a call that reads `bytes`.
+    pub(crate) fn asked(&self, bytes: u64) {
+        let mut state = self.shared.lock();
+        state.counted.requests += 1;
+        state.counted.asked_bytes = state.counted.asked_bytes.saturating_add(bytes);
+    }
+
+    /// Counts a call that lists.
+    pub(crate) fn listed(&self) {
+        self.shared.lock().counted.lists += 1;
+    }
+
+    /// Counts what was delivered, and squares it with what was paid for it.
+    pub(crate) fn delivered(&self, bytes: u64) {
+        let now = self.shared.now();
+        self.shared.lock().delivered.record(now, bytes);
+    }
+
+    /// Squares what was paid for and charged with what came.
+    pub(crate) fn settle(&self, paid: u64, received: u64) {
+        if paid != received {
+            self.shared.settle(paid, received);
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nanoseconds since the governor was made.
+    fn now(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn settle(&self, paid: u64, received: u64) {
+        let mut state = self.lock();
+        let now = self.now();
+        state.limiter.settle(now, paid, received);
+        if paid > received {
+            state.open_doors(now);
+            self.sooner.notify_one();
+        }
+    }
+}
+
+impl State {
+    /// Lets everybody pass whose turn has come.
+    fn open_doors(&mut self, now_ns: u64) {
+        while let Some(granted) = self.limiter.grant(now_ns) {
+            // Who gives up takes its door along, under the same lock.
+            if let Some(door) = self.doors.remove(&granted.id) {
+                let _ = door.send(());
+            }
+        }
+    }
+}
+
+/// One that waits. Given up, it leaves as if it had never come.
+#[derive(Debug)]
+struct Place {
+    shared: Arc<Shared>,
+    id: TicketId,
+    bytes: u64,
+    opened: oneshot::Receiver<()>,
+    passed: bool,
+}
+
+impl Place {
+    /// Waits; `false`: the timer has ended, and with it this place.
+    async fn turn(mut self) -> bool {
+        let opened = (&mut self.opened).await.is_ok();
+        self.passed = true;
+        opened
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.passed {
+            return;
+        }
+        let waited_still = {
+            let mut state = self.shared.lock();
+            state.doors.remove(&self.id).is_some() && state.limiter.cancel(self.id)
+        };
+        if waited_still {
+            self.shared.sooner.notify_one();
+        } else if self.opened.try_recv().is_ok() {
+            self.shared.settle(self.bytes, 0);
+        }
+    }
+}
+
+/// The task that opens doors in time.
+struct Timer {
+    shared: Arc<Shared>,
+    /// Nobody waits any more: whoever comes next starts another.
+    done: bool,
+}
+
+impl Timer {
+    async fn run(mut self) {
+        while let Some(due_ns) = self.next() {
+            let due = self.shared.origin + Duration::from_nanos(due_ns);
+            tokio::select! {
+                () = tokio::time::sleep_until(due) => {}
+                () = self.shared.sooner.notified() => {}
+            }
+        }
+    }
+
+    /// Opens what is due and says when to do so again.
+    fn next(&mut self) -> Option<u64> {
+        let mut state = self.shared.lock();
+        let now = self.shared.now();
+        state.open_doors(now);
+        let due = state.limiter.due();
+        self.done = due.is_none();
+        state.timer_runs = !self.done;
+        let longest = u64::try_from(LONGEST_SLEEP.as_nanos()).unwrap_or(u64::MAX);
+        due.map(|due| due.min(now.saturating_add(longest)))
+    }
+}
+
+impl Drop for Timer {
+    /// At the end of its runtime there may be some that wait on another one: they come again, and start another timer.
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let mut state = self.shared.lock();
+        let State { doors, limiter, timer_runs, .. } = &mut *state;
+        for (id, _door) in doors.drain() {
+            limiter.cancel(id);
+        }
+        *timer_runs = false;
+    }
+}

@@ -1,0 +1,61 @@
+//! An [`object_store::ObjectStore`] that reads at a rate, shared fairly between queries: for anybody who uses `object_store`.
+//!
+//! ```text
+//! Governor (a rate) ◄── Query (who reads) ◄── GovernedStore (what is read)     many stores and queries, one governor
+//! ```
+//!
+//! **Paid for before it is read.** A read asks the [`Governor`] first and begins when its turn comes; large reads are cut
+//! into pieces, so that the rate holds in short windows too and a wait can be given up at any time. A limiter that charges
+//! afterwards lets everybody pass who woke up together: `cargo run --release -p commensal-store --example windows` shows
+//! both side by side. The algorithm is [`commensal_core::limiter`], which says what is guaranteed.
+//!
+//! **Fair.** The queries of a governor get equal shares, however many partitions each of them reads in parallel.
+//!
+//! **Prompt.** [`Governor::set_rate`] holds at once, also for those that wait; [`Query::cancel`] ends waits; who drops a
+//! future that waits leaves the line. What was paid for and did not come goes back.
+//!
+//! ```
+//! use commensal_core::limiter::QueryId;
+//! use commensal_core::units::BytesPerS;
+//! use commensal_store::{GovernedStore, Governor, Reach};
+//! use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
+//! use std::sync::Arc;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> object_store::Result<()> {
+//! let governor = Governor::new(Reach::Local, Some(BytesPerS(100 << 20)));
+//! let query = governor.query(QueryId(1));
+//! let store = GovernedStore::new(Arc::new(InMemory::new()), query.clone());
+//!
+//! let path = Path::from("hits.parquet");
+//! store.put(&path, vec![7; 1 << 20].into()).await?;
+//! assert_eq!(store.get_range(&path, 10..20).await?, vec![7; 10]);
+//!
+//! governor.set_rate(Some(BytesPerS(10 << 20)));
+//! assert_eq!(governor.statistics().delivered_bytes, 10);
+//! query.cancel();
+//! assert!(store.get(&path).await?.bytes().await.is_err());
+//! # Ok(()) }
+//! ```
+//!
+//! **What is counted** are the engine's bytes: those that left a file or a socket for a reader. Files in the page cache
+//! count, as a limiter cannot know beforehand where the kernel has them; [`Statistics::delivered_bytes`] says what to
+//! compare with. What the kernel's socket buffers take in ahead of a slow reader is not seen; [`Settings::request`] bounds
+//! it for ranges. Copies and renames are the store's own and are not counted. A connector that buffers bodies without a
+//! bound (`SpawnedReqwestConnector`) defeats the pacing of remote bodies.
+//!
+//! A limit needs a tokio runtime with its time driver; without one only reads without a limit work.
+#![forbid(unsafe_code)]
+
+mod body;
+mod governor;
+mod governors;
+mod query;
+mod ranges;
+mod store;
+mod upload;
+
+pub use governor::{Governor, Reach, Settings, Statistics};
+pub use governors::{Governors, Rates, Source};
+pub use query::{Paid, PayError, Query, QueryStatistics};
+pub use store::GovernedStore;

@@ -1,0 +1,312 @@
+//! `get_ranges`: paid for and read in pieces, every byte of one version of the object.
+
+use crate::body::OpenFile;
+use crate::governor::Reach;
+use crate::query::Query;
+use crate::store::get_opts;
+use bytes::{Bytes, BytesMut};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{
+    GetOptions, GetResultPayload, OBJECT_STORE_COALESCE_DEFAULT, ObjectMeta, ObjectStore, Result,
+};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Requests that one remote call keeps going, as `object_store` itself does.
+const PARALLEL: usize = 10;
+/// Pieces of one call that are paid for or read at a time: one ahead.
+const AHEAD: usize = 2;
+
+/// A range that no store can mean.
+#[derive(Debug, thiserror::Error)]
+#[error("the range ends at {} before it starts at {}", .0.end, .0.start)]
+struct Backwards(Range<u64>);
+
+pub(crate) fn total(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(length(range)))
+}
+
+fn length(range: &Range<u64>) -> u64 {
+    range.end.saturating_sub(range.start)
+}
+
+pub(crate) async fn get<S: ObjectStore + ?Sized>(
+    inner: &Arc<S>,
+    reads: &Query,
+    location: &Path,
+    ranges: &[Range<u64>],
+) -> Result<Vec<Bytes>> {
+    if let Some(range) = ranges.iter().find(|range| range.start > range.end) {
+        let source = Box::new(Backwards(range.clone()));
+        return Err(object_store::Error::Generic { store: "GovernedStore", source });
+    }
+    let reach = reads.governor().reach();
+    // A remote store reads what lies between ranges that are close together.
+    let moves = match reach {
+        Reach::Local => total(ranges),
+        Reach::Remote => total(&merged(ranges)),
+    };
+    match (reads.piece(), reach) {
+        (Some(piece), Reach::Local) if moves > piece => local(inner, reads, location, ranges).await,
+        (Some(piece), Reach::Remote) if moves > piece => remote(inner, reads, location, ranges).await,
+        _ => whole(&**inner, reads, location, ranges, moves).await,
+    }
+}
+
+/// The inner store's own call.
+async fn whole<S: ObjectStore + ?Sized>(
+    inner: &S,
+    reads: &Query,
+    location: &Path,
+    ranges: &[Range<u64>],
+    moves: u64,
+) -> Result<Vec<Bytes>> {
+    let mut paid = reads.pay(moves).await?;
+    paid.begin();
+    let got = inner.get_ranges(location, ranges).await;
+    paid.failed();
+    let got = got?;
+    let came: u64 = got.iter().map(|bytes| bytes.len() as u64).sum();
+    // What lay between came too; but a range that ends behind the object brings less.
+    paid.spend(if came < total(ranges) { came } else { moves });
+    Ok(got)
+}
+
+/// Where a local object is read from, piece by piece.
+enum Opened<S: ?Sized> {
+    File(OpenFile),
+    /// A local store without files: the version keeps the pieces together.
+    Store(Arc<S>, ObjectMeta),
+}
+
+impl<S: ObjectStore + ?Sized> Opened<S> {
+    async fn open(inner: &Arc<S>, location: &Path) -> Result<Opened<S>> {
+        let result = inner.get_opts(location, GetOptions::default()).await?;
+        Ok(match result.payload {
+            GetResultPayload::File(file, path) => Opened::File(OpenFile::new(file, path, result.meta)),
+            GetResultPayload::Stream(_) => Opened::Store(Arc::clone(inner), result.meta),
+        })
+    }
+
+    fn size(&self) -> u64 {
+        match self {
+            Opened::File(file) => file.size(),
+            Opened::Store(_, meta) => meta.size,
+        }
+    }
+
+    /// Pays for some pieces at once, and reads them.
+    async fn read(self: Arc<Self>, reads: Query, pieces: Vec<Piece>) -> Result<Vec<(usize, Bytes)>> {
+        let mut paid = reads.pay(pieces.iter().map(|piece| length(&piece.range)).sum()).await?;
+        let mut got = Vec::with_capacity(pieces.len());
+        for Piece { of, range } in pieces {
+            let bytes = match &*self {
+                Opened::File(file) => file.read_paid(range, &mut paid).await?,
+                Opened::Store(inner, meta) => {
+                    let options = same_version(meta, range);
+                    let bytes = inner.get_opts(&meta.location, options).await?.bytes().await?;
+                    paid.spend(bytes.len() as u64);
+                    bytes
+                }
+            };
+            got.push((of, bytes));
+        }
+        Ok(got)
+    }
+}
+
+fn same_version(meta: &ObjectMeta, range: Range<u64>) -> GetOptions {
+    GetOptions::new()
+        .with_range(Some(range))
+        .with_if_match(meta.e_tag.clone())
+        .with_version(meta.version.clone())
+}
+
+/// A part of one of the ranges, by its place among them.
+struct Piece {
+    of: usize,
+    range: Range<u64>,
+}
+
+/// Cuts ranges into pieces, and puts small ones together: no batch is larger than `most` bytes.
+fn batches(ranges: impl Iterator<Item = (usize, Range<u64>)>, most: u64) -> Vec<Vec<Piece>> {
+    let mut batches: Vec<Vec<Piece>> = Vec::new();
+    let mut room = 0;
+    for (of, mut range) in ranges {
+        while range.start < range.end {
+            if room == 0 {
+                batches.push(Vec::new());
+                room = most;
+            }
+            let end = range.end.min(range.start.saturating_add(room));
+            room -= end - range.start;
+            if let Some(batch) = batches.last_mut() {
+                batch.push(Piece { of, range: range.start..end });
+            }
+            range.start = end;
+        }
+    }
+    batches
+}
+
+/// A range as it is put together from its pieces, which come in order; one piece is not copied.
+#[derive(Default)]
+struct Part {
+    first: Bytes,
+    grown: BytesMut,
+}
+
+impl Part {
+    fn push(&mut self, bytes: Bytes, whole: usize) {
+        if self.grown.is_empty() && self.first.is_empty() {
+            self.first = bytes;
+            return;
+        }
+        if self.grown.is_empty() {
+            self.grown.reserve(whole);
+            self.grown.extend_from_slice(&std::mem::take(&mut self.first));
+        }
+        self.grown.extend_from_slice(&bytes);
+    }
+
+    fn whole(self) -> Bytes {
+        if self.grown.is_empty() { self.first } else { self.grown.freeze() }
+    }
+}
+
+async fn local<S: ObjectStore + ?Sized>(
+    inner: &Arc<S>,
+    reads: &Query,
+    location: &Path,
+    ranges: &[Range<u64>],
+) -> Result<Vec<Bytes>> {
+    let opened = Arc::new(Opened::open(inner, location).await?);
+    let size = opened.size();
+    let mut parts: Vec<Part> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let mut part = Part::default();
+        if !inside(range, size) {
+            part.first = odd(inner, reads, location, range, size).await?;
+        }
+        parts.push(part);
+    }
+    let whole = |of: usize| usize::try_from(length(&ranges[of])).unwrap_or(0);
+    let regular = ranges.iter().cloned().enumerate().filter(|(_, range)| inside(range, size));
+    let batches = batches(regular, reads.piece().unwrap_or(u64::MAX));
+    let futures: Vec<_> =
+        batches.into_iter().map(|pieces| Arc::clone(&opened).read(reads.clone(), pieces)).collect();
+    let mut read = stream::iter(futures).buffered(AHEAD);
+    while let Some(batch) = read.try_next().await? {
+        for (of, bytes) in batch {
+            parts[of].push(bytes, whole(of));
+        }
+    }
+    Ok(parts.into_iter().map(Part::whole).collect())
+}
+
+fn inside(range: &Range<u64>, size: u64) -> bool {
+    range.start < range.end && range.end <= size
+}
+
+/// An empty range, or one behind the object's end: the inner store says what that is, at the price of what there is.
+async fn odd<S: ObjectStore + ?Sized>(
+    inner: &Arc<S>,
+    reads: &Query,
+    location: &Path,
+    range: &Range<u64>,
+    size: u64,
+) -> Result<Bytes> {
+    let mut left = size.min(range.end).saturating_sub(range.start);
+    let mut paid = Vec::new();
+    while left > 0 {
+        let piece = left.min(reads.piece().unwrap_or(u64::MAX));
+        paid.push(reads.pay(piece).await?);
+        left -= piece;
+    }
+    let got = inner.get_ranges(location, std::slice::from_ref(range)).await?;
+    for paid in &mut paid {
+        paid.spend(paid.left());
+    }
+    Ok(got.into_iter().next().unwrap_or_default())
+}
+
+/// Sorted, with those put together between which there is too little to be worth a request of its own, as
+/// `object_store::coalesce_ranges` does; that one panics where a range begins behind the end of the object.
+fn merged(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::with_capacity(sorted.len());
+    for range in sorted {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end.saturating_add(OBJECT_STORE_COALESCE_DEFAULT) => {
+                last.end = last.end.max(range.end);
+            }
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+async fn remote<S: ObjectStore + ?Sized>(
+    inner: &Arc<S>,
+    reads: &Query,
+    location: &Path,
+    ranges: &[Range<u64>],
+) -> Result<Vec<Bytes>> {
+    let merged = merged(ranges);
+    let fetches: Vec<_> = merged
+        .iter()
+        .map(|range| fetch(Arc::clone(inner), reads.clone(), location.clone(), range.clone()))
+        .collect();
+    let fetched: Vec<Bytes> = stream::iter(fetches).buffered(PARALLEL).try_collect().await?;
+    let slice = |range: &Range<u64>| {
+        let at = merged.partition_point(|whole| whole.start <= range.start).saturating_sub(1);
+        let bytes = &fetched[at];
+        let within = |offset: u64| {
+            usize::try_from(offset.saturating_sub(merged[at].start))
+                .map_or(bytes.len(), |to| to.min(bytes.len()))
+        };
+        bytes.slice(within(range.start)..within(range.end))
+    };
+    Ok(ranges.iter().map(slice).collect())
+}
+
+/// One stretch of an object, in requests of a bounded size; the first one tells which version the others have to be of.
+async fn fetch<S: ObjectStore + ?Sized>(
+    inner: Arc<S>,
+    reads: Query,
+    location: Path,
+    range: Range<u64>,
+) -> Result<Bytes> {
+    let request = reads.governor().settings().request.max(1);
+    let first = range.start..range.end.min(range.start.saturating_add(request));
+    let options = GetOptions::new().with_range(Some(first.clone()));
+    let result = get_opts(&*inner, &reads, &location, options).await?;
+    let meta = result.meta.clone();
+    let mut part = Part::default();
+    part.push(result.bytes().await?, usize::try_from(length(&range)).unwrap_or(0));
+    let mut rest = Vec::new();
+    let mut at = first.end;
+    let end = range.end.min(meta.size);
+    while at < end {
+        let next = at..end.min(at.saturating_add(request));
+        at = next.end;
+        rest.push(get_one(Arc::clone(&inner), reads.clone(), meta.clone(), next));
+    }
+    let mut rest = stream::iter(rest).buffered(AHEAD);
+    while let Some(bytes) = rest.try_next().await? {
+        part.push(bytes, usize::try_from(length(&range)).unwrap_or(0));
+    }
+    Ok(part.whole())
+}
+
+async fn get_one<S: ObjectStore + ?Sized>(
+    inner: Arc<S>,
+    reads: Query,
+    meta: ObjectMeta,
+    range: Range<u64>,
+) -> Result<Bytes> {
+    let options = same_version(&meta, range);
+    get_opts(&*inner, &reads, &meta.location, options).await?.bytes().await
+}
