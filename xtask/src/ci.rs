@@ -57,7 +57,7 @@ fn lints(features: &[&str]) -> anyhow::Result<()> {
 
 /// The SQL engine is built by itself: together with it the other crates would be built with what its dependencies want
 /// of theirs, and not as they are shipped.
-const SQL: &str = "commensal-sql";
+pub const SQL: &str = "commensal-sql";
 
 fn cargo(args: &[&str]) -> anyhow::Result<()> {
     let status = Command::new(env!("CARGO")).args(args).current_dir(root()).status().context("cargo")?;

@@ -166,8 +166,12 @@ fn both_sides_in_containers() {
     for block in &run.blocks {
         // What containers use is counted in the groups of their side.
         assert!(block.cpu.online.is_some_and(|cpus| cpus > 0.0), "{block:?}");
-        let beside = block.arm == "contended" || block.arm == "isolated";
-        assert_eq!(block.cpu.offline.is_some_and(|cpus| cpus > 0.01), beside, "{block:?}");
+        match block.arm.as_str() {
+            "contended" => assert!(block.cpu.offline.is_some_and(|cpus| cpus > 0.01), "{block:?}"),
+            // It yields to whatever else runs on this machine, and may get next to nothing.
+            "isolated" => assert!(block.cpu.offline.is_some(), "{block:?}"),
+            _ => assert!(block.cpu.offline.is_none_or(|cpus| cpus <= 0.01), "{block:?}"),
+        }
     }
     assert!(run.programs[0].starts_with("docker: Docker version"), "{:?}", run.programs);
     let (_, left) = engine.docker(&["ps", "-a", "-q"]);
