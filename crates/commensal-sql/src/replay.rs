@@ -10,11 +10,13 @@
 //! The lab compares one service beside two kinds of company; here are rows of four kinds with and without a limit, and
 //! an online side only the limits have. So this is a command of its own, and the lab gets the load as a tool (`bench`).
 
+mod beside;
 mod bucket;
 mod server;
 mod table;
 mod watch;
 
+pub use beside::Beside;
 pub use bucket::Bucket;
 pub use server::Server;
 pub use table::print;
@@ -95,7 +97,7 @@ pub struct Arm {
     pub limit: Option<u64>,
 }
 
-/// The four tables.
+/// The document's four tables, and one more.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// What was replayed.
@@ -108,6 +110,8 @@ pub struct Report {
     pub local: Vec<Arm>,
     /// Remote reads: none, limit.
     pub remote: Vec<Arm>,
+    /// Short queries beside long ones.
+    pub beside: Vec<Beside>,
 }
 
 /// The group of the document.
@@ -146,7 +150,8 @@ pub fn run(plan: &Plan) -> Result<Report, ReplayError> {
     let scan = format!("select * from {}", bucket.call());
     let remote =
         reads(plan, &bucket, "remote reads", "remote_read_bytes_per_second", scan, |window| window.sent_mib)?;
-    Ok(Report { plan: plan.clone(), memory, cpu, local, remote })
+    let beside = beside::run(plan, &bucket)?;
+    Ok(Report { plan: plan.clone(), memory, cpu, local, remote, beside })
 }
 
 /// The object of the store: rows as CSV.

@@ -5,7 +5,7 @@
 //!
 //! 1. Below the high watermark everything is granted.
 //! 2. Above it an operator that can spill and holds something is refused, which makes it spill.
-//! 3. Who cannot spill and has no room waits a little, and meanwhile those who can spill are told to ([`PRESS`]).
+//! 3. Who has nothing to spill and no room waits a little, and meanwhile those who can spill are told to ([`PRESS`]).
 //! 4. Above a hard limit a victim is chosen ([`crate::engine::victim`]), told to end and its memory waited for: who
 //!    asked goes on once it is there, and may meanwhile overshoot by [`SLACK`].
 //! 5. A soft limit matters only while the process is short ([`reclaim`]).
@@ -37,9 +37,9 @@ const WORTH_SPILLING: usize = 1 << 20;
 /// waits longer waits for a query that does not yield.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long one that cannot spill waits for those of its own query that can: they spill when they ask for more the next time,
-/// which takes a batch and the writing of what they hold.
-const PRESS: Duration = Duration::from_secs(2);
+/// How long one that has nothing to spill waits for those of its own query that have: they spill when they ask for more the
+/// next time, which takes the sorting and writing of what they hold. It would fail otherwise.
+const PRESS: Duration = Duration::from_secs(10);
 
 /// What a group may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -580,7 +580,9 @@ impl MemoryPool for QueryPool {
                 Answer::Refuse => return Err(self.refusal(|| "the query was cancelled".to_owned())),
                 Answer::Less(text) => {
                     let others = memory.of(self.query.number).0 > reservation.size();
-                    let patient = spillable.is_none() && others && begun.elapsed() < PRESS;
+                    // Who holds something to spill does that at once; who has nothing (any more) would fail.
+                    let nothing_to_spill = spillable.is_none_or(|held| held == 0);
+                    let patient = nothing_to_spill && others && begun.elapsed() < PRESS;
                     if !patient || self.query.ended().is_some() {
                         return Err(DataFusionError::ResourcesExhausted(text));
                     }

@@ -31,7 +31,43 @@ pub fn print(report: &Report) -> String {
         |window| window.sent_mib,
         |window| window.told_remote_mib,
     );
+    beside(&mut out, report);
     out
+}
+
+/// Short queries beside long ones.
+fn beside(out: &mut String, report: &Report) {
+    let every = report.beside.first().map_or(0.0, |row| row.every.as_secs_f64() * 1e3);
+    let _ = writeln!(
+        out,
+        "\n## Short queries beside scans\n\nNumber 20 of the queries by an online group, one due every {every:.1} ms for {} seconds; latencies \
+         from when it was due. Scans: {} clients, number 29. The two rows without scans differ by what the machine does.\n\n\
+         | | queries | P50, ms | P90, ms | P99, ms | max, ms | CPU of the server and its workers, % of the machine | scans in |\n\
+         |---|---|---|---|---|---|---|---|",
+        report.plan.seconds, report.plan.clients
+    );
+    for row in &report.beside {
+        let ms = |share: f64| {
+            let latency = row.latencies.quantile(share);
+            latency.map_or("-".to_owned(), |latency| format!("{:.1}", latency.as_secs_f64() * 1e3))
+        };
+        let place = match (row.worker.as_str(), row.name.contains("scans")) {
+            (_, false) => "-",
+            ("", true) => "the server",
+            (worker, true) => worker,
+        };
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {:.1} | {place} |",
+            row.name,
+            row.queries,
+            ms(0.5),
+            ms(0.9),
+            ms(0.99),
+            ms(1.0),
+            row.cpu_percent
+        );
+    }
 }
 
 /// The machine, the kernel and the versions in a line.

@@ -133,18 +133,11 @@ impl<'a> Watch<'a> {
     }
 
     fn totals(&self) -> Totals {
-        let mut threads_ns = BTreeMap::new();
-        let mut read = 0;
-        for pid in family(&self.host, self.process) {
-            let threads = self.host.list(Path::new(&format!("/proc/{pid}/task"))).unwrap_or_default();
-            for thread in threads {
-                let text = self.text(pid, &format!("task/{thread}/schedstat"));
-                let time = text.split_whitespace().next().and_then(|time| time.parse::<u64>().ok());
-                threads_ns.extend(time.map(|time| (thread, time)));
-            }
-            read += field(&self.text(pid, "io"), "rchar:");
-        }
-        Totals { at: Instant::now(), threads_ns, read, sent: self.bucket.sent() }
+        let family = family(&self.host, self.process);
+        let threads_ns = threads(&self.host, &family);
+        let at = Instant::now();
+        let read = family.into_iter().map(|pid| field(&self.text(pid, "io"), "rchar:")).sum();
+        Totals { at, threads_ns, read, sent: self.bucket.sent() }
     }
 
     fn rss(&self) -> u64 {
@@ -161,6 +154,25 @@ impl<'a> Watch<'a> {
         ))?;
         rows.first().and_then(Told::of).ok_or(ClientError::Protocol("the group is not listed"))
     }
+}
+
+/// CPU time of each thread of these processes, in nanoseconds (`schedstat`).
+fn threads(host: &LinuxHost, processes: &[u32]) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for pid in processes {
+        let folder = format!("/proc/{pid}/task");
+        for thread in host.list(Path::new(&folder)).unwrap_or_default() {
+            let text = host.read_file(Path::new(&format!("{folder}/{thread}/schedstat")));
+            let time = text.ok().and_then(|text| text.split_whitespace().next()?.parse().ok());
+            all.extend(time.map(|time: u64| (thread, time)));
+        }
+    }
+    all
+}
+
+/// CPU time of these processes, in nanoseconds, without threads that have ended.
+pub fn cpu_ns(host: &LinuxHost, processes: &[u32]) -> u64 {
+    threads(host, processes).values().sum()
 }
 
 /// What the server's table says.

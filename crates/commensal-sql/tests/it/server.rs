@@ -10,6 +10,7 @@ mod access;
 mod client;
 mod crowd;
 mod drivers;
+mod faults;
 pub mod fixture;
 mod limits;
 mod lock_wait;

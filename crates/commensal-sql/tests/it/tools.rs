@@ -100,7 +100,7 @@ fn the_document_is_replayed() {
     assert!(done.status.success(), "{}", said(&done));
     let text = out(&done);
     println!("{text}");
-    for table in ["## Memory", "## CPU", "## Local reads", "## Remote reads"] {
+    for table in ["## Memory", "## CPU", "## Local reads", "## Remote reads", "## Short queries"] {
         assert!(text.contains(table), "{text}");
     }
     // The rows with a queue: everything succeeds.

@@ -25,7 +25,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, BufWriter};
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::oneshot;
 
 /// How often freed memory is given back to the machine, while more than a part of the limit is kept.
 const TRIM: Duration = Duration::from_secs(1);
@@ -77,44 +78,53 @@ async fn serve(
     };
     std::thread::Builder::new().name("listen".to_owned()).spawn(listen).map_err(words)?;
     wire::send(&*control, &ToServer::Ready, None).map_err(words)?;
+    let (finished, mut finishing) = mpsc::unbounded_channel();
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             message = incoming.recv() => match message {
                 None => return Ok(()),
-                Some((ToWorker::Query, Some(socket))) => begin(&engine, &group, socket),
+                Some((ToWorker::Query, Some(socket))) => begin(&engine, &group, socket, &finished),
                 Some((ToWorker::Query, None)) => {}
                 Some((ToWorker::Settings(settings), _)) => {
                     account.settings = settings;
                     account.look(&engine, &group);
                 }
             },
-            _ = tick.tick() => {
-                let report = ToServer::Report(account.look(&engine, &group));
-                if wire::send(&*control, &report, None).is_err() {
-                    return Ok(());
-                }
+            // Before its user hears of a query's end, the account has all of it.
+            Some(told) = finishing.recv() => {
+                report(&control, account.look(&engine, &group))?;
+                let _ = told.send(());
             }
+            _ = tick.tick() => report(&control, account.look(&engine, &group))?,
         }
     }
 }
 
+fn report(control: &OwnedFd, report: Report) -> Result<(), Error> {
+    let sent = wire::send(control, &ToServer::Report(report), None);
+    sent.map_err(|error| Error::Engine(format!("the server does not listen any more: {error}")))
+}
+
+/// Where the end of a query is told before its user hears of it; what comes back says that the server was told.
+type Finished = UnboundedSender<oneshot::Sender<()>>;
+
 /// Begins a query on the group's threads.
-fn begin(engine: &Arc<Engine>, group: &Arc<Group>, socket: OwnedFd) {
+fn begin(engine: &Arc<Engine>, group: &Arc<Group>, socket: OwnedFd, finished: &Finished) {
     let Some(runtime) = group.runtime() else { return };
-    let (engine, group) = (Arc::clone(engine), Arc::clone(group));
+    let (engine, group, finished) = (Arc::clone(engine), Arc::clone(group), finished.clone());
     runtime.spawn(async move {
         let socket = std::os::unix::net::UnixStream::from(socket);
         let stream = socket.set_nonblocking(true).and_then(|()| UnixStream::from_std(socket));
         match stream {
-            Ok(stream) => answer(&engine, &group, stream).await,
+            Ok(stream) => answer(&engine, &group, stream, &finished).await,
             Err(error) => tracing::warn!("a query's socket: {error}"),
         }
     });
 }
 
-async fn answer(engine: &Arc<Engine>, group: &Arc<Group>, stream: UnixStream) {
+async fn answer(engine: &Arc<Engine>, group: &Arc<Group>, stream: UnixStream, finished: &Finished) {
     let (mut from, to) = stream.into_split();
     let mut to = BufWriter::with_capacity(64 << 10, to);
     let Ok(order) = wire::read_order(&mut from).await else { return };
@@ -139,6 +149,10 @@ async fn answer(engine: &Arc<Engine>, group: &Arc<Group>, stream: UnixStream) {
         Err(error) => Frame::Failed(error),
     };
     watch.abort();
+    let (tell, told) = oneshot::channel();
+    if finished.send(tell).is_ok() {
+        let _ = told.await;
+    }
     let _ = last.write(&mut to).await;
 }
 

@@ -1,0 +1,132 @@
+//! Short queries of an online group beside long scans: of the same group, and of an offline one.
+//!
+//! The short ones come on a schedule, whatever has become of those before, and their latency counts from when they were due: a
+//! server that stalls is late for all that should have come meanwhile. They are due so seldom that one by itself uses
+//! a quarter of a CPU. The row without scans comes twice, first and last: what differs between the two is the machine.
+
+use super::server::{Server, family};
+use super::watch::cpu_ns;
+use super::{Bucket, Plan, Q29, ReplayError, shape};
+use crate::client::{Client, ClientError};
+use crate::load::{self, Latencies, Load, Outcome, Stop};
+use commensal_host::LinuxHost;
+use std::time::{Duration, Instant};
+
+/// A query for one user: reads one column of the table.
+const SHORT: usize = 20;
+
+/// Short queries that tell how long one takes.
+const FIRST: usize = 30;
+
+/// A row.
+#[derive(Debug, Clone)]
+pub struct Beside {
+    /// What it is called.
+    pub name: &'static str,
+    /// Latencies of the short queries, from when they were due.
+    pub latencies: Latencies,
+    /// How many there were.
+    pub queries: usize,
+    /// Between two of them.
+    pub every: Duration,
+    /// CPU time of the server and its workers, in percent of the machine.
+    pub cpu_percent: f64,
+    /// Where the scans ran, if not in the server.
+    pub worker: String,
+}
+
+/// Who scans.
+const ROWS: [(&str, Option<&str>); 4] = [
+    ("alone", None),
+    ("beside scans of the same group", Some("web")),
+    ("beside scans of an offline group", Some("batch")),
+    ("alone again", None),
+];
+
+/// All rows, each with a server of its own.
+pub fn run(plan: &Plan, bucket: &Bucket) -> Result<Vec<Beside>, ReplayError> {
+    let mut every = None;
+    ROWS.iter().map(|(name, scans)| row(plan, bucket, name, *scans, &mut every)).collect()
+}
+
+fn row(
+    plan: &Plan,
+    bucket: &Bucket,
+    name: &'static str,
+    scans: Option<&str>,
+    every: &mut Option<Duration>,
+) -> Result<Beside, ReplayError> {
+    (plan.say)(&format!("short queries: {name}"));
+    let no_answer = |error| ReplayError::Client(name.to_owned(), error);
+    let server = Server::start(&plan.program, &plan.data, Some(bucket.endpoint()))?;
+    let mut client = Client::connect(server.address, "root", "", "").map_err(no_answer)?;
+    for statement in [
+        "create workload group web",
+        "create workload group batch properties('class'='offline')",
+        "set workload_group = 'web'",
+    ] {
+        client.query(statement).map_err(no_answer)?;
+    }
+    let mut first = Vec::new();
+    for _ in 0..FIRST {
+        first.push(Outcome { took: one(&mut client, Instant::now()).map_err(no_answer)?, rows: Ok(1) });
+    }
+    let median = Latencies::of(&first).quantile(0.5).unwrap_or_default();
+    // The first row's for all.
+    let every = *every.get_or_insert((median * 4).max(Duration::from_millis(5)));
+    let load = Load {
+        address: server.address,
+        user: "root".to_owned(),
+        password: String::new(),
+        database: String::new(),
+        setup: vec![format!("set workload_group = '{}'", scans.unwrap_or("web"))],
+        statements: vec![shape(Q29)],
+        clients: if scans.is_some() { plan.clients } else { 0 },
+        most: None,
+    };
+    let stop = Stop::default();
+    let host = LinuxHost::new();
+    std::thread::scope(|scope| {
+        let scanning = scope.spawn(|| load::run(&load, &stop, &|_| {}));
+        std::thread::sleep(super::WARM_UP);
+        let time = || cpu_ns(&host, &family(&host, server.pid()));
+        let (begun, before) = (Instant::now(), time());
+        let asked = on_schedule(&mut client, every, Duration::from_secs(u64::from(plan.seconds)));
+        let (seconds, after) = (begun.elapsed().as_secs_f64(), time());
+        let told = client.query(
+            "select worker from information_schema.workload_group_resource_usage where name = 'batch'",
+        );
+        stop.stop();
+        let scanned = scanning.join().unwrap_or(Err(ClientError::Protocol("the load has panicked")));
+        let outcomes = scanned.and(asked)?;
+        let worker = told?.first().and_then(|row| row.first()?.clone()).unwrap_or_default();
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        Ok(Beside {
+            name,
+            queries: outcomes.len(),
+            latencies: Latencies::of(&outcomes),
+            every,
+            cpu_percent: after.saturating_sub(before) as f64 / 1e9 / seconds / cpus * 100.0,
+            worker,
+        })
+    })
+    .map_err(no_answer)
+}
+
+/// One short query; the answer is the time since it was due.
+fn one(client: &mut Client, due: Instant) -> Result<Duration, ClientError> {
+    client.query(&shape(SHORT))?;
+    Ok(due.elapsed())
+}
+
+fn on_schedule(client: &mut Client, every: Duration, time: Duration) -> Result<Vec<Outcome>, ClientError> {
+    let begun = Instant::now();
+    let mut outcomes = Vec::new();
+    let mut due = begun;
+    while due - begun < time {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        outcomes.push(Outcome { took: one(client, due)?, rows: Ok(1) });
+        due += every;
+    }
+    Ok(outcomes)
+}
