@@ -83,6 +83,7 @@ fn tested(tally: &mut Tally, which: &[&str], long: bool) -> anyhow::Result<()> {
         command.env("PROPTEST_CASES", "2000");
         command.env("COMMENSAL_SCENARIOS", "6x2");
         command.env("COMMENSAL_KILL_ROUNDS", "200");
+        command.env("COMMENSAL_MOTO", "1");
     }
     let mut child = command.current_dir(root()).stdout(Stdio::piped()).spawn().context("cargo test")?;
     let output = child.stdout.take().context("the output of cargo test")?;

@@ -118,7 +118,8 @@ async fn governed(data: &Path, threads: usize) -> anyhow::Result<Session> {
         }
     });
     let connection = Arc::new(Connection::new(1, UserName::anywhere("root"), "127.0.0.1"));
-    engine.connections.add(&connection);
+    let added = engine.connections.add(&connection, None);
+    added.map_err(|there| anyhow::anyhow!("{there} connections are there already"))?;
     let session = Session::new(&engine, &connection);
     for statement in SETUP {
         session.execute(statement).await?;

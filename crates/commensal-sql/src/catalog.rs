@@ -80,6 +80,8 @@ pub struct Catalog {
     roles: BTreeMap<String, Role>,
     /// `default_workload_group` by the user's name.
     default_groups: BTreeMap<String, String>,
+    /// `max_user_connections` by the user's name; who is not there has as many as the server.
+    max_connections: BTreeMap<String, u32>,
     config: Config,
 }
 
@@ -103,6 +105,7 @@ impl Catalog {
             users: BTreeMap::new(),
             roles: BTreeMap::new(),
             default_groups: BTreeMap::new(),
+            max_connections: BTreeMap::new(),
             config: Config::default(),
         };
         catalog.complete();

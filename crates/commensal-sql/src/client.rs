@@ -1,7 +1,7 @@
 //! A small client of the MySQL protocol: text statements, one at a time. `bench` and `replay` speak to a server through
 //! it, so that what they measure is what a user gets.
 
-use crate::engine::password;
+use crate::engine::password::{self, Method};
 use std::io::{self, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -57,7 +57,7 @@ impl Client {
             return Err(failure(&greeting));
         }
         let salt = salt(&greeting).ok_or(ClientError::Protocol("no greeting"))?;
-        let sent = password::response(password, &salt);
+        let sent = password::response(Method::Native, password, &salt);
         let mut login = Vec::with_capacity(128);
         login.extend(CAPABILITIES.to_le_bytes());
         login.extend(0x0100_0000_u32.to_le_bytes());

@@ -9,12 +9,14 @@
 mod below;
 pub mod connections;
 pub mod cpu;
+mod customs;
 mod data;
 pub mod error;
 mod execute;
 pub mod grid;
 pub mod group;
 pub mod memory;
+mod meta;
 mod pace;
 pub mod password;
 mod policies;

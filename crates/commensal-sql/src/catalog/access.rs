@@ -11,17 +11,20 @@ use std::fmt;
 pub(super) const EVERYTHING: [&str; 3] = ["*", "*", "*"];
 /// Every workload group.
 const EVERY_GROUP: &str = "%";
-/// The only property of a user that means something here.
+/// The properties of a user that mean something here.
 const DEFAULT_GROUP: &str = "default_workload_group";
+const MAX_CONNECTIONS: &str = "max_user_connections";
 
-/// A password's hash as `mysql_native_password` has it: a star and SHA-1 of SHA-1 in forty hexadecimal digits. It is
-/// never printed.
+/// A password's hash: a star and SHA-1 of SHA-1 in forty hexadecimal digits, as `mysql_native_password` has it, and after a
+/// colon SHA-256 of SHA-256, for `caching_sha2_password`, unless only the first is known. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash(String);
 
 /// A text that is no such hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a password's hash is a star and 40 hexadecimal digits, as PASSWORD('…') gives it")]
+#[error(
+    "a password's hash is a star and 40 hexadecimal digits, as PASSWORD('…') gives it, or these, a colon and 64 digits"
+)]
 pub struct BadHash;
 
 impl PasswordHash {
@@ -31,8 +34,24 @@ impl PasswordHash {
     /// [`BadHash`] when it does not look like one.
     pub fn new(text: &str) -> Result<PasswordHash, BadHash> {
         let digits = text.strip_prefix('*').ok_or(BadHash)?;
-        let fits = digits.len() == 40 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if fits { Ok(PasswordHash(text.to_uppercase())) } else { Err(BadHash) }
+        let (native, sha2) = digits.split_once(':').map_or((digits, None), |(one, two)| (one, Some(two)));
+        let fits =
+            |digits: &str, long| digits.len() == long && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let whole = fits(native, 40) && sha2.is_none_or(|digits| fits(digits, 64));
+        if whole { Ok(PasswordHash(text.to_uppercase())) } else { Err(BadHash) }
+    }
+
+    /// The digits of `mysql_native_password`.
+    #[must_use]
+    pub fn native(&self) -> &str {
+        let digits = self.0.trim_start_matches('*');
+        digits.split_once(':').map_or(digits, |(native, _)| native)
+    }
+
+    /// The digits of `caching_sha2_password`, where they are known.
+    #[must_use]
+    pub fn sha2(&self) -> Option<&str> {
+        self.0.split_once(':').map(|(_, digits)| digits)
     }
 
     /// The text, in upper case.
@@ -152,6 +171,12 @@ impl Catalog {
         self.default_groups.get(user).map(String::as_str)
     }
 
+    /// How many connections a user may have at a time; none is as many as the server has.
+    #[must_use]
+    pub fn max_connections(&self, user: &str) -> Option<u32> {
+        self.max_connections.get(user).copied()
+    }
+
     /// All that was granted to a user, directly and by roles.
     fn grants_of(&self, user: &UserName) -> impl Iterator<Item = &Grants> {
         let user = self.users.get(user);
@@ -228,6 +253,7 @@ impl Catalog {
         }
         if self.users.keys().all(|other| other.name != user.name) {
             self.default_groups.remove(&user.name);
+            self.max_connections.remove(&user.name);
         }
         Ok(Done::changed())
     }
@@ -278,10 +304,13 @@ impl Catalog {
             return refuse(format!("User {user} does not exist"));
         }
         for (key, value) in properties {
-            if key != DEFAULT_GROUP {
-                return refuse(format!("Unknown user property({key}); there is {DEFAULT_GROUP}"));
-            }
-            if value.is_empty() {
+            if key == MAX_CONNECTIONS {
+                self.set_max_connections(user, value)?;
+            } else if key != DEFAULT_GROUP {
+                return refuse(format!(
+                    "Unknown user property({key}); there are {DEFAULT_GROUP} and {MAX_CONNECTIONS}"
+                ));
+            } else if value.is_empty() {
                 self.default_groups.remove(user);
             } else if self.groups.contains_key(value) {
                 self.default_groups.insert(user.to_owned(), value.clone());
@@ -290,6 +319,22 @@ impl Catalog {
             }
         }
         Ok(Done::changed())
+    }
+
+    fn set_max_connections(&mut self, user: &str, value: &str) -> Result<(), CatalogError> {
+        if value.is_empty() {
+            self.max_connections.remove(user);
+            return Ok(());
+        }
+        // Doris's words and bounds.
+        match value.parse() {
+            Ok(most @ 1..=10_000) => {
+                self.max_connections.insert(user.to_owned(), most);
+                Ok(())
+            }
+            Ok(_) => refuse(format!("{MAX_CONNECTIONS} is not valid, must be between 1 and 10000")),
+            Err(_) => refuse(format!("{MAX_CONNECTIONS} is not number")),
+        }
     }
 
     pub(super) fn grant(&mut self, grant: &Grant) -> Result<Done, CatalogError> {

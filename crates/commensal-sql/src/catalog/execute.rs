@@ -56,7 +56,11 @@ impl Catalog {
     fn concerns_only(&self, statement: &Statement, by: &UserName) -> bool {
         match statement {
             Statement::SetPassword { user, .. } => user.as_ref().is_none_or(|user| user == by),
-            Statement::SetProperty { user, .. } => user.as_ref().is_none_or(|user| *user == by.name),
+            // Nobody raises a limit that was set for them.
+            Statement::SetProperty { user, properties } => {
+                user.as_ref().is_none_or(|user| *user == by.name)
+                    && !properties.iter().any(|(key, _)| key == "max_user_connections")
+            }
             _ => false,
         }
     }

@@ -48,6 +48,8 @@ struct SqlFile {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     default_workload_group: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    max_user_connections: BTreeMap<String, u32>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     group: BTreeMap<String, Spanned<StoredGroup>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     policy: BTreeMap<String, Spanned<StoredPolicy>>,
@@ -146,6 +148,7 @@ impl Catalog {
             changes: self.changes,
             config: changed.map(|(key, value)| (key.to_owned(), value)).collect(),
             default_workload_group: self.default_groups.clone(),
+            max_user_connections: self.max_connections.clone(),
             group: self
                 .groups
                 .iter()
@@ -500,6 +503,7 @@ impl Reader<'_> {
         for user in file.user {
             self.user(user)?;
         }
+        self.catalog.max_connections = file.max_user_connections;
         for (user, group) in file.default_workload_group {
             if self.catalog.groups.contains_key(&group) {
                 self.catalog.default_groups.insert(user, group);

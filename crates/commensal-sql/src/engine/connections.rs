@@ -114,9 +114,21 @@ impl Connections {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one.
-    pub fn add(&self, connection: &Arc<Connection>) {
-        self.lock().insert(connection.id, Arc::clone(connection));
+    /// Adds one, unless its user has `most` already.
+    ///
+    /// # Errors
+    /// How many the user has.
+    pub fn add(&self, connection: &Arc<Connection>, most: Option<u32>) -> Result<(), usize> {
+        let mut all = self.lock();
+        if let Some(most) = most {
+            let name = &connection.user.name;
+            let there = all.values().filter(|other| other.user.name == *name).count();
+            if there >= most as usize {
+                return Err(there);
+            }
+        }
+        all.insert(connection.id, Arc::clone(connection));
+        Ok(())
     }
 
     /// One is closed; what it waited for ends.

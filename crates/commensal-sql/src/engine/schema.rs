@@ -4,6 +4,7 @@
 use super::Engine;
 use super::data::Place;
 use super::error::Error;
+use super::meta;
 use super::rewrite::FUNCTIONS;
 use super::system::{INFORMATION_SCHEMA, System};
 use crate::statement::UserName;
@@ -53,6 +54,23 @@ impl Names {
         }
     }
 
+    /// Names of all databases, the system's as well.
+    #[must_use]
+    pub fn databases(&self) -> Vec<String> {
+        let mut names = self.engine.data.databases();
+        names.push(INFORMATION_SCHEMA.to_owned());
+        names
+    }
+
+    /// Names of the tables of a database.
+    #[must_use]
+    pub fn tables(&self, database: &str) -> Vec<String> {
+        if database.eq_ignore_ascii_case(INFORMATION_SCHEMA) {
+            return System::names();
+        }
+        self.engine.data.tables(database)
+    }
+
     /// The table of that name.
     ///
     /// # Errors
@@ -73,6 +91,9 @@ impl Names {
         if database.eq_ignore_ascii_case(INFORMATION_SCHEMA) {
             if let Some(ours) = System::new(&self.engine, &self.user).table(table)? {
                 return Ok(Some(ours));
+            }
+            if let Some(mysqls) = Box::pin(meta::table(self, table)).await? {
+                return Ok(Some(mysqls));
             }
             let theirs = InformationSchemaProvider::new(Arc::new(self.clone()));
             return Ok(theirs.table(table).await?);
@@ -109,9 +130,7 @@ impl CatalogProviderList for Names {
 
 impl CatalogProvider for Names {
     fn schema_names(&self) -> Vec<String> {
-        let mut names = self.engine.data.databases();
-        names.push(INFORMATION_SCHEMA.to_owned());
-        names
+        self.databases()
     }
 
     fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
@@ -133,10 +152,7 @@ struct Database {
 #[async_trait]
 impl SchemaProvider for Database {
     fn table_names(&self) -> Vec<String> {
-        if self.name.eq_ignore_ascii_case(INFORMATION_SCHEMA) {
-            return System::names();
-        }
-        self.names.engine.data.tables(&self.name)
+        self.names.tables(&self.name)
     }
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>, DataFusionError> {

@@ -98,7 +98,7 @@ impl Session {
         let statement = statement::parse(sql).map_err(|error| Error::Syntax(error.to_string()))?;
         let hash = |plain: &str| match password::hash(plain) {
             Some(hash) => hash,
-            None => unreachable!("forty digits are a hash"),
+            None => unreachable!("40 digits and 64 are a hash"),
         };
         if let Some(warnings) = self.engine.change(&statement, &self.connection.user, &hash)? {
             return Ok(Reply::Done { rows: 0, warnings });

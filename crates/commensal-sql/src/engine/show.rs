@@ -71,6 +71,11 @@ pub fn show(engine: &Engine, connection: &Connection, statement: &Statement) -> 
             if matches(like, "default_workload_group") {
                 grid.text_row(["default_workload_group".to_owned(), default.unwrap_or_default()]);
             }
+            let most = engine.with_catalog(|catalog| catalog.max_connections(&of));
+            if matches(like, "max_user_connections") {
+                let shown = most.map_or_else(String::new, |most| most.to_string());
+                grid.text_row(["max_user_connections".to_owned(), shown]);
+            }
             Ok(grid)
         }
         Statement::ShowGrants { all, user: of } => {

@@ -22,6 +22,8 @@ pub const INFORMATION_SCHEMA: &str = "information_schema";
 /// There is one backend, this process.
 const BACKEND: u64 = 1;
 
+const OURS: [Table; 6] = [RESOURCE_USAGE, READS, GROUPS, ACTIVE_TASKS, POLICIES, PRIVILEGES];
+
 /// What we add to [`RESOURCE_USAGE`].
 const USAGE_OURS: [(&str, DataType); 8] = [
     ("NAME", TEXT),
@@ -78,10 +80,15 @@ impl<'a> System<'a> {
     /// Names of all tables there.
     #[must_use]
     pub fn names() -> Vec<String> {
-        let ours =
-            [RESOURCE_USAGE, READS, GROUPS, ACTIVE_TASKS, POLICIES, PRIVILEGES].map(|table| table.name);
+        let ours = OURS.map(|table| table.name);
         let theirs = INFORMATION_SCHEMA_TABLES.iter().copied();
         ours.into_iter().chain(theirs).map(str::to_owned).collect()
+    }
+
+    /// Whether it is a table of workload groups.
+    #[must_use]
+    pub fn has(name: &str) -> bool {
+        OURS.iter().any(|table| table.name.eq_ignore_ascii_case(name))
     }
 
     /// The table as it is now; `None` when it is none of ours. Names count without regard to case.

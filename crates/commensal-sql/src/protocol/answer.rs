@@ -107,6 +107,11 @@ impl Answers {
         [low, middle, high, number]
     }
 
+    /// The proof by `caching_sha2_password` is enough (`AuthMoreData`, `fast_auth_success`); stands before the answer.
+    pub fn proven(&mut self) {
+        self.packet(|to| to.extend([1, 3]));
+    }
+
     /// Done.
     pub fn done(&mut self, rows: u64, warnings: &[String]) {
         let status = self.status();

@@ -1,7 +1,8 @@
 //! Who may connect.
 
+use crate::catalog::{Catalog, User};
 use crate::engine::Engine;
-use crate::engine::password;
+use crate::engine::password::{self, Method};
 use crate::statement::UserName;
 use std::net::IpAddr;
 
@@ -23,24 +24,37 @@ pub struct Origin {
     pub encrypted: bool,
 }
 
-/// Decides it: by the user that a name from that address stands for, and what was sent for the salt. A user without a
-/// password is let in from this machine only.
+fn user<'c>(catalog: &'c Catalog, name: &str, peer: IpAddr) -> Option<(&'c UserName, &'c User)> {
+    let local = || peer.is_loopback().then(|| catalog.login(name, "localhost")).flatten();
+    catalog.login(name, &peer.to_string()).or_else(local)
+}
+
+/// The method by which somebody shall prove who it is, who asks for `asked`: that one, unless of this user's password only
+/// the hash of the other is known. Who is no user is asked the same.
 #[must_use]
-pub fn decide(engine: &Engine, name: &str, from: Origin, salt: &[u8], sent: &[u8]) -> Access {
+pub fn method(engine: &Engine, name: &str, from: Origin, asked: Method) -> Method {
+    let other = engine.with_catalog(|catalog| {
+        let kept = user(catalog, name, from.address).and_then(|(_, user)| user.password.as_ref());
+        kept.is_some_and(|kept| kept.sha2().is_none())
+    });
+    if other { Method::Native } else { asked }
+}
+
+/// Decides it: by the user that a name from that address stands for, and what was sent for the salt, by which method. A user
+/// without a password is let in from this machine only.
+#[must_use]
+pub fn decide(engine: &Engine, name: &str, from: Origin, proof: (Method, &[u8]), salt: &[u8]) -> Access {
     let peer = from.address;
-    let host = peer.to_string();
     engine.with_catalog(|catalog| {
         let local = peer.is_loopback();
-        let found =
-            catalog.login(name, &host).or_else(|| local.then(|| catalog.login(name, "localhost")).flatten());
-        let Some((user, kept)) = found else { return Access::Refused("no such user") };
+        let Some((user, kept)) = user(catalog, name, peer) else { return Access::Refused("no such user") };
         if kept.password.is_none() && !local {
             return Access::Refused("a user without a password, from another machine");
         }
         if kept.tls && !from.encrypted {
             return Access::Refused("a user who needs TLS, without it");
         }
-        match password::fits(kept.password.as_ref(), salt, sent) {
+        match password::fits(proof.0, kept.password.as_ref(), salt, proof.1) {
             true => Access::As(user.clone()),
             false => Access::Refused("wrong password"),
         }

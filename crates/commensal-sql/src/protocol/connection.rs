@@ -9,7 +9,7 @@ use super::values::Placeholders;
 use super::{Limits, Terms};
 use crate::engine::connections::Connection;
 use crate::engine::error::Error;
-use crate::engine::password::SALT;
+use crate::engine::password::{Method, SALT};
 use crate::engine::session::{Reply, Session};
 use crate::engine::{Engine, Rows};
 use crate::statement::{self, PassedOn, Statement};
@@ -102,22 +102,26 @@ async fn log_in(
     salt.iter_mut().for_each(|byte| *byte = *byte % 126 + 1);
     let mut greeted = greeting::greet(stream, id, &salt, terms.tls.as_deref()).await?;
     let insecure = terms.tls_required && !greeted.encrypted && !peer.ip().is_loopback();
-    if greeted.login.other_method && !insecure {
-        greeting::prove(&mut greeted, &salt).await?;
+    let origin = Origin { address: peer.ip(), encrypted: greeted.encrypted };
+    if !greeted.login.proven && !insecure {
+        let method = auth::method(&terms.engine, &greeted.login.user, origin, greeted.login.method);
+        greeting::prove(&mut greeted, method, &salt).await?;
     }
-    let Greeted { from, to, login, encrypted } = greeted;
+    let Greeted { from, to, login, .. } = greeted;
     let mut answers = Answers::new(to, login.capabilities);
     answers.answer_to(login.number);
-    let origin = Origin { address: peer.ip(), encrypted };
     let access = match insecure {
         true => Access::Refused("without TLS, from another machine"),
-        false => auth::decide(&terms.engine, &login.user, origin, &salt, &login.proof),
+        false => {
+            let proof = (login.method, login.proof.as_slice());
+            auth::decide(&terms.engine, &login.user, origin, proof, &salt)
+        }
     };
     let user = match access {
         Access::As(user) => user,
         Access::Refused(why) => {
             tracing::warn!(user = %login.user, %peer, "refused: {why}");
-            let using = if login.proof.is_empty() { "NO" } else { "YES" };
+            let using = if login.proof.len() <= 1 { "NO" } else { "YES" };
             let (name, host) = (&login.user, peer.ip());
             let text = format!("Access denied for user '{name}'@'{host}' (using password: {using})");
             answers.failed(&match insecure {
@@ -129,9 +133,21 @@ async fn log_in(
             return Ok(None);
         }
     };
+    if login.method == Method::Sha2 && login.proof.len() > 1 {
+        answers.proven();
+    }
     let engine = Arc::clone(&terms.engine);
     let connection = Arc::new(Connection::new(id, user, &peer.ip().to_string()));
-    engine.connections.add(&connection);
+    let most = engine.with_catalog(|catalog| catalog.max_connections(&connection.user.name));
+    if engine.connections.add(&connection, most).is_err() {
+        tracing::warn!(user = %connection.user, %peer, "refused: max_user_connections");
+        let name = &connection.user.name;
+        let text = format!("User '{name}' has exceeded the 'max_user_connections' resource");
+        answers.failed(&Failure::new(1226, "42000", text));
+        answers.send().await?;
+        answers.close().await?;
+        return Ok(None);
+    }
     let session = Session::new(&engine, &connection);
     let mut served = Served {
         _listed: Listed { engine, id },

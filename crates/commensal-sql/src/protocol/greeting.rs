@@ -8,7 +8,7 @@
 
 use super::packets::{Packet, PacketError, Taker};
 use super::tls::Tls;
-use crate::engine::password::SALT;
+use crate::engine::password::{Method, SALT};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -50,8 +50,8 @@ const COLLATION: u8 = 45;
 /// `SERVER_STATUS_AUTOCOMMIT`.
 pub const AUTOCOMMIT: u16 = 2;
 
-/// The only method.
-const METHOD: &[u8] = b"mysql_native_password";
+/// The method that the greeting names: clients of all ages have it, but for those who then ask for the other.
+const METHOD: Method = Method::Native;
 
 /// Where packets come from.
 pub type Incoming = Box<dyn AsyncRead + Send + Unpin>;
@@ -83,8 +83,10 @@ pub struct Login {
     pub proof: Vec<u8>,
     /// The database to begin with; may be empty.
     pub database: String,
-    /// The proof is of another method than ours, so that it has to be asked for again.
-    pub other_method: bool,
+    /// The method that the client would like; ours, if it likes one that is unknown here.
+    pub method: Method,
+    /// The proof is by that method for our salt. Else it has to be asked for.
+    pub proven: bool,
 }
 
 /// The greeting with its head (`HandshakeV10`).
@@ -104,7 +106,7 @@ fn greeting(id: u32, salt: &[u8; SALT], tls: bool) -> Vec<u8> {
     packet.extend([0; 10]);
     packet.extend(&salt[8..]);
     packet.push(0);
-    packet.extend(METHOD);
+    packet.extend(METHOD.name().as_bytes());
     packet.push(0);
     packet[0] = (packet.len() - 4) as u8;
     packet
@@ -161,29 +163,31 @@ fn read(packet: &Packet) -> Option<Login> {
         _ => bytes.until_zero()?,
     };
     let database = if said & WITH_DATABASE != 0 { bytes.until_zero().map(text) } else { None };
-    let method = if said & METHODS != 0 { bytes.until_zero() } else { None };
+    let wanted = if said & METHODS != 0 { bytes.until_zero().unwrap_or_default() } else { &[] };
+    let is = |method: Method| wanted == method.name().as_bytes();
     Some(Login {
         number: packet.number,
         capabilities: said & CAPABILITIES,
         user,
         proof: proof.to_vec(),
         database: database.unwrap_or_default(),
-        other_method: method.is_some_and(|method| !method.is_empty() && method != METHOD),
+        method: if is(Method::Sha2) { Method::Sha2 } else { METHOD },
+        proven: wanted.is_empty() || is(METHOD),
     })
 }
 
-/// Asks for the proof by our method (`AuthSwitchRequest`).
+/// Asks for the proof by this method (`AuthSwitchRequest`).
 ///
 /// # Errors
 /// The client goes away, or says something else.
-pub async fn prove(greeted: &mut Greeted, salt: &[u8; SALT]) -> Result<(), PacketError> {
+pub async fn prove(greeted: &mut Greeted, method: Method, salt: &[u8; SALT]) -> Result<(), PacketError> {
     let login = &mut greeted.login;
-    let text = [&[0xfe], METHOD, &[0], salt, &[0]].concat();
+    let text = [&[0xfe], method.name().as_bytes(), &[0], salt, &[0]].concat();
     let head = [text.len() as u8, 0, 0, login.number.wrapping_add(1)];
     greeted.to.write_all(&[&head, text.as_slice()].concat()).await?;
     greeted.to.flush().await?;
     let Packet { number, bytes } = Packet::of_method(&mut greeted.from, login.number.wrapping_add(2)).await?;
-    (login.number, login.proof, login.other_method) = (number, bytes, false);
+    (login.number, login.proof, login.method, login.proven) = (number, bytes, method, true);
     Ok(())
 }
 
@@ -205,8 +209,11 @@ mod tests {
             (got.user.as_str(), got.proof.as_slice(), got.database.as_str()),
             ("jack", &b"abc"[..], "shop")
         );
-        assert!(!got.other_method && got.capabilities & SSL == 0);
-        assert!(login(all, b"jack\0\x00shop\0caching_sha2_password\0").unwrap().other_method);
+        assert!(got.proven && got.method == Method::Native && got.capabilities & SSL == 0);
+        let new = login(all, b"jack\0\x00shop\0caching_sha2_password\0").unwrap();
+        assert!(!new.proven && new.method == Method::Sha2);
+        let other = login(all, b"jack\0\x00shop\0sha256_password\0").unwrap();
+        assert!(!other.proven && other.method == Method::Native);
         assert_eq!(login(PROTOCOL_41 | LONG_PROOF, b"jack\0\x01a").unwrap().proof, b"a");
         assert_eq!(login(PROTOCOL_41, b"jack\0abc\0").unwrap().proof, b"abc");
         for broken in

@@ -2,7 +2,7 @@
 
 use crate::server::client::{Answer, Client};
 use crate::server::fixture::{Fixture, eventually};
-use commensal_sql::engine::password;
+use commensal_sql::engine::password::{self, Method};
 use commensal_sql::protocol::{Access, Origin, decide};
 use std::net::IpAddr;
 
@@ -46,9 +46,9 @@ fn nobody_without_a_password_comes_from_elsewhere() {
     let here: IpAddr = "127.0.0.1".parse().unwrap();
     let there: IpAddr = "192.0.2.7".parse().unwrap();
     let decide = |name, from, password: &str| {
-        let sent = password::response(password, &salt);
+        let sent = password::response(Method::Native, password, &salt);
         let from = Origin { address: from, encrypted: false };
-        matches!(decide(&fixture.engine, name, from, &salt, &sent), Access::As(_))
+        matches!(decide(&fixture.engine, name, from, (Method::Native, &sent), &salt), Access::As(_))
     };
     assert!(decide("root", here, ""));
     assert!(!decide("root", there, ""));
@@ -109,4 +109,27 @@ fn secrets_are_not_shown() {
         assert!(!answer.contains("mysecret") && !answer.contains("mykey"), "{answer}");
         eventually("it is gone", || fixture.engine.queries().is_empty());
     }
+}
+
+#[test]
+fn a_user_has_so_many_connections() {
+    let fixture = Fixture::new();
+    let mut root = fixture.root();
+    root.all(&["create user jack identified by 'x'", "set property for 'jack' 'max_user_connections' = '2'"]);
+    let login = || Client::login(fixture.address, "jack", "x", "");
+    let (mut one, two) = (login().unwrap(), login().unwrap());
+    let refused = login().unwrap_err().to_string();
+    assert!(refused.contains("1226") && refused.contains("max_user_connections"), "{refused}");
+    // Who has a limit does not lift it; others are not concerned; a place that is free can be had.
+    assert!(!one.query("set property 'max_user_connections' = '9'").error().is_empty());
+    assert_eq!(fixture.root().query("select 1").cell(), "1");
+    drop(two);
+    let mut again = None;
+    eventually("the place is free", || {
+        again = login().ok();
+        again.is_some()
+    });
+    let fixture = fixture.again();
+    let shown = fixture.root().query("show property for 'jack' like 'max%'").rows();
+    assert_eq!(shown, [["max_user_connections", "2"]]);
 }

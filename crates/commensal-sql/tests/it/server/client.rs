@@ -1,6 +1,6 @@
 //! A MySQL client that does what the tests need, byte by byte: so that they can also do what no client does.
 
-use commensal_sql::engine::password;
+use commensal_sql::engine::password::{self, Method};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl<S: Read + Write> Client<S> {
         login.extend([0; 23]);
         login.extend(user.0.as_bytes());
         login.push(0);
-        let sent = password::response(user.1, &self.salt);
+        let sent = password::response(Method::Native, user.1, &self.salt);
         login.push(sent.len() as u8);
         login.extend(&sent);
         login.extend(database.as_bytes());

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// The version that the tests were written with.
+/// The versions that the tests were written with.
 const PYMYSQL: &str = "pymysql==1.2.4";
+const CONNECTOR: &str = "mysql-connector-python==26.10.0";
 
 /// The jar of Debian's libmariadb-java.
 const JAR: &str = "usr/share/java/mariadb-java-client.jar";
@@ -25,7 +26,7 @@ fn cache() -> Result<PathBuf, String> {
 }
 
 /// A folder that `fetch` fills, unless it is there already; a half of one never is.
-fn kept(name: &str, fetch: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
+pub fn kept(name: &str, fetch: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
     let there = cache()?.join(name);
     if !there.exists() {
         std::fs::create_dir_all(cache()?).map_err(|error| error.to_string())?;
@@ -40,7 +41,7 @@ fn kept(name: &str, fetch: impl FnOnce(&Path) -> Result<(), String>) -> Result<P
 }
 
 /// What a program printed, unless it failed or does not end.
-fn output(command: &mut Command) -> Result<Output, String> {
+pub fn output(command: &mut Command) -> Result<Output, String> {
     let name = format!("{:?}", command.get_program());
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.map_err(|error| format!("{name}: {error}"))?;
@@ -57,22 +58,12 @@ fn output(command: &mut Command) -> Result<Output, String> {
     if output.status.success() { Ok(output) } else { Err(format!("{name}: {}: {text}", output.status)) }
 }
 
-fn pymysql() -> Result<PathBuf, String> {
-    kept("pymysql-1.2.4", |folder| {
+/// A package of Python's registry, without what it may need.
+fn package(wanted: &str) -> Result<PathBuf, String> {
+    kept(&wanted.replace("==", "-"), |folder| {
         let mut pip = Command::new("python3");
-        pip.args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--timeout",
-            "20",
-            "--retries",
-            "1",
-            "--target",
-        ]);
-        output(pip.arg(folder).arg(PYMYSQL)).map(|_| ())
+        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--timeout", "20", "--retries", "1"]);
+        output(pip.arg("--target").arg(folder).arg(wanted)).map(|_| ())
     })
 }
 
@@ -105,18 +96,28 @@ fn left_nothing(server: &Server, before: usize) {
 
 #[test]
 fn a_python_driver_does_it_all() {
-    let library = match pymysql() {
+    python("a_python_driver_does_it_all", PYMYSQL, "driver.py", 9);
+}
+
+#[test]
+fn mysqls_own_library_proves_by_its_own_method() {
+    python("mysqls_own_library_proves_by_its_own_method", CONNECTOR, "connector.py", 7);
+}
+
+/// Runs a script with a package against a server, which has to say so often that something is ok.
+fn python(test: &str, wanted: &str, script: &str, parts: usize) {
+    let library = match package(wanted) {
         Ok(library) => library,
-        Err(why) => return println!("skipped: a_python_driver_does_it_all: no {PYMYSQL}: {}", why.trim()),
+        Err(why) => return println!("skipped: {test}: no {wanted}: {}", why.trim()),
     };
     let (world, before) = quiet_world();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/server/drivers/driver.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/server/drivers").join(script);
     let mut python = Command::new("python3");
     python.env("PYTHONPATH", library).env("PYTHONDONTWRITEBYTECODE", "1").arg(script);
     let output =
         output(python.args([&world.address.port().to_string(), &world.pair.file("ca.pem")])).unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(text.lines().filter(|line| line.starts_with("ok ")).count(), 9, "{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("ok ")).count(), parts, "{text}");
     left_nothing(&world.server, before);
 }
 

@@ -1,6 +1,7 @@
 import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.sql.Connection;
+import java.sql.DatabaseMetaData;
 import java.sql.Date;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
@@ -141,6 +142,30 @@ public class Drive {
         }
     }
 
+    /** What an editor asks a database for. */
+    static void metadata(Connection connection) throws SQLException {
+        DatabaseMetaData about = connection.getMetaData();
+        StringBuilder found = new StringBuilder();
+        try (ResultSet rows = about.getTables("main", null, "%", new String[] {"TABLE"})) {
+            while (rows.next()) found.append(rows.getString("TABLE_NAME")).append(' ').append(rows.getString("TABLE_TYPE"));
+        }
+        same(found, "hits TABLE");
+        found.setLength(0);
+        try (ResultSet rows = about.getColumns("main", null, "hits", "%")) {
+            while (rows.next()) {
+                found.append(rows.getInt("ORDINAL_POSITION")).append(rows.getString("COLUMN_NAME")).append(' ');
+                found.append(rows.getString("TYPE_NAME")).append(' ').append(rows.getInt("DATA_TYPE")).append("; ");
+            }
+        }
+        same(found, "1id BIGINT -5; 2g BIGINT -5; 3url TEXT -1; ");
+        found.setLength(0);
+        try (ResultSet rows = about.getCatalogs()) {
+            while (rows.next()) found.append(rows.getString(1)).append(' ');
+        }
+        same(found, "information_schema main ");
+        same(about.getPrimaryKeys("main", null, "hits").next(), false);
+    }
+
     public static void main(String[] arguments) throws Exception {
         url = "jdbc:mariadb://127.0.0.1:" + arguments[0] + "/main";
         String tls = "useSsl=true&serverSslCert=" + arguments[1];
@@ -155,6 +180,7 @@ public class Drive {
         try (Connection connection = connect("")) {
             results(connection);
             session(connection);
+            metadata(connection);
         }
         several();
         System.out.println("ok as texts");

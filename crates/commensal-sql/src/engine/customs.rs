@@ -1,0 +1,91 @@
+//! What MySQL's programs write and DataFusion has under another name: `IF(…)`, `LOCATE(…)`, `CAST(… AS SIGNED)`.
+
+use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
+use datafusion::sql::sqlparser::ast::{
+    CaseWhen, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName,
+};
+
+/// Writes an expression as DataFusion has it; only the expression itself, and not what it is made of.
+pub fn change(expr: &mut Expr) {
+    match expr {
+        Expr::Function(function) => {
+            if let Some(other) = function_of(function) {
+                *expr = other;
+            }
+        }
+        Expr::Cast { data_type, .. } => number(data_type),
+        _ => {}
+    }
+}
+
+/// The types that MySQL's CAST takes beside those of columns.
+fn number(kind: &mut DataType) {
+    match kind {
+        DataType::Signed | DataType::SignedInteger => *kind = DataType::BigInt(None),
+        DataType::Unsigned | DataType::UnsignedInteger => *kind = DataType::BigIntUnsigned(None),
+        _ => {}
+    }
+}
+
+/// What stands for a function; `None` for one that is the same there.
+fn function_of(function: &mut Function) -> Option<Expr> {
+    let name = function.name.to_string().to_lowercase();
+    match (name.as_str(), arguments(function)?.as_slice()) {
+        ("if", [condition, yes, no]) => Some(Expr::Case {
+            case_token: AttachedToken::empty(),
+            end_token: AttachedToken::empty(),
+            operand: None,
+            conditions: vec![CaseWhen { condition: condition.clone(), result: yes.clone() }],
+            else_result: Some(Box::new(no.clone())),
+        }),
+        ("ucase", [_]) => renamed(function, "upper"),
+        ("lcase", [_]) => renamed(function, "lower"),
+        ("locate", [_, _]) => {
+            if let FunctionArguments::List(list) = &mut function.args {
+                list.args.reverse();
+            }
+            renamed(function, "strpos")
+        }
+        _ => None,
+    }
+}
+
+fn renamed(function: &Function, name: &str) -> Option<Expr> {
+    let name = ObjectName::from(vec![Ident::new(name)]);
+    Some(Expr::Function(Function { name, ..function.clone() }))
+}
+
+/// The arguments of a function that has nothing but plain ones.
+fn arguments(function: &Function) -> Option<Vec<Expr>> {
+    let FunctionArguments::List(list) = &function.args else { return None };
+    let plain = |argument: &FunctionArg| match argument {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => Some(expr.clone()),
+        _ => None,
+    };
+    list.args.iter().map(plain).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::sql::sqlparser::dialect::MySqlDialect;
+    use datafusion::sql::sqlparser::parser::Parser;
+
+    #[test]
+    fn expressions() {
+        for (mysqls, ours) in [
+            ("IF(a = 1, 'x', b)", "CASE WHEN a = 1 THEN 'x' ELSE b END"),
+            ("IF(a, b)", "IF(a, b)"),
+            ("LOCATE('b', x)", "strpos(x, 'b')"),
+            ("ucase(x)", "upper(x)"),
+            ("CAST(x AS SIGNED INTEGER)", "CAST(x AS BIGINT)"),
+            ("CAST(x AS UNSIGNED)", "CAST(x AS BIGINT UNSIGNED)"),
+            ("CAST(x AS CHAR)", "CAST(x AS CHAR)"),
+            ("lower(x)", "lower(x)"),
+        ] {
+            let mut expr = Parser::new(&MySqlDialect {}).try_with_sql(mysqls).unwrap().parse_expr().unwrap();
+            change(&mut expr);
+            assert_eq!(expr.to_string(), ours, "{mysqls}");
+        }
+    }
+}
