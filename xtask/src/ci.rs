@@ -76,9 +76,25 @@ fn tests(long: bool) -> anyhow::Result<Tally> {
     Ok(tally.on(&format!("machine {}", running_release()), None))
 }
 
-fn tested(tally: &mut Tally, which: &[&str], long: bool) -> anyhow::Result<()> {
+/// Runs these tests, and those that failed once more by themselves.
+fn tested(all: &mut Tally, which: &[&str], long: bool) -> anyhow::Result<()> {
+    let mut tally = Tally::default();
+    run_tests(&mut tally, which, &["--show-output"], long)?;
+    if let Some(names) = tally.wants_again() {
+        println!("\nonce more, by themselves: {}", names.join(", "));
+        let mut options = vec!["--show-output", "--test-threads=1", "--exact"];
+        options.extend(names.iter().map(String::as_str));
+        let mut alone = Tally::default();
+        run_tests(&mut alone, which, &options, long)?;
+        tally.again(&alone);
+    }
+    all.add(tally);
+    Ok(())
+}
+
+fn run_tests(tally: &mut Tally, which: &[&str], options: &[&str], long: bool) -> anyhow::Result<()> {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["test", "--no-fail-fast"]).args(which).args(["--", "--show-output"]);
+    command.args(["test", "--no-fail-fast"]).args(which).arg("--").args(options);
     if long {
         command.env("PROPTEST_CASES", "2000");
         command.env("COMMENSAL_SCENARIOS", "6x2");
@@ -87,7 +103,6 @@ fn tested(tally: &mut Tally, which: &[&str], long: bool) -> anyhow::Result<()> {
     }
     let mut child = command.current_dir(root()).stdout(Stdio::piped()).spawn().context("cargo test")?;
     let output = child.stdout.take().context("the output of cargo test")?;
-    let failed = tally.failed;
     let mut quiet = Quiet::default();
     for line in BufReader::new(output).lines() {
         let line = line?;
@@ -97,7 +112,7 @@ fn tested(tally: &mut Tally, which: &[&str], long: bool) -> anyhow::Result<()> {
         }
     }
     let status = child.wait()?;
-    if !status.success() && tally.failed == failed {
+    if !status.success() && tally.failed == 0 {
         // A test binary that did not build or died counts as well.
         tally.failed += 1;
     }

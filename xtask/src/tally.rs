@@ -16,7 +16,14 @@ pub struct Tally {
     rows: BTreeMap<(String, String), usize>,
     /// Rows of the conformance script that ran and that did not, by kernel.
     kernels: Vec<(String, usize, usize)>,
+    /// Tests that failed, by name.
+    failures: Vec<String>,
+    /// Tests that failed beside others and passed by themselves.
+    second: Vec<String>,
 }
+
+/// More failures than that are no accident of a busy machine.
+const MOST_AGAIN: usize = 8;
 
 impl Tally {
     /// Takes one line of a test run's output.
@@ -24,6 +31,10 @@ impl Tally {
         if let Some(rest) = line.strip_prefix("test result:") {
             self.passed += number_before(rest, " passed");
             self.failed += number_before(rest, " failed");
+        } else if let Some(name) =
+            line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"))
+        {
+            self.failures.push(name.to_owned());
         } else if let Some(rest) = line.strip_prefix("skipped: ") {
             self.returned.push(rest.to_owned());
         } else if let Some(rest) = line.strip_prefix("row skipped: ") {
@@ -33,6 +44,28 @@ impl Tally {
             let (ran, skipped) = (number_before(rest, " rows ran"), number_before(rest, " skipped"));
             self.kernels.push((String::new(), ran, skipped));
         }
+    }
+
+    /// The tests that get a second run, one after the other and by themselves: others of the suite use every CPU, and so
+    /// do neighbours of a virtual machine, for seconds at a time. `None`: nothing failed, or too much for an accident,
+    /// or something failed that has no name (a program that died, or did not build).
+    pub fn wants_again(&self) -> Option<&[String]> {
+        let named = self.failures.len() == self.failed;
+        (named && (1..=MOST_AGAIN).contains(&self.failed)).then_some(&*self.failures)
+    }
+
+    /// Takes the outcome of that second run: who passes there has passed, and is told at the end.
+    pub fn again(&mut self, alone: &Tally) {
+        // A run that broke off proves nothing.
+        if alone.passed + alone.failed < self.failures.len() || alone.failures.len() != alone.failed {
+            return;
+        }
+        let (failed, passed): (Vec<String>, Vec<String>) =
+            self.failures.drain(..).partition(|name| alone.failures.contains(name));
+        self.failed = failed.len();
+        self.passed += passed.len();
+        self.failures = failed;
+        self.second.extend(passed);
     }
 
     /// Rows of the conformance script that ran.
@@ -53,7 +86,8 @@ impl Tally {
             kernel.clone_into(name);
         }
         if let Some(place) = skips {
-            for skip in self.returned.iter_mut().chain(&mut self.not_started) {
+            let named = self.returned.iter_mut().chain(&mut self.not_started);
+            for skip in named.chain(&mut self.failures).chain(&mut self.second) {
                 *skip = format!("{place}: {skip}");
             }
         }
@@ -67,6 +101,8 @@ impl Tally {
         self.returned.extend(other.returned);
         self.not_started.extend(other.not_started);
         self.kernels.extend(other.kernels);
+        self.failures.extend(other.failures);
+        self.second.extend(other.second);
         for (key, count) in other.rows {
             *self.rows.entry(key).or_default() += count;
         }
@@ -96,6 +132,12 @@ impl Tally {
         let width = self.kernels.iter().map(|(kernel, _, _)| kernel.len()).max().unwrap_or(0);
         for (kernel, ran, skipped) in &self.kernels {
             println!("  {kernel:width$}  {ran:>4} ran, {skipped:>4} skipped");
+        }
+        for name in &self.second {
+            println!("failed beside others, passed by itself in a second run: {name}");
+        }
+        for name in &self.failures {
+            println!("failed: {name}");
         }
         println!("{} s", started.elapsed().as_secs());
         let passed = self.passed.saturating_sub(self.returned.len());
@@ -174,6 +216,33 @@ test result: FAILED. 9 passed; 2 failed; 0 ignored; 0 measured; 40 filtered out;
         let kernels: Vec<&str> = all.kernels.iter().map(|(kernel, _, _)| kernel.as_str()).collect();
         assert_eq!(kernels, ["machine 6.18", "VM v1 6.1"]);
         assert!(all.rows.keys().any(|(kernel, _)| kernel == "VM v1 6.1"));
+    }
+
+    #[test]
+    fn a_second_run_alone_decides() {
+        let first =
+            "test a ... ok\ntest b ... FAILED\ntest c ... FAILED\ntest result: FAILED. 1 passed; 2 failed;";
+        let mut tally = of(first);
+        assert_eq!(tally.wants_again().unwrap(), ["b", "c"]);
+        // One that broke off, and one that ran.
+        tally.again(&of("test b ... ok"));
+        assert_eq!((tally.passed, tally.failed), (1, 2));
+        tally.again(&of("test b ... ok\ntest c ... FAILED\ntest result: FAILED. 1 passed; 1 failed;"));
+        assert_eq!(
+            (tally.passed, tally.failed, tally.second.as_slice()),
+            (2, 1, ["b".to_owned()].as_slice())
+        );
+        assert_eq!(tally.failures, ["c"]);
+    }
+
+    #[test]
+    fn what_is_no_accident_gets_no_second_run() {
+        assert!(of("test result: ok. 3 passed; 0 failed;").wants_again().is_none());
+        // Two failed and one is named.
+        assert!(of("test a ... FAILED\ntest result: FAILED. 0 passed; 2 failed;").wants_again().is_none());
+        let many: String = (0..=MOST_AGAIN).map(|n| format!("test t{n} ... FAILED\n")).collect();
+        let all = format!("{many}test result: FAILED. 0 passed; {} failed;", MOST_AGAIN + 1);
+        assert!(of(&all).wants_again().is_none());
     }
 
     #[test]

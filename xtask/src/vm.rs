@@ -228,7 +228,7 @@ pub fn kernels(long: bool) -> anyhow::Result<Tally> {
     Ok(all)
 }
 
-/// Runs the layout's tests in one guest, prints what a person wants to see of it, and counts.
+/// Runs the layout's tests in one guest, and those that failed once more in another.
 fn tests_in(
     layout: &Layout,
     tests: guest::Filters,
@@ -236,11 +236,38 @@ fn tests_in(
     suite: &guest::Suite,
     args: &Args,
 ) -> anyhow::Result<Tally> {
+    let fill = |script: String| {
+        move |image: &Image| {
+            suite.add_to(image, tests)?;
+            image.text("/etc/command", &script, 0o644)
+        }
+    };
+    let (mut tally, release) = run_in(layout, base, args, fill(suite.script(tests)))?;
+    if let Some(names) = tally.wants_again() {
+        println!("once more, by themselves: {}", names.join(", "));
+        let (alone, _) = run_in(layout, base, args, fill(suite.script_again(tests, names)))?;
+        tally.again(&alone);
+    }
+    // What a kernel of somebody's has is not known.
+    if args.kernel.is_none() && tally.rows_ran() < layout.rows {
+        let ran = tally.rows_ran();
+        eprintln!(
+            "VM {} {release}: only {ran} conformance rows ran, and {} should at least",
+            layout.name, layout.rows
+        );
+        tally.failed = tally.failed.max(1);
+    }
+    Ok(tally.on(&format!("VM {} {release}", layout.name), Some(layout.name)))
+}
+
+/// Boots one guest for tests, prints what a person wants to see of it, and counts. Also returns the kernel's release.
+fn run_in(
+    layout: &Layout,
+    base: &Base,
+    args: &Args,
+    fill: impl FnOnce(&Image) -> anyhow::Result<()>,
+) -> anyhow::Result<(Tally, String)> {
     println!("VM {} {}", layout.name, base.kernel.release);
-    let done = in_guest(layout, base, args, false, |image| {
-        suite.add_to(image, tests)?;
-        image.text("/etc/command", &suite.script(tests), 0o644)
-    });
     let mut tally = Tally::default();
     let mut quiet = Quiet::default();
     let mut count = |out: &[u8]| {
@@ -252,7 +279,7 @@ fn tests_in(
         }
     };
     let mut release = base.kernel.release.clone();
-    let trouble = match done {
+    let trouble = match in_guest(layout, base, args, false, fill) {
         Ok(report) => {
             count(&report.out);
             release = report.release;
@@ -267,21 +294,19 @@ fn tests_in(
             // Neither is a reason to lose what other places have found.
             Some(Trouble::LimitReached { out, .. } | Trouble::Died { out, .. }) => {
                 count(out);
+                // What has no name gets no second run.
+                tally.failed += 1;
                 Some(format!("{error}"))
             }
             _ => return Err(error),
         },
     };
-    // What a kernel of somebody's has is not known.
-    let few = (args.kernel.is_none() && tally.rows_ran() < layout.rows).then(|| {
-        format!("only {} conformance rows ran, and {} should at least", tally.rows_ran(), layout.rows)
-    });
-    if let Some(trouble) = trouble.or(few) {
+    if let Some(trouble) = trouble {
         eprintln!("VM {} {release}: {trouble}", layout.name);
         // A test program that died leaves no result of its own.
         tally.failed = tally.failed.max(1);
     }
-    Ok(tally.on(&format!("VM {} {release}", layout.name), Some(layout.name)))
+    Ok((tally, release))
 }
 
 /// Boots the layout's kernel with what `fill` puts into the image, and takes everything temporary away.

@@ -154,6 +154,21 @@ impl Suite {
         script + "exit $status\n"
     }
 
+    /// The command that runs the tests of these names alone.
+    pub fn script_again(&self, wanted: Filters, names: &[String]) -> String {
+        let mut script = "exec 2>&1\nstatus=0\n".to_owned();
+        let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+        for (folder, test, _) in self.programs(wanted) {
+            let (folder, test) = (quoted(&folder.display().to_string()), quoted(&test.display().to_string()));
+            let names = names.join(" ");
+            let _ = writeln!(
+                script,
+                "cd {folder} && {test} --exact {names} --show-output --test-threads=1 || status=1"
+            );
+        }
+        script + "exit $status\n"
+    }
+
     /// Folder, program and filters of these tests.
     fn programs(&self, wanted: Filters) -> impl Iterator<Item = (&Path, &Path, &'static [&'static str])> {
         wanted.iter().filter_map(|(package, filters)| {
@@ -229,6 +244,8 @@ mod tests {
         assert!(script.contains("'/t/it-1' on_machine:: limits:: "), "{script}");
         let script = suite.script(OF_SYSTEMD);
         assert!(script.contains("'/t/it-1' systemd:: ") && !script.contains("/t/it-2"), "{script}");
+        let script = suite.script_again(OF_SYSTEMD, &["systemd::a".to_owned()]);
+        assert!(script.contains("'/t/it-1' --exact 'systemd::a' --show-output"), "{script}");
         assert!(Suite::find("").is_err());
     }
 
