@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! commensal-sql generate --rows 1000000 --out DATA
-//! cargo run --release -p commensal-sql --example cost -- DATA [ROUNDS]
+//! cargo run --release -p commensal-sql --example cost -- DATA [ROUNDS [QUERY...]]
 //! ```
 //!
 //! Times are wall-clock from the statement to the last batch, without the MySQL protocol, and with a warm page cache. The ratio
@@ -38,15 +38,17 @@ fn main() -> anyhow::Result<()> {
         .thread_stack_size(8 << 20)
         .enable_all()
         .build()?;
-    runtime.block_on(compare(&data, rounds, threads))
+    let only = arguments.map(|number| number.parse()).collect::<Result<Vec<usize>, _>>()?;
+    runtime.block_on(compare(&data, rounds, threads, &only))
 }
 
-async fn compare(data: &Path, rounds: usize, threads: usize) -> anyhow::Result<()> {
+async fn compare(data: &Path, rounds: usize, threads: usize, only: &[usize]) -> anyhow::Result<()> {
     let bare = bare(data, threads).await?;
     let governed = governed(data, threads).await?;
     println!("| query | bare, ms | governed, ms | ratio |\n|---|---|---|---|");
     let mut ratios = Vec::new();
-    for shape in queries::shapes() {
+    let wanted = |number: usize| only.is_empty() || only.contains(&number);
+    for shape in queries::shapes().into_iter().filter(|shape| wanted(shape.number)) {
         let (mut without, mut with) = (Vec::new(), Vec::new());
         // The first pair fills caches.
         for round in 0..=rounds {

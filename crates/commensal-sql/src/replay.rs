@@ -180,9 +180,9 @@ fn memory(plan: &Plan, bucket: &Bucket) -> Result<Vec<Arm>, ReplayError> {
         let one = Until::Statements(1);
         let alone = arm(plan, bucket, &format!("{kind}: one by itself"), &[], (1, &[], &query), &one)?;
         // Room for one of them and a half, which three cannot share.
-        let limit = alone.seen.most().max(1 << 20) * 3 / 2;
+        let limit = alone.seen.told_peak.max(1 << 20) * 3 / 2;
         let hard = [
-            alter("memory_limit", &format!("{}MB", limit >> 20)),
+            alter("memory_limit", &format!("{} MiB", limit >> 20)),
             alter("enable_memory_overcommit", "false"),
         ];
         let mut queued = hard.to_vec();

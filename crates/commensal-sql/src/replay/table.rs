@@ -124,7 +124,7 @@ fn memory(out: &mut String, report: &Report) {
     );
     for arm in &report.memory {
         let (finished, failed, latency) = ends(arm);
-        let used = arm.seen.most() as f64;
+        let used = arm.seen.told_peak as f64;
         let share = match arm.limit {
             Some(limit) => format!("{:.1} % of {:.0} MiB", used / limit as f64 * 100.0, limit as f64 / MIB),
             None => "none".to_owned(),

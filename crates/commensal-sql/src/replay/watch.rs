@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often memory is looked at.
+/// How often the process's memory is looked at. Its tables are asked once in a window: a question is a query, and ten of them
+/// per second were 2 % of two CPUs.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How long a window is, or a little longer; rates are over the time that really passed.
@@ -38,9 +39,7 @@ pub struct Window {
 pub struct Seen {
     /// Second by second.
     pub windows: Vec<Window>,
-    /// `MEMORY_USAGE_BYTES` of the group, the most of all looks.
-    pub memory_peak: u64,
-    /// `MEMORY_PEAK_BYTES` of the group at the end.
+    /// `MEMORY_PEAK_BYTES` of the group at the end: the most that it has had.
     pub told_peak: u64,
     /// Memory of the server's process, the most of all looks, in bytes.
     pub rss_peak: u64,
@@ -53,12 +52,6 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The most memory that the group has had, in bytes.
-    #[must_use]
-    pub fn most(&self) -> u64 {
-        self.memory_peak.max(self.told_peak)
-    }
-
     /// Mean, least and most of something; `None` without a window.
     #[must_use]
     pub fn spread(&self, of: fn(&Window) -> f64) -> Option<(f64, f64, f64)> {
@@ -113,11 +106,9 @@ impl<'a> Watch<'a> {
         while begun.elapsed() < time && !ended() {
             std::thread::sleep(LOOK);
             seen.rss_peak = seen.rss_peak.max(self.rss());
-            let told = self.told()?;
-            seen.memory_peak = seen.memory_peak.max(told.memory);
-            (seen.told_peak, seen.killed) = (told.peak, told.killed);
-            (seen.limit_by, seen.worker) = (told.limit_by.clone(), told.worker.clone());
             if before.at.elapsed() >= WINDOW {
+                let told = self.told()?;
+                (seen.limit_by, seen.worker) = (told.limit_by.clone(), told.worker.clone());
                 let now = self.totals();
                 seen.windows.push(window(&before, &now, self.cpus, &told));
                 before = now;
@@ -148,7 +139,7 @@ impl<'a> Watch<'a> {
 
     fn told(&mut self) -> Result<Told, ClientError> {
         let rows = self.client.query(&format!(
-            "select memory_usage_bytes, memory_peak_bytes, killed_queries, cpu_usage_percent, \
+            "select memory_peak_bytes, killed_queries, cpu_usage_percent, \
              local_scan_bytes_per_second, remote_scan_bytes_per_second, cpu_limit_by, worker \
              from information_schema.workload_group_resource_usage where name = '{GROUP}'"
         ))?;
@@ -178,7 +169,6 @@ pub fn cpu_ns(host: &LinuxHost, processes: &[u32]) -> u64 {
 /// What the server's table says.
 #[derive(Debug, Clone)]
 struct Told {
-    memory: u64,
     peak: u64,
     killed: u64,
     cpu_percent: f64,
@@ -194,14 +184,13 @@ impl Told {
         let whole = |at: usize| cell(at).map(|value| value as u64);
         let text = |at: usize| row.get(at).and_then(|cell| cell.as_deref()).unwrap_or_default().to_owned();
         Some(Told {
-            memory: whole(0)?,
-            peak: whole(1)?,
-            killed: whole(2)?,
-            cpu_percent: cell(3)?,
-            local: cell(4)?,
-            remote: cell(5)?,
-            limit_by: text(6),
-            worker: text(7),
+            peak: whole(0)?,
+            killed: whole(1)?,
+            cpu_percent: cell(2)?,
+            local: cell(3)?,
+            remote: cell(4)?,
+            limit_by: text(5),
+            worker: text(6),
         })
     }
 }
@@ -247,7 +236,6 @@ mod tests {
         let before = totals(0, &[("1", 5_000_000_000), ("2", 1)], 0, 10);
         let now = totals(2_000, &[("1", 6_000_000_000), ("3", 1_000_000_000)], 4 << 20, 10);
         let told = Told {
-            memory: 1,
             peak: 2,
             killed: 3,
             cpu_percent: 49.0,

@@ -94,17 +94,27 @@ async fn serve(
             },
             // Before its user hears of a query's end, the account has all of it.
             Some(told) = finishing.recv() => {
-                report(&control, account.look(&engine, &group))?;
+                if !listens(&control, account.look(&engine, &group))? {
+                    return Ok(());
+                }
                 let _ = told.send(());
             }
-            _ = tick.tick() => report(&control, account.look(&engine, &group))?,
+            _ = tick.tick() => if !listens(&control, account.look(&engine, &group))? {
+                return Ok(());
+            },
         }
     }
 }
 
-fn report(control: &OwnedFd, report: Report) -> Result<(), Error> {
-    let sent = wire::send(control, &ToServer::Report(report), None);
-    sent.map_err(|error| Error::Engine(format!("the server does not listen any more: {error}")))
+/// Reports; whether the server is there to listen.
+fn listens(control: &OwnedFd, report: Report) -> Result<bool, Error> {
+    match wire::send(control, &ToServer::Report(report), None) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            Ok(false)
+        }
+        Err(error) => Err(Error::Engine(format!("the server cannot be told: {error}"))),
+    }
 }
 
 /// Where the end of a query is told before its user hears of it; what comes back says that the server was told.

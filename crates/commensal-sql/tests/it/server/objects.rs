@@ -94,7 +94,7 @@ fn answers(client: &mut Client, endpoint: &str) {
     let hits = call(&format!("s3://{BUCKET}/hits.parquet"), endpoint, SECRET, PARQUET);
     let counted = client.query(&format!("select count(*), sum(id), count(distinct g) from {hits}")).rows();
     let sum = (ROWS * (ROWS - 1) / 2).to_string();
-    assert_eq!(counted, [[Some(ROWS.to_string()), Some(sum), Some("1000".to_owned())]]);
+    assert_eq!(counted, [[ROWS.to_string(), sum, "1000".to_owned()]]);
     // The same object by its address in path style, and one whose name has to be written otherwise.
     let path = format!("{endpoint}/{BUCKET}/hits.parquet");
     let hits = call(&path, endpoint, SECRET, &format!("{PARQUET}, \"use_path_style\" = \"true\""));
