@@ -333,9 +333,10 @@ async fn plan(
         .with_default_catalog_and_schema(CATALOG, &database);
     let builder = SessionStateBuilder::new_from_existing(engine.base.clone());
     let reader = builder.with_config(config.clone()).with_runtime_env(Arc::clone(&runtime)).build();
-    let names = Names::new(engine, &query.user, reader.clone(), places);
+    let mut state = reader.clone();
+    let names = Names::new(engine, &query.user, reader, places);
 
-    let tables = reader.resolve_table_references(&statement)?;
+    let tables = state.resolve_table_references(&statement)?;
     let mut columns: Vec<String> = Vec::new();
     for table in &tables {
         let database = table.schema().unwrap_or(&database);
@@ -347,7 +348,7 @@ async fn plan(
     columns.dedup();
     rewrite::fix_case(&mut statement, &columns);
 
-    let mut state = SessionStateBuilder::new_from_existing(reader).with_catalog_list(Arc::new(names)).build();
+    state.register_catalog_list(Arc::new(names));
     // What now() is.
     let options = Arc::clone(state.config_options());
     state.execution_props_mut().mark_start_execution(options);

@@ -524,14 +524,20 @@ impl QueryPool {
             if let Some(done) = act(&self.query.group().memory) {
                 return Some(done);
             }
+            if self.query.is_done() {
+                return None;
+            }
             std::thread::yield_now();
         }
         None
     }
 
+    /// Why there is no more. An operator of a query that was ended shall not begin to spill, as it does when memory is short.
     fn refusal(&self, fallback: impl FnOnce() -> String) -> DataFusionError {
-        let text = self.query.ended().map_or_else(fallback, |error| error.to_string());
-        DataFusionError::ResourcesExhausted(text)
+        match self.query.ended() {
+            Some(why) => DataFusionError::External(Box::new(why)),
+            None => DataFusionError::ResourcesExhausted(fallback()),
+        }
     }
 }
 
@@ -615,8 +621,10 @@ impl MemoryPool for QueryPool {
                     // The victim's own tasks need a thread to end on.
                     cpu::blocking(|| memory.wait(Duration::from_millis(20)));
                 }
+                // The account is closed, and what is left of the query's tasks is dropped once it gives its thread back: who
+                // is refused now would begin to spill.
+                Answer::Moved if self.query.is_done() => return Ok(()),
                 Answer::Moved => {
-                    // A query whose account is closed is no longer limited; it is on its way out.
                     if begun.elapsed() > Duration::from_millis(100) {
                         return Err(self.refusal(|| "the query has ended".to_owned()));
                     }

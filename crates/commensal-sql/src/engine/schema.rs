@@ -103,7 +103,7 @@ impl Names {
             _ => self.engine.data.locate(database, table),
         };
         match place {
-            Some(place) => Ok(Some(Arc::new(place.table(&self.reader).await?))),
+            Some(place) => Ok(Some(Arc::new(place.table(&self.reader, &self.engine.data.known).await?))),
             None => Ok(None),
         }
     }

@@ -112,7 +112,7 @@ pub async fn write(
     }
     let schema: SchemaRef = match (place, target.new) {
         (Some(place), false) if place.url.ends_with('/') => {
-            datafusion::catalog::TableProvider::schema(&place.table(state).await?)
+            datafusion::catalog::TableProvider::schema(&place.table(state, &engine.data.known).await?)
         }
         (_, true) => rows.schema(),
         _ => {
