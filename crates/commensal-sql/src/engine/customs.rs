@@ -2,7 +2,8 @@
 
 use datafusion::sql::sqlparser::ast::helpers::attached_token::AttachedToken;
 use datafusion::sql::sqlparser::ast::{
-    CaseWhen, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident, ObjectName,
+    CaseWhen, CastKind, DataType, Expr, Function, FunctionArg, FunctionArgExpr, FunctionArguments, Ident,
+    ObjectName,
 };
 
 /// Writes an expression as DataFusion has it; only the expression itself, and not what it is made of.
@@ -14,6 +15,12 @@ pub fn change(expr: &mut Expr) {
             }
         }
         Expr::Cast { data_type, .. } => number(data_type),
+        Expr::Convert { expr: value, data_type: Some(kind), is_try: false, charset: None, .. } => {
+            let mut data_type = kind.clone();
+            number(&mut data_type);
+            let value = value.clone();
+            *expr = Expr::Cast { kind: CastKind::Cast, expr: value, data_type, array: false, format: None };
+        }
         _ => {}
     }
 }
@@ -80,6 +87,7 @@ mod tests {
             ("ucase(x)", "upper(x)"),
             ("CAST(x AS SIGNED INTEGER)", "CAST(x AS BIGINT)"),
             ("CAST(x AS UNSIGNED)", "CAST(x AS BIGINT UNSIGNED)"),
+            ("CONVERT(x, SIGNED)", "CAST(x AS BIGINT)"),
             ("CAST(x AS CHAR)", "CAST(x AS CHAR)"),
             ("lower(x)", "lower(x)"),
         ] {

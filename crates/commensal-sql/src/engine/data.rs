@@ -20,11 +20,13 @@ use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl};
 use datafusion::execution::context::SessionState;
 use futures::TryStreamExt;
+use glob::Pattern;
 use object_store::local::LocalFileSystem;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
+use url::Url;
 
 /// Scheme of the data folder's store; no other one reads files.
 pub const SCHEME: &str = "data";
@@ -276,7 +278,7 @@ impl Place {
     /// # Errors
     /// There is no file, or it is not what its name says.
     pub async fn table(&self, state: &SessionState, known: &Known) -> Result<ListingTable, Error> {
-        let url = ListingTableUrl::parse(&self.url)?;
+        let url = self.listed()?;
         let options = ListingOptions::new(self.format.file_format()).with_file_extension(&self.ending);
         // Other stores are called otherwise in the next statement.
         let schema = match url.scheme() {
@@ -296,6 +298,17 @@ impl Place {
         let config = ListingTableConfig::new(url).with_listing_options(options).with_schema(schema);
         let cache = state.runtime_env().cache_manager.get_file_statistic_cache();
         Ok(ListingTable::try_new(config)?.with_cache(cache))
+    }
+
+    /// Where to look: what stands before the first step with a `*` is a folder, and the rest a pattern of names below it.
+    fn listed(&self) -> Result<ListingTableUrl, Error> {
+        let Some(star) = self.url.find('*') else { return Ok(ListingTableUrl::parse(&self.url)?) };
+        let folder = self.url.get(..star).and_then(|before| before.rfind('/')).map_or(0, |slash| slash + 1);
+        let (folder, pattern) = self.url.split_at(folder);
+        let bad = |why: String| Error::Rule(format!("{pattern:?} is no pattern of names: {why}"));
+        let folder = Url::parse(folder).map_err(|error| bad(error.to_string()))?;
+        let pattern = Pattern::new(pattern).map_err(|error| bad(error.to_string()))?;
+        Ok(ListingTableUrl::try_new(folder, Some(pattern))?)
     }
 
     async fn files(&self, state: &SessionState, url: &ListingTableUrl) -> Result<Files, Error> {

@@ -113,6 +113,8 @@ struct Ledger {
     ended: u64,
     /// Who waits for others to spill.
     pressing: usize,
+    /// Who waits for memory to come back. Waking nobody is a system call as well, and operators give back all the time.
+    waiting: usize,
     accounts: BTreeMap<u64, Account>,
 }
 
@@ -380,8 +382,9 @@ impl GroupMemory {
         let bytes = bytes.min(account.held);
         account.held -= bytes;
         ledger.used -= bytes;
-        drop(ledger);
-        self.freed.notify_all();
+        if ledger.waiting > 0 {
+            self.freed.notify_all();
+        }
         Some(())
     }
 
@@ -436,8 +439,11 @@ impl GroupMemory {
 
     /// Waits until something came back.
     fn wait(&self, longest: Duration) {
-        let ledger = self.lock();
-        drop(self.freed.wait_timeout(ledger, longest));
+        let mut ledger = self.lock();
+        ledger.waiting += 1;
+        let (mut ledger, _) =
+            self.freed.wait_timeout(ledger, longest).unwrap_or_else(PoisonError::into_inner);
+        ledger.waiting -= 1;
     }
 }
 

@@ -1,5 +1,6 @@
 //! `information_schema.tables`, `columns` and `schemata` with MySQL's columns, which drivers ask for what there is
-//! (`DatabaseMetaData` of JDBC, completion of editors). What a Parquet or CSV file does not know is NULL or empty.
+//! (`DatabaseMetaData` of JDBC, completion of editors), and `statistics` and `key_column_usage`, which are empty. What a
+//! Parquet or CSV file does not know is NULL or empty.
 
 use super::error::Error;
 use super::grid::{Grid, INT, TEXT, int, text};
@@ -15,6 +16,40 @@ use std::sync::Arc;
 /// Letters of a text at most, as MySQL has it for LONGTEXT.
 const LONGTEXT: u64 = u32::MAX as u64;
 
+const STATISTICS: [(&str, DataType); 16] = [
+    ("TABLE_CATALOG", TEXT),
+    ("TABLE_SCHEMA", TEXT),
+    ("TABLE_NAME", TEXT),
+    ("NON_UNIQUE", INT),
+    ("INDEX_SCHEMA", TEXT),
+    ("INDEX_NAME", TEXT),
+    ("SEQ_IN_INDEX", INT),
+    ("COLUMN_NAME", TEXT),
+    ("COLLATION", TEXT),
+    ("CARDINALITY", INT),
+    ("SUB_PART", INT),
+    ("PACKED", TEXT),
+    ("NULLABLE", TEXT),
+    ("INDEX_TYPE", TEXT),
+    ("COMMENT", TEXT),
+    ("INDEX_COMMENT", TEXT),
+];
+
+const KEY_COLUMN_USAGE: [(&str, DataType); 12] = [
+    ("CONSTRAINT_CATALOG", TEXT),
+    ("CONSTRAINT_SCHEMA", TEXT),
+    ("CONSTRAINT_NAME", TEXT),
+    ("TABLE_CATALOG", TEXT),
+    ("TABLE_SCHEMA", TEXT),
+    ("TABLE_NAME", TEXT),
+    ("COLUMN_NAME", TEXT),
+    ("ORDINAL_POSITION", INT),
+    ("POSITION_IN_UNIQUE_CONSTRAINT", INT),
+    ("REFERENCED_TABLE_SCHEMA", TEXT),
+    ("REFERENCED_TABLE_NAME", TEXT),
+    ("REFERENCED_COLUMN_NAME", TEXT),
+];
+
 const NONE: ScalarValue = ScalarValue::Utf8(None);
 const NO_NUMBER: ScalarValue = ScalarValue::Int64(None);
 
@@ -27,6 +62,9 @@ pub async fn table(names: &Names, name: &str) -> Result<Option<Arc<dyn TableProv
         "schemata" => schemata(names),
         "tables" => tables(names),
         "columns" => columns(names).await,
+        // Files have neither indexes nor keys.
+        "statistics" => Grid::new(&STATISTICS),
+        "key_column_usage" => Grid::new(&KEY_COLUMN_USAGE),
         _ => return Ok(None),
     };
     let batch = grid.batch()?;

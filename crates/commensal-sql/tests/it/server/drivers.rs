@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 /// The versions that the tests were written with.
 const PYMYSQL: &str = "pymysql==1.2.4";
-const CONNECTOR: &str = "mysql-connector-python==26.10.0";
+// Later ones want a newer OpenSSL than Debian 12 has.
+const CONNECTOR: &str = "mysql-connector-python==9.1.0";
 
 /// The jar of Debian's libmariadb-java.
 const JAR: &str = "usr/share/java/mariadb-java-client.jar";
