@@ -65,7 +65,7 @@ impl Part {
 pub fn run(parts: &[Part]) -> anyhow::Result<()> {
     let parts = if parts.is_empty() { &Part::ALL } else { parts };
     if cfg!(debug_assertions) && parts.iter().any(|part| part.inside()) {
-        let mut command = Command::new(env!("CARGO"));
+        let mut command = crate::cargo();
         command.args(["run", "--release", "--quiet", "--package", "xtask", "--", "bench"]);
         command.args(parts.iter().map(|part| part.name()));
         let status = command.current_dir(crate::root()).status()?;

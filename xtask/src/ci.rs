@@ -60,7 +60,7 @@ fn lints(features: &[&str]) -> anyhow::Result<()> {
 pub const SQL: &str = "commensal-sql";
 
 fn cargo(args: &[&str]) -> anyhow::Result<()> {
-    let status = Command::new(env!("CARGO")).args(args).current_dir(root()).status().context("cargo")?;
+    let status = crate::cargo().args(args).current_dir(root()).status().context("cargo")?;
     if !status.success() {
         bail!("cargo {} failed", args.join(" "));
     }
@@ -93,7 +93,7 @@ fn tested(all: &mut Tally, which: &[&str], long: bool) -> anyhow::Result<()> {
 }
 
 fn run_tests(tally: &mut Tally, which: &[&str], options: &[&str], long: bool) -> anyhow::Result<()> {
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = crate::cargo();
     command.args(["test", "--no-fail-fast"]).args(which).arg("--").args(options);
     if long {
         command.env("PROPTEST_CASES", "2000");
@@ -131,7 +131,7 @@ fn soaked(tally: &mut Tally) {
 }
 
 fn quickstart() -> anyhow::Result<Option<i32>> {
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = crate::cargo();
     command.args(["run", "--release", "--quiet", "--package", "commensal", "--", "lab", "run", "quickstart"]);
     command.args(["--rounds", "12", "--out"]).arg(root().join("target/run.json"));
     Ok(command.current_dir(root()).status()?.code())

@@ -79,6 +79,19 @@ fn run() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Cargo as a person's shell starts it. `cargo run` has told this program which package it is, and build scripts look at
+/// that (ring's asks to be run again when it changes): after it everything above ring would be built anew, in each clone.
+fn cargo() -> std::process::Command {
+    let mut command = std::process::Command::new(env!("CARGO"));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "OUT_DIR" {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
 /// The top of the source tree.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()

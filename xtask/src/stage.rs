@@ -35,7 +35,7 @@ pub fn release() -> anyhow::Result<PathBuf> {
     if let Some(program) = std::env::var_os(PROGRAM) {
         return Ok(PathBuf::from(program));
     }
-    let mut build = Command::new(env!("CARGO"));
+    let mut build = crate::cargo();
     build.args(["build", "--release", "--quiet", "--package", "commensal"]);
     if features::no_bpf().is_none() {
         build.args(["--features", "bpf"]);

@@ -31,7 +31,7 @@ pub fn run() -> anyhow::Result<()> {
         println!("cost of blame: not measured: {why}");
         return Ok(());
     }
-    let mut build = Command::new(env!("CARGO"));
+    let mut build = crate::cargo();
     build.args(["build", "--release", "--quiet", "--package", "commensal", "--features", "bpf"]);
     if !build.current_dir(crate::root()).status()?.success() {
         bail!("commensal does not build");

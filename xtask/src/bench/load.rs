@@ -162,7 +162,7 @@ fn oha_said(text: &str) -> Option<Said> {
 
 /// Runs and prints.
 pub fn run() -> anyhow::Result<()> {
-    let mut build = Command::new(env!("CARGO"));
+    let mut build = crate::cargo();
     build.args(["build", "--release", "--quiet", "--package", "commensal"]);
     if !build.current_dir(crate::root()).status()?.success() {
         bail!("commensal does not build");

@@ -94,7 +94,7 @@ pub struct Suite {
 impl Suite {
     /// Builds the tests, or finds them built.
     pub fn build() -> anyhow::Result<Suite> {
-        let mut command = Command::new(env!("CARGO"));
+        let mut command = crate::cargo();
         // The SQL engine has no tests of kernels, and takes long to build.
         command.args(["test", "--no-run", "--workspace", "--exclude", crate::ci::SQL]);
         command.args(crate::features::of_this_machine());
