@@ -17,7 +17,6 @@ use commensal_drivers::{apply, restore_own};
 use commensal_host::{Host, LinuxHost, below};
 use commensal_sensors::{Survey, machine, mounts, survey};
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 const GROUPS: usize = 1_000;

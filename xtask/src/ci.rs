@@ -4,7 +4,7 @@ use crate::tally::{Quiet, Tally, running_release};
 use crate::{features, generate, root, soak, tidy, vm};
 use anyhow::{Context, bail};
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 /// Runs all steps and closes with `N passed, N failed, N skipped`.

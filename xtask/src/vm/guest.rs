@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Some tests, by package: filters of the one integration binary.
 pub type Filters = &'static [(&'static str, &'static [&'static str])];
