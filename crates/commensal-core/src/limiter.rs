@@ -34,8 +34,6 @@ const UNIT: i128 = 1_000_000_000;
 const MOST: i128 = i128::MAX / 4;
 /// No piece is smaller, however low the rate: a page.
 const SMALLEST_PIECE: u64 = 4096;
-/// A piece grows with the rate up to so many bytes.
-const LARGEST_PIECE: u64 = 8 << 20;
 
 /// Which query of the group asks; queries get equal shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -113,14 +111,12 @@ impl Limiter {
     }
 
     /// How large one reservation should be at this rate, of `preferred` bytes: not above half a burst, so that a timer
-    /// may be late by the other half and short windows stay even at low rates; a tenth of a burst and more at high ones,
-    /// where pieces cost more than they even out.
+    /// may be late by the other half and short windows stay even at low rates.
     #[must_use]
     pub fn piece(&self, preferred: u64) -> u64 {
         let half = self.burst_credit() / 2 / UNIT;
         let most = u64::try_from(half).unwrap_or(u64::MAX).max(SMALLEST_PIECE);
-        let tenth = (most / 5).min(LARGEST_PIECE);
-        if self.rate.is_some() { preferred.max(tenth).min(most) } else { preferred }
+        if self.rate.is_some() { preferred.min(most) } else { preferred }
     }
 
     /// Reserves `bytes` for `query`. Those that wait already go first, whatever the credit.

@@ -33,7 +33,7 @@ pub struct Settings {
     pub reach: Reach,
     /// What may be saved up while nobody reads, as time at the rate, and how late a timer may be without loss.
     pub burst: Duration,
-    /// How much is paid for at once, in bytes; less at low rates, more at high ones ([`Limiter::piece`]).
+    /// How much is paid for at once, in bytes; less at low rates ([`Limiter::piece`]).
     pub piece: u64,
     /// The largest range that one remote request asks for, in bytes. What the kernel's socket buffer takes in before it
     /// is paid for is bounded by this.

@@ -176,9 +176,7 @@ fn newcomers_do_not_starve_a_large_request() {
 #[test]
 fn pieces_follow_the_rate() {
     let mut limiter = empty();
-    let of_rates =
-        [(10_000 * MIB, 8 * MIB), (1_000 * MIB, 2 * MIB), (100 * MIB, MIB), (10 * MIB, MIB / 10), (1, 4096)];
-    for (rate, want) in of_rates {
+    for (rate, want) in [(1_000 * MIB, MIB), (100 * MIB, MIB), (10 * MIB, MIB / 10), (1, 4096)] {
         limiter.set_rate(0, Some(BytesPerS(rate)));
         assert_eq!(limiter.piece(MIB), want, "{rate} bytes/s");
     }
