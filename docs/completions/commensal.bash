@@ -25,6 +25,9 @@ _commensal() {
             commensal,blame)
                 cmd="commensal__subcmd__blame"
                 ;;
+            commensal,density)
+                cmd="commensal__subcmd__density"
+                ;;
             commensal,doctor)
                 cmd="commensal__subcmd__doctor"
                 ;;
@@ -91,6 +94,72 @@ _commensal() {
             commensal__subcmd__agent__subcmd__help,resume)
                 cmd="commensal__subcmd__agent__subcmd__help__subcmd__resume"
                 ;;
+            commensal__subcmd__density,calibrate)
+                cmd="commensal__subcmd__density__subcmd__calibrate"
+                ;;
+            commensal__subcmd__density,classify)
+                cmd="commensal__subcmd__density__subcmd__classify"
+                ;;
+            commensal__subcmd__density,fleet)
+                cmd="commensal__subcmd__density__subcmd__fleet"
+                ;;
+            commensal__subcmd__density,help)
+                cmd="commensal__subcmd__density__subcmd__help"
+                ;;
+            commensal__subcmd__density,list)
+                cmd="commensal__subcmd__density__subcmd__list"
+                ;;
+            commensal__subcmd__density,pin)
+                cmd="commensal__subcmd__density__subcmd__pin"
+                ;;
+            commensal__subcmd__density,plan)
+                cmd="commensal__subcmd__density__subcmd__plan"
+                ;;
+            commensal__subcmd__density,prepare)
+                cmd="commensal__subcmd__density__subcmd__prepare"
+                ;;
+            commensal__subcmd__density,report)
+                cmd="commensal__subcmd__density__subcmd__report"
+                ;;
+            commensal__subcmd__density,run)
+                cmd="commensal__subcmd__density__subcmd__run"
+                ;;
+            commensal__subcmd__density,simulate)
+                cmd="commensal__subcmd__density__subcmd__simulate"
+                ;;
+            commensal__subcmd__density__subcmd__help,calibrate)
+                cmd="commensal__subcmd__density__subcmd__help__subcmd__calibrate"
+                ;;
+            commensal__subcmd__density__subcmd__help,classify)
+                cmd="commensal__subcmd__density__subcmd__help__subcmd__classify"
+                ;;
+            commensal__subcmd__density__subcmd__help,fleet)
+                cmd="commensal__subcmd__density__subcmd__help__subcmd__fleet"
+                ;;
+            commensal__subcmd__density__subcmd__help,help)
+                cmd="commensal__subcmd__density__subcmd__help__subcmd__help"
+                ;;
+            commensal__subcmd__density__subcmd__help,list)
+                cmd="commensal__subcmd__density__subcmd__help__subcmd__list"
+                ;;
+            commensal__subcmd__density__subcmd__help,pin)
+                cmd="commensal__subcmd__density__subcmd__help__subcmd__pin"
+                ;;
+            commensal__subcmd__density__subcmd__help,plan)
+                cmd="commensal__subcmd__density__subcmd__help__subcmd__plan"
+                ;;
+            commensal__subcmd__density__subcmd__help,prepare)
+                cmd="commensal__subcmd__density__subcmd__help__subcmd__prepare"
+                ;;
+            commensal__subcmd__density__subcmd__help,report)
+                cmd="commensal__subcmd__density__subcmd__help__subcmd__report"
+                ;;
+            commensal__subcmd__density__subcmd__help,run)
+                cmd="commensal__subcmd__density__subcmd__help__subcmd__run"
+                ;;
+            commensal__subcmd__density__subcmd__help,simulate)
+                cmd="commensal__subcmd__density__subcmd__help__subcmd__simulate"
+                ;;
             commensal__subcmd__help,agent)
                 cmd="commensal__subcmd__help__subcmd__agent"
                 ;;
@@ -99,6 +168,9 @@ _commensal() {
                 ;;
             commensal__subcmd__help,blame)
                 cmd="commensal__subcmd__help__subcmd__blame"
+                ;;
+            commensal__subcmd__help,density)
+                cmd="commensal__subcmd__help__subcmd__density"
                 ;;
             commensal__subcmd__help,doctor)
                 cmd="commensal__subcmd__help__subcmd__doctor"
@@ -148,6 +220,36 @@ _commensal() {
             commensal__subcmd__help__subcmd__agent,resume)
                 cmd="commensal__subcmd__help__subcmd__agent__subcmd__resume"
                 ;;
+            commensal__subcmd__help__subcmd__density,calibrate)
+                cmd="commensal__subcmd__help__subcmd__density__subcmd__calibrate"
+                ;;
+            commensal__subcmd__help__subcmd__density,classify)
+                cmd="commensal__subcmd__help__subcmd__density__subcmd__classify"
+                ;;
+            commensal__subcmd__help__subcmd__density,fleet)
+                cmd="commensal__subcmd__help__subcmd__density__subcmd__fleet"
+                ;;
+            commensal__subcmd__help__subcmd__density,list)
+                cmd="commensal__subcmd__help__subcmd__density__subcmd__list"
+                ;;
+            commensal__subcmd__help__subcmd__density,pin)
+                cmd="commensal__subcmd__help__subcmd__density__subcmd__pin"
+                ;;
+            commensal__subcmd__help__subcmd__density,plan)
+                cmd="commensal__subcmd__help__subcmd__density__subcmd__plan"
+                ;;
+            commensal__subcmd__help__subcmd__density,prepare)
+                cmd="commensal__subcmd__help__subcmd__density__subcmd__prepare"
+                ;;
+            commensal__subcmd__help__subcmd__density,report)
+                cmd="commensal__subcmd__help__subcmd__density__subcmd__report"
+                ;;
+            commensal__subcmd__help__subcmd__density,run)
+                cmd="commensal__subcmd__help__subcmd__density__subcmd__run"
+                ;;
+            commensal__subcmd__help__subcmd__density,simulate)
+                cmd="commensal__subcmd__help__subcmd__density__subcmd__simulate"
+                ;;
             commensal__subcmd__help__subcmd__lab,check)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__check"
                 ;;
@@ -180,6 +282,9 @@ _commensal() {
                 ;;
             commensal__subcmd__help__subcmd__workload,burn)
                 cmd="commensal__subcmd__help__subcmd__workload__subcmd__burn"
+                ;;
+            commensal__subcmd__help__subcmd__workload,cell)
+                cmd="commensal__subcmd__help__subcmd__workload__subcmd__cell"
                 ;;
             commensal__subcmd__help__subcmd__workload,http)
                 cmd="commensal__subcmd__help__subcmd__workload__subcmd__http"
@@ -256,6 +361,9 @@ _commensal() {
             commensal__subcmd__workload,burn)
                 cmd="commensal__subcmd__workload__subcmd__burn"
                 ;;
+            commensal__subcmd__workload,cell)
+                cmd="commensal__subcmd__workload__subcmd__cell"
+                ;;
             commensal__subcmd__workload,help)
                 cmd="commensal__subcmd__workload__subcmd__help"
                 ;;
@@ -273,6 +381,9 @@ _commensal() {
                 ;;
             commensal__subcmd__workload__subcmd__help,burn)
                 cmd="commensal__subcmd__workload__subcmd__help__subcmd__burn"
+                ;;
+            commensal__subcmd__workload__subcmd__help,cell)
+                cmd="commensal__subcmd__workload__subcmd__help__subcmd__cell"
                 ;;
             commensal__subcmd__workload__subcmd__help,help)
                 cmd="commensal__subcmd__workload__subcmd__help__subcmd__help"
@@ -293,7 +404,7 @@ _commensal() {
 
     case "${cmd}" in
         commensal)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version doctor plan apply restore run agent guard status explain top queue blame lab workload help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version doctor plan apply restore run agent guard status explain top queue blame lab density workload help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -680,6 +791,608 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        commensal__subcmd__density)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version classify run list prepare pin report calibrate plan simulate fleet help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__calibrate)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__classify)
+            opts="-v -h -V --cores --threads --reserve --fleet --require --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --cores)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --threads)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --reserve)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --fleet)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --require)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__fleet)
+            opts="-v -h -V --vms --max-harm --from --test --cluster --sessions --queries --seed --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --vms)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-harm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --test)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cluster)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sessions)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --queries)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__help)
+            opts="classify run list prepare pin report calibrate plan simulate fleet help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__help__subcmd__calibrate)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__help__subcmd__classify)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__help__subcmd__fleet)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__help__subcmd__pin)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__help__subcmd__plan)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__help__subcmd__prepare)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__help__subcmd__report)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__help__subcmd__run)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__help__subcmd__simulate)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__list)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__pin)
+            opts="-v -h -V --reserve --libvirt --apply --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --reserve)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__plan)
+            opts="-o -v -h -V --from --measure --most --out --max-harm --test --at-concurrency --max-warnings --max-steal --fleet --accept-means --smt-gain --all-core --bandwidth-cores --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --measure)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --most)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-harm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --test)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --at-concurrency)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-warnings)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --max-steal)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --fleet)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --smt-gain)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --all-core)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --bandwidth-cores)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__prepare)
+            opts="-v -h -V --scale --postgres --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --scale)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__report)
+            opts="-v -h -V --html --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --html)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__run)
+            opts="-o -v -h -V --repeats --seed --resume --out --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --repeats)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --resume)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__density__subcmd__simulate)
+            opts="-v -h -V --fit-on --seed --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --fit-on)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         commensal__subcmd__doctor)
             opts="-v -h -V --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -763,7 +1476,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help)
-            opts="doctor plan apply restore run agent guard status explain top queue blame lab workload help"
+            opts="doctor plan apply restore run agent guard status explain top queue blame lab density workload help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -863,6 +1576,160 @@ _commensal() {
         commensal__subcmd__help__subcmd__blame)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__density)
+            opts="classify run list prepare pin report calibrate plan simulate fleet"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__density__subcmd__calibrate)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__density__subcmd__classify)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__density__subcmd__fleet)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__density__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__density__subcmd__pin)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__density__subcmd__plan)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__density__subcmd__prepare)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__density__subcmd__report)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__density__subcmd__run)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__density__subcmd__simulate)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -1155,7 +2022,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__workload)
-            opts="http responder pulse antagonist burn"
+            opts="http responder pulse antagonist cell burn"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1183,6 +2050,20 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__workload__subcmd__burn)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__workload__subcmd__cell)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2009,7 +2890,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version http responder pulse antagonist burn help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version http responder pulse antagonist cell burn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2106,8 +2987,58 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        commensal__subcmd__workload__subcmd__cell)
+            opts="-v -h -V --barrier --stream --cell --vcpu --sessions --work --timeout-ms --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --stream)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cell)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --vcpu)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sessions)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --work)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout-ms)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         commensal__subcmd__workload__subcmd__help)
-            opts="http responder pulse antagonist burn help"
+            opts="http responder pulse antagonist cell burn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2135,6 +3066,20 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload__subcmd__help__subcmd__burn)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__workload__subcmd__help__subcmd__cell)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

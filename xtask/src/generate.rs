@@ -36,6 +36,8 @@ fn files() -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
     files.insert("docs/reference/knobs.md".to_owned(), knobs().into_bytes());
     files.insert("docs/reference/run.schema.json".to_owned(), schema().into_bytes());
+    let ladder = commensal_density::record::json_schema();
+    files.insert("docs/reference/density.schema.json".to_owned(), ladder.into_bytes());
     let mut command = Cli::command();
     command.build();
     manual(&command, &mut files)?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Which crate may depend on which of ours: data flows one way.
-const EDGES: [(&str, &[&str]); 11] = [
+const EDGES: [(&str, &[&str]); 12] = [
     ("commensal-core", &[]),
     ("commensal-store", &["commensal-core"]),
     ("commensal-host", &["commensal-core"]),
@@ -15,6 +15,10 @@ const EDGES: [(&str, &[&str]); 11] = [
     (
         "commensal-lab",
         &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-blame"],
+    ),
+    (
+        "commensal-density",
+        &["commensal-core", "commensal-host", "commensal-sensors", "commensal-drivers", "commensal-lab"],
     ),
     (
         "commensal-sql",
@@ -33,6 +37,7 @@ const EDGES: [(&str, &[&str]); 11] = [
             "commensal-sensors",
             "commensal-drivers",
             "commensal-blame",
+            "commensal-density",
             "commensal-lab",
         ],
     ),
@@ -45,6 +50,7 @@ const EDGES: [(&str, &[&str]); 11] = [
             "commensal-sensors",
             "commensal-drivers",
             "commensal-blame",
+            "commensal-density",
             "commensal-lab",
         ],
     ),

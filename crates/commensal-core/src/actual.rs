@@ -9,6 +9,13 @@ use crate::topology::Device;
 use crate::vendor::{QosLevels, Switch};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Where a path belongs below `mount`: `/a/b` under `/sys/fs/cgroup` is `/sys/fs/cgroup/a/b`.
+#[must_use]
+pub fn below(mount: &Path, path: &str) -> PathBuf {
+    mount.join(path.trim_start_matches('/'))
+}
 
 /// A cgroup's path below the root of its hierarchy: `/`, `/a`, `/a/b`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

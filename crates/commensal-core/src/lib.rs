@@ -27,6 +27,7 @@ pub mod limiter;
 pub mod member;
 pub mod observe;
 pub mod plan;
+pub mod process;
 pub mod rng;
 pub mod safe;
 pub mod topology;

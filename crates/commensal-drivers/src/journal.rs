@@ -81,6 +81,15 @@ pub enum Record {
     },
     /// The threads of somebody else's group are about to get a core-scheduling cookie.
     Cookied(Target),
+    /// A thread is about to be kept to other CPUs.
+    Affinity {
+        /// Its number.
+        tid: u32,
+        /// Its start time, clock ticks since boot.
+        start_ticks: u64,
+        /// CPUs that it may use until then, as a list.
+        cpus: String,
+    },
     /// A group is about to be replaced by a fresh one of the same name.
     Renewing(Target),
     /// A process is about to be moved into groups of ours.
@@ -261,6 +270,10 @@ impl Journal {
     pub fn has(&self, record: &Record) -> bool {
         self.records.iter().any(|one| match (one, record) {
             (Record::Switching { switch, .. }, Record::Switching { switch: other, .. }) => switch == other,
+            (
+                Record::Affinity { tid, start_ticks, .. },
+                Record::Affinity { tid: other, start_ticks: started, .. },
+            ) => (tid, start_ticks) == (other, started),
             (one, other) => one == other,
         })
     }
@@ -506,7 +519,11 @@ pub fn ours(
             Record::Moved { pid, start_ticks } => {
                 ours.moved.entry(ProcessId { pid, start_ticks }).or_default().done = true;
             }
-            Record::Owner(_) | Record::Creating { .. } | Record::Enabling { .. } | Record::Renewing(_) => {}
+            Record::Owner(_)
+            | Record::Creating { .. }
+            | Record::Enabling { .. }
+            | Record::Affinity { .. }
+            | Record::Renewing(_) => {}
         }
     }
     Ok(ours)

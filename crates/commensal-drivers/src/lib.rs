@@ -11,6 +11,7 @@
 //! of a plan in its order, stop at the first refusal, say how far they got and take it back.
 #![forbid(unsafe_code)]
 
+mod affinity;
 mod apply;
 mod aside;
 mod cookies;
@@ -20,6 +21,7 @@ pub mod queue;
 mod renew;
 mod restore;
 
+pub use affinity::pin_thread;
 pub use apply::{Applied, Failure, Outcome, Refusal, apply, forget_gone, forget_settled, verify};
 pub use aside::{NoRoom, step_aside, step_out};
 pub use journal::{Journal, JournalError};

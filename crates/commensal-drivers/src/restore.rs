@@ -9,7 +9,7 @@ mod shared;
 
 use crate::apply::with_meaning;
 use crate::journal::{self, Contents, Record, Target};
-use crate::{cookies, members, text_for};
+use crate::{affinity, cookies, members, text_for};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
 use commensal_host::{Dir, Host, HostError, below};
@@ -198,7 +198,8 @@ fn rank(record: &Record) -> u8 {
         // Turning a switch clears what it governs; values that were there before can be written once more then.
         Record::Owner(_) | Record::Switching { .. } => 0,
         Record::Original { .. } | Record::Cookied(_) | Record::Renewing(_) => 1,
-        Record::Moving { .. } | Record::Moved { .. } => 2,
+        // What a thread may use is cut to what its cpuset has.
+        Record::Moving { .. } | Record::Moved { .. } | Record::Affinity { .. } => 2,
         Record::Creating { .. } | Record::Created(_) => 3,
         Record::Enabling { .. } => 4,
     }
@@ -271,6 +272,7 @@ impl Job<'_> {
             Record::Owner(_)
             | Record::Creating { .. }
             | Record::Switching { .. }
+            | Record::Affinity { .. }
             | Record::Moving { .. }
             | Record::Moved { .. } => return false,
         };
@@ -325,6 +327,9 @@ fn pass(
                 })
             }
             Record::Cookied(target) => take_cookies(host, target),
+            Record::Affinity { tid, start_ticks, cpus } => {
+                affinity::put_back(host, (*tid, *start_ticks), cpus).map_err(Left::Failed)
+            }
             Record::Creating { mount, path } => {
                 // The inode was never learnt: either a `Created` follows, or the crash came between.
                 let known = job.created.contains(&(mount.clone(), path.clone()));

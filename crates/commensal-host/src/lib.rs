@@ -27,18 +27,18 @@ mod process;
 mod state;
 mod waiting;
 
+pub use commensal_core::actual::below;
+pub use commensal_core::process::{Cookie, Exit, Policy, Signal};
 pub use counters::{Counters, Event};
 pub use linux::LinuxHost;
 pub use locks::{Lock, LockFile, Watch};
-pub use process::{
-    Child, Cookie, Exit, Policy, Process, Signal, SpawnSpec, Stderr, Stdin, Stdout, precise_thread,
-};
+pub use process::{Child, Process, SpawnSpec, Stderr, Stdin, Stdout, precise_thread};
 pub use waiting::{For, GroupWatch, PressureTrigger, Seen, Stream};
 
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// An operation that the system refused: what, on what, with which value, and the error number.
@@ -151,6 +151,9 @@ pub trait Host {
     /// over.
     fn share_cookie(&mut self, cookie: Cookie, tids: &[u32]) -> Result<()>;
 
+    /// Keeps a thread to these CPUs (`sched_setaffinity(2)`). `EINVAL` when none of them is online and in its cpuset.
+    fn set_affinity(&mut self, tid: u32, cpus: &CpuSet) -> Result<()>;
+
     /// Gives a thread that is `SCHED_IDLE` the normal policy.
     fn make_normal(&mut self, tid: u32) -> Result<()>;
 
@@ -208,14 +211,16 @@ pub trait Host {
     fn boot_time(&self) -> Duration;
 }
 
-/// Where a path belongs below `mount`: `/a/b` under `/sys/fs/cgroup` is `/sys/fs/cgroup/a/b`.
-#[must_use]
-pub fn below(mount: &Path, path: &str) -> PathBuf {
-    mount.join(path.trim_start_matches('/'))
-}
-
 /// Gives what the allocator keeps of freed memory back to the machine (glibc's `malloc_trim`).
 pub fn trim_memory() {
     // SAFETY: takes no pointer, and may be called by any thread at any time.
     unsafe { libc::malloc_trim(0) };
+}
+
+/// Lets glibc keep freed memory until [`trim_memory`]: giving tens of MiB back again and again costs page faults.
+pub fn keep_memory() {
+    // SAFETY: takes no pointer. 32 MiB is the most that glibc takes for the first, and any number for the second.
+    unsafe {
+        (libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20), libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 30))
+    };
 }

@@ -1,8 +1,8 @@
 //! The real machine: directories by descriptor and inode, control files on held descriptors.
 
 use crate::counters::{self, Counters, Event};
-use crate::process::{self, Child, Process, Signal, SpawnSpec};
-use crate::{Dir, Host, HostError, Lock, LockFile, Result, Stream, Watch, locks, state};
+use crate::process::{self, Child, Process, SpawnSpec};
+use crate::{Dir, Host, HostError, Lock, LockFile, Result, Signal, Stream, Watch, locks, state};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -476,6 +476,10 @@ impl Host for LinuxHost {
 
     fn share_cookie(&mut self, cookie: crate::Cookie, tids: &[u32]) -> Result<()> {
         process::share_cookie(cookie, tids)
+    }
+
+    fn set_affinity(&mut self, tid: u32, cpus: &CpuSet) -> Result<()> {
+        process::set_affinity(tid, cpus)
     }
 
     fn make_normal(&mut self, tid: u32) -> Result<()> {

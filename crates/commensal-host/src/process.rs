@@ -5,6 +5,7 @@ use crate::locks::Held;
 use crate::{Dir, HostError, Lock, Result};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
+use commensal_core::process::{Cookie, Exit, Policy, Signal};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::FdFlags;
@@ -15,47 +16,6 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::Arc;
-
-/// A signal by its Linux number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Signal(pub i32);
-
-#[allow(missing_docs, reason = "signal(7)")]
-impl Signal {
-    /// Nothing is sent; only whether the process is there is answered.
-    pub const NONE: Signal = Signal(0);
-    pub const INT: Signal = Signal(2);
-    pub const KILL: Signal = Signal(9);
-    pub const TERM: Signal = Signal(15);
-    pub const USR2: Signal = Signal(12);
-}
-
-/// A core-scheduling cookie (Documentation/admin-guide/hw-vuln/core-scheduling.rst): threads with different ones
-/// never share a core.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cookie {
-    /// One that nobody has yet.
-    New,
-    /// The one that this thread has.
-    Of(u32),
-    /// None: what every thread has that nobody gave one.
-    None,
-}
-
-/// Scheduling that a child gives itself before its program starts.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Policy {
-    /// `SCHED_IDLE`.
-    pub idle: bool,
-    /// `SCHED_FIFO` with this priority.
-    pub fifo: Option<i32>,
-    /// nice level.
-    pub nice: Option<i32>,
-    /// CPUs it may use.
-    pub cpus: Option<CpuSet>,
-    /// Core-scheduling cookie; unset, the child has its parent's.
-    pub cookie: Option<Cookie>,
-}
 
 /// Where a child's standard input comes from.
 #[derive(Debug, Clone)]
@@ -155,26 +115,6 @@ pub struct Process {
     /// Field 22 of `/proc/PID/stat`, in clock ticks since boot.
     pub start_ticks: u64,
     pub(crate) pidfd: Option<Arc<OwnedFd>>,
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    /// With this status.
-    Code(i32),
-    /// By this signal.
-    Signal(i32),
-}
-
-impl Exit {
-    /// What a shell would report: the code, or 128 + n.
-    #[must_use]
-    pub fn status(self) -> i32 {
-        match self {
-            Exit::Code(code) => code,
-            Exit::Signal(signal) => 128 + signal,
-        }
-    }
 }
 
 /// A process that we started.
@@ -344,11 +284,7 @@ fn keep(locks: &[Lock]) -> io::Result<()> {
 
 fn apply_policy(policy: &Policy) -> io::Result<()> {
     if let Some(cpus) = &policy.cpus {
-        let mut set = rustix::thread::CpuSet::new();
-        for cpu in cpus.iter().filter(|cpu| (*cpu as usize) < rustix::thread::CpuSet::MAX_CPU) {
-            set.set(cpu as usize);
-        }
-        rustix::thread::sched_setaffinity(None, &set)?;
+        keep_to(None, cpus)?;
     }
     if let Some(nice) = policy.nice {
         rustix::process::setpriority_process(None, nice)?;
@@ -363,6 +299,22 @@ fn apply_policy(policy: &Policy) -> io::Result<()> {
         Some(cookie) => take_cookie(cookie),
         None => Ok(()),
     }
+}
+
+fn keep_to(thread: Option<Pid>, cpus: &CpuSet) -> rustix::io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    for cpu in cpus.iter().filter(|cpu| (*cpu as usize) < rustix::thread::CpuSet::MAX_CPU) {
+        set.set(cpu as usize);
+    }
+    rustix::thread::sched_setaffinity(thread, &set)
+}
+
+pub(crate) fn set_affinity(tid: u32, cpus: &CpuSet) -> Result<()> {
+    let thread = i32::try_from(tid).ok().and_then(Pid::from_raw).ok_or(rustix::io::Errno::SRCH);
+    thread.and_then(|thread| keep_to(Some(thread), cpus)).map_err(|errno| HostError {
+        value: Some(cpus.to_string()),
+        ..failed("set the affinity of", format!("thread {tid}"), errno)
+    })
 }
 
 /// `prctl(PR_SCHED_CORE, …)` on one thread; 0 is the calling one. rustix has no wrapper that names a thread

@@ -24,6 +24,8 @@ use crate::tools::ParseError;
 use crate::verdict::Verdict;
 use crate::workload::cpu::calibrate;
 use batch::Foreman;
+use commensal_core::actual::Hierarchy;
+use commensal_core::topology;
 use commensal_host::{Host, Stderr, Stdout};
 use commensal_sensors::{machine, mounts};
 use place::Place;
@@ -516,7 +518,7 @@ fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &Conduct, site:
         experiment: experiment.name.clone(),
         seed: experiment.seed,
         started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        machine: describe(host, site),
+        machine: describe(host, &site.machine, &site.hierarchies),
         source: experiment.source.clone(),
         commands: experiment.commands(),
         programs: conduct.programs.iter().map(|(program, version)| format!("{program}: {version}")).collect(),
@@ -528,11 +530,13 @@ fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &Conduct, site:
     }
 }
 
-fn describe(host: &dyn Host, site: &Site) -> Machine {
+/// What a record says of the machine.
+#[must_use]
+pub fn describe(host: &dyn Host, of: &topology::Machine, hierarchies: &[Hierarchy]) -> Machine {
     let identity = machine::identity(host);
-    let topology = &site.machine.topology;
+    let topology = &of.topology;
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let cgroup = match mounts::layout(&site.hierarchies) {
+    let cgroup = match mounts::layout(hierarchies) {
         mounts::Layout::V1 => Some("v1"),
         mounts::Layout::V2 => Some("v2"),
         mounts::Layout::Hybrid => Some("hybrid"),
@@ -546,7 +550,7 @@ fn describe(host: &dyn Host, site: &Site) -> Machine {
         virt: identity.virtualised.map(|virtualised| if virtualised { "virtual" } else { "none" }.to_owned()),
         kernel: identity.kernel,
         cgroup: cgroup.map(str::to_owned),
-        memory_bytes: Some(site.machine.memory.0),
+        memory_bytes: Some(of.memory.0),
         fingerprint: String::new(),
     };
     let text = serde_json::to_string(&machine).unwrap_or_default();

@@ -8,6 +8,7 @@
 //!                  ├─ workload  the service and the antagonists (child processes of this program)
 //!                  ├─ loadgen   open loop, latency from the intended start
 //!                  └─ tools     what load generators and batch programs of others print, as numbers
+//! replay ─► a program that measures by itself, several times ─► its tables with their spread
 //! ```
 //!
 //! `run.json` is the truth: everything printed can be computed again from its blocks.
@@ -23,6 +24,7 @@ pub mod format;
 pub mod isolation;
 pub mod loadgen;
 pub mod record;
+pub mod replay;
 pub mod report;
 pub mod site;
 pub mod stats;

@@ -11,6 +11,14 @@ pub mod style;
 mod summary;
 mod terminal;
 
+/// What pages and pictures are made of, for reports of others that look like ours.
+pub mod draw {
+    pub use super::charts::{
+        Canvas, NARROW, Scale, WIDE, escape, extent, log_steps, round_steps, trimmed, words,
+    };
+    pub use super::html::sheet;
+}
+
 pub use charts::{Chart, charts};
 #[cfg(feature = "png")]
 pub use charts::{PngError, png};

@@ -68,12 +68,35 @@ pub fn topology(host: &dyn Host) -> Result<Topology, SensorError> {
 
 /// The CPUs that share the highest cache level with `cpu`.
 fn last_level_cache(host: &dyn Host, cpu: u32) -> Option<CpuSet> {
+    text(host, &format!("{}/shared_cpu_list", last_level(host, cpu)?))?.parse().ok()
+}
+
+/// The folder of the highest cache level of a CPU.
+fn last_level(host: &dyn Host, cpu: u32) -> Option<String> {
     let base = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
     let entries = host.list(Path::new(&base)).ok()?;
     let level = |entry: &String| text(host, &format!("{base}/{entry}/level"))?.parse::<u32>().ok();
     let highest =
         entries.iter().filter(|name| name.starts_with("index")).filter_map(|e| Some((level(e)?, e))).max()?;
-    text(host, &format!("{base}/{}/shared_cpu_list", highest.1))?.parse().ok()
+    Some(format!("{base}/{}", highest.1))
+}
+
+/// Bytes of all last-level caches of the online CPUs together (`cache/index*/size` in sysfs, KiB with a K); `None` when the
+/// machine does not tell.
+#[must_use]
+pub fn last_level_bytes(host: &dyn Host) -> Option<u64> {
+    let online: CpuSet = text(host, "/sys/devices/system/cpu/online")?.parse().ok()?;
+    let mut seen: Vec<CpuSet> = Vec::new();
+    let mut bytes = 0;
+    for cpu in online.iter() {
+        let shared = last_level_cache(host, cpu)?;
+        if !seen.contains(&shared) {
+            let size = text(host, &format!("{}/size", last_level(host, cpu)?))?;
+            bytes += size.trim_end_matches('K').parse::<u64>().ok()? << 10;
+            seen.push(shared);
+        }
+    }
+    (bytes > 0).then_some(bytes)
 }
 
 fn nodes(host: &dyn Host) -> Vec<(u32, CpuSet)> {

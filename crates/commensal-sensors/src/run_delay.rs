@@ -13,6 +13,8 @@ use std::path::Path;
 pub struct RunDelay {
     threads: BTreeMap<u32, Schedstat>,
     ended: Schedstat,
+    /// Which threads count, by name; all, unless told otherwise.
+    counts: Option<fn(&str) -> bool>,
 }
 
 /// What the kernel counts of threads.
@@ -32,6 +34,12 @@ impl Schedstat {
 }
 
 impl RunDelay {
+    /// Counts only threads whose name is so.
+    #[must_use]
+    pub fn of_named(counts: fn(&str) -> bool) -> RunDelay {
+        RunDelay { counts: Some(counts), ..RunDelay::default() }
+    }
+
     /// Reads the threads of every process in `dir` and gives the total delay so far in microseconds.
     /// `None` when the kernel does not count, or the group is gone.
     pub fn read(&mut self, host: &mut dyn Host, dir: Dir) -> Option<u64> {
@@ -46,6 +54,10 @@ impl RunDelay {
         for pid in pids {
             let tasks = format!("/proc/{pid}/task");
             for tid in host.list(Path::new(&tasks)).unwrap_or_default() {
+                let name = |tid: &str| host.read_file(Path::new(&format!("{tasks}/{tid}/comm")));
+                if self.counts.is_some_and(|counts| !name(&tid).is_ok_and(|name| counts(name.trim_end()))) {
+                    continue;
+                }
                 let Ok(text) = host.read_file(Path::new(&format!("{tasks}/{tid}/schedstat"))) else {
                     continue;
                 };

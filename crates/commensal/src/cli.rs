@@ -6,8 +6,13 @@ mod agent_args;
 mod apply;
 mod blame;
 mod canary;
+mod density;
+mod density_args;
+mod density_pin;
+mod density_run;
 mod doctor;
 mod lab;
+mod lab_replay;
 mod lab_report;
 mod load;
 mod oom;
@@ -19,6 +24,7 @@ mod top;
 mod workload;
 
 pub use agent_args::{Agent, AgentOrder, Canary, Guard, OnExit};
+pub use density_args::{Density, DensityVerb};
 
 use crate::context::Context;
 use crate::output;
@@ -90,6 +96,8 @@ pub enum Verb {
     Blame(Blame),
     /// Measure what co-location costs.
     Lab(Lab),
+    /// Say how many VMs or databases fit on a server, and what it costs.
+    Density(Density),
     /// The lab's built-in workloads (started by the lab itself).
     #[command(hide = true)]
     Workload(Workload),
@@ -611,6 +619,30 @@ pub enum WorkloadVerb {
         #[arg(long)]
         seconds: Option<u64>,
     },
+    /// What a cell of a density ladder does.
+    Cell {
+        /// A barrier over all cells after each step.
+        #[arg(long)]
+        barrier: bool,
+        /// Bytes of each of two arrays that are copied, in place of computing.
+        #[arg(long, value_name = "BYTES", conflicts_with = "barrier")]
+        stream: Option<usize>,
+        /// Which cell this is, from 0.
+        #[arg(long, default_value_t = 0)]
+        cell: u16,
+        /// Worker threads.
+        #[arg(long, default_value_t = 1)]
+        vcpu: u32,
+        /// Sessions.
+        #[arg(long, default_value_t = 1)]
+        sessions: u32,
+        /// Chunks or steps of each session.
+        #[arg(long, default_value_t = 1)]
+        work: u32,
+        /// After which an unanswered datagram is sent again, ms.
+        #[arg(long, default_value_t = 20)]
+        timeout_ms: u64,
+    },
     /// CPU burners that count their work in the file given as standard input.
     Burn {
         /// Threads.
@@ -667,7 +699,7 @@ fn bound(text: &str) -> Result<f64, String> {
 fn is_run() -> bool {
     let verbs = [
         "doctor", "plan", "apply", "restore", "run", "agent", "guard", "queue", "status", "explain", "top",
-        "blame", "lab", "help",
+        "blame", "lab", "density", "help",
     ];
     let first = std::env::args().skip(1).find(|arg| verbs.contains(&arg.as_str()));
     first.is_some_and(|verb| verb == "run")
@@ -705,6 +737,18 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             LabVerb::Report(options) => lab_report::report(&mut context, &options),
             LabVerb::Diff(options) => lab_report::diff(&context, &options),
             LabVerb::Load(options) => load::run(&mut context, &options),
+        },
+        Verb::Density(density) => match density.verb {
+            DensityVerb::Classify(options) => density::classify(&mut context, &options),
+            DensityVerb::Run(options) => density_run::run(&mut context, &options),
+            DensityVerb::List => density_run::list(),
+            DensityVerb::Prepare(options) => density_run::prepare(&mut context, &options),
+            DensityVerb::Pin(options) => density_pin::pin(&mut context, &options),
+            DensityVerb::Report(options) => density::report(&mut context, &options),
+            DensityVerb::Calibrate => density_run::calibrate(&mut context),
+            DensityVerb::Plan(options) => density::plan(&mut context, &options),
+            DensityVerb::Simulate(options) => density::simulate(&mut context, &options),
+            DensityVerb::Fleet(options) => density::fleet(&mut context, &options),
         },
         Verb::Workload(_) => unreachable!("handled above"),
     }

@@ -385,6 +385,22 @@ impl Host for FakeHost {
         Ok(())
     }
 
+    fn set_affinity(&mut self, tid: u32, cpus: &CpuSet) -> Result<()> {
+        let mut machine = self.machine();
+        let object = format!("thread {tid}");
+        let refuse = |errno| refused("set the affinity of", object.as_str(), errno);
+        machine.may_change(self.life, Kind::Other).map_err(refuse)?;
+        let there = machine.processes.values().any(|process| process.cookie(tid).is_some());
+        if !there {
+            return Err(refuse(Errno::ESRCH));
+        }
+        if !cpus.iter().any(|cpu| machine.cpus.contains(cpu)) {
+            return Err(refuse(Errno::EINVAL));
+        }
+        machine.changed("affinity", object.clone(), &cpus.to_string());
+        Ok(())
+    }
+
     fn make_normal(&mut self, tid: u32) -> Result<()> {
         let mut machine = self.machine();
         let object = format!("thread {tid}");

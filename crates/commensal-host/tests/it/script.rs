@@ -221,6 +221,10 @@ impl<'a, H: Host> Run<'a, H> {
                 self.host.write_setting(&file, &value).and_then(|()| self.host.read_file(&file))
             }
             "policy" => Ok(self.policy(path)),
+            "affinity" => {
+                let tid = self.children[path].process.pid;
+                self.host.set_affinity(tid, &value.parse().unwrap()).map(|()| "ok".into())
+            }
             "cookie" => self.cookie(path, &value),
             "has" => {
                 let (dir, name) = self.split(path).unwrap();

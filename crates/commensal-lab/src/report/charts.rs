@@ -14,14 +14,15 @@ mod spectrum;
 mod timeline;
 mod waits;
 
-pub(super) use canvas::{COLOURS, NARROW, STYLE, WIDE, escape};
+pub(super) use canvas::{COLOURS, STYLE};
+pub use canvas::{Canvas, NARROW, WIDE, escape, words};
 #[cfg(feature = "png")]
 pub use png::{PngError, png};
+pub use scale::{Scale, extent, log_steps, round_steps, trimmed};
 pub(super) use seen::Seen;
 
 use crate::format::{count, plain};
 use crate::record::Run;
-use canvas::{Canvas, words};
 
 /// A chart as a file of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use super::summary::{Summary, summarise};
 use crate::record::Run;
 use crate::verdict::Verdict;
 use std::fmt::Write as _;
+pub use style::sheet;
 
 /// The report as HTML.
 pub fn html(run: &Run) -> String {
@@ -50,7 +51,7 @@ pub fn html(run: &Run) -> String {
          <link rel=\"icon\" href=\"data:,\">\n<title>{}: {}</title>\n<style>\n{}\n</style></head>\n<body>\n{body}</body>\n</html>\n",
         escape(summary.word),
         escape(&run.experiment),
-        style::sheet()
+        sheet()
     )
 }
 

@@ -1,6 +1,6 @@
 //! `lab run`, `list`, `show`, `check`, `doctor`.
 
-use super::{LabDoctor, LabName, LabProfile, LabRun};
+use super::{LabDoctor, LabName, LabProfile, LabRun, lab_replay};
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
@@ -12,7 +12,7 @@ use commensal_lab::experiment::{
 use commensal_lab::record::{Role, Run};
 use commensal_lab::verdict::Verdict;
 use commensal_lab::workload::antagonist::Kind;
-use commensal_lab::{doctor as noise, report as render};
+use commensal_lab::{doctor as noise, replay, report as render};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -20,6 +20,9 @@ use std::time::Duration;
 
 /// Runs an experiment.
 pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
+    if let Some(replay) = lab_replay::named(context, &options.name)? {
+        return lab_replay::run(context, replay, options);
+    }
     let overrides = overrides(options);
     let mut experiment = named(context, &options.name, &overrides)?;
     overrides.apply(&mut experiment).map_err(anyhow::Error::msg)?;
@@ -94,7 +97,7 @@ fn named(context: &Context, name: &str, overrides: &Overrides) -> anyhow::Result
         return Ok(known?);
     }
     if !name.contains('/') && !name.ends_with(".toml") {
-        let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+        let names: Vec<&str> = SHIPPED.iter().chain(replay::SHIPPED).map(|(name, _)| *name).collect();
         bail!(
             "no experiment {name:?}; there are quickstart, {}; or name a file: ./{name}.toml",
             names.join(", ")
@@ -127,6 +130,9 @@ pub fn list() -> anyhow::Result<u8> {
     for name in names {
         println!("{name:22} {}", about(name)?);
     }
+    for (name, text) in replay::SHIPPED {
+        println!("{name:22} {}", replay::parse(name, text)?.about);
+    }
     Ok(0)
 }
 
@@ -136,6 +142,10 @@ pub fn show(context: &Context, options: &LabName) -> anyhow::Result<u8> {
         println!("# built in: the same as a file with nothing but this and shorter blocks");
         println!("arms = [\"baseline\", \"baseline2\", \"contended\", \"isolated\"]");
         println!("[design]\nrounds = 6\nblock = \"5 s\"\nsettle = \"500 ms\"\nwarmup = \"1 s\"");
+        return Ok(0);
+    }
+    if let Some(replay) = lab_replay::named(context, &options.name)? {
+        print!("{}", replay.source);
         return Ok(0);
     }
     let experiment = named(context, &options.name, &Overrides::default())?;
@@ -187,6 +197,9 @@ pub fn profile(context: &mut Context, options: &LabProfile) -> anyhow::Result<u8
 
 /// Says what an experiment would do, and whether it could.
 pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
+    if let Some(replay) = lab_replay::named(context, &options.name)? {
+        return Ok(lab_replay::check(context, &replay));
+    }
     let experiment = named(context, &options.name, &Overrides::default())?;
     let checked = required(context, &experiment)?;
     println!("{}: {}", experiment.name, experiment.about);

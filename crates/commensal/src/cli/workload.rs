@@ -1,6 +1,7 @@
 //! The hidden verbs that the lab starts as child processes.
 
 use super::WorkloadVerb;
+use commensal_density::work::CellOptions;
 use commensal_lab::workload::antagonist::{self, AntagonistOptions};
 use commensal_lab::workload::burn::{self, BurnOptions, CHUNK_ITERATIONS};
 use commensal_lab::workload::http::{self, HttpOptions};
@@ -27,6 +28,17 @@ pub fn run(verb: &WorkloadVerb) -> anyhow::Result<u8> {
                 dir: dir.clone(),
                 duration: seconds.map(Duration::from_secs),
                 counter: Some(burn::stdin_counter()?),
+            })?;
+        }
+        WorkloadVerb::Cell { barrier, stream, cell, vcpu, sessions, work, timeout_ms } => {
+            commensal_density::work::run(CellOptions {
+                barrier: *barrier,
+                stream: *stream,
+                cell: *cell,
+                vcpu: *vcpu,
+                sessions: *sessions,
+                work: *work,
+                timeout: Duration::from_millis(*timeout_ms),
             })?;
         }
         WorkloadVerb::Burn { threads } => {

@@ -13,6 +13,7 @@ mod blame;
 mod canary;
 mod containers;
 mod delegation;
+mod density;
 mod docker;
 mod expel;
 mod experiments;

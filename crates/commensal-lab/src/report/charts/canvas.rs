@@ -81,10 +81,12 @@ pub struct Canvas {
 }
 
 impl Canvas {
+    /// An empty one, pixels wide.
     pub fn new(width: f64) -> Self {
         Self { width, height: 0.0, body: String::new(), desc: Vec::new() }
     }
 
+    /// Pixels.
     pub fn width(&self) -> f64 {
         self.width
     }
@@ -99,12 +101,14 @@ impl Canvas {
         self.desc.push(sentence);
     }
 
+    /// A rectangle by its upper left corner and its size.
     pub fn rect(&mut self, class: &str, (x, y): (f64, f64), (w, h): (f64, f64)) {
         let (x, y, w, h) = (num(x), num(y), num(w), num(h));
         let _ =
             writeln!(self.body, "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\"/>");
     }
 
+    /// A straight line.
     pub fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
         let _ = writeln!(
             self.body,
@@ -126,11 +130,13 @@ impl Canvas {
         });
     }
 
+    /// A line through points.
     pub fn curve(&mut self, class: &str, points: &[(f64, f64)]) {
         let points: Vec<String> = points.iter().map(|(x, y)| format!("{},{}", num(*x), num(*y))).collect();
         let _ = writeln!(self.body, "<polyline class=\"{class}\" points=\"{}\"/>", points.join(" "));
     }
 
+    /// Words; the point is at their foot, to the left unless the class says otherwise.
     pub fn text(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
         let (x, y) = (num(x), num(y));
         let _ = writeln!(self.body, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{}</text>", escape(text));

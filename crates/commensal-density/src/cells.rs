@@ -1,0 +1,202 @@
+//! Cells on this machine: a cgroup each, with weight, memory limit, quota and cores, through the plan and drivers that
+//! `apply` uses. They are in a journal before they exist, so a run killed at any moment is undone by the next one or by
+//! `commensal restore`.
+
+use crate::experiment::Cell;
+use crate::pin::{self, PinError, Pinned};
+use commensal_core::actual::CgroupPath;
+use commensal_core::desired::{ResolveOptions, resolve};
+use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed};
+use commensal_core::plan::plan;
+use commensal_core::units::{CpuAmount, MemoryAmount, MicroCpus, Weight};
+use commensal_drivers::journal::{Journal, LAB, Owner};
+use commensal_drivers::{apply, members, restore_own, restore_stale, step_aside};
+use commensal_host::{Child, Host, Lock, SpawnSpec};
+use commensal_lab::site::SiteError;
+use commensal_sensors::usage::GroupDirs;
+use commensal_sensors::{Survey, machine, survey};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long the processes of a cell may take to die.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why there are no cells.
+#[derive(Debug, thiserror::Error)]
+pub enum CellsError {
+    /// Their groups could not be made or removed.
+    #[error(transparent)]
+    Site(#[from] SiteError),
+    /// They cannot have cores of their own.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// The machine offers no groups.
+    #[error("cells need cgroups of their own: {0}")]
+    NoGroups(String),
+}
+
+impl From<commensal_host::HostError> for CellsError {
+    fn from(error: commensal_host::HostError) -> CellsError {
+        CellsError::Site(SiteError::Host(error))
+    }
+}
+
+/// The machine for the length of a run; nobody else measures meanwhile.
+#[derive(Debug)]
+pub struct Field {
+    /// What was found.
+    pub survey: Survey,
+    /// What an earlier, killed run had left and was removed first.
+    pub cleaned: Vec<String>,
+    state_dir: PathBuf,
+    boot_id: String,
+    start_ticks: u64,
+    _lock: Lock,
+}
+
+/// Cells under way.
+#[derive(Debug)]
+pub struct Cells {
+    /// Their groups.
+    pub groups: Vec<GroupDirs>,
+    /// The CPUs of each, where they have their own.
+    pub pins: Vec<Pinned>,
+    /// What the plan could not do, in words.
+    pub unmet: Vec<String>,
+}
+
+/// Name of the run's journal.
+fn journal_name() -> String {
+    format!("{LAB}{}", std::process::id())
+}
+
+impl Field {
+    /// Looks at the machine and removes what dead runs left.
+    ///
+    /// # Errors
+    /// When somebody else measures, or no cgroup can be had.
+    pub fn open(
+        host: &mut dyn Host,
+        state_dir: PathBuf,
+        probe_name: &str,
+        cgroup_root: Option<&CgroupPath>,
+    ) -> Result<Field, CellsError> {
+        host.state_dir(&state_dir)?;
+        let lock_path = state_dir.join("lab.lock");
+        let Some(lock) = host.state_lock(&lock_path)? else {
+            return Err(SiteError::Busy(lock_path.display().to_string()).into());
+        };
+        let boot_id = machine::boot_id(host).unwrap_or_default();
+        let cleaned = restore_stale(host, &state_dir, &boot_id)?.done;
+        let start_ticks = host.process(std::process::id())?.start_ticks;
+        let survey = survey(host, probe_name, cgroup_root).map_err(SiteError::Sensor)?;
+        if let Some(obstacle) = survey.caps.cgroup_obstacle.as_ref().or(survey.tenancy.obstacle.as_ref()) {
+            return Err(CellsError::NoGroups(obstacle.clone()));
+        }
+        Ok(Field { survey, cleaned, state_dir, boot_id, start_ticks, _lock: lock })
+    }
+
+    /// Makes `count` cells.
+    ///
+    /// # Errors
+    /// When the kernel refuses a step, then nothing is left; or when there are fewer cores than pinned cells need.
+    pub fn cells(
+        &self,
+        host: &mut dyn Host,
+        cell: &Cell,
+        (count, pinned): (u32, bool),
+    ) -> Result<Cells, CellsError> {
+        let vcpus = vec![cell.vcpu; count as usize];
+        let pins = if pinned { pin::assign(&self.survey.machine.topology, &vcpus, 0)? } else { Vec::new() };
+        let specs = specs(cell, count, &pins)?;
+        let made = self.make(host, &specs).inspect_err(|_| {
+            let _ = restore_own(host, &self.state_dir, &journal_name());
+        });
+        made.map(|made| Cells { pins, ..made })
+    }
+
+    fn make(&self, host: &mut dyn Host, specs: &[GroupSpec]) -> Result<Cells, CellsError> {
+        let prefix = format!("commensal-density-{}", std::process::id());
+        let owner = Owner {
+            kind: "lab".to_owned(),
+            pid: std::process::id(),
+            start_ticks: self.start_ticks,
+            boot_id: self.boot_id.clone(),
+        };
+        let mut journal =
+            Journal::open(host, &self.state_dir, &journal_name(), owner).map_err(SiteError::Journal)?;
+        let mut found = self.survey.tree(host).map_err(SiteError::Sensor)?;
+        let options = ResolveOptions { prefix, alone: true, ..ResolveOptions::default() };
+        let desired = resolve(specs, &self.survey.machine, &found, &options).map_err(|errors| {
+            SiteError::Plan(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+        })?;
+        self.survey.fill(host, &desired, &mut found);
+        let plan = plan(&desired, &found, &self.survey.caps);
+        step_aside(host, plan.structure(), &found, desired.aside.name(), &mut journal)
+            .map_err(SiteError::NoRoom)?;
+        if let Some(failure) = apply(host, &plan.steps, &found, &mut journal).failure {
+            return Err(SiteError::Refused(Box::new(failure)).into());
+        }
+        let path = |spec: &GroupSpec| {
+            let group = desired.groups.iter().find(|group| group.name == spec.name);
+            group
+                .and_then(|group| group.members.first())
+                .map(|member| member.path.clone())
+                .unwrap_or_default()
+        };
+        let groups =
+            specs.iter().map(|spec| GroupDirs::open(host, &self.survey.hierarchies, &path(spec))).collect();
+        let unmet = plan.unmet.iter().map(|unmet| format!("{}: {}", unmet.what, unmet.because)).collect();
+        Ok(Cells { groups, pins: Vec::new(), unmet })
+    }
+
+    /// Ends everything in the cells and removes them. What could not be removed is told, and stays in the journal for
+    /// `commensal restore`.
+    ///
+    /// # Errors
+    /// When a process survives SIGKILL, or the journal cannot be read or rewritten.
+    pub fn clear(&self, host: &mut dyn Host, cells: Cells) -> Result<Vec<String>, CellsError> {
+        let mut ended = Ok(());
+        for group in cells.groups {
+            if let Some(dir) = group.any() {
+                ended = ended.and(members::kill_all(host, dir, PATIENCE));
+            }
+            group.close(host);
+        }
+        let mut restored = restore_own(host, &self.state_dir, &journal_name())?;
+        ended?;
+        restored.left.append(&mut restored.failed);
+        Ok(restored.left)
+    }
+}
+
+/// The groups of cells.
+fn specs(cell: &Cell, count: u32, pins: &[Pinned]) -> Result<Vec<GroupSpec>, CellsError> {
+    let weight = u16::try_from(cell.vcpu.saturating_mul(100)).unwrap_or(u16::MAX).min(10_000);
+    let spec = |index: usize| {
+        let name = GroupName::new(&format!("cell-{}", index + 1)).map_err(SiteError::Plan)?;
+        let mut spec = GroupSpec::new(name, Class::Online);
+        spec.cpu_weight = Weight::new(weight);
+        spec.cpu_max = cell.quota.then(|| CpuAmount::Cpus(MicroCpus::whole(cell.vcpu as usize)));
+        spec.cpu_set = pins.get(index).map(|pinned| pinned.cpus.clone());
+        if let Some(memory) = cell.memory_limit() {
+            spec.memory.max = Some(MemoryAmount::Bytes(memory));
+            spec.memory.on_exceed = Some(OnExceed::KillLargest);
+        }
+        Ok(spec)
+    };
+    (0..count as usize).map(spec).collect()
+}
+
+impl Cells {
+    /// Starts a program inside a cell; it dies with this process.
+    ///
+    /// # Errors
+    /// When it cannot be started there.
+    pub fn start(&self, host: &mut dyn Host, cell: usize, mut spec: SpawnSpec) -> Result<Child, CellsError> {
+        spec.groups = self.groups[cell].all();
+        spec.die_with_parent = true;
+        spec.own_process_group = true;
+        Ok(host.spawn(&spec)?)
+    }
+}

@@ -1,0 +1,504 @@
+//! Climbs a ladder: every repeat is all rungs of all placements in random order, each recorded as it ends.
+//!
+//! ```text
+//! repeat ─ rung: [cells made, programs started] all ready ─ GO ─ all done, or failed ─ [all ended, cells removed]
+//! ```
+//! Cells are made anew for every attempt, so that no attempt inherits memory, caches of a group or processes. A rung of a
+//! repeat in several placements is a pair: what the machine did meanwhile is in both.
+
+mod attempt;
+mod watch;
+
+use crate::cells::{CellsError, Field};
+use crate::experiment::{Backend, Experiment, Kind, Load};
+use crate::pin;
+use crate::record::{Attempt, Ladder, Placement, Rung, SCHEMA, Test};
+use crate::scenario::Server;
+use crate::vm::{Guest, VmError};
+use crate::{engines, fiction};
+use attempt::Trial;
+use commensal_core::actual::CgroupPath;
+use commensal_host::Host;
+use commensal_lab::conductor::describe;
+use commensal_lab::record::Tool;
+use commensal_lab::rng::Rng;
+use commensal_lab::stats::median;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Why a ladder was not climbed to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Cells could not be made or removed.
+    #[error(transparent)]
+    Cells(#[from] CellsError),
+    /// There are no VMs to be had.
+    #[error(transparent)]
+    Vm(#[from] VmError),
+    /// The ladder cannot be climbed here.
+    #[error("{0}")]
+    Impossible(String),
+    /// The record to go on with is of another ladder.
+    #[error("this record cannot be gone on with: {0}")]
+    Resume(String),
+    /// A pipe to a cell could not be made.
+    #[error("a cell cannot be spoken with")]
+    Pipe(#[source] std::io::Error),
+    /// The user asked to stop.
+    #[error("stopped before the end")]
+    Stopped,
+}
+
+impl From<commensal_host::HostError> for RunError {
+    fn from(error: commensal_host::HostError) -> RunError {
+        RunError::Cells(error.into())
+    }
+}
+
+/// How a ladder is climbed on this machine.
+#[derive(Debug, Clone)]
+pub struct Conduct {
+    /// This program: its hidden verb is the built-in load.
+    pub program: PathBuf,
+    /// Where the journal is.
+    pub state_dir: PathBuf,
+    /// Where `prepare` has put engines and data.
+    pub data_dir: PathBuf,
+    /// Name of the scratch group in which knobs are tried before the run.
+    pub probe_name: String,
+    /// Below which cgroup the cells go, if the user insists.
+    pub cgroup_root: Option<CgroupPath>,
+    /// Command line, for the record.
+    pub args: Vec<String>,
+    /// Version, for the record.
+    pub version: String,
+    /// What an interrupted run of this ladder had recorded.
+    pub earlier: Option<Ladder>,
+}
+
+/// What happens, for a progress display and for saving as it goes.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The machine was looked at; what was cleaned up.
+    Ready(&'a Field),
+    /// An attempt begins.
+    Attempt {
+        /// Attempts done.
+        done: usize,
+        /// Attempts in all.
+        total: usize,
+        /// Which.
+        what: String,
+    },
+    /// An attempt is recorded.
+    Recorded(&'a Ladder),
+    /// What could not be removed, which `commensal restore` will try again.
+    Left(Vec<String>),
+}
+
+/// One attempt that is planned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Step {
+    placement: usize,
+    load: usize,
+    concurrency: u32,
+}
+
+/// Climbs the ladder.
+///
+/// # Errors
+/// See [`RunError`]. What was measured before was told as it was recorded; nothing is left of the cells.
+pub fn run(
+    host: &mut dyn Host,
+    experiment: &Experiment,
+    conduct: &Conduct,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(Event<'_>),
+) -> Result<Ladder, RunError> {
+    let field =
+        Field::open(host, conduct.state_dir.clone(), &conduct.probe_name, conduct.cgroup_root.as_ref())?;
+    possible(experiment, &field)?;
+    let mut ladder = begin(host, experiment, conduct, &field);
+    if let Some(earlier) = &conduct.earlier {
+        go_on(&mut ladder, earlier)?;
+    }
+    let guest = match &experiment.cell.backend {
+        Backend::Group => None,
+        Backend::Qemu(vm) => Some(Guest::prepare(host, &conduct.data_dir, vm)?),
+    };
+    sweep(host, experiment, conduct);
+    tell(Event::Ready(&field));
+    let steps = steps(experiment);
+    let total = steps.len() * experiment.repeats as usize;
+    let before = ladder.rungs.iter().flat_map(|rung| &rung.attempts);
+    let before = before.filter_map(|attempt| Some(attempt.at_s + attempt.seconds?)).fold(0.0, f64::max);
+    let begun = Instant::now();
+    let mut rng = Rng::new(experiment.seed);
+    for repeat in 0..experiment.repeats {
+        let mut order = steps.clone();
+        rng.shuffle(&mut order);
+        if repeat == 0 && experiment.limits.times_first.is_some() {
+            order = references_first(order);
+        }
+        for (index, step) in order.into_iter().enumerate() {
+            let name = what(experiment, step, &ladder);
+            tell(Event::Attempt { done: repeat as usize * steps.len() + index, total, what: name });
+            if recorded(&ladder, experiment, step, repeat) || leave_out(&mut ladder, experiment, step) {
+                continue;
+            }
+            let limit = limit(&ladder, experiment, step);
+            let trial = Trial { experiment, conduct, field: &field, guest: guest.as_ref(), limit, stop };
+            let at_s = before + begun.elapsed().as_secs_f64();
+            let (load, placement) = (&experiment.loads[step.load], experiment.placements[step.placement]);
+            let tried = trial.attempt(host, (load, step.concurrency), placement, &mut ladder.results)?;
+            if !tried.left.is_empty() {
+                tell(Event::Left(tried.left));
+            }
+            for note in tried.notes {
+                if !ladder.notes.contains(&note) {
+                    ladder.notes.push(note);
+                }
+            }
+            if tried.attempt.failure.is_some() {
+                sweep(host, experiment, conduct);
+            }
+            push(&mut ladder, experiment, step, Attempt { repeat, at_s, ..tried.attempt });
+            tell(Event::Recorded(&ladder));
+            if stop.load(Ordering::Relaxed) {
+                return Err(RunError::Stopped);
+            }
+        }
+    }
+    Ok(ladder)
+}
+
+/// Removes what the servers of killed cells have left.
+fn sweep(host: &mut dyn Host, experiment: &Experiment, conduct: &Conduct) {
+    for load in &experiment.loads {
+        let Kind::Postgres(tpcds) = &load.kind else { continue };
+        let spec = engines::sweep(&conduct.data_dir, tpcds.scale_milli);
+        // What it could not remove, it tells, and the next one tries again.
+        let _ = host.spawn(&spec).and_then(|mut child| child.wait());
+    }
+}
+
+/// In the first repeat: before each step the same one of the first placement, whose time is the other's measure.
+fn references_first(order: Vec<Step>) -> Vec<Step> {
+    let mut sorted = Vec::with_capacity(order.len());
+    for step in order {
+        for one in [Step { placement: 0, ..step }, step] {
+            if !sorted.contains(&one) {
+                sorted.push(one);
+            }
+        }
+    }
+    sorted
+}
+
+/// How long a step may take, and where that comes from.
+fn limit(ladder: &Ladder, experiment: &Experiment, step: Step) -> (Duration, String) {
+    let limits = &experiment.limits;
+    let first = find(ladder, experiment, Step { placement: 0, ..step }).filter(|_| step.placement > 0);
+    let times: Vec<f64> =
+        first.iter().flat_map(|rung| rung.attempts.iter().filter_map(|one| one.seconds)).collect();
+    match limits.times_first.zip(median(&times)) {
+        Some((most, alone)) => {
+            let name = &ladder.placements[0].name;
+            (Duration::from_secs_f64(most * alone), format!(", {most} times what {name} takes,"))
+        }
+        None => (limits.timeout, String::new()),
+    }
+}
+
+/// Refuses what cannot be on this machine, before anything is made.
+fn possible(experiment: &Experiment, field: &Field) -> Result<(), RunError> {
+    let machine = &field.survey.machine;
+    for (cells, pinned) in &experiment.placements {
+        if *pinned {
+            let vcpus = vec![experiment.cell.vcpu; *cells as usize];
+            pin::assign(&machine.topology, &vcpus, 0).map_err(CellsError::Pin)?;
+        }
+        let most = experiment.loads.iter().filter_map(|load| experiment.cell_of(load).memory_limit()).max();
+        let memory = most.map(|memory| memory.0.saturating_mul(u64::from(*cells)));
+        if let Some(memory) = memory.filter(|memory| *memory > machine.memory.0) {
+            return Err(RunError::Impossible(format!(
+                "{cells} cells may use {} MiB of memory, and the machine has {} MiB; give cells less memory, or have fewer",
+                memory >> 20,
+                machine.memory.0 >> 20
+            )));
+        }
+    }
+    let server = Server::of(&machine.topology, experiment.reserve);
+    server.check().map_err(|error| RunError::Impossible(error.to_string()))
+}
+
+/// The record before the first attempt.
+fn begin(host: &dyn Host, experiment: &Experiment, conduct: &Conduct, field: &Field) -> Ladder {
+    let server = Server::of(&field.survey.machine.topology, experiment.reserve);
+    let machine = describe(host, &field.survey.machine, &field.survey.hierarchies);
+    let mut notes = fiction::notes(host, &field.survey.machine.topology);
+    if server.threads == server.cores {
+        notes.push("this machine has no SMT, so the shared-core class could not be measured".to_owned());
+    }
+    let placement = |(cells, pinned): &(u32, bool)| Placement {
+        name: placement_name(*cells, *pinned),
+        vms: *cells,
+        servers: 1,
+        server: server.clone(),
+        pinned: *pinned,
+    };
+    let test = |load: &Load| Test {
+        name: load.name.clone(),
+        work: f64::from(load.work),
+        unit: load.kind.unit().to_owned(),
+        spanning: false,
+    };
+    Ladder {
+        schema: SCHEMA.to_owned(),
+        name: experiment.name.clone(),
+        tool: Some(Tool { version: conduct.version.clone(), args: conduct.args.clone() }),
+        started: Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string()),
+        seed: experiment.seed,
+        repeats: experiment.repeats,
+        machine: Some(machine),
+        source: Some(experiment.source.clone()),
+        vcpu: experiment.cell.vcpu,
+        placements: experiment.placements.iter().map(placement).collect(),
+        tests: experiment.loads.iter().map(test).collect(),
+        rungs: Vec::new(),
+        results: std::collections::BTreeMap::new(),
+        notes,
+    }
+}
+
+fn placement_name(cells: u32, pinned: bool) -> String {
+    format!("N{cells}{}", if pinned { " pinned" } else { "" })
+}
+
+/// Takes over what an interrupted run had recorded, if it was this very one.
+fn go_on(ladder: &mut Ladder, earlier: &Ladder) -> Result<(), RunError> {
+    let refuse = |what: &str| Err(RunError::Resume(format!("{what} is not the same")));
+    if (&earlier.name, &earlier.source, earlier.seed) != (&ladder.name, &ladder.source, ladder.seed) {
+        return refuse("the experiment");
+    }
+    if earlier.repeats != ladder.repeats {
+        return refuse("the number of repeats");
+    }
+    let fingerprint = |of: &Ladder| of.machine.as_ref().map(|machine| machine.fingerprint.clone());
+    if fingerprint(earlier) != fingerprint(ladder) {
+        return refuse("the machine");
+    }
+    let attempts: usize = earlier.rungs.iter().map(|rung| rung.attempts.len()).sum();
+    ladder.started.clone_from(&earlier.started);
+    // The record is of the command that began it; those that went on with it are in the notes.
+    let later = std::mem::replace(&mut ladder.tool, earlier.tool.clone());
+    ladder.rungs.clone_from(&earlier.rungs);
+    ladder.results.clone_from(&earlier.results);
+    ladder.notes.clone_from(&earlier.notes);
+    let command = later.map(|tool| format!(" by commensal {} {}", tool.version, tool.args.join(" ")));
+    ladder.notes.push(format!(
+        "the run was interrupted after {attempts} attempts and gone on with later{}",
+        command.unwrap_or_default()
+    ));
+    Ok(())
+}
+
+fn steps(experiment: &Experiment) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (placement, _) in experiment.placements.iter().enumerate() {
+        for (load, of) in experiment.loads.iter().enumerate() {
+            steps.extend(of.concurrency.iter().map(|concurrency| Step {
+                placement,
+                load,
+                concurrency: *concurrency,
+            }));
+        }
+    }
+    steps
+}
+
+fn what(experiment: &Experiment, step: Step, ladder: &Ladder) -> String {
+    let load = &experiment.loads[step.load].name;
+    format!("{load} at {} in {}", step.concurrency, ladder.placements[step.placement].name)
+}
+
+fn find<'l>(ladder: &'l Ladder, experiment: &Experiment, step: Step) -> Option<&'l Rung> {
+    let (load, placement) = (&experiment.loads[step.load].name, &ladder.placements[step.placement].name);
+    ladder.rung(load, step.concurrency, placement)
+}
+
+fn recorded(ladder: &Ladder, experiment: &Experiment, step: Step, repeat: u32) -> bool {
+    find(ladder, experiment, step).is_some_and(|rung| rung.attempts.iter().any(|one| one.repeat == repeat))
+}
+
+/// Leaves a rung out when so many lower ones have failed in every attempt; it counts as failed, with the reason.
+fn leave_out(ladder: &mut Ladder, experiment: &Experiment, step: Step) -> bool {
+    let (load, placement) = (&experiment.loads[step.load], ladder.placements[step.placement].name.clone());
+    let failed: Vec<u32> = (load.concurrency.iter().copied())
+        .filter(|lower| *lower < step.concurrency)
+        .filter(|lower| {
+            let rung = ladder.rung(&load.name, *lower, &placement);
+            rung.is_some_and(|rung| {
+                !rung.attempts.is_empty() && rung.attempts.iter().all(|one| one.seconds.is_none())
+            })
+        })
+        .collect();
+    if failed.len() < experiment.limits.stop_after as usize {
+        return false;
+    }
+    let untried = find(ladder, experiment, step).is_none();
+    if untried {
+        let names: Vec<String> = failed.iter().map(u32::to_string).collect();
+        ladder.rungs.push(Rung {
+            test: load.name.clone(),
+            concurrency: step.concurrency,
+            placement,
+            attempts: Vec::new(),
+            published: None,
+            skipped: Some(format!("the rungs at {} failed", names.join(" and "))),
+        });
+    }
+    true
+}
+
+fn push(ladder: &mut Ladder, experiment: &Experiment, step: Step, attempt: Attempt) {
+    let (test, placement) =
+        (experiment.loads[step.load].name.clone(), ladder.placements[step.placement].name.clone());
+    let concurrency = step.concurrency;
+    let of = |rung: &&mut Rung| {
+        rung.test == test && rung.concurrency == concurrency && rung.placement == placement
+    };
+    match ladder.rungs.iter_mut().find(of) {
+        Some(rung) => rung.attempts.push(attempt),
+        None => {
+            let attempts = vec![attempt];
+            ladder.rungs.push(Rung {
+                test,
+                concurrency,
+                placement,
+                attempts,
+                published: None,
+                skipped: None,
+            });
+        }
+    }
+}
+
+/// About how long the ladder takes at most, were every rung to reach its limit; and the attempts there are.
+#[must_use]
+pub fn size(experiment: &Experiment) -> usize {
+    steps(experiment).len() * experiment.repeats as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::parse;
+    use crate::record::{Failure, FailureKind};
+
+    fn experiment() -> Experiment {
+        let text = "repeats = 2\n[cell]\nvcpu = 1\n[ladder]\ncells = [1, 2]\n[[load]]\nname = \"s\"\nkind = \"spin\"\n\
+                    work = 1\nconcurrency = [1, 2, 4, 8]\n";
+        parse("t.toml", text).unwrap()
+    }
+
+    fn ladder() -> Ladder {
+        let server = Server { cores: 2, threads: 2, reserve: 0.0, node_cores: None, llc_cores: None };
+        let placement = |cells| Placement {
+            name: placement_name(cells, false),
+            vms: cells,
+            servers: 1,
+            server: server.clone(),
+            pinned: false,
+        };
+        Ladder { placements: vec![placement(1), placement(2)], ..crate::document::arenadata() }
+    }
+
+    fn failed(repeat: u32) -> Attempt {
+        let failure =
+            Failure { kind: FailureKind::TimedOut, reason: "slow".to_owned(), evidence: Vec::new() };
+        Attempt { repeat, failure: Some(failure), ..Attempt::default() }
+    }
+
+    #[test]
+    fn two_failed_rungs_end_a_climb_and_one_success_does_not() {
+        let (experiment, mut ladder) = (experiment(), ladder());
+        ladder.rungs.clear();
+        let step = |concurrency| Step { placement: 1, load: 0, concurrency };
+        push(&mut ladder, &experiment, step(1), failed(0));
+        assert!(!leave_out(&mut ladder, &experiment, step(8)));
+        push(&mut ladder, &experiment, step(4), failed(0));
+        // A lower one is still tried, a higher one is not.
+        assert!(!leave_out(&mut ladder, &experiment, step(2)));
+        assert!(leave_out(&mut ladder, &experiment, step(8)));
+        assert_eq!(
+            find(&ladder, &experiment, step(8)).unwrap().skipped.as_deref(),
+            Some("the rungs at 1 and 4 failed")
+        );
+        // The other placement is not concerned.
+        assert!(!leave_out(&mut ladder, &experiment, Step { placement: 0, ..step(8) }));
+        push(
+            &mut ladder,
+            &experiment,
+            step(4),
+            Attempt { repeat: 1, seconds: Some(1.0), ..Attempt::default() },
+        );
+        assert!(!leave_out(&mut ladder, &experiment, step(8)));
+        assert!(recorded(&ladder, &experiment, step(4), 1) && !recorded(&ladder, &experiment, step(1), 1));
+    }
+
+    #[test]
+    fn a_record_of_another_ladder_is_refused() {
+        let mut ladder = ladder();
+        let mut other = ladder.clone();
+        other.seed = 9;
+        assert!(
+            go_on(&mut ladder, &other).unwrap_err().to_string().contains("the experiment is not the same")
+        );
+        let other = Ladder { repeats: 77, ..ladder.clone() };
+        assert!(go_on(&mut ladder, &other).unwrap_err().to_string().contains("the number of repeats"));
+        let same = ladder.clone();
+        let tool = |args: &[&str]| {
+            let args = args.iter().map(|&arg| arg.to_owned()).collect();
+            Some(Tool { version: "0.1.0".to_owned(), args })
+        };
+        let same = Ladder { tool: tool(&["density", "run", "x"]), ..same };
+        ladder.tool = tool(&["density", "run", "x", "--resume", "density.json"]);
+        go_on(&mut ladder, &same).unwrap();
+        // Begun by one command, gone on with by another.
+        assert_eq!(ladder.tool, same.tool);
+        let note = ladder.notes.last().unwrap();
+        assert!(note.contains("was interrupted after 0 attempts"), "{note}");
+        assert!(note.ends_with("by commensal 0.1.0 density run x --resume density.json"), "{note}");
+    }
+
+    #[test]
+    fn a_limit_follows_the_first_placement() {
+        let (mut experiment, mut ladder) = (experiment(), ladder());
+        ladder.rungs.clear();
+        experiment.limits.times_first = Some(3.0);
+        let step = |placement| Step { placement, load: 0, concurrency: 2 };
+        let at_first = limit(&ladder, &experiment, step(1));
+        assert_eq!(at_first, (experiment.limits.timeout, String::new()));
+        for (repeat, seconds) in [10.0, 14.0, 12.0].into_iter().enumerate() {
+            let attempt = Attempt { repeat: repeat as u32, seconds: Some(seconds), ..Attempt::default() };
+            push(&mut ladder, &experiment, step(0), attempt);
+        }
+        let (most, why) = limit(&ladder, &experiment, step(1));
+        assert_eq!((most, why.as_str()), (Duration::from_secs(36), ", 3 times what N1 takes,"));
+        // Itself it is no measure of.
+        assert_eq!(limit(&ladder, &experiment, step(0)).0, experiment.limits.timeout);
+        experiment.limits.times_first = None;
+        assert_eq!(limit(&ladder, &experiment, step(1)).0, experiment.limits.timeout);
+        // In the first repeat the measure comes first, and nothing is lost or doubled.
+        let all = steps(&experiment);
+        let mut order = all.clone();
+        Rng::new(7).shuffle(&mut order);
+        let sorted = references_first(order);
+        assert_eq!(sorted.len(), all.len());
+        for (at, step) in sorted.iter().enumerate() {
+            assert!(sorted[..=at].contains(&Step { placement: 0, ..*step }), "{step:?}");
+        }
+    }
+}

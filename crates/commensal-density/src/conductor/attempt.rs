@@ -1,0 +1,430 @@
+//! One attempt: cells made, programs started in them, all of them let go at once, and everything removed however it ended.
+
+use super::watch::{Seen, Watch, killed};
+use super::{Conduct, RunError};
+use crate::cells::{Cells, Field};
+use crate::engines;
+use crate::experiment::{Accel, Backend, Experiment, Kind, Load};
+use crate::pin::vcpu_threads;
+use crate::protocol::{Said, line};
+use crate::record::{Attempt, Failure, FailureKind};
+use crate::vm::Guest;
+use commensal_core::cpuset::CpuSet;
+use commensal_core::errno::Errno;
+use commensal_host::{Child, Host, SpawnSpec, Stderr, Stdin, Stdout};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, PipeWriter, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Name of the counter of processes that the kernel killed for memory.
+pub(super) const KILLED: &str = "oom-kills";
+/// How long a program may take until it is ready: an engine may have to load its data, a guest to boot.
+const READY: Duration = Duration::from_secs(240);
+/// How long programs may take to end when they are told to.
+const GRACE: Duration = Duration::from_secs(5);
+/// How often something is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+/// From one entry of the series to the next.
+const TICK: Duration = Duration::from_secs(1);
+/// Guests and host count the same, but not at the same moments: so many per cent of the vCPU they may differ, or a fifth.
+const STEAL_APART: f64 = 3.0;
+/// With more than so many per cent of the CPU time unseen, steal is said to be too low.
+const UNSEEN: f64 = 5.0;
+/// Lines of a program that are kept as evidence.
+const EVIDENCE: usize = 8;
+
+/// What an attempt is made with.
+pub(super) struct Trial<'a> {
+    pub experiment: &'a Experiment,
+    pub conduct: &'a Conduct,
+    pub field: &'a Field,
+    /// What VMs boot, where cells are VMs.
+    pub guest: Option<&'a Guest>,
+    /// How long it may take, and why so long.
+    pub limit: (Duration, String),
+    pub stop: &'a AtomicBool,
+}
+
+/// What came of it.
+pub(super) struct Tried {
+    pub attempt: Attempt,
+    pub notes: Vec<String>,
+    /// What could not be removed.
+    pub left: Vec<String>,
+}
+
+/// The programs of an attempt.
+struct Crew {
+    children: Vec<Child>,
+    /// Their input; closing it lets them end.
+    inputs: Vec<PipeWriter>,
+    said: Receiver<(usize, Said)>,
+    ports: Vec<Option<u16>>,
+    ready: Vec<bool>,
+    done_s: Vec<Option<f64>>,
+    stolen_s: Vec<Option<f64>>,
+    warnings: BTreeMap<String, u64>,
+    results: Vec<(String, String)>,
+    last_words: Vec<Vec<String>>,
+    failure: Option<Failure>,
+}
+
+impl Trial<'_> {
+    pub fn attempt(
+        &self,
+        host: &mut dyn Host,
+        (load, concurrency): (&Load, u32),
+        placement: (u32, bool),
+        known: &mut BTreeMap<String, String>,
+    ) -> Result<Tried, RunError> {
+        let cells = self.field.cells(host, &self.experiment.cell_of(load), placement)?;
+        let mut notes: Vec<String> =
+            cells.unmet.iter().map(|unmet| format!("not enforced: {unmet}")).collect();
+        let outcome = self.within(host, &cells, (load, concurrency), known);
+        if let Ok(attempt) = &outcome {
+            notes.extend(self.remarks(&load.name, attempt));
+        }
+        // Whatever happened, nothing stays.
+        let left = self.field.clear(host, cells)?;
+        // What engines spilled, and were killed with.
+        host.state_remove_all(&engines::scratch(&self.conduct.data_dir))?;
+        Ok(Tried { attempt: outcome?, notes, left })
+    }
+
+    fn within(
+        &self,
+        host: &mut dyn Host,
+        cells: &Cells,
+        (load, concurrency): (&Load, u32),
+        known: &mut BTreeMap<String, String>,
+    ) -> Result<Attempt, RunError> {
+        let mut crew = self.start(host, cells, (load, concurrency))?;
+        let ready = |crew: &Crew| crew.ready.iter().all(|ready| *ready);
+        self.wait(&mut crew, READY, "the programs were not ready", &ready, &mut |_| ())?;
+        if crew.failure.is_some() {
+            crew.out_of_memory(killed(host, cells));
+            return Ok(Attempt { failure: crew.failure, ..Attempt::default() });
+        }
+        self.pin(host, cells, &crew)?;
+        let (cell, patterns) = (&self.experiment.cell, &self.experiment.warnings);
+        let mut watch = Watch::begin(host, cells, cell, patterns);
+        let begun = Instant::now();
+        crew.go();
+        let mut next = begun + TICK;
+        let done = |crew: &Crew| crew.done_s.iter().all(Option::is_some);
+        let (limit, why) = &self.limit;
+        self.wait(&mut crew, *limit, &format!("it was not done{why}"), &done, &mut |_| {
+            if Instant::now() >= next {
+                watch.tick(host, cells);
+                next += TICK;
+            }
+        })?;
+        let wall_s = begun.elapsed().as_secs_f64();
+        let seen = watch.end(host, cells, patterns);
+        crew.judge(&seen, &load.name, known, self.experiment.limits.max_steal_pct);
+        crew.end(self.guest.is_some());
+        let vcpus = f64::from(cell.vcpu) * cells.groups.len() as f64;
+        Ok(crew.attempt((wall_s, vcpus), seen))
+    }
+
+    /// Keeps each vCPU thread of pinned VMs to its CPU.
+    fn pin(&self, host: &mut dyn Host, cells: &Cells, crew: &Crew) -> Result<(), RunError> {
+        if self.guest.is_none() {
+            return Ok(());
+        }
+        for (pinned, child) in cells.pins.iter().zip(&crew.children) {
+            // One that has ended meanwhile is found out by its exit.
+            for (vcpu, tid) in vcpu_threads(host, child.process.pid).unwrap_or_default() {
+                let Some(cpu) = pinned.vcpus.get(vcpu as usize) else { continue };
+                let one: CpuSet = [*cpu].into_iter().collect();
+                match host.set_affinity(tid, &one) {
+                    Err(error) if error.errno == Errno::ESRCH => {}
+                    other => other?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a reader of the attempt must know.
+    fn remarks(&self, load: &str, attempt: &Attempt) -> Vec<String> {
+        let mut notes = Vec::new();
+        let emulated = matches!(&self.experiment.cell.backend, Backend::Qemu(vm) if vm.accel == Accel::Tcg);
+        if emulated {
+            notes.push(
+                "the VMs' CPUs are emulated: this shows that all parts work, and nothing of times and steal"
+                    .to_owned(),
+            );
+        } else if let Some((host, guest)) = attempt.steal_pct.zip(attempt.guest_steal_pct)
+            && (host - guest).abs() > STEAL_APART.max(host.max(guest) / 5.0)
+        {
+            notes.push(format!("{load}: guests counted other steal than their vCPU threads waited (guest_steal_pct and steal_pct in the record)"));
+        }
+        if attempt.unseen_pct.is_some_and(|unseen| unseen > UNSEEN) {
+            notes.push(format!("{load}: threads came and went between two looks, so its steal is too low (unseen_pct in the record)"));
+        }
+        notes
+    }
+
+    fn start(
+        &self,
+        host: &mut dyn Host,
+        cells: &Cells,
+        (load, concurrency): (&Load, u32),
+    ) -> Result<Crew, RunError> {
+        let (tell, said) = channel();
+        let count = cells.groups.len();
+        let mut crew = Crew {
+            children: Vec::with_capacity(count),
+            inputs: Vec::with_capacity(count),
+            said,
+            ports: vec![None; count],
+            ready: vec![false; count],
+            done_s: vec![None; count],
+            stolen_s: vec![None; count],
+            warnings: BTreeMap::new(),
+            results: Vec::new(),
+            last_words: vec![Vec::new(); count],
+            failure: None,
+        };
+        for cell in 0..count {
+            let (input, ours) = std::io::pipe().map_err(RunError::Pipe)?;
+            let mut spec = self.command(load, concurrency, cell);
+            spec.stdin = Stdin::Fd(Arc::new(input.into()));
+            spec.stdout = Stdout::Pipe;
+            spec.stderr = Stderr::Stdout;
+            let mut child = cells.start(host, cell, spec)?;
+            if let Some(output) = child.stdout.take() {
+                let tell = tell.clone();
+                std::thread::spawn(move || listen(BufReader::new(output), cell, &tell));
+            }
+            crew.children.push(child);
+            crew.inputs.push(ours);
+        }
+        Ok(crew)
+    }
+
+    fn command(&self, load: &Load, concurrency: u32, cell: usize) -> SpawnSpec {
+        let vcpu = self.experiment.cell.vcpu;
+        let mut spec = match &load.kind {
+            Kind::Program(command) => {
+                let mut spec = SpawnSpec::new(&command[0]);
+                spec.args = command[1..].iter().map(Into::into).collect();
+                return spec
+                    .arg(cell.to_string())
+                    .arg(vcpu.to_string())
+                    .arg(concurrency.to_string())
+                    .arg(load.work.to_string());
+            }
+            Kind::Duckdb(tpcds) | Kind::Postgres(tpcds) => {
+                let engine = if matches!(load.kind, Kind::Duckdb(_)) { "duckdb" } else { "postgres" };
+                let cell = self.experiment.cell_of(load);
+                return engines::cell(&self.conduct.data_dir, engine, *tpcds, (&cell, concurrency));
+            }
+            Kind::Spin | Kind::Mpp | Kind::Stream(_) => {
+                if let Some(guest) = self.guest {
+                    return guest.cell(&self.experiment.cell_of(load), concurrency, load.work);
+                }
+                SpawnSpec::new(&self.conduct.program).arg("workload").arg("cell")
+            }
+        };
+        if load.kind == Kind::Mpp {
+            spec = spec.arg("--barrier");
+        }
+        if let Kind::Stream(bytes) = &load.kind {
+            spec = spec.arg("--stream").arg(bytes.0.to_string());
+        }
+        let mut option = |name: &str, value: String| spec.args.extend([name.into(), value.into()]);
+        option("--cell", cell.to_string());
+        option("--vcpu", vcpu.to_string());
+        option("--sessions", concurrency.to_string());
+        option("--work", load.work.to_string());
+        spec
+    }
+
+    /// Hears what programs say until `enough`, a failure, or `patience` is over; `meanwhile` is called again and again.
+    fn wait(
+        &self,
+        crew: &mut Crew,
+        patience: Duration,
+        late: &str,
+        enough: &dyn Fn(&Crew) -> bool,
+        meanwhile: &mut dyn FnMut(&Crew),
+    ) -> Result<(), RunError> {
+        let deadline = Instant::now() + patience;
+        while !enough(crew) && crew.failure.is_none() {
+            match crew.said.recv_timeout(LOOK) {
+                Ok((cell, said)) => crew.hear(cell, said),
+                Err(RecvTimeoutError::Timeout) => {}
+                // All outputs are closed: the exits are told below.
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
+            }
+            meanwhile(crew);
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(RunError::Stopped);
+            }
+            if crew.failure.is_none() && !enough(crew) {
+                crew.look_after()?;
+                if Instant::now() > deadline {
+                    let reason = format!("{late} after {:.0} s", patience.as_secs_f64());
+                    crew.fail(FailureKind::TimedOut, reason, None);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Passes on what a program says.
+fn listen(output: impl BufRead, cell: usize, tell: &Sender<(usize, Said)>) {
+    for text in output.split(b'\n').map_while(Result::ok) {
+        if tell.send((cell, line(&String::from_utf8_lossy(&text)))).is_err() {
+            return;
+        }
+    }
+}
+
+impl Crew {
+    fn hear(&mut self, cell: usize, said: Said) {
+        match said {
+            Said::Port(port) => self.ports[cell] = Some(port),
+            Said::Ready => self.ready[cell] = true,
+            Said::Warn(name, count) => *self.warnings.entry(name).or_insert(0) += count,
+            Said::Result(key, digest) => self.results.push((key, digest)),
+            Said::Done(seconds) => self.done_s[cell] = Some(seconds),
+            Said::Steal(seconds) => self.stolen_s[cell] = Some(seconds),
+            Said::Fail(what) => {
+                let reason = format!("cell {}: {what}", cell + 1);
+                let memory = what.to_lowercase().contains("out of memory");
+                let kind = if memory { FailureKind::OutOfMemory } else { FailureKind::Query };
+                self.fail(kind, reason, Some(cell));
+            }
+            Said::Other(text) => {
+                let words = &mut self.last_words[cell];
+                if words.len() == EVIDENCE {
+                    words.remove(0);
+                }
+                words.push(text);
+            }
+        }
+    }
+
+    /// The first failure counts: later ones follow from it.
+    fn fail(&mut self, kind: FailureKind, reason: String, cell: Option<usize>) {
+        if self.failure.is_some() {
+            return;
+        }
+        let of = |(index, words): (usize, &Vec<String>)| {
+            words.iter().map(move |text| format!("cell {}: {text}", index + 1)).collect::<Vec<_>>()
+        };
+        let words =
+            self.last_words.iter().enumerate().filter(|(index, _)| cell.is_none_or(|cell| cell == *index));
+        let mut evidence: Vec<String> = words.flat_map(of).collect();
+        let done = self.done_s.iter().filter(|done| done.is_some()).count();
+        evidence.push(format!("{done} of {} cells were done", self.done_s.len()));
+        self.failure = Some(Failure { kind, reason, evidence });
+    }
+
+    /// Whether a program ended before its time.
+    fn look_after(&mut self) -> Result<(), RunError> {
+        for cell in 0..self.children.len() {
+            let Some(exit) = self.children[cell].try_wait()? else { continue };
+            // What it said last may still be on its way.
+            while let Ok((from, said)) = self.said.recv_timeout(LOOK) {
+                self.hear(from, said);
+            }
+            let reason = format!("the program of cell {} ended with status {}", cell + 1, exit.status());
+            self.fail(FailureKind::Ended, reason, Some(cell));
+        }
+        Ok(())
+    }
+
+    fn go(&mut self) {
+        let ports: Vec<String> = self.ports.iter().flatten().map(u16::to_string).collect();
+        let line = format!("go {}\n", ports.join(" "));
+        for input in &mut self.inputs {
+            // One that has ended meanwhile is found out by its exit.
+            let _ = input.write_all(line.as_bytes());
+        }
+    }
+
+    /// What the kernel killed for memory is no other failure, whatever came of it.
+    fn out_of_memory(&mut self, kills: Option<u64>) {
+        if kills.is_some_and(|kills| kills > 0) {
+            let before = self.failure.take().map(|failure| failure.reason);
+            let told = before.map(|reason| format!(" ({reason})")).unwrap_or_default();
+            let reason = format!("a cell's memory ran out, and the kernel killed its program{told}");
+            self.fail(FailureKind::OutOfMemory, reason, None);
+        }
+    }
+
+    /// What only the counters, or all cells together, tell.
+    fn judge(
+        &mut self,
+        seen: &Seen,
+        test: &str,
+        known: &mut BTreeMap<String, String>,
+        max_steal: Option<f64>,
+    ) {
+        self.out_of_memory(seen.counters.get(KILLED).copied());
+        let results = std::mem::take(&mut self.results);
+        for (key, digest) in results {
+            let name = format!("{test} {key}");
+            match known.get(&name) {
+                Some(first) if *first != digest => {
+                    let reason =
+                        format!("{key} gave another result than the first time ({digest}, not {first})");
+                    self.fail(FailureKind::WrongResult, reason, None);
+                }
+                Some(_) => {}
+                None => {
+                    known.insert(name, digest);
+                }
+            }
+        }
+        if let (Some(most), Some(steal)) = (max_steal, seen.steal_pct)
+            && steal > most
+        {
+            self.fail(FailureKind::Steal, format!("steal was {steal:.1} %, more than {most} %"), None);
+        }
+    }
+
+    /// Lets the programs end; those that do not are killed with their groups. A serial line has no end to be seen.
+    fn end(&mut self, serial: bool) {
+        for input in self.inputs.iter_mut().filter(|_| serial) {
+            let _ = input.write_all(b"end\n");
+        }
+        self.inputs.clear();
+        let deadline = Instant::now() + GRACE;
+        for child in &mut self.children {
+            while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    fn attempt(self, (wall_s, vcpus): (f64, f64), seen: Seen) -> Attempt {
+        let stolen: Option<Vec<f64>> = self.stolen_s.iter().copied().collect();
+        let mut warnings = seen.warnings;
+        for (name, count) in self.warnings {
+            *warnings.entry(name).or_insert(0) += count;
+        }
+        Attempt {
+            seconds: self.failure.is_none().then_some(wall_s),
+            failure: self.failure,
+            warnings,
+            counters: seen.counters,
+            usage_pct: seen.usage_pct,
+            steal_pct: seen.steal_pct,
+            guest_steal_pct: stolen.map(|stolen| stolen.iter().sum::<f64>() / (wall_s * vcpus) * 100.0),
+            unseen_pct: seen.unseen_pct,
+            outer_steal_pct: seen.outer_steal_pct,
+            vm_seconds: self.done_s.into_iter().flatten().collect(),
+            series: seen.series,
+            ..Attempt::default()
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! TPC-DS in a cell: the commands that start an engine, and what they need.
+
+use crate::experiment::{Cell, Tpcds};
+use commensal_host::SpawnSpec;
+use std::path::{Path, PathBuf};
+
+/// The Python program that obtains the engine, makes the data, and is a cell's client.
+pub const SCRIPT: &str = include_str!("tpcds.py");
+
+/// Where the script is.
+#[must_use]
+pub fn script(data_dir: &Path) -> PathBuf {
+    data_dir.join("tpcds.py")
+}
+
+/// The Python of the environment that `prepare` makes.
+#[must_use]
+pub fn python(data_dir: &Path) -> PathBuf {
+    data_dir.join("python/bin/python")
+}
+
+/// The database of a scale.
+#[must_use]
+pub fn database(data_dir: &Path, scale_milli: u32) -> PathBuf {
+    data_dir.join(format!("tpcds-{scale_milli}.duckdb"))
+}
+
+/// Where engines put what does not fit into their memory.
+#[must_use]
+pub fn scratch(data_dir: &Path) -> PathBuf {
+    data_dir.join("cells")
+}
+
+/// What is known of the queries of a database: for PostgreSQL only those that it can run.
+#[must_use]
+pub fn facts(data_dir: &Path, scale_milli: u32, postgres: bool) -> PathBuf {
+    let engine = if postgres { ".postgres" } else { "" };
+    data_dir.join(format!("tpcds-{scale_milli}.duckdb{engine}.json"))
+}
+
+/// How many queries a session has, from the text of [`facts`].
+#[must_use]
+pub fn queries(facts: &str, lite: bool) -> Option<u32> {
+    let facts: serde_json::Value = serde_json::from_str(facts).ok()?;
+    let count = if lite { facts["lite"].as_array()?.len() } else { facts["queries"].as_object()?.len() };
+    u32::try_from(count).ok()
+}
+
+/// A process of an engine with its client: `vcpu` threads compute for `sessions` sessions.
+#[must_use]
+pub fn cell(data_dir: &Path, engine: &str, tpcds: Tpcds, (cell, sessions): (&Cell, u32)) -> SpawnSpec {
+    let mut spec = SpawnSpec::new(python(data_dir))
+        .arg(script(data_dir))
+        .arg(engine)
+        .arg("--database")
+        .arg(database(data_dir, tpcds.scale_milli))
+        .arg("--threads")
+        .arg(cell.vcpu.to_string())
+        .arg("--sessions")
+        .arg(sessions.to_string());
+    if let Some(memory) = cell.memory {
+        spec = spec.arg("--memory").arg(memory.0.to_string());
+    }
+    if tpcds.lite {
+        spec = spec.arg("--lite");
+    }
+    if tpcds.cold {
+        spec = spec.arg("--cold");
+    }
+    spec
+}
+
+/// What removes the copies of clusters whose cells were killed.
+#[must_use]
+pub fn sweep(data_dir: &Path, scale_milli: u32) -> SpawnSpec {
+    SpawnSpec::new(python(data_dir))
+        .arg(script(data_dir))
+        .arg("sweep")
+        .arg("--database")
+        .arg(database(data_dir, scale_milli))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_counted_as_prepared() {
+        let facts = "{\"lite\": [1, 2], \"queries\": {\"1\": {}, \"2\": {}, \"3\": {}}}";
+        assert_eq!((queries(facts, true), queries(facts, false)), (Some(2), Some(3)));
+        assert_eq!(queries("{}", true), None);
+    }
+}

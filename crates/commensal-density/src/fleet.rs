@@ -1,0 +1,155 @@
+//! A described fleet: servers with the VMs on them, each classified.
+//!
+//! ```toml
+//! [[server]]
+//! name = "db-1"
+//! count = 2                  # servers like this one
+//! cores = 48
+//! threads = 96
+//! reserve = 1
+//! vms = [{ count = 4, vcpu = 16 }]
+//! ```
+
+use crate::scenario::{Classified, Scenario, ScenarioError, Server, Vms, classify};
+use serde::{Deserialize, Serialize};
+
+/// One kind of server with its VMs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Placed {
+    /// A name, for people.
+    pub name: String,
+    /// How many servers are like this one.
+    #[serde(default = "one")]
+    pub count: u32,
+    /// Physical cores.
+    pub cores: u32,
+    /// Logical CPUs.
+    pub threads: u32,
+    /// Cores that the host keeps.
+    #[serde(default)]
+    pub reserve: f64,
+    /// Physical cores of the smallest NUMA node.
+    #[serde(default)]
+    pub node_cores: Option<u32>,
+    /// VMs on each.
+    pub vms: Vec<Vms>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    server: Vec<Placed>,
+}
+
+/// A fleet that cannot be read.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum FleetError {
+    /// Not the form of the file.
+    #[error("{file}: {message}")]
+    Form {
+        /// The file.
+        file: String,
+        /// What the parser says, with its place.
+        message: String,
+    },
+    /// A server that cannot be.
+    #[error("{file}: server {name:?}: {source}")]
+    Server {
+        /// The file.
+        file: String,
+        /// The server.
+        name: String,
+        /// What is wrong with it; part of the sentence, because all of them are told at once.
+        #[source]
+        source: ScenarioError,
+    },
+}
+
+/// Reads and classifies a fleet.
+///
+/// # Errors
+/// Every server that cannot be, in one pass; or the one place where the file has another form.
+pub fn read(file: &str, text: &str) -> Result<Vec<(Placed, Classified)>, Vec<FleetError>> {
+    let form = |message: String| FleetError::Form { file: file.to_owned(), message };
+    let parsed: File = toml::from_str(text).map_err(|error| vec![form(error.to_string())])?;
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    for placed in parsed.server {
+        match classify(&placed.server(), &placed.vms) {
+            Ok(classified) => good.push((placed, classified)),
+            Err(source) => {
+                bad.push(FleetError::Server { file: file.to_owned(), name: placed.name.clone(), source });
+            }
+        }
+    }
+    if bad.is_empty() { Ok(good) } else { Err(bad) }
+}
+
+impl Placed {
+    /// The server alone.
+    #[must_use]
+    pub fn server(&self) -> Server {
+        let Placed { cores, threads, reserve, node_cores, .. } = *self;
+        Server { cores, threads, reserve, node_cores, llc_cores: None }
+    }
+}
+
+/// The fleet as lines: one per kind of server, and how many servers are of each class.
+#[must_use]
+pub fn describe(fleet: &[(Placed, Classified)]) -> String {
+    let width = fleet.iter().map(|(placed, _)| placed.name.chars().count()).max().unwrap_or(0);
+    let mut out = String::new();
+    for (placed, classified) in fleet {
+        let headline = classified.headline(&placed.server());
+        out.push_str(&format!("{:width$}  {:>4} x  {headline}\n", placed.name, placed.count));
+        for note in &classified.notes {
+            out.push_str(&format!("{:width$}          {note}\n", ""));
+        }
+    }
+    let all = [Scenario::Ideal, Scenario::SharedCore, Scenario::Oversubscribed];
+    let totals = all.map(|scenario| {
+        let of = fleet.iter().filter(|(_, classified)| classified.scenario == scenario);
+        let servers: u64 = of.map(|(placed, _)| u64::from(placed.count)).sum();
+        format!("{servers} {scenario}")
+    });
+    out.push_str(&format!("servers: {}\n", totals.join(", ")));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fleet_is_classified_server_by_server() {
+        let text = "[[server]]\nname = \"a\"\ncount = 8\ncores = 48\nthreads = 96\nvms = [{ count = 1, vcpu = 16 }]\n\
+                    [[server]]\nname = \"dense\"\ncores = 48\nthreads = 96\nreserve = 1\nvms = [{ count = 8, vcpu = 16 }]\n";
+        let fleet = read("fleet.toml", text).unwrap();
+        assert_eq!(
+            describe(&fleet),
+            "a         8 x  ideal (16 vCPU, 48 cores, 96 threads)\n\
+             dense     1 x  oversubscribed 1:1.33 (128 vCPU / 96 T)\n\
+             servers: 8 ideal, 0 shared-core, 1 oversubscribed\n"
+        );
+    }
+
+    #[test]
+    fn all_impossible_servers_are_told_at_once() {
+        let text = "[[server]]\nname = \"a\"\ncores = 0\nthreads = 0\nvms = [{ count = 1, vcpu = 1 }]\n\
+                    [[server]]\nname = \"b\"\ncores = 4\nthreads = 8\nvms = [{ count = 1, vcpu = 0 }]\n";
+        let errors = read("fleet.toml", text).unwrap_err();
+        assert_eq!(errors.len(), 2, "{errors:?}");
+        assert!(
+            errors[1].to_string().starts_with("fleet.toml: server \"b\": 1 VMs of 0 vCPU"),
+            "{}",
+            errors[1]
+        );
+        let unknown = "[[server]]\nname = \"a\"\ncore = 4\nthreads = 8\nvms = []\n";
+        let errors = read("fleet.toml", unknown).unwrap_err();
+        assert!(errors[0].to_string().contains("unknown field `core`"), "{}", errors[0]);
+    }
+}

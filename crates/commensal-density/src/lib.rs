@@ -1,0 +1,33 @@
+//! Density: how many databases or VMs fit on a server, and what it costs.
+//!
+//! ```text
+//! scenario, fleet            which class a placement is                                        ┐
+//! record ─► table ─► report  a ladder of sessions in several placements, as document 003 has it │ pure
+//!     │  └► model, plan      how many fit, with a bound                                         │
+//!     └───► simulate         what does not fit here, fitted on a part of a ladder and judged    ┘
+//! experiment ─► conductor ─► cells (cgroups by plan and drivers) ─► work, engines, vm ─► record
+//! search                     measures by bisection, and what sharing a core costs
+//! pin, fiction               whole cores for VMs; what a topology hides
+//! ```
+//! The record is the truth: table, answer and pictures are computed from it.
+#![forbid(unsafe_code)]
+
+pub mod cells;
+pub mod conductor;
+pub mod document;
+pub mod engines;
+pub mod experiment;
+pub mod fiction;
+pub mod fleet;
+pub mod model;
+pub mod pin;
+pub mod plan;
+pub mod protocol;
+pub mod record;
+pub mod report;
+pub mod scenario;
+pub mod search;
+pub mod simulate;
+pub mod table;
+pub mod vm;
+pub mod work;

@@ -1,0 +1,203 @@
+//! Which CPUs a VM is pinned to: whole cores, all in one NUMA node where they fit, and nobody else's.
+
+use crate::scenario::ScenarioError;
+use commensal_core::cpuset::CpuSet;
+use commensal_core::topology::Topology;
+use commensal_host::{Host, HostError};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The CPUs of one VM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pinned {
+    /// CPUs of its vCPUs, in their order: threads of one core are neighbours, as the guest is to be told.
+    pub vcpus: Vec<u32>,
+    /// All CPUs of its cores.
+    pub cpus: CpuSet,
+    /// NUMA nodes that they are in; empty when the machine does not tell.
+    pub nodes: Vec<u32>,
+}
+
+/// VMs that cannot be pinned.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+pub enum PinError {
+    /// More vCPU than there are threads in whole cores.
+    #[error(
+        "VM {vm} needs {needed} whole cores for {vcpu} vCPU, and {left} of {cores} are left; pin fewer VMs, or let them float"
+    )]
+    TooMany {
+        /// Which VM, from 1.
+        vm: usize,
+        /// Its vCPU.
+        vcpu: u32,
+        /// Cores that it needs.
+        needed: usize,
+        /// Cores that are left.
+        left: usize,
+        /// Cores of the machine.
+        cores: usize,
+    },
+    /// A VM without vCPU.
+    #[error("{}", ScenarioError::Vms { count: 1, vcpu: 0 })]
+    Empty,
+}
+
+/// Assigns cores to VMs, in their order. The first `reserve` cores stay with the host.
+///
+/// # Errors
+/// See [`PinError`].
+pub fn assign(topology: &Topology, vcpus: &[u32], reserve: usize) -> Result<Vec<Pinned>, PinError> {
+    // A core is known by its first thread; the order of the map is that of the CPUs.
+    let mut cores: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
+    for cpu in &topology.cpus {
+        let first = cpu.siblings.iter().next().unwrap_or(cpu.id);
+        cores.entry((cpu.node.unwrap_or(0), first)).or_default().push(cpu.id);
+    }
+    let all = cores.len();
+    let mut free: Vec<(u32, Vec<u32>)> =
+        cores.into_iter().skip(reserve).map(|((node, _), cpus)| (node, cpus)).collect();
+    let known = topology.cpus.iter().any(|cpu| cpu.node.is_some());
+    let mut pinned = Vec::new();
+    for (index, vcpu) in vcpus.iter().enumerate() {
+        if *vcpu == 0 {
+            return Err(PinError::Empty);
+        }
+        let taken = take(&mut free, *vcpu as usize);
+        let Some(taken) = taken else {
+            let per_core = free.first().map_or(1, |(_, cpus)| cpus.len()).max(1);
+            let needed = (*vcpu as usize).div_ceil(per_core);
+            return Err(PinError::TooMany {
+                vm: index + 1,
+                vcpu: *vcpu,
+                needed,
+                left: free.len(),
+                cores: all,
+            });
+        };
+        let mut nodes: Vec<u32> = taken.iter().map(|(node, _)| *node).filter(|_| known).collect();
+        nodes.dedup();
+        let cpus: Vec<u32> = taken.into_iter().flat_map(|(_, cpus)| cpus).collect();
+        pinned.push(Pinned {
+            vcpus: cpus.iter().copied().take(*vcpu as usize).collect(),
+            cpus: cpus.into_iter().collect(),
+            nodes,
+        });
+    }
+    Ok(pinned)
+}
+
+/// Takes whole cores with so many threads out of `free`: from the node with the least room that is enough, else from several.
+fn take(free: &mut Vec<(u32, Vec<u32>)>, threads: usize) -> Option<Vec<(u32, Vec<u32>)>> {
+    let mut room: BTreeMap<u32, usize> = BTreeMap::new();
+    for (node, cpus) in free.iter() {
+        *room.entry(*node).or_default() += cpus.len();
+    }
+    if room.values().sum::<usize>() < threads {
+        return None;
+    }
+    let enough =
+        room.into_iter().filter(|(_, room)| *room >= threads).min_by_key(|(node, room)| (*room, *node));
+    let wanted = |node: u32| enough.is_none_or(|(chosen, _)| chosen == node);
+    let (mut taken, mut have) = (Vec::new(), 0);
+    free.retain(|(node, cpus)| {
+        if have >= threads || !wanted(*node) {
+            return true;
+        }
+        have += cpus.len();
+        taken.push((*node, cpus.clone()));
+        false
+    });
+    Some(taken)
+}
+
+/// The `<cputune>` of libvirt's domain XML for one VM (libvirt, "CPU Tuning"), and `<numatune>` where its node is known.
+#[must_use]
+pub fn libvirt_xml(pinned: &Pinned) -> String {
+    let mut out = String::from("<cputune>\n");
+    for (vcpu, cpu) in pinned.vcpus.iter().enumerate() {
+        out.push_str(&format!("  <vcpupin vcpu='{vcpu}' cpuset='{cpu}'/>\n"));
+    }
+    out.push_str(&format!("  <emulatorpin cpuset='{}'/>\n</cputune>\n", pinned.cpus));
+    if let [node] = pinned.nodes[..] {
+        out.push_str(&format!("<numatune>\n  <memory mode='strict' nodeset='{node}'/>\n</numatune>\n"));
+    }
+    out
+}
+
+/// The number of the vCPU that a thread of QEMU is, by its name: `CPU 3/KVM`, `CPU 3/TCG` (softmmu, `-name debug-threads=on`).
+#[must_use]
+pub fn vcpu_of_thread(name: &str) -> Option<u32> {
+    let (number, kind) = name.trim().strip_prefix("CPU ")?.split_once('/')?;
+    if matches!(kind, "KVM" | "TCG") { number.parse().ok() } else { None }
+}
+
+/// The thread of each vCPU of a process of QEMU, by their names.
+///
+/// # Errors
+/// When there is no such process.
+pub fn vcpu_threads(host: &dyn Host, pid: u32) -> Result<BTreeMap<u32, u32>, HostError> {
+    let tasks = format!("/proc/{pid}/task");
+    let tids = host.list(Path::new(&tasks))?;
+    let vcpu = |tid: &String| {
+        let name = host.read_file(Path::new(&format!("{tasks}/{tid}/comm"))).ok()?;
+        Some((vcpu_of_thread(&name)?, tid.parse().ok()?))
+    };
+    Ok(tids.iter().filter_map(vcpu).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_core::topology::LogicalCpu;
+
+    /// Cores of two threads, as a server numbers them: siblings are `cores` apart; nodes are halves.
+    fn server(cores: u32) -> Topology {
+        let cpu = |id: u32| {
+            let core = id % cores;
+            let siblings = [core, core + cores].into_iter().collect();
+            let node = Some(core / (cores / 2));
+            LogicalCpu { id, package: node, core: Some(core), siblings, llc: None, node }
+        };
+        Topology { cpus: (0..2 * cores).map(cpu).collect() }
+    }
+
+    #[test]
+    fn whole_cores_of_one_node() {
+        let pinned = assign(&server(8), &[4, 2, 4, 2], 0).unwrap();
+        let sets: Vec<String> = pinned.iter().map(|one| one.cpus.to_string()).collect();
+        // The second VM goes where less is left; the third does not fit there any more.
+        assert_eq!(sets, ["0-1,8-9", "2,10", "4-5,12-13", "3,11"]);
+        assert_eq!(pinned[0].vcpus, [0, 8, 1, 9]);
+        assert!(pinned.iter().all(|one| one.nodes.len() == 1));
+    }
+
+    #[test]
+    fn an_odd_vcpu_has_its_core_alone_and_large_vms_span_nodes() {
+        let pinned = assign(&server(8), &[3, 10], 0).unwrap();
+        assert_eq!((pinned[0].cpus.to_string(), pinned[0].vcpus.len()), ("0-1,8-9".to_owned(), 3));
+        assert_eq!(pinned[1].nodes, [0, 1]);
+    }
+
+    #[test]
+    fn too_many_are_refused_with_figures() {
+        let error = assign(&server(4), &[4, 4, 1], 0).unwrap_err().to_string();
+        assert!(error.contains("VM 3 needs 1 whole cores for 1 vCPU, and 0 of 4 are left"), "{error}");
+        assert!(assign(&server(4), &[8], 1).is_err());
+        assert_eq!(assign(&server(4), &[0], 0), Err(PinError::Empty));
+        // The reserve stays with the host.
+        assert_eq!(assign(&server(4), &[2], 1).unwrap()[0].cpus.to_string(), "1,5");
+    }
+
+    #[test]
+    fn libvirt_and_qemu_names() {
+        let pinned = assign(&server(4), &[2], 0).unwrap();
+        assert_eq!(
+            libvirt_xml(&pinned[0]),
+            "<cputune>\n  <vcpupin vcpu='0' cpuset='0'/>\n  <vcpupin vcpu='1' cpuset='4'/>\n  \
+             <emulatorpin cpuset='0,4'/>\n</cputune>\n<numatune>\n  <memory mode='strict' nodeset='0'/>\n</numatune>\n"
+        );
+        let names = ["CPU 0/KVM", "CPU 11/TCG\n", "CPU x/KVM", "qemu-system-x86", "CPU 1/IO"];
+        assert_eq!(names.map(vcpu_of_thread), [Some(0), Some(11), None, None, None]);
+    }
+}

@@ -1,0 +1,561 @@
+//! How many VMs fit on a server before it costs more than X %, from a recorded ladder.
+//!
+//! The harm of a density is the median over the rungs of `ln(time / time of the first placement)`, taken within each repeat,
+//! so that what the machine did meanwhile is in both times. Over the repeats stand the Hodges-Lehmann estimate and the
+//! one-sided 95 % signed-rank bound, and the bounds are made non-decreasing in the density (pool adjacent violators), since
+//! more VMs on a server never make it faster. The answer is the largest density whose bound keeps X, with nothing failed.
+
+use crate::model::{Band, Calibration, predict};
+use crate::record::{Ladder, Placement};
+use crate::scenario::Scenario;
+use crate::table::{Flag, Table, pairs, table};
+use commensal_lab::stats::{SignedRank, Tail, median};
+use serde::Serialize;
+
+/// Harm may seem to fall by so much (log) from one density to the next before the ladder is refused.
+const TOLERANCE: f64 = 0.10;
+/// Repeats below which no 95 % bound exists.
+const LEAST_REPEATS: usize = 5;
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Question {
+    /// Most that the work may take longer, per cent.
+    pub max_harm_pct: f64,
+    /// Only rungs of this test.
+    pub test: Option<String>,
+    /// Only rungs at this concurrency.
+    pub concurrency: Option<u32>,
+    /// Most warnings of any rung.
+    pub max_warnings: Option<f64>,
+    /// Most steal of any attempt, per cent.
+    pub max_steal_pct: Option<f64>,
+    /// VMs of the whole fleet.
+    pub fleet: Option<u32>,
+    /// Plan with means where no single attempts are known, and without a bound.
+    pub accept_means: bool,
+    /// What was measured of the cores, for the model's band.
+    pub calibration: Calibration,
+}
+
+/// A density that was measured, and what speaks for and against it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Candidate {
+    /// Placement.
+    pub placement: String,
+    /// VMs per server.
+    pub per_server: u32,
+    /// Whether VMs have cores of their own.
+    pub pinned: bool,
+    /// The class of the placement.
+    pub scenario: Scenario,
+    /// vCPU per physical core.
+    pub vcpu_per_core: f64,
+    /// Estimate, per cent; `None` when nothing completed.
+    pub harm_pct: Option<f64>,
+    /// One-sided 95 % upper bound, per cent; `None` without enough repeats.
+    pub upper_pct: Option<f64>,
+    /// Repeats that the bound rests on.
+    pub repeats: usize,
+    /// Most warnings of a rung.
+    pub warnings: Option<f64>,
+    /// Most steal of an attempt, per cent.
+    pub steal_pct: Option<f64>,
+    /// Work per server against the first placement, by test.
+    pub work_per_server: Vec<(String, f64)>,
+    /// What the two-bound model says.
+    pub model: Band,
+    /// Why it is out, whatever the harm; empty when nothing is.
+    pub out: Vec<String>,
+    /// Why its harm cannot be believed, if so.
+    pub doubt: Option<String>,
+}
+
+/// The answer.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "answer", rename_all = "kebab-case")]
+pub enum Answer {
+    /// So many fit.
+    Fits {
+        /// The density.
+        fits: Candidate,
+        /// The next one that was measured, and why it does not fit; `None` when the ladder ends.
+        next: Option<(Candidate, String)>,
+    },
+    /// The evidence does not decide between two densities.
+    Between {
+        /// Fits for certain.
+        fits: Candidate,
+        /// May fit.
+        perhaps: Candidate,
+        /// Why it is open.
+        why: String,
+    },
+    /// No answer, and why.
+    Refused {
+        /// Why.
+        why: String,
+    },
+}
+
+/// The answer with what it was chosen from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Planned {
+    /// The answer.
+    #[serde(flatten)]
+    pub answer: Answer,
+    /// Every density, least first.
+    pub candidates: Vec<Candidate>,
+    /// Servers for the fleet at one VM each, and at the answer.
+    pub servers: Option<(u32, u32)>,
+}
+
+/// Answers.
+#[must_use]
+pub fn plan(ladder: &Ladder, question: &Question) -> Planned {
+    let table = table(ladder);
+    let mut floating: Vec<&Placement> = ladder.placements.iter().filter(|one| !one.pinned).collect();
+    floating.sort_by_key(|one| one.per_server());
+    let of = |placement: &&Placement| candidate(ladder, &table, placement, question);
+    let mut candidates: Vec<Candidate> = floating.iter().map(of).collect();
+    make_monotone(&mut candidates);
+    let answer = decide(&candidates, question);
+    candidates.extend(ladder.placements.iter().filter(|one| one.pinned).map(|one| of(&one)));
+    let fits = match &answer {
+        Answer::Fits { fits, .. } | Answer::Between { fits, .. } => Some(fits.per_server),
+        Answer::Refused { .. } => None,
+    };
+    let servers = question.fleet.zip(fits).map(|(vms, fits)| (vms, vms.div_ceil(fits.max(1))));
+    Planned { answer, candidates, servers }
+}
+
+fn candidate(ladder: &Ladder, table: &Table, placement: &Placement, question: &Question) -> Candidate {
+    let index = ladder.placements.iter().position(|one| one.name == placement.name).unwrap_or(0);
+    let rows = || {
+        table.rows.iter().filter(|row| {
+            question.test.as_ref().is_none_or(|test| *test == row.test)
+                && question.concurrency.is_none_or(|step| step == row.concurrency)
+        })
+    };
+    let mut out = Vec::new();
+    let failed: Vec<String> = rows()
+        .filter(|row| row.cells[index].failed() || row.cells[index].completed < row.cells[index].attempted)
+        .map(|row| format!("{} at {}", row.test, row.concurrency))
+        .collect();
+    if !failed.is_empty() {
+        out.push(format!("attempts failed: {}", failed.join(", ")));
+    }
+    let warnings = rows().filter_map(|row| row.cells[index].warnings).max_by(f64::total_cmp);
+    if let (Some(most), Some(warnings)) = (question.max_warnings, warnings)
+        && warnings > most
+    {
+        out.push(format!("{warnings:.0} warnings, more than {most:.0}"));
+    }
+    let of_rows = |row: &&crate::table::Row| ladder.rung(&row.test, row.concurrency, &placement.name);
+    let rungs: Vec<_> = rows().filter_map(|row| of_rows(&row)).collect();
+    let steal = rungs.iter().flat_map(|rung| rung.attempts.iter().filter_map(|attempt| attempt.steal_pct));
+    let steal_pct = steal.max_by(f64::total_cmp);
+    if let (Some(most), Some(steal)) = (question.max_steal_pct, steal_pct)
+        && steal > most
+    {
+        out.push(format!("steal {steal:.1} %, more than {most} %"));
+    }
+    let doubt = rows().find_map(|row| {
+        let flags = &row.cells[index].flags;
+        let at = format!("{} at {}", row.test, row.concurrency);
+        if flags.contains(&Flag::NonMonotone) {
+            Some(format!("{at} is slower than rungs below and above it"))
+        } else if flags.contains(&Flag::SingleRun) {
+            Some(format!("{at} rests on a single attempt"))
+        } else if flags.contains(&Flag::OuterSteal) {
+            Some(format!("at {at} this machine itself lost CPU time to its hypervisor"))
+        } else {
+            None
+        }
+    });
+    let (harm_pct, upper_pct, repeats) = harm(ladder, placement, &rows().collect::<Vec<_>>(), index);
+    let demand = f64::from(placement.per_server() * ladder.vcpu);
+    let capacity = table.capacity.iter().filter(|one| one.placement == placement.name);
+    Candidate {
+        placement: placement.name.clone(),
+        per_server: placement.per_server(),
+        pinned: placement.pinned,
+        scenario: placement.server.scenario(demand),
+        vcpu_per_core: demand / f64::from(placement.server.cores),
+        harm_pct,
+        upper_pct,
+        repeats,
+        warnings,
+        steal_pct,
+        work_per_server: capacity.filter_map(|one| Some((one.test.clone(), one.times_first?))).collect(),
+        model: predict(&placement.server, &question.calibration, (demand, f64::from(ladder.vcpu))),
+        out,
+        doubt,
+    }
+}
+
+/// Estimate, bound and number of repeats.
+fn harm(
+    ladder: &Ladder,
+    placement: &Placement,
+    rows: &[&crate::table::Row],
+    index: usize,
+) -> (Option<f64>, Option<f64>, usize) {
+    let pct = |log: f64| log.exp_m1() * 100.0;
+    let is_first = index == 0;
+    if is_first {
+        return (Some(0.0), Some(0.0), ladder.repeats as usize);
+    }
+    let mut by_repeat: Vec<Vec<f64>> = vec![Vec::new(); ladder.repeats as usize];
+    for row in rows {
+        for (repeat, log) in pairs(ladder, &row.test, row.concurrency, &placement.name) {
+            if let Some(of) = by_repeat.get_mut(repeat as usize) {
+                of.push(log);
+            }
+        }
+    }
+    let logs: Vec<f64> = by_repeat.iter().filter_map(|of| median(of)).collect();
+    if let Some(ranks) = SignedRank::new(&logs) {
+        let upper = ranks.interval(Tail::OneSided95).map(|interval| pct(interval.hi));
+        return (Some(pct(ranks.estimate())), upper, logs.len());
+    }
+    // Only means are known.
+    let change = |row: &&&crate::table::Row| match row.cells[index].change {
+        Some(crate::table::Change::Pct(pct)) => Some(pct),
+        _ => None,
+    };
+    (median(&rows.iter().filter_map(|row| change(&row)).collect::<Vec<_>>()), None, 0)
+}
+
+/// Pools bounds that fall where density rises, so that a lucky denser one cannot be let in.
+fn make_monotone(candidates: &mut [Candidate]) {
+    let bounds: Vec<f64> = candidates.iter().filter_map(|one| one.upper_pct).collect();
+    let mut pooled = pool_adjacent_violators(&bounds).into_iter();
+    for candidate in candidates.iter_mut().filter(|one| one.upper_pct.is_some()) {
+        candidate.upper_pct = pooled.next();
+    }
+}
+
+/// The non-decreasing sequence that is nearest to `values` in least squares (pool adjacent violators).
+#[must_use]
+pub fn pool_adjacent_violators(values: &[f64]) -> Vec<f64> {
+    let mut pools: Vec<(f64, usize)> = Vec::new();
+    for value in values {
+        pools.push((*value, 1));
+        while let [.., (below, count), (above, more)] = pools[..] {
+            if below <= above {
+                break;
+            }
+            let both = count + more;
+            let mean = (below * count as f64 + above * more as f64) / both as f64;
+            pools.truncate(pools.len() - 2);
+            pools.push((mean, both));
+        }
+    }
+    pools.into_iter().flat_map(|(value, count)| std::iter::repeat_n(value, count)).collect()
+}
+
+/// What a density is, against the question.
+enum Judged {
+    Fits,
+    Out(String),
+    Open(String),
+}
+
+fn judge(candidate: &Candidate, question: &Question) -> Judged {
+    let most = question.max_harm_pct;
+    if !candidate.out.is_empty() {
+        return Judged::Out(candidate.out.join("; "));
+    }
+    if let Some(doubt) = &candidate.doubt {
+        return Judged::Open(doubt.clone());
+    }
+    match (candidate.harm_pct, candidate.upper_pct) {
+        (_, Some(upper)) if upper <= most => Judged::Fits,
+        (Some(harm), Some(upper)) if harm > most => {
+            Judged::Out(format!("{harm:+.1} %, at most {upper:+.1} %, against {most} % allowed"))
+        }
+        (Some(harm), Some(upper)) => Judged::Open(format!(
+            "it is estimated at {harm:+.1} %, but may be {upper:+.1} %: more repeats would tell"
+        )),
+        (Some(harm), None) if candidate.repeats == 0 && question.accept_means => match harm <= most {
+            true => Judged::Fits,
+            false => Judged::Out(format!("{harm:+.1} % by means alone, against {most} % allowed")),
+        },
+        (Some(_), None) if candidate.repeats == 0 => Judged::Open(
+            "only means are published, which have no bound (--accept-means plans without one)".to_owned(),
+        ),
+        (Some(harm), None) => Judged::Open(format!(
+            "{harm:+.1} % from {} repeats: a 95 % bound needs {LEAST_REPEATS}",
+            candidate.repeats
+        )),
+        (None, _) => Judged::Out("nothing completed".to_owned()),
+    }
+}
+
+fn decide(candidates: &[Candidate], question: &Question) -> Answer {
+    let refuse = |why: String| Answer::Refused { why };
+    if !question.max_harm_pct.is_finite() {
+        return refuse("the harm allowed is not a number".to_owned());
+    }
+    for (denser, looser) in candidates.iter().skip(1).zip(candidates) {
+        let (Some(a), Some(b)) = (looser.harm_pct, denser.harm_pct) else { continue };
+        let logs = ((a / 100.0).ln_1p(), (b / 100.0).ln_1p());
+        if logs.0 - logs.1 > TOLERANCE && denser.out.is_empty() {
+            return refuse(format!(
+                "{} VMs per server seem faster than {} ({b:+.1} % against {a:+.1} %): something else happened, \
+                 measure again",
+                denser.per_server, looser.per_server
+            ));
+        }
+    }
+    let mut fits: Option<&Candidate> = None;
+    for candidate in candidates {
+        match (judge(candidate, question), fits) {
+            (Judged::Fits, _) => fits = Some(candidate),
+            (Judged::Out(why), Some(fits)) => {
+                return Answer::Fits { fits: fits.clone(), next: Some((candidate.clone(), why)) };
+            }
+            (Judged::Open(why), Some(fits)) if fits.repeats > 0 && candidate.repeats > 0 => {
+                let (fits, perhaps) = (fits.clone(), candidate.clone());
+                return Answer::Between { fits, perhaps, why };
+            }
+            (Judged::Out(why), None) => {
+                return refuse(format!("not even {} per server: {why}", candidate.per_server));
+            }
+            (Judged::Open(why), _) => {
+                return refuse(format!("{} VMs per server: {why}", candidate.per_server));
+            }
+        }
+    }
+    match fits {
+        Some(fits) => Answer::Fits { fits: fits.clone(), next: None },
+        None => refuse("the ladder has no placement".to_owned()),
+    }
+}
+
+impl Planned {
+    /// Whether there is an answer.
+    #[must_use]
+    pub fn answered(&self) -> bool {
+        matches!(self.answer, Answer::Fits { .. })
+    }
+
+    /// Whether so many VMs per server fit, for certain.
+    #[must_use]
+    pub fn fits_at_least(&self, per_server: u32) -> bool {
+        match &self.answer {
+            Answer::Fits { fits, .. } | Answer::Between { fits, .. } => fits.per_server >= per_server,
+            Answer::Refused { .. } => false,
+        }
+    }
+
+    /// The answer in words.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mut lines = match &self.answer {
+            Answer::Fits { fits, next } => {
+                let mut lines = vec![format!("{} per server fit: {}", vms(fits.per_server), fits.describe())];
+                lines.push(match next {
+                    Some((next, why)) => {
+                        format!("next, {} per server: {why} ({})", vms(next.per_server), next.describe())
+                    }
+                    None => "the ladder ends here: more may fit, and was not measured".to_owned(),
+                });
+                lines
+            }
+            Answer::Between { fits, perhaps, why } => vec![
+                format!("between {} and {} per server", fits.per_server, vms(perhaps.per_server)),
+                format!("{} fit: {}", fits.per_server, fits.describe()),
+                format!("{}: {why}", perhaps.per_server),
+            ],
+            Answer::Refused { why } => vec![format!("no answer: {why}")],
+        };
+        for pinned in self.candidates.iter().filter(|one| one.pinned) {
+            let floating =
+                self.candidates.iter().find(|one| !one.pinned && one.per_server == pinned.per_server);
+            let against = floating.and_then(|one| one.harm_pct);
+            if let (Some(harm), Some(against)) = (pinned.harm_pct, against) {
+                let count = vms(pinned.per_server);
+                lines.push(format!(
+                    "pinned, {count} per server cost {harm:+.1} % in place of {against:+.1} %"
+                ));
+            }
+        }
+        if let Some((all, needed)) = self.servers {
+            let saved = f64::from(all - needed) / f64::from(all) * 100.0;
+            lines.push(format!(
+                "a fleet of {all} VMs needs {needed} servers in place of {all}: {saved:.1} % fewer"
+            ));
+        }
+        lines.push(String::new());
+        lines.join("\n")
+    }
+}
+
+fn vms(count: u32) -> String {
+    if count == 1 { "1 VM".to_owned() } else { format!("{count} VMs") }
+}
+
+impl Candidate {
+    fn describe(&self) -> String {
+        let mut parts = vec![format!("{}, {:.2} vCPU per core", self.scenario, self.vcpu_per_core)];
+        match (self.harm_pct, self.upper_pct) {
+            (Some(harm), Some(upper)) => parts.push(format!("{harm:+.1} %, at most {upper:+.1} %")),
+            (Some(harm), None) => parts.push(format!("{harm:+.1} %, without a bound")),
+            _ => {}
+        }
+        if let Some(steal) = self.steal_pct {
+            parts.push(format!("steal up to {steal:.1} %"));
+        }
+        for (test, times) in &self.work_per_server {
+            parts.push(format!("x{times:.1} {test} per server"));
+        }
+        let Band { mean_pct, straggler_pct, memory_binds } = self.model;
+        let memory = if memory_binds { ", the most for what waits for memory" } else { "" };
+        parts.push(format!("the model says {mean_pct:+.0} to {straggler_pct:+.0} %{memory}"));
+        parts.join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::arenadata;
+    use crate::record::{Attempt, Rung, Test};
+    use crate::scenario::Server;
+
+    fn question(max_harm_pct: f64) -> Question {
+        Question {
+            max_harm_pct,
+            test: None,
+            concurrency: None,
+            max_warnings: None,
+            max_steal_pct: None,
+            fleet: None,
+            accept_means: false,
+            calibration: Calibration::ideal(1.3),
+        }
+    }
+
+    /// A ladder with one rung; `times` by density, one per repeat.
+    fn ladder(times: &[(u32, &[f64])]) -> Ladder {
+        let mut ladder = arenadata();
+        let server = Server { cores: 4, threads: 8, reserve: 0.0, node_cores: None, llc_cores: None };
+        ladder.vcpu = 1;
+        ladder.repeats = times.iter().map(|(_, times)| times.len() as u32).max().unwrap();
+        ladder.tests = vec![Test { name: "t".to_owned(), work: 1.0, unit: "x".to_owned(), spanning: false }];
+        ladder.placements = times
+            .iter()
+            .map(|(vms, _)| Placement {
+                name: format!("N{vms}"),
+                vms: *vms,
+                servers: 1,
+                server: server.clone(),
+                pinned: false,
+            })
+            .collect();
+        let attempt = |(repeat, seconds): (usize, &f64)| Attempt {
+            repeat: repeat as u32,
+            seconds: seconds.is_finite().then_some(*seconds),
+            ..Attempt::default()
+        };
+        ladder.rungs = times
+            .iter()
+            .map(|(vms, times)| Rung {
+                test: "t".to_owned(),
+                concurrency: 1,
+                placement: format!("N{vms}"),
+                attempts: times.iter().enumerate().map(attempt).collect(),
+                published: None,
+                skipped: None,
+            })
+            .collect();
+        ladder
+    }
+
+    fn refusal(planned: &Planned) -> &str {
+        match &planned.answer {
+            Answer::Refused { why } => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_largest_density_whose_bound_holds() {
+        let base: &[f64] = &[10.0, 11.0, 10.5, 10.2, 10.8, 10.1];
+        let by = |factor: f64| {
+            base.iter().enumerate().map(|(i, t)| t * factor * (1.0 + i as f64 / 500.0)).collect::<Vec<_>>()
+        };
+        let (two, four) = (by(1.03), by(1.4));
+        let ladder = ladder(&[(1, base), (2, &two), (4, &four)]);
+        let planned = plan(&ladder, &Question { fleet: Some(1000), ..question(10.0) });
+        let Answer::Fits { fits, next: Some((next, why)) } = &planned.answer else { panic!("{planned:?}") };
+        assert_eq!((fits.per_server, next.per_server), (2, 4));
+        assert!(why.contains("against 10 % allowed"), "{why}");
+        assert_eq!(planned.servers, Some((1000, 500)));
+        let (harm, upper) = (fits.harm_pct.unwrap(), fits.upper_pct.unwrap());
+        assert!((3.0..4.5).contains(&harm) && upper >= harm && upper < 5.0, "{harm} {upper}");
+        assert!(planned.describe().contains("50.0 % fewer"), "{}", planned.describe());
+        // A bound that the estimate keeps and the upper end does not.
+        let open = plan(&ladder, &question((harm + upper) / 2.0));
+        assert!(matches!(open.answer, Answer::Between { .. }), "{open:?}");
+        assert!(!open.answered());
+    }
+
+    #[test]
+    fn thin_contradictory_and_failed_evidence() {
+        let thin = ladder(&[(1, &[10.0, 10.0, 10.0]), (2, &[10.1, 10.1, 10.1])]);
+        let planned = plan(&thin, &question(10.0));
+        let Answer::Between { why, .. } = &planned.answer else { panic!("{planned:?}") };
+        assert!(why.contains("from 3 repeats: a 95 % bound needs 5"), "{why}");
+        let six = [10.0; 6];
+        let faster = ladder(&[(1, &six), (2, &[20.0; 6]), (4, &[12.0; 6])]);
+        assert!(refusal(&plan(&faster, &question(50.0))).contains("4 VMs per server seem faster than 2"));
+        let failed = ladder(&[(1, &six), (2, &[10.0, 10.0, 10.0, 10.0, 10.0, f64::NAN])]);
+        let planned = plan(&failed, &question(50.0));
+        let Answer::Fits { fits, next: Some((_, why)) } = &planned.answer else { panic!("{planned:?}") };
+        assert!(fits.per_server == 1 && why.contains("attempts failed: t at 1"), "{why}");
+    }
+
+    #[test]
+    fn document_003_answers_only_when_means_are_accepted() {
+        let ladder = arenadata();
+        let why = plan(&ladder, &question(60.0));
+        assert!(refusal(&why).contains("only means are published"), "{why:?}");
+        let accepting = |max_harm_pct| {
+            plan(&ladder, &Question { accept_means: true, fleet: Some(1000), ..question(max_harm_pct) })
+        };
+        let planned = accepting(60.0);
+        let Answer::Fits { fits, next: Some((next, why)) } = &planned.answer else { panic!("{planned:?}") };
+        assert_eq!((fits.per_server, next.per_server), (4, 8));
+        assert!(why.contains("attempts failed: Lite at 24, Lite at 28"), "{why}");
+        assert_eq!(planned.servers, Some((1000, 250)));
+        let planned = accepting(40.0);
+        let Answer::Fits { fits, .. } = &planned.answer else { panic!("{planned:?}") };
+        assert_eq!(fits.per_server, 1);
+        // Warnings count, too.
+        let strict = Question { accept_means: true, max_warnings: Some(0.0), ..question(60.0) };
+        let planned = plan(&ladder, &strict);
+        let Answer::Fits { fits, next: Some((_, why)) } = &planned.answer else { panic!("{planned:?}") };
+        assert!(fits.per_server == 1 && why.contains("80 warnings, more than 0"), "{why}");
+    }
+
+    #[test]
+    fn pooling_makes_the_nearest_sequence_that_does_not_fall() {
+        let check = |values: &[f64], want: &[f64]| assert_eq!(pool_adjacent_violators(values), want);
+        check(&[1.0, 2.0, 3.0], &[1.0, 2.0, 3.0]);
+        check(&[1.0, 3.0, 2.0], &[1.0, 2.5, 2.5]);
+        check(&[3.0, 2.0, 1.0], &[2.0, 2.0, 2.0]);
+        check(&[], &[]);
+    }
+
+    #[test]
+    fn pinning_is_told_beside_the_same_density() {
+        let six = [10.0; 6];
+        let mut ladder = ladder(&[(1, &six), (2, &[15.0; 6]), (3, &[11.0; 6])]);
+        ladder.placements[2] = Placement { vms: 2, pinned: true, ..ladder.placements[2].clone() };
+        let text = plan(&ladder, &question(60.0)).describe();
+        assert!(text.contains("pinned, 2 VMs per server cost +10.0 % in place of +50.0 %"), "{text}");
+    }
+}

@@ -1,0 +1,421 @@
+//! The model of a recorded ladder, schema `commensal.density/1`. The attempts are the truth: the table, the planner and
+//! every picture are computed from them. Missing is `None`, never 0.
+
+use crate::scenario::Server;
+use commensal_lab::record::{Machine, Tool};
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The name in the `schema` field of every ladder that this version reads and writes.
+pub const SCHEMA: &str = "commensal.density/1";
+
+/// A ladder of concurrency, climbed in every placement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Ladder {
+    /// Always `commensal.density/1`.
+    #[schemars(extend("const" = "commensal.density/1"))]
+    pub schema: String,
+    /// Its name.
+    pub name: String,
+    /// What recorded it; `None` for one that was typed in from a document.
+    #[serde(default)]
+    pub tool: Option<Tool>,
+    /// When it was begun, RFC 3339.
+    #[serde(default)]
+    pub started: Option<String>,
+    /// Seed of the order.
+    #[serde(default)]
+    pub seed: u64,
+    /// Attempts per rung that were planned.
+    pub repeats: u32,
+    /// Where it ran.
+    #[serde(default)]
+    pub machine: Option<Machine>,
+    /// The experiment file as it was read.
+    #[serde(default)]
+    pub source: Option<String>,
+    /// vCPU of one VM.
+    pub vcpu: u32,
+    /// The placements; the first one is what the others are compared with.
+    #[schemars(length(min = 1))]
+    pub placements: Vec<Placement>,
+    /// The tests, in the order of the table.
+    #[schemars(length(min = 1))]
+    pub tests: Vec<Test>,
+    /// What was measured: one entry per test, concurrency and placement.
+    pub rungs: Vec<Rung>,
+    /// What each unit of work gave, by test and unit: a digest that every later attempt is compared with.
+    #[serde(default)]
+    pub results: BTreeMap<String, String>,
+    /// What a reader must know.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// VMs on servers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Placement {
+    /// Its name, such as `S1`.
+    pub name: String,
+    /// VMs in all.
+    pub vms: u32,
+    /// Servers that they are on, equally many on each.
+    pub servers: u32,
+    /// One server.
+    pub server: Server,
+    /// Whether each VM has whole cores of its own.
+    #[serde(default)]
+    pub pinned: bool,
+}
+
+impl Placement {
+    /// VMs on one server.
+    #[must_use]
+    pub fn per_server(&self) -> u32 {
+        self.vms / self.servers.max(1)
+    }
+}
+
+/// What the sessions do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Test {
+    /// Its name, such as `Lite`.
+    pub name: String,
+    /// Units of work of one session.
+    pub work: f64,
+    /// The unit, such as `queries`.
+    pub unit: String,
+    /// Whether every VM takes part in every unit of work, as in an MPP database: a session then is one of the whole
+    /// placement. Otherwise each VM has `concurrency` sessions of its own.
+    #[serde(default)]
+    pub spanning: bool,
+}
+
+/// One test at one concurrency in one placement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Rung {
+    /// Name of the test.
+    pub test: String,
+    /// Sessions at once.
+    pub concurrency: u32,
+    /// Name of the placement.
+    pub placement: String,
+    /// Every attempt, in the order of measurement.
+    #[serde(default)]
+    pub attempts: Vec<Attempt>,
+    /// What a document says instead of attempts.
+    #[serde(default)]
+    pub published: Option<Published>,
+    /// Why it was not tried, if it was not.
+    #[serde(default)]
+    pub skipped: Option<String>,
+}
+
+/// A rung of which only a summary is known.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Published {
+    /// Mean of the completed attempts, seconds.
+    pub mean_s: Option<f64>,
+    /// Attempts that completed.
+    pub completed: u32,
+    /// Attempts that were made.
+    pub attempted: u32,
+    /// Warnings, as published: whether sum or mean is not always told.
+    #[serde(default)]
+    pub warnings: Option<f64>,
+}
+
+/// One attempt at one rung.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Attempt {
+    /// Which repeat it belongs to, from 0: attempts of one repeat in several placements are a pair.
+    pub repeat: u32,
+    /// When it began, seconds since the start of the run.
+    #[serde(default)]
+    pub at_s: f64,
+    /// Time from the first session's start to the last one's end, seconds; `None` when it failed.
+    pub seconds: Option<f64>,
+    /// Why it failed, and what is left to look at.
+    #[serde(default)]
+    pub failure: Option<Failure>,
+    /// Warnings by name; one that cannot be counted here is missing.
+    #[serde(default)]
+    pub warnings: BTreeMap<String, u64>,
+    /// What the kernel counted meanwhile, by name: datagrams dropped, periods throttled, processes killed.
+    #[serde(default)]
+    pub counters: BTreeMap<String, u64>,
+    /// CPU use of all VMs, per cent of their vCPU.
+    #[serde(default)]
+    pub usage_pct: Option<f64>,
+    /// Steal of all VMs, per cent of their vCPU: run delay of their threads over wall time.
+    #[serde(default)]
+    pub steal_pct: Option<f64>,
+    /// Steal as the kernels of real VMs count it, per cent of their vCPU.
+    #[serde(default)]
+    pub guest_steal_pct: Option<f64>,
+    /// CPU time of threads that lived too briefly to be looked at, per cent of all: their steal is not in `steal_pct`.
+    #[serde(default)]
+    pub unseen_pct: Option<f64>,
+    /// Steal that this machine itself suffered, per cent of its CPUs.
+    #[serde(default)]
+    pub outer_steal_pct: Option<f64>,
+    /// Seconds of each VM's own last session: the spread between VMs.
+    #[serde(default)]
+    pub vm_seconds: Vec<f64>,
+    /// One entry per second.
+    #[serde(default)]
+    pub series: Vec<Tick>,
+}
+
+/// One second of one attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Tick {
+    /// End of it, seconds since the attempt began.
+    pub t_s: f64,
+    /// CPU use of all VMs, per cent of their vCPU.
+    pub usage_pct: Option<f64>,
+    /// Steal of all VMs, per cent of their vCPU.
+    pub steal_pct: Option<f64>,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Failure {
+    /// What kind.
+    pub kind: FailureKind,
+    /// In words, with figures.
+    pub reason: String,
+    /// The last that was said, and counters; empty when there is nothing.
+    #[serde(default)]
+    pub evidence: Vec<String>,
+}
+
+/// Kinds of failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureKind {
+    /// It took longer than allowed.
+    TimedOut,
+    /// The kernel killed a VM's process because its memory ran out.
+    OutOfMemory,
+    /// A VM's process ended.
+    Ended,
+    /// A unit of work failed.
+    Query,
+    /// A unit of work gave another result than it gave alone.
+    WrongResult,
+    /// Steal went beyond the limit.
+    Steal,
+}
+
+/// A record that is none.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum RecordError {
+    /// Not JSON of this form.
+    #[error("it is not a recorded ladder: {0}")]
+    Form(String),
+    /// Of another version.
+    #[error("its schema is {found:?}, and this program reads {SCHEMA:?}")]
+    Schema {
+        /// What it says.
+        found: String,
+    },
+    /// It contradicts itself.
+    #[error("it contradicts itself: {0}")]
+    Inconsistent(String),
+}
+
+impl Ladder {
+    /// Reads a ladder.
+    ///
+    /// # Errors
+    /// See [`RecordError`].
+    pub fn from_json(text: &str) -> Result<Ladder, RecordError> {
+        let value: serde_json::Value =
+            serde_json::from_str(text).map_err(|error| RecordError::Form(error.to_string()))?;
+        let found = value.get("schema").and_then(serde_json::Value::as_str).unwrap_or_default();
+        if found != SCHEMA {
+            return Err(RecordError::Schema { found: found.to_owned() });
+        }
+        let ladder: Ladder =
+            serde_json::from_value(value).map_err(|error| RecordError::Form(error.to_string()))?;
+        ladder.check()?;
+        Ok(ladder)
+    }
+
+    /// The ladder as JSON.
+    ///
+    /// # Errors
+    /// Never for a ladder whose numbers are finite.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string_pretty(self)
+    }
+
+    fn check(&self) -> Result<(), RecordError> {
+        let wrong = |what: String| Err(RecordError::Inconsistent(what));
+        if self.placements.is_empty() || self.tests.is_empty() {
+            return wrong("it has no placement or no test".to_owned());
+        }
+        for placement in &self.placements {
+            let Placement { name, vms, servers, .. } = placement;
+            if *vms == 0 || *servers == 0 || !vms.is_multiple_of(*servers) {
+                return wrong(format!(
+                    "{vms} VMs of placement {name} are not equally many on {servers} servers"
+                ));
+            }
+            if let Err(error) = placement.server.check() {
+                return wrong(format!("placement {name}: {error}"));
+            }
+        }
+        if let Some(test) = self.tests.iter().find(|test| test.work.is_nan() || test.work <= 0.0) {
+            return wrong(format!("test {} has no work", test.name));
+        }
+        let mut seen = BTreeSet::new();
+        for rung in &self.rungs {
+            let Rung { test, concurrency, placement, .. } = rung;
+            if *concurrency == 0 || !seen.insert((test, concurrency, placement)) {
+                return wrong(format!(
+                    "{test} at {concurrency} in {placement} is there twice, or without sessions"
+                ));
+            }
+            if self.test(test).is_none() || self.placement(placement).is_none() {
+                return wrong(format!("{test} in {placement}: no such test or placement"));
+            }
+            let times = rung.attempts.iter().filter_map(|attempt| attempt.seconds);
+            let published = rung.published.iter().filter_map(|published| published.mean_s);
+            if times.chain(published).any(|seconds| !(seconds > 0.0 && seconds.is_finite())) {
+                return wrong(format!(
+                    "{test} at {concurrency} in {placement} has a time that is not positive"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A test by its name.
+    #[must_use]
+    pub fn test(&self, name: &str) -> Option<&Test> {
+        self.tests.iter().find(|test| test.name == name)
+    }
+
+    /// A placement by its name.
+    #[must_use]
+    pub fn placement(&self, name: &str) -> Option<&Placement> {
+        self.placements.iter().find(|placement| placement.name == name)
+    }
+
+    /// The rung of a test at a concurrency in a placement, if it was tried or skipped.
+    #[must_use]
+    pub fn rung(&self, test: &str, concurrency: u32, placement: &str) -> Option<&Rung> {
+        self.rungs
+            .iter()
+            .find(|rung| rung.test == test && rung.concurrency == concurrency && rung.placement == placement)
+    }
+
+    /// The concurrencies of a test, ascending.
+    #[must_use]
+    pub fn concurrencies(&self, test: &str) -> Vec<u32> {
+        let all: BTreeSet<u32> =
+            self.rungs.iter().filter(|rung| rung.test == test).map(|rung| rung.concurrency).collect();
+        all.into_iter().collect()
+    }
+}
+
+/// The attempts of a rung in short.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Summary {
+    /// Mean of the completed ones, seconds.
+    pub mean_s: Option<f64>,
+    /// Completed.
+    pub completed: u32,
+    /// Made.
+    pub attempted: u32,
+    /// Fastest and slowest; `None` where only a mean is known.
+    pub range_s: Option<(f64, f64)>,
+    /// Warnings of all attempts together; `None` when nothing was counted.
+    pub warnings: Option<f64>,
+}
+
+impl Rung {
+    /// The attempts in short.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        if let Some(published) = &self.published {
+            let Published { mean_s, completed, attempted, warnings } = *published;
+            return Summary { mean_s, completed, attempted, range_s: None, warnings };
+        }
+        let times: Vec<f64> = self.attempts.iter().filter_map(|attempt| attempt.seconds).collect();
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let counted: Vec<u64> =
+            self.attempts.iter().flat_map(|attempt| attempt.warnings.values().copied()).collect();
+        let range = times.iter().fold(None, |range: Option<(f64, f64)>, &time| {
+            Some(range.map_or((time, time), |(least, most)| (least.min(time), most.max(time))))
+        });
+        Summary {
+            mean_s: commensal_lab::stats::mean(&times),
+            completed: number(times.len()),
+            attempted: number(self.attempts.len()),
+            range_s: range,
+            warnings: (!counted.is_empty()).then(|| counted.iter().sum::<u64>() as f64),
+        }
+    }
+}
+
+/// The name of the schema of this version. It names, it does not locate: nothing is fetched.
+const ID: &str = "urn:commensal:density:1";
+
+/// The JSON Schema (draft 2020-12) of a recorded ladder, indented, with a final newline.
+#[must_use]
+pub fn json_schema() -> String {
+    let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Ladder>();
+    schema.insert("$id".to_owned(), ID.into());
+    schema.insert("title".to_owned(), "A ladder of the commensal density study".into());
+    let mut text = format!("{:#}", schema.as_value());
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{ARENADATA, arenadata};
+
+    #[test]
+    fn a_ladder_is_valid_by_its_schema_and_comes_back_whole() {
+        let schema: serde_json::Value = serde_json::from_str(&json_schema()).unwrap();
+        let validator = jsonschema::draft202012::new(&schema).unwrap();
+        let mut ladder = arenadata();
+        let tick = Tick { t_s: 1.0, usage_pct: Some(1.0), steal_pct: None };
+        let failure =
+            Failure { kind: FailureKind::TimedOut, reason: "slow".to_owned(), evidence: Vec::new() };
+        ladder.rungs[0].attempts =
+            vec![Attempt { failure: Some(failure), series: vec![tick], ..Attempt::default() }];
+        for text in [ARENADATA.to_owned(), ladder.to_json().unwrap()] {
+            let value = serde_json::from_str(&text).unwrap();
+            let errors: Vec<String> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
+            assert!(errors.is_empty(), "{errors:?}");
+        }
+        assert_eq!(Ladder::from_json(&ladder.to_json().unwrap()).unwrap(), ladder);
+    }
+
+    #[test]
+    fn records_that_contradict_themselves_are_refused() {
+        let check = |change: &dyn Fn(&mut Ladder), want: &str| {
+            let mut ladder = arenadata();
+            change(&mut ladder);
+            let error = Ladder::from_json(&ladder.to_json().unwrap()).unwrap_err().to_string();
+            assert!(error.contains(want), "{want}: {error}");
+        };
+        check(&|ladder| ladder.placements[1].servers = 3, "are not equally many on 3 servers");
+        check(&|ladder| ladder.placements[0].server.cores = 0, "0 cores and 96 threads");
+        check(&|ladder| ladder.tests[0].work = 0.0, "has no work");
+        check(&|ladder| ladder.rungs[1].placement = "S1".to_owned(), "is there twice");
+        check(&|ladder| ladder.rungs[1].placement = "S9".to_owned(), "no such test or placement");
+        check(&|ladder| ladder.rungs[0].published.as_mut().unwrap().mean_s = Some(-1.0), "is not positive");
+        check(&|ladder| ladder.tests.clear(), "no placement or no test");
+        assert!(matches!(Ladder::from_json("[]"), Err(RecordError::Schema { .. })));
+        assert!(matches!(Ladder::from_json("{"), Err(RecordError::Form(_))));
+    }
+}

@@ -1,0 +1,250 @@
+//! What is measured to answer a question: the density by bisection, and what a core loses by sharing.
+
+use crate::conductor::{self, Conduct, Event, RunError};
+use crate::experiment::{Backend, Cell, Experiment, Kind, Limits, Load};
+use crate::model::{Bandwidth, Calibration};
+use crate::plan::{Planned, Question, plan};
+use crate::record::Ladder;
+use commensal_core::topology::Topology;
+use commensal_core::units::Bytes;
+use commensal_host::Host;
+use commensal_sensors::machine;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// The largest number up to `most` for which `fits` holds, and the smallest tried for which it does not. Assumes that what
+/// does not fit fits no better with more.
+///
+/// # Errors
+/// The first error of `fits`.
+pub fn bisect<E>(
+    most: u32,
+    fits: &mut dyn FnMut(u32) -> Result<bool, E>,
+) -> Result<(Option<u32>, Option<u32>), E> {
+    let (mut good, mut bad) = (None, None);
+    // Doubling first: the answer usually is small against the limit.
+    let mut next = 2.min(most);
+    while bad.is_none() && good < Some(most) {
+        if fits(next)? {
+            good = Some(next)
+        } else {
+            bad = Some(next)
+        }
+        next = next.saturating_mul(2).min(most);
+    }
+    while let Some(above) = bad {
+        let below = good.unwrap_or(1);
+        if above - below <= 1 {
+            break;
+        }
+        let middle = below.midpoint(above);
+        if fits(middle)? { good = Some(middle) } else { bad = Some(middle) }
+    }
+    Ok((good, bad))
+}
+
+/// Measures how many cells fit: each candidate beside one cell alone, in the same repeats.
+///
+/// # Errors
+/// See [`RunError`].
+pub fn search(
+    host: &mut dyn Host,
+    base: &Experiment,
+    (question, most): (&Question, u32),
+    conduct: &Conduct,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(Event<'_>),
+) -> Result<(Ladder, Planned), RunError> {
+    let mut whole: Option<Ladder> = None;
+    bisect(most.max(1), &mut |cells| {
+        let experiment = Experiment { placements: candidates(cells), ..base.clone() };
+        let measured = conductor::run(host, &experiment, conduct, stop, tell)?;
+        let together = match whole.take() {
+            None => measured,
+            Some(before) => merged(before, measured),
+        };
+        let fits = plan(&together, question).fits_at_least(cells);
+        whole = Some(together);
+        Ok::<bool, RunError>(fits)
+    })?;
+    let ladder = whole.ok_or_else(|| RunError::Impossible("nothing was measured".to_owned()))?;
+    let planned = plan(&ladder, question);
+    Ok((ladder, planned))
+}
+
+fn candidates(cells: u32) -> Vec<(u32, bool)> {
+    if cells == 1 { vec![(1, false)] } else { vec![(1, false), (cells, false)] }
+}
+
+/// Both ladders as one: the repeats of the second one follow those of the first, so that pairs stay pairs.
+#[must_use]
+pub fn merged(mut before: Ladder, after: Ladder) -> Ladder {
+    let shift = before.repeats;
+    for placement in after.placements {
+        if before.placement(&placement.name).is_none() {
+            before.placements.push(placement);
+        }
+    }
+    for mut rung in after.rungs {
+        rung.attempts.iter_mut().for_each(|attempt| attempt.repeat += shift);
+        let same = before.rungs.iter_mut().find(|one| {
+            (&one.test, one.concurrency, &one.placement) == (&rung.test, rung.concurrency, &rung.placement)
+        });
+        match same {
+            Some(known) => {
+                known.attempts.append(&mut rung.attempts);
+                known.skipped = known.skipped.take().or(rung.skipped);
+            }
+            None => before.rungs.push(rung),
+        }
+    }
+    before.repeats += after.repeats;
+    for note in after.notes {
+        if !before.notes.contains(&note) {
+            before.notes.push(note);
+        }
+    }
+    before
+}
+
+/// Chunks of a session of a calibration: about a second each.
+const CHUNKS: u32 = 1000;
+/// Times that each part is measured; the fastest counts, since noise only adds.
+const TRIES: u32 = 3;
+
+/// Times that an array is copied: a second or so.
+const COPIES: u32 = 10;
+/// Arrays are so many times as large as the last-level cache, all together.
+const BEYOND_CACHE: u64 = 6;
+/// Last-level cache of a machine that does not tell, bytes.
+const CACHE: u64 = 64 << 20;
+
+/// What was measured of a machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Calibrated {
+    /// What the model takes.
+    pub calibration: Calibration,
+    /// Of its memory.
+    pub bandwidth: Bandwidth,
+}
+
+/// Measures what a core loses when others are busy, what its threads gain together, and how many cores use up the memory's
+/// bandwidth, by cells with cores of their own.
+///
+/// # Errors
+/// See [`RunError`]. The machine is told by `topology`.
+pub fn calibrate(
+    host: &mut dyn Host,
+    topology: &Topology,
+    conduct: &Conduct,
+    stop: &AtomicBool,
+    tell: &mut dyn FnMut(Event<'_>),
+) -> Result<Calibrated, RunError> {
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let (cores, threads) = (number(topology.cores()), number(topology.threads()));
+    let cache_bytes = machine::last_level_bytes(host).unwrap_or(CACHE);
+    let mut fastest = |kind: Kind, vcpu: u32, cells: u32| -> Result<f64, RunError> {
+        let ladder = conductor::run(host, &part(kind, vcpu, cells), conduct, stop, tell)?;
+        let times = ladder.rungs.iter().flat_map(|rung| rung.attempts.iter().filter_map(|one| one.seconds));
+        let fastest = times.min_by(f64::total_cmp);
+        fastest.ok_or_else(|| {
+            RunError::Impossible("no part of the calibration completed in its time".to_owned())
+        })
+    };
+    let alone = fastest(Kind::Spin, 1, 1)?;
+    let all_core = if cores > 1 { (alone / fastest(Kind::Spin, 1, cores)?).min(1.0) } else { 1.0 };
+    let per_core = threads / cores;
+    let smt_gain =
+        if per_core > 1 { f64::from(per_core) * alone / fastest(Kind::Spin, per_core, 1)? } else { 1.0 };
+    // Two arrays per cell; read and written.
+    let mut copied = |cells: u32| -> Result<f64, RunError> {
+        let bytes = (cache_bytes * BEYOND_CACHE / u64::from(2 * cells)).max(1);
+        let seconds = fastest(Kind::Stream(Bytes(bytes)), 1, cells)?;
+        Ok((2 * bytes * u64::from(COPIES * cells)) as f64 / seconds / 1e9)
+    };
+    let one_gb_s = copied(1)?;
+    let all_gb_s = if cores > 1 { copied(cores)? } else { one_gb_s };
+    let bandwidth = Bandwidth { one_gb_s, all_gb_s, cores, cache_bytes };
+    let calibration = Calibration { smt_gain, all_core, bandwidth_cores: bandwidth.cores_that_use_it_up() };
+    Ok(Calibrated { calibration, bandwidth })
+}
+
+/// One part of a calibration: cells of `vcpu` with cores of their own.
+fn part(kind: Kind, vcpu: u32, cells: u32) -> Experiment {
+    let work = if kind == Kind::Spin { CHUNKS } else { COPIES };
+    let load = Load { name: "part".to_owned(), kind, work, memory: None, concurrency: vec![vcpu] };
+    Experiment {
+        name: "calibration".to_owned(),
+        about: String::new(),
+        source: String::new(),
+        cell: Cell { vcpu, memory: None, quota: false, backend: Backend::Group },
+        reserve: 0.0,
+        placements: vec![(cells, true)],
+        loads: vec![load],
+        repeats: TRIES,
+        seed: 1,
+        limits: Limits {
+            timeout: Duration::from_secs(120),
+            times_first: None,
+            stop_after: 2,
+            max_steal_pct: None,
+        },
+        warnings: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::arenadata;
+    use crate::record::{Attempt, Rung};
+
+    #[test]
+    fn bisection_finds_the_last_that_fits() {
+        for most in 1..40 {
+            for last in 1..=most {
+                let mut tried = Vec::new();
+                let found = bisect(most, &mut |n| {
+                    tried.push(n);
+                    Ok::<bool, ()>(n <= last)
+                })
+                .unwrap();
+                // One alone is the reference: it is not tried unless it is the limit.
+                let want = (
+                    if last == 1 && most > 1 { None } else { Some(last) },
+                    (last < most).then_some(last + 1),
+                );
+                assert_eq!(found, want, "most {most}, last {last}, tried {tried:?}");
+                assert!(tried.len() < 13, "{tried:?}");
+            }
+        }
+        assert_eq!(bisect(9, &mut |_| Err("no")), Err("no"));
+    }
+
+    #[test]
+    fn pairs_of_several_searches_stay_pairs() {
+        let attempt = |repeat, seconds| Attempt { repeat, seconds: Some(seconds), ..Attempt::default() };
+        let ladder = |name: &str, times: [f64; 2]| {
+            let mut ladder = arenadata();
+            ladder.repeats = 1;
+            ladder.placements.truncate(2);
+            ladder.placements[1].name = name.to_owned();
+            let rung = |placement: &str, seconds| Rung {
+                test: "Lite".to_owned(),
+                concurrency: 1,
+                placement: placement.to_owned(),
+                attempts: vec![attempt(0, seconds)],
+                published: None,
+                skipped: None,
+            };
+            ladder.rungs = vec![rung("S1", times[0]), rung(name, times[1])];
+            ladder
+        };
+        let both = merged(ladder("A", [10.0, 20.0]), ladder("B", [100.0, 300.0]));
+        assert_eq!(both.repeats, 2);
+        let ratio = |name: &str| crate::table::pairs(&both, "Lite", 1, name)[0];
+        let (a, b) = (ratio("A"), ratio("B"));
+        assert!(a.0 == 0 && (a.1.exp() - 2.0).abs() < 1e-9, "{a:?}");
+        assert!(b.0 == 1 && (b.1.exp() - 3.0).abs() < 1e-9, "{b:?}");
+    }
+}

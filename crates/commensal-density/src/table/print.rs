@@ -1,0 +1,220 @@
+//! The table as text: the document's columns, then what it leaves out.
+
+use super::{Cell, Change, Flag, Medians, Table};
+use commensal_lab::format::{signed, three_digits};
+
+/// A time as the document writes it, `h:mm:ss`; below 100 s seconds with a digit, so that changes can be checked by hand.
+#[must_use]
+pub fn time(seconds: f64) -> String {
+    if seconds < 100.0 {
+        return format!("{seconds:.1} s");
+    }
+    let whole = seconds.round() as u64;
+    format!("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60)
+}
+
+/// A change in whole per cent without a sign of its own, as the document writes it; `x` for what never ended.
+#[must_use]
+pub fn change(change: Change) -> String {
+    match change {
+        Change::Pct(pct) => {
+            let whole = format!("{pct:.0}%");
+            if whole == "-0%" { "0%".to_owned() } else { whole.replace('-', "−") }
+        }
+        Change::Failed => "x".to_owned(),
+    }
+}
+
+fn time_cell(cell: &Cell) -> String {
+    let Some(mean) = cell.mean_s else {
+        return if cell.failed() { "x".to_owned() } else { "-".to_owned() };
+    };
+    let mut text = time(mean);
+    if cell.completed < cell.attempted {
+        text.push_str(&format!(" ({}/{})", cell.completed, cell.attempted));
+    }
+    if cell.flags.contains(&Flag::NonMonotone) {
+        text.push_str(" !");
+    }
+    text
+}
+
+/// The document's table, in its layout: `Test | Concurrency | time … | change … | warnings …`, and the medians.
+#[must_use]
+pub fn document(table: &Table) -> String {
+    aligned(&document_lines(table))
+}
+
+/// The same as cells, the head first.
+#[must_use]
+pub fn document_lines(table: &Table) -> Vec<Vec<String>> {
+    let names = &table.placements;
+    let first = names.first().cloned().unwrap_or_default();
+    let mut head = vec!["Test".to_owned(), "Concurrency".to_owned()];
+    head.extend(names.iter().map(|name| format!("{name} time")));
+    head.extend(names.iter().skip(1).map(|name| format!("{name} vs {first}")));
+    head.extend(names.iter().map(|name| format!("warn {name}")));
+    let mut lines = vec![head];
+    for row in &table.rows {
+        let mut line = vec![row.test.clone(), row.concurrency.to_string()];
+        line.extend(row.cells.iter().map(time_cell));
+        line.extend(row.cells.iter().skip(1).map(|cell| cell.change.map_or("-".to_owned(), change)));
+        line.extend(row.cells.iter().map(|cell| match cell.warnings {
+            _ if cell.failed() => "x".to_owned(),
+            Some(warnings) => format!("{warnings:.0}"),
+            None => "-".to_owned(),
+        }));
+        lines.push(line);
+    }
+    for medians in &table.medians {
+        lines.extend(median_lines(medians, names.len()));
+    }
+    lines
+}
+
+/// Two lines: of the rungs that completed, and with failures counted.
+fn median_lines(medians: &Medians, placements: usize) -> [Vec<String>; 2] {
+    let of = medians.test.clone().map_or("Median %".to_owned(), |test| format!("Median % {test}"));
+    let blank = |name: &str, what: &str| {
+        let mut line = vec![name.to_owned(), what.to_owned()];
+        line.extend(std::iter::repeat_n(String::new(), placements));
+        line
+    };
+    let mut survivors = blank(&of, "completed");
+    survivors.extend(medians.survivors.iter().map(|median| match median {
+        Some((pct, rungs)) => format!("{} of {rungs}", change(Change::Pct(*pct))),
+        None => "-".to_owned(),
+    }));
+    let mut all = blank("", "x as endless");
+    all.extend(medians.all.iter().map(|median| match median {
+        Some((Change::Failed, rungs)) => format!("x of {rungs}"),
+        Some((pct, rungs)) => format!("{} of {rungs}", change(*pct)),
+        None => "-".to_owned(),
+    }));
+    [survivors, all]
+}
+
+/// What the document leaves out: work per server and per core, where trouble begins.
+#[must_use]
+pub fn capacity(table: &Table) -> String {
+    aligned(&capacity_lines(table))
+}
+
+/// The same as cells, the head first.
+#[must_use]
+pub fn capacity_lines(table: &Table) -> Vec<Vec<String>> {
+    let mut lines = vec![
+        [
+            "Test",
+            "placement",
+            "plateau",
+            "per server",
+            "per core",
+            "per server vs first",
+            "VM spread",
+            "steal",
+            "first warning",
+            "first failure",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+    ];
+    for one in &table.capacity {
+        let rate = |value: Option<f64>| value.map_or("-".to_owned(), three_digits);
+        let at = |step: Option<u32>| step.map_or("none".to_owned(), |step| step.to_string());
+        lines.push(vec![
+            one.test.clone(),
+            one.placement.clone(),
+            one.per_hour.map_or("-".to_owned(), |rate| format!("{} {}/h", three_digits(rate), one.unit)),
+            rate(one.per_server),
+            rate(one.per_core),
+            one.times_first.map_or("-".to_owned(), |times| format!("x{times:.1}")),
+            one.spread_pct.map_or("-".to_owned(), |pct| format!("{pct:.0}%")),
+            one.steal_pct.map_or("-".to_owned(), |pct| format!("{pct:.0}%")),
+            at(one.first_warning),
+            at(one.first_failure),
+        ]);
+    }
+    lines
+}
+
+/// Footnotes: failures with their reasons, and rungs that cannot be believed.
+#[must_use]
+pub fn remarks(table: &Table) -> Vec<String> {
+    let mut lines = Vec::new();
+    for row in &table.rows {
+        for (cell, placement) in row.cells.iter().zip(&table.placements) {
+            let at = format!("{} at {} in {placement}", row.test, row.concurrency);
+            if cell.completed < cell.attempted || cell.failed() {
+                let why = if cell.reasons.is_empty() {
+                    "why is not recorded".to_owned()
+                } else {
+                    cell.reasons.join("; ")
+                };
+                let single = if cell.flags.contains(&Flag::SingleRun) { "a single one, " } else { "" };
+                let (completed, attempted) = (cell.completed, cell.attempted);
+                lines.push(format!("{at}: {single}{completed} of {attempted} attempts completed: {why}"));
+            }
+            if cell.flags.contains(&Flag::OuterSteal) {
+                lines.push(format!(
+                    "{at}: this machine itself lost CPU time to its hypervisor, so it cannot be believed"
+                ));
+            }
+            if cell.flags.contains(&Flag::NonMonotone) {
+                lines.push(format!(
+                    "{at}: less work per hour than with fewer and with more sessions, so something else happened (!)"
+                ));
+            }
+        }
+    }
+    for one in &table.capacity {
+        let Some(index) = table.placements.iter().position(|name| *name == one.placement) else { continue };
+        let on = |row: &&super::Row| row.test == one.test && row.cells[index].flags.contains(&Flag::Plateau);
+        let on: Vec<u32> = table.rows.iter().filter(on).map(|row| row.concurrency).collect();
+        if let [first, .., _] = on[..] {
+            lines.push(format!(
+                "{} in {}: full from {first} sessions on; more of them test stability only",
+                one.test, one.placement
+            ));
+        }
+    }
+    lines
+}
+
+/// The whole as text.
+#[must_use]
+pub fn text(table: &Table) -> String {
+    let mut out = format!("{}\n{}", document(table), capacity(table));
+    let remarks = remarks(table);
+    if !remarks.is_empty() {
+        out.push('\n');
+        remarks.iter().for_each(|line| out.push_str(&format!("{line}\n")));
+    }
+    out
+}
+
+/// A change with its sign, for sentences.
+#[must_use]
+pub fn signed_change(pct: f64) -> String {
+    format!("{} %", signed(pct, 1.0))
+}
+
+/// Columns of equal width; the first one to the left, the others to the right.
+#[must_use]
+pub fn aligned(lines: &[Vec<String>]) -> String {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for line in lines {
+        let cells = line.iter().zip(&widths).enumerate().map(|(index, (cell, width))| match index {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        out.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}

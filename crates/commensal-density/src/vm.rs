@@ -1,0 +1,227 @@
+//! Cells that are real VMs: QEMU with a kernel, and an initramfs of busybox and an init that computes. They speak the protocol
+//! of cells over the serial line, so to the conductor they are programs like others; what the guest's kernel counts as steal
+//! comes with the last lines.
+
+use crate::experiment::{Accel, Cell, Vm};
+use commensal_host::{Child, Host, HostError, Signal, SpawnSpec, Stderr, Stdin, Stdout};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// The guest's first process.
+const INIT: &str = include_str!("init.sh");
+/// What QEMU itself needs beside the guest's memory.
+pub const OVERHEAD: u64 = 256 << 20;
+/// How long a guest may take to its init when KVM is tried; it takes a second or two.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// One whose kernel says nothing for so long stands still.
+const SILENCE: Duration = Duration::from_secs(6);
+/// Memory of the guest that KVM is tried with, MiB.
+const PROBE_MIB: u64 = 256;
+/// What QEMU says when the CPU refuses, and then stands still.
+const REFUSALS: [&str; 3] = ["KVM internal error", "emulation failure", "failed to initialize"];
+
+/// Why there are no VMs.
+#[derive(Debug, thiserror::Error)]
+pub enum VmError {
+    /// QEMU is missing.
+    #[error("QEMU cannot be started; Debian has it as qemu-system-x86")]
+    Qemu(#[source] HostError),
+    /// There is no kernel to boot.
+    #[error("there is no kernel {} for the guests; name one: cell.kernel = \"/boot/vmlinuz-…\"", .0.display())]
+    Kernel(PathBuf),
+    /// The initramfs could not be made.
+    #[error(
+        "the guests' files cannot be made in {} (status {status}); that takes a static busybox, which Debian has as busybox-static",
+        .dir.display()
+    )]
+    Files {
+        /// Where.
+        dir: PathBuf,
+        /// Of the shell that makes them.
+        status: i32,
+    },
+    /// KVM boots no guest here.
+    #[error(
+        "KVM boots no guest here: {0}; accel = \"tcg\" shows that all parts work, and nothing of times and steal"
+    )]
+    Kvm(String),
+    /// The system refused.
+    #[error(transparent)]
+    Host(#[from] HostError),
+}
+
+/// What guests boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guest {
+    kernel: PathBuf,
+    initrd: PathBuf,
+    accel: Accel,
+}
+
+impl Guest {
+    /// Finds the kernel and makes the initramfs in `dir`. Where the guests are to run by KVM, boots one to see whether it can.
+    ///
+    /// # Errors
+    /// See [`VmError`].
+    pub fn prepare(host: &mut dyn Host, dir: &Path, vm: &Vm) -> Result<Guest, VmError> {
+        let kernel = match &vm.kernel {
+            Some(kernel) => kernel.clone(),
+            None => {
+                let release = host.read_file(Path::new("/proc/sys/kernel/osrelease"))?;
+                PathBuf::from(format!("/boot/vmlinuz-{}", release.trim()))
+            }
+        };
+        if !kernel.is_file() {
+            return Err(VmError::Kernel(kernel));
+        }
+        let initrd = files(host, dir)?;
+        let guest = Guest { kernel, initrd, accel: vm.accel };
+        if vm.accel == Accel::Kvm {
+            guest.boots(host)?;
+        }
+        Ok(guest)
+    }
+
+    /// QEMU with a guest of so many vCPU and MiB, whose kernel is told these words. Its standard input and output are the
+    /// serial line.
+    fn command(&self, (vcpu, memory_mib): (u32, u64), words: &str) -> SpawnSpec {
+        // Emulated CPUs stand still when the machine is busy: watchdogs would call that a lockup.
+        let line = format!(
+            "console=ttyS0 panic=-1 reboot=t random.trust_cpu=1 nosoftlockup nowatchdog \
+             rcupdate.rcu_cpu_stall_suppress=1 {words}"
+        );
+        let (accel, cpu) = match self.accel {
+            Accel::Kvm => ("kvm", "host"),
+            // Linux before 6.6 or so wants an extension of AMD's that the translator lacks.
+            Accel::Tcg => ("tcg,thread=multi,tb-size=64", "max,vendor=GenuineIntel"),
+        };
+        let words = ["-machine", "q35", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"];
+        let spec = words.into_iter().fold(SpawnSpec::new("qemu-system-x86_64"), SpawnSpec::arg);
+        spec.arg("-name")
+            .arg("cell,debug-threads=on")
+            .arg("-accel")
+            .arg(accel)
+            .arg("-cpu")
+            .arg(cpu)
+            .arg("-smp")
+            .arg(vcpu.to_string())
+            .arg("-m")
+            .arg(memory_mib.to_string())
+            .arg("-kernel")
+            .arg(&self.kernel)
+            .arg("-initrd")
+            .arg(&self.initrd)
+            .arg("-append")
+            .arg(line)
+            .arg("-chardev")
+            .arg("stdio,id=line,signal=off")
+            .arg("-serial")
+            .arg("chardev:line")
+    }
+
+    /// The command of a cell whose init has `sessions` with `work` chunks each.
+    #[must_use]
+    pub fn cell(&self, cell: &Cell, sessions: u32, work: u32) -> SpawnSpec {
+        let memory = cell.memory.map_or(PROBE_MIB, |memory| memory.0 >> 20);
+        self.command((cell.vcpu, memory), &format!("quiet sessions={sessions} work={work}"))
+    }
+
+    /// Boots a guest to its init: a device that is there and a module that is loaded prove nothing.
+    fn boots(&self, host: &mut dyn Host) -> Result<(), VmError> {
+        let (input, ours) = std::io::pipe().map_err(|error| VmError::Kvm(format!("no pipe: {error}")))?;
+        // With all that its kernel has to say: the last of it tells how far it came.
+        let mut spec = self.command((1, PROBE_MIB), "earlyprintk=ttyS0 sessions=1 work=1");
+        spec.stdin = Stdin::Fd(Arc::new(input.into()));
+        spec.stdout = Stdout::Pipe;
+        spec.stderr = Stderr::Stdout;
+        spec.die_with_parent = true;
+        let mut child = host.spawn(&spec).map_err(VmError::Qemu)?;
+        let answer = hear(&mut child);
+        drop(ours);
+        // One that stands still does not end by itself.
+        let _ = host.signal(&child.process, Signal::KILL);
+        child.wait()?;
+        answer.map_err(VmError::Kvm)
+    }
+}
+
+/// Waits for `ready` on the serial line, or says why it does not come.
+fn hear(child: &mut Child) -> Result<(), String> {
+    let (tell, said) = channel();
+    if let Some(output) = child.stdout.take() {
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                if tell.send(String::from_utf8_lossy(&line).trim().to_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let mut last = String::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match said.recv_timeout(left.min(SILENCE)) {
+            Ok(line) if line == "ready" => return Ok(()),
+            Ok(line) if REFUSALS.iter().any(|words| line.contains(words)) => {
+                // The next line says which refusal.
+                let more = said.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
+                return Err(format!("QEMU says {:?}", format!("{line} {more}").trim_end()));
+            }
+            Ok(line) if line.is_empty() => {}
+            Ok(line) => last = line,
+            Err(RecvTimeoutError::Disconnected) => return Err(format!("QEMU ended, and said {last:?}")),
+            Err(RecvTimeoutError::Timeout) => {
+                let heard = if last.is_empty() { "nothing".to_owned() } else { format!("{last:?} last") };
+                return Err(format!("a guest stood still before its init, and said {heard}"));
+            }
+        }
+    }
+}
+
+/// Makes the initramfs: busybox and the init, packed by busybox itself.
+fn files(host: &mut dyn Host, dir: &Path) -> Result<PathBuf, VmError> {
+    let root = dir.join("guest");
+    host.state_remove_all(&root)?;
+    host.state_dir(&root.join("bin"))?;
+    host.state_replace(&root.join("init"), INIT)?;
+    let initrd = dir.join("guest.cpio");
+    let script = "chmod 755 init && mkdir -p proc dev && cp \"$(command -v busybox)\" bin/busybox && \
+                  find . | busybox cpio -o -H newc 2>/dev/null >\"$1.part\" && mv \"$1.part\" \"$1\"";
+    let mut spec = SpawnSpec::new("sh").arg("-c").arg(script).arg("files").arg(initrd.as_os_str());
+    spec.folder = Some(root.clone());
+    spec.die_with_parent = true;
+    let mut child = host.spawn(&spec)?;
+    let status = child.wait()?.status();
+    host.state_remove_all(&root)?;
+    if status == 0 { Ok(initrd) } else { Err(VmError::Files { dir: dir.to_owned(), status }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Backend;
+    use commensal_core::units::Bytes;
+
+    #[test]
+    fn a_guest_is_told_what_to_do() {
+        let guest = |accel| Guest { kernel: "/boot/k".into(), initrd: "/s/i".into(), accel };
+        let words = |accel| {
+            let cell =
+                Cell { vcpu: 2, memory: Some(Bytes(512 << 20)), quota: false, backend: Backend::Group };
+            let spec = guest(accel).cell(&cell, 3, 40);
+            let args: Vec<String> = spec.args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+            args.join(" ")
+        };
+        let (kvm, tcg) = (words(Accel::Kvm), words(Accel::Tcg));
+        for want in
+            ["-smp 2 -m 512 -kernel /boot/k -initrd /s/i", "quiet sessions=3 work=40", "debug-threads=on"]
+        {
+            assert!(kvm.contains(want) && tcg.contains(want), "{want}: {kvm}");
+        }
+        assert!(kvm.contains("-accel kvm -cpu host") && tcg.contains("-accel tcg"), "{kvm} {tcg}");
+    }
+}

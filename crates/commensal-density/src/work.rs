@@ -1,0 +1,196 @@
+//! What a cell of the built-in kinds does: as many worker threads as it has vCPU, and its sessions as tasks upon them, as a
+//! guest's scheduler would have it. Speaks the [protocol](crate::protocol) of cells.
+
+mod barrier;
+mod stream;
+
+use barrier::Barrier;
+use commensal_lab::workload::burn::CHUNK_ITERATIONS;
+use commensal_lab::workload::cpu::burn;
+use std::collections::VecDeque;
+use std::hint::black_box;
+use std::io::{BufRead, Write};
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Chunks of one step between barriers.
+const STEP_CHUNKS: u32 = 5;
+/// How long a worker without work sleeps before it looks again.
+const NAP: Duration = Duration::from_micros(500);
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CellOptions {
+    /// Whether there is a barrier over all cells after each step.
+    pub barrier: bool,
+    /// Worker threads at most.
+    pub vcpu: u32,
+    /// Sessions.
+    pub sessions: u32,
+    /// Chunks or steps of each session.
+    pub work: u32,
+    /// Which cell this is, from 0, in the order of the ports.
+    pub cell: u16,
+    /// Bytes of each of two arrays per worker that are copied, in place of computing.
+    pub stream: Option<usize>,
+    /// After which an unanswered datagram is sent again.
+    pub timeout: Duration,
+}
+
+/// Why a cell could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// Nothing to do it with.
+    #[error("a cell has at least one vCPU, one session and one unit of work")]
+    Nothing,
+    /// The conductor did not say what it must.
+    #[error("the conductor said {0:?}; a cell waits for \"go\" and the ports of all cells")]
+    Conductor(String),
+    /// A socket, thread or pipe failed.
+    #[error("the cell cannot go on")]
+    Io(#[from] std::io::Error),
+}
+
+/// A session's next piece of work: one chunk.
+#[derive(Debug, Clone, Copy)]
+struct Task {
+    session: u32,
+    step: u32,
+    chunks: u32,
+}
+
+/// What the workers share.
+struct State {
+    runnable: VecDeque<Task>,
+    /// Sessions that have not ended.
+    left: u32,
+    barrier: Option<Barrier>,
+}
+
+/// Does the work of one cell.
+///
+/// # Errors
+/// See [`WorkError`].
+pub fn run(options: CellOptions) -> Result<(), WorkError> {
+    let CellOptions { vcpu, sessions, work, .. } = options;
+    if vcpu == 0 || sessions == 0 || work == 0 {
+        return Err(WorkError::Nothing);
+    }
+    if let Some(bytes) = options.stream {
+        return stream::run(options, bytes);
+    }
+    let socket = if options.barrier { Some(UdpSocket::bind("127.0.0.1:0")?) } else { None };
+    if let Some(socket) = &socket {
+        socket.set_nonblocking(true)?;
+        say(&format!("port {}", socket.local_addr()?.port()))?;
+    }
+    say("ready")?;
+    let ports = wait_for_go()?;
+    let barrier = socket.map(|socket| Barrier::new(socket, &ports, options));
+    let begun = Instant::now();
+    let chunks = if options.barrier { STEP_CHUNKS } else { work };
+    let task = |session| Task { session, step: 0, chunks };
+    let state = Mutex::new(State { runnable: (0..sessions).map(task).collect(), left: sessions, barrier });
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Result<(), WorkError> {
+        // More workers than sessions would have nothing to do.
+        for worker in 1..vcpu.min(sessions) {
+            let name = format!("vcpu-{worker}");
+            std::thread::Builder::new()
+                .name(name)
+                .spawn_scoped(scope, || worker_loop(&state, options, &ended))?;
+        }
+        worker_loop(&state, options, &ended);
+        Ok(())
+    })?;
+    let warnings = lock(&state).barrier.as_ref().map(|barrier| (barrier.warnings, barrier.retries));
+    if let Some((warnings, retries)) = warnings {
+        say(&format!("warn net {warnings}"))?;
+        say(&format!("retries {retries}"))?;
+    }
+    say(&format!("done {:.6}", begun.elapsed().as_secs_f64()))?;
+    serve_until_end(&state)
+}
+
+/// Waits for the conductor; gives the ports of all cells.
+fn wait_for_go() -> Result<Vec<u16>, WorkError> {
+    let mut line = String::new();
+    // Not held: the end of the input is waited for later.
+    std::io::stdin().lock().read_line(&mut line)?;
+    ports(&line)
+}
+
+/// Peers may wait for our answers until the conductor lets go.
+fn serve_until_end(state: &Mutex<State>) -> Result<(), WorkError> {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if lock(state).barrier.is_some() {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    serve(&mut lock(state), 0);
+                    std::thread::sleep(NAP);
+                }
+            });
+        }
+        let ended = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        over.store(true, Ordering::Relaxed);
+        ended.map(|_| ()).map_err(WorkError::Io)
+    })
+}
+
+fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn worker_loop(state: &Mutex<State>, options: CellOptions, ended: &AtomicBool) {
+    while !ended.load(Ordering::Relaxed) {
+        let task = {
+            let mut state = lock(state);
+            serve(&mut state, options.work);
+            if state.left == 0 {
+                ended.store(true, Ordering::Relaxed);
+            }
+            state.runnable.pop_front()
+        };
+        let Some(task) = task else {
+            std::thread::sleep(NAP);
+            continue;
+        };
+        black_box(burn(CHUNK_ITERATIONS));
+        let mut state = lock(state);
+        match task.chunks {
+            1 => match &mut state.barrier {
+                Some(barrier) => barrier.arrive(task.session, task.step),
+                None => state.left -= 1,
+            },
+            // Behind the others: sessions share the vCPUs in turn.
+            chunks => state.runnable.push_back(Task { chunks: chunks - 1, ..task }),
+        }
+    }
+}
+
+/// Answers datagrams, sends again what was not answered, and lets sessions whose barrier is open go on; `work` steps each.
+fn serve(state: &mut State, work: u32) {
+    let Some(barrier) = &mut state.barrier else { return };
+    for (session, step) in barrier.serve(Instant::now()) {
+        if step + 1 >= work {
+            state.left = state.left.saturating_sub(1);
+        } else {
+            state.runnable.push_back(Task { session, step: step + 1, chunks: STEP_CHUNKS });
+        }
+    }
+}
+
+fn say(line: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()
+}
+
+fn ports(line: &str) -> Result<Vec<u16>, WorkError> {
+    let refused = || WorkError::Conductor(line.trim_end().to_owned());
+    let rest = line.trim_end().strip_prefix("go").ok_or_else(refused)?;
+    rest.split_whitespace().map(|port| port.parse().map_err(|_| refused())).collect()
+}

@@ -1,0 +1,31 @@
+//! Copying of large arrays, as STREAM's Copy (J. D. McCalpin, "Memory Bandwidth and Machine Balance in Current High Performance
+//! Computers", 1995): how fast memory is when nothing is in a cache. Plain copies, because the standard library's copy is as
+//! fast in a debug build as in any other.
+
+use super::{CellOptions, WorkError, say, wait_for_go};
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Each worker copies its own array of `bytes` as often as `work` says.
+pub(super) fn run(options: CellOptions, bytes: usize) -> Result<(), WorkError> {
+    let bytes = bytes.max(1);
+    // Written once before it counts, so that every page is there.
+    let mut arrays: Vec<(Vec<u8>, Vec<u8>)> =
+        (0..options.vcpu).map(|_| (vec![1; bytes], vec![2; bytes])).collect();
+    say("ready")?;
+    wait_for_go()?;
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for (from, to) in &mut arrays {
+            scope.spawn(move || {
+                for _ in 0..options.work {
+                    to.copy_from_slice(black_box(from));
+                    black_box(&mut *to);
+                }
+            });
+        }
+    });
+    say(&format!("done {:.6}", begun.elapsed().as_secs_f64()))?;
+    std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink())?;
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! Single threads on single CPUs, such as the vCPUs of a VM: what a thread was kept to before is in the journal first.
+
+use crate::journal::{Journal, JournalError, Record};
+use commensal_core::cpuset::CpuSet;
+use commensal_core::errno::Errno;
+use commensal_host::{Host, HostError};
+use std::path::Path;
+
+/// Keeps a thread to these CPUs. `false` when it already was.
+///
+/// # Errors
+/// When there is no such thread, its cpuset has none of the CPUs, or the journal cannot be kept.
+pub fn pin_thread(
+    host: &mut dyn Host,
+    tid: u32,
+    cpus: &CpuSet,
+    journal: &mut Journal,
+) -> Result<bool, JournalError> {
+    let (Some(start_ticks), Some(before)) = (start_ticks(host, tid), allowed(host, tid)) else {
+        let object = format!("thread {tid}");
+        return Err(HostError { operation: "find", object, value: None, errno: Errno::ESRCH }.into());
+    };
+    if before.parse::<CpuSet>().is_ok_and(|before| before == *cpus) {
+        return Ok(false);
+    }
+    let record = Record::Affinity { tid, start_ticks, cpus: before };
+    if !journal.has(&record) {
+        journal.append(host, &[record])?;
+    }
+    host.set_affinity(tid, cpus)?;
+    Ok(true)
+}
+
+/// Lets a thread go where it might before; `None` when it has ended.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn put_back(
+    host: &mut dyn Host,
+    (tid, started): (u32, u64),
+    cpus: &str,
+) -> Result<Option<String>, HostError> {
+    if start_ticks(host, tid) != Some(started) {
+        return Ok(None);
+    }
+    // The line on the disk is whole, and was read from the kernel.
+    let set = cpus.parse().unwrap_or_default();
+    match host.set_affinity(tid, &set) {
+        Ok(()) => Ok(Some(format!("thread {tid} may run on CPUs {cpus} again"))),
+        Err(error) if error.errno == Errno::ESRCH => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Field 22 of `/proc/TID/stat`: with the number, who a thread is. The second field may hold spaces and brackets.
+fn start_ticks(host: &dyn Host, tid: u32) -> Option<u64> {
+    let stat = host.read_file(Path::new(&format!("/proc/{tid}/stat"))).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// CPUs that a thread may use (`Cpus_allowed_list` of proc_pid_status(5)).
+fn allowed(host: &dyn Host, tid: u32) -> Option<String> {
+    let status = host.read_file(Path::new(&format!("/proc/{tid}/status"))).ok()?;
+    status.lines().find_map(|line| Some(line.strip_prefix("Cpus_allowed_list:")?.trim().to_owned()))
+}

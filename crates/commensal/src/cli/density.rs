@@ -1,0 +1,235 @@
+//! `density classify`, `report`, `plan`, `simulate`, `fleet`.
+
+use super::density_args::{Classify, DensityPlan, DensityReport, Simulate, SimulateFleet};
+use super::lab::absolute;
+use crate::context::Context;
+use anyhow::{Context as _, anyhow, bail};
+use commensal_density::document::arenadata;
+use commensal_density::model::Calibration;
+use commensal_density::plan::{Question, plan as answer};
+use commensal_density::record::Ladder;
+use commensal_density::scenario::{Scenario, Server, classify as class_of};
+use commensal_density::simulate::fit::{self, Fit};
+use commensal_density::simulate::fleet::{Wanted, plan as plan_fleet};
+use commensal_density::table::{print, table};
+use commensal_density::{fiction, fleet, report as page};
+use commensal_host::Host;
+use commensal_sensors::machine;
+use serde_json::json;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long the host is watched to see what it uses by itself.
+const WATCH: Duration = Duration::from_secs(2);
+
+/// Says which class a placement is.
+pub fn classify(context: &mut Context, options: &Classify) -> anyhow::Result<u8> {
+    if let Some(file) = &options.fleet {
+        return classify_fleet(context, file, options);
+    }
+    let reserve = reserve(context, options)?;
+    let (server, mut notes) = match options.cores.zip(options.threads) {
+        Some((cores, threads)) => {
+            (Server { cores, threads, reserve, node_cores: None, llc_cores: None }, Vec::new())
+        }
+        None => {
+            let topology = machine::topology(&context.host)?;
+            (Server::of(&topology, reserve), fiction::notes(&context.host, &topology))
+        }
+    };
+    let mut classified = class_of(&server, &options.vms)?;
+    classified.notes.append(&mut notes);
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&json!({ "server": server, "placement": classified }))?);
+    } else {
+        println!("{}", classified.headline(&server));
+        classified.facts(&server).iter().for_each(|fact| println!("  {fact}"));
+    }
+    Ok(kept(options.require, classified.scenario))
+}
+
+/// 0 when the class is allowed, 1 when it is worse.
+fn kept(require: Option<Scenario>, found: Scenario) -> u8 {
+    u8::from(require.is_some_and(|worst| found > worst))
+}
+
+fn classify_fleet(context: &Context, file: &Path, options: &Classify) -> anyhow::Result<u8> {
+    let text = context.host.read_file(&absolute(file)?)?;
+    let read = fleet::read(&file.display().to_string(), &text).map_err(|errors| {
+        let lines = errors.iter().map(|error| match std::error::Error::source(error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        });
+        anyhow!("{}", lines.collect::<Vec<_>>().join("\n  "))
+    })?;
+    if options.json {
+        let one =
+            |(placed, classified): &(fleet::Placed, _)| json!({ "server": placed, "placement": classified });
+        println!("{}", serde_json::to_string_pretty(&read.iter().map(one).collect::<Vec<_>>())?);
+    } else {
+        print!("{}", fleet::describe(&read));
+    }
+    let worst = read.iter().map(|(_, classified)| classified.scenario).max();
+    Ok(worst.map_or(0, |worst| kept(options.require, worst)))
+}
+
+/// Cores that the host keeps.
+fn reserve(context: &Context, options: &Classify) -> anyhow::Result<f64> {
+    match options.reserve.as_deref() {
+        None => Ok(1.0),
+        Some("measured") => {
+            let before = machine::cpu_time(&context.host);
+            std::thread::sleep(WATCH);
+            let passed = machine::cpu_time(&context.host).zip(before).map(|(now, before)| now.since(&before));
+            let busy = passed.context("/proc/stat does not tell the CPU time")?.busy_us();
+            Ok((busy as f64 / 1e6 / WATCH.as_secs_f64()).max(1.0))
+        }
+        Some(cores) => cores.parse().map_err(|_| {
+            anyhow!("--reserve {cores:?}: it is a number of cores, such as 1 or 0.5, or measured")
+        }),
+    }
+}
+
+/// The ladder of a file, or the built-in one.
+fn ladder(context: &Context, name: &str) -> anyhow::Result<Ladder> {
+    if name == "arenadata" {
+        return Ok(arenadata());
+    }
+    let text = context.host.read_file(&absolute(Path::new(name))?)?;
+    Ladder::from_json(&text).with_context(|| format!("{name} cannot be used"))
+}
+
+/// Shows a recorded ladder.
+pub fn report(context: &mut Context, options: &DensityReport) -> anyhow::Result<u8> {
+    let ladder = ladder(context, &options.file)?;
+    if let Some(file) = &options.html {
+        let file = absolute(file)?;
+        context.host.state_replace(&file, &page::html(&ladder)).context("the page cannot be written")?;
+    }
+    let table = table(&ladder);
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&table)?);
+    } else {
+        print!("{}", print::text(&table));
+        ladder.notes.iter().for_each(|note| println!("note: {note}"));
+    }
+    Ok(0)
+}
+
+/// Says how many fit.
+pub fn plan(context: &mut Context, options: &DensityPlan) -> anyhow::Result<u8> {
+    for (what, value) in [("--max-harm", options.max_harm), ("--smt-gain", options.smt_gain)] {
+        if !value.is_finite() || value < 0.0 {
+            bail!("{what} {value}: it is a number, 0 or more");
+        }
+    }
+    if !(options.all_core > 0.0 && options.all_core <= 1.0) {
+        bail!("--all-core {}: it is a share above 0, at most 1", options.all_core);
+    }
+    if let Some(cores) = options.bandwidth_cores.filter(|cores| !(*cores >= 1.0 && cores.is_finite())) {
+        bail!("--bandwidth-cores {cores}: it is a number of cores, 1 or more");
+    }
+    let question = Question {
+        max_harm_pct: options.max_harm,
+        test: options.test.clone(),
+        concurrency: options.at_concurrency,
+        max_warnings: options.max_warnings,
+        max_steal_pct: options.max_steal,
+        fleet: options.fleet,
+        accept_means: options.accept_means,
+        calibration: Calibration {
+            smt_gain: options.smt_gain,
+            all_core: options.all_core,
+            bandwidth_cores: options.bandwidth_cores,
+        },
+    };
+    let ladder = match (&options.measure, &options.from) {
+        (Some(name), _) => {
+            super::density_run::measure(context, name, (&question, options.most), &options.out)?
+        }
+        (None, Some(from)) => ladder(context, from)?,
+        (None, None) => bail!("--from or --measure is needed"),
+    };
+    if let Some(test) = &options.test
+        && ladder.test(test).is_none()
+    {
+        let known: Vec<&str> = ladder.tests.iter().map(|test| test.name.as_str()).collect();
+        bail!("--test {test:?}: the ladder has {}", known.join(", "));
+    }
+    let planned = answer(&ladder, &question);
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&planned)?);
+    } else {
+        print!("{}", planned.describe());
+    }
+    Ok(if planned.answered() { 0 } else { 3 })
+}
+
+/// The test and concurrency that tell what sharing costs.
+fn rung<'a>(ladder: &'a Ladder, asked: Option<&'a str>) -> anyhow::Result<(&'a str, u32)> {
+    if let Some(text) = asked {
+        let refused = || anyhow!("--fit-on {text:?}: it is a test and a number of sessions, such as Lite@4");
+        let (test, sessions) = text.rsplit_once('@').ok_or_else(refused)?;
+        return Ok((test, sessions.parse().map_err(|_| refused())?));
+    }
+    let test = &ladder.tests[0].name;
+    let steps = ladder.concurrencies(test);
+    let step = steps.get(1).or(steps.first()).context("the ladder has no rungs")?;
+    Ok((test, *step))
+}
+
+fn fitted(ladder: &Ladder, asked: Option<&str>, seed: u64) -> anyhow::Result<Fit> {
+    Ok(fit::fit(ladder, fit::Options { rung: rung(ladder, asked)?, seed })?)
+}
+
+/// Fits the simulator and says how far off it is.
+pub fn simulate(context: &mut Context, options: &Simulate) -> anyhow::Result<u8> {
+    let ladder = ladder(context, &options.file)?;
+    let fit = fitted(&ladder, options.fit_on.as_deref(), options.seed)?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&fit)?);
+        return Ok(0);
+    }
+    print!("{}", fit.describe());
+    let failures = fit.failures(15.0);
+    if !failures.is_empty() {
+        println!("the model fails, by more than 15 %, at:");
+    }
+    for rung in failures {
+        let off = rung.error_pct.map_or("it never ended".to_owned(), print::signed_change);
+        println!("  {} at {} in {}: {off}", rung.test, rung.concurrency, rung.placement);
+    }
+    Ok(0)
+}
+
+/// Simulates a fleet.
+pub fn fleet(context: &mut Context, options: &SimulateFleet) -> anyhow::Result<u8> {
+    let ladder = ladder(context, &options.from)?;
+    let fit = fitted(&ladder, None, options.seed)?;
+    let name = options.test.clone().unwrap_or_else(|| ladder.tests[0].name.clone());
+    let profile = fit.profiles.iter().find(|(test, _)| *test == name);
+    let profile =
+        profile.map(|(_, profile)| *profile).with_context(|| format!("the ladder has no test {name:?}"))?;
+    let cluster = options.cluster.unwrap_or(match ladder.test(&name) {
+        Some(test) if test.spanning => ladder.placements[0].vms,
+        _ => 1,
+    });
+    let planned = plan_fleet(&Wanted {
+        vms: options.vms,
+        vcpu: ladder.vcpu,
+        cluster,
+        sessions: options.sessions,
+        queries: options.queries,
+        profile,
+        server: ladder.placements[0].server.clone(),
+        physics: fit.physics,
+        max_harm_pct: options.max_harm,
+        seed: options.seed,
+    })?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&planned)?);
+    } else {
+        print!("{}", planned.describe(options.max_harm));
+    }
+    Ok(if planned.fits.is_some() { 0 } else { 1 })
+}

@@ -1,0 +1,288 @@
+//! Verbs and options of `commensal density`.
+
+use clap::{Args, Subcommand};
+use commensal_density::scenario::{Scenario, Vms};
+use std::path::PathBuf;
+
+/// `commensal density`.
+#[derive(Debug, Args)]
+pub struct Density {
+    /// Which part.
+    #[command(subcommand)]
+    pub verb: DensityVerb,
+}
+
+/// `commensal density …`.
+#[derive(Debug, Subcommand)]
+pub enum DensityVerb {
+    /// Say which class a placement of VMs is: ideal, shared-core or oversubscribed. On this machine, a described server, or a
+    /// whole fleet. Exit status 1 when it is worse than --require.
+    Classify(Classify),
+    /// Climb a ladder on this machine: cells that stand for VMs, more and more of them, with more and more sessions. Prints the
+    /// table. Exit status 0 when every rung completed, 1 when some failed.
+    Run(DensityRun),
+    /// List the ladders that come with this program.
+    List,
+    /// Get what TPC-DS needs: DuckDB from PyPI into the state directory, data, query texts, and which 51 queries are fastest
+    /// on this machine.
+    Prepare(Prepare),
+    /// Say which CPUs VMs are to be pinned to: whole cores, in one NUMA node where they fit. With --apply, keep their cgroups to
+    /// them, and vCPU threads of QEMU each to one CPU; `commensal restore` puts that back.
+    Pin(Pin),
+    /// Show a recorded ladder: the table, work per server and per core, and what cannot be believed.
+    Report(DensityReport),
+    /// Measure what a core of this machine loses when others are busy, what its threads gain together, and how many cores use
+    /// up the memory's bandwidth.
+    Calibrate,
+    /// Say how many VMs fit on a server before work takes too long, from a recorded ladder or by measuring. Exit status 0 with an answer, 3
+    /// without.
+    Plan(DensityPlan),
+    /// Fit the simulator on a part of a recorded ladder and say how far off it is on the rest.
+    Simulate(Simulate),
+    /// Simulate a fleet, VM by VM, and say how many fit on a server.
+    Fleet(SimulateFleet),
+}
+
+/// `commensal density classify`.
+#[derive(Debug, Args)]
+pub struct Classify {
+    /// VMs and their vCPU, such as 4x16 for four VMs of 16 vCPU; several for VMs of several sizes.
+    #[arg(required_unless_present = "fleet", conflicts_with = "fleet", value_name = "COUNTxVCPU", value_parser = vms)]
+    pub vms: Vec<Vms>,
+
+    /// Physical cores of the server [default: this machine's].
+    #[arg(long, value_name = "N", requires = "threads", conflicts_with = "fleet")]
+    pub cores: Option<u32>,
+
+    /// Logical CPUs of the server [default: this machine's].
+    #[arg(long, value_name = "N", requires = "cores", conflicts_with = "fleet")]
+    pub threads: Option<u32>,
+
+    /// Cores that the host keeps for itself, or `measured`: what this machine uses now, at least one [default: 1].
+    #[arg(long, value_name = "CORES", conflicts_with = "fleet")]
+    pub reserve: Option<String>,
+
+    /// A file that describes servers and their VMs.
+    #[arg(long, value_name = "FILE")]
+    pub fleet: Option<PathBuf>,
+
+    /// The worst class that is allowed: ideal, shared-core or oversubscribed.
+    #[arg(long, value_name = "CLASS")]
+    pub require: Option<Scenario>,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal density run`.
+#[derive(Debug, Args)]
+pub struct DensityRun {
+    /// The ladder: a name of `density list`, or a file.
+    pub name: String,
+
+    /// Attempts per rung [default: the ladder's].
+    #[arg(long)]
+    pub repeats: Option<u32>,
+
+    /// Seed of the order [default: the ladder's].
+    #[arg(long)]
+    pub seed: Option<u64>,
+
+    /// Go on with an interrupted run's record; it is then the record of the whole.
+    #[arg(long, value_name = "FILE")]
+    pub resume: Option<PathBuf>,
+
+    /// Where to write the record; the page with the charts goes beside it, as .html.
+    #[arg(long, short, value_name = "FILE", default_value = "density.json")]
+    pub out: PathBuf,
+
+    /// Print the record instead of the table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal density prepare`.
+#[derive(Debug, Args)]
+pub struct Prepare {
+    /// Scale factor: 1 is about 1 GB of raw data.
+    #[arg(long, value_name = "SF", default_value_t = 0.1)]
+    pub scale: f64,
+
+    /// Make a PostgreSQL cluster of the same data, too (needs PostgreSQL; Debian: apt install postgresql).
+    #[arg(long)]
+    pub postgres: bool,
+}
+
+/// `commensal density pin`.
+#[derive(Debug, Args)]
+pub struct Pin {
+    /// VMs: a cgroup with its vCPU, such as /machine/db-1:4, or the process number of a QEMU.
+    #[arg(required = true, value_name = "CGROUP:VCPU|PID")]
+    pub targets: Vec<String>,
+
+    /// Cores that stay with the host.
+    #[arg(long, value_name = "CORES", default_value_t = 0)]
+    pub reserve: usize,
+
+    /// Print what libvirt's domain XML needs, too.
+    #[arg(long)]
+    pub libvirt: bool,
+
+    /// Make it so.
+    #[arg(long)]
+    pub apply: bool,
+
+    /// Print JSON.
+    #[arg(long, conflicts_with = "apply")]
+    pub json: bool,
+}
+
+/// `commensal density report`.
+#[derive(Debug, Args)]
+pub struct DensityReport {
+    /// A recorded ladder, or `arenadata` for the one of Arenadata's article.
+    pub file: String,
+
+    /// Write a page with the charts, too.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Print the computed table as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal density plan`.
+#[derive(Debug, Args)]
+pub struct DensityPlan {
+    /// A recorded ladder, or `arenadata` for the one of Arenadata's article.
+    #[arg(long, value_name = "FILE", required_unless_present = "measure")]
+    pub from: Option<String>,
+
+    /// Measure instead, by bisection: cells, load and limits of this ladder (a name of `density list`, or a file), each number of
+    /// cells beside one alone in the same repeats.
+    #[arg(long, value_name = "NAME", conflicts_with = "from")]
+    pub measure: Option<String>,
+
+    /// Most cells that --measure tries.
+    #[arg(long, value_name = "N", default_value_t = 16, requires = "measure")]
+    pub most: u32,
+
+    /// Where --measure writes its record.
+    #[arg(long, short, value_name = "FILE", default_value = "density.json")]
+    pub out: PathBuf,
+
+    /// Most that work may take longer than in the ladder's first placement, per cent.
+    #[arg(long, value_name = "PER CENT")]
+    pub max_harm: f64,
+
+    /// Only rungs of this test.
+    #[arg(long, value_name = "NAME")]
+    pub test: Option<String>,
+
+    /// Only rungs with so many sessions.
+    #[arg(long, value_name = "N")]
+    pub at_concurrency: Option<u32>,
+
+    /// Most warnings of a rung.
+    #[arg(long, value_name = "N")]
+    pub max_warnings: Option<f64>,
+
+    /// Most steal of an attempt, per cent.
+    #[arg(long, value_name = "PER CENT")]
+    pub max_steal: Option<f64>,
+
+    /// VMs of the whole fleet: how many servers that takes.
+    #[arg(long, value_name = "VMS")]
+    pub fleet: Option<u32>,
+
+    /// Plan without a bound where only means are known.
+    #[arg(long)]
+    pub accept_means: bool,
+
+    /// Work of a core with all its threads busy, in cores with one, for the model's band (`density calibrate` measures it).
+    #[arg(long, value_name = "GAIN", default_value_t = 1.3)]
+    pub smt_gain: f64,
+
+    /// Speed of a core when all are busy, of its speed alone, for the model's band.
+    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    pub all_core: f64,
+
+    /// Cores whose copying uses up the memory's bandwidth, for the model's band [default: it does not bind].
+    #[arg(long, value_name = "CORES")]
+    pub bandwidth_cores: Option<f64>,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal density simulate`.
+#[derive(Debug, Args)]
+pub struct Simulate {
+    /// A recorded ladder, or `arenadata` for the one of Arenadata's article.
+    pub file: String,
+
+    /// The rung that tells what sharing costs, as TEST@SESSIONS [default: the first test's second rung].
+    #[arg(long, value_name = "TEST@N")]
+    pub fit_on: Option<String>,
+
+    /// Seed.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal density fleet`.
+#[derive(Debug, Args)]
+pub struct SimulateFleet {
+    /// VMs in all.
+    #[arg(long, value_name = "N")]
+    pub vms: u32,
+
+    /// Most that the median cluster may lose, per cent.
+    #[arg(long, value_name = "PER CENT")]
+    pub max_harm: f64,
+
+    /// The ladder that the simulator is fitted on.
+    #[arg(long, value_name = "FILE", default_value = "arenadata")]
+    pub from: String,
+
+    /// Its test that says what a query is [default: the first].
+    #[arg(long, value_name = "NAME")]
+    pub test: Option<String>,
+
+    /// VMs of one cluster; 1 for VMs on their own [default: those of the ladder].
+    #[arg(long, value_name = "N")]
+    pub cluster: Option<u32>,
+
+    /// Sessions of each cluster.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub sessions: u32,
+
+    /// Queries of each session.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub queries: u32,
+
+    /// Seed.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `4x16`, or `16` for one.
+fn vms(text: &str) -> Result<Vms, String> {
+    let refused = || format!("{text:?} is not a number of VMs and their vCPU, such as 4x16");
+    let (count, vcpu) = text.split_once(['x', '*']).unwrap_or(("1", text));
+    match (count.trim().parse(), vcpu.trim().parse()) {
+        (Ok(count), Ok(vcpu)) => Ok(Vms { count, vcpu }),
+        _ => Err(refused()),
+    }
+}

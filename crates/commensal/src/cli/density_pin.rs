@@ -1,0 +1,164 @@
+//! `density pin`: which CPUs VMs get, and making it so.
+
+use super::apply::refused;
+use super::density_args::Pin;
+use crate::context::Context;
+use anyhow::{Context as _, anyhow, bail};
+use commensal_core::actual::CgroupPath;
+use commensal_core::cpuset::CpuSet;
+use commensal_core::group::{Class, GroupName, GroupSpec, Match};
+use commensal_density::pin::{Pinned, assign, libvirt_xml, vcpu_threads};
+use commensal_drivers::{Journal, journal, pin_thread};
+use commensal_host::Host;
+use commensal_sensors::machine;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A VM that is to be pinned.
+struct Target {
+    cgroup: CgroupPath,
+    vcpu: u32,
+    /// Thread of each vCPU, where it is a process of QEMU.
+    threads: BTreeMap<u32, u32>,
+}
+
+/// Prints the pinning; with --apply, sets it.
+pub fn pin(context: &mut Context, options: &Pin) -> anyhow::Result<u8> {
+    let targets: Vec<Target> =
+        options.targets.iter().map(|text| target(&context.host, text)).collect::<anyhow::Result<_>>()?;
+    for (index, target) in targets.iter().enumerate() {
+        if targets[..index].iter().any(|other| other.cgroup == target.cgroup) {
+            bail!("{} holds two of the VMs: start each in a cgroup of its own", target.cgroup);
+        }
+    }
+    let topology = machine::topology(&context.host)?;
+    let vcpus: Vec<u32> = targets.iter().map(|target| target.vcpu).collect();
+    let pinned = assign(&topology, &vcpus, options.reserve)?;
+    if options.json {
+        let one = |(target, pinned): (&Target, &Pinned)| {
+            json!({ "cgroup": target.cgroup.as_str(), "cpus": pinned.cpus.to_string(), "vcpus": pinned.vcpus,
+                    "nodes": pinned.nodes, "threads": target.threads })
+        };
+        let all: Vec<_> = targets.iter().zip(&pinned).map(one).collect();
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else {
+        targets.iter().zip(&pinned).for_each(|(target, pinned)| print_one(target, pinned, options.libvirt));
+        if machine::identity(&context.host).virtualised == Some(true) {
+            println!("this is a VM: its cores are what its hypervisor shows, and may be fiction");
+        }
+    }
+    if options.apply { apply(context, &targets, &pinned) } else { Ok(0) }
+}
+
+fn print_one(target: &Target, pinned: &Pinned, libvirt: bool) {
+    let nodes: Vec<String> = pinned.nodes.iter().map(u32::to_string).collect();
+    let node = match nodes.as_slice() {
+        [] => String::new(),
+        [one] => format!(", node {one}"),
+        several => format!(", nodes {}: its memory will be far from some of them", several.join(" and ")),
+    };
+    println!("{}: {} vCPU on CPUs {}{node}", target.cgroup, target.vcpu, pinned.cpus);
+    for (vcpu, cpu) in pinned.vcpus.iter().enumerate() {
+        let thread = u32::try_from(vcpu).ok().and_then(|vcpu| target.threads.get(&vcpu));
+        if let Some(thread) = thread {
+            println!("  vCPU {vcpu}, thread {thread}: CPU {cpu}");
+        }
+    }
+    if libvirt {
+        print!("{}", libvirt_xml(pinned));
+    }
+}
+
+/// `CGROUP:VCPU`, or the process of a QEMU.
+fn target(host: &dyn Host, text: &str) -> anyhow::Result<Target> {
+    if let Ok(pid) = text.parse::<u32>() {
+        return qemu(host, pid);
+    }
+    let refused =
+        || anyhow!("{text:?} is not a cgroup with its vCPU, such as /machine/db-1:4, or a process number");
+    let (path, vcpu) = text.rsplit_once(':').ok_or_else(refused)?;
+    let vcpu = vcpu.parse().map_err(|_| refused())?;
+    if !path.starts_with('/') || path == "/" {
+        return Err(refused());
+    }
+    Ok(Target { cgroup: CgroupPath::new(path), vcpu, threads: BTreeMap::new() })
+}
+
+fn qemu(host: &dyn Host, pid: u32) -> anyhow::Result<Target> {
+    let threads = vcpu_threads(host, pid).with_context(|| format!("there is no process {pid}"))?;
+    if threads.is_empty() {
+        bail!(
+            "process {pid} has no threads named as vCPUs; QEMU names them with -name NAME,debug-threads=on, as libvirt asks it to"
+        );
+    }
+    let text = host.read_file(Path::new(&format!("/proc/{pid}/cgroup")))?;
+    let of = |wanted: &dyn Fn(&str) -> bool| {
+        text.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            wanted(controllers).then(|| path.to_owned())
+        })
+    };
+    let path = of(&|names| names.split(',').any(|name| name == "cpuset")).or_else(|| of(&str::is_empty));
+    let path = path.filter(|path| path != "/").ok_or_else(|| {
+        anyhow!(
+            "process {pid} is in no cgroup of its own; start the VM in one, as libvirt and `commensal run` do"
+        )
+    })?;
+    let vcpu = u32::try_from(threads.len()).unwrap_or(u32::MAX);
+    Ok(Target { cgroup: CgroupPath::new(&path), vcpu, threads })
+}
+
+/// Keeps each VM's cgroup to its cores and each of its vCPU threads to one CPU; the originals are in the journal, and
+/// `commensal restore` puts them back.
+fn apply(context: &mut Context, targets: &[Target], pinned: &[Pinned]) -> anyhow::Result<u8> {
+    context.without_agent("put cpu.set into its groups file, which it reads by itself")?;
+    let spec = |(index, (target, pinned)): (usize, (&Target, &Pinned))| -> anyhow::Result<GroupSpec> {
+        let name = GroupName::new(&format!("pinned-{}", index + 1)).map_err(anyhow::Error::msg)?;
+        let mut spec = GroupSpec::new(name, Class::Online);
+        spec.cpu_set = Some(pinned.cpus.clone());
+        spec.matches = vec![Match::exactly(target.cgroup.as_str()).map_err(anyhow::Error::msg)?];
+        Ok(spec)
+    };
+    let specs: Vec<GroupSpec> =
+        targets.iter().zip(pinned).enumerate().map(spec).collect::<anyhow::Result<_>>()?;
+    let _lock = context.lock()?;
+    let mut journal = context.journal(journal::MACHINE)?;
+    // A name that no spec has: these are a part of what is in force, and nothing of the rest is taken back.
+    let part = [GroupName::new("pinned").map_err(anyhow::Error::msg)?].into();
+    let (planned, outcome) = context.enforce(&specs, &part, &mut journal)?;
+    print!("{}", planned.plan.describe(&planned.actual));
+    if let Some(failure) = &outcome.failure {
+        eprintln!("{}", refused(&planned, &outcome, failure));
+        return Ok(2);
+    }
+    for (target, pinned) in targets.iter().zip(pinned) {
+        threads(context, target, pinned, &mut journal)?;
+    }
+    println!(
+        "done     {} of {} steps; commensal restore puts them back",
+        outcome.done,
+        planned.plan.steps.len()
+    );
+    Ok(u8::from(!planned.plan.unmet.is_empty()))
+}
+
+/// Each vCPU thread on its CPU, which is one of its cgroup's.
+fn threads(
+    context: &mut Context,
+    target: &Target,
+    pinned: &Pinned,
+    journal: &mut Journal,
+) -> anyhow::Result<()> {
+    for (vcpu, tid) in &target.threads {
+        let Some(cpu) = pinned.vcpus.get(*vcpu as usize) else { continue };
+        let one: CpuSet = [*cpu].into_iter().collect();
+        let moved = pin_thread(&mut context.host, *tid, &one, journal)
+            .with_context(|| format!("vCPU {vcpu} of {} cannot be kept to CPU {cpu}", target.cgroup))?;
+        if moved {
+            println!("  vCPU {vcpu}, thread {tid}: kept to CPU {cpu}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,279 @@
+//! `density run`, `list`, `prepare`.
+
+use super::density_args::{DensityRun, Prepare};
+use super::lab::absolute;
+use crate::context::Context;
+use crate::signals::stop_flag;
+use anyhow::{Context as _, bail};
+use commensal_density::conductor::{self, Conduct, Event};
+use commensal_density::experiment::{Experiment, Kind, SHIPPED, parse};
+use commensal_density::plan::Question;
+use commensal_density::record::Ladder;
+use commensal_density::table::{print, table};
+use commensal_density::{engines, report, search};
+use commensal_host::{Host, LinuxHost, SpawnSpec, Stdin};
+use commensal_sensors::machine;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Packages of PyPI: the engine, and its extension of exactly the same version.
+const PACKAGES: [&str; 3] = ["duckdb==1.5.5", "duckdb-extensions==1.5.5", "duckdb-extension-tpcds==1.5.5"];
+
+/// Where engines and data are.
+fn data_dir(context: &Context) -> PathBuf {
+    context.state_dir.join("density")
+}
+
+/// The ladder of a name or in a file.
+fn named(context: &Context, name: &str) -> anyhow::Result<Experiment> {
+    match SHIPPED.iter().find(|(known, _)| *known == name) {
+        Some((_, text)) => Ok(parse(name, text)?),
+        None if name.contains('/') || name.ends_with(".toml") => {
+            Ok(parse(name, &context.host.read_file(&absolute(Path::new(name))?)?)?)
+        }
+        None => {
+            let known: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
+            bail!("no ladder {name:?}; there are {}; or name a file: ./{name}.toml", known.join(", "));
+        }
+    }
+}
+
+/// Climbs a ladder.
+pub fn run(context: &mut Context, options: &DensityRun) -> anyhow::Result<u8> {
+    let mut experiment = named(context, &options.name)?;
+    experiment.repeats = options.repeats.unwrap_or(experiment.repeats);
+    experiment.seed = options.seed.unwrap_or(experiment.seed);
+    if experiment.repeats == 0 {
+        bail!("--repeats 0: at least one is needed, and 5 for a bound");
+    }
+    prepared(context, &mut experiment)?;
+    let out = absolute(&options.out)?;
+    context.writable(&out).context("the record cannot be written")?;
+    let earlier = match &options.resume {
+        None => None,
+        Some(path) => {
+            let text = context.host.read_file(&absolute(path)?)?;
+            Some(Ladder::from_json(&text).with_context(|| format!("{} cannot be used", path.display()))?)
+        }
+    };
+    let (ladder, left) = climb(context, &experiment, &out, earlier)?;
+    context.host.state_replace(&out, &ladder.to_json()?).context("the record cannot be written")?;
+    let page = out.with_extension("html");
+    context.host.state_replace(&page, &report::html(&ladder)).context("the page cannot be written")?;
+    if options.json {
+        println!("{}", ladder.to_json()?);
+    } else {
+        print!("{}", print::text(&table(&ladder)));
+        ladder.notes.iter().for_each(|note| println!("note: {note}"));
+        println!(
+            "\nrecord: {}   page: {}   (again: commensal density report)",
+            out.display(),
+            page.display()
+        );
+    }
+    let failed = ladder
+        .rungs
+        .iter()
+        .any(|rung| rung.skipped.is_some() || rung.attempts.iter().any(|attempt| attempt.failure.is_some()));
+    Ok(if left { 2 } else { u8::from(failed) })
+}
+
+/// Climbs with a progress bar, and saves the record after every attempt. Also tells whether something could not be removed.
+fn climb(
+    context: &mut Context,
+    experiment: &Experiment,
+    out: &Path,
+    earlier: Option<Ladder>,
+) -> anyhow::Result<(Ladder, bool)> {
+    let stop = stop_flag(&context.host)?;
+    let conduct = conduct(context, earlier)?;
+    let total = conductor::size(experiment) as u64;
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} attempts  {msg}  {elapsed}, {eta} left");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.enable_steady_tick(Duration::from_millis(500));
+    let mut files = LinuxHost::new();
+    let (mut saved, mut left) = (false, false);
+    let mut tell = |event: Event<'_>| match event {
+        Event::Ready(field) => {
+            let cleaned = field.cleaned.iter();
+            bar.suspend(|| cleaned.for_each(|line| eprintln!("left by an earlier run: {line}")));
+        }
+        Event::Attempt { done, what, .. } => {
+            bar.set_position(done as u64);
+            bar.set_message(what);
+        }
+        Event::Recorded(ladder) => {
+            // A failure to save shows at the end, when it is tried again and told.
+            let written = ladder.to_json().ok().map(|json| files.state_replace(out, &json));
+            saved |= matches!(written, Some(Ok(())));
+        }
+        Event::Left(lines) => bar.suspend(|| {
+            left = true;
+            lines.iter().for_each(|line| eprintln!("commensal: {line}"));
+            eprintln!("commensal: not all could be removed; `commensal restore` will try again");
+        }),
+    };
+    let result = conductor::run(&mut context.host, experiment, &conduct, &stop, &mut tell);
+    bar.finish_and_clear();
+    if result.is_err() && saved {
+        eprintln!("commensal: what was finished is in {}; --resume goes on with it", out.display());
+    }
+    Ok((result?, left))
+}
+
+fn conduct(context: &Context, earlier: Option<Ladder>) -> anyhow::Result<Conduct> {
+    Ok(Conduct {
+        program: std::env::current_exe().context("this program's own file cannot be found")?,
+        state_dir: context.state_dir.clone(),
+        data_dir: data_dir(context),
+        probe_name: context.lab_probe_name(),
+        cgroup_root: context.cgroup_root.clone(),
+        args: std::env::args().skip(1).collect(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        earlier,
+    })
+}
+
+/// What is told of a run without a bar of its own.
+fn tell_plainly(event: Event<'_>) {
+    match event {
+        Event::Attempt { done, total, what } => eprintln!("{}/{total} {what}", done + 1),
+        Event::Left(lines) => lines.iter().for_each(|line| eprintln!("commensal: {line}")),
+        Event::Ready(_) | Event::Recorded(_) => {}
+    }
+}
+
+/// Measures how many cells fit, by bisection, and keeps the record.
+pub(super) fn measure(
+    context: &mut Context,
+    name: &str,
+    question: (&Question, u32),
+    out: &Path,
+) -> anyhow::Result<Ladder> {
+    let mut experiment = named(context, name)?;
+    prepared(context, &mut experiment)?;
+    let out = absolute(out)?;
+    context.writable(&out).context("the record cannot be written")?;
+    let stop = stop_flag(&context.host)?;
+    let conduct = conduct(context, None)?;
+    let (ladder, _) =
+        search::search(&mut context.host, &experiment, question, &conduct, &stop, &mut tell_plainly)?;
+    context.host.state_replace(&out, &ladder.to_json()?).context("the record cannot be written")?;
+    Ok(ladder)
+}
+
+/// Measures what sharing costs.
+pub fn calibrate(context: &mut Context) -> anyhow::Result<u8> {
+    let topology = machine::topology(&context.host)?;
+    let stop = stop_flag(&context.host)?;
+    let conduct = conduct(context, None)?;
+    let found = search::calibrate(&mut context.host, &topology, &conduct, &stop, &mut tell_plainly)?;
+    let (calibration, bandwidth) = (found.calibration, found.bandwidth);
+    print!("--smt-gain {:.2} --all-core {:.2}", calibration.smt_gain, calibration.all_core);
+    match calibration.bandwidth_cores {
+        Some(cores) => println!(" --bandwidth-cores {cores:.1}"),
+        None => println!(),
+    }
+    println!(
+        "memory: {:.1} GB/s by one core, {:.1} GB/s by all {}, arrays beyond {} MiB of cache: {}",
+        bandwidth.one_gb_s,
+        bandwidth.all_gb_s,
+        bandwidth.cores,
+        bandwidth.cache_bytes >> 20,
+        match calibration.bandwidth_cores {
+            Some(cores) => format!("{cores:.1} cores use it up"),
+            None => "it does not bind".to_owned(),
+        }
+    );
+    if !topology.smt() {
+        println!("this machine has no SMT, so there is no gain");
+    }
+    Ok(0)
+}
+
+/// Refuses a ladder whose engine or data are not there, and fills in how many queries there are.
+fn prepared(context: &mut Context, experiment: &mut Experiment) -> anyhow::Result<()> {
+    for load in &mut experiment.loads {
+        let (tpcds, postgres) = match &load.kind {
+            Kind::Duckdb(tpcds) => (*tpcds, false),
+            Kind::Postgres(tpcds) => (*tpcds, true),
+            _ => continue,
+        };
+        let facts = engines::facts(&data_dir(context), tpcds.scale_milli, postgres);
+        let facts = context.host.read_file(&facts).ok();
+        let Some(queries) = facts.and_then(|facts| engines::queries(&facts, tpcds.lite)) else {
+            let scale = f64::from(tpcds.scale_milli) / 1000.0;
+            let engine = if postgres { " --postgres" } else { "" };
+            bail!(
+                "load {:?} needs TPC-DS at scale {scale}: commensal density prepare --scale {scale}{engine}",
+                load.name
+            );
+        };
+        load.work = queries;
+        // Of this version, whichever prepared the data.
+        let dir = data_dir(context);
+        context.host.state_replace(&engines::script(&dir), engines::SCRIPT)?;
+    }
+    Ok(())
+}
+
+/// Lists what comes with the program.
+pub fn list() -> anyhow::Result<u8> {
+    for (name, text) in SHIPPED {
+        println!("{name:18} {}", parse(name, text)?.about);
+    }
+    Ok(0)
+}
+
+/// Gets the engine and makes the data.
+pub fn prepare(context: &mut Context, options: &Prepare) -> anyhow::Result<u8> {
+    if !(0.001..=1000.0).contains(&options.scale) {
+        bail!("--scale {}: it is 0.001 to 1000", options.scale);
+    }
+    let dir = data_dir(context);
+    context.host.state_dir(&dir)?;
+    let python = engines::python(&dir);
+    let environment = dir.join("python");
+    if !python.is_file() {
+        let spec = SpawnSpec::new("python3").arg("-m").arg("venv").arg(environment.as_os_str());
+        step(context, spec, "making a Python environment (Debian: apt install python3-venv)")?;
+    }
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    let spec = pip.into_iter().chain(PACKAGES).fold(SpawnSpec::new(&python), SpawnSpec::arg);
+    step(context, spec, "getting the engine from PyPI")?;
+    let script = engines::script(&dir);
+    context.host.state_replace(&script, engines::SCRIPT)?;
+    let milli = (options.scale * 1000.0).round() as u32;
+    let database = engines::database(&dir, milli);
+    let spec = SpawnSpec::new(&python)
+        .arg(script.as_os_str())
+        .arg("make")
+        .arg("--scale")
+        .arg((f64::from(milli) / 1000.0).to_string())
+        .arg("--database")
+        .arg(database.as_os_str());
+    step(context, spec, "making data and measuring the queries")?;
+    if options.postgres {
+        let spec = SpawnSpec::new(&python)
+            .arg(script.as_os_str())
+            .arg("make-postgres")
+            .arg("--database")
+            .arg(database.as_os_str());
+        step(context, spec, "loading PostgreSQL and finding the queries that it can run")?;
+    }
+    println!("prepared: {}", database.display());
+    Ok(0)
+}
+
+fn step(context: &mut Context, mut spec: SpawnSpec, what: &str) -> anyhow::Result<()> {
+    eprintln!("{what}");
+    spec.die_with_parent = true;
+    spec.stdin = Stdin::Null;
+    let mut child = context.host.spawn(&spec)?;
+    match child.wait()?.status() {
+        0 => Ok(()),
+        status => bail!("{what} ended with status {status}; what it said is above"),
+    }
+}
