@@ -29,6 +29,8 @@ const SETUP: [&str; 2] = [
 ];
 
 fn main() -> anyhow::Result<()> {
+    // As the server does; it is for both.
+    commensal_host::keep_memory();
     let mut arguments = std::env::args().skip(1);
     let data: PathBuf = arguments.next().context("say where the data is")?.into();
     let rounds: usize = arguments.next().map_or(Ok(7), |rounds| rounds.parse())?;

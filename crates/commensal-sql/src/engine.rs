@@ -25,6 +25,7 @@ pub mod queue;
 mod remote;
 mod rewrite;
 mod schema;
+mod scratch;
 pub mod session;
 mod show;
 mod stores;
@@ -56,12 +57,13 @@ use datafusion::prelude::SessionConfig;
 use error::Error;
 use group::{Group, Groups, Settings};
 use query::Query;
+use scratch::Scratch;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use worker::{Launcher, Worker, Workers};
 
 /// What a server is started with.
@@ -75,7 +77,7 @@ pub struct Options {
     pub state: Option<PathBuf>,
     /// File for the groups, in the format of `groups.d`; in the state folder when it is not given.
     pub groups: Option<PathBuf>,
-    /// Folder for spill files.
+    /// Folder for spill files, in which each server has one of its own.
     pub spill: PathBuf,
     /// Remote stores that may be read.
     pub s3: Allowed,
@@ -103,6 +105,9 @@ impl Options {
 const GROUPS_FILE: &str = "sql-groups.toml";
 const SQL_FILE: &str = "sql.toml";
 
+/// How long nothing has run when freed memory is given back.
+const QUIET: Duration = Duration::from_secs(2);
+
 /// How often limits that are not kept on the spot are looked at.
 pub const TICK: Duration = Duration::from_millis(100);
 
@@ -114,6 +119,7 @@ pub struct Engine {
     pub data: Data,
     /// Its device.
     pub data_device: Device,
+    scratch: Arc<Scratch>,
     /// Spill files of all queries.
     pub spill: Arc<DiskManager>,
     /// Their device.
@@ -128,6 +134,8 @@ pub struct Engine {
     catalog: Mutex<Catalog>,
     groups: ArcSwap<Groups>,
     queries: Mutex<BTreeMap<u64, Arc<Query>>>,
+    /// When the last of them has ended, until its memory was given back.
+    ended: Mutex<Option<Instant>>,
 }
 
 impl fmt::Debug for Engine {
@@ -164,7 +172,8 @@ impl Engine {
         let device =
             |folder: &Path| stores::device(folder).map_err(|error| cannot("look at", folder, &error));
         let (data_device, spill_device) = (device(data.store.root())?, device(&options.spill)?);
-        let mode = DiskManagerMode::Directories(vec![options.spill.clone()]);
+        let scratch = Arc::new(Scratch::new(&options.spill)?);
+        let mode = DiskManagerMode::Directories(vec![scratch.path().to_owned()]);
         let spill = Arc::new(DiskManagerBuilder::default().with_mode(mode).build()?);
         // A list that is kept would hide new files.
         let runtime = RuntimeEnvBuilder::new().with_object_list_cache_limit(0).build_arc()?;
@@ -185,10 +194,11 @@ impl Engine {
             ));
         };
         let catalog = load(&options)?;
-        let launcher = launcher(&options, memory_bytes)?;
+        let launcher = launcher(&options, memory_bytes, &scratch);
         let engine = Engine {
             data,
             data_device,
+            scratch,
             spill,
             spill_device,
             base,
@@ -198,10 +208,16 @@ impl Engine {
             catalog: Mutex::new(catalog),
             groups: ArcSwap::default(),
             queries: Mutex::default(),
+            ended: Mutex::default(),
             options,
         };
         let _ = engine.put_in_force(&lock(&engine.catalog))?;
         Ok(Arc::new(engine))
+    }
+
+    /// Removes what was spilled, at the end of the process: queries that still run may fail.
+    pub fn close(&self) {
+        self.scratch.remove();
     }
 
     /// Looks at what is defined.
@@ -358,10 +374,11 @@ impl Engine {
     /// A query is gone.
     pub fn forget(&self, query: &Query) {
         lock(&self.queries).remove(&query.number);
+        *lock(&self.ended) = Some(Instant::now());
     }
 
-    /// What the allocator keeps of the memory of queries that were ended goes back to the machine: measured, it keeps
-    /// 0.6 to 1.4 GB otherwise.
+    /// What the allocator keeps of the memory of queries goes back to the machine: after one that was ended for its memory,
+    /// and when nothing has run for [`QUIET`].
     pub fn give_memory_back(&self) {
         if let Some(group) = self.groups().values().next() {
             group.timer.spawn_blocking(commensal_host::trim_memory);
@@ -390,6 +407,11 @@ impl Engine {
             }
             self.apply_policies(&query);
         }
+        let mut ended = lock(&self.ended);
+        if ended.is_some_and(|ended| ended.elapsed() > QUIET) && lock(&self.queries).is_empty() {
+            *ended = None;
+            self.give_memory_back();
+        }
     }
 }
 
@@ -406,10 +428,8 @@ fn threads_time(host: &LinuxHost) -> impl Fn(u32) -> Option<Duration> {
 }
 
 /// What starts workers, if there are to be any: they see the same data with the same rights.
-fn launcher(options: &Options, memory_bytes: u64) -> Result<Option<Arc<Launcher>>, Error> {
-    let Some(workers) = options.workers.clone() else { return Ok(None) };
-    let folder = tempfile::Builder::new().prefix("commensal-sql-").tempdir_in(&options.spill);
-    let folder = folder.map_err(|error| cannot("make a folder in", &options.spill, &error))?;
+fn launcher(options: &Options, memory_bytes: u64, scratch: &Arc<Scratch>) -> Option<Arc<Launcher>> {
+    let workers = options.workers.clone()?;
     let mut arguments: Vec<OsString> = vec!["--data".into(), options.data.clone().into()];
     if options.writable {
         arguments.push("--writable".into());
@@ -419,7 +439,7 @@ fn launcher(options: &Options, memory_bytes: u64) -> Result<Option<Arc<Launcher>
     }
     arguments.extend(["--memory-bytes".into(), memory_bytes.to_string().into()]);
     arguments.extend(["--cpus".into(), options.cpus.to_string().into()]);
-    Ok(Some(Arc::new(Launcher::new(workers, arguments, folder))))
+    Some(Arc::new(Launcher::new(workers, arguments, Arc::clone(scratch))))
 }
 
 /// The CPU weight of a group.

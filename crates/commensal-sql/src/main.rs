@@ -91,6 +91,8 @@ fn main() -> anyhow::Result<()> {
     if let Some(tool) = args.tool {
         return tool::run(tool);
     }
+    // Not in workers, which answer for what their process holds.
+    commensal_host::keep_memory();
     // The control plane: sockets, timers and limits have threads of their own, so that no group keeps them waiting.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -138,7 +140,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let tls = tls.map(|(certificate, key)| Tls::open(certificate, key)).transpose()?.map(Arc::new);
     let engine = Engine::open(options)?;
     let limits = Limits { connections: args.max_connections, ..Limits::default() };
-    let mut server = Server::bind(args.listen, engine, limits)
+    let mut server = Server::bind(args.listen, Arc::clone(&engine), limits)
         .await
         .with_context(|| format!("cannot listen at {}: choose another address with --listen", args.listen))?;
     if let Some(tls) = tls {
@@ -158,9 +160,11 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     // Tests and scripts that asked for any port read it here.
     println!("listening on {}", server.address()?);
     let mut term = signal(SignalKind::terminate())?;
-    tokio::select! {
+    let outcome = tokio::select! {
         outcome = server.run() => outcome.context("the socket failed"),
         outcome = tokio::signal::ctrl_c() => outcome.context("cannot wait for signals"),
         _ = term.recv() => Ok(()),
-    }
+    };
+    engine.close();
+    outcome
 }

@@ -4,8 +4,8 @@
 //! greeting ─ tls ─ auth ──► connection: command ──► Session ──► answer: words, rows
 //! packets, read ahead ─────────┘  └ values of prepared statements     └ days
 //! ```
-//! `mysql_native_password` is the only method, with a salt of its own for each connection. A client that goes away while
-//! its query runs is noticed, since packets are read meanwhile.
+//! Passwords are proven by `mysql_native_password` or `caching_sha2_password`, with a salt of its own for each connection. A
+//! client that goes away while its query runs is noticed, since packets are read meanwhile.
 
 mod answer;
 mod auth;

@@ -7,17 +7,19 @@
 //!         └─ bucket     an S3 store on loopback, in this process, for the remote reads
 //! ```
 //!
-//! The lab compares one service beside two kinds of company; here are rows of four kinds with and without a limit, and
-//! an online side only the limits have. So this is a command of its own, and the lab gets the load as a tool (`bench`).
+//! The lab's arms compare one service beside two kinds of company; here are rows of four kinds with and without a limit. So
+//! this is a command of its own, which `commensal lab run workload-group-limits` repeats to see how far its figures agree.
 
 mod beside;
 mod bucket;
+mod figures;
 mod server;
 mod table;
 mod watch;
 
 pub use beside::Beside;
 pub use bucket::Bucket;
+pub use figures::{Figure, figures};
 pub use server::Server;
 pub use table::print;
 pub use watch::{Seen, Window};

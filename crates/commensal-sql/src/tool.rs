@@ -153,12 +153,20 @@ pub struct Replay {
     /// Read limits in MiB per second; lowered to a quarter where the machine reads less than twice as much.
     #[arg(long, value_name = "MIB", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     read_limit: u64,
+    /// Print a line of JSON for each figure, which `commensal lab run workload-group-limits` reads.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Does it.
 pub fn run(tool: Tool) -> anyhow::Result<()> {
     match tool {
-        Tool::Generate(generate) => generated(&generate.order()),
+        Tool::Generate(generate) => {
+            for path in generated(&generate.order())? {
+                println!("{}", path.display());
+            }
+            Ok(())
+        }
         Tool::Queries(queries) => listed(&queries),
         Tool::Bench(bench) => benched(&bench),
         Tool::Replay(replay) => replayed(&replay),
@@ -189,7 +197,8 @@ impl Generate {
     }
 }
 
-fn generated(order: &Order) -> anyhow::Result<()> {
+/// Makes files and gives their names.
+fn generated(order: &Order) -> anyhow::Result<Vec<PathBuf>> {
     let bar = ProgressBar::with_draw_target(
         Some(order.rows),
         if std::io::stderr().is_terminal() {
@@ -203,10 +212,7 @@ fn generated(order: &Order) -> anyhow::Result<()> {
     }
     let written = hits::write(order, &|rows| bar.set_position(rows));
     bar.finish_and_clear();
-    for path in written? {
-        println!("{}", path.display());
-    }
-    Ok(())
+    Ok(written?)
 }
 
 fn listed(options: &Queries) -> anyhow::Result<()> {
@@ -318,6 +324,13 @@ fn replayed(options: &Replay) -> anyhow::Result<()> {
         read_limit: options.read_limit << 20,
         say: |what| eprintln!("{what} …"),
     };
-    print!("{}", replay::print(&replay::run(&plan)?));
+    let report = replay::run(&plan)?;
+    if options.json {
+        for figure in replay::figures(&report) {
+            println!("{}", serde_json::to_string(&figure)?);
+        }
+    } else {
+        print!("{}", replay::print(&report));
+    }
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! Bodies: a file as a stream of pieces that are paid for, and a stream that is taken in only as it is paid for.
 
 use crate::query::{Paid, Query};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use object_store::{Attributes, GetResult, GetResultPayload, ObjectMeta, Result};
 use std::fs::File;
+use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -56,6 +58,39 @@ impl OpenFile {
         let payload = GetResultPayload::File(file, self.path.clone());
         let meta = self.meta.clone();
         GetResult { payload, meta, range, attributes: Attributes::default() }.bytes().await
+    }
+
+    /// Fills places with what the file has from there on, in one go: one way to the pool for blocking work and back, however
+    /// many there are. Paid for; bytes that are on their way when nobody waits for them any more are paid for too.
+    pub(crate) async fn fill_paid(
+        &self,
+        places: Vec<(u64, BytesMut)>,
+        paid: &mut Paid,
+    ) -> Result<Vec<BytesMut>> {
+        let file = Arc::clone(&self.file);
+        let fill = move || {
+            let filled = places.into_iter().map(|(start, mut room)| {
+                let end = start.saturating_add(room.len() as u64);
+                file.read_exact_at(&mut room, start).map(|()| room).map_err(|error| (start..end, error))
+            });
+            filled.collect::<Result<Vec<BytesMut>, (Range<u64>, io::Error)>>()
+        };
+        paid.begin();
+        let filled = match Handle::try_current() {
+            Ok(runtime) => runtime.spawn_blocking(fill).await,
+            Err(_) => Ok(fill()),
+        };
+        paid.failed();
+        let (range, error) = match filled.map_err(|source| object_store::Error::JoinError { source })? {
+            Ok(filled) => {
+                paid.spend(filled.iter().map(|room| room.len() as u64).sum());
+                return Ok(filled);
+            }
+            Err(failed) => failed,
+        };
+        // What is wrong is for the store to say.
+        self.read(range).await?;
+        Err(object_store::Error::Generic { store: "GovernedStore", source: Box::new(error) })
     }
 
     /// The same, paid for; bytes that are on their way when nobody waits for them any more are paid for too.

@@ -43,14 +43,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// 25 ms of burst; pieces of 256 KiB for local, 1 MiB for remote reads; remote requests of 4 MiB.
+    /// 25 ms of burst, pieces of 1 MiB, remote requests of 4 MiB.
     #[must_use]
     pub fn of(reach: Reach) -> Settings {
-        let piece = match reach {
-            Reach::Local => 256 << 10,
-            Reach::Remote => 1 << 20,
-        };
-        Settings { reach, burst: Duration::from_millis(25), piece, request: 4 << 20, timer: None }
+        Settings { reach, burst: Duration::from_millis(25), piece: 1 << 20, request: 4 << 20, timer: None }
     }
 }
 

@@ -23,6 +23,14 @@ const AHEAD: usize = 2;
 #[error("the range ends at {} before it starts at {}", .0.end, .0.start)]
 struct Backwards(Range<u64>);
 
+/// A store that does not give what its object has.
+#[derive(Debug, thiserror::Error)]
+#[error("{came} bytes came of {} to {}", .range.start, .range.end)]
+struct Short {
+    range: Range<u64>,
+    came: usize,
+}
+
 pub(crate) fn total(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(length(range)))
 }
@@ -97,20 +105,29 @@ impl<S: ObjectStore + ?Sized> Opened<S> {
     }
 
     /// Pays for some pieces at once, and reads them.
-    async fn read(self: Arc<Self>, reads: Query, pieces: Vec<Piece>) -> Result<Vec<(usize, Bytes)>> {
-        let mut paid = reads.pay(pieces.iter().map(|piece| length(&piece.range)).sum()).await?;
+    async fn read(self: Arc<Self>, reads: Query, pieces: Vec<Piece>) -> Result<Vec<(usize, BytesMut)>> {
+        let mut paid = reads.pay(pieces.iter().map(|piece| piece.room.len() as u64).sum()).await?;
+        let (inner, meta) = match &*self {
+            Opened::File(file) => {
+                let of: Vec<usize> = pieces.iter().map(|piece| piece.of).collect();
+                let places = pieces.into_iter().map(|piece| (piece.start, piece.room)).collect();
+                let filled = file.fill_paid(places, &mut paid).await?;
+                return Ok(of.into_iter().zip(filled).collect());
+            }
+            Opened::Store(inner, meta) => (inner, meta),
+        };
         let mut got = Vec::with_capacity(pieces.len());
-        for Piece { of, range } in pieces {
-            let bytes = match &*self {
-                Opened::File(file) => file.read_paid(range, &mut paid).await?,
-                Opened::Store(inner, meta) => {
-                    let options = same_version(meta, range);
-                    let bytes = inner.get_opts(&meta.location, options).await?.bytes().await?;
-                    paid.spend(bytes.len() as u64);
-                    bytes
-                }
-            };
-            got.push((of, bytes));
+        for Piece { of, start, mut room } in pieces {
+            let range = start..start.saturating_add(room.len() as u64);
+            let options = same_version(meta, range.clone());
+            let bytes = inner.get_opts(&meta.location, options).await?.bytes().await?;
+            paid.spend(bytes.len() as u64);
+            if bytes.len() != room.len() {
+                let source = Box::new(Short { range, came: bytes.len() });
+                return Err(object_store::Error::Generic { store: "GovernedStore", source });
+            }
+            room.copy_from_slice(&bytes);
+            got.push((of, room));
         }
         Ok(got)
     }
@@ -126,28 +143,38 @@ fn same_version(meta: &ObjectMeta, range: Range<u64>) -> GetOptions {
 /// A part of one of the ranges, by its place among them.
 struct Piece {
     of: usize,
-    range: Range<u64>,
+    /// Where it begins in the object.
+    start: u64,
+    /// A part of the whole range's memory, which is therefore never copied.
+    room: BytesMut,
 }
 
 /// Cuts ranges into pieces, and puts small ones together: no batch is larger than `most` bytes.
-fn batches(ranges: impl Iterator<Item = (usize, Range<u64>)>, most: u64) -> Vec<Vec<Piece>> {
+fn batches(ranges: impl Iterator<Item = (usize, Range<u64>)>, most: u64) -> Result<Vec<Vec<Piece>>> {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
     let mut batches: Vec<Vec<Piece>> = Vec::new();
-    let mut room = 0;
-    for (of, mut range) in ranges {
-        while range.start < range.end {
-            if room == 0 {
+    let mut free = 0;
+    for (of, Range { mut start, end }) in ranges {
+        let size = usize::try_from(end - start).map_err(|source| {
+            let source = Box::new(source);
+            object_store::Error::Generic { store: "GovernedStore", source }
+        })?;
+        let mut room = BytesMut::zeroed(size);
+        while !room.is_empty() {
+            if free == 0 {
                 batches.push(Vec::new());
-                room = most;
+                free = most;
             }
-            let end = range.end.min(range.start.saturating_add(room));
-            room -= end - range.start;
+            let piece = room.split_to(room.len().min(free));
+            free -= piece.len();
+            let next = start + piece.len() as u64;
             if let Some(batch) = batches.last_mut() {
-                batch.push(Piece { of, range: range.start..end });
+                batch.push(Piece { of, start, room: piece });
             }
-            range.start = end;
+            start = next;
         }
     }
-    batches
+    Ok(batches)
 }
 
 /// A range as it is put together from its pieces, which come in order; one piece is not copied.
@@ -183,26 +210,22 @@ async fn local<S: ObjectStore + ?Sized>(
 ) -> Result<Vec<Bytes>> {
     let opened = Arc::new(Opened::open(inner, location).await?);
     let size = opened.size();
-    let mut parts: Vec<Part> = Vec::with_capacity(ranges.len());
-    for range in ranges {
-        let mut part = Part::default();
-        if !inside(range, size) {
-            part.first = odd(inner, reads, location, range, size).await?;
-        }
-        parts.push(part);
-    }
-    let whole = |of: usize| usize::try_from(length(&ranges[of])).unwrap_or(0);
     let regular = ranges.iter().cloned().enumerate().filter(|(_, range)| inside(range, size));
-    let batches = batches(regular, reads.piece().unwrap_or(u64::MAX));
+    let batches = batches(regular, reads.piece().unwrap_or(u64::MAX))?;
     let futures: Vec<_> =
         batches.into_iter().map(|pieces| Arc::clone(&opened).read(reads.clone(), pieces)).collect();
+    let mut parts = vec![BytesMut::new(); ranges.len()];
     let mut read = stream::iter(futures).buffered(AHEAD);
     while let Some(batch) = read.try_next().await? {
-        for (of, bytes) in batch {
-            parts[of].push(bytes, whole(of));
+        for (of, room) in batch {
+            parts[of].unsplit(room);
         }
     }
-    Ok(parts.into_iter().map(Part::whole).collect())
+    let mut whole: Vec<Bytes> = parts.into_iter().map(BytesMut::freeze).collect();
+    for (of, range) in ranges.iter().enumerate().filter(|(_, range)| !inside(range, size)) {
+        whole[of] = odd(inner, reads, location, range, size).await?;
+    }
+    Ok(whole)
 }
 
 fn inside(range: &Range<u64>, size: u64) -> bool {

@@ -27,7 +27,8 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::execute_stream;
 use datafusion::sql::parser::Statement;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -132,7 +133,7 @@ impl Rows {
     }
 }
 
-/// The query's task has panicked, which the log shows.
+/// The query's task is no more: its group's threads were taken down.
 fn no_word() -> Error {
     Error::Engine("the query's task ended without a word; the server's log says more".to_owned())
 }
@@ -228,13 +229,22 @@ pub async fn start(held: Held, mut work: Work) -> Result<Rows, Error> {
 async fn task(held: Held, work: Work, sender: mpsc::Sender<Event>) {
     let query = Arc::clone(&held.query);
     let engine = Arc::clone(&held.engine);
-    let run = Charged::new(Box::pin(run(&engine, &query, work, &sender)), Arc::clone(&query));
+    let run = Charged::new(Box::pin(caught(run(&engine, &query, work, &sender))), Arc::clone(&query));
     let outcome = tokio::select! {
         biased;
         why = query.stopped() => Err(why),
         outcome = run => outcome,
     };
     finish(held, outcome, &sender).await;
+}
+
+/// The same with a panic as an error: the query's own, and nobody else's.
+async fn caught<T>(run: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without words");
+        Err(Error::Engine(format!("a defect of the server, please report it with its log: {text}")))
+    })
 }
 
 /// The worker process of a query's group. Starting one may take long on a busy machine; the query can be ended meanwhile,
@@ -412,7 +422,7 @@ pub async fn columns(held: Held, work: Work) -> Result<SchemaRef, Error> {
     query.group().memory.join(query);
     let Some(runtime) = query.home.runtime() else { return Err(Error::Cancelled) };
     let task = runtime.spawn(async move {
-        let planning = Box::pin(plan(&held.engine, &held.query, work));
+        let planning = Box::pin(caught(plan(&held.engine, &held.query, work)));
         let planning = Charged::new(planning, Arc::clone(&held.query));
         let (_, plan) = tokio::select! {
             biased;
@@ -422,4 +432,21 @@ pub async fn columns(held: Held, work: Work) -> Result<SchemaRef, Error> {
         Ok::<SchemaRef, Error>(Arc::new(plan.schema().as_arrow().clone()))
     });
     task.await.unwrap_or_else(|error| Err(Error::Engine(error.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_of_its_query() {
+        let outcome = caught(async {
+            let number = std::hint::black_box(3);
+            assert_eq!(number, 4, "all is {}", "lost");
+            Ok(())
+        });
+        let text = outcome.await.unwrap_err().to_string();
+        assert!(text.contains("a defect of the server") && text.contains("all is lost"), "{text}");
+        assert_eq!(caught(async { Ok(5) }).await.unwrap(), 5);
+    }
 }

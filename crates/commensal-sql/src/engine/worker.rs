@@ -20,6 +20,7 @@ use super::error::Error;
 use super::execute::{Event, Held, finish};
 use super::group::{Group, Settings};
 use super::query::Query;
+use super::scratch::Scratch;
 use arc_swap::ArcSwap;
 use commensal_host::{Child, Host, LinuxHost, Signal, SpawnSpec, Stdin, Stdout};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
@@ -29,7 +30,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc as channel};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -63,7 +63,7 @@ pub struct Launcher {
     /// Options that they have from the server.
     arguments: Vec<OsString>,
     /// For groups files and what is spilled.
-    folder: TempDir,
+    folder: Arc<Scratch>,
 }
 
 /// A worker that was started.
@@ -99,7 +99,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl Launcher {
     /// For workers with these options; files for them lie in `folder` while the server runs.
     #[must_use]
-    pub fn new(workers: Workers, arguments: Vec<OsString>, folder: TempDir) -> Launcher {
+    pub fn new(workers: Workers, arguments: Vec<OsString>, folder: Arc<Scratch>) -> Launcher {
         Launcher { workers, arguments, folder }
     }
 

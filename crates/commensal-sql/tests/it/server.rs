@@ -19,5 +19,6 @@ mod process;
 mod queries;
 mod remote;
 mod shapes;
+mod storm;
 mod tls;
 mod wire;

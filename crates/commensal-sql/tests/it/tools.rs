@@ -106,4 +106,21 @@ fn the_document_is_replayed() {
     // The rows with a queue: everything succeeds.
     let queued: Vec<&str> = text.lines().filter(|line| line.contains(": hard limit and queue | ")).collect();
     assert!(queued.len() == 2 && queued.iter().all(|line| line.contains("| 6 | 0 |")), "{queued:?}");
+    // The same as figures, for the lab.
+    let data = folder.path().join("again");
+    let arguments = ["replay", "--json", "--rows", "50000", "--seconds", "3", "--queries", "4"];
+    let done = run(&[&arguments[..], &["--data", data.to_str().unwrap()]].concat());
+    assert!(done.status.success(), "{}", said(&done));
+    let figures: Vec<serde_json::Value> =
+        out(&done).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |table: &str, row: &str, column: &str| {
+        let found = figures.iter().find(|f| f["table"] == table && f["row"] == row && f["column"] == column);
+        found
+            .and_then(|figure| figure["value"].as_f64())
+            .unwrap_or_else(|| panic!("{table}: {row}: {column}"))
+    };
+    assert_eq!(of("Memory", "join: hard limit and queue", "finished"), 4.0);
+    let limited = of("CPU", "CPU: hard limit", "shown, %");
+    assert!((5.0..15.0).contains(&limited), "{limited} of 10 %");
+    assert!(of("Local reads", "local reads: limit", "MiB/s") > 0.0);
 }

@@ -2,7 +2,7 @@
 
 use crate::server::client::{Answer, Client};
 use crate::server::fixture::{Fixture, eventually, write_hits};
-use crate::server::process::Server;
+use crate::server::process::{Server, start_with};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
@@ -50,7 +50,7 @@ fn a_disk_that_is_full_ends_the_query_that_fills_it() {
     let files = || {
         let listed = Command::new("find")
             .arg(format!("/proc/{}/root{}", server.0.id(), spill.display()))
-            .args(["-type", "f"])
+            .args(["-type", "f", "!", "-name", "in-use"])
             .output()
             .unwrap();
         String::from_utf8(listed.stdout).unwrap()
@@ -60,6 +60,41 @@ fn a_disk_that_is_full_ends_the_query_that_fills_it() {
     let used =
         "select memory_usage_bytes from information_schema.workload_group_resource_usage where name = 'm'";
     assert_eq!(client.query(used).cell(), "0");
+}
+
+/// What a server that was killed had spilled is removed by the next one; one that is told to end leaves nothing.
+#[test]
+fn spilled_files_do_not_outlive_their_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, spill) = (folder.path().join("data"), folder.path().join("spill"));
+    for path in [&data, &spill] {
+        std::fs::create_dir(path).unwrap();
+    }
+    write_hits(&data.join("hits.parquet"), 1_000_000);
+    let args = ["--listen", "127.0.0.1:0", "--workers", "off", "--spill", spill.to_str().unwrap()];
+    let spilled = || {
+        let listed =
+            Command::new("find").arg(&spill).args(["-type", "f", "-size", "+1000k"]).output().unwrap();
+        !listed.stdout.is_empty()
+    };
+    let (mut server, address) = start_with(&data, &args);
+    let limit =
+        "create workload group m properties('memory_limit'='48MB', 'enable_memory_overcommit'='false')";
+    // Each row with all that follow, in order: it spills, and has no end.
+    let sorted = "select count(*) from (select a.id, row_number() over (order by a.g, b.id) n from hits a, hits b) x \
+                  where n < 0";
+    let mut client = Client::login(address, "root", "", "").unwrap();
+    client.all(&[limit, "set workload_group = 'm'"]);
+    client.ask(sorted).unwrap();
+    eventually("it spills", spilled);
+    server.0.kill().unwrap();
+    server.0.wait().unwrap();
+    assert!(client.answer().is_err() && spilled());
+    let (mut server, _) = start_with(&data, &args);
+    assert!(!spilled() && std::fs::read_dir(&spill).unwrap().count() == 1);
+    let term = Command::new("kill").arg(server.0.id().to_string()).status().unwrap();
+    assert!(term.success() && server.0.wait().unwrap().success());
+    assert_eq!(std::fs::read_dir(&spill).unwrap().count(), 0);
 }
 
 /// Bytes of a good file changed at random: an answer or an error, and the server goes on.
