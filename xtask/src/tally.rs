@@ -23,7 +23,7 @@ pub struct Tally {
 }
 
 /// More failures than that are no accident of a busy machine.
-const MOST_AGAIN: usize = 8;
+const MOST_AGAIN: usize = 12;
 
 impl Tally {
     /// Takes one line of a test run's output.

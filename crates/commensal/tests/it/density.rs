@@ -41,21 +41,14 @@ fn scripted(program: &Program, script: &str, ladder: &str) -> String {
     file(program, &ladder.replace("[[load]]\n", &load))
 }
 
-/// Nothing of a run is left: no group, and no journal that has anything to undo.
+/// Nothing of this program's runs is left: no group, and no journal that has anything to undo.
 fn assert_nothing_left(program: &Program) {
-    let left = cgroups_named("commensal-density-");
-    let own: Vec<_> = left.iter().filter(|path| !belongs_to_the_living(path)).collect();
-    assert!(own.is_empty(), "{own:?}");
+    for pid in program.ran.lock().unwrap().iter() {
+        let left = cgroups_named(&format!("commensal-density-{pid}-"));
+        assert!(left.is_empty(), "{left:?}");
+    }
     let (out, _) = program.expect(0, &["restore"]);
     assert!(out.contains("nothing"), "{out}");
-}
-
-/// Other tests of this kind may run at the same time.
-fn belongs_to_the_living(path: &Path) -> bool {
-    let name = path.components().find_map(|part| {
-        part.as_os_str().to_str()?.strip_prefix("commensal-density-")?.split('-').next().map(str::to_owned)
-    });
-    name.is_some_and(|pid| Path::new("/proc").join(pid).exists())
 }
 
 #[test]
@@ -353,6 +346,7 @@ fn an_interrupted_run_is_gone_on_with() {
         assert!(begun.elapsed() < PATIENCE, "nothing was recorded");
         std::thread::sleep(Duration::from_millis(20));
     }
+    program.ran.lock().unwrap().push(child.id());
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(2));

@@ -80,12 +80,14 @@ pub fn restored(host: &mut dyn Host) -> commensal_drivers::Restored {
 pub struct Program {
     pub dir: tempfile::TempDir,
     pub prefix: String,
+    /// Processes of the program that have ended.
+    pub ran: std::sync::Mutex<Vec<u32>>,
 }
 
 impl Program {
     pub fn new(test: &str) -> Program {
         let prefix = format!("commensal-test-{}-{test}", std::process::id());
-        Program { dir: tempfile::tempdir().unwrap(), prefix }
+        Program { dir: tempfile::tempdir().unwrap(), prefix, ran: std::sync::Mutex::default() }
     }
 
     pub fn state(&self) -> PathBuf {
@@ -111,7 +113,12 @@ impl Program {
     }
 
     pub fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
+        let mut command = self.command(args);
+        command.stdin(std::process::Stdio::null());
+        let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn();
+        let child = child.unwrap();
+        self.ran.lock().unwrap().push(child.id());
+        child.wait_with_output().unwrap()
     }
 
     /// Runs, checks the status, gives standard output and standard error.
