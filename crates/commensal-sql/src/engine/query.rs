@@ -60,7 +60,8 @@ pub struct Query {
     stop: CancellationToken,
     /// Nothing of it runs any more; whoever moves it holds this meanwhile.
     done: Mutex<bool>,
-    plan: OnceLock<Arc<dyn ExecutionPlan>>,
+    /// Holds the query in turn, so it is let go when the query is done.
+    plan: Mutex<Option<Arc<dyn ExecutionPlan>>>,
     /// CPU time of its tasks, in nanoseconds.
     pub cpu_ns: AtomicU64,
     /// Bytes written to spill files.
@@ -112,7 +113,7 @@ impl Query {
             end: OnceLock::new(),
             stop: CancellationToken::new(),
             done: Mutex::new(false),
-            plan: OnceLock::new(),
+            plan: Mutex::default(),
             cpu_ns: AtomicU64::new(0),
             spilled_bytes: AtomicU64::new(0),
             unspilled_bytes: AtomicU64::new(0),
@@ -193,6 +194,10 @@ impl Query {
     /// Nothing of it runs any more; from now on it stays with its group.
     pub fn set_done(&self) {
         *lock(&self.done) = true;
+        let plan = lock(&self.plan).take();
+        if let Some(plan) = plan {
+            lock(&self.heard).scan_rows = rows_of_leaves(&plan);
+        }
     }
 
     /// Whether nothing of it runs any more.
@@ -220,22 +225,16 @@ impl Query {
         *lock(&self.heard) = used;
     }
 
-    /// Keeps the plan for its counters.
+    /// Keeps the plan for its counters, until it is done.
     pub fn set_plan(&self, plan: Arc<dyn ExecutionPlan>) {
-        let _ = self.plan.set(plan);
+        *lock(&self.plan) = Some(plan);
     }
 
     /// Rows that its scans have given so far.
     #[must_use]
     pub fn scan_rows(&self) -> u64 {
-        fn leaves(plan: &Arc<dyn ExecutionPlan>) -> usize {
-            let children = plan.children();
-            match children.is_empty() {
-                true => plan.metrics().and_then(|metrics| metrics.output_rows()).unwrap_or(0),
-                false => children.into_iter().map(leaves).sum(),
-            }
-        }
-        self.plan.get().map_or_else(|| lock(&self.heard).scan_rows, |plan| leaves(plan) as u64)
+        let running = lock(&self.plan).clone();
+        running.map_or_else(|| lock(&self.heard).scan_rows, |plan| rows_of_leaves(&plan))
     }
 
     /// Bytes that it has read so far, from local disks and from remote stores.
@@ -254,6 +253,15 @@ impl Query {
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.begun().unwrap_or(self.arrived).elapsed()
+    }
+}
+
+/// Rows that the scans of a plan have given.
+fn rows_of_leaves(plan: &Arc<dyn ExecutionPlan>) -> u64 {
+    let children = plan.children();
+    match children.is_empty() {
+        true => plan.metrics().and_then(|metrics| metrics.output_rows()).unwrap_or(0) as u64,
+        false => children.into_iter().map(rows_of_leaves).sum(),
     }
 }
 

@@ -18,7 +18,7 @@ pub struct Server {
     _state: TempDir,
 }
 
-/// How long the workers' cgroups may take to go.
+/// How long a server may take to end, and then its workers' cgroups to go.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A process and all that it has started, by number (proc_pid_children(5)).
@@ -79,6 +79,12 @@ impl Drop for Server {
     fn drop(&mut self) {
         let mut host = LinuxHost::new();
         let family = family(&host, self.pid());
+        // Asked to end it removes what it has spilled.
+        let _ = host.signal(&self.child.process, Signal::TERM);
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let _ = host.signal(&self.child.process, Signal::KILL);
         let _ = self.child.wait();
         // They end when their server is gone, and take their cgroups away.

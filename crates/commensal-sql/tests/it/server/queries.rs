@@ -1,7 +1,8 @@
 //! What statements give.
 
 use crate::server::client::Answer;
-use crate::server::fixture::Fixture;
+use crate::server::fixture::{ENDLESS, Fixture, beside, eventually};
+use std::sync::Arc;
 
 #[test]
 fn files_are_tables() {
@@ -208,4 +209,34 @@ fn rows_are_written_where_that_is_allowed() {
     client.all(&["create user jack identified by 'x'", "grant select_priv on *.*.* to jack"]);
     let mut jack = crate::server::client::Client::login(fixture.address, "jack", "x", "").unwrap();
     assert!(matches!(jack.query("insert into shop.few select id, url from hits"), Answer::Err(1227, _)));
+}
+
+/// Plan, pool and stores of a query know it: none of them may keep it once it is over, whatever its end.
+#[test]
+fn a_query_leaves_nothing_of_itself_in_memory() {
+    let fixture = Fixture::new();
+    fixture.hits("hits.parquet", 20_000);
+    let few = "select count(*) from hits a join hits b on a.g = b.g where a.id < 2000 and a.url < b.url";
+    let spilling =
+        "select count(*) from (select id, row_number() over (order by g, id) n from hits) x where n > 0";
+    for (sql, setup) in [
+        (few, vec![]),
+        (spilling, vec![]),
+        (ENDLESS, vec!["set query_timeout = 1"]),
+        ("select cast(url as signed) from hits a join hits b on a.g = b.g", vec![]),
+        ("select * from hits", vec!["set dry_run_query = true"]),
+    ] {
+        let running = || fixture.engine.queries().first().map(Arc::downgrade);
+        let mut seen = None;
+        // One may be over before it is seen.
+        eventually(&format!("it runs: {sql}"), || {
+            let asked = beside(fixture.address, &setup, sql);
+            while seen.is_none() && !asked.is_finished() {
+                seen = running();
+            }
+            asked.join().unwrap();
+            seen.is_some()
+        });
+        eventually(&format!("it is gone: {sql}"), || seen.as_ref().unwrap().upgrade().is_none());
+    }
 }
