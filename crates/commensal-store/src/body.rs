@@ -1,13 +1,12 @@
 //! Bodies: a file as a stream of pieces that are paid for, and a stream that is taken in only as it is paid for.
 
 use crate::query::{Paid, Query};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use object_store::{Attributes, GetResult, GetResultPayload, ObjectMeta, Result};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::Handle;
@@ -60,20 +59,23 @@ impl OpenFile {
         GetResult { payload, meta, range, attributes: Attributes::default() }.bytes().await
     }
 
-    /// Fills places with what the file has from there on, in one go: one way to the pool for blocking work and back, however
-    /// many there are. Paid for; bytes that are on their way when nobody waits for them any more are paid for too.
+    /// Puts what the file has in `places` behind what their rooms hold already, in one go: one way to the pool for blocking
+    /// work and back, however many there are. Only one such call at a time: they share the file's position. Paid for; bytes
+    /// that are on their way when nobody waits for them any more are paid for too.
     pub(crate) async fn fill_paid(
         &self,
-        places: Vec<(u64, BytesMut)>,
+        mut rooms: Vec<Vec<u8>>,
+        places: &[Place],
         paid: &mut Paid,
-    ) -> Result<Vec<BytesMut>> {
-        let file = Arc::clone(&self.file);
+    ) -> Result<Vec<Vec<u8>>> {
+        let (file, places) = (Arc::clone(&self.file), places.to_vec());
         let fill = move || {
-            let filled = places.into_iter().map(|(start, mut room)| {
-                let end = start.saturating_add(room.len() as u64);
-                file.read_exact_at(&mut room, start).map(|()| room).map_err(|error| (start..end, error))
-            });
-            filled.collect::<Result<Vec<BytesMut>, (Range<u64>, io::Error)>>()
+            for place in places {
+                let room = &mut rooms[place.of];
+                let filled = append(&file, &place.range, room);
+                filled.map_err(|error| (place.range.clone(), error))?;
+            }
+            Ok::<_, (Range<u64>, io::Error)>(rooms)
         };
         paid.begin();
         let filled = match Handle::try_current() {
@@ -82,9 +84,9 @@ impl OpenFile {
         };
         paid.failed();
         let (range, error) = match filled.map_err(|source| object_store::Error::JoinError { source })? {
-            Ok(filled) => {
-                paid.spend(filled.iter().map(|room| room.len() as u64).sum());
-                return Ok(filled);
+            Ok(rooms) => {
+                paid.spend(paid.left());
+                return Ok(rooms);
             }
             Err(failed) => failed,
         };
@@ -93,7 +95,7 @@ impl OpenFile {
         Err(object_store::Error::Generic { store: "GovernedStore", source: Box::new(error) })
     }
 
-    /// The same, paid for; bytes that are on their way when nobody waits for them any more are paid for too.
+    /// A range, paid for; bytes that are on their way when nobody waits for them any more are paid for too.
     pub(crate) async fn read_paid(&self, range: Range<u64>, paid: &mut Paid) -> Result<Bytes> {
         paid.begin();
         let read = self.read(range).await;
@@ -102,6 +104,26 @@ impl OpenFile {
         paid.spend(bytes.len() as u64);
         Ok(bytes)
     }
+}
+
+/// A part of one of several ranges.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// Which of the ranges.
+    pub(crate) of: usize,
+    /// Where it lies in the object.
+    pub(crate) range: Range<u64>,
+}
+
+/// Reads a range behind what `room` holds, into memory that nobody has to clear first.
+fn append(mut file: &File, range: &Range<u64>, room: &mut Vec<u8>) -> io::Result<()> {
+    let size = range.end - range.start;
+    file.seek(SeekFrom::Start(range.start))?;
+    let came = file.take(size).read_to_end(room)?;
+    if (came as u64) < size {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(())
 }
 
 /// The next piece of `range`, cut off it; `None` at its end.

@@ -1,10 +1,11 @@
 //! `get_ranges`: paid for and read in pieces, every byte of one version of the object.
 
-use crate::body::OpenFile;
+use crate::body::{OpenFile, Place};
 use crate::governor::Reach;
-use crate::query::Query;
+use crate::query::{Paid, Query};
 use crate::store::get_opts;
 use bytes::{Bytes, BytesMut};
+use futures_util::future::{OptionFuture, try_join};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 /// Requests that one remote call keeps going, as `object_store` itself does.
 const PARALLEL: usize = 10;
-/// Pieces of one call that are paid for or read at a time: one ahead.
+/// Requests of one stretch of a remote object that are paid for or under way at a time: one ahead.
 const AHEAD: usize = 2;
 
 /// A range that no store can mean.
@@ -104,32 +105,23 @@ impl<S: ObjectStore + ?Sized> Opened<S> {
         }
     }
 
-    /// Pays for some pieces at once, and reads them.
-    async fn read(self: Arc<Self>, reads: Query, pieces: Vec<Piece>) -> Result<Vec<(usize, BytesMut)>> {
-        let mut paid = reads.pay(pieces.iter().map(|piece| piece.room.len() as u64).sum()).await?;
-        let (inner, meta) = match &*self {
-            Opened::File(file) => {
-                let of: Vec<usize> = pieces.iter().map(|piece| piece.of).collect();
-                let places = pieces.into_iter().map(|piece| (piece.start, piece.room)).collect();
-                let filled = file.fill_paid(places, &mut paid).await?;
-                return Ok(of.into_iter().zip(filled).collect());
-            }
+    /// Reads what was paid for, each part behind what the room of its range holds.
+    async fn read(&self, mut rooms: Vec<Vec<u8>>, places: &[Place], mut paid: Paid) -> Result<Vec<Vec<u8>>> {
+        let (inner, meta) = match self {
+            Opened::File(file) => return file.fill_paid(rooms, places, &mut paid).await,
             Opened::Store(inner, meta) => (inner, meta),
         };
-        let mut got = Vec::with_capacity(pieces.len());
-        for Piece { of, start, mut room } in pieces {
-            let range = start..start.saturating_add(room.len() as u64);
+        for Place { of, range } in places {
             let options = same_version(meta, range.clone());
             let bytes = inner.get_opts(&meta.location, options).await?.bytes().await?;
             paid.spend(bytes.len() as u64);
-            if bytes.len() != room.len() {
-                let source = Box::new(Short { range, came: bytes.len() });
+            if bytes.len() as u64 != length(range) {
+                let source = Box::new(Short { range: range.clone(), came: bytes.len() });
                 return Err(object_store::Error::Generic { store: "GovernedStore", source });
             }
-            room.copy_from_slice(&bytes);
-            got.push((of, room));
+            rooms[*of].extend_from_slice(&bytes);
         }
-        Ok(got)
+        Ok(rooms)
     }
 }
 
@@ -140,41 +132,35 @@ fn same_version(meta: &ObjectMeta, range: Range<u64>) -> GetOptions {
         .with_version(meta.version.clone())
 }
 
-/// A part of one of the ranges, by its place among them.
-struct Piece {
-    of: usize,
-    /// Where it begins in the object.
-    start: u64,
-    /// A part of the whole range's memory, which is therefore never copied.
-    room: BytesMut,
-}
-
-/// Cuts ranges into pieces, and puts small ones together: no batch is larger than `most` bytes.
-fn batches(ranges: impl Iterator<Item = (usize, Range<u64>)>, most: u64) -> Result<Vec<Vec<Piece>>> {
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
-    let mut batches: Vec<Vec<Piece>> = Vec::new();
+/// Cuts ranges into parts, and puts small ones together: no batch is larger than `most` bytes.
+fn batches(ranges: impl Iterator<Item = (usize, Range<u64>)>, most: u64) -> Vec<Vec<Place>> {
+    let most = most.max(1);
+    let mut batches: Vec<Vec<Place>> = Vec::new();
     let mut free = 0;
     for (of, Range { mut start, end }) in ranges {
-        let size = usize::try_from(end - start).map_err(|source| {
-            let source = Box::new(source);
-            object_store::Error::Generic { store: "GovernedStore", source }
-        })?;
-        let mut room = BytesMut::zeroed(size);
-        while !room.is_empty() {
+        while start < end {
             if free == 0 {
                 batches.push(Vec::new());
                 free = most;
             }
-            let piece = room.split_to(room.len().min(free));
-            free -= piece.len();
-            let next = start + piece.len() as u64;
+            let next = end.min(start.saturating_add(free));
+            free -= next - start;
             if let Some(batch) = batches.last_mut() {
-                batch.push(Piece { of, start, room: piece });
+                batch.push(Place { of, range: start..next });
             }
             start = next;
         }
     }
-    Ok(batches)
+    batches
+}
+
+/// Empty memory for what a range holds.
+fn room(range: &Range<u64>) -> Result<Vec<u8>> {
+    let size = usize::try_from(length(range)).map_err(|source| {
+        let source = Box::new(source);
+        object_store::Error::Generic { store: "GovernedStore", source }
+    })?;
+    Ok(Vec::with_capacity(size))
 }
 
 /// A range as it is put together from its pieces, which come in order; one piece is not copied.
@@ -208,20 +194,27 @@ async fn local<S: ObjectStore + ?Sized>(
     location: &Path,
     ranges: &[Range<u64>],
 ) -> Result<Vec<Bytes>> {
-    let opened = Arc::new(Opened::open(inner, location).await?);
+    let opened = Opened::open(inner, location).await?;
     let size = opened.size();
     let regular = ranges.iter().cloned().enumerate().filter(|(_, range)| inside(range, size));
-    let batches = batches(regular, reads.piece().unwrap_or(u64::MAX))?;
-    let futures: Vec<_> =
-        batches.into_iter().map(|pieces| Arc::clone(&opened).read(reads.clone(), pieces)).collect();
-    let mut parts = vec![BytesMut::new(); ranges.len()];
-    let mut read = stream::iter(futures).buffered(AHEAD);
-    while let Some(batch) = read.try_next().await? {
-        for (of, room) in batch {
-            parts[of].unsplit(room);
-        }
+    let batches = batches(regular, reads.piece().unwrap_or(u64::MAX));
+    let of_size = |range: &Range<u64>| if inside(range, size) { room(range) } else { Ok(Vec::new()) };
+    let mut rooms = ranges.iter().map(of_size).collect::<Result<Vec<_>>>()?;
+    let pay = |places: &[Place]| {
+        let bytes = places.iter().map(|place| length(&place.range)).sum();
+        async move { Ok(reads.pay(bytes).await?) }
+    };
+    let mut ahead = match batches.first() {
+        Some(places) => Some(pay(places).await?),
+        None => None,
+    };
+    for (at, places) in batches.iter().enumerate() {
+        let Some(paid) = ahead.take() else { break };
+        // The next batch is paid for while this one is read.
+        let next = OptionFuture::from(batches.get(at + 1).map(|places| pay(places)));
+        (rooms, ahead) = try_join(opened.read(rooms, places, paid), async { next.await.transpose() }).await?;
     }
-    let mut whole: Vec<Bytes> = parts.into_iter().map(BytesMut::freeze).collect();
+    let mut whole: Vec<Bytes> = rooms.into_iter().map(Bytes::from).collect();
     for (of, range) in ranges.iter().enumerate().filter(|(_, range)| !inside(range, size)) {
         whole[of] = odd(inner, reads, location, range, size).await?;
     }
