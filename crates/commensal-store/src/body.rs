@@ -66,7 +66,7 @@ impl OpenFile {
         &self,
         mut rooms: Vec<Vec<u8>>,
         places: &[Place],
-        paid: &mut Paid,
+        paid: &mut [Paid],
     ) -> Result<Vec<Vec<u8>>> {
         let (file, places) = (Arc::clone(&self.file), places.to_vec());
         let fill = move || {
@@ -77,15 +77,15 @@ impl OpenFile {
             }
             Ok::<_, (Range<u64>, io::Error)>(rooms)
         };
-        paid.begin();
+        paid.iter_mut().for_each(Paid::begin);
         let filled = match Handle::try_current() {
             Ok(runtime) => runtime.spawn_blocking(fill).await,
             Err(_) => Ok(fill()),
         };
-        paid.failed();
+        paid.iter_mut().for_each(Paid::failed);
         let (range, error) = match filled.map_err(|source| object_store::Error::JoinError { source })? {
             Ok(rooms) => {
-                paid.spend(paid.left());
+                paid.iter_mut().for_each(|paid| paid.spend(paid.left()));
                 return Ok(rooms);
             }
             Err(failed) => failed,

@@ -5,7 +5,7 @@ use crate::governor::Reach;
 use crate::query::{Paid, Query};
 use crate::store::get_opts;
 use bytes::{Bytes, BytesMut};
-use futures_util::future::{OptionFuture, try_join};
+use futures_util::future::{FutureExt, OptionFuture, try_join};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
@@ -18,6 +18,8 @@ use std::sync::Arc;
 const PARALLEL: usize = 10;
 /// Requests of one stretch of a remote object that are paid for or under way at a time: one ahead.
 const AHEAD: usize = 2;
+/// Pieces of one call that are read in one go at most.
+const AT_ONCE: usize = 16;
 
 /// A range that no store can mean.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +108,12 @@ impl<S: ObjectStore + ?Sized> Opened<S> {
     }
 
     /// Reads what was paid for, each part behind what the room of its range holds.
-    async fn read(&self, mut rooms: Vec<Vec<u8>>, places: &[Place], mut paid: Paid) -> Result<Vec<Vec<u8>>> {
+    async fn read(
+        &self,
+        mut rooms: Vec<Vec<u8>>,
+        places: &[Place],
+        mut paid: Vec<Paid>,
+    ) -> Result<Vec<Vec<u8>>> {
         let (inner, meta) = match self {
             Opened::File(file) => return file.fill_paid(rooms, places, &mut paid).await,
             Opened::Store(inner, meta) => (inner, meta),
@@ -114,7 +121,7 @@ impl<S: ObjectStore + ?Sized> Opened<S> {
         for Place { of, range } in places {
             let options = same_version(meta, range.clone());
             let bytes = inner.get_opts(&meta.location, options).await?.bytes().await?;
-            paid.spend(bytes.len() as u64);
+            spend(&mut paid, bytes.len() as u64);
             if bytes.len() as u64 != length(range) {
                 let source = Box::new(Short { range: range.clone(), came: bytes.len() });
                 return Err(object_store::Error::Generic { store: "GovernedStore", source });
@@ -130,6 +137,17 @@ fn same_version(meta: &ObjectMeta, range: Range<u64>) -> GetOptions {
         .with_range(Some(range))
         .with_if_match(meta.e_tag.clone())
         .with_version(meta.version.clone())
+}
+
+/// `bytes` came of what was paid for in these.
+fn spend(paid: &mut [Paid], mut bytes: u64) {
+    let count = paid.len();
+    for (at, paid) in paid.iter_mut().enumerate() {
+        // What is more than was paid for is owed by the last one.
+        let of_this = if at + 1 == count { bytes } else { bytes.min(paid.left()) };
+        bytes -= of_this;
+        paid.spend(of_this);
+    }
 }
 
 /// Cuts ranges into parts, and puts small ones together: no batch is larger than `most` bytes.
@@ -202,17 +220,25 @@ async fn local<S: ObjectStore + ?Sized>(
     let mut rooms = ranges.iter().map(of_size).collect::<Result<Vec<_>>>()?;
     let pay = |places: &[Place]| {
         let bytes = places.iter().map(|place| length(&place.range)).sum();
-        async move { Ok(reads.pay(bytes).await?) }
+        async move { Ok::<Paid, object_store::Error>(reads.pay(bytes).await?) }
     };
-    let mut ahead = match batches.first() {
+    let mut batches = batches.into_iter().peekable();
+    let mut ahead = match batches.peek() {
         Some(places) => Some(pay(places).await?),
         None => None,
     };
-    for (at, places) in batches.iter().enumerate() {
-        let Some(paid) = ahead.take() else { break };
+    while let (Some(mut places), Some(paid)) = (batches.next(), ahead.take()) {
+        let mut all = vec![paid];
+        // What can be had without waiting is read in the same go: where the limit does not bind, that is most of it.
+        while all.len() < AT_ONCE
+            && let Some(paid) = batches.peek().and_then(|next| pay(next).now_or_never())
+        {
+            all.push(paid?);
+            places.extend(batches.next().into_iter().flatten());
+        }
         // The next batch is paid for while this one is read.
-        let next = OptionFuture::from(batches.get(at + 1).map(|places| pay(places)));
-        (rooms, ahead) = try_join(opened.read(rooms, places, paid), async { next.await.transpose() }).await?;
+        let next = OptionFuture::from(batches.peek().map(|places| pay(places)));
+        (rooms, ahead) = try_join(opened.read(rooms, &places, all), async { next.await.transpose() }).await?;
     }
     let mut whole: Vec<Bytes> = rooms.into_iter().map(Bytes::from).collect();
     for (of, range) in ranges.iter().enumerate().filter(|(_, range)| !inside(range, size)) {
