@@ -49,11 +49,15 @@ pub fn serve(listener: UnixListener, published: &Published) -> Receiver<Call> {
     daemon
 }
 
-/// Answers line by line until the client has had enough.
+/// Answers line by line until the client has had enough: closes its side, or sends an empty line.
 fn converse(stream: &UnixStream, calls: &Sender<Call>, published: &Published) {
     let _ = stream.set_read_timeout(Some(SILENCE));
     let mut lines = BufReader::new(stream.take(MOST_BYTES)).lines();
     while let Some(Ok(line)) = lines.next() {
+        // Nothing more comes.
+        if line.is_empty() {
+            return;
+        }
         let answer = answer(&line, calls, published);
         let mut out = stream;
         if writeln!(out, "{answer}").is_err() {

@@ -134,7 +134,8 @@ fn read_orders(host: &dyn Host, file: &Path) -> anyhow::Result<Orders> {
 }
 
 fn ask(host: &dyn Host, socket: &Path, request: &Request) -> anyhow::Result<serde_json::Value> {
-    let line = serde_json::to_string(request)? + "\n";
+    // With the empty line the other side closes as soon as it has answered.
+    let line = serde_json::to_string(request)? + "\n\n";
     let answer = host.ask(socket, &line, PATIENCE).with_context(|| {
         format!("no scheduler of commensal is loaded with this state directory ({})", socket.display())
     })?;
