@@ -32,6 +32,8 @@ pub struct Layout {
     /// Which run in the long tier, and when somebody asks for this guest.
     all: guest::Filters,
     memory_mib: u32,
+    /// Of two threads each.
+    cores: u32,
     /// Rows of the conformance script that run here at least; fewer mean that a controller is missing.
     rows: usize,
 }
@@ -48,8 +50,8 @@ pub enum First {
 /// `v1`: every v1 controller below /sys/fs/cgroup, a bare v2 at unified. Later kernels of Debian lack v1's
 /// memory and cpuset. `v2`: the unified hierarchy on the newest kernel, with all controllers given away;
 /// `v2-old`: the same on the kernel that a stable Debian has. `systemd`: the unified hierarchy in the hands of
-/// that Debian's systemd.
-pub const LAYOUTS: [Layout; 4] = [
+/// that Debian's systemd; `sched`: as `v2`, with the tests of the scheduler; `sched-wide`: the same on four cores.
+pub const LAYOUTS: [Layout; 6] = [
     ours("v1", "bookworm", 350, guest::OF_KERNELS),
     ours("v2-old", "bookworm", 200, guest::OF_KERNELS),
     Layout { all: guest::ALL_OF_NEWEST, ..ours("v2", "sid", 220, guest::OF_NEWEST) },
@@ -62,13 +64,26 @@ pub const LAYOUTS: [Layout; 4] = [
         all: guest::OF_SYSTEMD,
         // Its files are in memory twice while the kernel unpacks them.
         memory_mib: 2048,
+        cores: 2,
         rows: 0,
     },
+    Layout { all: guest::ALL_OF_SCHED, ..ours("sched", "sid", 0, guest::OF_SCHED) },
+    Layout { cores: 4, ..ours("sched-wide", "sid", 0, guest::OF_SCHED_WIDE) },
 ];
 const FLAVOUR: &str = "cloud-amd64";
 
 const fn ours(name: &'static str, suite: &'static str, rows: usize, tests: guest::Filters) -> Layout {
-    Layout { name, suite, flavour: FLAVOUR, first: First::Ours, tests, all: tests, memory_mib: 1024, rows }
+    Layout {
+        name,
+        suite,
+        flavour: FLAVOUR,
+        first: First::Ours,
+        tests,
+        all: tests,
+        memory_mib: 1024,
+        cores: 2,
+        rows,
+    }
 }
 
 /// Programs that the harness starts, and the Debian packages that have them.
@@ -100,8 +115,8 @@ const STATUS_INTERRUPTED: u8 = 130;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// v2 (Debian sid's kernel, unified hierarchy), v2-old (Debian 12's), v1 (Debian 12's, one hierarchy per
-    /// controller) or systemd (Debian 12 with its systemd as the first process); tests run in all but the last, a
-    /// command in v2.
+    /// controller), systemd (Debian 12 with its systemd as the first process), sched or sched-wide (as v2, two or four
+    /// cores, with the scheduler's tests); tests run in all but systemd, a command in v2.
     #[arg(long, value_parser = layout)]
     layout: Option<&'static Layout>,
     /// Boot this kernel instead of Debian's: a bzImage with virtio's PCI bus, console and disks, devtmpfs and cgroups
@@ -339,6 +354,7 @@ fn in_guest(
         kernel: base.kernel.image.clone(),
         initrd,
         memory_mib: args.memory.unwrap_or(layout.memory_mib),
+        cores: layout.cores,
         limit: Duration::from_secs(args.time_limit),
         live,
         keep_console: console.as_deref(),
@@ -422,7 +438,7 @@ mod tests {
     #[test]
     fn systemd_is_for_the_long_tier() {
         let names = |long| by_default(long).iter().map(|layout| layout.name).collect::<Vec<_>>();
-        assert_eq!(names(false), ["v1", "v2-old", "v2"]);
-        assert_eq!(names(true), ["v1", "v2-old", "v2", "systemd"]);
+        assert_eq!(names(false), ["v1", "v2-old", "v2", "sched", "sched-wide"]);
+        assert_eq!(names(true), ["v1", "v2-old", "v2", "systemd", "sched", "sched-wide"]);
     }
 }

@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 pub const MACHINE: &str = "machine";
 /// Journal of `run`, whose groups stay until their last command ends.
 pub const RUN: &str = "run";
+/// Journal of the scheduler, whose threads are switched as long as it is loaded.
+pub const SCHED: &str = "sched";
 /// First part of the name of a lab run's journal; its pid follows.
 pub const LAB: &str = "lab-";
 /// File name ending of every journal.
@@ -89,6 +91,17 @@ pub enum Record {
         start_ticks: u64,
         /// CPUs that it may use until then, as a list.
         cpus: String,
+    },
+    /// Threads are about to become `SCHED_EXT`.
+    Scheduling,
+    /// A thread with a policy of its own is about to become `SCHED_EXT`.
+    Policy {
+        /// Its number.
+        tid: u32,
+        /// Its start time, clock ticks since boot.
+        start_ticks: u64,
+        /// That policy.
+        policy: i32,
     },
     /// A group is about to be replaced by a fresh one of the same name.
     Renewing(Target),
@@ -274,7 +287,19 @@ impl Journal {
                 Record::Affinity { tid, start_ticks, .. },
                 Record::Affinity { tid: other, start_ticks: started, .. },
             ) => (tid, start_ticks) == (other, started),
+            (
+                Record::Policy { tid, start_ticks, .. },
+                Record::Policy { tid: other, start_ticks: started, .. },
+            ) => (tid, start_ticks) == (other, started),
             (one, other) => one == other,
+        })
+    }
+
+    /// Threads with a policy of their own: number, start time and that policy.
+    pub fn policies(&self) -> impl Iterator<Item = (u32, u64, i32)> {
+        self.records.iter().filter_map(|record| match record {
+            Record::Policy { tid, start_ticks, policy } => Some((*tid, *start_ticks, *policy)),
+            _ => None,
         })
     }
 
@@ -523,6 +548,8 @@ pub fn ours(
             | Record::Creating { .. }
             | Record::Enabling { .. }
             | Record::Affinity { .. }
+            | Record::Scheduling
+            | Record::Policy { .. }
             | Record::Renewing(_) => {}
         }
     }

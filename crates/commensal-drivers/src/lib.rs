@@ -17,6 +17,7 @@ mod aside;
 mod cookies;
 pub mod journal;
 pub mod members;
+pub mod policy;
 pub mod queue;
 mod renew;
 mod restore;

@@ -175,7 +175,7 @@ fn make_normal(host: &mut dyn Host, fresh: Dir) -> Result<(), HostError> {
     let text = host.read(fresh, "tasks")?;
     for tid in text.split_whitespace().filter_map(|tid| tid.parse().ok()) {
         if is_idle(host, tid) {
-            match host.make_normal(tid) {
+            match host.set_policy(tid, 0) {
                 Err(error) if error.errno != Errno::ESRCH => return Err(error),
                 _ => {}
             }

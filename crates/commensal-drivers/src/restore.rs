@@ -9,7 +9,7 @@ mod shared;
 
 use crate::apply::with_meaning;
 use crate::journal::{self, Contents, Record, Target};
-use crate::{affinity, cookies, members, text_for};
+use crate::{affinity, cookies, members, policy, text_for};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
 use commensal_host::{Dir, Host, HostError, below};
@@ -125,7 +125,7 @@ fn eligible(
             return host.state_remove(&path);
         }
         let running = host.process(owner.pid).is_ok_and(|process| process.start_ticks == owner.start_ticks);
-        if name.starts_with(journal::LAB) && running {
+        if (name.starts_with(journal::LAB) || name == journal::SCHED) && running {
             result.left.push(format!("{}: its owner, process {}, is running", path.display(), owner.pid));
             return Ok(());
         }
@@ -197,9 +197,11 @@ fn rank(record: &Record) -> u8 {
     match record {
         // Turning a switch clears what it governs; values that were there before can be written once more then.
         Record::Owner(_) | Record::Switching { .. } => 0,
+        // All threads first, then those with a policy of their own.
+        Record::Scheduling => 0,
         Record::Original { .. } | Record::Cookied(_) | Record::Renewing(_) => 1,
         // What a thread may use is cut to what its cpuset has.
-        Record::Moving { .. } | Record::Moved { .. } | Record::Affinity { .. } => 2,
+        Record::Moving { .. } | Record::Moved { .. } | Record::Affinity { .. } | Record::Policy { .. } => 2,
         Record::Creating { .. } | Record::Created(_) => 3,
         Record::Enabling { .. } => 4,
     }
@@ -273,6 +275,8 @@ impl Job<'_> {
             | Record::Creating { .. }
             | Record::Switching { .. }
             | Record::Affinity { .. }
+            | Record::Scheduling
+            | Record::Policy { .. }
             | Record::Moving { .. }
             | Record::Moved { .. } => return false,
         };
@@ -329,6 +333,10 @@ fn pass(
             Record::Cookied(target) => take_cookies(host, target),
             Record::Affinity { tid, start_ticks, cpus } => {
                 affinity::put_back(host, (*tid, *start_ticks), cpus).map_err(Left::Failed)
+            }
+            Record::Scheduling => policy::all_back(host).map_err(Left::Failed),
+            Record::Policy { tid, start_ticks, policy } => {
+                policy::put_back(host, (*tid, *start_ticks), *policy).map_err(Left::Failed)
             }
             Record::Creating { mount, path } => {
                 // The inode was never learnt: either a `Created` follows, or the crash came between.

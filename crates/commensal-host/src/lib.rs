@@ -154,8 +154,8 @@ pub trait Host {
     /// Keeps a thread to these CPUs (`sched_setaffinity(2)`). `EINVAL` when none of them is online and in its cpuset.
     fn set_affinity(&mut self, tid: u32, cpus: &CpuSet) -> Result<()>;
 
-    /// Gives a thread that is `SCHED_IDLE` the normal policy.
-    fn make_normal(&mut self, tid: u32) -> Result<()>;
+    /// Gives a thread a policy without a priority (`SCHED_NORMAL` is 0); its nice value stays.
+    fn set_policy(&mut self, tid: u32, policy: i32) -> Result<()>;
 
     /// Starts counters of what the tasks in a group and below do, on `cpus`. `ENOENT` when the group is not of the hierarchy
     /// that has `perf_event` (the unified one, unless it is mounted for v1), and also without a performance monitoring unit

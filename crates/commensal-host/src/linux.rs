@@ -482,8 +482,8 @@ impl Host for LinuxHost {
         process::set_affinity(tid, cpus)
     }
 
-    fn make_normal(&mut self, tid: u32) -> Result<()> {
-        process::make_normal(tid)
+    fn set_policy(&mut self, tid: u32, policy: i32) -> Result<()> {
+        process::set_policy(tid, policy)
     }
 
     fn euid(&self) -> u32 {

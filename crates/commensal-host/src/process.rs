@@ -376,16 +376,16 @@ pub(crate) fn share_cookie(cookie: Cookie, tids: &[u32]) -> Result<()> {
     })
 }
 
-pub(crate) fn make_normal(tid: u32) -> Result<()> {
+pub(crate) fn set_policy(tid: u32, policy: i32) -> Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     let raw = i32::try_from(tid).unwrap_or(-1);
     // SAFETY: the pointer is to a live value of the type the call reads.
-    match unsafe { libc::sched_setscheduler(raw, libc::SCHED_OTHER, &raw const parameters) } {
+    match unsafe { libc::sched_setscheduler(raw, policy, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(HostError {
-            operation: "reset the scheduling policy of",
+            operation: "set the scheduling policy of",
             object: format!("thread {tid}"),
-            value: None,
+            value: Some(policy.to_string()),
             errno: Errno(io::Error::last_os_error().raw_os_error().unwrap_or(Errno::EIO.0)),
         }),
     }

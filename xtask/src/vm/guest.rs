@@ -79,16 +79,22 @@ pub const ALL_OF_NEWEST: Filters = &[
 ];
 /// Which tests say something about life beside systemd.
 pub const OF_SYSTEMD: Filters = &[("commensal", &["systemd::"])];
+/// The scheduler, on two cores; what takes minutes is for the long tier.
+pub const OF_SCHED: Filters = &[("commensal-sched", &["quick::"])];
+/// The same with what takes minutes.
+pub const ALL_OF_SCHED: Filters = &[("commensal-sched", &["quick::", "long::"])];
+/// What more cores make different.
+pub const OF_SCHED_WIDE: Filters = &[("commensal-sched", &["wide::"])];
 /// The name of the integration binaries, and of the program that tests start by its absolute path.
 const INTEGRATION: &str = "it";
-const PROGRAM: &str = "commensal";
+const PROGRAMS: [&str; 2] = ["commensal", "commensal-sched"];
 
 /// What the tests need of the build.
 #[derive(Debug)]
 pub struct Suite {
     /// Package, its folder and its test program.
     tests: Vec<(&'static str, PathBuf, PathBuf)>,
-    program: PathBuf,
+    programs: Vec<PathBuf>,
 }
 
 impl Suite {
@@ -110,21 +116,27 @@ impl Suite {
     fn find(messages: &str) -> anyhow::Result<Suite> {
         let artifacts: Vec<Artifact> = messages.lines().filter_map(Artifact::read).collect();
         let mut tests = Vec::new();
-        for (package, _) in OF_KERNELS {
+        for (package, _) in OF_KERNELS.iter().chain(OF_SCHED) {
             let test = artifacts
                 .iter()
                 .find(|one| one.package == *package && one.kind == "test" && one.name == INTEGRATION);
             let test = test.with_context(|| format!("{package} has no integration test {INTEGRATION}"))?;
             tests.push((*package, test.folder.clone(), test.executable.clone()));
         }
-        let program = artifacts.iter().find(|one| one.kind == "bin" && one.name == PROGRAM && !one.is_test);
-        let program = program.with_context(|| format!("cargo built no program {PROGRAM}"))?;
-        Ok(Suite { tests, program: program.executable.clone() })
+        let mut programs = Vec::new();
+        for name in PROGRAMS {
+            let program = artifacts.iter().find(|one| one.kind == "bin" && one.name == name && !one.is_test);
+            let program = program.with_context(|| format!("cargo built no program {name}"))?;
+            programs.push(program.executable.clone());
+        }
+        Ok(Suite { tests, programs })
     }
 
     /// Puts everything at the same place as here: tests have paths compiled in.
     pub fn add_to(&self, image: &Image, wanted: Filters) -> anyhow::Result<()> {
-        image.add_stripped(&self.program, &self.program)?;
+        for program in &self.programs {
+            image.add_stripped(program, program)?;
+        }
         for (folder, test, _) in self.programs(wanted) {
             image.add_stripped(test, test)?;
             image.folder(folder)?;
@@ -233,9 +245,11 @@ mod tests {
             message("commensal", "bin", "commensal", false, "/t/commensal"),
             message("commensal", "test", "it", true, "/t/it-1"),
             message("commensal-host", "test", "it", true, "/t/it-2"),
+            message("commensal-sched", "bin", "commensal-sched", false, "/t/commensal-sched"),
+            message("commensal-sched", "test", "it", true, "/t/it-3"),
         ];
         let suite = Suite::find(&messages.join("\n")).unwrap();
-        assert_eq!(suite.program, Path::new("/t/commensal"));
+        assert_eq!(suite.programs, [Path::new("/t/commensal"), Path::new("/t/commensal-sched")]);
         let script = suite.script(OF_KERNELS);
         assert!(
             script.contains("cd '/src/commensal-host' && '/t/it-2' kernel_conforms real:: --show-output"),

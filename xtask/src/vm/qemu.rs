@@ -13,8 +13,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// The guest sees siblings, so that placement by cores has something to decide.
-const CPUS: &str = "4,sockets=1,cores=2,threads=2";
 /// Emulated CPUs stand still when the machine is busy: watchdogs would call that a lockup.
 const COMMAND_LINE: &str = "console=ttyS0 panic=-1 mitigations=off random.trust_cpu=1 psi=1 tsc=reliable \
     nosoftlockup nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
@@ -40,6 +38,8 @@ pub struct Boot<'a> {
     pub kernel: PathBuf,
     pub initrd: PathBuf,
     pub memory_mib: u32,
+    /// Of two threads each.
+    pub cores: u32,
     pub limit: Duration,
     /// Copy the command's output on as it comes.
     pub live: bool,
@@ -211,7 +211,8 @@ fn arguments(boot: &Boot) -> Vec<String> {
     add("-accel", "tcg,thread=multi".to_owned());
     // Linux 6.1 sees siblings on this vendor's CPUs only: it wants an extension of AMD's that TCG lacks.
     add("-cpu", "max,vendor=GenuineIntel".to_owned());
-    add("-smp", CPUS.to_owned());
+    // Guests see siblings, so that placement by cores has something to decide.
+    add("-smp", format!("{},sockets=1,cores={},threads=2", 2 * boot.cores, boot.cores));
     add("-m", boot.memory_mib.to_string());
     add("-display", "none".to_owned());
     add("-kernel", boot.kernel.display().to_string());

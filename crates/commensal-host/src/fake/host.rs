@@ -401,14 +401,15 @@ impl Host for FakeHost {
         Ok(())
     }
 
-    fn make_normal(&mut self, tid: u32) -> Result<()> {
+    fn set_policy(&mut self, tid: u32, policy: i32) -> Result<()> {
         let mut machine = self.machine();
         let object = format!("thread {tid}");
-        let refuse = |errno| refused("reset the scheduling policy of", object.as_str(), errno);
+        let refuse = |errno| refused("set the scheduling policy of", object.as_str(), errno);
         machine.may_change(self.life, Kind::Other).map_err(refuse)?;
         let found = machine.processes.values_mut().find(|process| process.cookie(tid).is_some());
-        found.ok_or_else(|| refuse(Errno::ESRCH))?.idle = false;
-        machine.changed("policy", object.clone(), "normal");
+        found.ok_or_else(|| refuse(Errno::ESRCH))?.policy = policy;
+        let name = if policy == 0 { "normal".to_owned() } else { policy.to_string() };
+        machine.changed("policy", object.clone(), &name);
         Ok(())
     }
 

@@ -62,8 +62,8 @@ pub(super) struct Proc {
     pub(super) running: Running,
     pub(super) ignores_sigterm: bool,
     pub(super) signals: Vec<Signal>,
-    /// `SCHED_IDLE`.
-    pub(super) idle: bool,
+    /// Of sched(7): 0 is normal, 5 `SCHED_IDLE`.
+    pub(super) policy: i32,
     /// Core-scheduling cookie by thread; the first thread has the process's number.
     pub(super) threads: BTreeMap<u32, u64>,
     /// What it looks like in `/proc`.
@@ -155,7 +155,7 @@ impl Machine {
             running: running.clone(),
             ignores_sigterm: false,
             signals: Vec::new(),
-            idle: false,
+            policy: 0,
             threads: [(pid, 0)].into(),
             looks: FakeLooks::default(),
         };
@@ -247,7 +247,7 @@ impl Machine {
         let pid = self.new_pid();
         self.add(pid, places.clone(), Some(spec.clone()));
         if let Some(process) = self.processes.get_mut(&pid) {
-            process.idle = spec.policy.idle;
+            process.policy = if spec.policy.idle { 5 } else { 0 };
             process.threads = [(pid, cookie.unwrap_or(0))].into();
         }
         for inode in places {
@@ -289,8 +289,8 @@ impl Machine {
                 let pgrp = if *pgrp == 0 { pid } else { *pgrp };
                 // PF_KTHREAD, include/linux/sched.h.
                 let flags = if exe.is_empty() { 0x20_0000 } else { 4_194_304 };
-                // Up to field 41, the policy: 5 is SCHED_IDLE.
-                let policy = if process.idle { 5 } else { 0 };
+                // Up to field 41, the policy.
+                let policy = process.policy;
                 let between = "0 ".repeat(18);
                 Some(format!(
                     "{pid} ({name}) {letter} {parent} {pgrp} {pid} 0 -1 {flags} 0 0 0 0 0 0 0 0 {priority} {nice} 1 0 {start} \
@@ -334,7 +334,7 @@ impl Machine {
             groups: process.groups.iter().map(|inode| self.full_path(*inode)).collect(),
             exit: process.running.exit(),
             signals: process.signals.clone(),
-            idle: process.idle,
+            idle: process.policy == 5,
             threads: process.threads.clone(),
         }
     }

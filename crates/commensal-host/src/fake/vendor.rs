@@ -113,7 +113,7 @@ impl Machine {
             self.store(below, file, value.to_string());
             for pid in self.members(below) {
                 if let Some(process) = self.processes.get_mut(&pid) {
-                    process.idle = value < 0;
+                    process.policy = if value < 0 { 5 } else { 0 };
                 }
             }
         }
@@ -139,7 +139,7 @@ impl Machine {
         if let Some(process) = self.processes.get_mut(&pid)
             && offline
         {
-            process.idle = true;
+            process.policy = 5;
         }
     }
 

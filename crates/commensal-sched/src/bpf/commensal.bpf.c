@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Offline threads under sched_ext, in partial mode: they have policy SCHED_EXT, which the kernel ranks below the fair
+ * class, and everybody else stays where they are. Which threads, and who expels, is user space's to say.
+ *
+ *   stop > dl > rt > fair (online, and all others) > ext (offline) > idle
+ *
+ * An offline thread is never put into a CPU's own queue ahead of time: what is there cannot be taken back.
+ */
+#include "expel.h"
+#include "queues.h"
+
+char _license[] SEC("license") = "GPL";
+
+#define SCHED(name, args...)		SEC("struct_ops/" #name) BPF_PROG(name, ##args)
+#define SCHED_SLEEPABLE(name, args...)	SEC("struct_ops.s/" #name) BPF_PROG(name, ##args)
+/* CPUs that are looked at for a thread that waits; more would cost more than they find. */
+#define SEARCH				64
+/* How long somebody who was killed is looked for. */
+#define DYING				(10000 * MS)
+
+/* Threads of the fair class that want this CPU and are not idle ones themselves. */
+static __always_inline u32 fair_threads(s32 cpu)
+{
+	struct rq *rq = bpf_per_cpu_ptr(&runqueues, cpu);
+	u32 all, idle;
+
+	if (!rq)
+		return 0;
+	if (bpf_core_field_exists(rq->cfs.h_nr_queued)) {
+		all = rq->cfs.h_nr_queued;
+		idle = rq->cfs.h_nr_idle;
+	} else {
+		struct cfs_rq___old *old = (void *)&rq->cfs;
+
+		all = BPF_CORE_READ(old, h_nr_running);
+		idle = BPF_CORE_READ(old, idle_h_nr_running);
+	}
+	return all > idle ? all - idle : 0;
+}
+
+/* An idle CPU where an offline thread may run now. */
+static __always_inline s32 idle_cpu_for(struct task_struct *p, u32 near, u64 now)
+{
+	s32 found = -1, i;
+
+	bpf_for(i, 0, SEARCH) {
+		u32 cpu = near + i;
+		struct cpu *c;
+
+		if (i >= nr_cpus)
+			break;
+		cpu = cpu >= nr_cpus ? cpu - nr_cpus : cpu;
+		c = cpu_at(cpu);
+		if (!c || READ_ONCE(c->state) != CLASS_IDLE || READ_ONCE(c->claim) || now < c->vacant_until)
+			continue;
+		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || expelled(c, now))
+			continue;
+		found = cpu;
+		break;
+	}
+	return found;
+}
+
+s32 SCHED(sched_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	s32 cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
+
+	if (cpu >= 0)
+		return cpu;
+	cpu = idle_cpu_for(p, prev_cpu, bpf_ktime_get_ns());
+	return cpu >= 0 ? cpu : prev_cpu;
+}
+
+void SCHED(sched_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	u32 cpu = p->thread_info.cpu;
+	u64 now = bpf_ktime_get_ns();
+	s32 idle;
+
+	put(p, thread_of(p), enq_flags, now);
+	idle = idle_cpu_for(p, cpu, now);
+	if (idle >= 0)
+		scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+}
+
+/* Nothing of ours here now, except who is on its way out. */
+static __always_inline void refuse(s32 cpu, struct cpu *me, u64 now)
+{
+	if (killed_at && now - killed_at < DYING && let_out(cpu, me->llc))
+		me->let_die++;
+	else
+		WRITE_ONCE(me->claim, 0);
+}
+
+void SCHED(sched_dispatch, s32 cpu, struct task_struct *prev)
+{
+	struct cpu *me = cpu_at(cpu);
+	struct thread *mine = 0;
+	u64 now = bpf_ktime_get_ns();
+
+	if (!me)
+		return;
+	if (prev && prev->scx.flags & SCX_TASK_QUEUED) {
+		mine = thread_of(prev);
+		if (mine)
+			charge(prev, mine);
+		if (wants_out(prev)) {
+			set_slice(prev, short_slice_ns);
+			return;
+		}
+	}
+	if (now < me->vacant_until) {
+		refuse(cpu, me, now);
+		return;
+	}
+	/* The kernel's deadline server for this class asks although others wait; they come first. */
+	if (fair_threads(cpu)) {
+		me->starved++;
+		refuse(cpu, me, now);
+		return;
+	}
+	__sync_lock_test_and_set(&me->claim, 1);
+	if (expelled(me, now)) {
+		me->refusals++;
+		__sync_lock_test_and_set(&me->expelled, 1);
+		refuse(cpu, me, now);
+		/* It may have left between the look and the note. */
+		if (!expelled(me, now) && __sync_lock_test_and_set(&me->expelled, 0))
+			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		return;
+	}
+	if (!take(cpu, me, mine ? prev : 0, mine))
+		WRITE_ONCE(me->claim, 0);
+}
+
+void SCHED(sched_tick, struct task_struct *p)
+{
+	struct cpu *me = cpu_at(bpf_get_smp_processor_id());
+	struct thread *t = thread_of(p);
+	u64 now = bpf_ktime_get_ns();
+	struct slot *s;
+
+	if (!me || !t)
+		return;
+	charge(p, t);
+	if (expelled(me, now)) {
+		if (wants_out(p))
+			return;
+		/* A kick that is on its way is not late yet. */
+		if (!me->asked_at)
+			me->asked_at = now;
+		if (tick_alone || me->asked_at == now || now - me->asked_at > MS)
+			me->by_tick = 1;
+		set_slice(p, 0);
+		return;
+	}
+	s = slot_at(t->slot & (MOST_SLOTS - 1));
+	if (now < me->vacant_until || (s && dry(s)))
+		set_slice(p, 0);
+}
+
+void SCHED(sched_running, struct task_struct *p)
+{
+	struct thread *t = thread_of(p);
+	u64 now = bpf_ktime_get_ns();
+	struct slot *s;
+
+	if (!t)
+		return;
+	t->run_at = p->se.sum_exec_runtime;
+	s = slot_at(slot_of(p, t));
+	if (s) {
+		if (t->queued_at && t->queued_at < now && now - t->queued_at > s->waited_max_ns)
+			s->waited_max_ns = now - t->queued_at;
+		if ((s64)(t->vtime - s->thread_vtime) > 0)
+			s->thread_vtime = t->vtime;
+		if ((s64)(s->vtime - vtime_now) > 0)
+			vtime_now = s->vtime;
+	}
+	t->queued_at = 0;
+}
+
+void SCHED(sched_stopping, struct task_struct *p, bool runnable)
+{
+	struct thread *t = thread_of(p);
+
+	if (t)
+		charge(p, t);
+}
+
+s32 SCHED(sched_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	return bpf_task_storage_get(&threads, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE) ? 0 : -ENOMEM;
+}
+
+void SCHED(sched_enable, struct task_struct *p)
+{
+	struct thread *t = thread_of(p);
+	struct slot *s;
+
+	if (!t)
+		return;
+	t->queued_at = 0;
+	t->run_at = p->se.sum_exec_runtime;
+	s = slot_at(slot_of(p, t));
+	if (s)
+		t->vtime = s->thread_vtime;
+}
+
+/* Both are there so that the kernel does not take the scheduler off when a CPU comes or goes. */
+void SCHED(sched_cpu_online, s32 cpu)
+{
+}
+
+void SCHED(sched_cpu_offline, s32 cpu)
+{
+	struct cpu *c = cpu_at(cpu);
+
+	if (c)
+		WRITE_ONCE(c->claim, 0);
+}
+
+static __always_inline bool refill(u64 now)
+{
+	bool filled = false;
+	s32 i;
+
+	bpf_for(i, 1, limits_used) {
+		u32 key = i;
+		struct limit *l = bpf_map_lookup_elem(&limits, &key);
+		u64 since, more;
+		s64 had;
+
+		if (!l || !l->quota_ns || !l->period_ns)
+			continue;
+		since = now - l->filled_at;
+		if (since > l->period_ns)
+			since = l->period_ns;
+		l->filled_at = now;
+		more = l->quota_ns * (since / 1000) / (l->period_ns / 1000 ? l->period_ns / 1000 : 1);
+		had = __sync_fetch_and_add(&l->tokens_ns, (s64)more);
+		if (had + (s64)more > (s64)l->quota_ns)
+			WRITE_ONCE(l->tokens_ns, (s64)l->quota_ns);
+		filled |= had <= 0 && had + (s64)more > 0;
+	}
+	return filled;
+}
+
+static int housekeeping(void *map, int *key, struct housekeeper *me)
+{
+	u64 now = bpf_ktime_get_ns();
+	bool filled = refill(now), dying = killed_at && now - killed_at < DYING, out = false;
+	s32 i, l;
+
+	bpf_for(i, 0, nr_cpus) {
+		struct cpu *c = cpu_at(i);
+		bool again = filled || dying;
+
+		if (!c)
+			continue;
+		if (c->core == (u32)i)
+			account_core(c, now);
+		if (c->vacant_until && now >= c->vacant_until) {
+			c->vacant_until = 0;
+			again = true;
+		}
+		if (c->resume_at && now >= c->resume_at) {
+			c->resume_at = 0;
+			WRITE_ONCE(c->expelled, 0);
+			c->resumes++;
+			again = true;
+		}
+		if (again && READ_ONCE(c->state) == CLASS_IDLE)
+			scx_bpf_kick_cpu(i, SCX_KICK_IDLE);
+	}
+	if (beats++ % 8 == 0) {
+		bpf_for(i, 0, slots_used) {
+			struct slot *s = slot_at(i);
+			u64 most = 0, queued = 0;
+
+			if (!s || !s->used)
+				continue;
+			bpf_for(l, 0, nr_llcs) {
+				s32 count = scx_bpf_dsq_nr_queued(QUEUE(i, l));
+				u64 age;
+
+				if (count <= 0)
+					continue;
+				queued += count;
+				bpf_rcu_read_lock();
+				age = oldest(QUEUE(i, l), now, &out);
+				bpf_rcu_read_unlock();
+				most = age > most ? age : most;
+			}
+			s->oldest_ns = most;
+			s->queued = queued;
+		}
+		if (out)
+			killed_at = now;
+	}
+	bpf_timer_start(&me->timer, hold_off_ns && hold_off_ns < housekeeping_ns ? hold_off_ns : housekeeping_ns, 0);
+	return 0;
+}
+
+s32 SCHED_SLEEPABLE(sched_init)
+{
+	struct housekeeper *h;
+	u32 zero = 0;
+	s32 done = 0, i, l;
+
+	bpf_for(i, 0, MOST_SLOTS) {
+		bpf_for(l, 0, nr_llcs) {
+			done = scx_bpf_create_dsq(QUEUE(i, l), -1);
+			if (done)
+				return done;
+		}
+	}
+	bpf_for(i, 0, nr_cpus) {
+		done = scx_bpf_create_dsq(PINNED(i), -1);
+		if (done)
+			return done;
+	}
+	h = bpf_map_lookup_elem(&housekeepers, &zero);
+	if (!h)
+		return -EINVAL;
+	bpf_timer_init(&h->timer, &housekeepers, CLOCK_MONOTONIC);
+	bpf_timer_set_callback(&h->timer, housekeeping);
+	return bpf_timer_start(&h->timer, housekeeping_ns, 0);
+}
+
+void SCHED(sched_exit, struct scx_exit_info *info)
+{
+	u32 zero = 0;
+	struct dump *dump = bpf_map_lookup_elem(&dumps, &zero);
+
+	bpf_probe_read_kernel_str(ended.reason, sizeof(ended.reason), info->reason);
+	bpf_probe_read_kernel_str(ended.message, sizeof(ended.message), info->msg);
+	if (dump)
+		bpf_probe_read_kernel_str(dump->text, sizeof(dump->text), info->dump);
+	ended.code = info->exit_code;
+	ended.at = bpf_ktime_get_ns();
+	ended.kind = info->kind;
+}
+
+/* Looks for a CPU with offline work that this thread may use, and has it left idle so that the balancer pulls. */
+static __always_inline void make_room(struct cpu *me, u32 here, struct task_struct *waits, u64 now)
+{
+	s32 i;
+
+	me->helped_until = now + vacant_ns;
+	bpf_for(i, 1, SEARCH) {
+		u32 cpu = here + i;
+		struct cpu *c;
+
+		if (i >= nr_cpus)
+			break;
+		cpu = cpu >= nr_cpus ? cpu - nr_cpus : cpu;
+		c = cpu_at(cpu);
+		if (!c || READ_ONCE(c->state) != CLASS_OFFLINE || now < c->vacant_until)
+			continue;
+		if (!bpf_cpumask_test_cpu(cpu, waits->cpus_ptr))
+			continue;
+		WRITE_ONCE(c->vacant_until, now + vacant_ns);
+		c->vacated++;
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+		break;
+	}
+}
+
+/* All classes: this is where online threads are seen. */
+SEC("tp_btf/sched_switch")
+int BPF_PROG(sched_switched, bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
+{
+	u32 cpu = bpf_get_smp_processor_id(), was, now_is;
+	bool user = !(next->flags & (PF_IDLE | PF_KTHREAD));
+	struct cpu *me = cpu_at(cpu);
+	u64 now = bpf_ktime_get_ns();
+
+	if (!me)
+		return 0;
+	now_is = next->flags & PF_IDLE ? CLASS_IDLE : CLASS_OTHER;
+	if (user)
+		now_is = class_of(next, thread_of(next));
+	if (now_is >= CLASSES)
+		now_is = CLASS_OTHER;
+	was = me->state;
+	if (now_is != was) {
+		account_core(me, now);
+		if (was < CLASSES)
+			me->ns[was] += now - me->since;
+		me->since = now;
+		__sync_lock_test_and_set(&me->state, now_is);
+		if (was == CLASS_OFFLINE)
+			has_left(me, now);
+		if (now_is >= CLASS_ONLINE)
+			me->vacant_until = 0;
+		if (now_is == CLASS_EXPELLING)
+			expel_siblings(me, now);
+		else if (was == CLASS_EXPELLING)
+			resume_siblings(me, now);
+	}
+	WRITE_ONCE(me->claim, 0);
+	/* Another class has taken the CPU: what was at the head of its own queue may run elsewhere. */
+	if (prev->policy == SCHED_EXT && next->policy != SCHED_EXT && !(next->flags & PF_IDLE) &&
+	    bpf_ksym_exists(scx_bpf_reenqueue_local___v2___new))
+		scx_bpf_reenqueue_local___v2___new();
+	/* An online thread that still wants to run has been put behind another one. */
+	if (user && !prev_state && now_is != CLASS_OFFLINE && prev->policy != SCHED_EXT &&
+	    !(prev->flags & (PF_IDLE | PF_KTHREAD)) && class_of(prev, thread_of(prev)) >= CLASS_ONLINE) {
+		if (!me->crowded_since)
+			me->crowded_since = now;
+		else if (now - me->crowded_since > crowded_ns && now > me->helped_until)
+			make_room(me, cpu, prev, now);
+	} else if (user || next->flags & PF_IDLE) {
+		me->crowded_since = 0;
+	}
+	return 0;
+}
+
+SEC("tp_btf/signal_generate")
+int BPF_PROG(signal_sent, int sig, void *info, struct task_struct *task)
+{
+	if (sig == 9) {
+		killed_at = bpf_ktime_get_ns();
+		if (task->policy == SCHED_EXT)
+			scx_bpf_kick_cpu(task->thread_info.cpu, SCX_KICK_IDLE);
+	}
+	return 0;
+}
+
+/* An order of user space: refused here when it has a class that this program does not know. */
+SEC("syscall")
+int set_group(struct group_args *args)
+{
+	struct group group = { .class = args->class, .slot = args->slot };
+	u64 id = args->cgroup;
+
+	if (args->class >= CLASSES || args->class < CLASS_OTHER || args->slot >= MOST_SLOTS || !id)
+		return -EINVAL;
+	if (args->class == CLASS_OTHER) {
+		bpf_map_delete_elem(&groups, &id);
+		return 0;
+	}
+	return bpf_map_update_elem(&groups, &id, &group, BPF_ANY) ? -E2BIG : 0;
+}
+
+/* What user space may write of a slot and of a limit; the rest of them is the scheduler's. */
+SEC("syscall")
+int set_slot(struct slot_args *args)
+{
+	struct slot *s = slot_at(args->index);
+
+	if (!s || args->limit >= MOST_LIMITS || args->weight == 0)
+		return -EINVAL;
+	if (!s->used)
+		s->vtime = vtime_now;
+	s->weight = args->weight;
+	s->limit = args->limit;
+	s->used = args->used;
+	if (args->index >= slots_used)
+		slots_used = args->index + 1;
+	return 0;
+}
+
+SEC("syscall")
+int set_limit(struct limit_args *args)
+{
+	u32 key = args->index;
+	struct limit *l = bpf_map_lookup_elem(&limits, &key);
+
+	if (!l || !key || (args->quota_ns && args->period_ns < MS))
+		return -EINVAL;
+	if (!l->quota_ns)
+		l->tokens_ns = args->quota_ns;
+	l->period_ns = args->period_ns;
+	l->quota_ns = args->quota_ns;
+	if (key >= limits_used)
+		limits_used = key + 1;
+	return 0;
+}
+
+SEC(".struct_ops.link")
+struct sched_ext_ops commensal = {
+	.select_cpu	= (void *)sched_select_cpu,
+	.enqueue	= (void *)sched_enqueue,
+	.dispatch	= (void *)sched_dispatch,
+	.tick		= (void *)sched_tick,
+	.running	= (void *)sched_running,
+	.stopping	= (void *)sched_stopping,
+	.init_task	= (void *)sched_init_task,
+	.enable		= (void *)sched_enable,
+	.cpu_online	= (void *)sched_cpu_online,
+	.cpu_offline	= (void *)sched_cpu_offline,
+	.init		= (void *)sched_init,
+	.exit		= (void *)sched_exit,
+	.flags		= SCX_OPS_ENQ_LAST | SCX_OPS_SWITCH_PARTIAL,
+	.timeout_ms	= 30000,
+	.name		= "commensal",
+};

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What the scheduler keeps, and how a thread gets its class. */
+#pragma once
+#include "kernel.h"
+#include "intf.h"
+
+#define READ_ONCE(x)		(*(volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, value)	(*(volatile typeof(x) *)&(x) = (value))
+#define MS			1000000ULL
+
+const volatile u32 nr_cpus = 1;		/* possible ones */
+const volatile u32 nr_llcs = 1;
+const volatile u64 slice_ns = 3 * MS;
+const volatile u64 short_slice_ns = 1 * MS;	/* for long queues, and for who is let through */
+const volatile u64 housekeeping_ns = 10 * MS;
+const volatile u64 vacant_ns = 12 * MS;	/* some ticks: the balancer wants one on either CPU */
+const volatile u64 crowded_ns = 1 * MS;	/* shorter waits are not worth vacating a CPU */
+const volatile bool tick_alone = false;	/* tests: no kick, so that the tick has to do it */
+
+u64 generation = 1;	/* of the orders: what threads remember of another is stale */
+u64 hold_off_ns = 0;	/* how long a CPU stays free once an expelling thread has left its core */
+u32 slots_used = 1;	/* highest slot in use, plus one */
+u32 limits_used = 1;
+u64 vtime_now = 0;	/* of the slot that ran last */
+u64 killed_at = 0;	/* a fatal signal was sent; who waits for a CPU has to get one */
+u64 beats = 0;		/* of housekeeping */
+struct {
+	u64 kind, code, at;
+	char reason[128];
+	char message[1024];
+} ended;		/* why the kernel has taken the scheduler off */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MOST_CPUS);
+	__type(key, u32);
+	__type(value, struct cpu);
+} cpus SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MOST_CPUS);
+	__type(key, u32);
+	__type(value, struct core);
+} cores SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MOST_SLOTS);
+	__type(key, u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MOST_LIMITS);
+	__type(key, u32);
+	__type(value, struct limit);
+} limits SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MOST_CGROUPS);
+	__type(key, u64);
+	__type(value, struct group);
+} groups SEC(".maps");
+struct dump {
+	char text[32768];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct dump);
+} dumps SEC(".maps");
+struct housekeeper {
+	struct bpf_timer timer;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct housekeeper);
+} housekeepers SEC(".maps");
+
+struct thread {
+	u64 cgroup, generation;	/* which class and slot are of */
+	u32 class, slot;
+	u64 queued_at;		/* 0: does not wait */
+	u64 run_at;		/* its CPU time when it was charged last */
+	u64 vtime;		/* among the threads of its slot */
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+static __always_inline struct cpu *cpu_at(u32 cpu)
+{
+	return bpf_map_lookup_elem(&cpus, &cpu);
+}
+
+static __always_inline struct slot *slot_at(u32 slot)
+{
+	return bpf_map_lookup_elem(&slots, &slot);
+}
+
+static __always_inline struct thread *thread_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&threads, p, 0, 0);
+}
+
+/* The nearest group with an order counts. Class, and slot in the upper half. */
+static __noinline u64 look_up(struct cgroup *cgroup)
+{
+	for (int i = 0; i < DEPTH && cgroup; i++) {
+		u64 id = BPF_CORE_READ(cgroup, kn, id);
+		struct group *group = bpf_map_lookup_elem(&groups, &id);
+
+		if (group)
+			return group->class | (u64)group->slot << 32;
+		cgroup = BPF_CORE_READ(cgroup, self.parent, cgroup);
+	}
+	/* A thread of ours that no order covers any more is weighed with the rest. */
+	return CLASS_OTHER | (u64)(MOST_SLOTS - 1) << 32;
+}
+
+static __always_inline u32 class_of(struct task_struct *p, struct thread *t)
+{
+	struct cgroup *cgroup = p->sched_task_group->css.cgroup;
+	u64 id = cgroup ? cgroup->kn->id : 0, found;
+
+	if (t && t->cgroup == id && t->generation == generation)
+		return p->policy == SCHED_EXT ? CLASS_OFFLINE : t->class;
+	found = look_up(cgroup);
+	if (t) {
+		t->class = (u32)found;
+		t->slot = found >> 32 & (MOST_SLOTS - 1);
+		t->cgroup = id;
+		t->generation = generation;
+	}
+	return p->policy == SCHED_EXT ? CLASS_OFFLINE : (u32)found;
+}
+
+static __always_inline u32 slot_of(struct task_struct *p, struct thread *t)
+{
+	if (!t)
+		return MOST_SLOTS - 1;
+	class_of(p, t);
+	return t->slot & (MOST_SLOTS - 1);
+}
+
+/* Is being killed, or wants to stop for the freezer: neither takes long, and both have to get through. */
+static __always_inline bool wants_out(struct task_struct *p)
+{
+	return p->flags & PF_EXITING || p->jobctl & JOBCTL_TRAP_FREEZE ||
+	       p->pending.signal.sig[0] & SIGKILL_BIT || p->signal->flags & SIGNAL_GROUP_EXIT;
+}

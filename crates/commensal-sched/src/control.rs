@@ -1,0 +1,132 @@
+//! The socket: one JSON object per line, answered by one. A `status` is answered from what the daemon published last, so
+//! that it never waits for orders that take long; everything else is handed to the daemon, one at a time.
+//! `docs/reference/sched-control.md` is its reference.
+
+use crate::order::{Done, Refusal, Request};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Name of the socket in the state directory.
+pub const SOCKET: &str = "sched.sock";
+/// Longest line that is read: some ten thousand groups.
+const MOST_BYTES: u64 = 4 << 20;
+/// Silence after which a connection is closed.
+const SILENCE: Duration = Duration::from_secs(60);
+/// After an `accept` that failed.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What everybody may read at any time: a status as JSON.
+pub type Published = Arc<Mutex<String>>;
+
+/// A request that waits for the daemon.
+#[derive(Debug)]
+pub struct Call {
+    /// What is wanted.
+    pub request: Request,
+    /// Where the answer goes.
+    pub answer: Sender<Result<Done, String>>,
+}
+
+/// Serves the socket on threads of its own until the process ends.
+#[must_use]
+pub fn serve(listener: UnixListener, published: &Published) -> Receiver<Call> {
+    let (calls, daemon) = channel();
+    let published = Arc::clone(published);
+    std::thread::spawn(move || {
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let (calls, published) = (calls.clone(), Arc::clone(&published));
+                    std::thread::spawn(move || converse(&stream, &calls, &published));
+                }
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        }
+    });
+    daemon
+}
+
+/// Answers line by line until the client has had enough: closes its side, or sends an empty line.
+fn converse(stream: &UnixStream, calls: &Sender<Call>, published: &Published) {
+    let _ = stream.set_read_timeout(Some(SILENCE));
+    let mut lines = BufReader::new(stream.take(MOST_BYTES)).lines();
+    while let Some(Ok(line)) = lines.next() {
+        // Nothing more comes.
+        if line.is_empty() {
+            return;
+        }
+        let answer = answer(&line, calls, published);
+        let mut out = stream;
+        if writeln!(out, "{answer}").is_err() {
+            return;
+        }
+    }
+}
+
+fn answer(line: &str, calls: &Sender<Call>, published: &Published) -> String {
+    let request = match Request::parse(line) {
+        Ok(Request::Status) => return published.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        Ok(request) => request,
+        Err(error) => return refusal(error),
+    };
+    let (answer, answered) = channel();
+    if calls.send(Call { request, answer }).is_err() {
+        return refusal("the scheduler is on its way out".to_owned());
+    }
+    match answered.recv() {
+        Ok(Ok(done)) => serde_json::to_string(&done).unwrap_or_default(),
+        Ok(Err(error)) => refusal(error),
+        Err(_) => refusal("the scheduler ended before it answered".to_owned()),
+    }
+}
+
+fn refusal(error: String) -> String {
+    serde_json::to_string(&Refusal { ok: false, error }).unwrap_or_default()
+}
+
+/// Takes a line of an answer apart.
+///
+/// # Errors
+/// The refusal, or that it is no answer.
+pub fn read(answer: &str) -> Result<serde_json::Value, String> {
+    let value: serde_json::Value =
+        serde_json::from_str(answer).map_err(|error| format!("not an answer of commensal-sched: {error}"))?;
+    match value["ok"].as_bool() {
+        Some(true) => Ok(value),
+        _ => Err(value["error"].as_str().unwrap_or("refused without a reason").to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_does_not_wait_for_the_daemon() {
+        let (calls, daemon) = channel();
+        let published: Published = Arc::new(Mutex::new(r#"{"ok":true}"#.to_owned()));
+        // Nobody takes calls, and it is answered.
+        assert_eq!(answer(r#"{"do":"status"}"#, &calls, &published), r#"{"ok":true}"#);
+        assert!(answer("{", &calls, &published).contains("not a request"));
+        let asked = std::thread::spawn({
+            let (calls, published) = (calls.clone(), Arc::clone(&published));
+            move || answer(r#"{"do":"unload"}"#, &calls, &published)
+        });
+        let call = daemon.recv().unwrap();
+        assert_eq!(call.request, Request::Unload);
+        call.answer.send(Ok(Done { ok: true, generation: 3, threads: 2, left: Vec::new() })).unwrap();
+        assert_eq!(asked.join().unwrap(), r#"{"ok":true,"generation":3,"threads":2}"#);
+        drop(daemon);
+        assert!(answer(r#"{"do":"unload"}"#, &calls, &published).contains("on its way out"));
+    }
+
+    #[test]
+    fn answers_are_told_apart() {
+        assert!(read(r#"{"ok":true,"generation":1}"#).is_ok());
+        assert_eq!(read(r#"{"ok":false,"error":"no"}"#), Err("no".to_owned()));
+        assert!(read("hello").unwrap_err().contains("not an answer"));
+    }
+}

@@ -1,0 +1,262 @@
+//! `commensal-sched`: loads the scheduler and stays with it, or asks the process that has it. Wiring only.
+#![deny(unsafe_code, reason = "only what libbpf generates has it, in the library")]
+
+use anyhow::{Context, bail};
+use clap::{Parser, Subcommand};
+use commensal_drivers::journal;
+use commensal_host::{Host, LinuxHost};
+use commensal_sched::control::{self, SOCKET};
+use commensal_sched::daemon::{Daemon, Options, Over};
+use commensal_sched::guard::Bounds;
+use commensal_sched::loader::{self, Scheduler, Settings};
+use commensal_sched::order::{Orders, Request};
+use commensal_sched::places::places;
+use commensal_sched::status::{self, Status};
+use commensal_sched::{NoScheduler, preflight};
+use commensal_sensors::machine;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Offline work under sched_ext: threads of offline groups run when nobody else wants the CPU, and leave the other
+/// threads of a core to groups that expel. Loaded and unloaded while everything runs.
+#[derive(Debug, Parser)]
+#[command(name = "commensal-sched", version)]
+struct Cli {
+    /// Where its socket and its journal are.
+    #[arg(long, global = true, value_name = "DIR", default_value = "/var/lib/commensal")]
+    state_dir: PathBuf,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Load the scheduler and stay with it until `unload` or a signal.
+    Load {
+        /// Orders to begin with: a file with the object that goes over the socket.
+        #[arg(long, value_name = "FILE")]
+        orders: Option<PathBuf>,
+        /// Take over from another commensal-sched, with its orders.
+        #[arg(long)]
+        replace: bool,
+        /// Freeze offline groups when one of their threads has waited for so long.
+        #[arg(long, value_name = "MS", default_value_t = 5_000)]
+        guard_ms: u64,
+        /// Have the kernel take the scheduler off when a thread has waited for so long (at most 30000).
+        #[arg(long, value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(100..=30_000))]
+        watchdog_ms: u64,
+        /// Between two looks at the groups.
+        #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(10..=10_000))]
+        round_ms: u64,
+        /// Ask no thread to leave, so that the tick has to do it: for tests.
+        #[arg(long, hide = true)]
+        tick_alone: bool,
+        /// Switch the guard off: for tests.
+        #[arg(long, hide = true)]
+        no_guard: bool,
+    },
+    /// What it does, in numbers.
+    Status {
+        /// As it comes over the socket.
+        #[arg(long)]
+        json: bool,
+    },
+    /// From now on these groups: a file with the object that goes over the socket.
+    Order {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Give every thread its own policy back and take the scheduler off; also after its process was killed.
+    Unload,
+    /// Whether it can be loaded here, and what the verifier has to look at.
+    Check {
+        /// Load the programs, attach nothing.
+        #[arg(long)]
+        verify: bool,
+        /// Compare with these figures: lines `PROGRAM INSTRUCTIONS STATES`.
+        #[arg(long, value_name = "FILE", requires = "verify")]
+        baseline: Option<PathBuf>,
+    },
+}
+
+/// An answer may take as long as orders for ten thousand threads.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Time for the kernel to have let go of the scheduler before.
+const TAKE_OVER: Duration = Duration::from_secs(10);
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(holds) => ExitCode::from(u8::from(!holds)),
+        Err(error) => {
+            eprintln!("commensal-sched: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> anyhow::Result<bool> {
+    let mut host = LinuxHost::new();
+    let socket = cli.state_dir.join(SOCKET);
+    match &cli.verb {
+        Verb::Load { .. } => load(cli, &mut host, &socket),
+        Verb::Status { json } => {
+            let answer = ask(&host, &socket, &Request::Status)?;
+            if *json {
+                println!("{answer}");
+            } else {
+                let status: Status = serde_json::from_value(answer).context("a status of another version")?;
+                print!("{}", status::text(&status));
+            }
+            Ok(true)
+        }
+        Verb::Order { file } => {
+            let answer = ask(&host, &socket, &Request::Orders(read_orders(&host, file)?))?;
+            println!("orders {} in force, {} threads", answer["generation"], answer["threads"]);
+            Ok(true)
+        }
+        Verb::Unload => unload(&mut host, &cli.state_dir, &socket),
+        Verb::Check { verify, baseline } => check(&host, *verify, baseline.as_deref()),
+    }
+}
+
+fn read_orders(host: &dyn Host, file: &Path) -> anyhow::Result<Orders> {
+    let text = host.read_file(file)?;
+    match Request::parse(&text) {
+        Ok(Request::Orders(orders)) => Ok(orders),
+        Ok(_) => bail!("{}: no orders in it", file.display()),
+        Err(error) => bail!("{}: {error}", file.display()),
+    }
+}
+
+fn ask(host: &dyn Host, socket: &Path, request: &Request) -> anyhow::Result<serde_json::Value> {
+    // With the empty line the other side closes as soon as it has answered.
+    let line = serde_json::to_string(request)? + "\n\n";
+    let answer = host.ask(socket, &line, PATIENCE).with_context(|| {
+        format!("no scheduler of commensal is loaded with this state directory ({})", socket.display())
+    })?;
+    control::read(answer.lines().next().unwrap_or_default()).map_err(anyhow::Error::msg)
+}
+
+fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> {
+    let Verb::Load { orders, replace, guard_ms, watchdog_ms, round_ms, tick_alone, no_guard } = &cli.verb
+    else {
+        return Ok(false);
+    };
+    let mut wanted = orders.as_ref().map(|file| read_orders(host, file)).transpose()?;
+    host.state_dir(&cli.state_dir)?;
+    let patience = Duration::from_millis(*guard_ms);
+    let options = Options {
+        state: cli.state_dir.clone(),
+        settings: Settings { watchdog: Duration::from_millis(*watchdog_ms), tick_alone: *tick_alone },
+        bounds: Bounds { patience, ..Bounds::default() },
+        round: Duration::from_millis(*round_ms),
+        replace: *replace,
+        no_guard: *no_guard,
+    };
+    let ends = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ends)).context("watch for signals")?;
+    }
+    let published = Arc::new(Mutex::new(String::new()));
+    let mut other = LinuxHost::new();
+    // Before anything is looked at twice: who is there is asked for its orders, not for its place.
+    if *replace && wanted.is_none() {
+        let before = ask(&other, socket, &Request::Status)?;
+        wanted = Some(serde_json::from_value(before["orders"].clone()).context("orders of another version")?);
+    }
+    let mut daemon = Daemon::start(host, options, Arc::clone(&published))?;
+    if *replace {
+        let began = Instant::now();
+        ask(&other, socket, &Request::HandOver)?;
+        while let Err(error) = daemon.attach() {
+            if began.elapsed() > TAKE_OVER {
+                return Err(error.into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        daemon.took_over(began.elapsed());
+    } else {
+        daemon.attach()?;
+    }
+    let listener = listen(&mut other, socket, *replace)?;
+    if let Some(orders) = wanted {
+        daemon.order(orders).map_err(anyhow::Error::msg)?;
+    }
+    daemon.publish();
+    let calls = control::serve(listener, &published);
+    eprintln!("commensal-sched: loaded");
+    match daemon.run(&calls, &|| ends.load(Ordering::Relaxed)) {
+        Over::Unloaded => eprintln!("commensal-sched: unloaded"),
+        Over::HandedOver => {
+            eprintln!("commensal-sched: handed over");
+            return Ok(true);
+        }
+    }
+    other.state_remove(socket)?;
+    // The last answer leaves before the process does.
+    std::thread::sleep(Duration::from_millis(50));
+    Ok(true)
+}
+
+/// A process that hands over has its socket for a moment longer.
+fn listen(
+    host: &mut LinuxHost,
+    socket: &Path,
+    replace: bool,
+) -> anyhow::Result<std::os::unix::net::UnixListener> {
+    let began = Instant::now();
+    loop {
+        match host.listen(socket) {
+            Ok(listener) => return Ok(listener),
+            Err(_) if replace && began.elapsed() < TAKE_OVER => std::thread::sleep(Duration::from_millis(5)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn unload(host: &mut LinuxHost, state: &Path, socket: &Path) -> anyhow::Result<bool> {
+    if let Ok(answer) = ask(host, socket, &Request::Unload) {
+        let left: Vec<String> = serde_json::from_value(answer["left"].clone()).unwrap_or_default();
+        left.iter().for_each(|line| eprintln!("commensal-sched: {line}"));
+        println!("unloaded, {} threads remain", answer["threads"]);
+        return Ok(left.is_empty());
+    }
+    // Nobody listens: the process was killed, and the kernel has taken the scheduler off with it.
+    let restored = commensal_drivers::restore_own(host, state, journal::SCHED)?;
+    restored.done.iter().for_each(|line| println!("{line}"));
+    let wrong: Vec<&String> = restored.left.iter().chain(&restored.failed).collect();
+    wrong.iter().for_each(|line| eprintln!("commensal-sched: {line}"));
+    if restored.nothing() {
+        println!("nothing is loaded, and nothing is to be put back");
+    }
+    Ok(wrong.is_empty())
+}
+
+fn check(host: &dyn Host, verify: bool, baseline: Option<&Path>) -> anyhow::Result<bool> {
+    let mut facts = preflight::facts(host);
+    facts.functions = loader::functions();
+    let obstacles = preflight::obstacles(&facts, true);
+    if !obstacles.is_empty() {
+        obstacles.iter().for_each(|obstacle| println!("obstacle    {obstacle}"));
+        return Ok(false);
+    }
+    println!("kernel {} can have the scheduler", facts.release);
+    if !verify {
+        return Ok(true);
+    }
+    let topology = machine::topology(host).context("look at the CPUs")?;
+    drop(places(&topology));
+    let found = Scheduler::verify().map_err(|error: NoScheduler| anyhow::anyhow!("{error}"))?;
+    for one in &found {
+        println!("{} {} {}", one.name, one.instructions, one.states);
+    }
+    let Some(file) = baseline else { return Ok(true) };
+    let worse = commensal_sched::verifier::compare(&host.read_file(file)?, &found);
+    worse.iter().for_each(|line| println!("worse       {line}"));
+    Ok(worse.is_empty())
+}

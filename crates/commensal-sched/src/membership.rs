@@ -1,0 +1,284 @@
+//! Which threads are under the scheduler: those of offline groups, as they come and go. What they start is under it by
+//! itself (a child has its parent's policy), so that nothing slips through between two looks.
+
+use crate::order::Class;
+use crate::weights::Node;
+use commensal_core::errno::Errno;
+use commensal_drivers::journal::{Journal, JournalError, Record};
+use commensal_drivers::policy::{self, EXT, NORMAL, ThreadLook};
+use commensal_host::{Dir, Host, HostError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Deepest nesting of cgroups that is looked at.
+const DEPTH: usize = 16;
+/// Share of the known threads that is looked at again in each round, so that all are after so many.
+const AGAIN: usize = 25;
+
+/// A cgroup of an offline group, as found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    /// Its weight, and those below it.
+    pub node: Node,
+    /// Inode and path of every cgroup in it, the top first.
+    pub cgroups: Vec<(u64, String)>,
+    /// Threads.
+    pub threads: Vec<u32>,
+    /// Whether `cpu.idle` holds it down when the scheduler is gone.
+    pub fallback: bool,
+}
+
+/// Walks an ordered group; what has an order of its own is left out. `None` when it is gone.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn walk(
+    host: &mut dyn Host,
+    path: &str,
+    weight: Option<u64>,
+    ordered: &BTreeMap<String, Class>,
+) -> Result<Option<Tree>, HostError> {
+    let dir = match host.open(Path::new(path)) {
+        Ok(dir) => dir,
+        Err(error) if error.errno == Errno::ENOENT => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut tree = Tree {
+        node: Node::default(),
+        cgroups: Vec::new(),
+        threads: Vec::new(),
+        fallback: host.read(dir, "cpu.idle").is_ok_and(|text| text.trim() == "1"),
+    };
+    let node = descend(host, (dir, path), ordered, &mut tree, 0);
+    host.close(dir);
+    tree.node = Node { weight: weight.unwrap_or(100), ..node? };
+    if weight.is_none() && !tree.fallback {
+        tree.node.weight = own_weight(host, path);
+    }
+    Ok(Some(tree))
+}
+
+fn descend(
+    host: &mut dyn Host,
+    (dir, path): (Dir, &str),
+    ordered: &BTreeMap<String, Class>,
+    tree: &mut Tree,
+    depth: usize,
+) -> Result<Node, HostError> {
+    tree.cgroups.push((dir.inode, path.to_owned()));
+    let before = tree.threads.len();
+    tree.threads.extend(threads(host, dir)?);
+    let busy = tree.threads.len() > before;
+    let mut node = Node { id: dir.inode, weight: 100, busy, children: Vec::new() };
+    if depth >= DEPTH {
+        return Ok(node);
+    }
+    for name in host.children(dir)? {
+        let below = format!("{}/{name}", path.trim_end_matches('/'));
+        if ordered.contains_key(&below) {
+            continue;
+        }
+        // It may go while we look.
+        let Ok(child) = host.open_child(dir, &name) else { continue };
+        let found = descend(host, (child, &below), ordered, tree, depth + 1);
+        let weight = weight_in(host, child);
+        host.close(child);
+        match found {
+            Ok(found) => node.children.push(Node { weight, ..found }),
+            Err(error) if [Errno::ENODEV, Errno::ENOENT].contains(&error.errno) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(node)
+}
+
+/// v2 has them in one file, v1 in another.
+fn threads(host: &mut dyn Host, dir: Dir) -> Result<Vec<u32>, HostError> {
+    let text = match host.read(dir, "cgroup.threads") {
+        Err(error) if error.errno == Errno::ENOENT => host.read(dir, "tasks")?,
+        // The root of threaded groups lists processes only; its threads are below.
+        Err(error) if error.errno == Errno::EOPNOTSUPP => return Ok(Vec::new()),
+        other => other?,
+    };
+    Ok(text.split_whitespace().filter_map(|tid| tid.parse().ok()).collect())
+}
+
+fn weight_in(host: &mut dyn Host, dir: Dir) -> u64 {
+    let number = |text: String| text.trim().parse::<u64>().ok();
+    let v2 = host.read(dir, "cpu.weight").ok().and_then(number);
+    let v1 = || host.read(dir, "cpu.shares").ok().and_then(number).map(|shares| shares * 100 / 1024);
+    // An idle group shows 0.
+    v2.or_else(v1).filter(|weight| *weight > 0).unwrap_or(100)
+}
+
+fn own_weight(host: &mut dyn Host, path: &str) -> u64 {
+    let Ok(dir) = host.open(Path::new(path)) else { return 100 };
+    let weight = weight_in(host, dir);
+    host.close(dir);
+    weight
+}
+
+/// A thread under the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Member {
+    start_ticks: u64,
+    /// The policy it had, or its parent had.
+    own: i32,
+}
+
+/// What a round has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Threads that came under the scheduler.
+    pub joined: usize,
+    /// Threads that got their own policy back.
+    pub left: usize,
+    /// Threads that somebody had given another policy meanwhile.
+    pub drifted: usize,
+    /// What was refused.
+    pub refused: Vec<String>,
+}
+
+/// The threads under the scheduler.
+#[derive(Debug, Default)]
+pub struct Members {
+    known: BTreeMap<u32, Member>,
+    /// Threads of offline groups with a real-time or deadline policy, which stay as they are.
+    pub kept: BTreeSet<u32>,
+    cursor: u32,
+}
+
+impl Members {
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.known.len()
+    }
+
+    /// What a journal says of threads that an earlier process has switched.
+    #[must_use]
+    pub fn inherit(journal: &Journal) -> Members {
+        let known = journal.policies().map(|(tid, start_ticks, own)| (tid, Member { start_ticks, own }));
+        Members { known: known.collect(), ..Members::default() }
+    }
+
+    /// One look: threads of offline groups get the policy, and who is not among them any more gets its own back.
+    ///
+    /// # Errors
+    /// When the journal cannot be kept; then no thread was switched that was not on record.
+    pub fn round(
+        &mut self,
+        host: &mut dyn Host,
+        found: &[u32],
+        journal: &mut Journal,
+    ) -> Result<Round, JournalError> {
+        let mut round = Round::default();
+        let present: BTreeSet<u32> = found.iter().copied().collect();
+        self.check_some(host, &mut round);
+        let switched = journal.has(&Record::Scheduling);
+        let mut fresh: Vec<(u32, ThreadLook)> = Vec::new();
+        for tid in &present {
+            if self.known.contains_key(tid) || self.kept.contains(tid) {
+                continue;
+            }
+            match policy::look(host, *tid) {
+                Some(look) if look.plain() => fresh.push((*tid, self.own(*tid, look, switched, host))),
+                Some(_) => drop(self.kept.insert(*tid)),
+                None => {}
+            }
+        }
+        if !fresh.is_empty() {
+            policy::record(host, &fresh, journal)?;
+        }
+        for (tid, look) in fresh {
+            match policy::set(host, tid, EXT) {
+                Ok(true) => {
+                    self.known.insert(tid, Member { start_ticks: look.start_ticks, own: look.policy });
+                    round.joined += 1;
+                }
+                Ok(false) => {}
+                Err(error) => round.refused.push(error.to_string()),
+            }
+        }
+        self.kept.retain(|tid| present.contains(tid));
+        let gone: Vec<u32> = self.known.keys().copied().filter(|tid| !present.contains(tid)).collect();
+        for tid in gone {
+            self.let_go(host, tid, &mut round);
+        }
+        Ok(round)
+    }
+
+    /// Everybody gets the own policy back.
+    pub fn release(&mut self, host: &mut dyn Host) -> Round {
+        let mut round = Round::default();
+        for tid in self.known.keys().copied().collect::<Vec<_>>() {
+            self.let_go(host, tid, &mut round);
+        }
+        round
+    }
+
+    /// What policy a thread has of its own: one that is under the scheduler already was started by one of ours, unless it was
+    /// before any of them.
+    fn own(&self, tid: u32, look: ThreadLook, switched: bool, host: &dyn Host) -> ThreadLook {
+        if look.policy != EXT || !switched {
+            return look;
+        }
+        let leader = leader(host, tid);
+        let from = leader.and_then(|pid| self.known.get(&pid)).or_else(|| self.known.get(&look.parent));
+        ThreadLook { policy: from.map_or(NORMAL, |member| member.own), ..look }
+    }
+
+    fn let_go(&mut self, host: &mut dyn Host, tid: u32, round: &mut Round) {
+        let Some(member) = self.known.remove(&tid) else { return };
+        let now = policy::look(host, tid);
+        if now.is_none_or(|now| now.start_ticks != member.start_ticks || now.policy != EXT) {
+            return;
+        }
+        match policy::set(host, tid, member.own) {
+            Ok(true) => round.left += 1,
+            Ok(false) => {}
+            Err(error) => round.refused.push(error.to_string()),
+        }
+    }
+
+    /// Looks at some of the known threads: a number that has been given to another thread is a new one, and a policy that
+    /// somebody else has set is set once more.
+    fn check_some(&mut self, host: &mut dyn Host, round: &mut Round) {
+        let count = self.known.len().div_ceil(AGAIN);
+        let mut some: Vec<u32> = self.known.range(self.cursor..).map(|(tid, _)| *tid).take(count).collect();
+        if some.len() < count {
+            some.extend(self.known.keys().copied().take(count - some.len()));
+        }
+        self.cursor = some.last().map_or(0, |tid| tid.wrapping_add(1));
+        for tid in some {
+            let Some(member) = self.known.get(&tid).copied() else { continue };
+            match policy::look(host, tid) {
+                Some(now) if now.start_ticks == member.start_ticks && now.policy == EXT => {}
+                Some(now) if now.start_ticks == member.start_ticks && now.plain() => {
+                    round.drifted += 1;
+                    if let Err(error) = policy::set(host, tid, EXT) {
+                        round.refused.push(error.to_string());
+                    }
+                }
+                _ => drop(self.known.remove(&tid)),
+            }
+        }
+    }
+}
+
+fn leader(host: &dyn Host, tid: u32) -> Option<u32> {
+    let status = host.read_file(Path::new(&format!("/proc/{tid}/status"))).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
+}
+
+/// Threads of the whole machine that have the policy already, before any of ours has: somebody else's, and to be left so.
+#[must_use]
+pub fn foreign(host: &dyn Host) -> Vec<(u32, ThreadLook)> {
+    let numbers = |path: &str| -> Vec<u32> {
+        let names = host.list(Path::new(path)).unwrap_or_default();
+        names.iter().filter_map(|name| name.parse().ok()).collect()
+    };
+    let tids = numbers("/proc").into_iter().flat_map(|pid| numbers(&format!("/proc/{pid}/task")));
+    let looked = tids.filter_map(|tid| Some((tid, policy::look(host, tid)?)));
+    looked.filter(|(_, look)| look.policy == EXT).collect()
+}

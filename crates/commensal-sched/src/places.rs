@@ -1,0 +1,82 @@
+//! Where CPUs are: siblings, cores and caches, as the programs in the kernel want to have it. Pure.
+
+use crate::intf::{MOST_LLCS, SIBLINGS};
+use commensal_core::topology::Topology;
+use std::collections::BTreeMap;
+
+/// Of one CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Its number.
+    pub cpu: u32,
+    /// Other threads of its core; -1 where there is none.
+    pub siblings: [i32; SIBLINGS],
+    /// First thread of its core.
+    pub core: u32,
+    /// Number of its last-level cache, from 0; caches past the sixteenth share numbers.
+    pub llc: u32,
+}
+
+/// Of every CPU that is online.
+#[must_use]
+pub fn places(topology: &Topology) -> Vec<Place> {
+    let mut caches: BTreeMap<u32, u32> = BTreeMap::new();
+    for cpu in &topology.cpus {
+        let first = cpu.llc.as_ref().and_then(|llc| llc.iter().next()).unwrap_or(0);
+        let next = caches.len() as u32;
+        caches.entry(first).or_insert(next % MOST_LLCS as u32);
+    }
+    let place = |cpu: &commensal_core::topology::LogicalCpu| {
+        let mut siblings = [-1; SIBLINGS];
+        let others = cpu.siblings.iter().filter(|sibling| *sibling != cpu.id);
+        for (place, sibling) in siblings.iter_mut().zip(others) {
+            *place = i32::try_from(sibling).unwrap_or(-1);
+        }
+        let first = cpu.llc.as_ref().and_then(|llc| llc.iter().next()).unwrap_or(0);
+        Place {
+            cpu: cpu.id,
+            siblings,
+            core: cpu.siblings.iter().next().unwrap_or(cpu.id),
+            llc: caches.get(&first).copied().unwrap_or(0),
+        }
+    };
+    topology.cpus.iter().map(place).collect()
+}
+
+/// How many caches are told apart.
+#[must_use]
+pub fn llcs(places: &[Place]) -> u32 {
+    places.iter().map(|place| place.llc + 1).max().unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_core::topology::LogicalCpu;
+
+    fn cpu(id: u32, siblings: &str, llc: &str) -> LogicalCpu {
+        LogicalCpu {
+            id,
+            package: None,
+            core: None,
+            siblings: siblings.parse().unwrap(),
+            llc: llc.parse().ok(),
+            node: None,
+        }
+    }
+
+    #[test]
+    fn siblings_cores_and_caches() {
+        let two = Topology { cpus: vec![cpu(0, "0,2", "0,2"), cpu(1, "1,3", "1,3"), cpu(2, "0,2", "0,2")] };
+        let found = places(&two);
+        assert_eq!(found[0], Place { cpu: 0, siblings: [2, -1, -1], core: 0, llc: 0 });
+        assert_eq!(found[1].llc, 1);
+        assert_eq!(found[2], Place { cpu: 2, siblings: [0, -1, -1], core: 0, llc: 0 });
+        assert_eq!(llcs(&found), 2);
+        let four = Topology { cpus: (0..4).map(|id| cpu(id, "0-3", "0-3")).collect() };
+        assert_eq!(places(&four)[2].siblings, [0, 1, 3]);
+        let many = Topology { cpus: (0..40).map(|id| cpu(id, &id.to_string(), &id.to_string())).collect() };
+        assert_eq!(llcs(&places(&many)), 16);
+        assert_eq!(places(&many)[17].llc, 1);
+    }
+}
