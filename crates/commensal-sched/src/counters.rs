@@ -82,7 +82,7 @@ impl Counters {
     #[must_use]
     pub fn room_permille(&self, before: &Counters) -> u64 {
         let all: u64 = self.ns.iter().sum::<u64>().saturating_sub(before.ns.iter().sum());
-        if all == 0 { 0 } else { self.room_ns.saturating_sub(before.room_ns) * 1000 / all }
+        (self.room_ns.saturating_sub(before.room_ns) * 1000).checked_div(all).unwrap_or(0)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Offline work leaves the cores of a group that expels, and takes no CPU from anybody.
 
-use crate::support::{World, busy, counter, lacks_guest, sibling};
+use crate::support::{World, busy, counter, lacks_guest, sibling, wait_for};
 use serde_json::json;
 use std::time::Duration;
 
@@ -9,8 +9,14 @@ const CPU: usize = 0;
 const WHILE: Duration = Duration::from_secs(4);
 /// Of the online thread's time (the goal is 2 %; the emulated CPU adds the rest).
 const MOST_OVERLAP: f64 = 0.05;
+/// Of the sibling's time, by the kernel's own figures: others than offline work may use it.
+const MOST_TAKEN: f64 = 0.25;
 /// Of the CPU (the goal is 98 %).
 const LEAST_ONLINE: f64 = 0.95;
+/// Offline threads that have to leave until enough is known.
+const EVICTIONS: f64 = 20.0;
+/// Of the evictions. Wide: an emulated CPU that stands still takes the interrupt after its next tick (12 of 27 seen).
+const MOST_BY_TICKS: f64 = 0.8;
 /// Of what online threads have alone.
 const LEAST_OF_ALONE: f64 = 0.90;
 
@@ -29,9 +35,11 @@ fn offline_work_leaves_the_core_of_an_expelling_thread() {
     let orders = world.orders(&beside(false));
     world.load(&orders, &[]);
     let measure = |world: &World| {
-        let (first, before) = (world.status(), busy(sibling(CPU)));
+        let first = world.status();
+        let before = busy(sibling(CPU));
         let shares = world.shares(&[online, offline], WHILE);
-        let (last, after) = (world.status(), busy(sibling(CPU)));
+        let after = busy(sibling(CPU));
+        let last = world.status();
         let taken = (after.0 - before.0) as f64 / (after.1 - before.1) as f64;
         let difference = |name: &str| counter(&last, name) - counter(&first, name);
         let figures = ["overlap_ns", "expelling_ns", "evictions", "by_ticks"].map(difference);
@@ -44,9 +52,37 @@ fn offline_work_leaves_the_core_of_an_expelling_thread() {
     std::thread::sleep(Duration::from_millis(500));
     let (shares, taken, [overlap, expelling, _, _]) = measure(&world);
     assert!(expelling > 0.0 && overlap / expelling <= MOST_OVERLAP, "{overlap} of {expelling}");
-    assert!(taken <= 3.0 * MOST_OVERLAP, "the kernel says that the sibling is {taken:.3} busy");
+    assert!(taken <= MOST_TAKEN, "the kernel says that the sibling is {taken:.3} busy");
     assert!(shares[0] >= LEAST_ONLINE, "online has {:.3} of its CPU", shares[0]);
     assert!(shares[1] > 1.0, "offline work has {:.3} of the other core's two CPUs", shares[1]);
+    world.unload();
+}
+
+/// An online thread that comes and goes: each time somebody has to leave.
+#[test]
+fn offline_threads_leave_at_once_and_not_with_the_tick() {
+    if lacks_guest("quick::noise::offline_threads_leave_at_once_and_not_with_the_tick") {
+        return;
+    }
+    let mut world = World::new();
+    let (online, offline) = (world.group("online"), world.group("offline"));
+    world.start(
+        online,
+        "while :; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; sleep 0.05; done",
+        Some(CPU),
+    );
+    world.spin(offline, 4, None);
+    let groups =
+        [(online, json!({ "class": "online", "expel": true })), (offline, json!({ "class": "offline" }))];
+    let orders = world.orders(&groups);
+    world.load(&orders, &[]);
+    wait_for("offline threads have left often", || counter(&world.status(), "evictions") >= EVICTIONS);
+    let status = world.status();
+    let (all, by_ticks) = (counter(&status, "evictions"), counter(&status, "by_ticks"));
+    let overlap = counter(&status, "overlap_ns") / counter(&status, "expelling_ns");
+    println!("{by_ticks} of {all} evictions by the tick, overlap {overlap:.4}");
+    assert!(by_ticks <= MOST_BY_TICKS * all, "{by_ticks} of {all}");
+    assert!(overlap <= MOST_OVERLAP, "{overlap:.4}");
     world.unload();
 }
 
@@ -63,7 +99,8 @@ fn online_threads_do_not_queue_behind_each_other() {
     world.end(online);
     let orders =
         world.orders(&[(online, json!({ "class": "online" })), (offline, json!({ "class": "offline" }))]);
-    world.load(&orders, &[]);
+    // Offline work would be frozen before the end of it.
+    world.load(&orders, &["--guard-ms", "15000"]);
     world.spin(offline, 4, None);
     std::thread::sleep(Duration::from_secs(1));
     world.spin(online, 4, None);

@@ -46,3 +46,16 @@ fn the_programs_refuse_a_class_that_they_do_not_know() {
     }
     assert_eq!(state(), "disabled");
 }
+
+#[test]
+fn the_verifier_looks_at_no_more_than_before() {
+    if lacks_guest("quick::refusals::the_verifier_looks_at_no_more_than_before") {
+        return;
+    }
+    let world = World::new();
+    let baseline = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(baseline.path(), include_str!("../../verifier.txt")).unwrap();
+    let (status, said) = world.run(&["check", "--verify", "--baseline", baseline.path().to_str().unwrap()]);
+    assert_eq!(status, 0, "{said}");
+    assert_eq!(state(), "disabled");
+}
