@@ -185,7 +185,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The layouts that take part when none was chosen.
 fn by_default(long: bool) -> Vec<&'static Layout> {
-    LAYOUTS.iter().filter(|layout| long || layout.first == First::Ours).collect()
+    let always = |layout: &&Layout| layout.first == First::Ours && !layout.name.starts_with("sched");
+    LAYOUTS.iter().filter(|layout| long || always(layout)).collect()
 }
 
 /// What a layout boots that does not come from this tree.
@@ -436,9 +437,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn systemd_is_for_the_long_tier() {
+    fn systemd_and_the_scheduler_are_for_the_long_tier() {
         let names = |long| by_default(long).iter().map(|layout| layout.name).collect::<Vec<_>>();
-        assert_eq!(names(false), ["v1", "v2-old", "v2", "sched", "sched-wide"]);
+        assert_eq!(names(false), ["v1", "v2-old", "v2"]);
         assert_eq!(names(true), ["v1", "v2-old", "v2", "systemd", "sched", "sched-wide"]);
     }
 }
