@@ -93,7 +93,7 @@ impl World {
         let agent = Some(Agent::start(&program, &groups, &["--on-exit", "restore"]));
         let world = World { spinners, agent, etl, _web: web, program, _alone: alone };
         until("offline work is held back", || held_back(&world.etl.cpu));
-        until("the agent answers", || world.program.run(&["status"]).status.code() != Some(2));
+        until("all is in force", || world.program.run(&["status"]).status.code() == Some(0));
         Some(world)
     }
 

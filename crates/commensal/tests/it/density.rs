@@ -382,8 +382,17 @@ fn a_killed_run_is_undone_by_the_next() {
     child.wait().unwrap();
     assert!(!cgroups_named(&prefix).is_empty());
     let quick = scripted(&program, &format!("{GOOD} echo done 0.1; cat >/dev/null"), LADDER);
-    let (_, err) = program.expect(0, &["density", "run", &quick]);
-    assert!(err.contains("left by an earlier run"), "{err}");
+    // A cell that was just being started has the lock until it is its program, or dies with the run.
+    let output = loop {
+        let output = program.run(&["density", "run", &quick]);
+        let busy = crate::support::text(&output.stderr).contains("another lab run");
+        if !busy || begun.elapsed() > PATIENCE {
+            break output;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let err = crate::support::text(&output.stderr);
+    assert!(output.status.success() && err.contains("left by an earlier run"), "{err}");
     assert!(cgroups_named(&prefix).is_empty());
     assert_nothing_left(&program);
 }
