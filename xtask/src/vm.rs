@@ -67,7 +67,8 @@ pub const LAYOUTS: [Layout; 6] = [
         cores: 2,
         rows: 0,
     },
-    Layout { all: guest::ALL_OF_SCHED, ..ours("sched", "sid", 0, guest::OF_SCHED) },
+    // Ten thousand threads have ten thousand stacks.
+    Layout { all: guest::ALL_OF_SCHED, memory_mib: 2048, ..ours("sched", "sid", 0, guest::OF_SCHED) },
     Layout { cores: 4, ..ours("sched-wide", "sid", 0, guest::OF_SCHED_WIDE) },
 ];
 const FLAVOUR: &str = "cloud-amd64";

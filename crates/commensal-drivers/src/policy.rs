@@ -34,10 +34,11 @@ impl ThreadLook {
     }
 }
 
-/// Reads `/proc/TID/stat`; `None` when there is no such thread.
+/// Reads the thread's own `stat`, `None` when there is no such thread. The one of the process has sums over all threads, which
+/// takes the kernel as long as there are threads.
 #[must_use]
 pub fn look(host: &dyn Host, tid: u32) -> Option<ThreadLook> {
-    parse(&host.read_file(Path::new(&format!("/proc/{tid}/stat"))).ok()?)
+    parse(&host.read_file(Path::new(&format!("/proc/{tid}/task/{tid}/stat"))).ok()?)
 }
 
 /// Fields 4, 22 and 41 of proc_pid_stat(5). The second field may hold spaces and brackets.

@@ -1,6 +1,6 @@
 //! What the programs in the kernel have counted, as numbers with names.
 
-use crate::intf::{CLASSES, CPU_STATE_AT, CPU_WORDS_AT, half, word};
+use crate::intf::{CLASSES, CPU_NS, CPU_STATE_AT, CPU_WORDS_AT, half, word};
 use serde::{Deserialize, Serialize};
 
 /// Sums over the machine since the scheduler was loaded.
@@ -44,13 +44,13 @@ impl Counters {
         let state = half(bytes, CPU_STATE_AT) as usize;
         let at = |index: usize| word(bytes, CPU_WORDS_AT, index);
         for (class, sum) in self.ns.iter_mut().enumerate() {
-            *sum += at(7 + class);
+            *sum += at(CPU_NS + class);
         }
         let since = at(0);
         if since > 0 && state < CLASSES {
             self.ns[state] += now_ns.saturating_sub(since);
         }
-        let mut next = (7 + CLASSES..).map(at);
+        let mut next = (CPU_NS + CLASSES..).map(at);
         let mut take = || next.next().unwrap_or(0);
         self.room_ns += take();
         self.kicks += take();
@@ -119,10 +119,10 @@ mod tests {
         cpu[CPU_STATE_AT] = 2;
         put_word(&mut cpu, CPU_WORDS_AT, 0, 1000);
         for class in 0..CLASSES {
-            put_word(&mut cpu, CPU_WORDS_AT, 7 + class, 10 * class as u64);
+            put_word(&mut cpu, CPU_WORDS_AT, CPU_NS + class, 10 * class as u64);
         }
         for (index, value) in (1..=11).enumerate() {
-            put_word(&mut cpu, CPU_WORDS_AT, 7 + CLASSES + index, value);
+            put_word(&mut cpu, CPU_WORDS_AT, CPU_NS + CLASSES + index, value);
         }
         let mut sums = Counters::default();
         sums.add_cpu(&cpu, 1500);

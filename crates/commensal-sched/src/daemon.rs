@@ -73,6 +73,8 @@ pub struct Daemon<'a> {
     guard: Guard,
     reloads: Reloads,
     before: Counters,
+    killed_at: u64,
+    dying: bool,
     status: Status,
     loaded_at: Duration,
     rounds: u64,
@@ -124,6 +126,8 @@ impl<'a> Daemon<'a> {
             guard: Guard::default(),
             reloads: Reloads::default(),
             before: Counters::default(),
+            killed_at: 0,
+            dying: false,
             status,
             loaded_at,
             rounds: 0,
@@ -368,6 +372,7 @@ impl<'a> Daemon<'a> {
         {
             self.status.problems.push(error.to_string());
         }
+        self.let_die();
         self.starve();
         self.publish();
     }
@@ -427,6 +432,16 @@ impl<'a> Daemon<'a> {
         self.before = Counters::default();
         self.tell()?;
         self.attach()
+    }
+
+    /// Once for each killing, and once more a round later: a process's threads are told one after the other.
+    fn let_die(&mut self) {
+        let at = self.scheduler.as_ref().map_or(0, Scheduler::killed_at);
+        if at != self.killed_at || self.dying {
+            self.dying = at != self.killed_at;
+            self.killed_at = at;
+            self.members.let_die(self.host);
+        }
     }
 
     /// Freezes what starves, and lets it go on when there is room.

@@ -26,8 +26,11 @@ pub const CLASSES: usize = 5;
 pub const CPU: usize = CPU_WORDS_AT + 8 * CPU_WORDS;
 /// Where its 64-bit numbers begin: after siblings, core, llc, state, claim and expelled.
 pub const CPU_WORDS_AT: usize = 4 * (SIBLINGS + 5);
-/// since, asked_at, by_tick, resume_at, vacant_until, crowded_since, helped_until, ns, room_ns and ten counters.
-pub const CPU_WORDS: usize = 7 + CLASSES + 1 + 10;
+/// Where `ns` begins among them: after since, asked_at, by_tick, resume_at, vacant_until, crowded_since, helped_until, room_for
+/// and flush.
+pub const CPU_NS: usize = 9;
+/// … and then `ns`, `room_ns` and ten counters.
+pub const CPU_WORDS: usize = CPU_NS + CLASSES + 1 + 10;
 /// Where `state` stands.
 pub const CPU_STATE_AT: usize = 4 * (SIBLINGS + 2);
 /// Bytes of `struct core`.

@@ -245,6 +245,12 @@ impl Scheduler {
         Ok(SlotReading::read(&self.value(&self.skel.maps.slots, &(index as u32).to_ne_bytes())?))
     }
 
+    /// When a fatal signal was sent last, by the clock of the programs; 0 when none was.
+    #[must_use]
+    pub fn killed_at(&self) -> u64 {
+        self.skel.maps.bss_data.as_deref().map_or(0, |bss| bss.killed_at)
+    }
+
     /// Why the kernel has taken it off, and its dump; `None` while it runs.
     #[must_use]
     pub fn ended(&self) -> Option<(Ended, String)> {

@@ -208,6 +208,19 @@ impl Members {
         Ok(round)
     }
 
+    /// Somebody was killed. Who has to die needs a CPU for it, and in this class there may be none for long: it dies as a thread
+    /// of the fair class.
+    pub fn let_die(&mut self, host: &mut dyn Host) -> usize {
+        let dying: Vec<u32> = self.known.keys().copied().filter(|tid| killed(host, *tid)).collect();
+        for tid in &dying {
+            self.known.remove(tid);
+            // Gone already, or as good as that.
+            let _ = policy::set(host, *tid, NORMAL);
+            self.kept.insert(*tid);
+        }
+        dying.len()
+    }
+
     /// Everybody gets the own policy back.
     pub fn release(&mut self, host: &mut dyn Host) -> Round {
         let mut round = Round::default();
@@ -264,6 +277,16 @@ impl Members {
             }
         }
     }
+}
+
+/// Whether a fatal signal waits for the thread to run.
+fn killed(host: &dyn Host, tid: u32) -> bool {
+    const SIGKILL: u64 = 1 << 8;
+    let Ok(status) = host.read_file(Path::new(&format!("/proc/{tid}/status"))) else { return false };
+    let pending =
+        status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:")));
+    let mut masks = pending.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    masks.any(|mask| mask & SIGKILL != 0)
 }
 
 fn leader(host: &dyn Host, tid: u32) -> Option<u32> {

@@ -117,6 +117,12 @@ impl Scheduler {
         Err(NoScheduler::NotBuilt)
     }
 
+    /// Nobody is looked at.
+    #[must_use]
+    pub fn killed_at(&self) -> u64 {
+        0
+    }
+
     /// It never began.
     #[must_use]
     pub fn ended(&self) -> Option<(Ended, String)> {

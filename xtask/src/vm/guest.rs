@@ -82,9 +82,10 @@ pub const OF_SYSTEMD: Filters = &[("commensal", &["systemd::"])];
 /// The scheduler, on two cores; what takes minutes is for the long tier.
 pub const OF_SCHED: Filters = &[("commensal-sched", &["quick::"])];
 /// The same with what takes minutes.
-pub const ALL_OF_SCHED: Filters = &[("commensal-sched", &["quick::", "long::"])];
+pub const ALL_OF_SCHED: Filters = &[("commensal-sched", &["quick::", "deep::", "long::"])];
 /// What more cores make different.
-pub const OF_SCHED_WIDE: Filters = &[("commensal-sched", &["wide::"])];
+pub const OF_SCHED_WIDE: Filters =
+    &[("commensal-sched", &["wide::", "online_threads", "groups_share", "affinity_hotplug"])];
 /// The name of the integration binaries, and of the program that tests start by its absolute path.
 const INTEGRATION: &str = "it";
 const PROGRAMS: [&str; 2] = ["commensal", "commensal-sched"];

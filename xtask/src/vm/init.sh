@@ -52,7 +52,7 @@ if mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null; then
     echo 0 >$instance/tracing_on
     for event in sched/sched_switch sched/sched_wakeup sched/sched_wakeup_new sched/sched_migrate_task \
       sched/sched_process_exit irq/irq_handler_entry irq/irq_handler_exit irq/softirq_entry irq/softirq_exit \
-      irq_vectors/local_timer_entry irq_vectors/local_timer_exit; do
+      irq_vectors/local_timer_entry irq_vectors/local_timer_exit signal/signal_generate; do
       [ -e "$instance/events/$event/enable" ] && echo 1 >"$instance/events/$event/enable"
     done
   done

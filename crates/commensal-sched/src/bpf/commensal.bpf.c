@@ -16,6 +16,8 @@ char _license[] SEC("license") = "GPL";
 #define SCHED_SLEEPABLE(name, args...)	SEC("struct_ops.s/" #name) BPF_PROG(name, ##args)
 /* CPUs that are looked at for a thread that waits; more would cost more than they find. */
 #define SEARCH				64
+/* A kick that has not worked by then is lost. */
+#define LATE				(8 * MS)
 /* How long somebody who was killed is looked for. */
 #define DYING				(10000 * MS)
 
@@ -76,8 +78,19 @@ void SCHED(sched_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	u32 cpu = p->thread_info.cpu;
 	u64 now = bpf_ktime_get_ns();
+	struct cpu *here = cpu_at(cpu), *there;
 	s32 idle;
 
+	if (here && now < here->vacant_until && here->room_for) {
+		u32 to = here->room_for - 1;
+
+		there = cpu_at(to);
+		if (there && bpf_cpumask_test_cpu(to, p->cpus_ptr)) {
+			insert(p, SCX_DSQ_LOCAL_ON | to, slice_ns, enq_flags);
+			WRITE_ONCE(there->flush, 1);
+			return;
+		}
+	}
 	put(p, thread_of(p), enq_flags, now);
 	idle = idle_cpu_for(p, cpu, now);
 	if (idle >= 0)
@@ -111,6 +124,10 @@ void SCHED(sched_dispatch, s32 cpu, struct task_struct *prev)
 		}
 	}
 	if (now < me->vacant_until) {
+		struct cpu *there = me->room_for ? cpu_at(me->room_for - 1) : 0;
+
+		if (there && clear_out(cpu, me->llc, me->room_for - 1))
+			WRITE_ONCE(there->flush, 1);
 		refuse(cpu, me, now);
 		return;
 	}
@@ -147,10 +164,10 @@ void SCHED(sched_tick, struct task_struct *p)
 	if (expelled(me, now)) {
 		if (wants_out(p))
 			return;
-		/* A kick that is on its way is not late yet. */
 		if (!me->asked_at)
 			me->asked_at = now;
-		if (tick_alone || me->asked_at == now || now - me->asked_at > MS)
+		/* A kick that is on its way is not late yet. */
+		if (tick_alone || me->asked_at == now || now - me->asked_at > LATE)
 			me->by_tick = 1;
 		set_slice(p, 0);
 		return;
@@ -247,12 +264,46 @@ static __always_inline bool refill(u64 now)
 	return filled;
 }
 
+/*
+ * A thread that runs on and on is seen at no switch when an order changes its class, or it is moved to another group. From
+ * outside its CPU: what changes there meanwhile wins, and what that overwrites is mended at the next look.
+ */
+static __always_inline void look_again(s32 cpu, struct cpu *c, u64 now)
+{
+	struct rq *rq = bpf_per_cpu_ptr(&runqueues, cpu);
+	struct task_struct *p;
+	struct cgroup *cgroup;
+	u32 was = READ_ONCE(c->state), is;
+	u64 since = READ_ONCE(c->since);
+
+	if (!rq || was == CLASS_IDLE)
+		return;
+	p = BPF_CORE_READ(rq, curr);
+	if (!p || BPF_CORE_READ(p, flags) & (PF_IDLE | PF_KTHREAD) || BPF_CORE_READ(p, policy) == SCHED_EXT)
+		return;
+	cgroup = BPF_CORE_READ(p, sched_task_group, css.cgroup);
+	is = (u32)look_up(cgroup);
+	if (is == was || is >= CLASSES || was >= CLASSES || BPF_CORE_READ(rq, curr) != p)
+		return;
+	account_core(c, now);
+	if (since != READ_ONCE(c->since) || !__sync_bool_compare_and_swap(&c->state, was, is))
+		return;
+	__sync_fetch_and_add(&c->ns[was], now - since);
+	c->since = now;
+	if (is == CLASS_EXPELLING)
+		expel_siblings(c, now);
+	else if (was == CLASS_EXPELLING)
+		resume_siblings(c, now);
+}
+
 static int housekeeping(void *map, int *key, struct housekeeper *me)
 {
 	u64 now = bpf_ktime_get_ns();
 	bool filled = refill(now), dying = killed_at && now - killed_at < DYING, out = false;
+	bool look = looked_at != generation || beats % 8 == 0;
 	s32 i, l;
 
+	looked_at = generation;
 	bpf_for(i, 0, nr_cpus) {
 		struct cpu *c = cpu_at(i);
 		bool again = filled || dying;
@@ -261,6 +312,8 @@ static int housekeeping(void *map, int *key, struct housekeeper *me)
 			continue;
 		if (c->core == (u32)i)
 			account_core(c, now);
+		if (look)
+			look_again(i, c, now);
 		if (c->vacant_until && now >= c->vacant_until) {
 			c->vacant_until = 0;
 			again = true;
@@ -361,6 +414,7 @@ static __always_inline void make_room(struct cpu *me, u32 here, struct task_stru
 			continue;
 		if (!bpf_cpumask_test_cpu(cpu, waits->cpus_ptr))
 			continue;
+		WRITE_ONCE(c->room_for, (u64)here + 1);
 		WRITE_ONCE(c->vacant_until, now + vacant_ns);
 		c->vacated++;
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
@@ -393,6 +447,8 @@ int BPF_PROG(sched_switched, bool preempt, struct task_struct *prev, struct task
 		__sync_lock_test_and_set(&me->state, now_is);
 		if (was == CLASS_OFFLINE)
 			has_left(me, now);
+		if (now_is == CLASS_OFFLINE)
+			me->asked_at = expelled(me, now) ? now : 0;
 		if (now_is >= CLASS_ONLINE)
 			me->vacant_until = 0;
 		if (now_is == CLASS_EXPELLING)
@@ -402,9 +458,11 @@ int BPF_PROG(sched_switched, bool preempt, struct task_struct *prev, struct task
 	}
 	WRITE_ONCE(me->claim, 0);
 	/* Another class has taken the CPU: what was at the head of its own queue may run elsewhere. */
-	if (prev->policy == SCHED_EXT && next->policy != SCHED_EXT && !(next->flags & PF_IDLE) &&
-	    bpf_ksym_exists(scx_bpf_reenqueue_local___v2___new))
+	if ((prev->policy == SCHED_EXT || me->flush) && next->policy != SCHED_EXT &&
+	    !(next->flags & PF_IDLE) && bpf_ksym_exists(scx_bpf_reenqueue_local___v2___new)) {
+		me->flush = 0;
 		scx_bpf_reenqueue_local___v2___new();
+	}
 	/* An online thread that still wants to run has been put behind another one. */
 	if (user && !prev_state && now_is != CLASS_OFFLINE && prev->policy != SCHED_EXT &&
 	    !(prev->flags & (PF_IDLE | PF_KTHREAD)) && class_of(prev, thread_of(prev)) >= CLASS_ONLINE) {

@@ -86,7 +86,9 @@ static __always_inline void expel_siblings(struct cpu *me, u64 now)
 			continue;
 		if (READ_ONCE(other->state) != CLASS_OFFLINE && !READ_ONCE(other->claim))
 			continue;
-		WRITE_ONCE(other->asked_at, now);
+		/* The first asking counts. */
+		if (!other->asked_at)
+			WRITE_ONCE(other->asked_at, now);
 		if (tick_alone)
 			continue;
 		scx_bpf_kick_cpu(me->sibling[i], SCX_KICK_PREEMPT);

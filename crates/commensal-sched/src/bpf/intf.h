@@ -86,6 +86,8 @@ struct cpu {
 	u64 vacant_until;	/* kept idle, so that it pulls an online thread */
 	u64 crowded_since;	/* two online threads or more are queued here */
 	u64 helped_until;	/* another CPU is being vacated for them */
+	u64 room_for;		/* the CPU that this one is vacated for, plus one */
+	u64 flush;		/* its own queue holds threads that were put there to be out of the way */
 	u64 ns[CLASSES];
 	u64 room_ns;		/* idle while no sibling ran an expelling thread */
 	u64 kicks;		/* siblings asked to leave */

@@ -49,6 +49,8 @@ enum { SIGNAL_GROUP_EXIT = 4, SIGKILL_BIT = 1 << 8, JOBCTL_TRAP_FREEZE = 1 << 23
 #define SCX_OPS_SWITCH_PARTIAL	8ULL
 enum { SCX_TASK_QUEUED = 1 };
 
+enum scx_exit_kind { SCX_EXIT_NONE, SCX_EXIT_DONE };
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct cpumask {
 	unsigned long bits[1];
@@ -113,8 +115,8 @@ struct cfs_rq___old {
 };
 struct rq {
 	struct cfs_rq cfs;
+	struct task_struct *curr;
 };
-enum scx_exit_kind { SCX_EXIT_NONE };
 struct scx_exit_info {
 	enum scx_exit_kind kind;
 	s64 exit_code;
@@ -182,6 +184,9 @@ extern bool scx_bpf_dsq_move_to_local___old(u64 dsq_id) __ksym __weak;
 /* 6.19 packed the arguments. */
 extern bool __scx_bpf_dsq_insert_vtime(struct task_struct *p, struct scx_bpf_dsq_insert_vtime_args *args) __ksym __weak;
 extern void scx_bpf_dsq_insert_vtime___old(struct task_struct *p, u64 dsq_id, u64 slice, u64 vtime, u64 enq_flags) __ksym __weak;
+/* Since 6.19 it says whether it did. */
+extern bool scx_bpf_dsq_insert___v2___new(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags) __ksym __weak;
+extern void scx_bpf_dsq_insert___old(struct task_struct *p, u64 dsq_id, u64 slice, u64 enq_flags) __ksym __weak;
 /* Since 6.19; writing the fields is deprecated then. */
 extern bool scx_bpf_task_set_slice___new(struct task_struct *p, u64 slice) __ksym __weak;
 extern bool scx_bpf_task_set_dsq_vtime___new(struct task_struct *p, u64 vtime) __ksym __weak;
@@ -196,6 +201,14 @@ static __always_inline bool move_to_local(u64 queue)
 	if (bpf_ksym_exists(scx_bpf_dsq_move_to_local___v2___new))
 		return scx_bpf_dsq_move_to_local___v2___new(queue, 0);
 	return scx_bpf_dsq_move_to_local___old(queue);
+}
+
+static __always_inline void insert(struct task_struct *p, u64 queue, u64 slice, u64 flags)
+{
+	if (bpf_ksym_exists(scx_bpf_dsq_insert___v2___new))
+		scx_bpf_dsq_insert___v2___new(p, queue, slice, flags);
+	else
+		scx_bpf_dsq_insert___old(p, queue, slice, flags);
 }
 
 static __always_inline void insert_vtime(struct task_struct *p, u64 queue, u64 slice, u64 vtime, u64 flags)

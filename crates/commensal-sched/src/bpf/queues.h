@@ -14,6 +14,8 @@
 #define NOTHING			(~0ULL)
 /* libbpf's name for the iterator of bpf_for_each. */
 #define ITERATOR		(&___it)
+/* Threads of a queue that are looked at to clear a CPU. */
+#define MOST_CLEARED		16
 #define LOOK_AT			8	/* threads at the head of a queue */
 
 static __always_inline struct limit *limit_of(struct slot *s)
@@ -200,8 +202,8 @@ static __always_inline bool let_one_out(s32 cpu, u64 queue)
 	return done;
 }
 
-/* While nothing else may run here: whoever is being killed may. */
-static __noinline u32 let_out(s32 cpu, u32 llc)
+/* While nothing else may run here: whoever is being killed may. Not static: the verifier looks at it by itself then. */
+__noinline u32 let_out(s32 cpu, u32 llc)
 {
 	s32 i;
 
@@ -215,6 +217,33 @@ static __noinline u32 let_out(s32 cpu, u32 llc)
 			return 1;
 	}
 	return 0;
+}
+
+/*
+ * To the balancer a CPU is idle when no thread at all is queued there, and those that wait in our queues are still queued on
+ * the CPU that they were on. So they are sent to the one that this one is vacated for, which sends them back into our queues.
+ */
+__noinline u32 clear_out(s32 cpu, u32 llc, s32 to)
+{
+	u32 moved = 0;
+	s32 i;
+
+	llc &= MOST_LLCS - 1;
+	bpf_for(i, 0, MOST_SLOTS) {
+		struct task_struct *p;
+		u32 looked = 0;
+
+		if ((i >= slots_used && i < MOST_SLOTS - 1) || scx_bpf_dsq_nr_queued(QUEUE(i, llc)) <= 0)
+			continue;
+		bpf_for_each(scx_dsq, p, QUEUE(i, llc), 0) {
+			if (p->thread_info.cpu == (u32)cpu && bpf_cpumask_test_cpu(to, p->cpus_ptr) &&
+			    scx_bpf_dsq_move(ITERATOR, p, SCX_DSQ_LOCAL_ON | (u32)to, 0))
+				moved++;
+			if (++looked >= MOST_CLEARED)
+				break;
+		}
+	}
+	return moved;
 }
 
 /* For how long the threads at the head of a queue have waited, and whether one of them wants out. */

@@ -24,6 +24,7 @@ u32 limits_used = 1;
 u64 vtime_now = 0;	/* of the slot that ran last */
 u64 killed_at = 0;	/* a fatal signal was sent; who waits for a CPU has to get one */
 u64 beats = 0;		/* of housekeeping */
+u64 looked_at = 0;	/* generation that running threads were looked at for */
 struct {
 	u64 kind, code, at;
 	char reason[128];

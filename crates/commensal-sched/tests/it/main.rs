@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 #![allow(clippy::disallowed_methods, reason = "tests start the program and look at the machine themselves")]
 
+mod deep;
 mod long;
 mod quick;
 mod support;

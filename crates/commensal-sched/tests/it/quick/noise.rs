@@ -15,8 +15,8 @@ const MOST_TAKEN: f64 = 0.25;
 const LEAST_ONLINE: f64 = 0.95;
 /// Offline threads that have to leave until enough is known.
 const EVICTIONS: f64 = 20.0;
-/// Of the evictions. Wide: an emulated CPU that stands still takes the interrupt after its next tick (12 of 27 seen).
-const MOST_BY_TICKS: f64 = 0.8;
+/// Of the evictions: an emulated CPU that stands still takes the interrupt after its next tick.
+const MOST_BY_TICKS: f64 = 0.5;
 /// Of what online threads have alone.
 const LEAST_OF_ALONE: f64 = 0.90;
 

@@ -1,0 +1,354 @@
+//! Helpers: groups of our own, work in them, and the program under test.
+
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const MOUNT: &str = "/sys/fs/cgroup";
+/// How long anything may take at most before it counts as stuck: emulated CPUs are slow.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Variable that turns the helper test below into work.
+const WORK: &str = "COMMENSAL_SCHED_WORK";
+/// `SCHED_EXT`.
+pub const EXT: i32 = 7;
+
+/// Whether this is a guest where the scheduler can be loaded; prints the skip otherwise.
+pub fn can_load(test: &str) -> bool {
+    let guest = std::env::var("COMMENSAL_VM").unwrap_or_default();
+    let why = if !guest.starts_with("sched") {
+        "it takes the whole machine: runs in a guest (cargo xtask vm --layout sched)"
+    } else if !cfg!(feature = "bpf") {
+        "built without feature bpf"
+    } else if !Path::new("/sys/kernel/sched_ext").exists() {
+        "this kernel has no sched_ext"
+    } else {
+        return true;
+    };
+    println!("skipped: {test}: {why}");
+    false
+}
+
+/// CPUs of the machine.
+pub fn cpus() -> u32 {
+    std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
+}
+
+/// Waits until it holds.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what} did not come within {} s", PATIENCE.as_secs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A cgroup of ours; removed with all that is in it.
+#[derive(Debug)]
+pub struct Group {
+    pub path: PathBuf,
+}
+
+impl Group {
+    pub fn new(name: &str) -> Group {
+        let path = Path::new(MOUNT).join(format!("commensal-test-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Group { path }
+    }
+
+    /// With `cpu.idle` underneath, as a plan would have it.
+    pub fn offline(name: &str) -> Group {
+        let group = Group::new(name);
+        group.write("cpu.idle", "1");
+        group
+    }
+
+    pub fn child(&self, name: &str) -> Group {
+        let path = self.path.join(name);
+        std::fs::create_dir(&path).unwrap();
+        Group { path }
+    }
+
+    pub fn write(&self, file: &str, value: &str) {
+        let path = self.path.join(file);
+        std::fs::write(&path, value).unwrap_or_else(|error| panic!("{} <- {value}: {error}", path.display()));
+    }
+
+    pub fn read(&self, file: &str) -> String {
+        std::fs::read_to_string(self.path.join(file)).unwrap()
+    }
+
+    pub fn name(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+
+    /// CPU time of everything in it, s.
+    pub fn used(&self) -> f64 {
+        let text = self.read("cpu.stat");
+        let used = text.lines().find_map(|line| line.strip_prefix("usage_usec ")).unwrap();
+        used.parse::<f64>().unwrap() / 1e6
+    }
+
+    pub fn threads(&self) -> Vec<u32> {
+        self.read("cgroup.threads").split_whitespace().map(|tid| tid.parse().unwrap()).collect()
+    }
+
+    /// Starts a process in it that uses all it gets of these CPUs.
+    pub fn spin(&self, cpus: &str) -> Spinner {
+        self.start("spin", cpus)
+    }
+
+    /// Starts work in it: `spin`, or `threads N` that mostly sleep.
+    pub fn start(&self, work: &str, cpus: &str) -> Spinner {
+        let script =
+            format!("echo $$ > {}/cgroup.procs && exec taskset -c {cpus} \"$0\" \"$@\"", self.name());
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "deep::bench::work", "--nocapture"]).env(WORK, work);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        WORKS.lock().unwrap().push(child.id());
+        Spinner(child)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.path.join("cgroup.kill"), "1");
+        for _ in 0..500 {
+            match std::fs::remove_dir(&self.path) {
+                Ok(()) => return,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+}
+
+/// Work that runs now.
+static WORKS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
+/// While it is held, work stands still. With the scheduler the kernel patches its own code, and an emulated CPU that is just
+/// there may run half of the old instruction (QEMU 7.2): then the guest dies of it, in one of some twenty loads.
+#[derive(Debug)]
+pub struct Still(());
+
+impl Still {
+    pub fn new() -> Still {
+        signal("-STOP");
+        // Idle CPUs have no tick.
+        std::thread::sleep(Duration::from_millis(20));
+        Still(())
+    }
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        signal("-CONT");
+    }
+}
+
+fn signal(signal: &str) {
+    let works = WORKS.lock().unwrap().clone();
+    if !works.is_empty() {
+        let pids = works.iter().map(u32::to_string);
+        let _ = Command::new("kill").arg(signal).args(pids).stderr(Stdio::null()).status();
+    }
+}
+
+/// A process of ours; killed when it is dropped.
+#[derive(Debug)]
+pub struct Spinner(pub Child);
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        WORKS.lock().unwrap().retain(|pid| *pid != self.0.id());
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What processes of these tests do: this program, started with the variable set.
+#[test]
+fn work() {
+    let Ok(work) = std::env::var(WORK) else { return };
+    if let Some(count) = work.strip_prefix("threads ") {
+        for _ in 1..count.parse::<u32>().unwrap() {
+            let thread = std::thread::Builder::new().stack_size(16 << 10);
+            thread
+                .spawn(|| {
+                    loop {
+                        std::thread::sleep(Duration::from_secs(5))
+                    }
+                })
+                .unwrap();
+        }
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+    if work == "fork" {
+        loop {
+            let _ = Command::new("true").status();
+        }
+    }
+    let mut number = 1u64;
+    loop {
+        number = std::hint::black_box(number.wrapping_mul(31) + 7);
+    }
+}
+
+/// Policy of a thread, field 41 of its stat; `None` when it is gone.
+pub fn policy(tid: u32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(38)?.parse().ok()
+}
+
+/// An order's line for an offline group.
+pub fn offline(group: &Group) -> Value {
+    json!({ "cgroup": group.name(), "class": "offline" })
+}
+
+/// An order's line for an online group.
+pub fn online(group: &Group, expel: bool) -> Value {
+    json!({ "cgroup": group.name(), "class": "online", "expel": expel })
+}
+
+/// The scheduler, loaded.
+#[derive(Debug)]
+pub struct Loaded {
+    pub state: TempDir,
+    child: Option<Child>,
+    /// Whether work goes on while it is loaded and unloaded.
+    pub rough: bool,
+}
+
+impl Loaded {
+    /// Loads it with these groups and waits until they are in force.
+    pub fn new(groups: &[Value]) -> Loaded {
+        Loaded::with(&[], groups)
+    }
+
+    pub fn with(options: &[&str], groups: &[Value]) -> Loaded {
+        let mut loaded = Loaded { state: tempfile::tempdir().unwrap(), child: None, rough: false };
+        loaded.write(groups);
+        loaded.start(&[&["--orders", "orders.json"], options].concat());
+        loaded
+    }
+
+    /// The same while work goes on.
+    pub fn roughly(groups: &[Value]) -> Loaded {
+        let mut loaded = Loaded { state: tempfile::tempdir().unwrap(), child: None, rough: true };
+        loaded.write(groups);
+        loaded.start(&["--orders", "orders.json"]);
+        loaded
+    }
+
+    /// Starts `load` in this state directory.
+    pub fn start(&mut self, options: &[&str]) {
+        let _still = (!self.rough).then(Still::new);
+        let mut command = self.command("load");
+        let file = self.state.path().join("log");
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
+        let child = command.args(options).stderr(log).spawn().unwrap();
+        let pid = u64::from(child.id());
+        self.child = Some(child);
+        let deadline = Instant::now() + PATIENCE;
+        while self.status()["pid"] != pid {
+            let ended = self.child.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < deadline, "{ended:?}: {}", self.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn write(&self, groups: &[Value]) {
+        let orders = json!({ "do": "orders", "groups": groups }).to_string();
+        std::fs::write(self.state.path().join("orders.json"), orders).unwrap();
+    }
+
+    fn command(&self, verb: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_commensal-sched"));
+        command.arg("--state-dir").arg(self.state.path()).arg(verb).current_dir(self.state.path());
+        command
+    }
+
+    /// Runs another verb.
+    pub fn run(&self, verb: &str, args: &[&str]) -> Output {
+        self.command(verb).args(args).output().unwrap()
+    }
+
+    /// New orders.
+    pub fn order(&self, groups: &[Value]) -> Output {
+        self.write(groups);
+        self.run("order", &["orders.json"])
+    }
+
+    /// `Null` while nobody answers.
+    pub fn status(&self) -> Value {
+        let output = self.run("status", &["--json"]);
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    /// A figure of the machine.
+    pub fn count(&self, name: &str) -> f64 {
+        self.status()["counters"][name].as_f64().unwrap()
+    }
+
+    /// Hands out the process, so that it may end on its own.
+    pub fn take(&mut self) -> Child {
+        self.child.take().unwrap()
+    }
+
+    /// Takes the scheduler off and waits for its process.
+    pub fn unload(&mut self) {
+        let _still = (!self.rough).then(Still::new);
+        let output = self.run("unload", &[]);
+        assert!(output.status.success(), "{}", shown(&output));
+        assert!(self.take().wait().unwrap().success(), "{}", self.said());
+        until("the kernel lets go", || state() == "disabled");
+    }
+
+    /// What it has said.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(self.state.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        // A test that failed says where it was.
+        if std::thread::panicking() {
+            println!("{}\n{}", self.said(), String::from_utf8_lossy(&self.run("status", &[]).stdout));
+        }
+        let _still = (!self.rough).then(Still::new);
+        let _ = self.run("unload", &[]);
+        for _ in 0..200 {
+            if child.try_wait().is_ok_and(|ended| ended.is_some()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        let _ = self.run("unload", &[]);
+    }
+}
+
+/// State of sched_ext.
+pub fn state() -> String {
+    std::fs::read_to_string("/sys/kernel/sched_ext/state").unwrap_or_default().trim().to_owned()
+}
+
+pub fn shown(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// CPU time that each of the groups gets in that time, s.
+pub fn measure(groups: &[&Group], time: Duration) -> Vec<f64> {
+    let before: Vec<f64> = groups.iter().map(|group| group.used()).collect();
+    let began = Instant::now();
+    std::thread::sleep(time);
+    // As much longer as it took.
+    let stretch = began.elapsed().as_secs_f64() / time.as_secs_f64();
+    groups.iter().zip(before).map(|(group, before)| (group.used() - before) / stretch).collect()
+}

@@ -1,0 +1,56 @@
+//! Whoever is killed dies, also where nothing of its class gets a CPU; and nothing stays frozen.
+
+use super::bench::{Group, Loaded, Spinner, can_load, cpus, offline, online, policy, until};
+use std::time::Duration;
+
+fn all() -> String {
+    format!("0-{}", cpus() - 1)
+}
+
+/// On a CPU whose sibling expels, and on one that online work has for itself.
+#[test]
+fn whoever_is_killed_dies() {
+    if !can_load("deep::guard::whoever_is_killed_dies") {
+        return;
+    }
+    let (web, batch) = (Group::new("web"), Group::offline("batch"));
+    let mut beside = batch.spin("1");
+    let mut behind = batch.spin("0");
+    let groups = [online(&web, true), offline(&batch)];
+    let loaded = Loaded::with(&["--no-guard"], &groups);
+    let _online = web.spin("0");
+    std::thread::sleep(Duration::from_secs(1));
+    beside.0.kill().unwrap();
+    behind.0.kill().unwrap();
+    until("both are gone", || {
+        beside.0.try_wait().unwrap().is_some() && behind.0.try_wait().unwrap().is_some()
+    });
+    println!("guard: {} were let through", loaded.count("let_die"));
+    assert!(loaded.status()["ejected"].is_null());
+}
+
+/// Unloaded and killed while groups are frozen: neither leaves them so.
+#[test]
+fn nothing_stays_frozen() {
+    if !can_load("deep::guard::nothing_stays_frozen") {
+        return;
+    }
+    for killed in [false, true] {
+        let (web, batch) = (Group::new("web"), Group::offline("batch"));
+        let work = batch.spin(&all());
+        let groups = [online(&web, false), offline(&batch)];
+        let mut loaded = Loaded::with(&["--guard-ms", "1000"], &groups);
+        let _busy: Vec<Spinner> = (0..cpus()).map(|cpu| web.spin(&cpu.to_string())).collect();
+        until("groups are frozen", || batch.read("cgroup.freeze").starts_with('1'));
+        if killed {
+            let mut child = loaded.take();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(loaded.run("unload", &[]).status.success());
+        } else {
+            loaded.unload();
+        }
+        assert!(batch.read("cgroup.freeze").starts_with('0'), "killed: {killed}");
+        assert_eq!(policy(work.0.id()), Some(0));
+    }
+}
