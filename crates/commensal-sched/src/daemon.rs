@@ -7,7 +7,7 @@ use crate::guard::{Action, Bounds, Guard, Seen};
 use crate::intf::{CLASS_EXPELLING, CLASS_OFFLINE, CLASS_ONLINE, CLASS_OTHER, MOST_LIMITS, MOST_SLOTS};
 use crate::loader::{Scheduler, Settings};
 use crate::membership::{Members, Tree, foreign, walk};
-use crate::order::{Class, Done, Orders, Request};
+use crate::order::{Class, Done, Orders, Request, Standing};
 use crate::places::places;
 use crate::status::{GroupStatus, Mode, Status};
 use crate::watch::{Next, Reloads};
@@ -63,6 +63,8 @@ pub struct Daemon<'a> {
     journal: Journal,
     scheduler: Option<Scheduler>,
     members: Members,
+    /// What everybody wants, and all of it together.
+    standing: Standing,
     orders: Orders,
     /// cgroup number and class, as the programs know them.
     told: BTreeMap<u64, (u64, u64, String)>,
@@ -117,6 +119,7 @@ impl<'a> Daemon<'a> {
             journal,
             scheduler: Some(scheduler),
             members,
+            standing: Standing::default(),
             orders: Orders::default(),
             told: BTreeMap::new(),
             slots: BTreeMap::new(),
@@ -160,18 +163,19 @@ impl<'a> Daemon<'a> {
         self.status.upgrade_gap_ms = Some(gap.as_secs_f64() * 1e3);
     }
 
-    /// Carries orders out that come with the start.
+    /// Carries out what is wanted from now on.
     ///
     /// # Errors
     /// What cannot be carried out; nothing of it is in force then.
-    pub fn order(&mut self, orders: Orders) -> Result<(), String> {
-        let before = std::mem::replace(&mut self.orders, orders);
+    pub fn order(&mut self, standing: Standing) -> Result<(), String> {
+        let before = std::mem::replace(&mut self.orders, standing.together()?);
         if let Err(error) = self.carry_out() {
             self.orders = before;
             // What was in force is so again; it was once.
             let _ = self.carry_out();
             return Err(error);
         }
+        self.standing = standing;
         self.status.generation += 1;
         Ok(())
     }
@@ -195,7 +199,7 @@ impl<'a> Daemon<'a> {
     fn call(&mut self, call: Call) -> Option<Over> {
         let (answer, over) = match call.request {
             Request::Orders(orders) => {
-                let done = self.order(orders);
+                let done = self.order(self.standing.with(orders));
                 self.publish();
                 (done.map(|()| self.done(Vec::new())), None)
             }
@@ -265,6 +269,7 @@ impl<'a> Daemon<'a> {
     fn tell(&mut self) -> Result<(), NoScheduler> {
         let mut wanted: BTreeMap<u64, (u64, u64, String)> = BTreeMap::new();
         let mut limits: BTreeMap<u64, u64> = BTreeMap::new();
+        self.forget_limits()?;
         for group in self.orders.groups.clone() {
             let path = group.cgroup.trim_end_matches('/').to_owned();
             if group.class == Class::Online {
@@ -323,23 +328,33 @@ impl<'a> Daemon<'a> {
 
     /// The number of a group's limit; 0 without one.
     fn limit(&mut self, path: &str, limit: Option<&crate::order::Limit>) -> Result<u64, NoScheduler> {
-        let Some(scheduler) = &self.scheduler else { return Ok(0) };
-        let Some(limit) = limit else {
-            if let Some(index) = self.limits.get(path) {
-                scheduler.set_limit(*index, Duration::ZERO, Duration::ZERO)?;
-            }
-            return Ok(0);
-        };
-        let next = self.limits.len() as u64 + 1;
-        let index = *self.limits.entry(path.to_owned()).or_insert(next);
+        let (Some(scheduler), Some(limit)) = (&self.scheduler, limit) else { return Ok(0) };
+        let free = || (1..).find(|index| self.limits.values().all(|taken| taken != index));
+        let index = self.limits.get(path).copied().or_else(free).unwrap_or(MOST_LIMITS as u64);
         if index >= MOST_LIMITS as u64 {
             let because =
                 format!("{path} would be the {index}th group with a limit, and {MOST_LIMITS} is too many");
             return Err(NoScheduler::Refused { what: "set a limit", because });
         }
+        self.limits.insert(path.to_owned(), index);
         let (quota, period) = (Duration::from_micros(limit.quota_us), Duration::from_micros(limit.period_us));
         scheduler.set_limit(index, quota, period)?;
         Ok(index)
+    }
+
+    /// Limits of groups that have none any more are for others.
+    fn forget_limits(&mut self) -> Result<(), NoScheduler> {
+        let limited = |path: &str| {
+            let of = |group: &crate::order::Group| group.cgroup.trim_end_matches('/') == path;
+            self.orders.groups.iter().any(|group| of(group) && group.limit.is_some())
+        };
+        let over: Vec<String> = self.limits.keys().filter(|path| !limited(path)).cloned().collect();
+        for path in over {
+            if let (Some(index), Some(scheduler)) = (self.limits.remove(&path), &self.scheduler) {
+                scheduler.set_limit(index, Duration::ZERO, Duration::ZERO)?;
+            }
+        }
+        Ok(())
     }
 
     /// Threads come under the scheduler and leave it.
@@ -505,7 +520,7 @@ impl<'a> Daemon<'a> {
         self.status.loaded_s = now.saturating_sub(self.loaded_at).as_secs();
         self.status.threads = self.members.count();
         self.status.realtime = self.members.kept.len();
-        self.status.orders = self.orders.clone();
+        self.status.orders = self.standing.clone();
         if let Some(scheduler) = &self.scheduler {
             if let Ok(counters) = scheduler.counters() {
                 self.status.counters = counters;

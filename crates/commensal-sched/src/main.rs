@@ -9,7 +9,7 @@ use commensal_sched::control::{self, SOCKET};
 use commensal_sched::daemon::{Daemon, Options, Over};
 use commensal_sched::guard::Bounds;
 use commensal_sched::loader::{self, Scheduler, Settings};
-use commensal_sched::order::{Orders, Request};
+use commensal_sched::order::{Orders, Request, Standing};
 use commensal_sched::places::places;
 use commensal_sched::status::{self, Status};
 use commensal_sched::{NoScheduler, preflight};
@@ -147,7 +147,8 @@ fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> 
     else {
         return Ok(false);
     };
-    let mut wanted = orders.as_ref().map(|file| read_orders(host, file)).transpose()?;
+    let first = orders.as_ref().map(|file| read_orders(host, file)).transpose()?;
+    let mut wanted = first.map(|orders| Standing::default().with(orders));
     host.state_dir(&cli.state_dir)?;
     let patience = Duration::from_millis(*guard_ms);
     let options = Options {

@@ -1,13 +1,13 @@
 //! What is asked over the socket: groups with their class, and what becomes of them. One JSON object per line.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A line of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// From now on these groups and no others.
+    /// From now on these groups of this owner and no others.
     Orders(Orders),
     /// What is in force and what it does.
     Status,
@@ -17,10 +17,13 @@ pub enum Request {
     HandOver,
 }
 
-/// All that is wanted.
+/// All that one owner wants.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Orders {
+    /// Who orders: the orders of others stay as they are.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub owner: String,
     /// The groups.
     pub groups: Vec<Group>,
     /// For how long a thread of a core stays free after an expelling one has left, us.
@@ -70,6 +73,47 @@ pub struct Limit {
 
 fn default_period() -> u64 {
     100_000
+}
+
+/// What everybody wants, by owner.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Standing(pub BTreeMap<String, Orders>);
+
+impl Standing {
+    /// The same with these orders in place of those that their owner had.
+    #[must_use]
+    pub fn with(&self, orders: Orders) -> Standing {
+        let mut all = self.0.clone();
+        all.remove(&orders.owner);
+        if !orders.groups.is_empty() {
+            all.insert(orders.owner.clone(), orders);
+        }
+        Standing(all)
+    }
+
+    /// All groups; the longest hold-off counts.
+    ///
+    /// # Errors
+    /// Groups that two owners want.
+    pub fn together(&self) -> Result<Orders, String> {
+        let mut together = Orders::default();
+        let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut wrong = Vec::new();
+        for (owner, orders) in &self.0 {
+            together.hold_off_us = together.hold_off_us.max(orders.hold_off_us);
+            for group in &orders.groups {
+                match taken.insert(group.cgroup.trim_end_matches('/'), owner) {
+                    Some(first) if first != owner => wrong.push(format!(
+                        "{}: {first:?} and {owner:?} both have orders for it; leave it out of one of them",
+                        group.cgroup
+                    )),
+                    _ => together.groups.push(group.clone()),
+                }
+            }
+        }
+        if wrong.is_empty() { Ok(together) } else { Err(wrong.join("; ")) }
+    }
 }
 
 /// Range of `cpu.weight`.
@@ -198,6 +242,33 @@ mod tests {
             "less than 1000",
         );
         check(&of(r#"{"cgroup":"/a","class":"offline","wieght":1}"#), "unknown field `wieght`");
+    }
+
+    #[test]
+    fn owners_do_not_take_each_others_orders_away() {
+        let of = |owner: &str, cgroups: &[&str], hold_off_us: u64| {
+            let group = |cgroup: &&str| Group {
+                cgroup: (*cgroup).to_owned(),
+                class: Class::Offline,
+                expel: false,
+                weight: None,
+                limit: None,
+            };
+            Orders { owner: owner.to_owned(), groups: cgroups.iter().map(group).collect(), hold_off_us }
+        };
+        let both = Standing::default().with(of("a", &["/x", "/y"], 5)).with(of("b", &["/z"], 9));
+        let names = |all: &Standing| -> Vec<String> {
+            all.together().unwrap().groups.into_iter().map(|group| group.cgroup).collect()
+        };
+        assert_eq!(
+            (names(&both), both.together().unwrap().hold_off_us),
+            (vec!["/x".into(), "/y".into(), "/z".into()], 9)
+        );
+        let less = both.with(of("a", &["/w"], 0));
+        assert_eq!(names(&less), ["/w", "/z"]);
+        assert_eq!(names(&less.with(of("b", &[], 0))), ["/w"]);
+        let error = both.with(of("c", &["/z/"], 0)).together().unwrap_err();
+        assert!(error.contains(r#""b" and "c" both"#), "{error}");
     }
 
     #[test]

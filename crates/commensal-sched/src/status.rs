@@ -1,7 +1,7 @@
 //! What the scheduler does, in numbers: as JSON for programs, as text for people.
 
 use crate::counters::{Counters, SlotReading};
-use crate::order::Orders;
+use crate::order::Standing;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -51,8 +51,8 @@ pub struct Status {
     pub ejected: Option<String>,
     /// What is refused or missing now.
     pub problems: Vec<String>,
-    /// The orders, as they came.
-    pub orders: Orders,
+    /// The orders, as they came, by owner.
+    pub orders: Standing,
     /// Each offline group.
     pub groups: Vec<GroupStatus>,
     /// Of the machine since the scheduler was loaded.
