@@ -26,14 +26,17 @@ pub struct Layout {
     /// Debian's suite and the flavour of its kernel.
     pub suite: &'static str,
     pub flavour: &'static str,
+    /// Which of the suite's kernels; the newest when none is named.
+    release: Option<&'static str>,
     pub first: First,
     /// Which tests run in it.
     tests: guest::Filters,
     /// Which run in the long tier, and when somebody asks for this guest.
     all: guest::Filters,
     memory_mib: u32,
-    /// Of two threads each.
     cores: u32,
+    /// Of each core.
+    threads: u32,
     /// Rows of the conformance script that run here at least; fewer mean that a controller is missing.
     rows: usize,
 }
@@ -50,8 +53,10 @@ pub enum First {
 /// `v1`: every v1 controller below /sys/fs/cgroup, a bare v2 at unified. Later kernels of Debian lack v1's
 /// memory and cpuset. `v2`: the unified hierarchy on the newest kernel, with all controllers given away;
 /// `v2-old`: the same on the kernel that a stable Debian has. `systemd`: the unified hierarchy in the hands of
-/// that Debian's systemd; `sched`: as `v2`, with the tests of the scheduler; `sched-wide`: the same on four cores.
-pub const LAYOUTS: [Layout; 6] = [
+/// that Debian's systemd; `sched`: as `v2`, with the tests of the scheduler; `sched-wide`: the same on four cores with a
+/// cache for each two; `sched-smt4`: on cores of four threads; `sched-broken`: on a kernel that describes its own functions
+/// wrongly.
+pub const LAYOUTS: [Layout; 8] = [
     ours("v1", "bookworm", 350, guest::OF_KERNELS),
     ours("v2-old", "bookworm", 200, guest::OF_KERNELS),
     Layout { all: guest::ALL_OF_NEWEST, ..ours("v2", "sid", 220, guest::OF_NEWEST) },
@@ -59,30 +64,41 @@ pub const LAYOUTS: [Layout; 6] = [
         name: "systemd",
         suite: "bookworm",
         flavour: FLAVOUR,
+        release: None,
         first: First::Systemd,
         tests: guest::OF_SYSTEMD,
         all: guest::OF_SYSTEMD,
         // Its files are in memory twice while the kernel unpacks them.
         memory_mib: 2048,
         cores: 2,
+        threads: 2,
         rows: 0,
     },
     // Ten thousand threads have ten thousand stacks.
     Layout { all: guest::ALL_OF_SCHED, memory_mib: 2048, ..ours("sched", "sid", 0, guest::OF_SCHED) },
     Layout { cores: 4, ..ours("sched-wide", "sid", 0, guest::OF_SCHED_WIDE) },
+    Layout { threads: 4, ..ours("sched-smt4", "sid", 0, guest::OF_SCHED_SMT4) },
+    Layout {
+        release: Some(MALFORMED),
+        ..ours("sched-broken", "trixie-backports", 0, guest::OF_SCHED_BROKEN)
+    },
 ];
 const FLAVOUR: &str = "cloud-amd64";
+/// Built with a pahole that leaves hidden arguments in what the kernel says of its functions.
+const MALFORMED: &str = "7.2.12+deb13-cloud-amd64";
 
 const fn ours(name: &'static str, suite: &'static str, rows: usize, tests: guest::Filters) -> Layout {
     Layout {
         name,
         suite,
         flavour: FLAVOUR,
+        release: None,
         first: First::Ours,
         tests,
         all: tests,
         memory_mib: 1024,
         cores: 2,
+        threads: 2,
         rows,
     }
 }
@@ -116,14 +132,21 @@ const STATUS_INTERRUPTED: u8 = 130;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// v2 (Debian sid's kernel, unified hierarchy), v2-old (Debian 12's), v1 (Debian 12's, one hierarchy per
-    /// controller), systemd (Debian 12 with its systemd as the first process), sched or sched-wide (as v2, two or four
-    /// cores, with the scheduler's tests); tests run in all but systemd, a command in v2.
+    /// controller), systemd (Debian 12 with its systemd as the first process), sched, sched-wide or sched-smt4 (as v2, with the
+    /// scheduler's tests, on two cores, four cores, cores of four threads), sched-broken (a kernel that cannot have it); tests
+    /// run in the first three, a command in v2.
     #[arg(long, value_parser = layout)]
     layout: Option<&'static Layout>,
     /// Boot this kernel instead of Debian's: a bzImage with virtio's PCI bus, console and disks, devtmpfs and cgroups
     /// built in.
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
+    /// Boot a kernel of another suite of Debian's, such as trixie-backports.
+    #[arg(long, conflicts_with = "kernel")]
+    suite: Option<String>,
+    /// Boot this kernel of the suite, such as 6.18.15+deb13-cloud-amd64, and not its newest.
+    #[arg(long, conflicts_with = "kernel")]
+    release: Option<String>,
     /// Keep the kernel's messages there.
     #[arg(long, value_name = "FILE")]
     keep_console: Option<PathBuf>,
@@ -201,7 +224,10 @@ impl Base {
     fn obtain(layout: &Layout, args: &Args) -> anyhow::Result<Base> {
         let kernel = match &args.kernel {
             Some(image) => kernel::own(image)?,
-            None => kernel::obtain(layout)?,
+            None => {
+                let suite = args.suite.as_deref().unwrap_or(layout.suite);
+                kernel::obtain(suite, layout.flavour, args.release.as_deref().or(layout.release))?
+            }
         };
         let tree = match layout.first {
             First::Ours => None,
@@ -224,6 +250,8 @@ pub fn kernels(long: bool) -> anyhow::Result<Tally> {
     let args = Args {
         layout: None,
         kernel: None,
+        suite: None,
+        release: None,
         keep_console: None,
         time_limit: TIME_LIMIT_S,
         memory: None,
@@ -357,6 +385,7 @@ fn in_guest(
         initrd,
         memory_mib: args.memory.unwrap_or(layout.memory_mib),
         cores: layout.cores,
+        threads: layout.threads,
         limit: Duration::from_secs(args.time_limit),
         live,
         keep_console: console.as_deref(),

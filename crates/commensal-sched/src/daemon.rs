@@ -68,6 +68,7 @@ pub struct Daemon<'a> {
     orders: Orders,
     /// cgroup number and class, as the programs know them.
     told: BTreeMap<u64, (u64, u64, String)>,
+    hold_off: Option<Duration>,
     slots: BTreeMap<u64, u64>,
     limits: BTreeMap<String, u64>,
     trees: BTreeMap<String, Tree>,
@@ -122,6 +123,7 @@ impl<'a> Daemon<'a> {
             standing: Standing::default(),
             orders: Orders::default(),
             told: BTreeMap::new(),
+            hold_off: None,
             slots: BTreeMap::new(),
             limits: BTreeMap::new(),
             trees: BTreeMap::new(),
@@ -316,11 +318,12 @@ impl<'a> Daemon<'a> {
             scheduler.set_group(*id, &entry.2, entry.0, entry.1)?;
             changed = true;
         }
-        if changed || self.rounds == 0 {
-            let hold_off = Duration::from_micros(self.orders.hold_off_us);
-            if let Some(scheduler) = &mut self.scheduler {
-                scheduler.ordered(hold_off)?;
-            }
+        let hold_off = Duration::from_micros(self.orders.hold_off_us);
+        if (changed || self.hold_off != Some(hold_off))
+            && let Some(scheduler) = &mut self.scheduler
+        {
+            scheduler.ordered(hold_off)?;
+            self.hold_off = Some(hold_off);
         }
         self.told = wanted;
         Ok(())
@@ -442,6 +445,7 @@ impl<'a> Daemon<'a> {
         let topology = machine::topology(self.host).map_err(refused)?;
         self.scheduler = Some(Scheduler::load(&self.options.settings, &places(&topology))?);
         self.told.clear();
+        self.hold_off = None;
         self.slots.clear();
         self.limits.clear();
         self.before = Counters::default();

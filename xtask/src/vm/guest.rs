@@ -86,6 +86,10 @@ pub const ALL_OF_SCHED: Filters = &[("commensal-sched", &["quick::", "deep::", "
 /// What more cores make different.
 pub const OF_SCHED_WIDE: Filters =
     &[("commensal-sched", &["wide::", "online_threads", "groups_share", "affinity_hotplug"])];
+/// Cores of four threads.
+pub const OF_SCHED_SMT4: Filters = &[("commensal-sched", &["smt4::"])];
+/// A kernel that cannot have it.
+pub const OF_SCHED_BROKEN: Filters = &[("commensal-sched", &["broken::"])];
 /// The name of the integration binaries, and of the program that tests start by its absolute path.
 const INTEGRATION: &str = "it";
 const PROGRAMS: [&str; 2] = ["commensal", "commensal-sched"];
@@ -141,6 +145,11 @@ impl Suite {
         for (folder, test, _) in self.programs(wanted) {
             image.add_stripped(test, test)?;
             image.folder(folder)?;
+        }
+        // A test that needs it says so where it is not.
+        let stress = Path::new("/usr/bin/stress-ng");
+        if wanted == ALL_OF_SCHED && stress.exists() {
+            image.add(stress, stress)?;
         }
         Ok(())
     }

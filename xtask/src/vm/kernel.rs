@@ -1,7 +1,7 @@
 //! Kernels for the guests: Debian's own packages, fetched with apt state of our own and unpacked in a cache
 //! folder, so that the system's sources, lists and packages stay as they are.
 
-use super::{Layout, tool};
+use super::tool;
 use anyhow::{Context, anyhow, bail};
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -33,20 +33,28 @@ pub fn own(image: &Path) -> anyhow::Result<Kernel> {
     Ok(Kernel { release, image, modules: None })
 }
 
-/// The newest kernel of the layout's suite; without a network the newest one that is cached.
-pub fn obtain(layout: &Layout) -> anyhow::Result<Kernel> {
+/// The newest kernel of a suite, or the `release` that is asked for; without a network the newest one that is
+/// cached.
+pub fn obtain(suite: &str, flavour: &str, release: Option<&str>) -> anyhow::Result<Kernel> {
     let cache = cache()?;
-    let trees = cache.join("kernels").join(layout.suite);
+    let trees = cache.join("kernels").join(suite);
     fs::create_dir_all(&trees).with_context(|| format!("create {}", trees.display()))?;
     // Held until the tree is complete: apt's folders are shared, and one download is enough for two runs.
     let _lock = lock(&cache.join("lock"))?;
-    let cached = cached(&trees)?;
+    let mut cached = cached(&trees)?;
+    if let Some(release) = release {
+        if let Some((_, tree)) = cached.iter().find(|(_, tree)| tree.ends_with(release)) {
+            return Ok(kernel_at(tree));
+        }
+        // It was never another one.
+        cached.clear();
+    }
     if let Some((checked, kernel)) = cached.first()
         && checked.elapsed().is_ok_and(|age| age < FRESH)
     {
         return Ok(kernel_at(kernel));
     }
-    match fetch(layout, &cache.join("apt").join(layout.suite), &trees) {
+    match fetch((suite, flavour), release, &cache.join("apt").join(suite), &trees) {
         Ok(kernel) => {
             for (_, old) in
                 cached.iter().filter(|(_, old)| Some(old) != kernel.modules.as_ref()).skip(KEPT - 1)
@@ -60,7 +68,7 @@ pub fn obtain(layout: &Layout) -> anyhow::Result<Kernel> {
             let Some((_, tree)) = cached.first() else {
                 return Err(error.context(format!(
                     "no kernel of Debian {} in {} and none could be fetched",
-                    layout.suite,
+                    suite,
                     trees.display()
                 )));
             };
@@ -115,15 +123,25 @@ fn kernel_at(tree: &Path) -> Kernel {
 }
 
 /// Asks the suite for its newest kernel and unpacks it unless it is there.
-fn fetch(layout: &Layout, state: &Path, trees: &Path) -> anyhow::Result<Kernel> {
-    let apt = Apt::new(state, layout.suite)?;
+fn fetch(
+    (suite, flavour): (&str, &str),
+    release: Option<&str>,
+    state: &Path,
+    trees: &Path,
+) -> anyhow::Result<Kernel> {
+    let apt = Apt::new(state, suite)?;
     apt.get(&["update", "--error-on=any"], state)?;
-    let meta = format!("linux-image-{}", layout.flavour);
-    let release = release(&apt.depends(&meta)?)
-        .with_context(|| format!("{meta} of {} names no kernel package", layout.suite))?;
+    let release = match release {
+        Some(release) => release.to_owned(),
+        None => {
+            let meta = format!("linux-image-{}", flavour);
+            newest(&apt.depends(&meta)?)
+                .with_context(|| format!("{meta} of {} names no kernel package", suite))?
+        }
+    };
     let tree = trees.join(&release);
     if !tree.join(CHECKED).exists() {
-        eprintln!("xtask: fetches Debian {}'s kernel {release}", layout.suite);
+        eprintln!("xtask: fetches Debian {}'s kernel {release}", suite);
         // Aside and renamed: a run that is stopped in between leaves nothing that looks complete.
         let aside = trees.join(format!("{release}.new"));
         let _ = fs::remove_dir_all(&aside);
@@ -270,7 +288,7 @@ fn depends(show: &str) -> Vec<String> {
 }
 
 /// The release in `linux-image-<release>` of a package that depends on the newest kernel.
-fn release(depends: &[String]) -> Option<String> {
+fn newest(depends: &[String]) -> Option<String> {
     let releases = depends.iter().filter_map(|name| name.strip_prefix("linux-image-"));
     releases.filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit())).map(str::to_owned).next()
 }
@@ -306,7 +324,7 @@ mod tests {
     #[test]
     fn one_package_or_four() {
         let check = |meta: &str, image: &str, expect: (&str, &[&str])| {
-            let release = release(&depends(meta)).unwrap();
+            let release = newest(&depends(meta)).unwrap();
             assert_eq!(
                 (release.as_str(), parts(&depends(image), &release)),
                 (expect.0, expect.1.iter().map(|&name| name.to_owned()).collect())

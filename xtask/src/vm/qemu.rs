@@ -40,8 +40,9 @@ pub struct Boot<'a> {
     pub kernel: PathBuf,
     pub initrd: PathBuf,
     pub memory_mib: u32,
-    /// Of two threads each.
     pub cores: u32,
+    /// Of each core.
+    pub threads: u32,
     pub limit: Duration,
     /// Copy the command's output on as it comes.
     pub live: bool,
@@ -218,7 +219,8 @@ fn arguments(boot: &Boot) -> Vec<String> {
     // Linux 6.1 sees siblings on this vendor's CPUs only: it wants an extension of AMD's that TCG lacks.
     add("-cpu", "max,vendor=GenuineIntel".to_owned());
     // Guests see siblings, so that placement by cores has something to decide, and a cache for each two cores.
-    add("-smp", format!("{},sockets={},cores=2,threads=2", 2 * boot.cores, boot.cores / 2));
+    let (cores, threads) = (boot.cores, boot.threads);
+    add("-smp", format!("{},sockets={},cores=2,threads={threads}", cores * threads, cores / 2));
     add("-m", boot.memory_mib.to_string());
     add("-display", "none".to_owned());
     add("-kernel", boot.kernel.display().to_string());

@@ -441,7 +441,7 @@ int BPF_PROG(sched_switched, bool preempt, struct task_struct *prev, struct task
 	was = me->state;
 	if (now_is != was) {
 		account_core(me, now);
-		if (was < CLASSES)
+		if (was < CLASSES && me->since)
 			me->ns[was] += now - me->since;
 		me->since = now;
 		__sync_lock_test_and_set(&me->state, now_is);

@@ -102,13 +102,15 @@ static __always_inline void resume_siblings(struct cpu *me, u64 now)
 	for (int i = 0; i < SIBLINGS; i++) {
 		struct cpu *other;
 
-		if (me->sibling[i] < 0 || !(other = cpu_at(me->sibling[i])) || !READ_ONCE(other->expelled))
+		if (me->sibling[i] < 0 || !(other = cpu_at(me->sibling[i])))
 			continue;
 		if (hold_off_ns) {
-			/* Housekeeping kicks it then. */
+			/* Also one that was not refused yet. Housekeeping kicks it then. */
 			WRITE_ONCE(other->resume_at, now + hold_off_ns);
 			continue;
 		}
+		if (!READ_ONCE(other->expelled))
+			continue;
 		WRITE_ONCE(other->expelled, 0);
 		scx_bpf_kick_cpu(me->sibling[i], SCX_KICK_IDLE);
 		other->resumes++;

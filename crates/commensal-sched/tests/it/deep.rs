@@ -1,6 +1,6 @@
 //! What the quick ones leave out: changes while it runs, many threads, CPUs that go, what must not stay behind.
 
-mod bench;
+pub mod bench;
 mod guard;
 mod inside;
 mod life;

@@ -1,24 +1,66 @@
 //! What takes minutes: for the long tier.
 
-use crate::support::{World, lacks_guest, policy, state, wait_for};
-use serde_json::json;
+use crate::deep::bench::{EXT, Group, Loaded, can_load, cpus, offline, online, policy, state, until};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 const LOADS: usize = 100;
+const STRESS: &str = "/usr/bin/stress-ng";
+
+/// What others use against schedulers: threads that spin, move between CPUs, fork, wake each other and change their policy.
+fn stress(group: &Group) -> Child {
+    let each = cpus().to_string();
+    let script = format!("echo $$ > {}/cgroup.procs && exec {STRESS} \"$@\"", group.path.display());
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, "stress-ng", "--oomable", "--no-rand-seed", "--metrics"]);
+    for stressor in ["--cpu", "--affinity", "--fork", "--futex", "--switch"] {
+        command.args([stressor, &each]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
 
 #[test]
 fn a_hundred_loads_lose_nothing() {
-    if lacks_guest("long::a_hundred_loads_lose_nothing") {
+    const NAME: &str = "long::a_hundred_loads_lose_nothing";
+    if !can_load(NAME) {
         return;
     }
-    let mut world = World::new();
-    let offline = world.group("offline");
-    let pids = world.spin(offline, 6, None);
-    world.start(offline, "while :; do (:) & wait; done", None);
-    let orders = world.orders(&[(offline, json!({ "class": "offline" }))]);
-    for _ in 0..LOADS {
-        world.load(&orders, &[]);
-        world.unload();
+    if !Path::new(STRESS).exists() {
+        println!("skipped: {NAME}: no stress-ng");
+        return;
     }
-    wait_for("all have their own policy", || pids.iter().all(|pid| policy(*pid) == (0, 0)));
-    assert_eq!(state(), "disabled");
+    let (web, batch) = (Group::new("web"), Group::offline("batch"));
+    let spinner = batch.spin(&format!("0-{}", cpus() - 1));
+    let _online = web.spin("0");
+    let mut stress = stress(&batch);
+    until("work is there", || batch.threads().len() > 10);
+    let began = Instant::now();
+    for cycle in 1..=LOADS {
+        let mut loaded = Loaded::roughly(&[online(&web, cycle % 2 == 0), offline(&batch)]);
+        let used = batch.used();
+        until("offline work goes on", || batch.used() > used + 0.02);
+        let status = loaded.status();
+        assert!(status["ejected"].is_null() && status["reloads"] == 0, "cycle {cycle}: {status}");
+        loaded.unload();
+        assert_eq!(state(), "disabled");
+        assert!(stress.try_wait().unwrap().is_none(), "cycle {cycle}: stress-ng ended");
+        until("all have their own policy", || {
+            batch.threads().iter().all(|tid| policy(*tid) != Some(EXT)) && policy(spinner.0.id()) == Some(0)
+        });
+        if cycle % 10 == 0 {
+            println!(
+                "long: {cycle} loads after {:.0} s, {} threads",
+                began.elapsed().as_secs_f64(),
+                batch.threads().len()
+            );
+        }
+    }
+    // It is asked to end, and says whether anything went wrong in any of its children.
+    let ended = Command::new("kill").args(["-TERM", &stress.id().to_string()]).status().unwrap();
+    assert!(ended.success());
+    let output = stress.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    println!("{said}");
+    assert!(!said.contains("fail:") && !said.contains("killed by signal 9"), "{said}");
 }

@@ -5,8 +5,11 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 #![allow(clippy::disallowed_methods, reason = "tests start the program and look at the machine themselves")]
 
+mod absent;
+mod broken;
 mod deep;
 mod long;
 mod quick;
+mod smt4;
 mod support;
 mod wide;

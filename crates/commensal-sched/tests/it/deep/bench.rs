@@ -10,6 +10,8 @@ use tempfile::TempDir;
 const MOUNT: &str = "/sys/fs/cgroup";
 /// How long anything may take at most before it counts as stuck: emulated CPUs are slow.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long `pulse` runs, and sleeps.
+const PULSE: Duration = Duration::from_millis(20);
 /// Variable that turns the helper test below into work.
 const WORK: &str = "COMMENSAL_SCHED_WORK";
 /// `SCHED_EXT`.
@@ -17,13 +19,18 @@ pub const EXT: i32 = 7;
 
 /// Whether this is a guest where the scheduler can be loaded; prints the skip otherwise.
 pub fn can_load(test: &str) -> bool {
+    can_load_in("sched", test)
+}
+
+/// The same in a guest of this layout, or of one whose name begins so.
+pub fn can_load_in(layout: &str, test: &str) -> bool {
     let guest = std::env::var("COMMENSAL_VM").unwrap_or_default();
-    let why = if !guest.starts_with("sched") {
-        "it takes the whole machine: runs in a guest (cargo xtask vm --layout sched)"
+    let why = if !guest.starts_with(layout) {
+        format!("it loads a scheduler: only in a guest of its own (cargo xtask vm --layout {layout})")
     } else if !cfg!(feature = "bpf") {
-        "built without feature bpf"
+        "built without feature bpf".to_owned()
     } else if !Path::new("/sys/kernel/sched_ext").exists() {
-        "this kernel has no sched_ext"
+        "this kernel has no sched_ext".to_owned()
     } else {
         return true;
     };
@@ -100,7 +107,7 @@ impl Group {
         self.start("spin", cpus)
     }
 
-    /// Starts work in it: `spin`, or `threads N` that mostly sleep.
+    /// Starts work in it: `spin`, `pulse`, `fork`, or `threads N` that mostly sleep.
     pub fn start(&self, work: &str, cpus: &str) -> Spinner {
         let script =
             format!("echo $$ > {}/cgroup.procs && exec taskset -c {cpus} \"$0\" \"$@\"", self.name());
@@ -191,6 +198,16 @@ fn work() {
             let _ = Command::new("true").status();
         }
     }
+    // It runs and sleeps by turns.
+    if work == "pulse" {
+        loop {
+            let began = Instant::now();
+            while began.elapsed() < PULSE {
+                std::hint::spin_loop();
+            }
+            std::thread::sleep(PULSE);
+        }
+    }
     let mut number = 1u64;
     loop {
         number = std::hint::black_box(number.wrapping_mul(31) + 7);
@@ -274,6 +291,13 @@ impl Loaded {
     /// Runs another verb.
     pub fn run(&self, verb: &str, args: &[&str]) -> Output {
         self.command(verb).args(args).output().unwrap()
+    }
+
+    /// New orders with a hold-off.
+    pub fn hold_off(&self, time: Duration, groups: &[Value]) -> Output {
+        let orders = json!({ "do": "orders", "groups": groups, "hold_off_us": time.as_micros() as u64 });
+        std::fs::write(self.state.path().join("orders.json"), orders.to_string()).unwrap();
+        self.run("order", &["orders.json"])
     }
 
     /// New orders.

@@ -1,6 +1,6 @@
 //! Whoever is killed dies, also where nothing of its class gets a CPU; and nothing stays frozen.
 
-use super::bench::{Group, Loaded, Spinner, can_load, cpus, offline, online, policy, until};
+use super::bench::{Group, Loaded, Spinner, can_load, cpus, offline, online, policy, state, until};
 use std::time::Duration;
 
 fn all() -> String {
@@ -27,6 +27,31 @@ fn whoever_is_killed_dies() {
     });
     println!("guard: {} were let through", loaded.count("let_die"));
     assert!(loaded.status()["ejected"].is_null());
+}
+
+/// Online work that takes everything for ever, and no guard: the kernel takes the scheduler off again and again.
+#[test]
+fn after_three_reloads_it_stays_off() {
+    if !can_load("deep::guard::after_three_reloads_it_stays_off") {
+        return;
+    }
+    let (web, batch) = (Group::new("web"), Group::offline("batch"));
+    let work = batch.spin(&all());
+    let mut loaded =
+        Loaded::with(&["--no-guard", "--watchdog-ms", "1500"], &[online(&web, false), offline(&batch)]);
+    let busy: Vec<Spinner> = (0..cpus()).map(|cpu| web.spin(&cpu.to_string())).collect();
+    until("it is given up", || loaded.status()["mode"] == "given-up");
+    let status = loaded.status();
+    println!("guard: {} reloads, {}", status["reloads"], status["ejected"]);
+    assert_eq!(status["reloads"], 3, "{status}");
+    assert_eq!(state(), "disabled");
+    // Threads are as any other again, and stay so.
+    until("threads have their own policy", || policy(work.0.id()) == Some(0));
+    drop(busy);
+    let used = batch.used();
+    until("they go on", || batch.used() > used + 0.2);
+    assert_eq!((loaded.status()["mode"].as_str(), state().as_str()), (Some("given-up"), "disabled"));
+    loaded.unload();
 }
 
 /// Unloaded and killed while groups are frozen: neither leaves them so.

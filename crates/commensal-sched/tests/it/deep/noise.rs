@@ -100,3 +100,26 @@ fn the_tick_is_the_backstop() {
     assert!(got[1] / got[0] <= 0.2, "{got:?}");
     assert!(by_ticks >= 1.0, "{by_ticks} of {evictions}");
 }
+
+/// An online thread that sleeps for a moment: with a hold-off its sibling stays free meanwhile, without one it is used.
+#[test]
+fn a_hold_off_keeps_the_core_free_for_a_while() {
+    if !can_load("deep::noise::a_hold_off_keeps_the_core_free_for_a_while") {
+        return;
+    }
+    let (web, beside) = (Group::new("web"), Group::offline("beside"));
+    let _beside = beside.spin("1");
+    let groups = [online(&web, true), offline(&beside)];
+    let loaded = Loaded::new(&groups);
+    let _pulse = web.start("pulse", "0");
+    let without = measure(&[&web, &beside], BLOCK);
+    assert!(loaded.hold_off(Duration::from_millis(300), &groups).status.success());
+    let with = measure(&[&web, &beside], BLOCK);
+    println!("noise: online and its sibling {without:.2?} s without a hold-off, {with:.2?} s with one");
+    // Half of the time is the sibling's; with the hold-off nothing is.
+    assert!(without[1] / BLOCK.as_secs_f64() >= 0.2, "{without:?}");
+    assert!(with[1] <= without[1] / 4.0, "{without:?}, {with:?}");
+    assert!(loaded.order(&groups).status.success());
+    let again = measure(&[&web, &beside], BLOCK);
+    assert!(again[1] >= without[1] / 2.0, "{without:?}, {again:?}");
+}
