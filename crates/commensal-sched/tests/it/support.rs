@@ -1,6 +1,6 @@
 //! Helpers: the program, cgroups with spinning shells in them, and what the kernel says of both.
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 use std::os::unix::process::CommandExt;
@@ -141,8 +141,23 @@ impl World {
         file
     }
 
+    /// Stops or continues all work. With the scheduler the kernel patches its own code, and an emulated CPU that is just
+    /// there may run half of the old instruction (QEMU 7.2): then the guest dies of it, in one of some twenty loads.
+    fn work(&self, goes_on: bool) {
+        let signal = if goes_on { Signal::CONT } else { Signal::STOP };
+        for child in self.groups.iter().flat_map(|group| &group.children) {
+            // Each is the leader of its own; one that has ended is no work.
+            let _ = kill_process_group(Pid::from_child(child), signal);
+        }
+        if !goes_on {
+            // Idle CPUs have no tick.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Loads the scheduler with these orders and waits until they are in force.
     pub fn load(&mut self, orders: &Path, options: &[&str]) {
+        self.work(false);
         let mut args = vec!["load", "--orders", orders.to_str().unwrap()];
         args.extend(options);
         let child = self.command(&args).spawn().unwrap();
@@ -156,6 +171,7 @@ impl World {
         if let Some(old) = &mut old {
             old.wait().unwrap();
         }
+        self.work(true);
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
@@ -189,26 +205,31 @@ impl World {
 
     /// Takes the scheduler off, as a person would.
     pub fn unload(&mut self) {
+        self.work(false);
         let (status, said) = self.run(&["unload"]);
         assert_eq!(status, 0, "{said}");
         if let Some(mut loader) = self.loader.take() {
             loader.wait().unwrap();
         }
         assert_eq!(state(), "disabled");
+        self.work(true);
     }
 
     /// Kills the process that has the scheduler.
     pub fn kill_loader(&mut self) {
+        self.work(false);
         let mut loader = self.loader.take().unwrap();
         loader.kill().unwrap();
         loader.wait().unwrap();
         wait_for("the kernel has taken the scheduler off", || state() == "disabled");
+        self.work(true);
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
         if let Some(mut loader) = self.loader.take() {
+            self.work(false);
             let _ = self.command(&["unload"]).output();
             let _ = loader.kill();
             let _ = loader.wait();
