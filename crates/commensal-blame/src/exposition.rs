@@ -58,6 +58,16 @@ pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> Stri
             counters.overlap_ns as f64 / 1e9,
         ),
         (
+            "commensal_blame_sibling_stayed_total",
+            "Times that offline work stayed on the SMT sibling for as long as a service ran.",
+            counters.stayed as f64,
+        ),
+        (
+            "commensal_blame_sibling_intrusions_total",
+            "Times that offline work came onto the SMT sibling of a service that ran.",
+            counters.intrusions as f64,
+        ),
+        (
             "commensal_blame_switches_total",
             "Context switches of the machine that the judge saw.",
             counters.switches as f64,
@@ -86,6 +96,12 @@ pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> Stri
         "commensal_blame_preemption_delay_seconds",
         "Wake-up on a CPU that offline work has, to that work gone.",
         &figures.preempt_delay,
+    );
+    histogram(
+        &mut out,
+        "commensal_blame_eviction_delay_seconds",
+        "A service came onto the SMT sibling of offline work, to that work gone.",
+        &figures.evict_delay,
     );
     out
 }

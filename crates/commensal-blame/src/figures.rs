@@ -138,6 +138,12 @@ counters! {
     inversions_escaped,
     /// Offline work on an SMT sibling while a subject ran, ns.
     overlap_ns,
+    /// SMT siblings that offline work left while a subject that had come later was there.
+    evictions,
+    /// SMT siblings that had offline work when a subject came, and still had it when it left.
+    stayed,
+    /// Times that offline work came onto an SMT sibling of a running subject.
+    intrusions,
     /// Context switches of the machine.
     switches,
     /// Wake-ups of the machine.
@@ -195,6 +201,8 @@ pub struct Figures {
     pub wake_delay: Histogram,
     /// Wake-up on a CPU that an offline task has, to that task gone.
     pub preempt_delay: Histogram,
+    /// A subject came onto an SMT sibling of offline work, to that work gone ([`Counters::evictions`]).
+    pub evict_delay: Histogram,
     /// By subject, in the order of the scope.
     pub subjects: Vec<OfSubject>,
     /// Who held the CPU: adds up to the task kinds of the waits, with [`Counters::full_ns`].
@@ -227,6 +235,7 @@ impl Figures {
             counters: self.counters.since(&earlier.counters),
             wake_delay: self.wake_delay.since(&earlier.wake_delay),
             preempt_delay: self.preempt_delay.since(&earlier.preempt_delay),
+            evict_delay: self.evict_delay.since(&earlier.evict_delay),
             subjects: subjects.collect(),
             culprits: culprits.collect(),
             cpu: self.cpu.since(&earlier.cpu),

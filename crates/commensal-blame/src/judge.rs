@@ -217,7 +217,9 @@ impl Judge {
         }
         let wake_delay = Histogram::new(sums.by_ref().take(SLOTS).collect());
         let preempt_delay = Histogram::new(sums.by_ref().take(SLOTS).collect());
-        Ok(Figures { time_ns: now(), wait, counters, wake_delay, preempt_delay, ..Figures::default() })
+        let evict_delay = Histogram::new(sums.by_ref().take(SLOTS).collect());
+        let time_ns = now();
+        Ok(Figures { time_ns, wait, counters, wake_delay, preempt_delay, evict_delay, ..Figures::default() })
     }
 
     /// The sums of each subject up to now, in the scope's order: a reading for each.

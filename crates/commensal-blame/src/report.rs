@@ -43,6 +43,12 @@ pub struct Report {
     pub preemption: Delay,
     /// Time with offline work on the SMT sibling, ms.
     pub overlap_ms: f64,
+    /// Onto an SMT sibling of offline work, to that work gone.
+    pub eviction: Delay,
+    /// Times that offline work on the SMT sibling stayed for as long as the service ran.
+    pub stayed: u64,
+    /// Times that offline work came onto the SMT sibling while the service ran.
+    pub intrusions: u64,
     /// Wait behind others while offline work had another CPU, ms (an upper bound).
     pub displaced_ms: f64,
     /// By subject.
@@ -221,6 +227,9 @@ impl Report {
             wake: Delay::of(&figures.wake_delay),
             preemption: Delay::of(&figures.preempt_delay),
             overlap_ms: counters.overlap_ns as f64 / MS,
+            eviction: Delay::of(&figures.evict_delay),
+            stayed: counters.stayed,
+            intrusions: counters.intrusions,
             displaced_ms: counters.displaced_ns as f64 / MS,
             by_subject: by_subject.collect(),
             evidence: Evidence {

@@ -312,6 +312,43 @@ static __always_inline void set_right(struct cpu_state *c, u64 now, struct total
 	}
 }
 
+/*
+ * Who leaves whom on the CPUs of a core. ONLINE that comes beside OFFLINE waits for it to be evicted: that takes until OFFLINE
+ * has gone, unless ONLINE goes first. Siblings are read while they may change; each change is seen from one side at least.
+ */
+static __always_inline void beside(struct cpu_state *c, u32 was, u32 is, u64 now, struct totals *t)
+{
+	u64 online = c->online, offline = c->offline;
+
+	c->online = is == ONLINE ? now : 0;
+	c->offline = is == OFFLINE ? now : 0;
+	if (was != ONLINE && was != OFFLINE && is != OFFLINE)
+		return;
+	for (int i = 0; i < SIBLINGS; i++) {
+		struct cpu_state *sibling;
+		u64 theirs;
+
+		if (c->sibling[i] < 0)
+			break;
+		sibling = cpu_at(c->sibling[i]);
+		if (!sibling)
+			break;
+		theirs = sibling->online;
+		if (is == OFFLINE && theirs)
+			t->intrusions++;
+		if (was == OFFLINE && offline && theirs > offline && theirs <= now) {
+			u32 at = slot(now - theirs);
+
+			t->evictions++;
+			if (at < SLOTS)
+				t->evict_delay[at]++;
+		}
+		theirs = sibling->offline;
+		if (was == ONLINE && online && theirs && theirs < online)
+			t->stayed++;
+	}
+}
+
 /* Ends what a task of interest did, where that is known. Its time belongs to that, and a new state begins. */
 static __always_inline void enter(struct task_state *task, u32 state, u64 now)
 {

@@ -127,6 +127,8 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 			c->sibling_was[i] = KIND(class) == ONLINE ? ns[OFFLINE] + 1 : 0;
 		}
 	}
+	if (c->sibling[0] >= 0 && KIND(was) != KIND(class))
+		beside(c, KIND(was), KIND(class), now, t);
 	return 0;
 }
 

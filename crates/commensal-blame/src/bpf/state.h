@@ -37,6 +37,7 @@ struct cpu_state {
 	s32 sibling[SIBLINGS];
 	u32 class;		/* of the task on the CPU */
 	u64 sibling_was[SIBLINGS];	/* its OFFLINE time when ONLINE came here; 0 when it has not */
+	u64 online, offline;	/* since when nobody else had this CPU; 0 when others have it. Where there are siblings */
 	struct culprit {
 		u64 cgroup;
 		u32 target, kind;
@@ -73,6 +74,8 @@ struct totals {
 	u64 displaced, displaced_ns;	/* queued behind something else while OFFLINE had another CPU */
 	u64 inversions, inversion_ns, inversions_escaped;
 	u64 overlap;		/* OFFLINE on a sibling meanwhile */
+	u64 evictions, stayed;	/* siblings that OFFLINE has left while ONLINE was there; that ONLINE has left first */
+	u64 intrusions;		/* OFFLINE came beside ONLINE */
 	u64 switches, wakeups;
 	u64 no_start, lost, lost_ns, no_storage, retries;
 	u64 missed, relevant, relevant_missed;	/* switches; relevant: while a thread of interest was queued there */
@@ -81,6 +84,7 @@ struct totals {
 	u64 checked, checked_ns, kernel_ns, kernel_zero, kernel_zero_ns, off;
 	u64 wake_delay[SLOTS];	/* wake-up to running */
 	u64 preempt_delay[SLOTS];	/* wake-up on a CPU with OFFLINE to OFFLINE gone */
+	u64 evict_delay[SLOTS];	/* ONLINE beside OFFLINE to OFFLINE gone */
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -45,6 +45,12 @@ impl Report {
                 "offline on an SMT sibling {} ({share:.1} % of its CPU time)",
                 time(self.overlap_ms)
             );
+            let _ = writeln!(out, "  leaving it              {}", self.eviction.text());
+            let _ = writeln!(
+                out,
+                "  it stayed {} times until the service had left, and came beside it {} times",
+                self.stayed, self.intrusions
+            );
         }
         for subject in self.by_subject.iter().filter(|_| self.by_subject.len() > 1) {
             let waiting = time(subject.wait_ms);

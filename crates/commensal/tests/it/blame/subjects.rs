@@ -197,6 +197,14 @@ fn work_on_a_sibling_overlaps() {
     println!("{test}: {:.3} of its CPU time beside the hog on its core", overlap(&beside));
     assert!((0.5..=1.05).contains(&overlap(&beside)), "{beside:?}");
     assert!(per_cpu_second(&beside, Kind::Offline) < 500.0, "a sibling is no queue");
+    // Nobody asks the hog to leave, so it is there when the pulse comes and when it goes.
+    let counters = beside.counters;
+    println!(
+        "{test}: {} evictions, stayed {}, {} intrusions",
+        counters.evictions, counters.stayed, counters.intrusions
+    );
+    assert!(counters.stayed >= 20 && counters.evictions * 5 <= counters.stayed, "{counters:?}");
+    assert_eq!(beside.evict_delay.count(), counters.evictions);
     let Some(alone) = alone else { return };
     let moved =
         std::process::Command::new("taskset").args(["-pc", &alone.to_string(), &hog.to_string()]).output();
@@ -204,6 +212,16 @@ fn work_on_a_sibling_overlaps() {
     std::thread::sleep(Duration::from_millis(50));
     let apart = look(&judge, LOOK);
     assert!(overlap(&apart) < overlap(&beside) / 2.0, "{:.3} on another core", overlap(&apart));
+    // Work that comes and goes beside a service that has come before it, and leaves it again.
+    scene.start("web", Some(siblings[1]), HOG);
+    scene.pulse("etl", Some(siblings[0]), "--period-us 20000 --work-us 5000");
+    std::thread::sleep(Duration::from_millis(50));
+    let counters = look(&judge, LOOK).counters;
+    println!(
+        "{test}: {} evictions, stayed {}, {} intrusions",
+        counters.evictions, counters.stayed, counters.intrusions
+    );
+    assert!(counters.intrusions >= 10 && counters.stayed * 2 <= counters.intrusions, "{counters:?}");
 }
 
 /// Only in a guest: on a machine of somebody's the work there would have to move.
