@@ -82,7 +82,7 @@ pub const OF_SYSTEMD: Filters = &[("commensal", &["systemd::"])];
 /// The scheduler, on two cores; what takes minutes is for the long tier.
 pub const OF_SCHED: Filters = &[("commensal-sched", &["quick::"])];
 /// The same with what takes minutes.
-pub const ALL_OF_SCHED: Filters = &[("commensal-sched", &["quick::", "deep::", "long::"])];
+pub const ALL_OF_SCHED: Filters = &[("commensal-sched", &["quick::", "deep::", "judge::", "long::"])];
 /// What more cores make different.
 pub const OF_SCHED_WIDE: Filters =
     &[("commensal-sched", &["wide::", "online_threads", "groups_share", "affinity_hotplug"])];

@@ -8,6 +8,7 @@
 mod absent;
 mod broken;
 mod deep;
+mod judge;
 mod long;
 mod quick;
 mod smt4;
