@@ -9,7 +9,7 @@ use commensal_core::plan::{Plan, plan};
 use commensal_drivers::journal::{self, Journal, Owner};
 use commensal_drivers::{JournalError, NoRoom};
 use commensal_host::{Host, HostError, Lock};
-use commensal_sensors::{SensorError, Survey, machine, survey};
+use commensal_sensors::{SensorError, Survey, machine, scheduler, survey};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -113,7 +113,9 @@ impl Instance {
     /// # Errors
     /// When `/proc` or `/sys` lack what every Linux has there.
     pub fn survey(&self, host: &mut dyn Host) -> Result<Survey, SensorError> {
-        survey(host, &self.probe_name(), self.cgroup_root.as_ref())
+        let mut survey = survey(host, &self.probe_name(), self.cgroup_root.as_ref())?;
+        scheduler::capability(host, &self.state_dir, &self.prefix, &mut survey.caps);
+        Ok(survey)
     }
 
     /// Plans against an earlier survey and the groups as they are now.
@@ -133,6 +135,8 @@ impl Instance {
             desired.kept = journal::ours(host, &self.state_dir, journal::MACHINE, &boot_id, &found)?.created;
         }
         survey.fill(host, &desired, &mut found);
+        // Last, so that what its guard froze is known to be its work.
+        found.scheduler = Some(scheduler::look(host, &self.state_dir, &self.prefix));
         Ok(planned(survey, found, desired))
     }
 

@@ -1,6 +1,9 @@
 //! One round: plan against the machine as it is now, leave alone what has to wait, carry out the rest, and say what was
 //! written and why.
 
+mod ordering;
+
+use self::ordering::Unordered;
 use crate::enforce::{moves, take_over};
 use crate::instance::{Ask, EnforceError, Instance, Planned};
 use crate::snapshot;
@@ -8,10 +11,11 @@ use commensal_core::actual::{ActualState, Hierarchy, Place};
 use commensal_core::drift::{self, Key};
 use commensal_core::knob::{KnobId, Value, Version};
 use commensal_core::plan::{Action, Step};
+use commensal_core::scheduler::{Orders, Scheduler};
 use commensal_core::topology::Device;
 use commensal_drivers::{Failure, Refusal, apply, forget_gone, forget_settled, journal, step_aside};
 use commensal_host::{Dir, For, GroupWatch, Host, Seen, below};
-use commensal_sensors::{Survey, machine};
+use commensal_sensors::{Survey, machine, scheduler};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::path::Path;
@@ -59,6 +63,11 @@ pub struct Keeper {
     watches: HashMap<i32, At>,
     /// The CPUs that were online when the machine was looked at.
     cpus: String,
+    /// Orders that the scheduler refused.
+    unordered: Option<Unordered>,
+    /// What the kernel said of schedulers at the last round, and whether ours was on its way to something else.
+    schedulers: String,
+    waits_for_scheduler: bool,
     /// How many cgroups there were at the last round, as the kernel counts them.
     population: String,
 }
@@ -114,6 +123,9 @@ impl Keeper {
             next: None,
             writes_seen: None,
             watches: HashMap::new(),
+            unordered: None,
+            schedulers: String::new(),
+            waits_for_scheduler: false,
             population: String::new(),
         })
     }
@@ -138,6 +150,12 @@ impl Keeper {
     #[must_use]
     pub fn cpus_changed(&self, host: &dyn Host) -> bool {
         machine::online_cpus(host) != self.cpus
+    }
+
+    /// Whether a scheduler has come or gone since the last round, or ours is about to.
+    #[must_use]
+    pub fn scheduler_changed(&self, host: &dyn Host) -> bool {
+        self.waits_for_scheduler || scheduler::kernel(host) != self.schedulers
     }
 
     /// Whether a round would find something to do, by a look at few things: the number of cgroups, unless they are `followed`
@@ -236,7 +254,10 @@ impl Keeper {
         let mut lasting: Option<BTreeSet<(usize, u64)>> = None;
         loop {
             attempts += 1;
+            self.schedulers = scheduler::kernel(host);
             let mut planned = self.instance.plan(host, &self.survey, ask)?;
+            self.waits_for_scheduler =
+                planned.actual.scheduler.as_ref().is_some_and(Scheduler::is_on_its_way);
             self.find_drift(now.ms, &planned.actual);
             if let Some(lasting) = &mut lasting {
                 let there = inodes(&planned.actual);
@@ -315,7 +336,9 @@ impl Keeper {
         round.current = false;
         self.instance.plan_again(&self.survey, ask, &mut round.planned)?;
         let steps = self.ready(now.ms, &round.planned);
-        if steps.len() < round.planned.plan.steps.len() || !steps.iter().all(|step| alone(step).is_some()) {
+        if steps.len() < round.planned.plan.steps.len()
+            || !steps.iter().all(|step| alone(step).is_some() || ordered(step).is_some())
+        {
             return Ok(false);
         }
         let mut actions = Vec::new();
@@ -340,6 +363,10 @@ impl Keeper {
         steps: &[Step],
     ) -> Result<bool, EnforceError> {
         for step in steps {
+            if let (Some(orders), Some(found)) = (ordered(step), &mut planned.actual.scheduler) {
+                found.orders = orders.clone();
+                continue;
+            }
             let Some((key, to)) = alone(step) else { return Ok(false) };
             if let Some(found) = planned.actual.cgroups.get_mut(&step.place) {
                 found.values.insert(key, to.clone());
@@ -354,6 +381,9 @@ impl Keeper {
     /// The steps that need not wait.
     fn ready(&self, now_ms: u64, planned: &Planned) -> Vec<Step> {
         let waits = |step: &&Step| {
+            if let Some(orders) = ordered(step) {
+                return self.unordered.as_ref().is_none_or(|refused| refused.may_try(now_ms, orders));
+            }
             let key = key_of(step, &planned.actual);
             key.is_none_or(|key| self.drift.may_write(now_ms, &key) && self.refused.may_write(now_ms, &key))
         };
@@ -380,6 +410,9 @@ impl Keeper {
                     self.drift.answered(&key);
                     self.in_force.insert(key, to.clone());
                 }
+                if ordered(step).is_some() {
+                    self.unordered = None;
+                }
                 actions.push(action(step, planned, now));
             }
         }
@@ -399,6 +432,10 @@ impl Keeper {
                 let key =
                     Key { hierarchy: place.hierarchy, inode: cgroup.inode, knob: *knob, device: *device };
                 let Some(want) = self.in_force.get(&key) else { continue };
+                if *knob == KnobId::CgroupFreeze && want != value && actual.frozen_by_scheduler(place) {
+                    // The scheduler's guard stops what starves, and lets it go on; that is nobody's mistake.
+                    continue;
+                }
                 match want == value {
                     true => self.drift.answered(&key),
                     false => self.drift.changed(now_ms, key.clone(), want.to_string(), value.to_string()),
@@ -424,6 +461,10 @@ impl Keeper {
             }
             _ => false,
         };
+        if let Some(orders) = steps.get(failure.step).and_then(ordered).filter(|_| !vanished) {
+            let reason = format!("{}: {}", failure.description, failure.refusal);
+            self.unordered = Some(Unordered::again(self.unordered.take(), now_ms, orders, reason));
+        }
         if let Some(key) = steps.get(failure.step).and_then(|step| key_of(step, actual)).filter(|_| !vanished)
         {
             self.reasons.insert(key.clone(), format!("{}: {}", failure.description, failure.refusal));
@@ -456,7 +497,10 @@ impl Keeper {
         let refused: BTreeSet<&Key> = self.refused.iter().map(|(key, _)| key).collect();
         self.reasons.retain(|key, _| refused.contains(key));
         let alive = |key: &&Key| named(key, &planned.actual).is_some();
-        let stayed = self.stayed.iter().cloned();
+        let orders = planned.plan.steps.iter().any(|step| ordered(step).is_some());
+        self.unordered = self.unordered.take().filter(|_| orders);
+        let unordered = self.unordered.iter().map(|refused| refused.reason.clone());
+        let stayed = unordered.chain(self.stayed.iter().cloned());
         let reasons = self.reasons.iter().filter(|(key, _)| alive(key)).map(|(_, reason)| reason.clone());
         reasons.chain(stayed).collect()
     }
@@ -541,6 +585,14 @@ fn alone(step: &Step) -> Option<((KnobId, Option<Device>), &Value)> {
     ];
     match &step.action {
         Action::Write { knob, device, to, .. } if ALONE.contains(knob) => Some(((*knob, *device), to)),
+        _ => None,
+    }
+}
+
+/// What a step tells the scheduler.
+fn ordered(step: &Step) -> Option<&Orders> {
+    match &step.action {
+        Action::Order { to, .. } => Some(to),
         _ => None,
     }
 }

@@ -114,7 +114,7 @@ fn one(group: &DesiredGroup, fixed: Fixed, rates: &GroupRates) -> snapshot::Grou
 /// What its members yield by, or are protected by: of each kind one.
 fn mechanism(group: &DesiredGroup, planned: &Planned) -> Option<String> {
     let of = planned.plan.mechanisms.iter().filter(|((name, _), _)| *name == group.name);
-    let names: BTreeSet<&str> = of.map(|(_, mechanism)| mechanism.name()).collect();
+    let names: BTreeSet<String> = of.map(|(_, mechanism)| mechanism.describe()).collect();
     (!names.is_empty()).then(|| names.into_iter().collect::<Vec<_>>().join(", "))
 }
 

@@ -5,6 +5,7 @@
 use crate::errno::Errno;
 use crate::knob::{Controller, KnobId, Value, Version};
 use crate::member::{ContainerFact, MovedFrom, ProcessFact, ProcessId};
+use crate::scheduler::Scheduler;
 use crate::topology::Device;
 use crate::vendor::{QosLevels, Switch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -249,6 +250,8 @@ pub struct ActualState {
     /// Processes that some match takes, what they started, and those that were moved; not commensal's own, not the
     /// kernel's.
     pub processes: Vec<ProcessFact>,
+    /// The sched_ext scheduler; `None` when nobody asked.
+    pub scheduler: Option<Scheduler>,
     /// What is ours.
     pub ours: Ours,
 }
@@ -309,6 +312,19 @@ impl ActualState {
         let unified = self.hierarchies.get(hierarchy).is_some_and(|one| one.version == Version::V2);
         let managed = unified && self.own_obstacle.is_some();
         !managed && !self.closed.contains(&hierarchy)
+    }
+
+    /// Its directory.
+    #[must_use]
+    pub fn directory(&self, place: &Place) -> String {
+        let mount = self.hierarchies.get(place.hierarchy).map(|one| one.mount.as_str()).unwrap_or_default();
+        below(Path::new(mount), place.path.as_str()).display().to_string()
+    }
+
+    /// Whether the group stands still because the scheduler's guard has frozen it.
+    #[must_use]
+    pub fn frozen_by_scheduler(&self, place: &Place) -> bool {
+        self.scheduler.as_ref().is_some_and(|scheduler| scheduler.has_frozen(&self.directory(place)))
     }
 
     /// `cpu:/etl`, `v2:/etl`.
@@ -376,8 +392,10 @@ pub const CORE_SCHED: &str = "core scheduling";
 pub const QOS_SMT_EXPEL: &str = "qos_level SMT expulsion";
 /// Name of the feature "SMT" in [`Capabilities::features`].
 pub const SMT: &str = "smt";
-/// Name of the feature "sched_ext" in [`Capabilities::features`].
+/// Name of the feature "sched_ext" in [`Capabilities::features`]: whether the kernel has it.
 pub const SCHED_EXT: &str = "sched_ext";
+/// Name of the feature "a scheduler of ours is loaded" in [`Capabilities::features`].
+pub const SCHEDULER: &str = "sched_ext scheduler";
 
 impl Capabilities {
     /// Every knob of the table works but those of vendors: for tests and golden plans.

@@ -4,7 +4,7 @@
 //! a group of their own protect nobody outside it (measured: P90 +382 % with SCHED_IDLE in a shared
 //! autogroup), so they are the last resort and are called weak.
 
-use crate::actual::{Capabilities, CgroupPath, SCHED_EXT};
+use crate::actual::{Capabilities, CgroupPath, SCHED_EXT, SCHEDULER};
 use crate::cpuset::CpuSet;
 use crate::knob::{KnobId, Value, Version};
 use crate::vendor::{BVT_OFFLINE, QOS_OFFLINE};
@@ -16,6 +16,9 @@ pub enum Mechanism {
     GroupIdentity,
     /// openEuler: `cpu.qos_level` -1.
     QosLevel,
+    /// The sched_ext scheduler: its threads run when no thread of another class wants the CPU, wherever their group is. The
+    /// means underneath holds them when the scheduler is gone.
+    SchedExt(Box<Mechanism>),
     /// `cpu.idle` = 1: the group is `SCHED_IDLE` against its siblings.
     CpuIdle,
     /// The smallest weight (`cpu.weight` 1, `cpu.shares` 2), for the stated reason.
@@ -31,6 +34,7 @@ impl Mechanism {
         match (self, version) {
             (Mechanism::GroupIdentity, _) => Some((KnobId::CpuBvtWarpNs, Value::Number(BVT_OFFLINE))),
             (Mechanism::QosLevel, _) => Some((KnobId::CpuQosLevel, Value::Number(QOS_OFFLINE))),
+            (Mechanism::SchedExt(underneath), version) => underneath.setting(version),
             (Mechanism::CpuIdle, _) => Some((KnobId::CpuIdle, Value::Number(1))),
             (Mechanism::MinWeight(_), Version::V1) => Some((KnobId::CpuWeight, Value::Number(2))),
             (Mechanism::MinWeight(_), Version::V2) => Some((KnobId::CpuWeight, Value::Number(1))),
@@ -44,9 +48,31 @@ impl Mechanism {
         match self {
             Mechanism::GroupIdentity => "Group Identity",
             Mechanism::QosLevel => "cpu.qos_level",
+            Mechanism::SchedExt(_) => SCHEDULER,
             Mechanism::CpuIdle => "cpu.idle",
             Mechanism::MinWeight(_) => "smallest weight",
             Mechanism::Nothing(_) => "none",
+        }
+    }
+
+    /// The name, with what is underneath: `sched_ext scheduler, cpu.idle underneath`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match self {
+            Mechanism::SchedExt(underneath) => match underneath.as_ref() {
+                Mechanism::Nothing(_) => format!("{}, nothing underneath", self.name()),
+                other => format!("{}, {} underneath", self.name(), other.name()),
+            },
+            other => other.name().to_owned(),
+        }
+    }
+
+    /// What is written: for the scheduler the means underneath.
+    #[must_use]
+    pub fn written(&self) -> &Mechanism {
+        match self {
+            Mechanism::SchedExt(underneath) => underneath,
+            other => other,
         }
     }
 }
@@ -73,12 +99,12 @@ pub fn ladder(caps: &Capabilities, version: Version, identity: Option<&str>) -> 
     };
     let mut first = knob("Group Identity", KnobId::CpuBvtWarpNs);
     first.obstacle = first.obstacle.or_else(|| identity.map(str::to_owned));
-    let loader = "the scheduler that commensal loads is to come".to_owned();
-    let sched_ext = caps.feature_obstacle(SCHED_EXT).unwrap_or(loader);
+    // A kernel that cannot have one says why; only then whether one is there.
+    let sched_ext = caps.feature_obstacle(SCHED_EXT).or_else(|| caps.feature_obstacle(SCHEDULER));
     vec![
         first,
         knob("cpu.qos_level", KnobId::CpuQosLevel),
-        Rung { name: "sched_ext scheduler", knob: None, obstacle: Some(sched_ext) },
+        Rung { name: SCHEDULER, knob: None, obstacle: sched_ext },
         knob("cpu.idle", KnobId::CpuIdle),
         knob("smallest weight", KnobId::CpuWeight),
     ]
@@ -120,6 +146,13 @@ pub fn offline_mechanism(
     if obstacle(KnobId::CpuQosLevel).is_none() {
         return Mechanism::QosLevel;
     }
+    let scheduled = rungs.iter().any(|rung| rung.name == SCHEDULER && rung.obstacle.is_none());
+    let weighed = by_weight(path, takeover, &obstacle);
+    if scheduled { Mechanism::SchedExt(Box::new(weighed)) } else { weighed }
+}
+
+/// The best among those that every kernel has.
+fn by_weight(path: &CgroupPath, takeover: bool, obstacle: &dyn Fn(KnobId) -> Option<String>) -> Mechanism {
     let writer = weight_writer(path).filter(|_| !takeover);
     let no_idle = match (writer, obstacle(KnobId::CpuIdle)) {
         (Some(writer), _) => {
@@ -199,5 +232,38 @@ mod tests {
         );
         assert_eq!(rungs[0].obstacle.as_deref(), Some("not a kernel of Anolis/Alibaba"));
         assert!(rungs[2].obstacle.is_some() && rungs[3].obstacle.is_none());
+    }
+
+    #[test]
+    fn the_scheduler_is_above_what_is_underneath() {
+        let mut caps = Capabilities::everything();
+        let best = |caps: &Capabilities, path: &str| {
+            offline_mechanism(caps, Version::V2, &CgroupPath::new(path), false, None)
+        };
+        let obstacle = |caps: &Capabilities| ladder(caps, Version::V2, None)[2].obstacle.clone();
+        let no = |because: &str| Support::No { because: because.to_owned() };
+        caps.features.insert(SCHED_EXT, no("too old"));
+        caps.features.insert(SCHEDULER, Support::Yes);
+        assert_eq!((obstacle(&caps).as_deref(), best(&caps, "/etl")), (Some("too old"), Mechanism::CpuIdle));
+        caps.features.insert(SCHED_EXT, Support::Yes);
+        assert_eq!(obstacle(&caps), None);
+        let etl = best(&caps, "/etl");
+        assert_eq!(etl.describe(), "sched_ext scheduler, cpu.idle underneath");
+        assert_eq!(etl.setting(Version::V2), Mechanism::CpuIdle.setting(Version::V2));
+        let docker = best(&caps, "/docker/x");
+        assert_eq!(docker.describe(), "sched_ext scheduler, smallest weight underneath");
+        assert_eq!(docker.name(), "sched_ext scheduler");
+        caps.features.insert(SCHEDULER, no("not loaded"));
+        assert_eq!(
+            (obstacle(&caps).as_deref(), best(&caps, "/etl")),
+            (Some("not loaded"), Mechanism::CpuIdle)
+        );
+        caps.features.insert(SCHEDULER, Support::Yes);
+        caps.knobs.insert((KnobId::CpuQosLevel, Version::V1), Support::Yes);
+        let vendor = offline_mechanism(&caps, Version::V1, &CgroupPath::new("/etl"), false, None);
+        assert_eq!(vendor, Mechanism::QosLevel);
+        // Nothing can be written, and the threads are the scheduler's all the same.
+        caps.knobs.clear();
+        assert_eq!(best(&caps, "/etl").describe(), "sched_ext scheduler, nothing underneath");
     }
 }

@@ -30,6 +30,7 @@ pub mod plan;
 pub mod process;
 pub mod rng;
 pub mod safe;
+pub mod scheduler;
 pub mod topology;
 pub mod units;
 pub mod vendor;

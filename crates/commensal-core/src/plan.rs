@@ -10,6 +10,7 @@ mod bounds;
 mod explain;
 mod moves;
 mod order;
+mod scheduling;
 mod share;
 mod systemd;
 mod vendor;
@@ -22,6 +23,7 @@ use crate::desired::{DesiredGroup, DesiredState};
 use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId, Value};
 use crate::member::ProcessId;
+use crate::scheduler::Orders;
 use crate::topology::Device;
 use crate::vendor::Switch;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,6 +82,13 @@ pub enum Action {
     Cookie {
         /// Give or take away.
         give: bool,
+    },
+    /// Tell the sched_ext scheduler what its owner wants from now on; the place is the root of the cpu controller's hierarchy.
+    Order {
+        /// What is in force now.
+        from: Orders,
+        /// What will be.
+        to: Orders,
     },
     /// Move a process, in every hierarchy at once; the place is where it goes in the first of them. One that has ended, or
     /// that is no longer where it was, is passed over.
@@ -190,7 +199,8 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
                 without_cgroups(group, obstacle, &mut plan);
             }
         }
-        let mut draft = wants::Draft::new(desired, actual, caps);
+        let caps = scheduling::with_scheduler(caps, actual);
+        let mut draft = wants::Draft::new(desired, actual, &caps);
         draft.collect();
         bounds::drop_impossible(&mut draft);
         plan.steps = order::steps(&draft, actual);
@@ -278,6 +288,7 @@ pub fn undo(steps: &[Step]) -> Vec<Step> {
             }
             Action::Switch { switch, from, to } => Action::Switch { switch: *switch, from: *to, to: *from },
             Action::Cookie { give } => Action::Cookie { give: !give },
+            Action::Order { from, to } => Action::Order { from: to.clone(), to: from.clone() },
             Action::Move(movement) => Action::Move(movement.back()),
         },
         why: "undo".to_owned(),

@@ -5,12 +5,14 @@ mod moving;
 pub(crate) use moving::{alive, identity};
 
 use crate::journal::{Journal, JournalError, Record, Target};
+use crate::scheduler::{Unordered, order};
 use crate::{cookies, renew, text_for};
 use commensal_core::actual::{ActualState, CgroupPath, Place};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};
 use commensal_core::member::ProcessId;
 use commensal_core::plan::{Action, Step, undo};
+use commensal_core::scheduler::Orders;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError, below};
@@ -85,6 +87,9 @@ pub enum Refusal {
         /// Why.
         because: String,
     },
+    /// The scheduler said no.
+    #[error("the sched_ext scheduler refuses: {0}")]
+    Orders(String),
     /// The journal could not be kept.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -310,6 +315,9 @@ impl<'a> Work<'a> {
                     let record = Record::Switching { switch: switch.to_string(), value: from.to_string() };
                     records.extend(Some(record).filter(|record| !journal.has(record)));
                 }
+                (Action::Order { from, to }, _) => {
+                    records.extend(self.ordering(&step.place, from, to).filter(|one| !journal.has(one)));
+                }
                 (Action::Cookie { give: true }, Some(dir))
                     if !self.actual.ours.created.contains(&step.place) =>
                 {
@@ -400,6 +408,7 @@ impl<'a> Work<'a> {
         let mut switches = BTreeMap::new();
         let mut taken = BTreeSet::new();
         let mut disabled = BTreeSet::new();
+        let mut orders = None;
         for step in steps {
             match &step.action {
                 Action::Switch { switch, to, .. } => {
@@ -410,6 +419,7 @@ impl<'a> Work<'a> {
                         disabled.insert((self.target(&step.place, *dir), controller.v2_name().to_owned()));
                     }
                 }
+                Action::Order { to, .. } => orders = Some(to),
                 Action::Cookie { give: false } => {
                     taken.extend(self.dirs.get(&step.place).map(|dir| self.target(&step.place, *dir)));
                 }
@@ -443,6 +453,9 @@ impl<'a> Work<'a> {
             }
             Record::Switching { switch, value } => switches.get(switch) == Some(value),
             Record::Cookied(target) => taken.contains(target),
+            Record::Ordering { owner, .. } => orders.is_some_and(|to| {
+                to.owner == *owner && record.ordered().is_none_or(|cgroup| !to.groups.contains_key(&cgroup))
+            }),
             Record::Enabling { group, controller } => disabled.contains(&(group.clone(), controller.clone())),
             Record::Created(Target { mount, path, .. }) | Record::Creating { mount, path } => {
                 gone.contains(&(mount.clone(), path.clone()))
@@ -461,6 +474,7 @@ impl<'a> Work<'a> {
             Action::OneWay { knob, to, .. } => self.write(&step.place, *knob, None, to),
             Action::Renew { knob, to, .. } => self.renew(&step.place, *knob, to, journal),
             Action::Switch { switch, to, .. } => self.switch(*switch, *to),
+            Action::Order { to, .. } => self.order(to),
             Action::Move(movement) => self.move_process(movement),
             Action::Cookie { give } => {
                 let dir = self.dir(&step.place)?;
@@ -468,6 +482,27 @@ impl<'a> Work<'a> {
                 done.map_err(|error| host_error(error, None))
             }
         }
+    }
+
+    /// What is about to be ordered for the first time, or anew.
+    fn ordering(&self, place: &Place, from: &Orders, to: &Orders) -> impl Iterator<Item = Record> {
+        let (owner, mount) = (to.owner.clone(), self.mount(place));
+        let new = from.changes(to).filter(|(sign, _)| *sign != '-').map(|(_, cgroup)| cgroup.to_owned());
+        let new: Vec<String> = new.collect();
+        new.into_iter().map(move |cgroup| {
+            let path = CgroupPath::new(cgroup.strip_prefix(&mount).unwrap_or(&cgroup)).to_string();
+            Record::Ordering { owner: owner.clone(), mount: mount.clone(), path }
+        })
+    }
+
+    fn order(&mut self, orders: &Orders) -> Result<(), Refusal> {
+        let Some(scheduler) = &self.actual.scheduler else {
+            return Err(Refusal::Plan("orders for a scheduler that nobody has seen".to_owned()));
+        };
+        order(self.host, &scheduler.socket, orders).map_err(|error| match error {
+            Unordered::Host(error) => host_error(error, None),
+            Unordered::Refused(error) => Refusal::Orders(error),
+        })
     }
 
     fn create(&mut self, place: &Place) -> Result<(), Refusal> {

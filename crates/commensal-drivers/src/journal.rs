@@ -12,7 +12,7 @@ use commensal_core::knob::KnobId;
 use commensal_core::member::ProcessId;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
-use commensal_host::{Host, HostError};
+use commensal_host::{Host, HostError, below};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,15 @@ pub enum Record {
     },
     /// The threads of somebody else's group are about to get a core-scheduling cookie.
     Cookied(Target),
+    /// The scheduler is about to be told of a cgroup.
+    Ordering {
+        /// In whose name.
+        owner: String,
+        /// Mount point of the hierarchy of the cpu controller.
+        mount: String,
+        /// Path of the cgroup.
+        path: String,
+    },
     /// A thread is about to be kept to other CPUs.
     Affinity {
         /// Its number.
@@ -143,6 +152,13 @@ pub enum Record {
 }
 
 impl Record {
+    /// The directory that the scheduler was told of.
+    #[must_use]
+    pub fn ordered(&self) -> Option<String> {
+        let Record::Ordering { mount, path, .. } = self else { return None };
+        Some(below(Path::new(mount), path).display().to_string())
+    }
+
     /// The process that the record is about.
     #[must_use]
     pub fn process(&self) -> Option<ProcessId> {
@@ -469,6 +485,9 @@ pub fn take_over(
     let mut of_run = Journal::open(host, dir, RUN, into.owner.clone())?;
     let moves = |record: &Record| match record {
         Record::Created(target) => wanted(target),
+        Record::Ordering { mount, path, .. } => {
+            wanted(&Target { mount: mount.clone(), path: path.clone(), inode: 0 })
+        }
         // Enabled for groups that are wanted or not; `restore` disables what nobody uses.
         Record::Enabling { .. } => true,
         _ => false,
@@ -547,6 +566,7 @@ pub fn ours(
             Record::Owner(_)
             | Record::Creating { .. }
             | Record::Enabling { .. }
+            | Record::Ordering { .. }
             | Record::Affinity { .. }
             | Record::Scheduling
             | Record::Policy { .. }

@@ -21,6 +21,7 @@ pub mod policy;
 pub mod queue;
 mod renew;
 mod restore;
+mod scheduler;
 
 pub use affinity::pin_thread;
 pub use apply::{Applied, Failure, Outcome, Refusal, apply, forget_gone, forget_settled, verify};

@@ -9,7 +9,7 @@ mod shared;
 
 use crate::apply::with_meaning;
 use crate::journal::{self, Contents, Record, Target};
-use crate::{affinity, cookies, members, policy, text_for};
+use crate::{affinity, cookies, members, policy, scheduler, text_for};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
 use commensal_host::{Dir, Host, HostError, below};
@@ -144,12 +144,19 @@ fn one_journal(host: &mut dyn Host, dir: &Path, name: &str, result: &mut Restore
     }
     let mut contents = contents;
     // A switch is for everything that `run` started, so it goes back with the last of them.
-    let waiting: Vec<Record> = match name == journal::RUN && in_use(host, &contents) {
+    let mut waiting: Vec<Record> = match name == journal::RUN && in_use(host, &contents) {
         true => {
             contents.records.extract_if(.., |record| matches!(record, Record::Switching { .. })).collect()
         }
         false => Vec::new(),
     };
+    // Threads are the kernel's own scheduler's before anything that holds them back is gone.
+    let ordered: Vec<Record> =
+        contents.records.extract_if(.., |record| matches!(record, Record::Ordering { .. })).collect();
+    let busy = |host: &mut dyn Host, record: &Record| name == journal::RUN && is_busy(host, record);
+    let (stay, go): (Vec<Record>, Vec<Record>) = ordered.into_iter().partition(|one| busy(host, one));
+    waiting.extend(stay);
+    waiting.extend(unorder(host, dir, go, result));
     let mut kept = undo_all(host, &path, &contents, name.starts_with(journal::LAB), result);
     kept.extend(waiting);
     keep(host, &path, &contents, &kept, &text, result)
@@ -164,6 +171,38 @@ fn in_use(host: &mut dyn Host, contents: &Contents) -> bool {
         host.close(dir);
         used
     })
+}
+
+/// Whether the group that the scheduler was told of has processes besides this one: a command of `run` is in it still.
+fn is_busy(host: &mut dyn Host, record: &Record) -> bool {
+    let Some(Ok(dir)) = record.ordered().map(|cgroup| host.open(Path::new(&cgroup))) else { return false };
+    let used = members::others(host, dir);
+    host.close(dir);
+    used
+}
+
+/// Takes orders away from the scheduler, one request for each owner; gives the records that still stand.
+fn unorder(host: &mut dyn Host, dir: &Path, records: Vec<Record>, result: &mut Restored) -> Vec<Record> {
+    let mut by_owner: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for record in &records {
+        if let (Record::Ordering { owner, .. }, Some(cgroup)) = (record, record.ordered()) {
+            by_owner.entry(owner).or_default().insert(cgroup);
+        }
+    }
+    let mut failed = BTreeSet::new();
+    for (owner, cgroups) in &by_owner {
+        match scheduler::forget(host, dir, owner, cgroups) {
+            Ok(0) => {}
+            Ok(1) => result.done.push("the scheduler has no orders for 1 group any more".to_owned()),
+            Ok(gone) => result.done.push(format!("the scheduler has no orders for {gone} groups any more")),
+            Err(error) => {
+                result.failed.push(error.to_string());
+                failed.insert((*owner).to_owned());
+            }
+        }
+    }
+    let stands = |record: &Record| matches!(record, Record::Ordering { owner, .. } if failed.contains(owner));
+    records.into_iter().filter(stands).collect()
 }
 
 /// Rewrites the journal with what is still to be undone. Damaged lines go to a file beside it, for a person to
@@ -197,6 +236,8 @@ fn rank(record: &Record) -> u8 {
     match record {
         // Turning a switch clears what it governs; values that were there before can be written once more then.
         Record::Owner(_) | Record::Switching { .. } => 0,
+        // Taken back before.
+        Record::Ordering { .. } => 0,
         // All threads first, then those with a policy of their own.
         Record::Scheduling => 0,
         Record::Original { .. } | Record::Cookied(_) | Record::Renewing(_) => 1,
@@ -273,6 +314,7 @@ impl Job<'_> {
             Record::Enabling { group, .. } | Record::Original { group, .. } => group,
             Record::Owner(_)
             | Record::Creating { .. }
+            | Record::Ordering { .. }
             | Record::Switching { .. }
             | Record::Affinity { .. }
             | Record::Scheduling
@@ -322,8 +364,12 @@ fn pass(
         }
         let kill = job.kill;
         let undone = match record {
-            // Processes went back before (see `moving`).
-            Record::Owner(_) | Record::Renewing(_) | Record::Moving { .. } | Record::Moved { .. } => Ok(None),
+            // Processes and orders went back before (see `moving` and `unorder`).
+            Record::Ordering { .. }
+            | Record::Owner(_)
+            | Record::Renewing(_)
+            | Record::Moving { .. }
+            | Record::Moved { .. } => Ok(None),
             Record::Switching { switch, value } => {
                 let known = known_paths(contents);
                 shared::switch_back(host, switch, value, &|path| {

@@ -355,6 +355,17 @@ impl FakeHost {
         self.machine().answers.insert((path.into(), request.to_owned()), answer.to_owned());
     }
 
+    /// Whoever asks at the local socket `path` is answered by `service`, until somebody else serves there. It must not use
+    /// this machine.
+    pub fn serve(&self, path: impl Into<PathBuf>, service: impl FnMut(&str) -> String + Send + 'static) {
+        self.machine().services.insert(path.into(), tree::Service(Box::new(service)));
+    }
+
+    /// Nobody serves there any more.
+    pub fn hang_up(&self, path: impl AsRef<Path>) {
+        self.machine().services.remove(path.as_ref());
+    }
+
     /// Moves a process as somebody else would, without asking any rule.
     pub fn move_process(&self, pid: u32, group: impl AsRef<Path>) {
         let mut machine = self.machine();

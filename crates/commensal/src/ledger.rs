@@ -9,9 +9,10 @@ use commensal_core::knob::{Controller, KnobId, Status, TABLE, Version};
 use commensal_core::plan::identity_obstacle;
 use commensal_core::vendor::Switch;
 use commensal_host::Host;
-use commensal_sensors::{Survey, machine, mounts, survey};
+use commensal_sensors::{Survey, machine, mounts, scheduler, survey};
 use serde_json::{Value, json};
 use std::fmt::Write;
+use std::path::Path;
 
 /// What was found, ready to be told.
 #[derive(Debug)]
@@ -30,17 +31,19 @@ pub struct Ledger {
 type Entry<'a> = (String, &'static str, String);
 
 impl Ledger {
-    /// Looks at the machine. Knobs are tried in a scratch cgroup called `probe`; own groups are called `prefix-…`.
+    /// Looks at the machine. Knobs are tried in a scratch cgroup called `probe`; own groups are called `prefix-…`; a scheduler
+    /// of ours listens in `state_dir`.
     ///
     /// # Errors
     /// When `/proc` or `/sys` lack what every Linux has there.
     pub fn look(
         host: &mut dyn Host,
         probe: &str,
-        prefix: &str,
+        (prefix, state_dir): (&str, &Path),
         cgroup_root: Option<&CgroupPath>,
     ) -> anyhow::Result<Ledger> {
-        let survey = survey(host, probe, cgroup_root).context("cannot look at this machine")?;
+        let mut survey = survey(host, probe, cgroup_root).context("cannot look at this machine")?;
+        scheduler::capability(host, state_dir, prefix, &mut survey.caps);
         let identity = machine::identity(host);
         let stored = stored_identity(host, &survey)?;
         let (yields_by, weak, rungs) = mechanism(&survey, prefix, stored.as_deref());
@@ -262,12 +265,14 @@ fn mechanism(survey: &Survey, prefix: &str, identity: Option<&str>) -> (String, 
     }
     let own = survey.tenancy.base.child(&format!("{prefix}-offline"));
     let untried = |knob: KnobId| matches!(caps.knobs.get(&(knob, version)), Some(Support::Untried { .. }));
-    let (words, weak) = match offline_mechanism(caps, version, &own, true, identity) {
+    let mechanism = offline_mechanism(caps, version, &own, true, identity);
+    let (words, weak) = match &mechanism {
         Mechanism::GroupIdentity if untried(KnobId::CpuBvtWarpNs) => {
             ("Group Identity, once a plan has turned it on", None)
         }
         Mechanism::GroupIdentity => ("Group Identity", None),
         Mechanism::QosLevel => ("cpu.qos_level on its group", None),
+        Mechanism::SchedExt(_) => ("", None),
         Mechanism::CpuIdle if untried(KnobId::CpuIdle) => {
             ("cpu.idle on its group, if the kernel has it (untried)", None)
         }
@@ -277,7 +282,8 @@ fn mechanism(survey: &Survey, prefix: &str, identity: Option<&str>) -> (String, 
                 format!("{because}; the smallest weight gives up CPU time but does not preempt as fast");
             ("smallest weight of its group", Some(weak))
         }
-        Mechanism::Nothing(because) => ("nothing", Some(because)),
+        Mechanism::Nothing(because) => ("nothing", Some(because.clone())),
     };
-    (words.to_owned(), weak, rungs)
+    let words = if words.is_empty() { mechanism.describe() } else { words.to_owned() };
+    (words, weak, rungs)
 }

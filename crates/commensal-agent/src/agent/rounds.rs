@@ -39,6 +39,7 @@ impl Agent<'_> {
             || !self.all_done
             || self.rounded.is_none_or(|at| at.elapsed() >= every)
             || self.keeper.cpus_changed(self.host)
+            || self.keeper.scheduler_changed(self.host)
             || self.keeper.disturbed(self.host, self.members.complete())
             || self.processes_differ();
         self.put_in_force = Some(wants);

@@ -1,7 +1,7 @@
 //! The plan in words, as `commensal plan` prints it and the golden tests compare it.
 
 use super::{Action, Plan, Step, Unmet};
-use crate::actual::ActualState;
+use crate::actual::{ActualState, SCHEDULER};
 use std::fmt::Write;
 
 impl Step {
@@ -27,6 +27,9 @@ impl Step {
             Action::Move(movement) => {
                 let from = movement.from.values().next().map(ToString::to_string).unwrap_or_default();
                 format!("move     {place}  process {} from {from}", movement.name)
+            }
+            Action::Order { from, to } => {
+                format!("order    {SCHEDULER}  {} -> {}", from.describe(), to.describe())
             }
             Action::Cookie { give: true } => format!("cookie   {place}  one for all its threads"),
             Action::Cookie { give: false } => format!("cookie   {place}  none for its threads"),

@@ -12,7 +12,8 @@
 //!   set aside     CPUs set aside that come from a sibling, from the top: the kernel refuses all of a sibling's CPUs
 //! 7 last          what sets a class: cpu.idle 0 -> 1, because a weight cannot be written after
 //!   move          processes, into groups that have all their limits by now
-//! 8 renew         groups that a one-way knob has spoilt, and switches off
+//! 8 order         the sched_ext scheduler, when what holds without it is in place
+//!   renew         groups that a one-way knob has spoilt, and switches off
 //! 9 together      cookies come, for the same reason
 //!   remove        our empty groups, from the bottom
 //! ```
@@ -21,7 +22,7 @@
 use super::wants::Draft;
 use super::{Action, Step};
 use crate::actual::{ActualState, CgroupPath, Place};
-use crate::knob::{KnobId, Order, Value};
+use crate::knob::{Controller, KnobId, Order, Value};
 use crate::topology::Device;
 use crate::vendor::Switch;
 
@@ -38,6 +39,7 @@ enum Phase {
     SetAside,
     Last,
     Move,
+    Order,
     Renew,
     Together,
     Remove,
@@ -79,6 +81,12 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         keyed.push(((phase, depth(place), 1, place.clone(), None, None), step));
     }
     keyed.extend(movements(draft));
+    if let Some((from, to, why)) = draft.new_orders() {
+        let hierarchy = actual.hierarchy_of(Controller::Cpu).unwrap_or(0);
+        let place = Place { hierarchy, path: CgroupPath::root() };
+        let step = Step { place: place.clone(), action: Action::Order { from, to }, why };
+        keyed.push(((Phase::Order, 0, 0, place, None, None), step));
+    }
     for place in &draft.removes {
         let why = "ours, empty and no longer wanted".to_owned();
         let step = Step { place: place.clone(), action: Action::Remove, why };

@@ -119,6 +119,13 @@ impl Draft<'_> {
         if by(Mechanism::QosLevel) && self.caps.feature_obstacle(QOS_SMT_EXPEL).is_none() {
             return;
         }
+        if self.by_scheduler(group) {
+            if !online {
+                let because = "the scheduler expels for online groups, and no online group is declared";
+                self.unmet(group, "expel".to_owned(), because.to_owned(), "declare the online groups");
+            }
+            return;
+        }
         self.expel_by_cookies(group);
     }
 

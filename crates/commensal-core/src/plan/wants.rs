@@ -6,6 +6,7 @@ use crate::class::Mechanism;
 use crate::desired::{DesiredGroup, DesiredState, Member};
 use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId, Status, Value, Version};
+use crate::scheduler::Order;
 use crate::topology::Device;
 use crate::units::{Bytes, MicroCpus, QUOTA_MIN_US};
 use crate::vendor::Switch;
@@ -43,6 +44,10 @@ pub(super) struct Draft<'a> {
     pub kept_cookies: BTreeSet<Place>,
     /// Processes to move, and why.
     pub moves: Vec<(Movement, String)>,
+    /// Whether the sched_ext scheduler is the best means here, what it is to be told, and of whom the plan speaks at all.
+    pub scheduled: bool,
+    pub orders: BTreeMap<String, Order>,
+    pub mentioned: BTreeSet<String>,
     /// Why Group Identity cannot be used although the kernel has it.
     pub identity: Option<String>,
     pub unmet: Vec<Unmet>,
@@ -67,7 +72,11 @@ impl Setting {
 
 impl<'a> Draft<'a> {
     pub fn new(desired: &'a DesiredState, actual: &'a ActualState, caps: &'a Capabilities) -> Draft<'a> {
+        let identity = super::vendor::identity_obstacle(Some(desired), actual);
         Draft {
+            scheduled: super::scheduling::is_best(caps, actual, identity.as_deref()),
+            orders: BTreeMap::new(),
+            mentioned: BTreeSet::new(),
             desired,
             actual,
             caps,
@@ -80,7 +89,7 @@ impl<'a> Draft<'a> {
             kept_cookies: BTreeSet::new(),
             cookie_groups: BTreeSet::new(),
             moves: Vec::new(),
-            identity: super::vendor::identity_obstacle(Some(desired), actual),
+            identity,
             unmet: Vec::new(),
             declined: BTreeMap::new(),
             notes: Vec::new(),
@@ -112,12 +121,14 @@ impl<'a> Draft<'a> {
                     Class::Online => self.online(group, member),
                 }
                 self.limits(group, member);
+                self.order(group, member);
             }
             self.expel(group);
             self.move_in(group);
         }
         self.move_back();
         self.leftovers();
+        self.leave_frozen();
     }
 
     pub fn unmet(&mut self, group: &DesiredGroup, what: String, because: String, try_this: &str) {
@@ -193,8 +204,14 @@ impl<'a> Draft<'a> {
         if let Some(weight) = limits.cpu_weight {
             let cpu = self.actual.hierarchy_of(Controller::Cpu).unwrap_or_default();
             let place = Place { hierarchy: cpu, path: member.path.clone() };
-            let yields = self.mechanisms.contains_key(&(group.name.clone(), place));
-            if yields {
+            let yields = self.yields_at(group, &place);
+            if yields && self.by_scheduler(group) {
+                self.notes.push(format!(
+                    "group {}: the scheduler has cpu.weight = {weight} of {}; when it is gone, class offline sets the weight \
+                     there",
+                    group.name, member.path
+                ));
+            } else if yields {
                 let because = format!("class offline already sets the weight of {}", member.path);
                 self.unmet(
                     group,
@@ -282,22 +299,7 @@ impl<'a> Draft<'a> {
 
     /// quota = CPUs x period, with the period that is wanted, or as found.
     fn quota(&mut self, group: &DesiredGroup, member: &Member, amount: MicroCpus) -> Setting {
-        let place = self
-            .actual
-            .hierarchy_of(Controller::Cpu)
-            .map(|hierarchy| Place { hierarchy, path: member.path.clone() });
-        // One that was ours and is not wanted any more goes back in the same plan.
-        let found = place.and_then(|place| {
-            let ours = self.actual.ours.originals.get(&(place.clone(), KnobId::CpuPeriod, None));
-            ours.or_else(|| self.actual.cgroups.get(&place)?.values.get(&(KnobId::CpuPeriod, None)))
-        });
-        let period_us = match (group.limits.cpu_period, found) {
-            (Some(wanted), _) => u64::from(wanted),
-            // A group of ours goes back to what a new one has.
-            (None, _) if member.own => PERIOD_US,
-            (None, Some(Value::Number(period))) => u64::try_from(*period).unwrap_or(PERIOD_US),
-            _ => PERIOD_US,
-        };
+        let period_us = self.period_us(group, member);
         let exact = (u128::from(amount.0) * u128::from(period_us) / 1_000_000) as u64;
         let quota_us = exact.max(QUOTA_MIN_US);
         if quota_us != exact {
@@ -310,6 +312,26 @@ impl<'a> Draft<'a> {
         }
         let why = format!("cpu.max = {amount}: {quota_us} us of every {period_us} us");
         Setting::new(KnobId::CpuMax, Value::Number(i64::try_from(quota_us).unwrap_or(i64::MAX)), why)
+    }
+
+    /// The period of a quota.
+    pub fn period_us(&self, group: &DesiredGroup, member: &Member) -> u64 {
+        let place = self
+            .actual
+            .hierarchy_of(Controller::Cpu)
+            .map(|hierarchy| Place { hierarchy, path: member.path.clone() });
+        // One that was ours and is not wanted any more goes back in the same plan.
+        let found = place.and_then(|place| {
+            let ours = self.actual.ours.originals.get(&(place.clone(), KnobId::CpuPeriod, None));
+            ours.or_else(|| self.actual.cgroups.get(&place)?.values.get(&(KnobId::CpuPeriod, None)))
+        });
+        match (group.limits.cpu_period, found) {
+            (Some(wanted), _) => u64::from(wanted),
+            // A group of ours goes back to what a new one has.
+            (None, _) if member.own => PERIOD_US,
+            (None, Some(Value::Number(period))) => u64::try_from(*period).unwrap_or(PERIOD_US),
+            _ => PERIOD_US,
+        }
     }
 
     /// One wanted value, if this machine can have it at all.

@@ -22,8 +22,10 @@ impl Draft<'_> {
             self.base_against_the_rest(group, &parent);
             return self.yield_at(group, &parent);
         }
-        // openEuler's kernel throttles offline groups wherever they are (check_qos_cfs_rq, kernel/sched/fair.c).
+        // openEuler's kernel throttles offline groups wherever they are (check_qos_cfs_rq, kernel/sched/fair.c), and the
+        // scheduler's class is below the others, whichever group a thread is in.
         if self.anywhere(&member.path) {
+            self.without_scheduler(group, &member.path);
             return self.yield_at(group, &member.path);
         }
         let mut met = false;
@@ -32,10 +34,7 @@ impl Draft<'_> {
                 met = true;
                 continue;
             }
-            let claimed = self.desired.groups.iter().any(|other| {
-                other.class == Class::Offline && other.members.iter().any(|member| member.path == entity)
-            });
-            if claimed {
+            if self.is_claimed_offline(&entity) {
                 continue;
             }
             let what = format!("class offline of {} against {online}", member.path);
@@ -54,13 +53,36 @@ impl Draft<'_> {
         }
     }
 
+    fn is_claimed_offline(&self, entity: &CgroupPath) -> bool {
+        self.desired.groups.iter().any(|other| {
+            other.class == Class::Offline && other.members.iter().any(|member| member.path == *entity)
+        })
+    }
+
+    /// What does not hold when the scheduler is gone: the means underneath is relative to siblings.
+    fn without_scheduler(&mut self, group: &DesiredGroup, path: &CgroupPath) {
+        if !self.scheduled {
+            return;
+        }
+        let entities = self.entities(path).into_iter();
+        let open: Vec<_> =
+            entities.filter(|(entity, _)| entity != path && !self.is_claimed_offline(entity)).collect();
+        for (entity, online) in open {
+            self.notes.push(format!(
+                "group {}: {path} yields to {online} only while the scheduler is loaded: without it the kernel compares \
+                 {entity}, and no offline group claims that",
+                group.name
+            ));
+        }
+    }
+
     /// Whether the means for a group here does not depend on where it is.
     fn anywhere(&self, path: &CgroupPath) -> bool {
         let cpu =
             self.actual.hierarchy_of(Controller::Cpu).map(|index| self.actual.hierarchies[index].version);
         let mechanism =
             cpu.map(|version| offline_mechanism(self.caps, version, path, false, self.identity.as_deref()));
-        mechanism == Some(Mechanism::QosLevel)
+        matches!(mechanism, Some(Mechanism::QosLevel | Mechanism::SchedExt(_)))
     }
 
     /// Below a delegated group class holds among our own groups; against the rest of the machine that group as a whole
@@ -73,6 +95,14 @@ impl Draft<'_> {
                 value == Some(&Value::Number(1))
             });
             if entity == *parent || idle {
+                continue;
+            }
+            if self.scheduled {
+                self.notes.push(format!(
+                    "group {}: it yields to {online} only while the scheduler is loaded: without it the kernel compares \
+                     {entity}, which is not ours",
+                    group.name
+                ));
                 continue;
             }
             let what = format!("class offline of group {} against {online}", group.name);
@@ -114,14 +144,20 @@ impl Draft<'_> {
         let version = self.actual.hierarchies[hierarchy].version;
         let own = *path == self.desired.offline_parent;
         let already = self.idle_by_others(&Place { hierarchy, path: path.clone() });
+        let identity = self.identity.as_deref();
         let mechanism = match already {
+            true if self.scheduled => Mechanism::SchedExt(Box::new(Mechanism::CpuIdle)),
             true => Mechanism::CpuIdle,
-            false => {
-                offline_mechanism(self.caps, version, path, group.takeover || own, self.identity.as_deref())
-            }
+            false => offline_mechanism(self.caps, version, path, group.takeover || own, identity),
         };
-        if let Mechanism::Nothing(because) = &mechanism {
-            self.unmet(group, "class offline".to_owned(), because.clone(), "see `commensal doctor`");
+        match (&mechanism, mechanism.written()) {
+            (Mechanism::SchedExt(_), Mechanism::Nothing(because)) => {
+                self.notes.push(only_scheduler(group, path, because));
+            }
+            (_, Mechanism::Nothing(because)) => {
+                self.unmet(group, "class offline".to_owned(), because.clone(), "see `commensal doctor`");
+            }
+            _ => {}
         }
         let place = Place { hierarchy, path: path.clone() };
         let managed = self.actual.managed_by(&place).filter(|_| !group.takeover && !already && !own);
@@ -129,10 +165,16 @@ impl Draft<'_> {
             let setting = Setting::new(KnobId::CpuIdle, Value::Number(1), String::new());
             let because = super::systemd::because(&unit);
             let try_this = self.through_systemd(&unit, &place, &setting);
+            if self.scheduled {
+                self.notes.push(format!("{}; try: {try_this}", only_scheduler(group, path, &because)));
+                let mechanism = Mechanism::SchedExt(Box::new(Mechanism::Nothing(because)));
+                self.mechanisms.insert((group.name.clone(), place), mechanism);
+                return;
+            }
             return self.unmet(group, format!("class offline of {path}"), because, &try_this);
         }
         let mut why = "class offline yields to everything beside it".to_owned();
-        if let Mechanism::MinWeight(because) = &mechanism {
+        if let Mechanism::MinWeight(because) = mechanism.written() {
             why = "class offline yields, by the smallest weight".to_owned();
             self.notes.push(format!(
                 "group {}: {path} gets the smallest weight, not cpu.idle: {because}",
@@ -253,4 +295,8 @@ impl Draft<'_> {
         let want = self.wants.get(&(place.clone(), KnobId::CpuIdle, None));
         want.is_some_and(|want| want.value == Value::Number(1))
     }
+}
+
+fn only_scheduler(group: &DesiredGroup, path: &CgroupPath, because: &str) -> String {
+    format!("group {}: {path} yields only while the scheduler is loaded: {because}", group.name)
 }

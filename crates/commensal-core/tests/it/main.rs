@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests read their scripts")]
 
 mod control;
+mod scheduler;
 
 use commensal_core::actual::{ActualState, Capabilities, Cgroup, CgroupPath, Hierarchy, Place, Support};
 use commensal_core::desired::{ResolveOptions, resolve};
@@ -112,6 +113,7 @@ fn machine(text: &str) -> (Machine, ActualState, Capabilities, ResolveOptions) {
                 }
             }
             "agent" => options.kept = true,
+            "scheduler" => scheduler::found(&mut actual, &mut caps, rest),
             "no-cgroups" => caps.cgroup_obstacle = Some(rest.to_owned()),
             "run" => {
                 options.own.insert(commensal_core::group::GroupName::new(rest).unwrap());

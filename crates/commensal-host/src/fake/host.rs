@@ -152,10 +152,13 @@ impl Host for FakeHost {
         names.map_err(|errno| refused("list", shown(path), errno))
     }
 
-    /// Nobody listens but where [`FakeHost::answer`] has said so.
+    /// Nobody listens but where [`FakeHost::serve`] or [`FakeHost::answer`] has said so.
     fn ask(&self, path: &Path, request: &str, _patience: Duration) -> Result<String> {
-        let machine = self.machine();
+        let mut machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("ask", shown(path), errno))?;
+        if let Some(service) = machine.services.get_mut(path) {
+            return Ok((service.0)(request));
+        }
         let fits = |(at, begin): &&(PathBuf, String)| at == path && request.starts_with(begin);
         let key = machine.answers.keys().filter(fits).max_by_key(|(_, begin)| begin.len());
         let answer = key.and_then(|key| machine.answers.get(key).cloned());

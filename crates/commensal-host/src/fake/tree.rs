@@ -52,6 +52,15 @@ pub(super) struct Tree {
 }
 
 /// Everything that outlives the host's process.
+/// Somebody who answers every request at a local socket.
+pub(super) struct Service(pub(super) Box<dyn FnMut(&str) -> String + Send>);
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Service")
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) trees: Vec<Tree>,
@@ -69,6 +78,8 @@ pub(super) struct Machine {
     pub(super) outputs: BTreeMap<PathBuf, String>,
     /// What is answered at local sockets, by the beginning of the request.
     pub(super) answers: BTreeMap<(PathBuf, String), String>,
+    /// Who answers at local sockets.
+    pub(super) services: BTreeMap<PathBuf, Service>,
     pub(super) vendor: Option<VendorKernel>,
     /// Core scheduling: `None` without it, `Some(false)` without SMT.
     pub(super) core_sched: Option<bool>,
@@ -100,6 +111,7 @@ impl Machine {
             lacking: BTreeSet::new(),
             outputs: BTreeMap::new(),
             answers: BTreeMap::new(),
+            services: BTreeMap::new(),
             vendor: None,
             core_sched: None,
             next_cookie: 0,

@@ -100,6 +100,7 @@ fn as_json(planned: &Planned, outcome: Option<&Outcome>) -> serde_json::Value {
                 let path = movement.from.values().next().map(ToString::to_string);
                 ("move", None, None, path, Some(movement.name.clone()))
             }
+            Action::Order { from, to } => ("order", None, None, Some(from.describe()), Some(to.describe())),
             Action::Cookie { give } => {
                 let word = |given: bool| Some(if given { "one" } else { "none" }.to_owned());
                 ("cookie", None, None, word(!give), word(*give))

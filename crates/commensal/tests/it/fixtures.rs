@@ -34,7 +34,8 @@ fn golden_doctor_and_plan() {
         let name = tree.file_stem().unwrap().to_str().unwrap().to_owned();
         let fake = machine(&tree);
         let before = fake.snapshot();
-        let doctor = Ledger::look(&mut fake.another(), "commensal-probe", "commensal", None).unwrap().text();
+        let names = ("commensal", Path::new(crate::support::STATE));
+        let doctor = Ledger::look(&mut fake.another(), "commensal-probe", names, None).unwrap().text();
         let plan = match planned(&mut fake.another(), GROUPS) {
             Ok((found, plan)) => plan.describe(&found),
             Err(errors) => errors.iter().map(|error| format!("error {error}\n")).collect(),

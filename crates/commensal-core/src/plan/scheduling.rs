@@ -1,0 +1,174 @@
+//! What the sched_ext scheduler is told: every group of the plan, in one step.
+
+use super::wants::Draft;
+use crate::actual::{ActualState, Capabilities, Place, SCHEDULER, SMT, Support};
+use crate::class::{Mechanism, ladder};
+use crate::desired::{DesiredGroup, Member};
+use crate::group::Class;
+use crate::knob::{Controller, KnobId, Value, Version};
+use crate::scheduler::{Order, Orders, Quota};
+use crate::units::{MicroCpus, QUOTA_MIN_US, Weight};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+/// Cgroups that the reason of the step names.
+const NAMED: usize = 3;
+
+/// The capabilities with the scheduler as it is now, which may have come or gone since they were looked for.
+pub(super) fn with_scheduler<'c>(caps: &'c Capabilities, actual: &ActualState) -> Cow<'c, Capabilities> {
+    let now = match &actual.scheduler {
+        Some(scheduler) => match &scheduler.obstacle {
+            Some(because) => Support::No { because: because.clone() },
+            None => Support::Yes,
+        },
+        None if caps.features.get(SCHEDULER) == Some(&Support::Yes) => {
+            Support::No { because: "nobody has asked the scheduler what it does".to_owned() }
+        }
+        None => return Cow::Borrowed(caps),
+    };
+    let mut caps = caps.clone();
+    caps.features.insert(SCHEDULER, now);
+    Cow::Owned(caps)
+}
+
+/// Whether the scheduler is the best means here.
+pub(super) fn is_best(caps: &Capabilities, actual: &ActualState, identity: Option<&str>) -> bool {
+    let version = actual.hierarchy_of(Controller::Cpu).map(|index| actual.hierarchies[index].version);
+    version.is_some_and(|version| {
+        let rungs = ladder(caps, version, identity);
+        rungs.iter().find(|rung| rung.obstacle.is_none()).is_some_and(|rung| rung.name == SCHEDULER)
+    })
+}
+
+impl Draft<'_> {
+    /// One more group for the scheduler, if it is what is used here.
+    pub(super) fn order(&mut self, group: &DesiredGroup, member: &Member) {
+        let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu).filter(|_| self.scheduled) else {
+            return;
+        };
+        let place = Place { hierarchy, path: member.path.clone() };
+        let cgroup = self.actual.directory(&place);
+        self.mentioned.insert(cgroup.clone());
+        if member.own && self.desired.kept.contains(&place) {
+            let before = self.actual.scheduler.as_ref().and_then(|found| found.orders.groups.get(&cgroup));
+            self.orders.extend(before.map(|order| (cgroup, order.clone())));
+            return;
+        }
+        let there = self.creates.contains_key(&place) || self.actual.cgroups.contains_key(&place);
+        if group.exposed || !there {
+            return;
+        }
+        let order = match group.class {
+            Class::Online => Order { class: Class::Online, expel: false, weight: None, limit: None },
+            Class::Offline => Order {
+                class: Class::Offline,
+                expel: false,
+                weight: self.weight(group, &place),
+                limit: group.limits.cpu_max.map(|amount| self.limit(group, member, amount)),
+            },
+        };
+        self.orders.insert(cgroup, order);
+    }
+
+    /// The weight that is written, or that the means underneath has put aside; without one the scheduler reads the group's.
+    fn weight(&self, group: &DesiredGroup, place: &Place) -> Option<u64> {
+        if let Some(weight) = group.limits.cpu_weight {
+            return Some(u64::from(weight.v2()));
+        }
+        if !self.yields_at(group, place) {
+            return None;
+        }
+        let version = self.actual.hierarchies.get(place.hierarchy)?.version;
+        let weight = (place.clone(), KnobId::CpuWeight, None);
+        let values = &self.actual.cgroups.get(place)?.values;
+        let idle = values.get(&(KnobId::CpuIdle, None)) == Some(&Value::Number(1));
+        let before = match self.actual.ours.originals.get(&weight) {
+            Some(original) => Some(original),
+            // A group that is idle shows a stand-in.
+            None if idle => None,
+            None => values.get(&(KnobId::CpuWeight, None)),
+        };
+        let Some(Value::Number(number)) = before else { return None };
+        // The kernel's own is what an idle group comes back with, and what the scheduler takes for it.
+        let default = KnobId::CpuWeight.row().file(version)?.default == number.to_string();
+        let number = u64::try_from(*number).ok().filter(|_| !default || self.wants.contains_key(&weight))?;
+        Some(match version {
+            Version::V1 => u64::from(Weight::from_v1_shares(number).v2()),
+            Version::V2 => number,
+        })
+    }
+
+    fn limit(&self, group: &DesiredGroup, member: &Member, amount: MicroCpus) -> Quota {
+        let period_us = self.period_us(group, member);
+        let exact = (u128::from(amount.0) * u128::from(period_us) / 1_000_000) as u64;
+        Quota { quota_us: exact.max(QUOTA_MIN_US), period_us }
+    }
+
+    /// Whether the group's class is set on this very cgroup.
+    pub(super) fn yields_at(&self, group: &DesiredGroup, place: &Place) -> bool {
+        self.mechanisms.contains_key(&(group.name.clone(), place.clone()))
+    }
+
+    /// The step, if other orders are wanted than those in force: both, and why.
+    pub(super) fn new_orders(&self) -> Option<(Orders, Orders, String)> {
+        let scheduler = self.actual.scheduler.as_ref().filter(|found| found.obstacle.is_none())?;
+        let from = scheduler.orders.clone();
+        let mut to = Orders { groups: self.orders.clone(), ..from.clone() };
+        let expelled = |group: &DesiredGroup| {
+            group.expel && !group.exposed && self.mechanisms.keys().any(|(name, _)| *name == group.name)
+        };
+        if self.caps.feature_obstacle(SMT).is_none() && self.desired.groups.iter().any(expelled) {
+            to.groups.values_mut().for_each(|order| order.expel = order.class == Class::Online);
+        }
+        let left = self.left_alone();
+        for (cgroup, order) in &from.groups {
+            let unmentioned = !self.mentioned.contains(cgroup);
+            if unmentioned && (self.desired.alone || left.contains(cgroup)) {
+                to.groups.insert(cgroup.clone(), order.clone());
+            }
+        }
+        if self.desired.alone {
+            // Others' expelling is not ours to end.
+            for (cgroup, order) in to.groups.iter_mut().filter(|(_, order)| order.class == Class::Online) {
+                order.expel |= from.groups.get(cgroup).is_some_and(|before| before.expel);
+            }
+        }
+        let why = why(&from, &to);
+        (from != to).then_some((from, to, why))
+    }
+
+    /// Groups of ours that nobody wants any more and that stay, because they are in use.
+    fn left_alone(&self) -> BTreeSet<String> {
+        let ours = self.actual.ours.created.iter().filter(|place| !self.removes.contains(place));
+        ours.map(|place| self.actual.directory(place)).collect()
+    }
+
+    /// What the scheduler's guard has frozen is its to thaw.
+    pub(super) fn leave_frozen(&mut self) {
+        let actual = self.actual;
+        self.wants.retain(|(place, knob, _), want| {
+            let thaws = *knob == KnobId::CgroupFreeze && want.value == Value::Number(0);
+            !(thaws && actual.frozen_by_scheduler(place))
+        });
+    }
+
+    /// Whether this group yields by the scheduler.
+    pub(super) fn by_scheduler(&self, group: &DesiredGroup) -> bool {
+        self.mechanisms
+            .iter()
+            .any(|((name, _), mechanism)| *name == group.name && matches!(mechanism, Mechanism::SchedExt(_)))
+    }
+}
+
+fn why(from: &Orders, to: &Orders) -> String {
+    let changes: Vec<String> = from.changes(to).map(|(sign, cgroup)| format!("{sign}{cgroup}")).collect();
+    let more = match changes.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = changes.into_iter().take(NAMED).collect::<Vec<_>>().join(" ");
+    match to.groups.is_empty() {
+        true => format!("no longer wanted: {named}{more}"),
+        false => format!("offline threads run when no other wants the CPU: {named}{more}"),
+    }
+}

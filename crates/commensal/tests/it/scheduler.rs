@@ -1,0 +1,468 @@
+//! The sched_ext scheduler as a means: a scheduler in memory that obeys `docs/reference/sched-control.md` answers at the
+//! socket; planned, applied, kept by rounds of the agent, refused, gone, and taken back.
+
+use crate::support::{STATE, applied, planned, restored};
+use commensal_agent::instance::{Ask, Instance, NOBODY, Planned};
+use commensal_agent::keeper::{Keeper, Now, Round};
+use commensal_core::config::parse;
+use commensal_core::desired::DesiredState;
+use commensal_core::group::GroupName;
+use commensal_drivers::{Outcome, Restored, apply, journal};
+use commensal_host::Host;
+use commensal_host::fake::FakeHost;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+const MEMORY: u64 = 8 << 30;
+const KERNEL: &str = "/sys/kernel/sched_ext/state";
+const LOADS: &str = "/sys/kernel/sched_ext/enable_seq";
+const OWN: &str = "[group.web]\nclass = \"online\"\n[group.etl]\nclass = \"offline\"\ncpu.max = \"1 core\"\n";
+const ETL: &str = "/sys/fs/cgroup/commensal-offline/etl";
+const WEB: &str = "/sys/fs/cgroup/commensal-online/web";
+
+/// What the scheduler has been told, by owner; and what it says.
+#[derive(Debug, Default)]
+struct Told {
+    mode: String,
+    owners: BTreeMap<String, Value>,
+    /// Why it refuses everything.
+    refuses: Option<String>,
+    orders: usize,
+    asked: usize,
+}
+
+impl Told {
+    fn answer(&mut self, request: &str) -> Value {
+        let line = request.lines().next().unwrap_or_default();
+        let request: Value = serde_json::from_str(line).unwrap();
+        if request["do"] == "status" {
+            self.asked += 1;
+            let ejected = (self.mode != "running").then_some("runnable task stall");
+            return json!({ "ok": true, "pid": 1, "mode": self.mode, "ejected": ejected, "orders": self.owners });
+        }
+        assert_eq!(request["do"], "orders", "{request}");
+        self.orders += 1;
+        if let Some(error) = &self.refuses {
+            return json!({ "ok": false, "error": error });
+        }
+        let owner = request["owner"].as_str().unwrap().to_owned();
+        let cgroups = |orders: &Value| -> Vec<String> {
+            let groups = orders["groups"].as_array().unwrap().iter();
+            groups.map(|group| group["cgroup"].as_str().unwrap().to_owned()).collect()
+        };
+        let mine = cgroups(&request);
+        let others = self.owners.iter().filter(|(name, _)| **name != owner);
+        for (other, orders) in others {
+            if let Some(both) = cgroups(orders).into_iter().find(|cgroup| mine.contains(cgroup)) {
+                let error = format!("{both}: {other:?} and {owner:?} both have orders for it");
+                return json!({ "ok": false, "error": error });
+            }
+        }
+        let orders =
+            json!({ "owner": owner, "groups": request["groups"], "hold_off_us": request["hold_off_us"] });
+        match mine.is_empty() {
+            true => drop(self.owners.remove(&owner)),
+            false => drop(self.owners.insert(owner, orders)),
+        }
+        json!({ "ok": true, "generation": self.orders, "threads": 0 })
+    }
+}
+
+/// A machine whose kernel can have a scheduler, and the one of its state directory.
+struct World {
+    fake: FakeHost,
+    told: Arc<Mutex<Told>>,
+}
+
+impl World {
+    fn new(fake: FakeHost) -> World {
+        fake.set_file(KERNEL, "disabled\n");
+        fake.set_file(LOADS, "0\n");
+        World { fake, told: Arc::default() }
+    }
+
+    fn loaded() -> World {
+        let world = World::new(FakeHost::v2(4, MEMORY));
+        world.load(1);
+        world
+    }
+
+    fn socket() -> PathBuf {
+        Path::new(STATE).join("sched.sock")
+    }
+
+    fn load(&self, seq: u32) {
+        self.fake.set_file(KERNEL, "enabled\n");
+        self.fake.set_file(LOADS, &format!("{seq}\n"));
+        *self.told.lock().unwrap() = Told { mode: "running".to_owned(), ..Told::default() };
+        let told = Arc::clone(&self.told);
+        self.fake
+            .serve(World::socket(), move |request| format!("{}\n", told.lock().unwrap().answer(request)));
+    }
+
+    fn unload(&self) {
+        self.fake.hang_up(World::socket());
+        self.fake.set_file(KERNEL, "disabled\n");
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.told.lock().unwrap()
+    }
+
+    /// The cgroups that this owner has orders for.
+    fn of(&self, owner: &str) -> Vec<String> {
+        let told = self.told();
+        let groups = told.owners.get(owner).map(|orders| orders["groups"].clone()).unwrap_or_default();
+        let groups = groups.as_array().cloned().unwrap_or_default();
+        groups.iter().map(|group| group["cgroup"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn order(&self, cgroup: &str) -> Value {
+        let told = self.told();
+        let groups = told.owners["commensal"]["groups"].as_array().unwrap().clone();
+        groups.into_iter().find(|group| group["cgroup"] == cgroup).unwrap()
+    }
+
+    /// As `apply` and `run` do it; `own` names the group of a `run`.
+    fn plan(&self, text: &str, own: Option<&str>) -> Planned {
+        let specs = parse("groups.toml", text).unwrap();
+        let own = own.map(|name| GroupName::new(name).unwrap()).into_iter().collect();
+        let mut host = self.fake.another();
+        let instance = instance();
+        let survey = instance.survey(&mut host).unwrap();
+        instance.plan(&mut host, &survey, &Ask::new(&specs, &own)).unwrap()
+    }
+
+    fn apply(&self, text: &str, own: Option<&str>) -> (Planned, Outcome) {
+        let name = if own.is_some() { journal::RUN } else { journal::MACHINE };
+        let specs = parse("groups.toml", text).unwrap();
+        let own = own.map(|name| GroupName::new(name).unwrap()).into_iter().collect();
+        let mut host = self.fake.another();
+        let mut journal = instance().journal(&mut host, name).unwrap();
+        let ask = Ask::new(&specs, &own);
+        commensal_agent::enforce::enforce(&instance(), &mut host, &ask, &mut journal).unwrap()
+    }
+
+    fn applied(&self, text: &str, own: Option<&str>) -> String {
+        let (planned, outcome) = self.apply(text, own);
+        let words = planned.plan.describe(&planned.actual);
+        let failure = outcome.failure.map(|failure| failure.refusal.to_string());
+        assert_eq!(failure, None, "{words}");
+        let again = self.plan(text, own);
+        assert!(again.plan.is_empty(), "{words}again\n{}", again.plan.describe(&again.actual));
+        words
+    }
+
+    fn read(&self, path: &str) -> String {
+        let text = self.fake.another().read_file(Path::new(path));
+        text.map_or_else(|error| error.errno.to_string(), |text| text.trim().to_owned())
+    }
+}
+
+fn instance() -> Instance {
+    Instance::new(Path::new(STATE))
+}
+
+fn everything_back(world: &World) -> Restored {
+    let back = restored(&mut world.fake.another());
+    assert!(back.failed.is_empty() && back.left.is_empty(), "{back:?}");
+    assert!(restored(&mut world.fake.another()).nothing());
+    back
+}
+
+#[test]
+fn applied_ordered_and_restored() {
+    let world = World::loaded();
+    let before = world.fake.snapshot();
+    let words = world.applied(OWN, None);
+    let last = words.lines().filter(|line| line.contains("  order ")).collect::<Vec<_>>();
+    assert!(last.len() == 1 && last[0].contains("none -> 1 offline, 1 online"), "{words}");
+    assert_eq!(world.of("commensal"), [ETL, WEB]);
+    let limit = json!({ "quota_us": 100_000, "period_us": 100_000 });
+    assert_eq!(world.order(ETL), json!({ "cgroup": ETL, "class": "offline", "limit": limit }));
+    assert_eq!(world.order(WEB), json!({ "cgroup": WEB, "class": "online", "expel": false }));
+    assert_eq!(world.read("/sys/fs/cgroup/commensal-offline/cpu.idle"), "1", "what holds without it");
+    assert_eq!(world.told().orders, 1);
+    let planned = world.plan(OWN, None);
+    let names: Vec<String> = planned.plan.mechanisms.values().map(|one| one.describe()).collect();
+    assert_eq!(names, ["sched_ext scheduler, cpu.idle underneath"]);
+    // A changed limit is one more order, and a group that goes takes its own with it.
+    world.applied(&OWN.replace("1 core", "2 cores"), None);
+    assert_eq!(world.order(ETL)["limit"]["quota_us"], 200_000);
+    world.applied("[group.etl]\nclass = \"offline\"\n", None);
+    assert_eq!(world.of("commensal"), [ETL]);
+    let back = everything_back(&world);
+    assert!(back.done.iter().any(|line| line.contains("no orders for 1 group")), "{back:?}");
+    assert!(world.told().owners.is_empty());
+    assert_eq!(world.fake.snapshot(), before);
+}
+
+/// Orders of others stay, whoever comes and goes, and what they have is not ours to order.
+#[test]
+fn others_keep_theirs() {
+    let world = World::loaded();
+    let theirs =
+        json!({ "owner": "lab", "groups": [{ "cgroup": "/x", "class": "offline" }], "hold_off_us": 3 });
+    world.told().owners.insert("lab".to_owned(), theirs.clone());
+    world.applied(OWN, None);
+    everything_back(&world);
+    assert_eq!(world.told().owners["lab"], theirs);
+    // The same cgroup: refused like a write, and everything is as it was.
+    let both = json!({ "owner": "lab", "groups": [{ "cgroup": ETL, "class": "offline" }], "hold_off_us": 3 });
+    world.told().owners.insert("lab".to_owned(), both.clone());
+    let before = world.fake.snapshot();
+    let (planned, outcome) = world.apply(OWN, None);
+    let failure = outcome.failure.unwrap();
+    let words = format!("{}: {}", failure.description, failure.refusal);
+    assert!(words.starts_with("order    sched_ext scheduler"), "{words}");
+    assert!(words.contains("refuses") && words.contains("\"lab\" and \"commensal\" both"), "{words}");
+    assert!(failure.left.is_empty() && !planned.plan.is_empty(), "{:?}", failure.left);
+    assert_eq!(world.fake.snapshot(), before);
+    assert_eq!(world.told().owners.values().collect::<Vec<_>>(), [&both]);
+    assert!(restored(&mut world.fake.another()).nothing());
+}
+
+/// A command adds its group to what is in force, and takes only that away when it ends.
+#[test]
+fn a_command_takes_only_its_own_away() {
+    let world = World::loaded();
+    world.applied(OWN, None);
+    let nightly = "[group.nightly]\nclass = \"offline\"\n";
+    let theirs = "/sys/fs/cgroup/commensal-offline/nightly";
+    world.applied(nightly, Some("nightly"));
+    assert_eq!(world.of("commensal"), [ETL, theirs, WEB]);
+    // While somebody is in it, it stays, also when all groups are put in force again.
+    let pid = world.fake.add_process(&[theirs]);
+    let mut host = world.fake.another();
+    let ended = commensal_drivers::restore_own(&mut host, Path::new(STATE), journal::RUN).unwrap();
+    assert!(ended.failed.is_empty(), "{ended:?}");
+    assert_eq!(world.of("commensal"), [ETL, theirs, WEB]);
+    world.applied(&OWN.replace("1 core", "2 cores"), None);
+    assert_eq!(world.of("commensal"), [ETL, theirs, WEB]);
+    world.fake.end(pid, commensal_host::Exit::Code(0));
+    commensal_drivers::restore_own(&mut host, Path::new(STATE), journal::RUN).unwrap();
+    assert_eq!(world.of("commensal"), [ETL, WEB]);
+    everything_back(&world);
+    assert!(world.told().owners.is_empty());
+}
+
+/// Killed anywhere between two writes: the next one goes on, and nothing stays behind.
+#[test]
+fn a_crash_at_any_moment_is_undone() {
+    let mut points = 0;
+    for crash in 0.. {
+        let world = World::loaded();
+        let before = world.fake.snapshot();
+        let mut host = world.fake.another();
+        let planned = world.plan(OWN, None);
+        let mut journal = instance().journal(&mut host, journal::MACHINE).unwrap();
+        world.fake.crash_after(crash);
+        let _ = apply(&mut host, &planned.plan.steps, &planned.actual, &mut journal);
+        let crashed = world.fake.is_crashed();
+        let after = World { fake: world.fake.restart(), told: Arc::clone(&world.told) };
+        if crash % 2 == 0 {
+            after.applied(OWN, None);
+            assert_eq!(after.of("commensal"), [ETL, WEB], "crash {crash}");
+        }
+        everything_back(&after);
+        assert!(after.told().owners.is_empty(), "crash {crash}");
+        assert_eq!(after.fake.snapshot(), before, "crash {crash}");
+        if !crashed {
+            break;
+        }
+        points += 1;
+    }
+    assert!(points > 8, "{points}");
+}
+
+/// With nobody at the socket there is nothing to take back, and one that does not answer well is told.
+#[test]
+fn restoring_without_or_against_a_scheduler() {
+    let world = World::loaded();
+    world.applied(OWN, None);
+    world.unload();
+    everything_back(&world);
+    let world = World::loaded();
+    world.applied(OWN, None);
+    world.told().refuses = Some("on its way out".to_owned());
+    let back = restored(&mut world.fake.another());
+    assert!(back.failed.len() == 1 && back.failed[0].contains("on its way out"), "{back:?}");
+    // It is still on record, and the next restore does it.
+    world.told().refuses = None;
+    everything_back(&world);
+    assert!(world.told().owners.is_empty());
+}
+
+/// On kernels that cannot have one nothing is asked, and elsewhere the reason is told.
+#[test]
+fn without_a_scheduler_the_plan_is_the_one_before() {
+    let old = FakeHost::v2(4, MEMORY);
+    let (found, plan) = planned(&mut old.another(), OWN).unwrap();
+    let world = World::new(FakeHost::v2(4, MEMORY));
+    let without = world.plan(OWN, None);
+    assert_eq!(plan.describe(&found), without.plan.describe(&without.actual));
+    let survey = instance().survey(&mut world.fake.another()).unwrap();
+    let obstacle = survey.caps.feature_obstacle("sched_ext scheduler").unwrap();
+    assert_eq!(obstacle, "not loaded; `commensal sched load` loads it");
+    let (_, _, outcome) = applied(&mut old.another(), OWN);
+    assert!(outcome.failure.is_none());
+}
+
+#[test]
+fn doctor_has_the_rung() {
+    let world = World::loaded();
+    let doctor = || {
+        let names = ("commensal", Path::new(STATE));
+        let mut host = world.fake.another();
+        commensal::ledger::Ledger::look(&mut host, "commensal-probe", names, None).unwrap().text()
+    };
+    let usable = doctor();
+    let yields = "yields to online work here by: sched_ext scheduler, cpu.idle underneath";
+    assert!(usable.contains(yields) && usable.contains("sched_ext scheduler      yes"), "{usable}");
+    world.told().mode = "given-up".to_owned();
+    let given_up = doctor();
+    assert!(given_up.contains("stays off (runnable task stall)"), "{given_up}");
+    world.unload();
+    let gone = doctor();
+    assert!(gone.contains("sched_ext scheduler      not loaded; `commensal sched load` loads it"), "{gone}");
+}
+
+fn round(keeper: &mut Keeper, world: &World, ms: u64, text: &str) -> Round {
+    let specs = parse("groups.toml", text).unwrap();
+    let now = Now { ms, text: "2026-11-23T00:00:00Z".to_owned() };
+    keeper.round(&mut world.fake.another(), &now, &Ask::new(&specs, NOBODY)).unwrap()
+}
+
+/// The scheduler comes and goes while an agent keeps groups: seen by a look at two small files, without a restart.
+#[test]
+fn an_agent_follows_it() {
+    let world = World::new(FakeHost::v2(4, MEMORY));
+    let mut keeper = Keeper::new(instance(), &mut world.fake.another()).unwrap();
+    round(&mut keeper, &world, 0, OWN);
+    assert!(!keeper.scheduler_changed(&world.fake.another()));
+    world.load(1);
+    assert!(keeper.scheduler_changed(&world.fake.another()));
+    let done = round(&mut keeper, &world, 1_000, OWN);
+    assert_eq!(done.actions.len(), 1, "{:?}", done.actions);
+    assert!(done.actions[0].what.contains("none -> 1 offline, 1 online"), "{:?}", done.actions);
+    assert_eq!(world.of("commensal"), [ETL, WEB]);
+    assert!(!keeper.scheduler_changed(&world.fake.another()));
+    let calm = round(&mut keeper, &world, 2_000, OWN);
+    assert!(calm.actions.is_empty() && calm.troubles.is_empty(), "{calm:?}");
+    // Another one with the same state directory knows nothing yet.
+    world.load(2);
+    assert!(keeper.scheduler_changed(&world.fake.another()));
+    round(&mut keeper, &world, 3_000, OWN);
+    assert_eq!(world.of("commensal"), [ETL, WEB]);
+    // Taken off: what is underneath holds, nothing is ordered, and every look finds out whether it is back.
+    world.told().mode = "ejected".to_owned();
+    let ejected = round(&mut keeper, &world, 4_000, OWN);
+    assert!(ejected.actions.is_empty() && ejected.troubles.is_empty(), "{ejected:?}");
+    assert!(keeper.scheduler_changed(&world.fake.another()));
+    let names: Vec<String> = ejected.planned.plan.mechanisms.values().map(|one| one.describe()).collect();
+    assert_eq!(names, ["cpu.idle"]);
+    world.unload();
+    let gone = round(&mut keeper, &world, 5_000, OWN);
+    assert!(gone.actions.is_empty() && gone.troubles.is_empty(), "{gone:?}");
+    assert_eq!(world.read("/sys/fs/cgroup/commensal-offline/cpu.idle"), "1");
+}
+
+/// Decisions of controllers reach it without a look at the machine.
+#[test]
+fn a_decided_quota_is_ordered_at_once() {
+    let world = World::loaded();
+    let mut keeper = Keeper::new(instance(), &mut world.fake.another()).unwrap();
+    round(&mut keeper, &world, 0, OWN);
+    let mut last = round(&mut keeper, &world, 10, OWN);
+    let asked = world.told().asked;
+    let specs = parse("groups.toml", OWN).unwrap();
+    let adjust = |desired: &mut DesiredState| {
+        desired.groups[0].limits.cpu_max = Some(commensal_core::units::MicroCpus(500_000));
+    };
+    let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
+    let now = Now { ms: 20, text: String::new() };
+    assert!(keeper.adjust(&mut world.fake.another(), &now, &ask, &mut last).unwrap());
+    assert_eq!(world.order(ETL)["limit"]["quota_us"], 50_000);
+    assert_eq!(world.told().asked, asked);
+    let whole = keeper.round(&mut world.fake.another(), &now, &ask).unwrap();
+    assert!(whole.actions.is_empty(), "{:?}", whole.actions);
+}
+
+/// A refusal is told, stops nothing else, is not repeated in every tick, and is over when the scheduler takes it.
+#[test]
+fn a_refused_order_is_told_and_tried_again_later() {
+    let world = World::loaded();
+    world.told().refuses = Some("too many limits".to_owned());
+    let mut keeper = Keeper::new(instance(), &mut world.fake.another()).unwrap();
+    let first = round(&mut keeper, &world, 0, OWN);
+    assert!(
+        first.troubles.len() == 1 && first.troubles[0].contains("too many limits"),
+        "{:?}",
+        first.troubles
+    );
+    assert_eq!(world.read("/sys/fs/cgroup/commensal-offline/cpu.idle"), "1", "the rest is in force");
+    for ms in (100..60_000).step_by(100) {
+        assert_eq!(round(&mut keeper, &world, ms, OWN).troubles.len(), 1);
+    }
+    let tries = world.told().orders;
+    assert!((4..12).contains(&tries), "{tries}");
+    // Others are tried at once.
+    let other = OWN.replace("1 core", "2 cores");
+    round(&mut keeper, &world, 60_000, &other);
+    assert_eq!(world.told().orders, tries + 1);
+    world.told().refuses = None;
+    let later = round(&mut keeper, &world, 400_000, &other);
+    assert!(later.troubles.is_empty(), "{:?}", later.troubles);
+    assert_eq!(world.order(ETL)["limit"]["quota_us"], 200_000);
+}
+
+/// The guard of the scheduler freezes and thaws; the agent neither thaws nor calls it a second writer.
+#[test]
+fn its_guard_is_not_fought() {
+    let world = World::loaded();
+    let mut keeper = Keeper::new(instance(), &mut world.fake.another()).unwrap();
+    // The agent has written the knob itself before.
+    let specs = parse("groups.toml", OWN).unwrap();
+    for (ms, frozen) in [(0, true), (10, false)] {
+        let adjust = |desired: &mut DesiredState| desired.groups[0].limits.frozen = frozen;
+        let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
+        let now = Now { ms, text: String::new() };
+        keeper.round(&mut world.fake.another(), &now, &ask).unwrap();
+    }
+    let freeze = format!("{ETL}/cgroup.freeze");
+    assert_eq!(world.read(&freeze), "0");
+    for (ms, mode, file) in [(100, "frozen", "1"), (200, "frozen", "1"), (300, "running", "0")] {
+        world.told().mode = mode.to_owned();
+        world.fake.set_file(&freeze, file);
+        let done = round(&mut keeper, &world, ms, OWN);
+        assert!(done.actions.is_empty() && done.troubles.is_empty(), "{ms}: {done:?}");
+        assert_eq!(world.read(&freeze), file);
+        assert!(keeper.drift(ms, &done.planned.actual).is_empty(), "{ms}");
+    }
+    // Frozen by somebody else while it runs: that goes back.
+    world.fake.set_file(&freeze, "1");
+    round(&mut keeper, &world, 400, OWN);
+    assert_eq!(world.read(&freeze), "0");
+}
+
+/// An owner is who our groups are called after: two commensals with one scheduler.
+#[test]
+fn two_prefixes_are_two_owners() {
+    let world = World::loaded();
+    world.applied(OWN, None);
+    let mut host = world.fake.another();
+    let lab = Instance { prefix: "lab".to_owned(), ..instance() };
+    let specs = parse("groups.toml", OWN).unwrap();
+    let survey = lab.survey(&mut host).unwrap();
+    let planned = lab.plan(&mut host, &survey, &Ask::new(&specs, NOBODY)).unwrap();
+    let name = format!("{}1", journal::LAB);
+    let mut journal = lab.journal(&mut host, &name).unwrap();
+    assert!(apply(&mut host, &planned.plan.steps, &planned.actual, &mut journal).failure.is_none());
+    assert_eq!(world.of("lab").len(), 2);
+    assert_eq!(world.of("commensal"), [ETL, WEB]);
+    commensal_drivers::restore_own(&mut host, Path::new(STATE), &name).unwrap();
+    assert!(world.of("lab").is_empty());
+    assert_eq!(world.of("commensal"), [ETL, WEB]);
+}
