@@ -37,6 +37,8 @@ pub struct Layout {
     cores: u32,
     /// Of each core.
     threads: u32,
+    /// Wall-clock limit of a boot, s.
+    limit_s: u64,
     /// Rows of the conformance script that run here at least; fewer mean that a controller is missing.
     rows: usize,
 }
@@ -72,10 +74,16 @@ pub const LAYOUTS: [Layout; 8] = [
         memory_mib: 2048,
         cores: 2,
         threads: 2,
+        limit_s: TIME_LIMIT_S,
         rows: 0,
     },
     // Ten thousand threads have ten thousand stacks.
-    Layout { all: guest::ALL_OF_SCHED, memory_mib: 2048, ..ours("sched", "sid", 0, guest::OF_SCHED) },
+    Layout {
+        all: guest::ALL_OF_SCHED,
+        memory_mib: 2048,
+        limit_s: LONG_LIMIT_S,
+        ..ours("sched", "sid", 0, guest::OF_SCHED)
+    },
     Layout { cores: 4, ..ours("sched-wide", "sid", 0, guest::OF_SCHED_WIDE) },
     Layout { threads: 4, ..ours("sched-smt4", "sid", 0, guest::OF_SCHED_SMT4) },
     Layout {
@@ -99,6 +107,7 @@ const fn ours(name: &'static str, suite: &'static str, rows: usize, tests: guest
         memory_mib: 1024,
         cores: 2,
         threads: 2,
+        limit_s: TIME_LIMIT_S,
         rows,
     }
 }
@@ -122,6 +131,8 @@ const NEEDS: [(&str, &str); 14] = [
 ];
 
 const TIME_LIMIT_S: u64 = 900;
+/// Of the scheduler's guest, with what takes minutes.
+const LONG_LIMIT_S: u64 = 3_600;
 
 /// Where the guest died or reached its limit, a shell sees what `timeout` would give.
 const STATUS_LIMIT: u8 = 124;
@@ -150,9 +161,9 @@ pub struct Args {
     /// Keep the kernel's messages there.
     #[arg(long, value_name = "FILE")]
     keep_console: Option<PathBuf>,
-    /// Wall-clock limit of a boot, s.
-    #[arg(long, value_name = "S", default_value_t = TIME_LIMIT_S)]
-    time_limit: u64,
+    /// Wall-clock limit of a boot, s [default: 900; of all tests of the scheduler 3600].
+    #[arg(long, value_name = "S")]
+    time_limit: Option<u64>,
     /// Memory of a guest, MiB [default: 1024; with systemd 2048].
     #[arg(long, value_name = "MIB")]
     memory: Option<u32>,
@@ -253,7 +264,7 @@ pub fn kernels(long: bool) -> anyhow::Result<Tally> {
         suite: None,
         release: None,
         keep_console: None,
-        time_limit: TIME_LIMIT_S,
+        time_limit: None,
         memory: None,
         file: Vec::new(),
         out: None,
@@ -386,7 +397,7 @@ fn in_guest(
         memory_mib: args.memory.unwrap_or(layout.memory_mib),
         cores: layout.cores,
         threads: layout.threads,
-        limit: Duration::from_secs(args.time_limit),
+        limit: Duration::from_secs(args.time_limit.unwrap_or(layout.limit_s)),
         live,
         keep_console: console.as_deref(),
     })?;

@@ -8,7 +8,7 @@ use super::{Conduct, LabError, memory_file};
 use crate::experiment::{Experiment, Load, Rate};
 use crate::loadgen::{self, LoadError, LoadResult, LoadSpec, Phase};
 use crate::record::{Applied, Arm, Block, Lateness, Policy, Role, encode_histogram, percentile_us};
-use crate::site::{ArmPolicy, Side, Site};
+use crate::site::{ArmPolicy, Side, Site, SiteError};
 use crate::tools::{self, Reading, Tool};
 use commensal_host::{Host, Stderr, Stdin, Stdout, precise_thread};
 use std::io::Read;
@@ -81,7 +81,10 @@ impl Runner<'_> {
         load: Option<&LoadSpec>,
     ) -> Result<Block, LabError> {
         if let Some(policy) = policy {
-            self.site.isolate(self.host, policy)?;
+            match self.site.isolate(self.host, policy) {
+                Err(SiteError::Scheduler(why)) => return Ok(unscheduled(&arm.name, &why)),
+                done => done?,
+            }
         }
         let outcome = self.with_offline(experiment, arm, policy, load);
         if let Some(policy) = policy {
@@ -112,11 +115,13 @@ impl Runner<'_> {
             let now = self.site.policy_now(self.host, policy, child);
             note_policy(arm, &self.site.policies[policy], &now);
         }
+        let lost = self.site.scheduler_lost(self.host).map(|why| format!("{UNSCHEDULED}: {why}"));
         let said = match &mut offline {
             Some(offline) => self.foreman().end(experiment, offline)?,
             None => None,
         };
         let (mut block, totals) = measured?;
+        block.notes.extend(lost);
         if let Some(offline) = &offline {
             block.work = offline.work(totals, said, block.cpu.offline, block.measure_s);
         }
@@ -400,6 +405,15 @@ fn tool_answers(block: &mut Block, answers: Result<Reading, String>, concurrency
             block.notes.push(why);
         }
     }
+}
+
+/// How a block's note begins whose scheduler was not in force.
+pub(super) const UNSCHEDULED: &str = "the scheduler of the arm was not in force";
+
+/// A block that did not take place, and why: the service is not to blame.
+fn unscheduled(arm: &str, why: &str) -> Block {
+    let notes = vec![format!("{UNSCHEDULED}: {why}")];
+    Block { arm: arm.to_owned(), notes, ..Block::default() }
 }
 
 /// Keeps for each knob what it read; a value that was wrong in any round stays on record.

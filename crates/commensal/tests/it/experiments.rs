@@ -6,17 +6,18 @@ use crate::support::{Program, can_write_cgroups, cgroups_named, text};
 use commensal_core::actual::Hierarchy;
 use commensal_core::knob::{Controller, Version};
 use commensal_lab::record::{Applied, Run};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const VERDICTS: [i32; 4] = [0, 1, 3, 4];
-const SHORT: &str = "[design]\nrounds = 1\nblock = \"400 ms\"\nsettle = \"100 ms\"\nwarmup = \"200 ms\"\n";
+pub const VERDICTS: [i32; 4] = [0, 1, 3, 4];
+pub const SHORT: &str =
+    "[design]\nrounds = 1\nblock = \"400 ms\"\nsettle = \"100 ms\"\nwarmup = \"200 ms\"\n";
 const FOUR: &str = "arms = [\"baseline\", \"baseline2\", \"contended\", \"isolated\"]\n";
 /// The service of this program, as if it were somebody else's.
-const SERVICE: &str = "[online]\ncommand = [\"{program}\", \"workload\", \"http\", \"--port\", \"{port}\", \"--workers\", \"2\"]\nready = { http = \"/healthz\" }\n";
-const LOAD: &str = "[load]\nhttp = \"/cpu?cpu=1&count=1000\"\nrate = 500\n";
-const HOG: &str = "[offline]\ncommand = [\"sh\", \"-c\", \"while :; do :; done\"]\n";
+pub const SERVICE: &str = "[online]\ncommand = [\"{program}\", \"workload\", \"http\", \"--port\", \"{port}\", \"--workers\", \"2\"]\nready = { http = \"/healthz\" }\n";
+pub const LOAD: &str = "[load]\nhttp = \"/cpu?cpu=1&count=1000\"\nrate = 500\n";
+pub const HOG: &str = "[offline]\ncommand = [\"sh\", \"-c\", \"while :; do :; done\"]\n";
 
 /// Writes an experiment and gives its path.
 fn file(program: &Program, text: &str) -> PathBuf {
@@ -26,7 +27,7 @@ fn file(program: &Program, text: &str) -> PathBuf {
 }
 
 /// Runs an experiment; its status, its record if there is one, and what it said.
-fn run(program: &Program, text_: &str, more: &[&str]) -> (i32, Option<Run>, String) {
+pub fn run(program: &Program, text_: &str, more: &[&str]) -> (i32, Option<Run>, String) {
     let path = file(program, text_);
     let mut args = vec!["lab", "run", path.to_str().unwrap()];
     args.extend(more);
@@ -259,6 +260,7 @@ fn each_means_is_what_its_arm_says() {
         "best+quota=80%",
         "bvt",
         "sched_ext",
+        "scheduler=scx_none",
     ];
     let arms: Vec<String> = names.iter().map(|name| format!("\"isolated:{name}\"")).collect();
     let text =
@@ -296,6 +298,10 @@ fn each_means_is_what_its_arm_says() {
         assert!(here != out, "{name}: {:?}", run.caveats);
     }
     assert!(said.contains("isolated:sched_ext is left out"), "{said}");
+    if !Path::new("/sys/kernel/sched_ext").exists() {
+        let why = "isolated:scheduler=scx_none is left out: kernel";
+        assert!(said.contains(why) && said.contains("CONFIG_SCHED_CLASS_EXT"), "{said}");
+    }
     nothing_left(&program);
 }
 

@@ -29,6 +29,7 @@ mod processes;
 mod properties;
 mod queue;
 mod report;
+mod sched;
 mod scheduler;
 mod seeing;
 mod sense;
