@@ -370,8 +370,14 @@ impl<'a> Work<'a> {
                 announced = true;
                 self.announce(steps, journal).map_err(|error| (index, Refusal::Journal(error)))?;
             }
+            let ordered = matches!(step.action, Action::Order { .. });
             self.step(step, journal).map_err(|refusal| {
-                let reached = matches!(refusal, Refusal::ReadBack { .. } | Refusal::Unread { .. });
+                let reached = match &refusal {
+                    Refusal::ReadBack { .. } | Refusal::Unread { .. } => true,
+                    // Orders that nobody has waited for are carried out all the same, and in their order.
+                    Refusal::Host { error, .. } => ordered && error.errno == Errno::ETIMEDOUT,
+                    _ => false,
+                };
                 self.reached = reached.then_some(index);
                 (index, refusal)
             })?;

@@ -355,9 +355,13 @@ impl FakeHost {
         self.machine().answers.insert((path.into(), request.to_owned()), answer.to_owned());
     }
 
-    /// Whoever asks at the local socket `path` is answered by `service`, until somebody else serves there. It must not use
-    /// this machine.
-    pub fn serve(&self, path: impl Into<PathBuf>, service: impl FnMut(&str) -> String + Send + 'static) {
+    /// Whoever asks at the local socket `path` is answered by `service`, or waits in vain, until somebody else serves there.
+    /// It must not use this machine.
+    pub fn serve(
+        &self,
+        path: impl Into<PathBuf>,
+        service: impl FnMut(&str) -> Option<String> + Send + 'static,
+    ) {
         self.machine().services.insert(path.into(), tree::Service(Box::new(service)));
     }
 

@@ -8,7 +8,7 @@ use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId, Status, Value, Version};
 use crate::scheduler::Order;
 use crate::topology::Device;
-use crate::units::{Bytes, MicroCpus, QUOTA_MIN_US};
+use crate::units::{Bytes, MicroCpus, QUOTA_MIN_US, Weight};
 use crate::vendor::Switch;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -202,33 +202,7 @@ impl<'a> Draft<'a> {
         let limits = &group.limits;
         let mut list = Vec::new();
         if let Some(weight) = limits.cpu_weight {
-            let cpu = self.actual.hierarchy_of(Controller::Cpu).unwrap_or_default();
-            let place = Place { hierarchy: cpu, path: member.path.clone() };
-            let yields = self.yields_at(group, &place);
-            if yields && self.by_scheduler(group) {
-                self.notes.push(format!(
-                    "group {}: the scheduler has cpu.weight = {weight} of {}; when it is gone, class offline sets the weight \
-                     there",
-                    group.name, member.path
-                ));
-            } else if yields {
-                let because = format!("class offline already sets the weight of {}", member.path);
-                self.unmet(
-                    group,
-                    "cpu.weight".to_owned(),
-                    because,
-                    "leave cpu.weight out, or put the group below a parent that yields",
-                );
-            } else {
-                let v1 = self.cpu_version() == Some(Version::V1);
-                let number = if v1 {
-                    i64::try_from(weight.v1_shares()).unwrap_or(i64::MAX)
-                } else {
-                    i64::from(weight.v2())
-                };
-                let why = format!("cpu.weight = {weight}");
-                list.push(Setting::new(KnobId::CpuWeight, Value::Number(number), why));
-            }
+            list.extend(self.soft_limit(group, member, weight));
         }
         if let Some(amount) = limits.cpu_max {
             list.push(self.quota(group, member, amount));
@@ -280,6 +254,31 @@ impl<'a> Draft<'a> {
             list.push(Setting::new(KnobId::CgroupFreeze, Value::Number(1), "frozen = true".to_owned()));
         }
         list
+    }
+
+    /// `cpu.weight`, unless class is in its place.
+    fn soft_limit(&mut self, group: &DesiredGroup, member: &Member, weight: Weight) -> Option<Setting> {
+        let cpu = self.actual.hierarchy_of(Controller::Cpu).unwrap_or_default();
+        let place = Place { hierarchy: cpu, path: member.path.clone() };
+        if !self.yields_at(group, &place) {
+            let number = match self.cpu_version() {
+                Some(Version::V1) => i64::try_from(weight.v1_shares()).unwrap_or(i64::MAX),
+                _ => i64::from(weight.v2()),
+            };
+            let why = format!("cpu.weight = {weight}");
+            return Some(Setting::new(KnobId::CpuWeight, Value::Number(number), why));
+        }
+        if self.by_scheduler(group) {
+            self.notes.push(format!(
+                "group {}: the scheduler has cpu.weight = {weight} of {}; when it is gone, class offline sets the weight there",
+                group.name, member.path
+            ));
+            return None;
+        }
+        let because = format!("class offline already sets the weight of {}", member.path);
+        let try_this = "leave cpu.weight out, or put the group below a parent that yields";
+        self.unmet(group, "cpu.weight".to_owned(), because, try_this);
+        None
     }
 
     /// What to tell systemd, in words.

@@ -157,7 +157,7 @@ impl Host for FakeHost {
         let mut machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("ask", shown(path), errno))?;
         if let Some(service) = machine.services.get_mut(path) {
-            return Ok((service.0)(request));
+            return (service.0)(request).ok_or_else(|| refused("ask", shown(path), Errno::ETIMEDOUT));
         }
         let fits = |(at, begin): &&(PathBuf, String)| at == path && request.starts_with(begin);
         let key = machine.answers.keys().filter(fits).max_by_key(|(_, begin)| begin.len());

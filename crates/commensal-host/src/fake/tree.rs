@@ -52,8 +52,8 @@ pub(super) struct Tree {
 }
 
 /// Everything that outlives the host's process.
-/// Somebody who answers every request at a local socket.
-pub(super) struct Service(pub(super) Box<dyn FnMut(&str) -> String + Send>);
+/// Somebody who answers every request at a local socket, or stays silent.
+pub(super) struct Service(pub(super) Box<dyn FnMut(&str) -> Option<String> + Send>);
 
 impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -29,6 +29,9 @@ struct Told {
     owners: BTreeMap<String, Value>,
     /// Why it refuses everything.
     refuses: Option<String>,
+    /// Whether it takes too long over orders, or over everything.
+    slow: bool,
+    stopped: bool,
     orders: usize,
     asked: usize,
 }
@@ -98,8 +101,12 @@ impl World {
         self.fake.set_file(LOADS, &format!("{seq}\n"));
         *self.told.lock().unwrap() = Told { mode: "running".to_owned(), ..Told::default() };
         let told = Arc::clone(&self.told);
-        self.fake
-            .serve(World::socket(), move |request| format!("{}\n", told.lock().unwrap().answer(request)));
+        self.fake.serve(World::socket(), move |request| {
+            let mut told = told.lock().unwrap();
+            let answer = told.answer(request);
+            let late = told.stopped || told.slow && request.contains("hold_off_us");
+            (!late).then(|| format!("{answer}\n"))
+        });
     }
 
     fn unload(&self) {
@@ -367,6 +374,65 @@ fn an_agent_follows_it() {
     let gone = round(&mut keeper, &world, 5_000, OWN);
     assert!(gone.actions.is_empty() && gone.troubles.is_empty(), "{gone:?}");
     assert_eq!(world.read("/sys/fs/cgroup/commensal-offline/cpu.idle"), "1");
+}
+
+/// Members that come and go, and one whose isolation is off for now.
+#[test]
+fn members_come_and_go() {
+    let world = World::loaded();
+    let batch = "[group.web]\nclass = \"online\"\n\
+                 [group.batch]\nclass = \"offline\"\nmatch = [{ cgroup = \"/batch*\" }]\n";
+    let mut keeper = Keeper::new(instance(), &mut world.fake.another()).unwrap();
+    round(&mut keeper, &world, 0, batch);
+    assert_eq!(world.of("commensal"), [WEB]);
+    let mut host = world.fake.another();
+    let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
+    let one = host.mkdir(root, "batch1").unwrap();
+    host.mkdir(root, "batch2").unwrap();
+    round(&mut keeper, &world, 100, batch);
+    assert_eq!(world.of("commensal"), ["/sys/fs/cgroup/batch1", "/sys/fs/cgroup/batch2", WEB]);
+    host.rmdir(root, "batch1", one.inode).unwrap();
+    let gone = round(&mut keeper, &world, 200, batch);
+    assert!(gone.troubles.is_empty(), "{:?}", gone.troubles);
+    assert_eq!(world.of("commensal"), ["/sys/fs/cgroup/batch2", WEB]);
+    let specs = parse("groups.toml", batch).unwrap();
+    let adjust = |desired: &mut DesiredState| desired.groups[0].exposed = true;
+    let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
+    let now = Now { ms: 300, text: String::new() };
+    keeper.round(&mut world.fake.another(), &now, &ask).unwrap();
+    assert_eq!(world.of("commensal"), [WEB]);
+    assert_eq!(world.read("/sys/fs/cgroup/batch2/cpu.idle"), "0");
+    round(&mut keeper, &world, 400, batch);
+    assert_eq!(world.of("commensal"), ["/sys/fs/cgroup/batch2", WEB]);
+    everything_back(&world);
+}
+
+/// Its process is stopped, or has more to do than anybody waits for: nothing hangs, and nothing stays behind.
+#[test]
+fn one_that_does_not_answer() {
+    let world = World::loaded();
+    let before = world.fake.snapshot();
+    world.told().slow = true;
+    let (_, outcome) = world.apply(OWN, None);
+    let failure = outcome.failure.unwrap();
+    assert!(failure.refusal.to_string().contains("timed out"), "{}", failure.refusal);
+    // What it carries out late is taken back in its turn; nobody can say that it was.
+    assert!(failure.left.len() == 1 && failure.left[0].starts_with("order"), "{:?}", failure.left);
+    assert!(world.told().owners.is_empty());
+    world.told().slow = false;
+    everything_back(&world);
+    assert_eq!(world.fake.snapshot(), before);
+    world.told().stopped = true;
+    let planned = world.plan(OWN, None);
+    let survey = instance().survey(&mut world.fake.another()).unwrap();
+    let obstacle = survey.caps.feature_obstacle("sched_ext scheduler").unwrap();
+    assert!(obstacle.contains("does not answer within"), "{obstacle}");
+    let names: Vec<String> = planned.plan.mechanisms.values().map(|one| one.describe()).collect();
+    assert_eq!(names, ["cpu.idle"]);
+    let (_, outcome) = world.apply(OWN, None);
+    assert!(outcome.failure.is_none());
+    world.told().stopped = false;
+    everything_back(&world);
 }
 
 /// Decisions of controllers reach it without a look at the machine.
