@@ -11,9 +11,11 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::FdFlags;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions, setrlimit};
 use std::ffi::OsString;
+use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
@@ -37,6 +39,8 @@ pub enum Stdout {
     Null,
     /// A pipe that the parent reads ([`Child::stdout`]).
     Pipe,
+    /// The end of this file, which is made for this user alone.
+    Append(PathBuf),
     /// This descriptor.
     Fd(Arc<OwnedFd>),
 }
@@ -69,6 +73,8 @@ pub struct SpawnSpec {
     pub die_with_parent: bool,
     /// Give the child a process group of its own, out of reach of the terminal's Ctrl-C.
     pub own_process_group: bool,
+    /// Give the child a session of its own: neither our terminal nor our end ends it.
+    pub own_session: bool,
     /// Standard input.
     pub stdin: Stdin,
     /// Standard output.
@@ -91,6 +97,7 @@ impl SpawnSpec {
             policy: Policy::default(),
             die_with_parent: false,
             own_process_group: false,
+            own_session: false,
             stdin: Stdin::Null,
             stdout: Stdout::Inherit,
             stderr: Stderr::Inherit,
@@ -192,11 +199,13 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
     if let Some(folder) = &spec.folder {
         command.current_dir(folder);
     }
-    if spec.own_process_group {
+    // Who leads a group already gets no session.
+    if spec.own_process_group && !spec.own_session {
         command.process_group(0);
     }
     let policy = spec.policy.clone();
     let parent = spec.die_with_parent.then(rustix::process::getpid);
+    let session = spec.own_session;
     let locks = spec.locks.clone();
     // SAFETY: between fork and exec the closure makes system calls only: no allocation, no lock, no
     // access to memory that another thread of the parent might have been changing.
@@ -208,6 +217,9 @@ pub(crate) fn spawn(spec: &SpawnSpec, procs: Vec<OwnedFd>, descriptors: Option<R
             }
             apply_policy(&policy)?;
             keep(&locks)?;
+            if session {
+                rustix::process::setsid()?;
+            }
             parent.map_or(Ok(()), die_with)
         });
     }
@@ -246,16 +258,22 @@ fn outputs(spec: &SpawnSpec, command: &mut Command) -> io::Result<Option<OwnedFd
             writing = Some(OwnedFd::from(writer.try_clone()?));
             Stdio::from(writer)
         }
+        Stdout::Append(path) => appending(path)?,
         Stdout::Fd(fd) => Stdio::from(fd.try_clone()?),
     };
     let stderr = match (&spec.stderr, &spec.stdout, writing) {
         (Stderr::Inherit, ..) | (Stderr::Stdout, Stdout::Inherit, _) => Stdio::inherit(),
         (Stderr::Null, ..) | (Stderr::Stdout, Stdout::Null, _) => Stdio::null(),
+        (Stderr::Stdout, Stdout::Append(path), _) => appending(path)?,
         (Stderr::Fd(fd), ..) | (Stderr::Stdout, Stdout::Fd(fd), _) => Stdio::from(fd.try_clone()?),
         (Stderr::Stdout, Stdout::Pipe, writer) => writer.map_or_else(Stdio::null, Stdio::from),
     };
     command.stdout(stdout).stderr(stderr);
     Ok(reading)
+}
+
+fn appending(path: &Path) -> io::Result<Stdio> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(Stdio::from)
 }
 
 fn start_failed(spec: &SpawnSpec, error: &io::Error) -> HostError {

@@ -5,6 +5,7 @@
 //!                  │  through the plan and drivers that `apply` uses; no private write path
 //!                  ├─ site      groups, policy on and off, journal, clean end
 //!                  │            isolation: by the best means, or by named ones
+//!                  │            scheduler: sched_ext, and schedulers of others
 //!                  ├─ workload  the service and the antagonists (child processes of this program)
 //!                  ├─ loadgen   open loop, latency from the intended start
 //!                  └─ tools     what load generators and batch programs of others print, as numbers
@@ -26,6 +27,7 @@ pub mod loadgen;
 pub mod record;
 pub mod replay;
 pub mod report;
+pub mod scheduler;
 pub mod site;
 pub mod stats;
 pub mod tools;

@@ -330,7 +330,7 @@ impl Host for FakeHost {
                 let text = machine.outputs.get(&spec.program).cloned().unwrap_or_default();
                 Some(pipe_with(&text).map_err(|error| refuse(Errno(error.raw_os_error())))?)
             }
-            Stdout::Inherit | Stdout::Null | Stdout::Fd(_) => None,
+            Stdout::Inherit | Stdout::Null | Stdout::Append(_) | Stdout::Fd(_) => None,
         };
         let started =
             machine.processes.get(&pid).map(|process| (process.start_ticks, process.running.clone()));

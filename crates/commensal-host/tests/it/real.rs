@@ -407,3 +407,23 @@ fn counters_of_a_group_follow_its_tasks() {
         }
     }
 }
+
+#[test]
+fn a_child_has_a_session_of_its_own_and_adds_to_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let mut host = LinuxHost::new();
+    for words in ["one", "two"] {
+        let script = format!("read -r line < /proc/$$/stat; echo {words} $line >&2");
+        let mut spec = SpawnSpec::new("sh").arg("-c").arg(script);
+        (spec.own_session, spec.own_process_group) = (true, true);
+        spec.stdout = Stdout::Append(log.clone());
+        spec.stderr = commensal_host::Stderr::Stdout;
+        assert_eq!(host.spawn(&spec).unwrap().wait().unwrap(), Exit::Code(0));
+    }
+    let text = host.read_file(&log).unwrap();
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(' ').collect()).collect();
+    assert_eq!((lines.len(), lines[0][0], lines[1][0]), (2, "one", "two"), "{text}");
+    // proc_pid_stat(5): the sixth field is the session.
+    assert!(lines.iter().all(|line| line[6] == line[1]), "{text}");
+}
