@@ -224,7 +224,7 @@ pub fn enable(host: &mut dyn Host, spec: &SpawnSpec) -> Result<Child, NoSchedule
 /// When it cannot be ended, or a scheduler stays.
 pub fn disable(host: &mut dyn Host, child: &mut Child) -> Result<(), NoScheduler> {
     let process = child.process.clone();
-    end(host, &process, &mut || child.try_wait().is_ok_and(|exit| exit.is_some()))?;
+    end(host, &process, &mut |_| child.try_wait().is_ok_and(|exit| exit.is_some()))?;
     gone(host)
 }
 
@@ -232,7 +232,11 @@ pub fn disable(host: &mut dyn Host, child: &mut Child) -> Result<(), NoScheduler
 ///
 /// # Errors
 /// `ETIMEDOUT` when it survives even the signal that nobody survives.
-pub fn end(host: &mut dyn Host, process: &Process, ended: &mut dyn FnMut() -> bool) -> Result<(), HostError> {
+pub fn end(
+    host: &mut dyn Host,
+    process: &Process,
+    ended: &mut dyn FnMut(&mut dyn Host) -> bool,
+) -> Result<(), HostError> {
     for signal in [Signal::TERM, Signal::KILL] {
         match host.signal(process, signal) {
             Err(error) if error.errno != Errno::ESRCH => return Err(error),
@@ -240,7 +244,7 @@ pub fn end(host: &mut dyn Host, process: &Process, ended: &mut dyn FnMut() -> bo
         }
         let began = Instant::now();
         while began.elapsed() < TO_END {
-            if ended() {
+            if ended(host) {
                 return Ok(());
             }
             std::thread::sleep(TURN);
@@ -328,7 +332,7 @@ mod tests {
         let mut child = host.spawn(&SpawnSpec::new("stubborn")).unwrap();
         host.ignores_sigterm(child.process.pid);
         let process = child.process.clone();
-        end(&mut host, &process, &mut || child.try_wait().unwrap().is_some()).unwrap();
+        end(&mut host, &process, &mut |_| child.try_wait().unwrap().is_some()).unwrap();
         assert_eq!(child.try_wait().unwrap(), Some(Exit::Signal(Signal::KILL.0)));
     }
 }

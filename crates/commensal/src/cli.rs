@@ -19,12 +19,15 @@ mod oom;
 mod queue;
 mod restore;
 mod run;
+mod sched;
+mod sched_args;
 mod status;
 mod top;
 mod workload;
 
 pub use agent_args::{Agent, AgentOrder, Canary, Guard, OnExit};
 pub use density_args::{Density, DensityVerb};
+pub use sched_args::{Sched, SchedVerb};
 
 use crate::context::Context;
 use crate::output;
@@ -98,6 +101,8 @@ pub enum Verb {
     Lab(Lab),
     /// Say how many VMs or databases fit on a server, and what it costs.
     Density(Density),
+    /// Load, watch and unload the scheduler that keeps offline work off the CPU while the machine runs.
+    Sched(Sched),
     /// The lab's built-in workloads (started by the lab itself).
     #[command(hide = true)]
     Workload(Workload),
@@ -699,7 +704,7 @@ fn bound(text: &str) -> Result<f64, String> {
 fn is_run() -> bool {
     let verbs = [
         "doctor", "plan", "apply", "restore", "run", "agent", "guard", "queue", "status", "explain", "top",
-        "blame", "lab", "density", "help",
+        "blame", "lab", "density", "sched", "help",
     ];
     let first = std::env::args().skip(1).find(|arg| verbs.contains(&arg.as_str()));
     first.is_some_and(|verb| verb == "run")
@@ -750,6 +755,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             DensityVerb::Simulate(options) => density::simulate(&mut context, &options),
             DensityVerb::Fleet(options) => density::fleet(&mut context, &options),
         },
+        Verb::Sched(sched) => sched::run(&mut context, &sched.verb),
         Verb::Workload(_) => unreachable!("handled above"),
     }
 }

@@ -1,7 +1,7 @@
 //! `blame`: finds who is meant, lets the judge look, and prints what it saw. Changes nothing on the machine.
 
 mod outputs;
-mod target;
+pub(super) mod target;
 
 use super::Blame;
 use crate::context::Context;

@@ -1,0 +1,145 @@
+//! What the judge sees of the same groups, without the scheduler: who had the CPU while online threads waited for it, and what
+//! ran on the other threads of their cores.
+
+use super::status::{Class, Status};
+use crate::cli::blame;
+use crate::context::Context;
+use anyhow::Context as _;
+use commensal_blame::{Figures, Judge, Kind, Scope, Subject};
+use commensal_host::Host;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Judged {
+    /// Nobody asked.
+    NotAsked,
+    /// No group that is online has orders, and is there.
+    NoSubject,
+    /// Why there is no judge.
+    Absent(String),
+    /// What it saw.
+    Seen(Box<Seen>),
+}
+
+/// Sums of one look.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Seen {
+    /// Length of the look, s.
+    pub seconds: f64,
+    /// CPU time of online threads, s.
+    pub run_s: f64,
+    /// Of it, with offline work on another thread of the core; `None` when none ran.
+    pub overlap: Option<f64>,
+    /// Wait blamed on offline work, ms per second of that time.
+    pub blame_ms_per_s: Option<f64>,
+    /// How long offline work stayed on a CPU that an online thread was woken on, us: median and P99.
+    pub preempt_us: Option<(f64, f64)>,
+    /// How many of those there were.
+    pub preempts: u64,
+}
+
+impl Seen {
+    fn new(figures: &Figures) -> Seen {
+        let run_ns = figures.counters.run_ns as f64;
+        let of_run = |ns: u64| (run_ns > 0.0).then(|| ns as f64 / run_ns);
+        let us = |share: f64| figures.preempt_delay.quantile(share).map(|ns| ns / 1e3);
+        Seen {
+            seconds: figures.time_ns as f64 / 1e9,
+            run_s: run_ns / 1e9,
+            overlap: of_run(figures.counters.overlap_ns),
+            blame_ms_per_s: of_run(figures.wait.of(Kind::Offline)).map(|share| share * 1e3),
+            preempt_us: us(0.5).zip(us(0.99)),
+            preempts: figures.preempt_delay.count(),
+        }
+    }
+}
+
+impl Judged {
+    /// For programs.
+    pub fn as_json(&self) -> Value {
+        match self {
+            Judged::NotAsked | Judged::NoSubject => Value::Null,
+            Judged::Absent(because) => json!({ "absent": because }),
+            Judged::Seen(seen) => json!({
+                "seconds": seen.seconds, "online_run_s": seen.run_s, "overlap": seen.overlap,
+                "blame_ms_per_cpu_s": seen.blame_ms_per_s, "preempt_us_p50": seen.preempt_us.map(|(p50, _)| p50),
+                "preempt_us_p99": seen.preempt_us.map(|(_, p99)| p99), "preempts": seen.preempts,
+            }),
+        }
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let seen = match self {
+            Judged::NotAsked => return String::new(),
+            Judged::NoSubject => {
+                return "judge       no online group has orders, so nobody waits for offline work\n"
+                    .to_owned();
+            }
+            Judged::Absent(because) => return format!("judge       none: {because}\n"),
+            Judged::Seen(seen) => seen,
+        };
+        let (Some(overlap), Some(blame)) = (seen.overlap, seen.blame_ms_per_s) else {
+            return format!("judge       no online thread had a CPU in {:.1} s\n", seen.seconds);
+        };
+        let mut out = format!(
+            "judge       in {:.1} s, of {:.2} s that online threads had a CPU: offline on the other threads of their cores {:.2} %, \
+             wait blamed on offline {blame:.1} ms per CPU-second\n",
+            seen.seconds,
+            seen.run_s,
+            overlap * 100.0
+        );
+        match seen.preempt_us {
+            Some((p50, p99)) => {
+                let _ = writeln!(
+                    out,
+                    "            offline left a CPU that an online thread was woken on within {p50:.0} us (median), {p99:.0} us (P99) \
+                     of {} times",
+                    seen.preempts
+                );
+            }
+            None => out.push_str("            no online thread was woken on a CPU that offline work had\n"),
+        }
+        out
+    }
+}
+
+/// Lets the judge look for a while.
+pub fn look(context: &mut Context, status: &Status, time: Duration) -> Judged {
+    let online = subjects(&mut context.host, status, Class::Online);
+    if online.is_empty() {
+        return Judged::NoSubject;
+    }
+    let offline = subjects(&mut context.host, status, Class::Offline);
+    let unified = blame::target::look(context).ok().flatten().is_none_or(|found| found.unified);
+    let scope = Scope { online, offline, unified, verify: false, interrupts: true, room: None };
+    match judge(&context.host, &scope, time) {
+        Ok(figures) => Judged::Seen(Box::new(Seen::new(&figures))),
+        Err(error) => Judged::Absent(format!("{error:#}")),
+    }
+}
+
+fn judge(host: &dyn Host, scope: &Scope, time: Duration) -> anyhow::Result<Figures> {
+    let mut judge = Judge::attach(host, scope)?;
+    let first = judge.beginning();
+    std::thread::sleep(time);
+    judge.stop()?;
+    Ok(judge.read(host).context("read what it saw")?.since(&first))
+}
+
+/// The groups of one class that are there.
+fn subjects(host: &mut dyn Host, status: &Status, class: Class) -> Vec<Subject> {
+    let ordered = status.orders.values().flat_map(|orders| &orders.groups);
+    let mut found = Vec::new();
+    for group in ordered.filter(|group| group.class == class) {
+        if let Ok(dir) = host.open(Path::new(&group.cgroup)) {
+            found.push(Subject::Cgroup(dir.inode));
+            host.close(dir);
+        }
+    }
+    found
+}

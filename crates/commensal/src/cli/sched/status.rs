@@ -1,0 +1,252 @@
+//! `sched status`: what the scheduler counts, what the kernel says of it, and what the judge sees independently.
+
+use super::judged::{self, Judged};
+use super::socket::{self, Asked};
+use super::with::{self, Other};
+use crate::cli::sched_args::SchedStatus;
+use crate::context::Context;
+use commensal_lab::scheduler::{Kernel, State};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// What is in force, as the socket tells it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// On its way.
+    #[default]
+    Starting,
+    /// It has the offline threads.
+    Running,
+    /// Online work leaves nothing: offline groups are frozen.
+    Frozen,
+    /// Taken off by the kernel, to be loaded again.
+    Ejected,
+    /// Taken off for good.
+    GivenUp,
+}
+
+/// What is read of a status: a later version may tell more, and one that tells less has zeros.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    pub pid: u32,
+    pub mode: Mode,
+    pub generation: u64,
+    pub loaded_s: u64,
+    pub threads: usize,
+    pub freezes: u64,
+    pub reloads: u64,
+    pub ejected: Option<String>,
+    pub problems: Vec<String>,
+    pub orders: BTreeMap<String, Orders>,
+    pub groups: Vec<Group>,
+    pub counters: Counters,
+}
+
+/// Orders of one owner.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Orders {
+    pub groups: Vec<Ordered>,
+    pub hold_off_us: u64,
+}
+
+/// A group with orders.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Ordered {
+    pub cgroup: String,
+    pub class: Class,
+}
+
+/// Of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// Its waits count.
+    Online,
+    /// Its threads are under the scheduler.
+    Offline,
+}
+
+/// An offline group.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Group {
+    cgroup: String,
+    found: bool,
+    threads: usize,
+    share: f64,
+    fallback: bool,
+    run_ns: u64,
+    oldest_ns: u64,
+    waited_max_ns: u64,
+    queued: u64,
+}
+
+/// Sums since the load.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct Counters {
+    /// Idle, other, offline, online, expelling.
+    ns: [u64; 5],
+    expelling_ns: u64,
+    overlap_ns: u64,
+    overlap_max_ns: u64,
+    evictions: u64,
+    evict_ns: u64,
+    evict_max_ns: u64,
+    by_ticks: u64,
+    refusals: u64,
+    resumes: u64,
+    vacated: u64,
+    declined: u64,
+}
+
+/// Tells all of it.
+pub fn run(context: &mut Context, options: &SchedStatus) -> anyhow::Result<u8> {
+    let kernel = Kernel::read(&context.host);
+    let other = with::look(&mut context.host, &context.state_dir)?;
+    let raw = match socket::raw_status(&context.host, &context.state_dir) {
+        Ok(raw) => Some(raw),
+        Err(Asked::Nobody) => None,
+        Err(Asked::Trouble(error)) => return Err(error.context("the scheduler cannot be asked")),
+    };
+    let status: Option<Status> = raw.clone().map(serde_json::from_value).transpose()?;
+    let judged = match &status {
+        Some(status) if !options.r#for.is_zero() => judged::look(context, status, options.r#for),
+        _ => Judged::NotAsked,
+    };
+    if options.json {
+        let value = json!({
+            "kernel": of_kernel(&kernel), "scheduler": raw, "other": other, "judge": judged.as_json(),
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    } else {
+        print!("{}", text(&kernel, status.as_ref(), other.as_ref(), &judged));
+    }
+    Ok(code(&kernel, status.as_ref(), other.as_ref()))
+}
+
+/// 0 it runs, 1 it is loaded and does not do its work, 2 nothing is loaded.
+fn code(kernel: &Kernel, status: Option<&Status>, other: Option<&Other>) -> u8 {
+    let enabled = kernel.state == Some(State::Enabled);
+    match (status, other) {
+        (Some(status), _) => u8::from(status.mode != Mode::Running || !enabled),
+        (None, Some(other)) if other.lives() => u8::from(!enabled),
+        _ => 2,
+    }
+}
+
+fn of_kernel(kernel: &Kernel) -> Value {
+    json!({
+        "release": kernel.release, "state": kernel.state.as_ref().map(ToString::to_string), "ops": kernel.ops,
+        "nr_rejected": kernel.rejected, "switch_all": kernel.whole, "enable_seq": kernel.loads,
+    })
+}
+
+/// For people.
+fn text(kernel: &Kernel, status: Option<&Status>, other: Option<&Other>, judged: &Judged) -> String {
+    let mut out = String::new();
+    match (status, other) {
+        (Some(status), _) => scheduler(&mut out, status),
+        (None, Some(other)) => out.push_str(&other.text()),
+        (None, None) => out.push_str("scheduler   none of commensal is loaded with this state directory\n"),
+    }
+    let Some(state) = &kernel.state else {
+        let _ = writeln!(
+            out,
+            "kernel      {} has no sched_ext: {}",
+            kernel.release,
+            kernel.obstacles().join("; ")
+        );
+        return out;
+    };
+    let _ = write!(out, "kernel      {}: sched_ext is {state}", kernel.release);
+    if let Some(ops) = &kernel.ops {
+        let _ = write!(out, ", scheduler {ops}");
+    }
+    match kernel.whole {
+        Some(true) if kernel.busy() => out.push_str(", every thread under it"),
+        Some(false) if kernel.busy() => out.push_str(", only threads under it that asked"),
+        _ => {}
+    }
+    let count = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
+    let _ = writeln!(
+        out,
+        "; {} threads refused, {} schedulers since the boot",
+        count(kernel.rejected),
+        count(kernel.loads)
+    );
+    out.push_str(&judged.text());
+    out
+}
+
+fn scheduler(out: &mut String, status: &Status) {
+    let mode = match status.mode {
+        Mode::Starting => "starting",
+        Mode::Running => "running",
+        Mode::Frozen => "offline groups are frozen: online work leaves them nothing",
+        Mode::Ejected => "taken off by the kernel, to be loaded again; the fallback holds",
+        Mode::GivenUp => "taken off by the kernel for good; the fallback holds",
+    };
+    let hold_off_us = status.orders.values().map(|orders| orders.hold_off_us).max().unwrap_or(0);
+    let hold_off = if hold_off_us > 0 { format!(", hold-off {hold_off_us} us") } else { String::new() };
+    let _ = writeln!(
+        out,
+        "scheduler   {mode}, for {} s; process {}, {} threads, orders {}{hold_off}",
+        status.loaded_s, status.pid, status.threads, status.generation
+    );
+    let c = &status.counters;
+    let s = |ns: u64| ns as f64 / 1e9;
+    let [idle, other, offline, online, expelling] = c.ns.map(s);
+    let _ = writeln!(
+        out,
+        "CPU time    offline {offline:.1} s, online {online:.1} s, expelling {expelling:.1} s, other {other:.1} s, idle {idle:.1} s"
+    );
+    if c.expelling_ns > 0 {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let mean = if c.evictions > 0 { us(c.evict_ns) / c.evictions as f64 } else { 0.0 };
+        let _ = writeln!(
+            out,
+            "noise       offline beside expelling threads {:.2} % of their time (longest {:.0} us)\n\
+             evictions   {} ({} by the tick), mean {mean:.0} us, longest {:.0} us; {} refused, {} resumed",
+            c.overlap_ns as f64 * 100.0 / c.expelling_ns as f64,
+            us(c.overlap_max_ns),
+            c.evictions,
+            c.by_ticks,
+            us(c.evict_max_ns),
+            c.refusals,
+            c.resumes
+        );
+    } else {
+        out.push_str("noise       no thread of an expelling group has run\n");
+    }
+    let _ = writeln!(
+        out,
+        "made way    {} CPUs vacated for waiting online threads, {} offers of the kernel declined; {} freezes, {} reloads",
+        c.vacated, c.declined, status.freezes, status.reloads
+    );
+    if let Some(ejected) = &status.ejected {
+        let _ = writeln!(out, "ejected     {ejected}");
+    }
+    for group in &status.groups {
+        let missing = if group.found { "" } else { " (not there)" };
+        let under = if group.fallback { "cpu.idle underneath" } else { "nothing underneath" };
+        let _ = writeln!(
+            out,
+            "group       {}{missing}: {:.1} % of offline time, {} threads ({} wait), {:.1} s run, longest wait {:.0} ms, {under}",
+            group.cgroup,
+            group.share * 100.0,
+            group.threads,
+            group.queued,
+            s(group.run_ns),
+            group.waited_max_ns.max(group.oldest_ns) as f64 / 1e6
+        );
+    }
+    for problem in &status.problems {
+        let _ = writeln!(out, "problem     {problem}");
+    }
+}

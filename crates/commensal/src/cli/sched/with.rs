@@ -1,0 +1,272 @@
+//! Any other sched_ext scheduler: loaded by its own program, watched by a process of ours that stays with it, ended with it.
+//!
+//! ```text
+//! load --with ──► watch (own session) ──► the program, which dies with its watcher
+//!     waits          │ sched-with.json: what, since when, why it is over
+//!     for it ◄───────┘
+//! ```
+
+use super::start::{Log, refuse};
+use crate::context::Context;
+use crate::signals;
+use anyhow::{Context as _, bail};
+use commensal_host::{Host, Process, SpawnSpec, Stderr, Stdout};
+use commensal_lab::scheduler::{self, Kernel, State, disable, enable, in_words};
+use commensal_sensors::machine;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+
+/// What is known of it, in the state directory.
+const FILE: &str = "sched-with.json";
+/// What its program says.
+const LOG: &str = "sched-with.log";
+const TURN: Duration = Duration::from_millis(100);
+/// Longer than the watcher needs for everything that may go wrong.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A process, so that it cannot be mistaken for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Who {
+    pid: u32,
+    start_ticks: u64,
+}
+
+impl Who {
+    /// It, if it still runs.
+    fn process(self, host: &mut dyn Host) -> Option<Process> {
+        let process = host.process(self.pid).ok().filter(|process| process.start_ticks == self.start_ticks)?;
+        // One that nobody has waited for has ended all the same.
+        let stat = host.read_file(Path::new(&format!("/proc/{}/stat", self.pid))).unwrap_or_default();
+        let ended = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
+        (!ended).then_some(process)
+    }
+}
+
+/// How far it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "kebab-case")]
+enum Phase {
+    /// The kernel does not have it yet.
+    Starting,
+    /// The kernel has it.
+    Enabled,
+    /// The kernel has taken it off, and its program goes on.
+    TakenOff {
+        /// RFC 3339.
+        at: String,
+    },
+    /// Its program has ended, or never had one loaded.
+    Ended {
+        /// RFC 3339.
+        at: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What is known of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Other {
+    program: String,
+    args: Vec<String>,
+    boot_id: String,
+    watcher: Who,
+    /// Its process, once there is one.
+    process: Option<Who>,
+    /// Its name in the kernel.
+    ops: Option<String>,
+    /// RFC 3339.
+    since: String,
+    #[serde(flatten)]
+    phase: Phase,
+}
+
+impl Other {
+    /// Whether its program is there.
+    pub fn lives(&self) -> bool {
+        matches!(self.phase, Phase::Enabled | Phase::TakenOff { .. } | Phase::Starting)
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let command = self.command();
+        let pid = self.process.map(|who| format!(", process {}", who.pid)).unwrap_or_default();
+        let ops = self.ops.as_deref().unwrap_or("without a name");
+        match &self.phase {
+            Phase::Starting => format!("scheduler   {command}{pid}: not loaded yet\n"),
+            Phase::Enabled => format!("scheduler   {ops} of {command}{pid}, since {}\n", self.since),
+            Phase::TakenOff { at } => format!(
+                "scheduler   {ops} of {command}{pid}, since {}: the kernel has taken it off at {at}, and its program goes on\n",
+                self.since
+            ),
+            Phase::Ended { at, reason } => {
+                format!("scheduler   none; {command}, since {}, is over since {at}: {reason}\n", self.since)
+            }
+        }
+    }
+
+    fn command(&self) -> String {
+        let words = std::iter::once(&self.program).chain(&self.args);
+        words.map(String::as_str).collect::<Vec<_>>().join(" ")
+    }
+
+    fn end(&mut self, reason: String) {
+        self.phase = Phase::Ended { at: now(), reason };
+    }
+
+    fn keep(&self, host: &mut dyn Host, state: &Path) -> anyhow::Result<()> {
+        Ok(host.state_replace(&state.join(FILE), &serde_json::to_string_pretty(self)?)?)
+    }
+}
+
+fn now() -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
+}
+
+/// What is known of one that was loaded since this boot; one whose processes are gone is over, whatever the file says.
+pub fn look(host: &mut dyn Host, state: &Path) -> anyhow::Result<Option<Other>> {
+    let path = state.join(FILE);
+    let Some(text) = host.state_read(&path)? else { return Ok(None) };
+    let mut other: Other = serde_json::from_str(&text).with_context(|| {
+        format!("{} is damaged; remove it when no scheduler of others runs", path.display())
+    })?;
+    if machine::boot_id(host).unwrap_or_default() != other.boot_id {
+        return Ok(None);
+    }
+    let there = |who: Who, host: &mut dyn Host| who.process(host).is_some();
+    if other.lives() && !there(other.watcher, host) && !other.process.is_some_and(|who| there(who, host)) {
+        other.end("its watcher was killed, and it ended with it".to_owned());
+    }
+    Ok(Some(other))
+}
+
+/// Starts a watcher and waits until the kernel has the scheduler.
+pub fn load(context: &mut Context, command: &[OsString]) -> anyhow::Result<u8> {
+    refuse(&Kernel::read(&context.host).obstacles_to_another())?;
+    context.host.state_dir(&context.state_dir)?;
+    let _lock = context.lock()?;
+    let state = context.state_dir.clone();
+    if let Some(old) = look(&mut context.host, &state)?.filter(Other::lives) {
+        bail!("{} is there already, and nothing was started: first `commensal sched unload`", old.command());
+    }
+    context.host.state_remove(&state.join(FILE))?;
+    let log = Log::open(&mut context.host, state.join(LOG))?;
+    let own = std::env::current_exe().context("the path of this program is not known")?;
+    let mut spec = SpawnSpec::new(own).arg("--state-dir").arg(&state).arg("sched").arg("watch").arg("--");
+    spec.args.extend_from_slice(command);
+    spec.own_session = true;
+    spec.stdout = Stdout::Append(log.path.clone());
+    spec.stderr = Stderr::Stdout;
+    let mut watcher = context.host.spawn(&spec)?;
+    let began = Instant::now();
+    loop {
+        // Before the file is read: what the watcher wrote last is in it then.
+        let exit = watcher.try_wait()?;
+        match look(&mut context.host, &state)? {
+            Some(Other { phase: Phase::Ended { reason, .. }, .. }) => {
+                bail!("no scheduler was loaded: {reason}{}", log.said(&mut context.host))
+            }
+            Some(other) if other.phase != Phase::Starting => {
+                print!("{}", other.text());
+                println!("log         {}", log.path.display());
+                return Ok(0);
+            }
+            _ => {}
+        }
+        if let Some(exit) = exit {
+            bail!(
+                "no scheduler was loaded: its watcher ended {}{}",
+                in_words(&exit),
+                log.said(&mut context.host)
+            );
+        }
+        if began.elapsed() > PATIENCE {
+            bail!("no scheduler was loaded within {} s{}", PATIENCE.as_secs(), log.said(&mut context.host));
+        }
+        std::thread::sleep(TURN);
+    }
+}
+
+/// Stays with the program: starts it, and keeps what becomes of it.
+pub fn watch(context: &mut Context, command: &[OsString]) -> anyhow::Result<u8> {
+    let stop = signals::stop_flag(&context.host).context("watch for signals")?;
+    let (state, host) = (context.state_dir.clone(), &mut context.host);
+    let words: Vec<String> = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let own = host.process(std::process::id())?;
+    let (program, args) = words.split_first().context("no program")?;
+    let mut other = Other {
+        program: program.clone(),
+        args: args.to_vec(),
+        boot_id: machine::boot_id(host).unwrap_or_default(),
+        watcher: Who { pid: own.pid, start_ticks: own.start_ticks },
+        process: None,
+        ops: None,
+        since: now(),
+        phase: Phase::Starting,
+    };
+    other.keep(host, &state)?;
+    let mut spec = SpawnSpec::new(&command[0]);
+    spec.args = command[1..].to_vec();
+    spec.die_with_parent = true;
+    let mut child = match enable(host, &spec) {
+        Ok(child) => child,
+        Err(error) => {
+            other.end(error.to_string());
+            other.keep(host, &state)?;
+            return Ok(2);
+        }
+    };
+    other.process = Some(Who { pid: child.process.pid, start_ticks: child.process.start_ticks });
+    other.ops = Kernel::read(host).ops;
+    other.phase = Phase::Enabled;
+    other.keep(host, &state)?;
+    eprintln!("commensal: {} is loaded", other.ops.as_deref().unwrap_or("a scheduler without a name"));
+    let reason = loop {
+        if let Some(exit) = child.try_wait()? {
+            break format!("its program ended {}", in_words(&exit));
+        }
+        if stop.load(Ordering::Relaxed) {
+            disable(host, &mut child)?;
+            break "its watcher was asked to end".to_owned();
+        }
+        if other.phase == Phase::Enabled && Kernel::read(host).state != Some(State::Enabled) {
+            // A program that ends takes its scheduler off first.
+            std::thread::sleep(TURN);
+            if child.try_wait()?.is_none() {
+                eprintln!("commensal: the kernel has taken the scheduler off");
+                other.phase = Phase::TakenOff { at: now() };
+                other.keep(host, &state)?;
+            }
+        }
+        std::thread::sleep(TURN);
+    };
+    let stays = scheduler::gone(host).err().map(|error| format!("; {error}")).unwrap_or_default();
+    eprintln!("commensal: {reason}{stays}");
+    other.end(format!("{reason}{stays}"));
+    other.keep(host, &state)?;
+    Ok(0)
+}
+
+/// Ends it and verifies that the kernel has no scheduler any more. False when there is none that runs.
+pub fn unload(host: &mut dyn Host, state: &Path) -> anyhow::Result<bool> {
+    let Some(other) = look(host, state)? else { return Ok(false) };
+    if let Phase::Ended { reason, .. } = &other.phase {
+        println!("{} was over already: {reason}", other.command());
+        host.state_remove(&state.join(FILE))?;
+        return Ok(false);
+    }
+    for who in other.process.into_iter().chain([other.watcher]) {
+        if let Some(process) = who.process(host) {
+            // A watcher whose program has ended ends by itself; the signal tells it nothing new.
+            scheduler::end(host, &process, &mut |host| who.process(host).is_none())
+                .with_context(|| format!("{} was not unloaded", other.command()))?;
+        }
+    }
+    scheduler::gone(host).with_context(|| format!("{} was ended", other.command()))?;
+    host.state_remove(&state.join(FILE))?;
+    println!("unloaded {}", other.command());
+    Ok(true)
+}
