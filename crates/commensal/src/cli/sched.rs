@@ -58,7 +58,7 @@ fn load(context: &mut Context, options: &SchedLoad) -> anyhow::Result<u8> {
     let state = context.state_dir.clone();
     let loaded = start::load(&mut context.host, &state, &program, &start::arguments(options))?;
     drop(lock);
-    println!("loaded   process {}, its log is {}", loaded.pid, state.join(start::LOG).display());
+    println!("loaded   process {}, its log is {}", loaded.process.pid, state.join(start::LOG).display());
     if let Some(hold_off_us) = options.hold_off_us {
         socket::hold_off(&context.host, &state, hold_off_us)?;
     }
@@ -141,7 +141,8 @@ fn absent(error: &anyhow::Error) -> bool {
 
 /// Takes off what is loaded. Status 1 when something stays as it is.
 fn unload(context: &mut Context) -> anyhow::Result<u8> {
-    let _lock = context.lock_to_look()?;
+    // Where nothing was ever kept, nothing is made for it either.
+    let _lock = if context.state_dir.is_dir() { context.lock_to_look()? } else { None };
     let state = context.state_dir.clone();
     if with::unload(&mut context.host, &state)? {
         return Ok(0);

@@ -29,6 +29,7 @@ mod processes;
 mod properties;
 mod queue;
 mod report;
+mod sched;
 mod seeing;
 mod sense;
 mod support;

@@ -143,3 +143,26 @@ fn subjects(host: &mut dyn Host, status: &Status, class: Class) -> Vec<Subject> 
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_blame::Histogram;
+
+    #[test]
+    fn what_it_saw_is_related_to_the_time_that_online_threads_had() {
+        let mut figures = Figures { time_ns: 2_000_000_000, ..Figures::default() };
+        let told = |figures: &Figures| Judged::Seen(Box::new(Seen::new(figures))).text();
+        assert!(told(&figures).contains("no online thread had a CPU in 2.0 s"));
+        (figures.counters.run_ns, figures.counters.overlap_ns) = (500_000_000, 5_000_000);
+        figures.wait.0[Kind::Offline as usize] = 20_000_000;
+        let text = told(&figures);
+        assert!(text.contains("1.00 %, wait blamed on offline 40.0 ms per CPU-second"), "{text}");
+        assert!(text.contains("no online thread was woken on a CPU"), "{text}");
+        let mut counts = vec![0; 64];
+        counts[20] = 3;
+        figures.preempt_delay = Histogram::new(counts);
+        let text = told(&figures);
+        assert!(text.contains("of 3 times"), "{text}");
+    }
+}

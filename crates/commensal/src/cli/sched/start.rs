@@ -96,13 +96,6 @@ pub fn arguments(options: &SchedLoad) -> Vec<OsString> {
     arguments
 }
 
-/// What was loaded.
-#[derive(Debug)]
-pub struct Loaded {
-    /// Process that has it.
-    pub pid: u32,
-}
-
 /// Starts the program and waits until its scheduler runs. When that fails, the program has ended, and what it may have changed
 /// is put back.
 pub fn load(
@@ -110,7 +103,7 @@ pub fn load(
     state: &Path,
     program: &Path,
     arguments: &[OsString],
-) -> anyhow::Result<Loaded> {
+) -> anyhow::Result<Child> {
     let log = Log::open(host, state.join(LOG))?;
     let before = socket::status(host, state).ok().map(|status| status.pid);
     let mut spec = SpawnSpec::new(program).arg("--state-dir").arg(state);
@@ -120,7 +113,7 @@ pub fn load(
     spec.stderr = Stderr::Stdout;
     let mut child = host.spawn(&spec)?;
     match wait(host, state, &mut child, before) {
-        Ok(pid) => Ok(Loaded { pid }),
+        Ok(()) => Ok(child),
         Err(error) => {
             let restored = commensal_drivers::restore_own(host, state, journal::SCHED)?;
             restored.left.iter().chain(&restored.failed).for_each(|line| eprintln!("commensal: {line}"));
@@ -130,14 +123,14 @@ pub fn load(
 }
 
 /// Until it answers, and is another than `before`.
-fn wait(host: &mut dyn Host, state: &Path, child: &mut Child, before: Option<u32>) -> anyhow::Result<u32> {
+fn wait(host: &mut dyn Host, state: &Path, child: &mut Child, before: Option<u32>) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
         if let Some(exit) = child.try_wait()? {
             bail!("its program ended {}", in_words(&exit));
         }
         let trouble = match socket::status(host, state) {
-            Ok(now) if Some(now.pid) != before && now.mode != Mode::Starting => return Ok(now.pid),
+            Ok(now) if Some(now.pid) != before && now.mode != Mode::Starting => return Ok(()),
             Ok(_) | Err(Asked::Nobody) => None,
             Err(Asked::Trouble(error)) => Some(error),
         };
@@ -183,5 +176,102 @@ impl Log {
         let from = (new.len().saturating_sub(SAID)..=new.len()).find(|at| new.is_char_boundary(*at));
         let last = &new[from.unwrap_or(0)..];
         format!("; it said:\n  {}\n ", last.replace('\n', "\n  "))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests write a program themselves")]
+mod tests {
+    use super::*;
+    use commensal_host::LinuxHost;
+    use commensal_host::fake::FakeHost;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    fn kernel(state: Option<&str>, ops: &str) -> Kernel {
+        let host = FakeHost::v2(2, 1 << 30);
+        host.set_file("/sys/kernel/btf/vmlinux", "");
+        if let Some(state) = state {
+            host.set_file("/sys/kernel/sched_ext/state", state);
+            host.set_file("/sys/kernel/sched_ext/root/ops", ops);
+        }
+        Kernel::read(&host)
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_told_before_anything_starts() {
+        let check = |kernel: Kernel, replace: bool, part: &str| {
+            let error = check(&kernel, replace).map_or_else(|error| error.to_string(), |()| String::new());
+            assert!(error.contains(part) && error.is_empty() == part.is_empty(), "{error:?} lacks {part:?}");
+        };
+        check(kernel(Some("disabled"), ""), false, "");
+        check(kernel(None, ""), false, "with CONFIG_SCHED_CLASS_EXT");
+        check(kernel(None, ""), true, "with CONFIG_SCHED_CLASS_EXT");
+        check(kernel(Some("enabled"), "commensal_7"), false, "take over from it with --replace");
+        check(kernel(Some("enabled"), "commensal_7"), true, "");
+        check(kernel(Some("enabled"), "layered"), false, "layered is enabled): end the program");
+        check(kernel(Some("enabled"), "layered"), true, "takes over from commensal's own only");
+        check(kernel(Some("disabled"), ""), true, "no scheduler to --replace");
+    }
+
+    #[test]
+    fn the_program_is_named_or_beside_or_in_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("commensal");
+        let far = folder.path().join("far");
+        std::fs::create_dir(&far).unwrap();
+        let find = |named: Option<&Path>| find_in(named.map(Path::as_os_str), Some(&own), far.as_os_str());
+        let error = find(None).unwrap_err().to_string();
+        assert!(error.contains("neither beside this one nor in PATH"), "{error}");
+        std::fs::write(far.join(PROGRAM), "").unwrap();
+        assert_eq!(find(None).unwrap(), far.join(PROGRAM));
+        std::fs::write(folder.path().join(PROGRAM), "").unwrap();
+        assert_eq!(find(None).unwrap(), folder.path().join(PROGRAM));
+        assert_eq!(find(Some(&far.join(PROGRAM))).unwrap(), far.join(PROGRAM));
+        assert!(find(Some(Path::new("/nowhere"))).unwrap_err().to_string().contains("names /nowhere"));
+    }
+
+    /// A program that does what the script says, its state directory, and the host.
+    fn program(script: &str) -> (tempfile::TempDir, PathBuf, LinuxHost) {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(PROGRAM);
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        (folder, program, LinuxHost::new())
+    }
+
+    #[test]
+    fn one_that_dies_is_told_with_what_it_said() {
+        let (folder, program, mut host) = program("echo \"no such verifier: $*\" >&2; exit 3");
+        for _ in 0..2 {
+            let error = load(&mut host, folder.path(), &program, &["load".into()]).unwrap_err();
+            let told = format!("{error:#}");
+            assert!(told.contains("ended with status 3"), "{told}");
+            // Not what it said the last time.
+            assert_eq!(told.matches("no such verifier: --state-dir").count(), 1, "{told}");
+        }
+    }
+
+    #[test]
+    fn it_is_waited_for_until_it_runs() {
+        let (folder, program, mut host) = program("exec sleep 600");
+        let listener = UnixListener::bind(folder.path().join("sched.sock")).unwrap();
+        // Asked who was there before, it is another; then it starts; then it runs.
+        let answers = [(5, "running"), (5, "running"), (6, "starting"), (6, "running")];
+        let server = std::thread::spawn(move || {
+            for (pid, mode) in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut line = String::new();
+                BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+                assert_eq!(line, "{\"do\":\"status\"}\n");
+                writeln!(stream, r#"{{"ok":true,"pid":{pid},"mode":"{mode}"}}"#).unwrap();
+            }
+        });
+        let mut child = load(&mut host, folder.path(), &program, &["load".into()]).unwrap();
+        server.join().unwrap();
+        assert_eq!(child.try_wait().unwrap(), None);
+        host.signal(&child.process, commensal_host::Signal::KILL).unwrap();
+        child.wait().unwrap();
     }
 }

@@ -156,12 +156,9 @@ fn text(kernel: &Kernel, status: Option<&Status>, other: Option<&Other>, judged:
         (None, None) => out.push_str("scheduler   none of commensal is loaded with this state directory\n"),
     }
     let Some(state) = &kernel.state else {
-        let _ = writeln!(
-            out,
-            "kernel      {} has no sched_ext: {}",
-            kernel.release,
-            kernel.obstacles().join("; ")
-        );
+        kernel.obstacles().iter().for_each(|obstacle| {
+            let _ = writeln!(out, "kernel      {obstacle}");
+        });
         return out;
     };
     let _ = write!(out, "kernel      {}: sched_ext is {state}", kernel.release);
@@ -248,5 +245,73 @@ fn scheduler(out: &mut String, status: &Status) {
     }
     for problem in &status.problems {
         let _ = writeln!(out, "problem     {problem}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_host::fake::FakeHost;
+
+    fn kernel(state: &str) -> Kernel {
+        let host = FakeHost::v2(2, 1 << 30);
+        for (file, text) in [
+            ("state", state),
+            ("root/ops", "commensal_0.1"),
+            ("nr_rejected", "3"),
+            ("switch_all", "0"),
+            ("enable_seq", "7"),
+        ] {
+            host.set_file(format!("/sys/kernel/sched_ext/{file}"), text);
+        }
+        Kernel::read(&host)
+    }
+
+    fn running() -> Status {
+        serde_json::from_str(
+            r#"{"ok":true,"pid":70,"mode":"running","generation":2,"loaded_s":5,"threads":4,"realtime":0,
+                "orders":{"commensal":{"owner":"commensal","hold_off_us":30,"groups":[{"cgroup":"/g","class":"offline"}]}},
+                "groups":[{"cgroup":"/g","found":true,"share":0.25,"run_ns":1500000000,"slots":1}],"problems":["it creaks"],
+                "counters":{"ns":[1,2,3000000000,4,5],"expelling_ns":1000000000,"overlap_ns":7000000,"evictions":10,
+                "evict_ns":500000,"by_ticks":1,"let_die":9}}"#,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn it_tells_the_scheduler_the_kernel_and_the_judge() {
+        let told = text(&kernel("enabled"), Some(&running()), None, &Judged::NoSubject);
+        for part in [
+            "running, for 5 s; process 70, 4 threads, orders 2, hold-off 30 us",
+            "offline 3.0 s",
+            "0.70 % of their time",
+            "10 (1 by the tick), mean 50 us",
+            "/g: 25.0 % of offline time",
+            "1.5 s run",
+            "problem     it creaks",
+            "sched_ext is enabled, scheduler commensal_0.1, only threads under it that asked; 3 threads refused, 7 schedulers",
+            "judge       no online group",
+        ] {
+            assert!(told.contains(part), "{told}lacks {part:?}");
+        }
+        let told = text(&Kernel::read(&FakeHost::v2(2, 1 << 30)), None, None, &Judged::NotAsked);
+        assert!(told.contains("none of commensal") && told.contains("CONFIG_SCHED_CLASS_EXT"), "{told}");
+    }
+
+    #[test]
+    fn the_exit_status_says_whether_it_does_its_work() {
+        let check = |state: &str, mode: Option<Mode>, expect: u8| {
+            let status = mode.map(|mode| Status { mode, ..running() });
+            assert_eq!(code(&kernel(state), status.as_ref(), None), expect, "{state} {mode:?}");
+        };
+        check("enabled", Some(Mode::Running), 0);
+        check("enabled", Some(Mode::Frozen), 1);
+        check("disabled", Some(Mode::Ejected), 1);
+        check("disabled", Some(Mode::GivenUp), 1);
+        // Its process has not noticed yet.
+        check("disabled", Some(Mode::Running), 1);
+        check("disabled", None, 2);
+        // Somebody else's.
+        check("enabled", None, 2);
     }
 }

@@ -37,7 +37,8 @@ struct Who {
 impl Who {
     /// It, if it still runs.
     fn process(self, host: &mut dyn Host) -> Option<Process> {
-        let process = host.process(self.pid).ok().filter(|process| process.start_ticks == self.start_ticks)?;
+        let process =
+            host.process(self.pid).ok().filter(|process| process.start_ticks == self.start_ticks)?;
         // One that nobody has waited for has ended all the same.
         let stat = host.read_file(Path::new(&format!("/proc/{}/stat", self.pid))).unwrap_or_default();
         let ended = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
@@ -269,4 +270,89 @@ pub fn unload(host: &mut dyn Host, state: &Path) -> anyhow::Result<bool> {
     host.state_remove(&state.join(FILE))?;
     println!("unloaded {}", other.command());
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_host::fake::FakeHost;
+
+    const STATE: &str = "/var/lib/commensal";
+
+    /// A machine on which a watcher and its program run, and what is known of them.
+    fn world() -> (FakeHost, u32, u32) {
+        let mut host = FakeHost::v2(2, 1 << 30);
+        host.state_dir(Path::new(STATE)).unwrap();
+        let mut start = |name: &str| host.spawn(&SpawnSpec::new(name)).unwrap().process;
+        let (watcher, process) = (start("commensal"), start("scx_simple"));
+        let who = |process: &Process| Who { pid: process.pid, start_ticks: process.start_ticks };
+        let other = Other {
+            program: "scx_simple".to_owned(),
+            args: vec!["-f".to_owned()],
+            boot_id: machine::boot_id(&host).unwrap_or_default(),
+            watcher: who(&watcher),
+            process: Some(who(&process)),
+            ops: Some("simple".to_owned()),
+            since: now(),
+            phase: Phase::Enabled,
+        };
+        other.keep(&mut host, Path::new(STATE)).unwrap();
+        (host, watcher.pid, process.pid)
+    }
+
+    fn known(host: &mut FakeHost) -> Option<Other> {
+        look(host, Path::new(STATE)).unwrap()
+    }
+
+    #[test]
+    fn it_is_ended_once() {
+        let (mut host, _, process) = world();
+        host.ignores_sigterm(process);
+        let other = known(&mut host).unwrap();
+        assert!(other.text().contains("simple of scx_simple -f"));
+        assert!(unload(&mut host, Path::new(STATE)).unwrap());
+        let mut runs = |who: Who| who.process(&mut host).is_some();
+        assert!(!runs(other.watcher) && !runs(other.process.unwrap()));
+        assert_eq!(known(&mut host), None);
+        assert!(!unload(&mut host, Path::new(STATE)).unwrap());
+    }
+
+    #[test]
+    fn others_of_the_same_number_are_left_alone() {
+        let (mut host, watcher, process) = world();
+        for pid in [watcher, process] {
+            host.end(pid, commensal_host::Exit::Code(0));
+            host.reuse_pid(pid, &[]);
+        }
+        let other = known(&mut host).unwrap();
+        assert!(!other.lives() && other.text().contains("its watcher was killed"), "{other:?}");
+        assert!(!unload(&mut host, Path::new(STATE)).unwrap());
+        assert!(host.process(watcher).is_ok() && host.process(process).is_ok());
+        assert_eq!(known(&mut host), None);
+    }
+
+    #[test]
+    fn what_was_before_the_boot_is_forgotten_and_a_damaged_file_is_told() {
+        let (mut host, ..) = world();
+        host.set_file("/proc/sys/kernel/random/boot_id", "another\n");
+        assert_eq!(known(&mut host), None);
+        host.state_replace(Path::new("/var/lib/commensal/sched-with.json"), "{").unwrap();
+        let error = look(&mut host, Path::new(STATE)).unwrap_err().to_string();
+        assert!(error.contains("sched-with.json is damaged"), "{error}");
+    }
+
+    #[test]
+    fn what_is_known_comes_back_from_the_file() {
+        let (mut host, ..) = world();
+        let mut other = known(&mut host).unwrap();
+        for phase in [Phase::Starting, Phase::TakenOff { at: now() }, Phase::Enabled] {
+            other.phase = phase;
+            other.keep(&mut host, Path::new(STATE)).unwrap();
+            assert_eq!(known(&mut host).as_ref(), Some(&other));
+            assert!(other.lives());
+        }
+        other.end("its program ended with status 1".to_owned());
+        other.keep(&mut host, Path::new(STATE)).unwrap();
+        assert!(known(&mut host).unwrap().text().contains("is over since"));
+    }
 }

@@ -1,0 +1,184 @@
+//! `commensal sched`: what it says and leaves behind where nothing can be loaded; and, in a guest whose kernel has sched_ext,
+//! the scheduler and one of others from beginning to end.
+
+use crate::support::Program;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const STATE: &str = "/sys/kernel/sched_ext/state";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether this kernel has sched_ext; then it is a guest's that these tests are not about.
+fn has_sched_ext(test: &str) -> bool {
+    let has = Path::new(STATE).exists();
+    if has {
+        println!("skipped: {test}: this kernel has sched_ext");
+    }
+    has
+}
+
+#[test]
+fn a_kernel_without_it_is_told_and_nothing_starts() {
+    if has_sched_ext("a_kernel_without_it_is_told_and_nothing_starts") {
+        return;
+    }
+    let program = Program::new("schednone");
+    let (out, err) = program.expect(2, &["sched", "load"]);
+    assert!(
+        out.is_empty() && err.contains("nothing was changed") && err.contains("CONFIG_SCHED_CLASS_EXT"),
+        "{err}"
+    );
+    // Whatever else is wrong comes later: a program that would leave a trace is not started.
+    let trace = program.path("trace");
+    let script = format!("echo started > {}", trace.display());
+    let (_, err) = program.expect(2, &["sched", "load", "--with", "sh", "-c", &script]);
+    assert!(err.contains("CONFIG_SCHED_CLASS_EXT"), "{err}");
+    let mut command = program.command(&["sched", "load", "--replace", "--hold-off-us", "5"]);
+    let done = command.env("COMMENSAL_SCHED", "/nowhere").output().unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    assert!(!trace.exists() && !program.state().exists());
+}
+
+#[test]
+fn with_nothing_loaded_status_is_2_and_unload_is_done() {
+    if has_sched_ext("with_nothing_loaded_status_is_2_and_unload_is_done") {
+        return;
+    }
+    let program = Program::new("schedidle");
+    let (out, _) = program.expect(2, &["sched", "status"]);
+    assert!(out.contains("none of commensal is loaded") && out.contains("CONFIG_SCHED_CLASS_EXT"), "{out}");
+    let (out, _) = program.expect(2, &["sched", "status", "--json"]);
+    let status: Value = serde_json::from_str(&out).unwrap();
+    assert!(status["scheduler"].is_null() && status["kernel"]["state"].is_null(), "{out}");
+    for _ in 0..2 {
+        let (out, _) = program.expect(0, &["sched", "unload"]);
+        assert!(out.contains("nothing is loaded, and nothing is to be put back"), "{out}");
+    }
+    assert!(!program.state().exists(), "looking leaves nothing behind");
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let program = Program::new("schedargs");
+    let check = |args: &[&str], part: &str| {
+        let (_, err) = program.expect(2, &[&["sched", "load"], args].concat());
+        assert!(err.contains(part), "{args:?}: {err}lacks {part:?}");
+    };
+    check(&["--watchdog-ms", "40000"], "40000 is not in 100..=30000");
+    check(&["--hold-off-us", "2000000"], "2000000 is not in");
+    check(&["--replace", "--with", "scx_simple"], "cannot be used with");
+    check(&["--orders", "a", "--config", "b"], "cannot be used with");
+    check(&["--with"], "a value is required");
+}
+
+/// The program that has the scheduler, in a guest of the scheduler's.
+fn loader(test: &str) -> Option<PathBuf> {
+    if !std::env::var("COMMENSAL_VM").is_ok_and(|layout| layout.starts_with("sched"))
+        || !Path::new(STATE).exists()
+    {
+        println!(
+            "skipped: {test}: it loads a scheduler: only in a guest of its own (cargo xtask vm --layout sched)"
+        );
+        return None;
+    }
+    let beside = Path::new(env!("CARGO_BIN_EXE_commensal")).with_file_name("commensal-sched");
+    if !beside.exists() {
+        println!("skipped: {test}: commensal-sched was not built");
+        return None;
+    }
+    Some(beside)
+}
+
+fn state() -> String {
+    std::fs::read_to_string(STATE).unwrap().trim().to_owned()
+}
+
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn status(program: &Program, expect: i32) -> Value {
+    serde_json::from_str(&program.expect(expect, &["sched", "status", "--json", "--for", "0s"]).0).unwrap()
+}
+
+#[test]
+fn it_is_loaded_looked_at_and_unloaded_twice() {
+    if loader("it_is_loaded_looked_at_and_unloaded_twice").is_none() {
+        return;
+    }
+    let program = Program::new("schedown");
+    let orders = program.path("orders.json");
+    std::fs::write(
+        &orders,
+        r#"{"do":"orders","groups":[{"cgroup":"/sys/fs/cgroup/nobody","class":"offline"}]}"#,
+    )
+    .unwrap();
+    let orders = orders.to_str().unwrap();
+    let (out, _) = program.expect(0, &["sched", "load", "--orders", orders, "--hold-off-us", "40"]);
+    assert!(out.contains("under it 1 offline groups"), "{out}");
+    assert_eq!(state(), "enabled");
+    let (_, err) = program.expect(2, &["sched", "load"]);
+    assert!(err.contains("take over from it with --replace"), "{err}");
+    let (_, err) = program.expect(2, &["sched", "load", "--with", "sleep", "9"]);
+    assert!(err.contains("first `commensal sched unload`"), "{err}");
+    let first = status(&program, 0);
+    program.expect(0, &["sched", "load", "--orders", orders, "--replace"]);
+    let second = status(&program, 0);
+    assert_ne!(first["scheduler"]["pid"], second["scheduler"]["pid"]);
+    let (out, _) = program.expect(0, &["sched", "status", "--for", "100ms"]);
+    assert!(out.contains("sched_ext is enabled, scheduler commensal"), "{out}");
+    // Its process is killed: the kernel takes the scheduler off, and nobody answers.
+    let pid = second["scheduler"]["pid"].to_string();
+    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    until("the kernel has let go", || state() == "disabled");
+    status(&program, 2);
+    program.expect(0, &["sched", "unload"]);
+    program.expect(0, &["sched", "load", "--orders", orders]);
+    let (out, _) = program.expect(0, &["sched", "unload"]);
+    assert!(out.contains("unloaded"), "{out}");
+    assert_eq!(state(), "disabled");
+    let (out, _) = program.expect(0, &["sched", "unload"]);
+    assert!(out.contains("nothing is loaded"), "{out}");
+}
+
+#[test]
+fn one_of_others_is_loaded_watched_and_unloaded() {
+    let Some(loader) = loader("one_of_others_is_loaded_watched_and_unloaded") else { return };
+    let loader = loader.to_str().unwrap();
+    let program = Program::new("schedwith");
+    // Any program that loads one will do; this one has another state directory, and is somebody else's by that.
+    let elsewhere = program.path("elsewhere");
+    let load = ["sched", "load", "--with", loader, "--state-dir", elsewhere.to_str().unwrap(), "load"];
+    let (out, _) = program.expect(0, &load);
+    assert!(out.contains("since"), "{out}");
+    let now = status(&program, 0);
+    let pid = now["other"]["process"]["pid"].to_string();
+    assert_eq!((state().as_str(), now["other"]["is"].as_str()), ("enabled", Some("enabled")));
+    let (_, err) = program.expect(2, &load);
+    assert!(err.contains("one sched_ext scheduler at a time"), "{err}");
+    program.expect(0, &["sched", "unload"]);
+    assert_eq!(state(), "disabled");
+    assert!(!Path::new(&format!("/proc/{pid}")).exists());
+
+    program.expect(0, &load);
+    let pid = status(&program, 0)["other"]["process"]["pid"].to_string();
+    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    until("its end is told", || status(&program, 2)["other"]["is"] == "ended");
+    let (out, _) = program.expect(2, &["sched", "status"]);
+    assert!(out.contains("its program ended by signal 9"), "{out}");
+    program.expect(0, &["sched", "unload"]);
+
+    let (_, err) = program.expect(2, &["sched", "load", "--with", "sh", "-c", "echo not today; exit 4"]);
+    assert!(err.contains("ended with status 4") && err.contains("not today"), "{err}");
+    let (_, err) = program.expect(2, &["sched", "load", "--with", "sleep", "600"]);
+    assert!(err.contains("had no scheduler loaded after"), "{err}");
+    let (_, err) = program.expect(2, &["sched", "load", "--with", "/nowhere"]);
+    assert!(err.contains("ENOENT"), "{err}");
+    assert_eq!(state(), "disabled");
+}
