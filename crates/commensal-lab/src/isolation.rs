@@ -14,7 +14,7 @@ use commensal_core::topology::Machine;
 use commensal_core::units::{BytesPerS, CpuAmount};
 
 /// One named means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Means {
     /// `cpu.bvt_warp_ns`.
     GroupIdentity,
@@ -22,6 +22,8 @@ pub enum Means {
     QosLevel,
     /// The scheduler that commensal loads.
     SchedExt,
+    /// Another sched_ext scheduler: its program and arguments. It runs while the arm's policy is on.
+    Scheduler(Vec<String>),
     /// `cpu.idle`.
     CpuIdle,
     /// The smallest weight.
@@ -41,7 +43,7 @@ pub enum Means {
 }
 
 /// The names in an experiment's list of arms.
-const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, frame, quota=20%, io=10MiB/s";
+const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, frame, quota=20%, io=10MiB/s, scheduler=PROGRAM";
 /// Why a named arm has none of the other means.
 pub const WITHOUT: &str = "this arm does without";
 /// What [`Means::Quota`] leaves when no amount is given.
@@ -65,6 +67,10 @@ impl Means {
                 _ => return Err(format!("cpuset={cores}: a number of cores from 1 is needed")),
             },
             ("io", Some(rate)) => Means::Disk(rate.parse().map_err(|why| format!("io={rate}: {why}"))?),
+            ("scheduler", Some(command)) => match command.split_whitespace().map(str::to_owned).collect() {
+                words if Vec::is_empty(&words) => return Err("scheduler=: a program is needed".to_owned()),
+                words => Means::Scheduler(words),
+            },
             ("quota", amount) => Means::Quota(quota(amount.unwrap_or(QUOTA))?),
             _ => return Err(format!("no means of isolation is called {text:?}; there are {NAMES}")),
         };
@@ -72,13 +78,14 @@ impl Means {
     }
 
     /// The knob by which groups yield, if it is one.
-    fn class_knob(self) -> Option<KnobId> {
+    fn class_knob(&self) -> Option<KnobId> {
         match self {
             Means::GroupIdentity => Some(KnobId::CpuBvtWarpNs),
             Means::QosLevel => Some(KnobId::CpuQosLevel),
             Means::CpuIdle => Some(KnobId::CpuIdle),
             Means::MinWeight => Some(KnobId::CpuWeight),
             Means::SchedExt
+            | Means::Scheduler(_)
             | Means::SchedIdle
             | Means::Nice
             | Means::CpuSplit(_)
@@ -89,20 +96,26 @@ impl Means {
     }
 
     /// Its name on the ladder of class means.
-    fn rung(self) -> Option<&'static str> {
+    fn rung(&self) -> Option<&'static str> {
         match self {
             Means::GroupIdentity => Some("Group Identity"),
             Means::QosLevel => Some("cpu.qos_level"),
             Means::SchedExt => Some("sched_ext scheduler"),
             Means::CpuIdle => Some("cpu.idle"),
             Means::MinWeight => Some("smallest weight"),
-            Means::SchedIdle
+            Means::Scheduler(_)
+            | Means::SchedIdle
             | Means::Nice
             | Means::CpuSplit(_)
             | Means::Frame
             | Means::Quota(_)
             | Means::Disk(_) => None,
         }
+    }
+
+    /// Whether it is one of those of which there is one at a time.
+    fn is_class(&self) -> bool {
+        self.rung().is_some() || matches!(self, Means::Scheduler(_))
     }
 }
 
@@ -136,10 +149,10 @@ impl Isolation {
         let best = parts().any(|part| part == "best");
         let named: Vec<Means> =
             parts().filter(|part| *part != "best").map(Means::parse).collect::<Result<_, _>>()?;
-        let classes = named.iter().filter(|means| means.rung().is_some()).count();
+        let classes = named.iter().filter(|means| means.is_class()).count();
         if classes + usize::from(best) > 1 {
             return Err(format!(
-                "{text}: a group yields by one means; name one of best, bvt, qos_level, sched_ext, cpu.idle, weight"
+                "{text}: a group yields by one means; name one of best, bvt, qos_level, sched_ext, cpu.idle, weight, scheduler=PROGRAM"
             ));
         }
         Ok(Isolation { best, named })
@@ -153,6 +166,7 @@ impl Isolation {
             Means::Nice => "nice 19 on tasks".to_owned(),
             Means::CpuSplit(_) => "cpuset split".to_owned(),
             Means::Frame => "moving big frame".to_owned(),
+            Means::Scheduler(command) => format!("scheduler {}", command.join(" ")),
             Means::Quota(amount) => format!("quota of {amount}"),
             Means::Disk(rate) => format!("{rate} from and to disk"),
             other => other.rung().unwrap_or_default().to_owned(),
@@ -160,20 +174,35 @@ impl Isolation {
         self.named.iter().map(word).collect::<Vec<_>>().join(" + ")
     }
 
-    fn has(&self, means: Means) -> bool {
-        self.named.contains(&means)
+    fn has(&self, means: &Means) -> bool {
+        self.named.contains(means)
+    }
+
+    /// Whether it needs the scheduler that commensal loads.
+    #[must_use]
+    pub fn needs_ours(&self) -> bool {
+        self.has(&Means::SchedExt)
+    }
+
+    /// Program and arguments of another scheduler.
+    #[must_use]
+    pub fn scheduler(&self) -> Option<&[String]> {
+        self.named.iter().find_map(|means| match means {
+            Means::Scheduler(command) => Some(command.as_slice()),
+            _ => None,
+        })
     }
 
     /// Whether offline tasks are `SCHED_IDLE`.
     #[must_use]
     pub fn idle_tasks(&self) -> bool {
-        self.has(Means::SchedIdle)
+        self.has(&Means::SchedIdle)
     }
 
     /// The nice level of offline tasks.
     #[must_use]
     pub fn nice(&self) -> Option<i32> {
-        self.has(Means::Nice).then_some(19)
+        self.has(&Means::Nice).then_some(19)
     }
 
     /// No means at all: what groups have while no policy is on.
@@ -329,6 +358,10 @@ mod tests {
         assert_eq!(parse("cpu.idle+frame"), Ok(vec![Means::CpuIdle, Means::Frame]));
         assert_eq!(parse("quota"), parse("quota=20%"));
         assert!(Isolation::parse("quota=1.5 cores").is_ok());
+        let other = Isolation::parse("scheduler=scx_layered  --run-example+quota=80%").unwrap();
+        assert_eq!(other.scheduler().unwrap(), ["scx_layered", "--run-example"]);
+        assert_eq!(other.describe(), "scheduler scx_layered --run-example + quota of 80 %");
+        assert!(!other.needs_ours() && Isolation::parse("sched_ext").unwrap().needs_ours());
         for wrong in [
             "",
             "idle",
@@ -340,6 +373,11 @@ mod tests {
             "best+weight",
             "nice=5",
             "cpu.idle+",
+            "scheduler",
+            "scheduler= ",
+            "scheduler=scx_simple+cpu.idle",
+            "scheduler=scx_simple+sched_ext",
+            "best+scheduler=scx_simple",
         ] {
             assert!(Isolation::parse(wrong).is_err(), "{wrong}");
         }
@@ -360,6 +398,10 @@ mod tests {
     #[test]
     fn other_means_are_taken_off_the_machine() {
         let caps = Capabilities::everything();
+        let other = Isolation::parse("scheduler=scx_simple").unwrap().restrict(&caps);
+        for knob in [KnobId::CpuIdle, KnobId::CpuWeight] {
+            assert!(other.obstacle(knob, Version::V2).is_some());
+        }
         let weight = Isolation::parse("weight").unwrap().restrict(&caps);
         assert!(weight.obstacle(KnobId::CpuIdle, Version::V1).is_some());
         assert!(weight.obstacle(KnobId::CpuWeight, Version::V1).is_none());

@@ -5,6 +5,7 @@
 
 mod moving;
 mod policies;
+mod scheduled;
 
 pub use policies::{ArmPolicy, Tasks};
 
@@ -47,6 +48,9 @@ pub enum SiteError {
     /// Offline work that runs already has to stand still in some blocks.
     #[error("{0} cannot be frozen for the blocks without offline work: {1}")]
     Pause(String, String),
+    /// The scheduler of an arm is not in force.
+    #[error("the scheduler of the arm is not in force: {0}")]
+    Scheduler(String),
     /// Our own groups could not be planned: our bug.
     #[error("the run's own groups cannot be planned: {0}")]
     Plan(String),
@@ -93,6 +97,8 @@ pub struct Site {
     pause: (Vec<Step>, bool),
     /// The frame that moves now.
     moving: Option<moving::Moving>,
+    /// The scheduler that is on.
+    scheduled: Option<scheduled::Scheduled>,
     /// What an earlier, killed run had left and was removed first.
     pub cleaned: Vec<String>,
     state_dir: PathBuf,
@@ -181,6 +187,7 @@ fn build(
         policies,
         pause: (pause, false),
         moving: None,
+        scheduled: None,
         ours: policies::prefix(),
         paths,
         groups,
@@ -238,10 +245,14 @@ impl Site {
     /// Switches the isolation of one arm on.
     ///
     /// # Errors
-    /// When the kernel refuses a step; then the policy is off.
+    /// When the kernel refuses a step, or does not get the arm's scheduler; then the policy is off.
     pub fn isolate(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), SiteError> {
         let steps = self.policies[policy].steps.clone();
         self.steps(host, &steps)?;
+        if let Err(error) = self.begin_scheduling(host, policy) {
+            self.steps(host, &undo(&steps))?;
+            return Err(error);
+        }
         self.begin_moving(policy);
         Ok(())
     }
@@ -249,17 +260,20 @@ impl Site {
     /// Switches it off again.
     ///
     /// # Errors
-    /// When the kernel refuses a step.
+    /// When the kernel refuses a step, or keeps the arm's scheduler.
     pub fn release(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), SiteError> {
         self.moving = None;
+        let ended = self.end_scheduling(host);
         let steps = undo(&self.policies[policy].steps);
-        self.steps(host, &steps)
+        self.steps(host, &steps)?;
+        ended
     }
 
     /// Reads again what isolation set: whether it still is in force, and for one of tasks whether the task has it.
     pub fn policy_now(&self, host: &mut dyn Host, policy: usize, offline: Option<&Child>) -> Vec<Applied> {
         let policy = &self.policies[policy];
         let mut now = verify(host, &policy.steps, &self.actual);
+        now.extend(self.scheduling_now(host));
         if let Some(child) = offline {
             now.extend(policy.tasks.of_task(host, child.process.pid));
         }
@@ -356,11 +370,13 @@ impl Site {
     ///
     /// # Errors
     /// When the journal cannot be read or rewritten.
-    pub fn close(self, host: &mut dyn Host) -> Result<Vec<String>, SiteError> {
+    pub fn close(mut self, host: &mut dyn Host) -> Result<Vec<String>, SiteError> {
+        let ended = self.end_scheduling(host);
         self.groups.into_iter().for_each(|group| group.close(host));
         let mut restored = restore_own(host, &self.state_dir, &self.journal_name)?;
         sweep(host, &self.paths, &self.ours);
         restored.left.append(&mut restored.failed);
+        restored.left.extend(ended.err().map(|error| error.to_string()));
         Ok(restored.left)
     }
 }

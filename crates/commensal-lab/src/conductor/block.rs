@@ -8,7 +8,7 @@ use super::{Conduct, LabError, memory_file};
 use crate::experiment::{Experiment, Load, Rate};
 use crate::loadgen::{self, LoadError, LoadResult, LoadSpec, Phase};
 use crate::record::{Applied, Arm, Block, Lateness, Policy, Role, encode_histogram, percentile_us};
-use crate::site::{ArmPolicy, Side, Site};
+use crate::site::{ArmPolicy, Side, Site, SiteError};
 use crate::tools::{self, Reading, Tool};
 use commensal_host::{Host, Stderr, Stdin, Stdout, precise_thread};
 use std::io::Read;
@@ -81,7 +81,10 @@ impl Runner<'_> {
         load: Option<&LoadSpec>,
     ) -> Result<Block, LabError> {
         if let Some(policy) = policy {
-            self.site.isolate(self.host, policy)?;
+            match self.site.isolate(self.host, policy) {
+                Err(SiteError::Scheduler(why)) => return Ok(unscheduled(&arm.name, &why)),
+                done => done?,
+            }
         }
         let outcome = self.with_offline(experiment, arm, policy, load);
         if let Some(policy) = policy {
@@ -399,6 +402,21 @@ fn tool_answers(block: &mut Block, answers: Result<Reading, String>, concurrency
             (block.achieved, block.requests, block.errors) = (Some(0.0), 1, 1);
             block.notes.push(why);
         }
+    }
+}
+
+/// How a block's note begins whose scheduler was not in force.
+pub(super) const UNSCHEDULED: &str = "the scheduler of the arm was not in force";
+
+/// A block that did not take place: nobody was answered, and the note says why.
+fn unscheduled(arm: &str, why: &str) -> Block {
+    Block {
+        arm: arm.to_owned(),
+        achieved: Some(0.0),
+        requests: 1,
+        errors: 1,
+        notes: vec![format!("{UNSCHEDULED}: {why}")],
+        ..Block::default()
     }
 }
 

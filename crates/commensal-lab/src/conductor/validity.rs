@@ -2,6 +2,7 @@
 //! run is judged as one that was not.
 
 use super::batch::ENDED;
+use super::block::UNSCHEDULED;
 use crate::loadgen::{LoadBaseline, LoadFigures, invalid_reasons};
 use crate::record::{Arm, Block, Role, Run};
 
@@ -53,7 +54,8 @@ fn reasons(block: &Block, arm: &Arm, baseline: Option<LoadBaseline>, threads: f6
             ));
         }
     }
-    reasons.extend(block.notes.iter().filter(|note| note.starts_with(ENDED)).cloned());
+    let fatal = |note: &&String| note.starts_with(ENDED) || note.starts_with(UNSCHEDULED);
+    reasons.extend(block.notes.iter().filter(fatal).cloned());
     reasons
 }
 
@@ -77,6 +79,11 @@ mod tests {
     #[test]
     fn each_rule() {
         check(|_| (), "contended", "");
+        check(
+            |block| block.notes = vec![format!("{UNSCHEDULED}: scx_lost ended with status 1")],
+            "isolated",
+            "scx_lost ended with status 1",
+        );
         check(|block| block.cpu.other = Some(0.6), "isolated", "programs that take no part used 0.60 CPUs");
         check(|block| (block.cpu.other, block.cpu.client) = (Some(0.6), Some(0.2)), "isolated", "");
         let idle = |block: &mut Block| {

@@ -2,6 +2,7 @@
 
 use super::{SiteError, Wanted};
 use crate::isolation::{Isolation, Means, WITHOUT};
+use crate::scheduler::Kernel;
 use commensal_core::actual::ActualState;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
@@ -35,6 +36,8 @@ pub struct ArmPolicy {
     pub(super) steps: Vec<Step>,
     /// What offline tasks are started with.
     pub(super) tasks: Tasks,
+    /// Another scheduler that runs while it is on: program and arguments.
+    pub(super) scheduler: Option<Vec<String>>,
 }
 
 /// Scheduling of offline tasks.
@@ -136,9 +139,21 @@ pub(super) fn all(
             policy.obstacle =
                 Some("tasks have it from their start, and the offline work runs already".to_owned());
         }
+        policy.obstacle = policy.obstacle.map(|why| not_loaded(host, isolation).unwrap_or(why));
+        if isolation.scheduler().is_some() {
+            let wrong = Kernel::read(host).obstacles_to_another();
+            policy.obstacle = policy.obstacle.or_else(|| (!wrong.is_empty()).then(|| wrong.join("; ")));
+        }
         policies.push(policy);
     }
     Ok((actual, policies))
+}
+
+/// What an arm of our own scheduler lacks where the kernel could have it.
+fn not_loaded(host: &dyn Host, isolation: &Isolation) -> Option<String> {
+    let kernel = Kernel::read(host);
+    let missing = isolation.needs_ours() && kernel.state.is_some() && !kernel.ours();
+    missing.then(|| "the scheduler is not loaded: `commensal sched load` before the run".to_owned())
 }
 
 /// Whether a group is that of offline work which runs already.
@@ -192,6 +207,7 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
         obstacle,
         moves: isolation.named.contains(&Means::Frame),
         steps: plan.settings().to_vec(),
+        scheduler: isolation.scheduler().map(<[String]>::to_vec),
         tasks: Tasks {
             idle: isolation.idle_tasks() || fallback.is_some_and(|policy| policy.idle),
             nice: isolation.nice().or(fallback.filter(|policy| policy.idle).map(|_| 19)),

@@ -1,0 +1,86 @@
+//! Another scheduler as an arm's policy: its program starts when the policy goes on and ends when it goes off.
+
+use super::{Site, SiteError};
+use crate::scheduler::{Kernel, State, disable, enable};
+use commensal_core::errno::Errno;
+use commensal_drivers::Applied;
+use commensal_host::{Child, Host, HostError, SpawnSpec, Stderr, Stdout};
+use rustix::fd::OwnedFd;
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::sync::Arc;
+
+/// What of a program's words is told, bytes.
+const SAID: usize = 600;
+
+/// A scheduler that is on.
+#[derive(Debug)]
+pub(super) struct Scheduled {
+    child: Child,
+}
+
+impl Site {
+    /// Starts the scheduler of this policy, if it has one.
+    ///
+    /// # Errors
+    /// [`SiteError::Scheduler`] when the kernel does not get it.
+    pub(super) fn begin_scheduling(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), SiteError> {
+        let Some(command) = &self.policies[policy].scheduler else { return Ok(()) };
+        let Some((program, args)) = command.split_first() else { return Ok(()) };
+        let log = log()?;
+        let mut spec = args.iter().fold(SpawnSpec::new(program), SpawnSpec::arg);
+        (spec.die_with_parent, spec.own_process_group) = (true, true);
+        (spec.stdout, spec.stderr) = (Stdout::Fd(log.clone()), Stderr::Stdout);
+        let kernel = Kernel::read(host);
+        if kernel.busy() {
+            return Err(SiteError::Scheduler(format!("{}, and was not when the run began", kernel.loaded())));
+        }
+        match enable(host, &spec) {
+            Ok(child) => self.scheduled = Some(Scheduled { child }),
+            Err(error) => return Err(SiteError::Scheduler(format!("{error}{}", said(&log)))),
+        }
+        Ok(())
+    }
+
+    /// Ends the scheduler that is on, if one is.
+    ///
+    /// # Errors
+    /// When the kernel keeps it.
+    pub(super) fn end_scheduling(&mut self, host: &mut dyn Host) -> Result<(), SiteError> {
+        let Some(mut scheduled) = self.scheduled.take() else { return Ok(()) };
+        disable(host, &mut scheduled.child).map_err(|error| SiteError::Scheduler(error.to_string()))
+    }
+
+    /// Whether the kernel still has the scheduler of a policy.
+    pub(super) fn scheduling_now(&self, host: &dyn Host) -> Option<Applied> {
+        self.scheduled.as_ref()?;
+        let state = Kernel::read(host).state.map(|state| state.to_string());
+        Some(Applied {
+            place: "machine".to_owned(),
+            file: "sched_ext state",
+            want: State::Enabled.to_string(),
+            read: state.unwrap_or_default(),
+        })
+    }
+}
+
+/// A file in memory for what it says.
+fn log() -> Result<Arc<OwnedFd>, SiteError> {
+    let failed = |errno: rustix::io::Errno| HostError {
+        operation: "create",
+        object: "a file in memory".to_owned(),
+        value: None,
+        errno: Errno(errno.raw_os_error()),
+    };
+    let file = memfd_create("commensal-lab", MemfdFlags::CLOEXEC).map_err(failed)?;
+    Ok(Arc::new(file))
+}
+
+/// The last that it said, as the end of a sentence in one line.
+fn said(log: &Arc<OwnedFd>) -> String {
+    let size = rustix::fs::fstat(log.as_ref()).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
+    let mut bytes = vec![0; SAID];
+    let read = rustix::io::pread(log.as_ref(), &mut bytes, size.saturating_sub(SAID as u64)).unwrap_or(0);
+    let text = String::from_utf8_lossy(&bytes[..read]);
+    let words = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" / ");
+    if words.is_empty() { String::new() } else { format!("; it said: {words}") }
+}
