@@ -360,7 +360,7 @@ mod tests {
         assert!(Isolation::parse("quota=1.5 cores").is_ok());
         let other = Isolation::parse("scheduler=scx_layered  --run-example+quota=80%").unwrap();
         assert_eq!(other.scheduler().unwrap(), ["scx_layered", "--run-example"]);
-        assert_eq!(other.describe(), "scheduler scx_layered --run-example + quota of 80 %");
+        assert_eq!(other.describe(), "scheduler scx_layered --run-example + quota of 80 % of the machine");
         assert!(!other.needs_ours() && Isolation::parse("sched_ext").unwrap().needs_ours());
         for wrong in [
             "",

@@ -115,11 +115,13 @@ impl Runner<'_> {
             let now = self.site.policy_now(self.host, policy, child);
             note_policy(arm, &self.site.policies[policy], &now);
         }
+        let lost = self.site.scheduler_lost(self.host).map(|why| format!("{UNSCHEDULED}: {why}"));
         let said = match &mut offline {
             Some(offline) => self.foreman().end(experiment, offline)?,
             None => None,
         };
         let (mut block, totals) = measured?;
+        block.notes.extend(lost);
         if let Some(offline) = &offline {
             block.work = offline.work(totals, said, block.cpu.offline, block.measure_s);
         }
@@ -408,16 +410,10 @@ fn tool_answers(block: &mut Block, answers: Result<Reading, String>, concurrency
 /// How a block's note begins whose scheduler was not in force.
 pub(super) const UNSCHEDULED: &str = "the scheduler of the arm was not in force";
 
-/// A block that did not take place: nobody was answered, and the note says why.
+/// A block that did not take place, and why: the service is not to blame.
 fn unscheduled(arm: &str, why: &str) -> Block {
-    Block {
-        arm: arm.to_owned(),
-        achieved: Some(0.0),
-        requests: 1,
-        errors: 1,
-        notes: vec![format!("{UNSCHEDULED}: {why}")],
-        ..Block::default()
-    }
+    let notes = vec![format!("{UNSCHEDULED}: {why}")];
+    Block { arm: arm.to_owned(), notes, ..Block::default() }
 }
 
 /// Keeps for each knob what it read; a value that was wrong in any round stays on record.

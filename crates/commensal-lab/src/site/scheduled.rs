@@ -1,7 +1,7 @@
 //! Another scheduler as an arm's policy: its program starts when the policy goes on and ends when it goes off.
 
 use super::{Site, SiteError};
-use crate::scheduler::{Kernel, State, disable, enable};
+use crate::scheduler::{Kernel, State, disable, enable, in_words};
 use commensal_core::errno::Errno;
 use commensal_drivers::Applied;
 use commensal_host::{Child, Host, HostError, SpawnSpec, Stderr, Stdout};
@@ -16,6 +16,7 @@ const SAID: usize = 600;
 #[derive(Debug)]
 pub(super) struct Scheduled {
     child: Child,
+    log: Arc<OwnedFd>,
 }
 
 impl Site {
@@ -35,7 +36,7 @@ impl Site {
             return Err(SiteError::Scheduler(format!("{}, and was not when the run began", kernel.loaded())));
         }
         match enable(host, &spec) {
-            Ok(child) => self.scheduled = Some(Scheduled { child }),
+            Ok(child) => self.scheduled = Some(Scheduled { child, log }),
             Err(error) => return Err(SiteError::Scheduler(format!("{error}{}", said(&log)))),
         }
         Ok(())
@@ -50,16 +51,27 @@ impl Site {
         disable(host, &mut scheduled.child).map_err(|error| SiteError::Scheduler(error.to_string()))
     }
 
-    /// Whether the kernel still has the scheduler of a policy.
+    /// That the kernel has the scheduler which is on.
     pub(super) fn scheduling_now(&self, host: &dyn Host) -> Option<Applied> {
-        self.scheduled.as_ref()?;
-        let state = Kernel::read(host).state.map(|state| state.to_string());
-        Some(Applied {
-            place: "machine".to_owned(),
+        let state = Kernel::read(host).state.filter(|state| *state == State::Enabled);
+        let (place, want) = ("machine".to_owned(), State::Enabled.to_string());
+        state.filter(|_| self.scheduled.is_some()).map(|state| Applied {
+            place,
             file: "sched_ext state",
-            want: State::Enabled.to_string(),
-            read: state.unwrap_or_default(),
+            want,
+            read: state.to_string(),
         })
+    }
+
+    /// Why the scheduler that is on has not been in force to the end, if it has not.
+    pub fn scheduler_lost(&mut self, host: &dyn Host) -> Option<String> {
+        let scheduled = self.scheduled.as_mut()?;
+        if let Ok(Some(exit)) = scheduled.child.try_wait() {
+            return Some(format!("its program ended {}{}", in_words(&exit), said(&scheduled.log)));
+        }
+        let kernel = Kernel::read(host);
+        let lost = kernel.state != Some(State::Enabled);
+        lost.then(|| format!("the kernel took it off ({}){}", kernel.loaded(), said(&scheduled.log)))
     }
 }
 

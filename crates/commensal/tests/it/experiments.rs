@@ -6,7 +6,7 @@ use crate::support::{Program, can_write_cgroups, cgroups_named, text};
 use commensal_core::actual::Hierarchy;
 use commensal_core::knob::{Controller, Version};
 use commensal_lab::record::{Applied, Run};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -259,6 +259,7 @@ fn each_means_is_what_its_arm_says() {
         "best+quota=80%",
         "bvt",
         "sched_ext",
+        "scheduler=scx_none",
     ];
     let arms: Vec<String> = names.iter().map(|name| format!("\"isolated:{name}\"")).collect();
     let text =
@@ -296,6 +297,10 @@ fn each_means_is_what_its_arm_says() {
         assert!(here != out, "{name}: {:?}", run.caveats);
     }
     assert!(said.contains("isolated:sched_ext is left out"), "{said}");
+    if !Path::new("/sys/kernel/sched_ext").exists() {
+        let why = "isolated:scheduler=scx_none is left out: kernel";
+        assert!(said.contains(why) && said.contains("CONFIG_SCHED_CLASS_EXT"), "{said}");
+    }
     nothing_left(&program);
 }
 

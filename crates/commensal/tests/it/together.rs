@@ -259,6 +259,55 @@ fn the_lab_on_a_kernel_without_a_way_back() {
     assert_eq!(fake.snapshot(), before);
 }
 
+/// A kernel with sched_ext, in this state.
+fn sched_ext(state: &str, ops: &str) -> FakeHost {
+    let fake = FakeHost::v2(4, MEMORY);
+    fake.set_file("/sys/kernel/btf/vmlinux", "");
+    fake.set_file("/sys/kernel/sched_ext/state", state);
+    fake.set_file("/sys/kernel/sched_ext/root/ops", ops);
+    fake
+}
+
+/// The lab's arms that are schedulers: what is in their way, and that a program which loads nothing costs its block alone.
+#[test]
+fn the_lab_with_schedulers_of_others() {
+    let of = |text: &str| Isolation::parse(text).unwrap();
+    let isolations = [of("scheduler=scx_simple -v"), of("sched_ext"), of("cpu.idle")];
+    let wanted = site::Wanted { isolations: &isolations, attached: [None, None] };
+    let obstacles = |fake: &FakeHost| {
+        let mut host = fake.another();
+        let site = site::open(&mut host, STATE.into(), "lab-probe", None, &wanted).unwrap();
+        let found: Vec<String> =
+            site.policies.iter().map(|policy| policy.obstacle.clone().unwrap_or_default()).collect();
+        site.close(&mut host).unwrap();
+        found
+    };
+    let check = |fake: &FakeHost, expect: [&str; 3]| {
+        for (found, part) in obstacles(fake).iter().zip(expect) {
+            assert!(found.contains(part) && found.is_empty() == part.is_empty(), "{found:?} lacks {part:?}");
+        }
+    };
+    check(&FakeHost::v2(4, MEMORY), ["CONFIG_SCHED_CLASS_EXT", "CONFIG_SCHED_CLASS_EXT", ""]);
+    check(&sched_ext("disabled\n", ""), ["", "`commensal sched load` before the run", ""]);
+    check(&sched_ext("enabled\n", "lavd"), ["lavd is enabled", "`commensal sched load` before the run", ""]);
+
+    let fake = sched_ext("disabled\n", "");
+    let before = fake.snapshot();
+    let mut host = fake.another();
+    let mut site = site::open(&mut host, STATE.into(), "lab-probe", None, &wanted).unwrap();
+    assert_eq!(site.policies[0].driver, "scheduler scx_simple -v");
+    fake.missing_program("scx_simple");
+    let inside = fake.snapshot();
+    let error = site.isolate(&mut host, 0).unwrap_err().to_string();
+    assert!(error.contains("not in force: start scx_simple: ENOENT"), "{error}");
+    assert_eq!(fake.snapshot(), inside, "the policy is off");
+    fake.set_file("/sys/kernel/sched_ext/state", "enabled\n");
+    let error = site.isolate(&mut host, 0).unwrap_err().to_string();
+    assert!(error.contains("is enabled, and was not when the run began"), "{error}");
+    site.close(&mut host).unwrap();
+    assert_eq!(fake.snapshot(), before);
+}
+
 fn nested() -> FakeHost {
     let fake = FakeHost::v1(4, MEMORY);
     fake.vendor_kernel(VendorKernel::OPENEULER);
