@@ -4,6 +4,7 @@ use super::image::Image;
 use crate::root;
 use anyhow::{Context, bail};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -80,9 +81,10 @@ pub const ALL_OF_NEWEST: Filters = &[
 /// Which tests say something about life beside systemd.
 pub const OF_SYSTEMD: Filters = &[("commensal", &["systemd::"])];
 /// The scheduler, on two cores; what takes minutes is for the long tier.
-pub const OF_SCHED: Filters = &[("commensal-sched", &["quick::"])];
+pub const OF_SCHED: Filters = &[("commensal-sched", &["quick::"]), ("commensal", &["sched::"])];
 /// The same with what takes minutes.
-pub const ALL_OF_SCHED: Filters = &[("commensal-sched", &["quick::", "deep::", "judge::", "long::"])];
+pub const ALL_OF_SCHED: Filters =
+    &[("commensal-sched", &["quick::", "deep::", "judge::", "long::"]), ("commensal", &["sched::"])];
 /// What more cores make different.
 pub const OF_SCHED_WIDE: Filters =
     &[("commensal-sched", &["wide::", "online_threads", "groups_share", "affinity_hotplug"])];
@@ -121,12 +123,14 @@ impl Suite {
     fn find(messages: &str) -> anyhow::Result<Suite> {
         let artifacts: Vec<Artifact> = messages.lines().filter_map(Artifact::read).collect();
         let mut tests = Vec::new();
-        for (package, _) in OF_KERNELS.iter().chain(OF_SCHED) {
+        let packages: BTreeSet<&str> =
+            OF_KERNELS.iter().chain(OF_SCHED).map(|(package, _)| *package).collect();
+        for package in packages {
             let test = artifacts
                 .iter()
-                .find(|one| one.package == *package && one.kind == "test" && one.name == INTEGRATION);
+                .find(|one| one.package == package && one.kind == "test" && one.name == INTEGRATION);
             let test = test.with_context(|| format!("{package} has no integration test {INTEGRATION}"))?;
-            tests.push((*package, test.folder.clone(), test.executable.clone()));
+            tests.push((package, test.folder.clone(), test.executable.clone()));
         }
         let mut programs = Vec::new();
         for name in PROGRAMS {

@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const VERDICTS: [i32; 4] = [0, 1, 3, 4];
-const SHORT: &str = "[design]\nrounds = 1\nblock = \"400 ms\"\nsettle = \"100 ms\"\nwarmup = \"200 ms\"\n";
+pub const VERDICTS: [i32; 4] = [0, 1, 3, 4];
+pub const SHORT: &str =
+    "[design]\nrounds = 1\nblock = \"400 ms\"\nsettle = \"100 ms\"\nwarmup = \"200 ms\"\n";
 const FOUR: &str = "arms = [\"baseline\", \"baseline2\", \"contended\", \"isolated\"]\n";
 /// The service of this program, as if it were somebody else's.
-const SERVICE: &str = "[online]\ncommand = [\"{program}\", \"workload\", \"http\", \"--port\", \"{port}\", \"--workers\", \"2\"]\nready = { http = \"/healthz\" }\n";
-const LOAD: &str = "[load]\nhttp = \"/cpu?cpu=1&count=1000\"\nrate = 500\n";
-const HOG: &str = "[offline]\ncommand = [\"sh\", \"-c\", \"while :; do :; done\"]\n";
+pub const SERVICE: &str = "[online]\ncommand = [\"{program}\", \"workload\", \"http\", \"--port\", \"{port}\", \"--workers\", \"2\"]\nready = { http = \"/healthz\" }\n";
+pub const LOAD: &str = "[load]\nhttp = \"/cpu?cpu=1&count=1000\"\nrate = 500\n";
+pub const HOG: &str = "[offline]\ncommand = [\"sh\", \"-c\", \"while :; do :; done\"]\n";
 
 /// Writes an experiment and gives its path.
 fn file(program: &Program, text: &str) -> PathBuf {
@@ -26,7 +27,7 @@ fn file(program: &Program, text: &str) -> PathBuf {
 }
 
 /// Runs an experiment; its status, its record if there is one, and what it said.
-fn run(program: &Program, text_: &str, more: &[&str]) -> (i32, Option<Run>, String) {
+pub fn run(program: &Program, text_: &str, more: &[&str]) -> (i32, Option<Run>, String) {
     let path = file(program, text_);
     let mut args = vec!["lab", "run", path.to_str().unwrap()];
     args.extend(more);

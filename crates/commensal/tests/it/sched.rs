@@ -1,6 +1,7 @@
 //! `commensal sched`: what it says and leaves behind where nothing can be loaded; and, in a guest whose kernel has sched_ext,
 //! the scheduler and one of others from beginning to end.
 
+use crate::experiments::{self, HOG, LOAD, SERVICE, SHORT, VERDICTS};
 use crate::support::Program;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -180,5 +181,63 @@ fn one_of_others_is_loaded_watched_and_unloaded() {
     assert!(err.contains("had no scheduler loaded after"), "{err}");
     let (_, err) = program.expect(2, &["sched", "load", "--with", "/nowhere"]);
     assert!(err.contains("ENOENT"), "{err}");
+    assert_eq!(state(), "disabled");
+}
+
+/// A scheduler that comes and goes with its arm, one that does not come, and one that is gone before the block is over.
+#[test]
+fn the_lab_has_arms_of_other_schedulers() {
+    let Some(loader) = loader("the_lab_has_arms_of_other_schedulers") else { return };
+    let program = Program::new("schedarm");
+    let script = |name: &str, text: &str| {
+        let path = program.path(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        assert!(Command::new("chmod").arg("+x").arg(&path).status().unwrap().success());
+        path
+    };
+    let elsewhere = program.path("elsewhere");
+    let load = format!("{} --state-dir {} load", loader.display(), elsewhere.display());
+    let dies = script("dies", "echo no such thing; exit 3");
+    // It goes once the block has begun, and leaves nothing in its place.
+    let leaves = script(
+        "leaves",
+        &format!(
+            "{load} & sleep 0.5; wait_for=$!; until grep -q enabled {STATE}; do sleep 0.1; done; sleep 0.3; kill $wait_for; wait; exec sleep 600"
+        ),
+    );
+    let arm = |command: &str| format!("isolated:scheduler={command}");
+    let arms = [arm(&load), arm(dies.to_str().unwrap()), arm(leaves.to_str().unwrap())];
+    let names: Vec<String> = arms.iter().map(|arm| format!("\"{arm}\"")).collect();
+    let text = format!(
+        "arms = [\"baseline\", \"baseline2\", \"isolated:sched_ext\", {}]\n{SHORT}{SERVICE}{LOAD}{HOG}",
+        names.join(", ")
+    );
+    let (status, run, said) = experiments::run(&program, &text, &["--no-blame"]);
+    assert!(VERDICTS.contains(&status), "{status} {said}");
+    assert!(
+        said.contains("isolated:sched_ext is left out: the scheduler is not loaded: `commensal sched load`"),
+        "{said}"
+    );
+    let run = run.unwrap();
+    let reason = |arm: &str| {
+        let block = run.blocks.iter().find(|block| block.arm == arm).unwrap();
+        block.notes.iter().find(|note| note.contains("scheduler of the arm")).cloned().unwrap_or_default()
+    };
+    assert_eq!(reason(&arms[0]), "");
+    let policy = run.arms.iter().find(|arm| arm.name == arms[0]).unwrap().policy.clone().unwrap();
+    assert_eq!(policy.applied.len(), 1, "nothing else: {policy:?}");
+    assert!(policy.applied[0].holds() && policy.applied[0].file == "sched_ext state", "{policy:?}");
+    assert!(reason(&arms[1]).contains("ended with status 3"), "{}", reason(&arms[1]));
+    assert!(reason(&arms[1]).contains("it said: no such thing"), "{}", reason(&arms[1]));
+    assert!(reason(&arms[2]).contains("the kernel took it off"), "{}", reason(&arms[2]));
+    assert!(run.blocks.iter().filter(|block| !block.notes.is_empty()).all(|block| !block.valid));
+    assert_eq!(state(), "disabled");
+
+    // While one is loaded there is no room for another.
+    let with: Vec<&str> = ["sched", "load", "--with"].into_iter().chain(load.split(' ')).collect();
+    program.expect(0, &with);
+    let (_, _, said) = experiments::run(&program, &text, &["--no-blame"]);
+    assert!(said.matches("one sched_ext scheduler at a time").count() >= 3, "{said}");
+    program.expect(0, &["sched", "unload"]);
     assert_eq!(state(), "disabled");
 }
