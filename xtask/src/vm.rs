@@ -39,6 +39,8 @@ pub struct Layout {
     threads: u32,
     /// Wall-clock limit of a boot, s.
     limit_s: u64,
+    /// CPUs take turns in one thread of the emulator: slower, and nobody sees code that is being patched.
+    turns: bool,
     /// Rows of the conformance script that run here at least; fewer mean that a controller is missing.
     rows: usize,
 }
@@ -55,10 +57,10 @@ pub enum First {
 /// `v1`: every v1 controller below /sys/fs/cgroup, a bare v2 at unified. Later kernels of Debian lack v1's
 /// memory and cpuset. `v2`: the unified hierarchy on the newest kernel, with all controllers given away;
 /// `v2-old`: the same on the kernel that a stable Debian has. `systemd`: the unified hierarchy in the hands of
-/// that Debian's systemd; `sched`: as `v2`, with the tests of the scheduler; `sched-wide`: the same on four cores with a
-/// cache for each two; `sched-smt4`: on cores of four threads; `sched-broken`: on a kernel that describes its own functions
+/// that Debian's systemd; `sched`: as `v2`, with the tests of the scheduler; `sched-loads`: the same with CPUs that take turns,
+/// for what loads it often; `sched-wide`: on four cores with a cache for each two; `sched-smt4`: on cores of four threads; `sched-broken`: on a kernel that describes its own functions
 /// wrongly.
-pub const LAYOUTS: [Layout; 8] = [
+pub const LAYOUTS: [Layout; 9] = [
     ours("v1", "bookworm", 350, guest::OF_KERNELS),
     ours("v2-old", "bookworm", 200, guest::OF_KERNELS),
     Layout { all: guest::ALL_OF_NEWEST, ..ours("v2", "sid", 220, guest::OF_NEWEST) },
@@ -75,6 +77,7 @@ pub const LAYOUTS: [Layout; 8] = [
         cores: 2,
         threads: 2,
         limit_s: TIME_LIMIT_S,
+        turns: false,
         rows: 0,
     },
     // Ten thousand threads have ten thousand stacks.
@@ -84,6 +87,7 @@ pub const LAYOUTS: [Layout; 8] = [
         limit_s: LONG_LIMIT_S,
         ..ours("sched", "sid", 0, guest::OF_SCHED)
     },
+    Layout { turns: true, limit_s: LONG_LIMIT_S, ..ours("sched-loads", "sid", 0, guest::OF_SCHED_LOADS) },
     Layout { cores: 4, ..ours("sched-wide", "sid", 0, guest::OF_SCHED_WIDE) },
     Layout { threads: 4, ..ours("sched-smt4", "sid", 0, guest::OF_SCHED_SMT4) },
     Layout {
@@ -108,6 +112,7 @@ const fn ours(name: &'static str, suite: &'static str, rows: usize, tests: guest
         cores: 2,
         threads: 2,
         limit_s: TIME_LIMIT_S,
+        turns: false,
         rows,
     }
 }
@@ -143,8 +148,8 @@ const STATUS_INTERRUPTED: u8 = 130;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// v2 (Debian sid's kernel, unified hierarchy), v2-old (Debian 12's), v1 (Debian 12's, one hierarchy per
-    /// controller), systemd (Debian 12 with its systemd as the first process), sched, sched-wide or sched-smt4 (as v2, with the
-    /// scheduler's tests, on two cores, four cores, cores of four threads), sched-broken (a kernel that cannot have it); tests
+    /// controller), systemd (Debian 12 with its systemd as the first process), sched, sched-loads, sched-wide or sched-smt4
+    /// (as v2, with the scheduler's tests, on two cores, with CPUs that take turns, four cores, cores of four threads), sched-broken (a kernel that cannot have it); tests
     /// run in the first three, a command in v2.
     #[arg(long, value_parser = layout)]
     layout: Option<&'static Layout>,
@@ -397,6 +402,7 @@ fn in_guest(
         memory_mib: args.memory.unwrap_or(layout.memory_mib),
         cores: layout.cores,
         threads: layout.threads,
+        turns: layout.turns,
         limit: Duration::from_secs(args.time_limit.unwrap_or(layout.limit_s)),
         live,
         keep_console: console.as_deref(),

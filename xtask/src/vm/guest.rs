@@ -84,7 +84,9 @@ pub const OF_SYSTEMD: Filters = &[("commensal", &["systemd::"])];
 pub const OF_SCHED: Filters = &[("commensal-sched", &["quick::"]), ("commensal", &["sched::"])];
 /// The same with what takes minutes.
 pub const ALL_OF_SCHED: Filters =
-    &[("commensal-sched", &["quick::", "deep::", "judge::", "long::"]), ("commensal", &["sched::"])];
+    &[("commensal-sched", &["quick::", "deep::", "judge::"]), ("commensal", &["sched::"])];
+/// What loads it again and again while work goes on.
+pub const OF_SCHED_LOADS: Filters = &[("commensal-sched", &["long::"])];
 /// What more cores make different.
 pub const OF_SCHED_WIDE: Filters =
     &[("commensal-sched", &["wide::", "online_threads", "groups_share", "affinity_hotplug"])];
@@ -152,7 +154,7 @@ impl Suite {
         }
         // A test that needs it says so where it is not.
         let stress = Path::new("/usr/bin/stress-ng");
-        if wanted == ALL_OF_SCHED && stress.exists() {
+        if wanted == OF_SCHED_LOADS && stress.exists() {
             image.add(stress, stress)?;
         }
         Ok(())

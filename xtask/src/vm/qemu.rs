@@ -43,6 +43,8 @@ pub struct Boot<'a> {
     pub cores: u32,
     /// Of each core.
     pub threads: u32,
+    /// CPUs take turns in one thread.
+    pub turns: bool,
     pub limit: Duration,
     /// Copy the command's output on as it comes.
     pub live: bool,
@@ -215,7 +217,7 @@ fn arguments(boot: &Boot) -> Vec<String> {
     let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
     add("-machine", "q35".to_owned());
     // Never KVM: not every machine that has the device can run a stock kernel with it.
-    add("-accel", "tcg,thread=multi".to_owned());
+    add("-accel", format!("tcg,thread={}", if boot.turns { "single" } else { "multi" }));
     // Linux 6.1 sees siblings on this vendor's CPUs only: it wants an extension of AMD's that TCG lacks.
     add("-cpu", "max,vendor=GenuineIntel".to_owned());
     // Guests see siblings, so that placement by cores has something to decide, and a cache for each two cores.

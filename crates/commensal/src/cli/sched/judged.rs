@@ -5,7 +5,7 @@ use super::status::{Class, Status};
 use crate::cli::blame;
 use crate::context::Context;
 use anyhow::Context as _;
-use commensal_blame::{Figures, Judge, Kind, Scope, Subject};
+use commensal_blame::{Figures, Histogram, Judge, Kind, Scope, Subject};
 use commensal_host::Host;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -40,20 +40,29 @@ pub struct Seen {
     pub preempt_us: Option<(f64, f64)>,
     /// How many of those there were.
     pub preempts: u64,
+    /// How long offline work stayed on another thread of a core that an online thread came onto, us: median and P99.
+    pub evict_us: Option<(f64, f64)>,
+    /// How many of those there were.
+    pub evictions: u64,
 }
 
 impl Seen {
     fn new(figures: &Figures) -> Seen {
         let run_ns = figures.counters.run_ns as f64;
         let of_run = |ns: u64| (run_ns > 0.0).then(|| ns as f64 / run_ns);
-        let us = |share: f64| figures.preempt_delay.quantile(share).map(|ns| ns / 1e3);
+        let quantiles = |delay: &Histogram| {
+            let us = |share: f64| delay.quantile(share).map(|ns| ns / 1e3);
+            us(0.5).zip(us(0.99))
+        };
         Seen {
             seconds: figures.time_ns as f64 / 1e9,
             run_s: run_ns / 1e9,
             overlap: of_run(figures.counters.overlap_ns),
             blame_ms_per_s: of_run(figures.wait.of(Kind::Offline)).map(|share| share * 1e3),
-            preempt_us: us(0.5).zip(us(0.99)),
+            preempt_us: quantiles(&figures.preempt_delay),
             preempts: figures.preempt_delay.count(),
+            evict_us: quantiles(&figures.evict_delay),
+            evictions: figures.evict_delay.count(),
         }
     }
 }
@@ -66,8 +75,9 @@ impl Judged {
             Judged::Absent(because) => json!({ "absent": because }),
             Judged::Seen(seen) => json!({
                 "seconds": seen.seconds, "online_run_s": seen.run_s, "overlap": seen.overlap,
-                "blame_ms_per_cpu_s": seen.blame_ms_per_s, "preempt_us_p50": seen.preempt_us.map(|(p50, _)| p50),
-                "preempt_us_p99": seen.preempt_us.map(|(_, p99)| p99), "preempts": seen.preempts,
+                "blame_ms_per_cpu_s": seen.blame_ms_per_s,
+                "preempts": seen.preempts, "preempt_us": as_json(seen.preempt_us),
+                "evictions": seen.evictions, "evict_us": as_json(seen.evict_us),
             }),
         }
     }
@@ -93,19 +103,25 @@ impl Judged {
             seen.run_s,
             overlap * 100.0
         );
-        match seen.preempt_us {
-            Some((p50, p99)) => {
-                let _ = writeln!(
+        let delays = [
+            ("a CPU that an online thread was woken on", seen.preempt_us, seen.preempts),
+            ("another thread of a core that an online thread came onto", seen.evict_us, seen.evictions),
+        ];
+        for (place, us, times) in delays {
+            let _ = match us {
+                Some((p50, p99)) => writeln!(
                     out,
-                    "            offline left a CPU that an online thread was woken on within {p50:.0} us (median), {p99:.0} us (P99) \
-                     of {} times",
-                    seen.preempts
-                );
-            }
-            None => out.push_str("            no online thread was woken on a CPU that offline work had\n"),
+                    "            offline left {place} within {p50:.0} us (median), {p99:.0} us (P99) of {times} times"
+                ),
+                None => writeln!(out, "            offline never had {place}"),
+            };
         }
         out
     }
+}
+
+fn as_json(us: Option<(f64, f64)>) -> Value {
+    us.map_or(Value::Null, |(p50, p99)| json!({ "p50": p50, "p99": p99 }))
 }
 
 /// Lets the judge look for a while.
@@ -147,7 +163,6 @@ fn subjects(host: &mut dyn Host, status: &Status, class: Class) -> Vec<Subject> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use commensal_blame::Histogram;
 
     #[test]
     fn what_it_saw_is_related_to_the_time_that_online_threads_had() {
@@ -158,11 +173,13 @@ mod tests {
         figures.wait.0[Kind::Offline as usize] = 20_000_000;
         let text = told(&figures);
         assert!(text.contains("1.00 %, wait blamed on offline 40.0 ms per CPU-second"), "{text}");
-        assert!(text.contains("no online thread was woken on a CPU"), "{text}");
+        assert!(text.contains("offline never had a CPU that an online thread was woken on"), "{text}");
         let mut counts = vec![0; 64];
         counts[20] = 3;
         figures.preempt_delay = Histogram::new(counts);
         let text = told(&figures);
-        assert!(text.contains("of 3 times"), "{text}");
+        assert!(text.contains("of 3 times") && text.contains("offline never had another thread"), "{text}");
+        figures.evict_delay = figures.preempt_delay.clone();
+        assert_eq!(told(&figures).matches("of 3 times").count(), 2);
     }
 }
