@@ -55,6 +55,9 @@ _commensal() {
             commensal,run)
                 cmd="commensal__subcmd__run"
                 ;;
+            commensal,sched)
+                cmd="commensal__subcmd__sched"
+                ;;
             commensal,status)
                 cmd="commensal__subcmd__status"
                 ;;
@@ -199,6 +202,9 @@ _commensal() {
             commensal__subcmd__help,run)
                 cmd="commensal__subcmd__help__subcmd__run"
                 ;;
+            commensal__subcmd__help,sched)
+                cmd="commensal__subcmd__help__subcmd__sched"
+                ;;
             commensal__subcmd__help,status)
                 cmd="commensal__subcmd__help__subcmd__status"
                 ;;
@@ -276,6 +282,18 @@ _commensal() {
                 ;;
             commensal__subcmd__help__subcmd__lab,show)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__show"
+                ;;
+            commensal__subcmd__help__subcmd__sched,load)
+                cmd="commensal__subcmd__help__subcmd__sched__subcmd__load"
+                ;;
+            commensal__subcmd__help__subcmd__sched,status)
+                cmd="commensal__subcmd__help__subcmd__sched__subcmd__status"
+                ;;
+            commensal__subcmd__help__subcmd__sched,unload)
+                cmd="commensal__subcmd__help__subcmd__sched__subcmd__unload"
+                ;;
+            commensal__subcmd__help__subcmd__sched,watch)
+                cmd="commensal__subcmd__help__subcmd__sched__subcmd__watch"
                 ;;
             commensal__subcmd__help__subcmd__workload,antagonist)
                 cmd="commensal__subcmd__help__subcmd__workload__subcmd__antagonist"
@@ -355,6 +373,36 @@ _commensal() {
             commensal__subcmd__lab__subcmd__help,show)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__show"
                 ;;
+            commensal__subcmd__sched,help)
+                cmd="commensal__subcmd__sched__subcmd__help"
+                ;;
+            commensal__subcmd__sched,load)
+                cmd="commensal__subcmd__sched__subcmd__load"
+                ;;
+            commensal__subcmd__sched,status)
+                cmd="commensal__subcmd__sched__subcmd__status"
+                ;;
+            commensal__subcmd__sched,unload)
+                cmd="commensal__subcmd__sched__subcmd__unload"
+                ;;
+            commensal__subcmd__sched,watch)
+                cmd="commensal__subcmd__sched__subcmd__watch"
+                ;;
+            commensal__subcmd__sched__subcmd__help,help)
+                cmd="commensal__subcmd__sched__subcmd__help__subcmd__help"
+                ;;
+            commensal__subcmd__sched__subcmd__help,load)
+                cmd="commensal__subcmd__sched__subcmd__help__subcmd__load"
+                ;;
+            commensal__subcmd__sched__subcmd__help,status)
+                cmd="commensal__subcmd__sched__subcmd__help__subcmd__status"
+                ;;
+            commensal__subcmd__sched__subcmd__help,unload)
+                cmd="commensal__subcmd__sched__subcmd__help__subcmd__unload"
+                ;;
+            commensal__subcmd__sched__subcmd__help,watch)
+                cmd="commensal__subcmd__sched__subcmd__help__subcmd__watch"
+                ;;
             commensal__subcmd__workload,antagonist)
                 cmd="commensal__subcmd__workload__subcmd__antagonist"
                 ;;
@@ -404,7 +452,7 @@ _commensal() {
 
     case "${cmd}" in
         commensal)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version doctor plan apply restore run agent guard status explain top queue blame lab density workload help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version doctor plan apply restore run agent guard status explain top queue blame lab density sched workload help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1476,7 +1524,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help)
-            opts="doctor plan apply restore run agent guard status explain top queue blame lab density workload help"
+            opts="doctor plan apply restore run agent guard status explain top queue blame lab density sched workload help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1982,6 +2030,76 @@ _commensal() {
         commensal__subcmd__help__subcmd__run)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__sched)
+            opts="load status unload watch"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__sched__subcmd__load)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__sched__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__sched__subcmd__unload)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__sched__subcmd__watch)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -2818,6 +2936,252 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__sched)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version load status unload watch help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__sched__subcmd__help)
+            opts="load status unload watch help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__sched__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__sched__subcmd__help__subcmd__load)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__sched__subcmd__help__subcmd__status)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__sched__subcmd__help__subcmd__unload)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__sched__subcmd__help__subcmd__watch)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__sched__subcmd__load)
+            opts="-c -v -h -V --config --orders --hold-off-us --guard-ms --watchdog-ms --replace --with --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -c)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --orders)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hold-off-us)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --guard-ms)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --watchdog-ms)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --with)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__sched__subcmd__status)
+            opts="-v -h -V --for --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__sched__subcmd__unload)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__sched__subcmd__watch)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

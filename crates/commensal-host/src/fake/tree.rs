@@ -53,7 +53,10 @@ pub(super) struct Tree {
 
 /// Everything that outlives the host's process.
 /// Somebody who answers every request at a local socket, or stays silent.
-pub(super) struct Service(pub(super) Box<dyn FnMut(&str) -> Option<String> + Send>);
+pub(super) struct Service(pub(super) Box<Answering>);
+
+/// A line, and what is answered; `None` closes.
+type Answering = dyn FnMut(&str) -> Option<String> + Send;
 
 impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
