@@ -7,7 +7,7 @@ use commensal_agent::keeper::{Keeper, Now, Round};
 use commensal_core::config::parse;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::GroupName;
-use commensal_drivers::{Outcome, Restored, apply, journal};
+use commensal_drivers::{Outcome, Restored, apply, journal, verify};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
 use serde_json::{Value, json};
@@ -195,9 +195,20 @@ fn applied_ordered_and_restored() {
     let planned = world.plan(OWN, None);
     let names: Vec<String> = planned.plan.mechanisms.values().map(|one| one.describe()).collect();
     assert_eq!(names, ["sched_ext scheduler, cpu.idle underneath"]);
+    // Whether it still is so can be asked at any time.
+    let limited = world.plan(&OWN.replace("1 core", "2 cores"), None);
+    let now = |world: &World| {
+        let mut all = verify(&mut world.fake.another(), &limited.plan.steps, &limited.actual).into_iter();
+        all.find(|one| one.file == "orders").unwrap()
+    };
+    assert_eq!(now(&world).read, "1 of 2 otherwise");
     // A changed limit is one more order, and a group that goes takes its own with it.
     world.applied(&OWN.replace("1 core", "2 cores"), None);
     assert_eq!(world.order(ETL)["limit"]["quota_us"], 200_000);
+    assert_eq!(now(&world).read, now(&world).want);
+    world.told().mode = "ejected".to_owned();
+    assert_eq!(now(&world).read, "the scheduler is ejected");
+    world.told().mode = "running".to_owned();
     world.applied("[group.etl]\nclass = \"offline\"\n", None);
     assert_eq!(world.of("commensal"), [ETL]);
     let back = everything_back(&world);
