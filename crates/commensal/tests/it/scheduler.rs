@@ -24,9 +24,9 @@ const WEB: &str = "/sys/fs/cgroup/commensal-online/web";
 
 /// What the scheduler has been told, by owner; and what it says.
 #[derive(Debug, Default)]
-struct Told {
+pub struct Told {
     mode: String,
-    owners: BTreeMap<String, Value>,
+    pub owners: BTreeMap<String, Value>,
     /// Why it refuses everything.
     refuses: Option<String>,
     /// Whether it takes too long over orders, or over everything.
@@ -73,6 +73,20 @@ impl Told {
     }
 }
 
+/// Loads one that has no orders yet.
+pub fn load(fake: &FakeHost, told: &Arc<Mutex<Told>>, seq: u32) {
+    fake.set_file(KERNEL, "enabled\n");
+    fake.set_file(LOADS, &format!("{seq}\n"));
+    *told.lock().unwrap() = Told { mode: "running".to_owned(), ..Told::default() };
+    let told = Arc::clone(told);
+    fake.serve(World::socket(), move |request| {
+        let mut told = told.lock().unwrap();
+        let answer = told.answer(request);
+        let late = told.stopped || told.slow && request.contains("hold_off_us");
+        (!late).then(|| format!("{answer}\n"))
+    });
+}
+
 /// A machine whose kernel can have a scheduler, and the one of its state directory.
 struct World {
     fake: FakeHost,
@@ -97,16 +111,7 @@ impl World {
     }
 
     fn load(&self, seq: u32) {
-        self.fake.set_file(KERNEL, "enabled\n");
-        self.fake.set_file(LOADS, &format!("{seq}\n"));
-        *self.told.lock().unwrap() = Told { mode: "running".to_owned(), ..Told::default() };
-        let told = Arc::clone(&self.told);
-        self.fake.serve(World::socket(), move |request| {
-            let mut told = told.lock().unwrap();
-            let answer = told.answer(request);
-            let late = told.stopped || told.slow && request.contains("hold_off_us");
-            (!late).then(|| format!("{answer}\n"))
-        });
+        load(&self.fake, &self.told, seq);
     }
 
     fn unload(&self) {
@@ -177,6 +182,24 @@ fn everything_back(world: &World) -> Restored {
     assert!(back.failed.is_empty() && back.left.is_empty(), "{back:?}");
     assert!(restored(&mut world.fake.another()).nothing());
     back
+}
+
+#[test]
+fn on_cgroup_v1_as_well() {
+    for fake in [FakeHost::v1(4, MEMORY), FakeHost::v1_comounted(4, MEMORY), FakeHost::hybrid(4, MEMORY)] {
+        let world = World::new(fake);
+        world.load(1);
+        let before = world.fake.snapshot();
+        world.applied(OWN, None);
+        let of = world.of("commensal");
+        assert!(
+            of.len() == 2 && of[0].contains("/cpu") && of[0].ends_with("/commensal-offline/etl"),
+            "{of:?}"
+        );
+        everything_back(&world);
+        assert!(world.told().owners.is_empty());
+        assert_eq!(world.fake.snapshot(), before);
+    }
 }
 
 #[test]
