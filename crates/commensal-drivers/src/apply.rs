@@ -5,9 +5,9 @@ mod moving;
 pub(crate) use moving::{alive, identity};
 
 use crate::journal::{Journal, JournalError, Record, Target};
-use crate::scheduler::{Unordered, order};
+use crate::scheduler::{Unordered, in_force, order};
 use crate::{cookies, renew, text_for};
-use commensal_core::actual::{ActualState, CgroupPath, Place};
+use commensal_core::actual::{ActualState, CgroupPath, Place, SCHEDULER};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};
 use commensal_core::member::ProcessId;
@@ -231,6 +231,11 @@ pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<
         let (knob, device, to) = match &step.action {
             Action::Write { knob, device, to, .. } => (knob, device, to),
             Action::OneWay { knob, to, .. } | Action::Renew { knob, to, .. } => (knob, &None, to),
+            Action::Order { to, .. } => {
+                let read = actual.scheduler.as_ref().map(|found| in_force(work.host, &found.socket, to));
+                work.outcome.applied.push(ordered(to, read.unwrap_or_else(|| "nobody asks it".to_owned())));
+                continue;
+            }
             _ => continue,
         };
         let Ok(file) = work.file(&step.place, *knob) else { continue };
@@ -250,6 +255,11 @@ pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<
         work.outcome.applied.push(Applied { place, file: file.name, want, read });
     }
     work.finish().applied
+}
+
+/// Orders among what was applied.
+fn ordered(to: &Orders, read: String) -> Applied {
+    Applied { place: SCHEDULER.to_owned(), file: "orders", want: to.describe(), read }
 }
 
 struct Work<'a> {
@@ -508,7 +518,9 @@ impl<'a> Work<'a> {
         order(self.host, &scheduler.socket, orders).map_err(|error| match error {
             Unordered::Host(error) => host_error(error, None),
             Unordered::Refused(error) => Refusal::Orders(error),
-        })
+        })?;
+        self.outcome.applied.push(ordered(orders, orders.describe()));
+        Ok(())
     }
 
     fn create(&mut self, place: &Place) -> Result<(), Refusal> {

@@ -77,6 +77,31 @@ fn ask(host: &dyn Host, socket: &Path, request: &Value, patience: Duration) -> R
     }
 }
 
+/// Whether the scheduler runs and has these orders, as [`Orders::describe`]; what is otherwise, in words.
+pub(crate) fn in_force(host: &dyn Host, socket: &Path, orders: &Orders) -> String {
+    let status = match ask(host, socket, &json!({ "do": "status" }), PATIENCE) {
+        Ok(status) => status,
+        Err(error) => return error.to_string(),
+    };
+    let mode = status["mode"].as_str().unwrap_or("without a mode");
+    if !matches!(mode, "running" | "frozen") {
+        return format!("the scheduler is {mode}");
+    }
+    let found = status["orders"][orders.owner.as_str()]["groups"].as_array().cloned().unwrap_or_default();
+    let is = |(cgroup, order): (&String, &Order)| {
+        let wanted = group(cgroup, order);
+        let has = |found: &Value| {
+            ["cgroup", "class", "weight", "limit"].iter().all(|key| found[key] == wanted[key])
+                && found["expel"].as_bool().unwrap_or(false) == order.expel
+        };
+        found.iter().any(has)
+    };
+    match orders.groups.iter().filter(|one| !is(*one)).count() {
+        0 => orders.describe(),
+        missing => format!("{missing} of {} otherwise", orders.groups.len()),
+    }
+}
+
 /// The owner wants nothing for these cgroups any more; how many it did. Without a scheduler there is nothing to do.
 pub(crate) fn forget(
     host: &dyn Host,

@@ -9,6 +9,7 @@ use commensal_host::{Dir, Host};
 use proptest::prelude::*;
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 const CPUS: u32 = 4;
 const MEMORY: u64 = 16 << 30;
@@ -20,14 +21,17 @@ struct World {
     comounted: bool,
     /// (parent exists below it, shares or weight, quota in ms or none)
     batch: Vec<(bool, u16, Option<u16>)>,
+    /// Whether a sched_ext scheduler is loaded.
+    scheduler: bool,
 }
 
 fn world() -> impl Strategy<Value = World> {
     let batch = proptest::collection::vec((any::<bool>(), 2u16..5000, proptest::option::of(2u16..300)), 0..4);
-    (0usize..3, any::<bool>(), batch).prop_map(|(layout, comounted, batch)| World {
+    (0usize..3, any::<bool>(), batch, any::<bool>()).prop_map(|(layout, comounted, batch, scheduler)| World {
         layout,
         comounted,
         batch,
+        scheduler,
     })
 }
 
@@ -38,6 +42,9 @@ fn build(world: &World) -> FakeHost {
         (1, _) => FakeHost::v2(CPUS, MEMORY),
         _ => FakeHost::hybrid(CPUS, MEMORY),
     };
+    if world.scheduler {
+        crate::scheduler::load(&fake, &Arc::default(), 1);
+    }
     let mut host = fake.another();
     let v2 = world.layout == 1;
     let mounts: Vec<&str> = match (v2, world.layout, world.comounted) {
@@ -132,6 +139,11 @@ fn text(groups: &[Group]) -> String {
     text
 }
 
+/// What the scheduler is told in our name.
+fn orders(host: &FakeHost) -> std::collections::BTreeMap<String, commensal_core::scheduler::Order> {
+    commensal_sensors::scheduler::look(host, Path::new(crate::support::STATE), "commensal").orders.groups
+}
+
 /// Every step was accepted.
 macro_rules! outcome_is_whole {
     ($outcome:expr, $plan:expr, $found:expr) => {
@@ -210,6 +222,7 @@ proptest! {
         let back = apply(&mut host, &undo(&plan.steps), &now, &mut journal);
         prop_assert!(back.failure.is_none(), "{:?}", back.failure.map(|failure| failure.refusal.to_string()));
         prop_assert_eq!(fake.snapshot(), before);
+        prop_assert_eq!(orders(&host), Default::default());
     }
 
     /// A second, different file: what it no longer asks for goes back, and it converges as well.
@@ -231,5 +244,6 @@ proptest! {
         let restored = crate::support::restored(&mut host);
         prop_assert!(restored.failed.is_empty() && restored.left.is_empty(), "{restored:?}");
         prop_assert_eq!(fake.snapshot(), before);
+        prop_assert_eq!(orders(&host), Default::default());
     }
 }

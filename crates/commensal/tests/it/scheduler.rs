@@ -7,7 +7,7 @@ use commensal_agent::keeper::{Keeper, Now, Round};
 use commensal_core::config::parse;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::GroupName;
-use commensal_drivers::{Outcome, Restored, apply, journal};
+use commensal_drivers::{Outcome, Restored, apply, journal, verify};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
 use serde_json::{Value, json};
@@ -24,9 +24,9 @@ const WEB: &str = "/sys/fs/cgroup/commensal-online/web";
 
 /// What the scheduler has been told, by owner; and what it says.
 #[derive(Debug, Default)]
-struct Told {
+pub struct Told {
     mode: String,
-    owners: BTreeMap<String, Value>,
+    pub owners: BTreeMap<String, Value>,
     /// Why it refuses everything.
     refuses: Option<String>,
     /// Whether it takes too long over orders, or over everything.
@@ -73,6 +73,20 @@ impl Told {
     }
 }
 
+/// Loads one that has no orders yet.
+pub fn load(fake: &FakeHost, told: &Arc<Mutex<Told>>, seq: u32) {
+    fake.set_file(KERNEL, "enabled\n");
+    fake.set_file(LOADS, &format!("{seq}\n"));
+    *told.lock().unwrap() = Told { mode: "running".to_owned(), ..Told::default() };
+    let told = Arc::clone(told);
+    fake.serve(World::socket(), move |request| {
+        let mut told = told.lock().unwrap();
+        let answer = told.answer(request);
+        let late = told.stopped || told.slow && request.contains("hold_off_us");
+        (!late).then(|| format!("{answer}\n"))
+    });
+}
+
 /// A machine whose kernel can have a scheduler, and the one of its state directory.
 struct World {
     fake: FakeHost,
@@ -97,16 +111,7 @@ impl World {
     }
 
     fn load(&self, seq: u32) {
-        self.fake.set_file(KERNEL, "enabled\n");
-        self.fake.set_file(LOADS, &format!("{seq}\n"));
-        *self.told.lock().unwrap() = Told { mode: "running".to_owned(), ..Told::default() };
-        let told = Arc::clone(&self.told);
-        self.fake.serve(World::socket(), move |request| {
-            let mut told = told.lock().unwrap();
-            let answer = told.answer(request);
-            let late = told.stopped || told.slow && request.contains("hold_off_us");
-            (!late).then(|| format!("{answer}\n"))
-        });
+        load(&self.fake, &self.told, seq);
     }
 
     fn unload(&self) {
@@ -180,6 +185,24 @@ fn everything_back(world: &World) -> Restored {
 }
 
 #[test]
+fn on_cgroup_v1_as_well() {
+    for fake in [FakeHost::v1(4, MEMORY), FakeHost::v1_comounted(4, MEMORY), FakeHost::hybrid(4, MEMORY)] {
+        let world = World::new(fake);
+        world.load(1);
+        let before = world.fake.snapshot();
+        world.applied(OWN, None);
+        let of = world.of("commensal");
+        assert!(
+            of.len() == 2 && of[0].contains("/cpu") && of[0].ends_with("/commensal-offline/etl"),
+            "{of:?}"
+        );
+        everything_back(&world);
+        assert!(world.told().owners.is_empty());
+        assert_eq!(world.fake.snapshot(), before);
+    }
+}
+
+#[test]
 fn applied_ordered_and_restored() {
     let world = World::loaded();
     let before = world.fake.snapshot();
@@ -195,9 +218,20 @@ fn applied_ordered_and_restored() {
     let planned = world.plan(OWN, None);
     let names: Vec<String> = planned.plan.mechanisms.values().map(|one| one.describe()).collect();
     assert_eq!(names, ["sched_ext scheduler, cpu.idle underneath"]);
+    // Whether it still is so can be asked at any time.
+    let limited = world.plan(&OWN.replace("1 core", "2 cores"), None);
+    let now = |world: &World| {
+        let mut all = verify(&mut world.fake.another(), &limited.plan.steps, &limited.actual).into_iter();
+        all.find(|one| one.file == "orders").unwrap()
+    };
+    assert_eq!(now(&world).read, "1 of 2 otherwise");
     // A changed limit is one more order, and a group that goes takes its own with it.
     world.applied(&OWN.replace("1 core", "2 cores"), None);
     assert_eq!(world.order(ETL)["limit"]["quota_us"], 200_000);
+    assert_eq!(now(&world).read, now(&world).want);
+    world.told().mode = "ejected".to_owned();
+    assert_eq!(now(&world).read, "the scheduler is ejected");
+    world.told().mode = "running".to_owned();
     world.applied("[group.etl]\nclass = \"offline\"\n", None);
     assert_eq!(world.of("commensal"), [ETL]);
     let back = everything_back(&world);

@@ -7,7 +7,7 @@ use commensal_core::plan::{Plan, plan};
 use commensal_drivers::journal::{self, Journal, Owner};
 use commensal_drivers::{Outcome, apply};
 use commensal_host::Host;
-use commensal_sensors::{machine, mounts, survey};
+use commensal_sensors::{machine, mounts, scheduler, survey};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -30,6 +30,7 @@ pub fn planned(host: &mut dyn Host, text: &str) -> Result<(ActualState, Plan), V
     look.members(host, &specs(text), None, &mut found);
     let desired = resolve(&specs(text), &look.machine, &found, &ResolveOptions::default())?;
     look.fill(host, &desired, &mut found);
+    found.scheduler = Some(scheduler::look(host, Path::new(STATE), "commensal"));
     let plan = plan(&desired, &found, &look.caps);
     Ok((found, plan))
 }
@@ -47,6 +48,7 @@ pub fn planned_alone(host: &mut dyn Host, text: &str) -> (ActualState, Plan) {
     let options = ResolveOptions { own, alone: true, ..ResolveOptions::default() };
     let desired = resolve(&specs, &look.machine, &found, &options).unwrap();
     look.fill(host, &desired, &mut found);
+    found.scheduler = Some(scheduler::look(host, Path::new(STATE), "commensal"));
     let plan = plan(&desired, &found, &look.caps);
     (found, plan)
 }
