@@ -50,8 +50,29 @@ pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> Stri
         "Time that threads of the service waited for a CPU, by who held it meanwhile.",
         waits.collect(),
     );
+    for (name, help, value) in of_the_machine(figures) {
+        add(name, "counter", help, vec![(Vec::new(), value)]);
+    }
+    histogram(&mut out, "commensal_blame_wakeup_delay_seconds", "Wake-up to running.", &figures.wake_delay);
+    histogram(
+        &mut out,
+        "commensal_blame_preemption_delay_seconds",
+        "Wake-up on a CPU that offline work has, to that work gone.",
+        &figures.preempt_delay,
+    );
+    histogram(
+        &mut out,
+        "commensal_blame_eviction_delay_seconds",
+        "A service came onto the SMT sibling of offline work, to that work gone.",
+        &figures.evict_delay,
+    );
+    out
+}
+
+/// Counters without labels: name, help and value.
+fn of_the_machine(figures: &Figures) -> [(&'static str, &'static str, f64); 7] {
     let counters = &figures.counters;
-    for (name, help, value) in [
+    [
         (
             "commensal_blame_sibling_overlap_seconds_total",
             "Offline work on an SMT sibling while a service ran.",
@@ -87,23 +108,7 @@ pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> Stri
             "Waits that were lost because a switch was missed.",
             counters.lost as f64,
         ),
-    ] {
-        add(name, "counter", help, vec![(Vec::new(), value)]);
-    }
-    histogram(&mut out, "commensal_blame_wakeup_delay_seconds", "Wake-up to running.", &figures.wake_delay);
-    histogram(
-        &mut out,
-        "commensal_blame_preemption_delay_seconds",
-        "Wake-up on a CPU that offline work has, to that work gone.",
-        &figures.preempt_delay,
-    );
-    histogram(
-        &mut out,
-        "commensal_blame_eviction_delay_seconds",
-        "A service came onto the SMT sibling of offline work, to that work gone.",
-        &figures.evict_delay,
-    );
-    out
+    ]
 }
 
 /// Kind, culprit and ns. Adds up to the wait of that kind.

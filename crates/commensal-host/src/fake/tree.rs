@@ -51,7 +51,6 @@ pub(super) struct Tree {
     pub(super) known: Option<BTreeSet<String>>,
 }
 
-/// Everything that outlives the host's process.
 /// Somebody who answers every request at a local socket, or stays silent.
 pub(super) struct Service(pub(super) Box<Answering>);
 
@@ -64,6 +63,7 @@ impl std::fmt::Debug for Service {
     }
 }
 
+/// Everything that outlives the host's process.
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) trees: Vec<Tree>,
