@@ -260,7 +260,11 @@ impl Isolation {
         if self.best {
             return caps;
         }
-        let wanted: Vec<KnobId> = self.named.iter().filter_map(|means| means.class_knob()).collect();
+        let mut wanted: Vec<KnobId> = self.named.iter().filter_map(|means| means.class_knob()).collect();
+        if self.has_scheduler() {
+            // What is underneath holds when it is gone, and changes nothing for its threads.
+            wanted.extend([KnobId::CpuIdle, KnobId::CpuWeight]);
+        }
         let classes = [KnobId::CpuBvtWarpNs, KnobId::CpuQosLevel, KnobId::CpuIdle, KnobId::CpuWeight];
         for knob in classes.into_iter().filter(|knob| !wanted.contains(knob)) {
             // Class also means that online work has weight over third parties: with every means that makes groups yield.
@@ -273,6 +277,12 @@ impl Isolation {
             }
         }
         caps
+    }
+
+    /// Whether groups may yield by the scheduler.
+    #[must_use]
+    pub fn has_scheduler(&self) -> bool {
+        self.best || self.named.contains(&Means::SchedExt)
     }
 
     /// Why this arm cannot be here; `None` when it can. `caps` is the machine as it is, `plan` the arm's own.

@@ -20,7 +20,7 @@ use commensal_drivers::{
 };
 use commensal_host::{Child, Host, HostError, Lock, SpawnSpec, below};
 use commensal_sensors::usage::GroupDirs;
-use commensal_sensors::{SensorError, Survey, machine, mounts, survey};
+use commensal_sensors::{SensorError, Survey, machine, mounts, scheduler, survey};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -165,9 +165,12 @@ fn build(
         return Err(SiteError::Refused(Box::new(failure)));
     }
     // What the root did not enable before could not be tried before.
-    let looked = survey(host, probe_name, cgroup_root)?;
+    let mut looked = survey(host, probe_name, cgroup_root)?;
+    let owner = policies::prefix();
+    scheduler::capability(host, &state_dir, &owner, &mut looked.caps);
     let mut found = looked.tree(host)?;
     found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
+    found.scheduler = Some(scheduler::look(host, &state_dir, &owner));
     let (actual, policies) = policies::all(host, &found, &looked, wanted)?;
     let pause = match wanted.attached[Side::Offline as usize] {
         Some(path) => policies::pause(host, &actual, &looked, wanted)?
@@ -188,7 +191,7 @@ fn build(
         pause: (pause, false),
         moving: None,
         scheduled: None,
-        ours: policies::prefix(),
+        ours: owner,
         paths,
         groups,
         cleaned,

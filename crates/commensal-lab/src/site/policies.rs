@@ -111,6 +111,7 @@ pub(super) fn replan(
         SiteError::Plan(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     })?;
     look.fill(host, &desired, &mut found);
+    found.scheduler = found.scheduler.filter(|_| isolation.is_none_or(Isolation::has_scheduler));
     let caps = isolation.map_or_else(|| look.caps.clone(), |isolation| isolation.restrict(&look.caps));
     let plan = plan(&desired, &found, &caps);
     Ok(Planned { desired, actual: found, plan })
@@ -213,5 +214,57 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
             nice: isolation.nice().or(fallback.filter(|policy| policy.idle).map(|_| 19)),
             cpus: fallback.and_then(|policy| policy.cpus.clone()),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::open;
+    use super::*;
+    use commensal_host::fake::FakeHost;
+    use serde_json::{Value, json};
+    use std::sync::{Arc, Mutex};
+
+    /// The arm that is best and the one by this name are the scheduler's, the others do without; between blocks nothing is
+    /// ordered.
+    #[test]
+    fn the_scheduler_is_one_arms_means() {
+        let fake = FakeHost::v2(4, 8 << 30);
+        fake.set_file("/sys/kernel/sched_ext/state", "enabled\n");
+        let orders: Arc<Mutex<Value>> = Arc::new(Mutex::new(json!({})));
+        let told = Arc::clone(&orders);
+        fake.serve("/state/sched.sock", move |request| {
+            let request: Value = serde_json::from_str(request.trim()).ok()?;
+            let mut told = told.lock().ok()?;
+            if request["do"] == "orders" {
+                let owner = request["owner"].as_str()?.to_owned();
+                *told = json!({ owner: request });
+            }
+            Some(json!({ "ok": true, "mode": "running", "ejected": null, "orders": *told }).to_string())
+        });
+        let ordered = || {
+            let told = orders.lock().unwrap();
+            told[prefix()]["groups"].as_array().map_or(0, Vec::len)
+        };
+        let mut host = fake.another();
+        let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
+        host.write(root, "cgroup.subtree_control", "+cpu").unwrap();
+        let isolations = ["best", "sched_ext", "cpu.idle"].map(|name| Isolation::parse(name).unwrap());
+        let wanted = Wanted { isolations: &isolations, ..Wanted::default() };
+        let mut site = open(&mut host, "/state".into(), "probe", None, &wanted).unwrap();
+        for (arm, groups) in [(0, 3), (1, 3), (2, 0), (1, 3)] {
+            assert_eq!(site.policies[arm].obstacle, None, "{arm}");
+            site.isolate(&mut host, arm).unwrap();
+            assert_eq!(ordered(), groups, "{arm}");
+            let now = site.policy_now(&mut host, arm, None);
+            assert!(now.iter().all(|one| one.want == one.read), "{arm}: {now:?}");
+            assert!(now.iter().any(|one| one.file == "cpu.idle"), "{arm}: {now:?}");
+            assert_eq!(now.iter().any(|one| one.file == "orders"), groups > 0, "{arm}: {now:?}");
+            site.release(&mut host, arm).unwrap();
+            assert_eq!(ordered(), 0, "{arm}");
+        }
+        site.isolate(&mut host, 0).unwrap();
+        assert_eq!(site.close(&mut host).unwrap(), [""; 0]);
+        assert_eq!(ordered(), 0);
     }
 }
