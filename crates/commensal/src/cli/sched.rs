@@ -89,7 +89,8 @@ fn load(context: &mut Context, options: &SchedLoad) -> anyhow::Result<u8> {
 fn tell(now: &Status, follows: &Follows, config: &Path) {
     let groups = now.groups.len();
     if groups > 0 {
-        println!("under it {groups} offline groups, {} threads", now.threads);
+        let s = if groups == 1 { "" } else { "s" };
+        println!("under it {groups} offline group{s}, {} threads", now.threads);
     } else if matches!(follows, Follows::Agent) {
         println!("under it no group until the agent's next round: `commensal sched status` shows it");
     } else if matches!(follows, Follows::Orders | Follows::Apply) {

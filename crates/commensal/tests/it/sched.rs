@@ -122,7 +122,7 @@ fn it_is_loaded_looked_at_and_unloaded_twice() {
     .unwrap();
     let orders = orders.to_str().unwrap();
     let (out, _) = program.expect(0, &["sched", "load", "--orders", orders, "--hold-off-us", "40"]);
-    assert!(out.contains("under it 1 offline groups"), "{out}");
+    assert!(out.contains("under it 1 offline group,"), "{out}");
     assert_eq!(state(), "enabled");
     let (_, err) = program.expect(2, &["sched", "load"]);
     assert!(err.contains("take over from it with --replace"), "{err}");

@@ -117,7 +117,10 @@ pub fn load(
         Err(error) => {
             let restored = commensal_drivers::restore_own(host, state, journal::SCHED)?;
             restored.left.iter().chain(&restored.failed).for_each(|line| eprintln!("commensal: {line}"));
-            Err(error.context(format!("{} was not loaded{}", program.display(), log.said(host))))
+            let lost = before.is_some() && matches!(socket::status(host, state), Err(Asked::Nobody));
+            let lost =
+                if lost { "\n  the one that was loaded before has gone as well: load it again" } else { "" };
+            bail!("{} was not loaded: {error:#}{}{lost}", program.display(), log.said(host))
         }
     }
 }
@@ -175,7 +178,7 @@ impl Log {
         }
         let from = (new.len().saturating_sub(SAID)..=new.len()).find(|at| new.is_char_boundary(*at));
         let last = &new[from.unwrap_or(0)..];
-        format!("; it said:\n  {}\n ", last.replace('\n', "\n  "))
+        format!("; it said:\n  {}", last.replace('\n', "\n  "))
     }
 }
 

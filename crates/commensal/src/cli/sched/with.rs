@@ -24,6 +24,8 @@ const FILE: &str = "sched-with.json";
 /// What its program says.
 const LOG: &str = "sched-with.log";
 const TURN: Duration = Duration::from_millis(100);
+/// A program that ends takes its scheduler off first.
+const GOING: Duration = Duration::from_secs(1);
 /// Longer than the watcher needs for everything that may go wrong.
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -225,6 +227,7 @@ pub fn watch(context: &mut Context, command: &[OsString]) -> anyhow::Result<u8> 
     other.phase = Phase::Enabled;
     other.keep(host, &state)?;
     eprintln!("commensal: {} is loaded", other.ops.as_deref().unwrap_or("a scheduler without a name"));
+    let mut off: Option<Instant> = None;
     let reason = loop {
         if let Some(exit) = child.try_wait()? {
             break format!("its program ended {}", in_words(&exit));
@@ -233,14 +236,15 @@ pub fn watch(context: &mut Context, command: &[OsString]) -> anyhow::Result<u8> 
             disable(host, &mut child)?;
             break "its watcher was asked to end".to_owned();
         }
-        if other.phase == Phase::Enabled && Kernel::read(host).state != Some(State::Enabled) {
-            // A program that ends takes its scheduler off first.
-            std::thread::sleep(TURN);
-            if child.try_wait()?.is_none() {
-                eprintln!("commensal: the kernel has taken the scheduler off");
+        match Kernel::read(host).state {
+            Some(State::Enabled) => off = None,
+            _ if off.get_or_insert_with(Instant::now).elapsed() < GOING => {}
+            _ if other.phase == Phase::Enabled => {
+                eprintln!("commensal: the kernel has taken the scheduler off, and its program goes on");
                 other.phase = Phase::TakenOff { at: now() };
                 other.keep(host, &state)?;
             }
+            _ => {}
         }
         std::thread::sleep(TURN);
     };
