@@ -137,6 +137,12 @@ impl Draft<'_> {
         (from != to).then_some((from, to, why))
     }
 
+    /// Whether an online group that this plan is not about, and leaves as it is, expels already.
+    pub(super) fn expelling_in_force(&self) -> bool {
+        let in_force = self.actual.scheduler.iter().flat_map(|found| found.orders.groups.values());
+        self.desired.alone && in_force.into_iter().any(|order| order.expel)
+    }
+
     /// Groups of ours that nobody wants any more and that stay, because they are in use.
     fn left_alone(&self) -> BTreeSet<String> {
         let ours = self.actual.ours.created.iter().filter(|place| !self.removes.contains(place));

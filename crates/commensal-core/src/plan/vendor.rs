@@ -120,9 +120,10 @@ impl Draft<'_> {
             return;
         }
         if self.by_scheduler(group) {
-            if !online {
-                let because = "the scheduler expels for online groups, and no online group is declared";
-                self.unmet(group, "expel".to_owned(), because.to_owned(), "declare the online groups");
+            if !online && !self.expelling_in_force() {
+                let because = "the scheduler expels for online groups, and none is declared here or in force";
+                let try_this = "declare the online groups beside it, and `commensal apply` them";
+                self.unmet(group, "expel".to_owned(), because.to_owned(), try_this);
             }
             return;
         }

@@ -186,7 +186,14 @@ fn online_groups_expel_when_an_offline_one_is_to_be_expelled() {
     let mut world = World::new("v2", &format!("[group.etl]{alone}"), "");
     world.caps.features.insert(SMT, Support::Yes);
     let unmet = world.plan().unmet;
-    assert!(unmet.len() == 1 && unmet[0].because.contains("no online group is declared"), "{unmet:?}");
+    assert!(unmet.len() == 1 && unmet[0].because.contains("none is declared here or in force"), "{unmet:?}");
+    // A command beside a service that is in force, and expels.
+    world.desired.alone = true;
+    world.in_force().groups = [("/sys/fs/cgroup/web".to_owned(), online(false))].into();
+    assert_eq!(world.plan().unmet.len(), 1);
+    world.in_force().groups = [("/sys/fs/cgroup/web".to_owned(), online(true))].into();
+    assert!(world.plan().unmet.is_empty());
+    assert_eq!(world.ordered().unwrap().1.groups["/sys/fs/cgroup/web"], online(true));
 }
 
 /// A command is a part of what is in force, everything else is not for it to end.
