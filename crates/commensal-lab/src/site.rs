@@ -20,7 +20,7 @@ use commensal_drivers::{
 };
 use commensal_host::{Child, Host, HostError, Lock, SpawnSpec, below};
 use commensal_sensors::usage::GroupDirs;
-use commensal_sensors::{SensorError, Survey, machine, mounts, survey};
+use commensal_sensors::{SensorError, Survey, machine, mounts, scheduler as sensed, survey};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -165,10 +165,18 @@ fn build(
         return Err(SiteError::Refused(Box::new(failure)));
     }
     // What the root did not enable before could not be tried before.
-    let looked = survey(host, probe_name, cgroup_root)?;
+    let mut looked = survey(host, probe_name, cgroup_root)?;
+    // Orders are the run's own, beside those of whoever loaded it.
+    let owner = policies::prefix();
+    sensed::capability(host, &state_dir, &owner, &mut looked.caps);
     let mut found = looked.tree(host)?;
+    found.scheduler = Some(sensed::look(host, &state_dir, &owner));
     found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
-    let (actual, policies) = policies::all(host, &found, &looked, wanted)?;
+    let (actual, policies, structure) = policies::all(host, &found, &looked, wanted)?;
+    step_aside(host, &structure, &actual, planned.desired.aside.name(), &mut journal)?;
+    if let Some(failure) = apply(host, &structure, &actual, &mut journal).failure {
+        return Err(SiteError::Refused(Box::new(failure)));
+    }
     let pause = match wanted.attached[Side::Offline as usize] {
         Some(path) => policies::pause(host, &actual, &looked, wanted)?
             .map_err(|why| SiteError::Pause(path.to_string(), why))?,
