@@ -3,7 +3,7 @@
 //! A named arm is planned as if the machine had nothing else: other means are taken off its capabilities before the plan is
 //! made, so what it writes goes the way of every plan.
 
-use commensal_core::actual::{Capabilities, Support};
+use commensal_core::actual::{Capabilities, SCHEDULER, Support};
 use commensal_core::class::{Mechanism, ladder};
 use commensal_core::control::frame::least;
 use commensal_core::cpuset::CpuSet;
@@ -100,7 +100,7 @@ impl Means {
         match self {
             Means::GroupIdentity => Some("Group Identity"),
             Means::QosLevel => Some("cpu.qos_level"),
-            Means::SchedExt => Some("sched_ext scheduler"),
+            Means::SchedExt => Some(SCHEDULER),
             Means::CpuIdle => Some("cpu.idle"),
             Means::MinWeight => Some("smallest weight"),
             Means::Scheduler(_)
@@ -178,10 +178,10 @@ impl Isolation {
         self.named.contains(means)
     }
 
-    /// Whether it needs the scheduler that commensal loads.
+    /// Whether it may use the scheduler that commensal loads.
     #[must_use]
-    pub fn needs_ours(&self) -> bool {
-        self.has(&Means::SchedExt)
+    pub fn may_order(&self) -> bool {
+        self.best || self.has(&Means::SchedExt)
     }
 
     /// Program and arguments of another scheduler.
@@ -275,6 +275,9 @@ impl Isolation {
                 let because = WITHOUT.to_owned();
                 caps.knobs.insert((knob, version), Support::No { because });
             }
+        }
+        if !self.may_order() {
+            caps.features.insert(SCHEDULER, Support::No { because: WITHOUT.to_owned() });
         }
         caps
     }
@@ -371,7 +374,8 @@ mod tests {
         let other = Isolation::parse("scheduler=scx_layered  --run-example+quota=80%").unwrap();
         assert_eq!(other.scheduler().unwrap(), ["scx_layered", "--run-example"]);
         assert_eq!(other.describe(), "scheduler scx_layered --run-example + quota of 80 % of the machine");
-        assert!(!other.needs_ours() && Isolation::parse("sched_ext").unwrap().needs_ours());
+        assert!(!other.may_order() && Isolation::parse("sched_ext").unwrap().may_order());
+        assert!(Isolation::default().may_order() && !Isolation::none().may_order());
         for wrong in [
             "",
             "idle",

@@ -18,7 +18,7 @@ use commensal_drivers::journal::{self, Journal, JournalError, Owner, Record, Tar
 use commensal_drivers::policy;
 use commensal_host::{Host, HostError};
 use commensal_sensors::machine;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -73,6 +73,8 @@ pub struct Daemon<'a> {
     limits: BTreeMap<String, u64>,
     trees: BTreeMap<String, Tree>,
     shares: Vec<(u64, u64)>,
+    /// Groups that the guard has frozen: others that stand still are somebody else's.
+    frozen: BTreeSet<String>,
     guard: Guard,
     reloads: Reloads,
     before: Counters,
@@ -128,6 +130,7 @@ impl<'a> Daemon<'a> {
             limits: BTreeMap::new(),
             trees: BTreeMap::new(),
             shares: Vec::new(),
+            frozen: BTreeSet::new(),
             guard: Guard::default(),
             reloads: Reloads::default(),
             before: Counters::default(),
@@ -177,6 +180,7 @@ impl<'a> Daemon<'a> {
             let _ = self.carry_out();
             return Err(error);
         }
+        self.thaw_who_left();
         self.standing = standing;
         self.status.generation += 1;
         Ok(())
@@ -489,15 +493,19 @@ impl<'a> Daemon<'a> {
             "commensal-sched: offline threads have waited for {} ms; freezes their groups",
             oldest.as_millis()
         );
+        // Whoever plans meanwhile has to see whose doing it is.
+        self.status.mode = Mode::Frozen;
+        self.publish();
         for path in self.trees.keys().cloned().collect::<Vec<_>>() {
-            if let Err(error) = freeze(self.host, &path, &mut self.journal) {
-                self.status.problems.push(error);
+            match freeze(self.host, &path, &mut self.journal) {
+                Ok(true) => drop(self.frozen.insert(path)),
+                Ok(false) => {}
+                Err(error) => self.status.problems.push(error),
             }
         }
         // They have to run once more to stop, and what they starve in is this class.
         let round = self.members.release(self.host);
         self.status.problems.extend(round.refused);
-        self.status.mode = Mode::Frozen;
     }
 
     fn thaw(&mut self) {
@@ -507,14 +515,28 @@ impl<'a> Daemon<'a> {
         self.guard = std::mem::take(&mut self.guard).thawed();
         self.status.mode = Mode::Running;
         let _ = self.follow();
-        for path in self.trees.keys().cloned().collect::<Vec<_>>() {
-            let Ok(dir) = self.host.open(Path::new(&path)) else { continue };
-            if self.host.read(dir, FREEZE).is_ok_and(|text| text.trim() == "1")
-                && let Err(error) = self.host.write(dir, FREEZE, "0")
-            {
-                self.status.problems.push(error.to_string());
-            }
-            self.host.close(dir);
+        for path in std::mem::take(&mut self.frozen) {
+            self.thaw_one(&path);
+        }
+    }
+
+    fn thaw_one(&mut self, path: &str) {
+        let Ok(dir) = self.host.open(Path::new(path)) else { return };
+        if self.host.read(dir, FREEZE).is_ok_and(|text| text.trim() == "1")
+            && let Err(error) = self.host.write(dir, FREEZE, "0")
+        {
+            self.status.problems.push(error.to_string());
+        }
+        self.host.close(dir);
+    }
+
+    /// Groups that nobody orders any more go on.
+    fn thaw_who_left(&mut self) {
+        let left: Vec<String> =
+            self.frozen.iter().filter(|path| !self.trees.contains_key(*path)).cloned().collect();
+        for path in left {
+            self.frozen.remove(&path);
+            self.thaw_one(&path);
         }
     }
 
@@ -569,11 +591,12 @@ impl<'a> Daemon<'a> {
 
 const FREEZE: &str = "cgroup.freeze";
 
-/// Freezes a group, on record; on cgroup v1, which has no such file there, its threads are only let go.
-fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<(), String> {
+/// Freezes a group, on record; whether it was not frozen before. On cgroup v1, which has no such file there, its threads are
+/// only let go.
+fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<bool, String> {
     let dir = match host.open(Path::new(path)) {
         Ok(dir) => dir,
-        Err(error) if error.errno == Errno::ENOENT => return Ok(()),
+        Err(error) if error.errno == Errno::ENOENT => return Ok(false),
         Err(error) => return Err(error.to_string()),
     };
     let now = host.read(dir, FREEZE);
@@ -590,8 +613,9 @@ fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<(), 
             let kept = if journal.has(&record) { Ok(()) } else { journal.append(host, &[record]) };
             kept.map_err(|error| error.to_string())
                 .and_then(|()| host.write(dir, FREEZE, "1").map_err(|error| error.to_string()))
+                .map(|()| true)
         }
-        Ok(_) => Ok(()),
+        Ok(_) => Ok(false),
         Err(error) if error.errno == Errno::ENOENT => {
             Err(format!("{path} cannot be frozen: it has no {FREEZE}"))
         }

@@ -4,6 +4,7 @@ use super::{SiteError, Wanted};
 use crate::isolation::{Isolation, Means, WITHOUT};
 use crate::scheduler::Kernel;
 use commensal_core::actual::ActualState;
+use commensal_core::class::Mechanism;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
 use commensal_core::group::{Class, GroupName, GroupSpec, Match};
@@ -113,48 +114,48 @@ pub(super) fn replan(
     look.fill(host, &desired, &mut found);
     found.scheduler = found.scheduler.filter(|_| isolation.is_none_or(Isolation::has_scheduler));
     let caps = isolation.map_or_else(|| look.caps.clone(), |isolation| isolation.restrict(&look.caps));
+    // What a plan knows of the scheduler it takes from there, and an arm may do without.
+    let scheduler = found.scheduler.clone();
+    found.scheduler = scheduler.clone().filter(|_| isolation.is_some_and(Isolation::may_order));
     let plan = plan(&desired, &found, &caps);
+    found.scheduler = scheduler;
     Ok(Planned { desired, actual: found, plan })
 }
 
-/// The policies of all isolated arms, and the groups' state before any of them.
+/// The policies of all isolated arms, the groups' state before any of them, and what they need of it for the whole run: cgroup
+/// v2 gives a group the files of a controller once the groups above have it.
 pub(super) fn all(
     host: &mut dyn Host,
     found: &ActualState,
     look: &Survey,
     wanted: &Wanted<'_>,
-) -> Result<(ActualState, Vec<ArmPolicy>), SiteError> {
+) -> Result<(ActualState, Vec<ArmPolicy>, Vec<Step>), SiteError> {
     // What a plan reads is what its groups ask for: all of them together.
     let mut every = specs(wanted)?;
     wanted.isolations.iter().for_each(|isolation| isolation.limit(&mut every, &look.machine));
     every.iter_mut().for_each(|spec| spec.frozen = pauses(spec, wanted));
     let actual = replan(host, found.clone(), look, &every, None)?.actual;
-    let mut policies = Vec::new();
+    let (mut policies, mut structure) = (Vec::new(), Vec::<Step>::new());
     for isolation in wanted.isolations {
         let mut specs = specs(wanted)?;
         isolation.limit(&mut specs, &look.machine);
         let planned = replan(host, actual.clone(), look, &specs, Some(isolation))?;
+        let new =
+            |step: &&Step| !structure.iter().any(|one| one.place == step.place && one.action == step.action);
+        structure.extend(planned.plan.structure().iter().filter(new).cloned().collect::<Vec<_>>());
         let mut policy = policy(isolation, look, &planned);
         let of_tasks = policy.tasks != Tasks::default();
         if of_tasks && wanted.attached[1].is_some() && policy.obstacle.is_none() {
             policy.obstacle =
                 Some("tasks have it from their start, and the offline work runs already".to_owned());
         }
-        policy.obstacle = policy.obstacle.map(|why| not_loaded(host, isolation).unwrap_or(why));
         if isolation.scheduler().is_some() {
             let wrong = Kernel::read(host).obstacles_to_another();
             policy.obstacle = policy.obstacle.or_else(|| (!wrong.is_empty()).then(|| wrong.join("; ")));
         }
         policies.push(policy);
     }
-    Ok((actual, policies))
-}
-
-/// What an arm of our own scheduler lacks where the kernel could have it.
-fn not_loaded(host: &dyn Host, isolation: &Isolation) -> Option<String> {
-    let kernel = Kernel::read(host);
-    let missing = isolation.needs_ours() && kernel.state.is_some() && !kernel.ours();
-    missing.then(|| "the scheduler is not loaded: `commensal sched load` before the run".to_owned())
+    Ok((actual, policies, structure))
 }
 
 /// Whether a group is that of offline work which runs already.
@@ -188,12 +189,12 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
     let best = isolation.best;
     let obstacle = isolation.obstacle(&look.caps, version, plan, &look.machine);
     let fallback = of_tasks.filter(|_| best);
-    let named: BTreeSet<&str> = plan.mechanisms.values().map(|mechanism| mechanism.name()).collect();
+    let named: BTreeSet<String> = plan.mechanisms.values().map(Mechanism::describe).collect();
     let extra = (!isolation.named.is_empty()).then(|| isolation.describe());
     let driver = match (fallback, best) {
         (Some(_), _) => "SCHED_IDLE + nice 19 on tasks".to_owned(),
         (None, true) if named.is_empty() => "none".to_owned(),
-        (None, true) => named.into_iter().map(str::to_owned).chain(extra).collect::<Vec<_>>().join(" + "),
+        (None, true) => named.into_iter().chain(extra).collect::<Vec<_>>().join(" + "),
         (None, false) => isolation.describe(),
     };
     // A named arm does without other means on purpose.

@@ -10,7 +10,10 @@ use commensal_host::{Exit, Host, SpawnSpec};
 use commensal_lab::isolation::Isolation;
 use commensal_lab::site::{self, Side};
 use commensal_sensors::machine;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 const IDENTITY: &str = "/proc/sys/kernel/sched_group_identity_enabled";
 const MEMORY: u64 = 16 << 30;
@@ -67,7 +70,7 @@ fn run_leaves_what_apply_keeps_for_others() {
     assert!(read(&fake, qos).contains("enable=1"));
     everything_back(&fake);
     assert!(read(&fake, qos).contains("enable=0"));
-    let same = |snapshot: std::collections::BTreeMap<String, String>| -> Vec<_> {
+    let same = |snapshot: BTreeMap<String, String>| -> Vec<_> {
         snapshot.into_iter().filter(|(file, _)| file != qos).collect()
     };
     assert_eq!(same(fake.snapshot()), same(before));
@@ -288,8 +291,8 @@ fn the_lab_with_schedulers_of_others() {
         }
     };
     check(&FakeHost::v2(4, MEMORY), ["CONFIG_SCHED_CLASS_EXT", "CONFIG_SCHED_CLASS_EXT", ""]);
-    check(&sched_ext("disabled\n", ""), ["", "`commensal sched load` before the run", ""]);
-    check(&sched_ext("enabled\n", "lavd"), ["lavd is enabled", "`commensal sched load` before the run", ""]);
+    check(&sched_ext("disabled\n", ""), ["", "not loaded; `commensal sched load` loads it", ""]);
+    check(&sched_ext("enabled\n", "lavd"), ["lavd is enabled", "lavd has this machine", ""]);
 
     let fake = sched_ext("disabled\n", "");
     let before = fake.snapshot();
@@ -306,6 +309,60 @@ fn the_lab_with_schedulers_of_others() {
     assert!(error.contains("is enabled, and was not when the run began"), "{error}");
     site.close(&mut host).unwrap();
     assert_eq!(fake.snapshot(), before);
+}
+
+/// The lab's arms and the scheduler that is loaded: the best means and the named one are orders of the run's own, which go
+/// with the policy; other arms do without.
+#[test]
+fn the_lab_orders_the_scheduler_by_arm() {
+    let fake = sched_ext("enabled\n", "commensal_0.1");
+    let told: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
+    let theirs = json!({ "groups": [], "hold_off_us": 7 });
+    told.lock().unwrap().insert("commensal".to_owned(), theirs);
+    let (before, orders) = (told.lock().unwrap().clone(), Arc::clone(&told));
+    fake.serve(Path::new(STATE).join("sched.sock"), move |request| {
+        let request: Value = serde_json::from_str(request.lines().next()?).unwrap();
+        let mut orders = orders.lock().unwrap();
+        if request["do"] == "orders" {
+            let owner = request["owner"].as_str()?.to_owned();
+            match request["groups"].as_array()?.is_empty() {
+                true => drop(orders.remove(&owner)),
+                false => drop(orders.insert(owner, request)),
+            }
+        }
+        Some(json!({ "ok": true, "mode": "running", "orders": *orders }).to_string())
+    });
+    let isolations = ["sched_ext", "best", "cpu.idle"].map(|text| Isolation::parse(text).unwrap());
+    let wanted = site::Wanted { isolations: &isolations, attached: [None, None] };
+    let mut host = fake.another();
+    let mut site = site::open(&mut host, STATE.into(), "lab-probe", None, &wanted).unwrap();
+    let drivers: Vec<&str> = site.policies.iter().map(|policy| policy.driver.as_str()).collect();
+    assert_eq!(drivers, ["sched_ext scheduler", "sched_ext scheduler, cpu.idle underneath", "cpu.idle"]);
+    assert!(site.policies.iter().all(|policy| policy.obstacle.is_none()), "{:?}", site.policies);
+    for (policy, by_order, files) in [(0, true, 1), (1, true, 2), (2, false, 1)] {
+        site.isolate(&mut host, policy).unwrap();
+        let of_run: Vec<Value> =
+            told.lock().unwrap().values().filter(|one| one["do"] == "orders").cloned().collect();
+        assert_eq!(of_run.len(), usize::from(by_order), "{of_run:?}");
+        let classes = of_run
+            .iter()
+            .flat_map(|one| one["groups"].as_array().unwrap())
+            .map(|group| group["class"].as_str());
+        assert_eq!(
+            classes.filter(|class| *class == Some("offline")).count(),
+            usize::from(by_order),
+            "{of_run:?}"
+        );
+        let now = site.policy_now(&mut host, policy, None);
+        assert!(now.len() >= files && now.iter().all(|one| one.want == one.read), "{policy}: {now:?}");
+        assert_eq!(now.iter().any(|one| one.file == "cpu.idle"), policy > 0, "{policy}: {now:?}");
+        site.release(&mut host, policy).unwrap();
+        assert_eq!(*told.lock().unwrap(), before);
+    }
+    site.isolate(&mut host, 0).unwrap();
+    // Also where a run ends in the midst of a block.
+    assert_eq!(site.close(&mut host).unwrap(), Vec::<String>::new());
+    assert_eq!(*told.lock().unwrap(), before);
 }
 
 fn nested() -> FakeHost {

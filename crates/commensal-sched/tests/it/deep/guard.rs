@@ -29,6 +29,27 @@ fn whoever_is_killed_dies() {
     assert!(loaded.status()["ejected"].is_null());
 }
 
+/// A group that nobody orders any more goes on at once, and one that somebody else had frozen is left so.
+#[test]
+fn only_its_own_freezing_is_undone() {
+    if !can_load("deep::guard::only_its_own_freezing_is_undone") {
+        return;
+    }
+    let (web, batch, other) = (Group::new("web"), Group::offline("batch"), Group::offline("other"));
+    let (_work, _still) = (batch.spin(&all()), other.spin(&all()));
+    other.write("cgroup.freeze", "1");
+    let groups = [online(&web, false), offline(&batch), offline(&other)];
+    let loaded = Loaded::with(&["--guard-ms", "1000"], &groups);
+    let busy: Vec<Spinner> = (0..cpus()).map(|cpu| web.spin(&cpu.to_string())).collect();
+    until("the group is frozen", || batch.read("cgroup.freeze").starts_with('1'));
+    assert_eq!(loaded.status()["mode"], "frozen");
+    assert!(loaded.order(&[online(&web, false), offline(&other)]).status.success());
+    assert!(batch.read("cgroup.freeze").starts_with('0'), "it has left the orders");
+    drop(busy);
+    until("there is room again", || loaded.status()["mode"] == "running");
+    assert!(other.read("cgroup.freeze").starts_with('1'), "somebody else's freezing");
+}
+
 /// Online work that takes everything for ever, and no guard: the kernel takes the scheduler off again and again.
 #[test]
 fn after_three_reloads_it_stays_off() {
