@@ -45,7 +45,8 @@ impl Report {
                 "offline on an SMT sibling {} ({share:.1} % of its CPU time)",
                 time(self.overlap_ms)
             );
-            let longest = self.eviction.max_us.map(|max| format!(", at most {}", us(max))).unwrap_or_default();
+            let longest =
+                self.eviction.max_us.map(|max| format!(", at most {}", us(max))).unwrap_or_default();
             let _ = writeln!(out, "  leaving it              {}{longest}", self.eviction.text());
             let _ = writeln!(
                 out,
