@@ -193,7 +193,9 @@ mod tests {
         let mut counts = vec![0; SLOTS];
         counts[(10 - 2) * 8] = 3; // 1024 ns
         counts[SLOTS - 1] = 1;
-        figures.wake_delay = Histogram::new(counts);
+        figures.wake_delay = Histogram::new(counts.clone());
+        figures.evict_delay = Histogram::new(counts);
+        (figures.counters.evictions, figures.counters.stayed, figures.counters.intrusions) = (4, 2, 5);
         let labels = Labels { subjects: vec!["a \"b\"".to_owned()], against: Vec::new() };
         let text = prometheus(&figures, &labels, &|id| format!("/g{id}"));
         for line in [
@@ -205,6 +207,10 @@ mod tests {
             "commensal_blame_wakeup_delay_seconds_bucket{le=\"0.000002048\"} 3",
             "commensal_blame_wakeup_delay_seconds_bucket{le=\"+Inf\"} 4",
             "commensal_blame_wakeup_delay_seconds_count 4",
+            "commensal_blame_eviction_delay_seconds_bucket{le=\"0.000002048\"} 3",
+            "commensal_blame_eviction_delay_seconds_count 4",
+            "commensal_blame_sibling_stayed_total 2",
+            "commensal_blame_sibling_intrusions_total 5",
         ] {
             assert!(text.lines().any(|have| have == line), "{line}\n{text}");
         }

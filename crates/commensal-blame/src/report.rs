@@ -100,12 +100,20 @@ pub struct Delay {
     pub p90_us: Option<f64>,
     /// 99th percentile, us.
     pub p99_us: Option<f64>,
+    /// The longest, us.
+    pub max_us: Option<f64>,
 }
 
 impl Delay {
     fn of(histogram: &Histogram) -> Delay {
         let us = |share| histogram.quantile(share).map(|ns| ns / 1e3);
-        Delay { count: histogram.count(), p50_us: us(0.5), p90_us: us(0.9), p99_us: us(0.99) }
+        Delay {
+            count: histogram.count(),
+            p50_us: us(0.5),
+            p90_us: us(0.9),
+            p99_us: us(0.99),
+            max_us: us(1.0),
+        }
     }
 }
 
@@ -325,5 +333,58 @@ mod tests {
         assert!(report.verdict.is_none());
         let text = report.text();
         assert!(text.contains("wait per CPU-second 36.0 ms, of which caused by others 33.5 ms"), "{text}");
+        assert!(!text.contains("SMT sibling"), "nobody was there: {text}");
+        assert!(!report.html().contains("off an SMT sibling"));
+    }
+
+    /// 99 siblings left within 1 ms, and one after 36 ms.
+    fn evicted() -> Report {
+        let mut figures = Figures::default();
+        let mut counts = vec![0; crate::histogram::SLOTS];
+        (counts[(19 - 2) * 8], counts[(25 - 2) * 8]) = (99, 1);
+        figures.evict_delay = Histogram::new(counts);
+        let counters = &mut figures.counters;
+        (counters.run_ns, counters.overlap_ns) = (2_000_000_000, 150_000_000);
+        (counters.evictions, counters.stayed, counters.intrusions) = (100, 7, 3);
+        let labels = Labels { subjects: vec!["web".to_owned()], against: vec!["etl".to_owned()] };
+        Report::new(&figures, &labels, Bounds::default(), &|id| format!("/g{id}"))
+    }
+
+    #[test]
+    fn who_leaves_a_sibling_is_told_in_every_form() {
+        let report = evicted();
+        let text = report.text();
+        for line in [
+            "offline on an SMT sibling 150.0 ms (7.5 % of its CPU time)",
+            "  leaving it              P50 557 us  P90 557 us  P99 557 us  (100 times), at most 35.7 ms",
+            "  it stayed 7 times until the service had left, and came beside it 3 times",
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+        }
+        let eviction = report.eviction;
+        assert_eq!((eviction.count, report.stayed, report.intrusions), (100, 7, 3));
+        assert!(eviction.p99_us.unwrap() < 1_000.0 && eviction.max_us.unwrap() > 30_000.0, "{eviction:?}");
+        let html = report.html();
+        assert!(html.contains("<tr><td>offline work off an SMT sibling<td>100<td>557 us<"), "{html}");
+        // Nobody left: that is no delay of 0.
+        let nothing = Delay::of(&Histogram::default());
+        assert_eq!((nothing.count, nothing.p50_us, nothing.max_us), (0, None, None));
+    }
+
+    #[test]
+    fn what_came_since_leaves_out_who_left_before() {
+        let mut earlier = Figures::default();
+        let mut counts = vec![0; crate::histogram::SLOTS];
+        counts[100] = 4;
+        earlier.evict_delay = Histogram::new(counts.clone());
+        (earlier.counters.evictions, earlier.counters.stayed, earlier.counters.intrusions) = (4, 2, 1);
+        let mut now = earlier.clone();
+        counts[100] = 9;
+        now.evict_delay = Histogram::new(counts);
+        (now.counters.evictions, now.counters.stayed, now.counters.intrusions) = (9, 2, 5);
+        let came = now.since(&earlier);
+        let counters = came.counters;
+        assert_eq!((counters.evictions, counters.stayed, counters.intrusions), (5, 0, 4));
+        assert_eq!(came.evict_delay.count(), counters.evictions);
     }
 }

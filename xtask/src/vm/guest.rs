@@ -47,6 +47,7 @@ pub const OF_NEWEST: Filters = &[
             "other_groups",
             "the_nearest_group_counts",
             "work_on_a_sibling_overlaps",
+            "who_leaves_a_sibling_first",
             "a_report_for_people",
             "agent::it_puts_back",
             "agent::disks::",

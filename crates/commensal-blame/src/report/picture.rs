@@ -152,6 +152,9 @@ impl Report {
         if !self.against.is_empty() {
             body.push_str(&delay("offline work off the CPU", &self.preemption));
         }
+        if self.overlap_ms > 0.0 {
+            body.push_str(&delay("offline work off an SMT sibling", &self.eviction));
+        }
         body.push_str("</table>\n");
         let evidence = &self.evidence;
         let _ = writeln!(

@@ -45,7 +45,9 @@ impl Report {
                 "offline on an SMT sibling {} ({share:.1} % of its CPU time)",
                 time(self.overlap_ms)
             );
-            let _ = writeln!(out, "  leaving it              {}", self.eviction.text());
+            let longest =
+                self.eviction.max_us.map(|max| format!(", at most {}", us(max))).unwrap_or_default();
+            let _ = writeln!(out, "  leaving it              {}{longest}", self.eviction.text());
             let _ = writeln!(
                 out,
                 "  it stayed {} times until the service had left, and came beside it {} times",

@@ -14,6 +14,11 @@ const LOOK: &str = "3s";
 const APART: f64 = 2.0;
 /// Offline time on the sibling of a thread that expels, of the same without.
 const MOST_OF_OVERLAP: f64 = 0.25;
+/// Wait blamed on offline work under the scheduler, of that under `cpu.idle`: neither leaves much, so their ratio is noise.
+const MOST_OF_BLAME: f64 = 3.0;
+/// Overlap by the judge and by the scheduler, one of the other: they look at different times, and the scheduler's figures
+/// are read before the judge is there.
+const MOST_OF_OTHER: f64 = 3.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
@@ -50,6 +55,10 @@ struct Seen {
     /// CPUs in use.
     online: f64,
     offline: f64,
+    /// Offline work beside expelling threads by the scheduler's own count, s per second; only where it expels.
+    own_overlap: f64,
+    /// The same by the judge.
+    overlap_per_s: f64,
 }
 
 /// The program, beside ours.
@@ -83,6 +92,8 @@ fn look(web: &Group, batch: &Group) -> Seen {
         preempt_p99: number(&said["preemption"]["p99_us"]),
         online: run / number(&said["seconds"]),
         offline: used / took,
+        own_overlap: 0.0,
+        overlap_per_s: number(&said["overlap_ms"]) / 1e3 / number(&said["seconds"]),
     }
 }
 
@@ -99,56 +110,72 @@ fn median(all: &[Seen], of: impl Fn(&Seen) -> f64) -> f64 {
     values[values.len() / 2]
 }
 
-/// Online pulses on the first core, offline spinners everywhere; one arm after the other, round by round.
-fn rounds() -> Vec<(Arm, Vec<Seen>)> {
-    let all = format!("0-{}", cpus() - 1);
-    let (web, batch) = (Group::new("web"), Group::new("batch"));
-    let _online = [web.start("pulse", "0"), web.start("pulse", "1")];
-    let works: Vec<Spinner> = (0..cpus()).map(|_| batch.spin(&all)).collect();
-    let loaded = Loaded::new(&[]);
+/// A scene in which one arm follows another.
+struct Scene {
+    // In the order in which they have to go.
+    loaded: Loaded,
+    works: Vec<Spinner>,
+    pulses: [Spinner; 2],
+    batch: Group,
+    web: Group,
+}
+
+impl Scene {
+    /// Online pulses, a quarter of the machine, and offline spinners, all on all CPUs.
+    fn new() -> Scene {
+        let (web, batch) = (Group::new("web"), Group::new("batch"));
+        let pulses = [(); 2].map(|()| web.start("pulse", &all()));
+        let works = (0..cpus()).map(|_| batch.spin(&all())).collect();
+        Scene { loaded: Loaded::new(&[]), works, pulses, batch, web }
+    }
+
+    /// Puts an arm in force.
+    fn set(&self, arm: Arm) {
+        let idle = matches!(arm, Arm::CpuIdle | Arm::Scheduler | Arm::Expelling);
+        self.batch.write("cpu.idle", if idle { "1" } else { "0" });
+        // Each side on a core of its own.
+        let (mine, theirs) =
+            if arm == Arm::Cpuset { ("0-1".to_owned(), "2-3".to_owned()) } else { (all(), all()) };
+        allow(&self.pulses, &mine);
+        allow(&self.works, &theirs);
+        let groups = match arm {
+            Arm::Scheduler => vec![online(&self.web, false), offline(&self.batch)],
+            Arm::Expelling => vec![online(&self.web, true), offline(&self.batch)],
+            Arm::Equal | Arm::CpuIdle | Arm::Cpuset => Vec::new(),
+        };
+        assert!(self.loaded.order(&groups).status.success(), "{}", self.loaded.said());
+    }
+
+    fn look(&self, arm: Arm) -> Seen {
+        let (before, began) = (self.loaded.count("overlap_ns"), Instant::now());
+        let mut seen = look(&self.web, &self.batch);
+        let (after, took) = (self.loaded.count("overlap_ns"), began.elapsed());
+        if arm == Arm::Expelling {
+            seen.own_overlap = (after - before) / took.as_nanos() as f64;
+        }
+        seen
+    }
+}
+
+fn all() -> String {
+    format!("0-{}", cpus() - 1)
+}
+
+/// Round by round, each of which begins with another arm.
+fn rounds(scene: &Scene) -> Vec<(Arm, Vec<Seen>)> {
     let mut seen: Vec<(Arm, Vec<Seen>)> = ARMS.iter().map(|(arm, _)| (*arm, Vec::new())).collect();
-    for _ in 0..ROUNDS {
-        for (arm, looks) in &mut seen {
-            let idle = matches!(arm, Arm::CpuIdle | Arm::Scheduler | Arm::Expelling);
-            batch.write("cpu.idle", if idle { "1" } else { "0" });
-            allow(&works, if *arm == Arm::Cpuset { "2-3" } else { &all });
-            let groups = match arm {
-                Arm::Scheduler => vec![online(&web, false), offline(&batch)],
-                Arm::Expelling => vec![online(&web, true), offline(&batch)],
-                Arm::Equal | Arm::CpuIdle | Arm::Cpuset => Vec::new(),
-            };
-            assert!(loaded.order(&groups).status.success(), "{}", loaded.said());
+    for round in 0..ROUNDS {
+        for index in 0..ARMS.len() {
+            let (arm, looks) = &mut seen[(index + round * 2) % ARMS.len()];
+            scene.set(*arm);
             std::thread::sleep(std::time::Duration::from_millis(500));
-            let before = loaded.status();
-            looks.push(look(&web, &batch));
-            let after = loaded.status();
-            let of = |name: &str| {
-                let at = |status: &Value| status["counters"][name].as_f64().unwrap();
-                at(&after) - at(&before)
-            };
-            if *arm == Arm::Expelling {
-                println!(
-                    "judge: by its own count overlap {:.4}, {} evictions",
-                    of("overlap_ns") / of("expelling_ns"),
-                    of("evictions")
-                );
-            }
+            looks.push(scene.look(*arm));
         }
     }
     seen
 }
 
-#[test]
-fn mechanisms_are_ranked_by_an_independent_judge() {
-    const NAME: &str = "judge::mechanisms_are_ranked_by_an_independent_judge";
-    if !can_load(NAME) {
-        return;
-    }
-    if !commensal().exists() {
-        println!("skipped: {NAME}: no {} here", commensal().display());
-        return;
-    }
-    let seen = rounds();
+fn print(seen: &[(Arm, Vec<Seen>)]) {
     println!(
         "judge: medians of {ROUNDS} looks of {LOOK}: wait blamed on offline work (ms per CPU-second), overlap on siblings \
          (of online CPU time), evictions (count, P50, P99 us), stayed, intrusions, preemption P99 us, CPUs online, offline"
@@ -168,7 +195,25 @@ fn mechanisms_are_ranked_by_an_independent_judge() {
             of(|one| one.online),
             of(|one| one.offline),
         );
+        for one in looks {
+            println!("judge:   {name:16} {one:?}");
+        }
     }
+}
+
+#[test]
+fn mechanisms_are_ranked_by_an_independent_judge() {
+    const NAME: &str = "judge::mechanisms_are_ranked_by_an_independent_judge";
+    if !can_load(NAME) {
+        return;
+    }
+    if !commensal().exists() {
+        println!("skipped: {NAME}: no {} here", commensal().display());
+        return;
+    }
+    let scene = Scene::new();
+    let seen = rounds(&scene);
+    print(&seen);
     let of = |wanted: Arm, part: fn(&Seen) -> f64| {
         let (_, looks) = seen.iter().find(|(arm, _)| *arm == wanted).unwrap();
         median(looks, part)
@@ -182,11 +227,25 @@ fn mechanisms_are_ranked_by_an_independent_judge() {
             blamed(Arm::Equal)
         );
     }
+    // A tenth of what there was is little, whatever the ratio.
+    let little = blamed(Arm::Equal) / 10.0;
+    for arm in [Arm::Scheduler, Arm::Expelling] {
+        let most = (blamed(Arm::CpuIdle) * MOST_OF_BLAME).max(little);
+        assert!(blamed(arm) <= most, "{arm:?}: {} of {}", blamed(arm), blamed(Arm::CpuIdle));
+    }
     let overlap = |arm| of(arm, |one| one.overlap);
     for arm in [Arm::CpuIdle, Arm::Scheduler] {
         let (with, without) = (overlap(Arm::Expelling), overlap(arm));
         assert!(with <= without * MOST_OF_OVERLAP, "{with} with expelling, {without} with {arm:?}");
     }
+    // The scheduler counts what it lets through as the judge does.
+    let own = of(Arm::Expelling, |one| one.own_overlap);
+    let judged = of(Arm::Expelling, |one| one.overlap_per_s);
+    println!("judge: overlap with expelling {judged:.4} s per second, by the scheduler's own count {own:.4}");
+    assert!(
+        own <= judged * MOST_OF_OTHER && judged <= own * MOST_OF_OTHER,
+        "{judged} s per second, {own} by the scheduler"
+    );
     // A split takes the other core's work away as well; what yields keeps what the online side leaves.
     let work = |arm| of(arm, |one| one.offline);
     assert!(work(Arm::Scheduler) > work(Arm::Cpuset), "{} of {}", work(Arm::Scheduler), work(Arm::Cpuset));

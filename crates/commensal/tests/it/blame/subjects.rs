@@ -6,7 +6,7 @@ use commensal_blame::figures::{Culprit, Kind};
 use commensal_blame::{Figures, Judge, Scope, Subject};
 use commensal_host::LinuxHost;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_millis(1500);
 const LOOKS: u32 = 10;
@@ -169,12 +169,10 @@ fn more_turns_than_it_remembers() {
     assert_eq!(all + figures.counters.full_ns, behind_tasks(&figures), "{figures:?}");
 }
 
-#[test]
-fn work_on_a_sibling_overlaps() {
-    let test = "work_on_a_sibling_overlaps";
-    let Some(mut scene) = Scene::new(test) else { return };
+/// CPUs of a core that has several; prints the skip otherwise.
+fn core_of_two(test: &str) -> Option<Vec<u32>> {
     let topology = commensal_sensors::machine::machine(&LinuxHost::new()).unwrap().topology;
-    let pair = |cpu: u32| -> Vec<u32> {
+    let threads = |cpu: u32| -> Vec<u32> {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
         let list = std::fs::read_to_string(path).unwrap_or_default();
         list.trim()
@@ -182,11 +180,19 @@ fn work_on_a_sibling_overlaps() {
             .map(|set| set.iter().collect())
             .unwrap_or_default()
     };
-    let cores: Vec<Vec<u32>> = topology.all().iter().map(pair).filter(|pair| pair.len() > 1).collect();
-    let Some(siblings) = cores.last() else {
+    let core = topology.all().iter().map(threads).filter(|cpus| cpus.len() > 1).last();
+    if core.is_none() {
         println!("skipped: {test}: no core of this machine has two threads");
-        return;
-    };
+    }
+    core
+}
+
+#[test]
+fn work_on_a_sibling_overlaps() {
+    let test = "work_on_a_sibling_overlaps";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let Some(siblings) = core_of_two(test) else { return };
+    let topology = commensal_sensors::machine::machine(&LinuxHost::new()).unwrap().topology;
     let alone = topology.all().iter().find(|cpu| !siblings.contains(cpu));
     let (web, etl) = (scene.group("web"), scene.group("etl"));
     let hog = scene.start("etl", Some(siblings[0]), HOG);
@@ -221,7 +227,100 @@ fn work_on_a_sibling_overlaps() {
         "{test}: {} evictions, stayed {}, {} intrusions",
         counters.evictions, counters.stayed, counters.intrusions
     );
-    assert!(counters.intrusions >= 10 && counters.stayed * 2 <= counters.intrusions, "{counters:?}");
+    // Who came second and goes first was neither evicted nor has it stayed.
+    let other = counters.stayed.max(counters.evictions);
+    assert!(counters.intrusions >= 10 && other * 2 <= counters.intrusions, "{counters:?}");
+}
+
+/// CPU time of a process, ns; its second thread would not count.
+fn used_ns(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+    text.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Lets a process go on, and waits until it has had its CPU.
+fn go_on(pid: u32) {
+    let before = used_ns(pid);
+    signal("-CONT", pid);
+    wait_until(|| used_ns(pid) > before);
+}
+
+/// Stops a process, and waits until it has left its CPU.
+fn stop(pid: u32) {
+    signal("-STOP", pid);
+    wait_until(|| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
+    });
+}
+
+fn signal(signal: &str, pid: u32) {
+    let done = std::process::Command::new("kill").args([signal, &pid.to_string()]).status();
+    assert!(done.unwrap().success());
+}
+
+fn wait_until(mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + super::END_PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "it did not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A service that comes beside offline work, which goes, and comes again; then the service goes first.
+#[test]
+fn who_leaves_a_sibling_first_is_told_apart() {
+    const ROUNDS: u64 = 10;
+    /// Of what must be: a kernel thread may have the service's CPU for the moment in which the work comes or goes, and a
+    /// kernel may hide a switch.
+    const MOST: u64 = 8;
+    let test = "who_leaves_a_sibling_first_is_told_apart";
+    let Some(mut scene) = Scene::new(test) else { return };
+    let Some(siblings) = core_of_two(test) else { return };
+    let (of_web, of_etl) = (scene.group("web"), scene.group("etl"));
+    let web = scene.start("web", Some(siblings[1]), HOG);
+    let etl = scene.start("etl", Some(siblings[0]), HOG);
+    let judge = scene.judge(&[of_web], &[of_etl]);
+    stop(web);
+    let first = judge.read(&LinuxHost::new()).unwrap();
+    let mut together = Vec::new();
+    for _ in 0..ROUNDS {
+        // The service comes second, the work leaves: an eviction.
+        let began = Instant::now();
+        go_on(web);
+        let beside = Instant::now();
+        std::thread::sleep(Duration::from_millis(50));
+        let surely = beside.elapsed();
+        stop(etl);
+        together.push((surely, began.elapsed()));
+        // The work comes second: an intrusion. Who came first leaves, so nobody has stayed.
+        go_on(etl);
+        stop(web);
+    }
+    let evicted = judge.read(&LinuxHost::new()).unwrap().since(&first);
+    for _ in 0..ROUNDS {
+        // The service comes second and leaves first: the work has stayed.
+        go_on(web);
+        stop(web);
+    }
+    let all = judge.read(&LinuxHost::new()).unwrap().since(&first);
+    let of = |figures: &Figures| {
+        [figures.counters.evictions, figures.counters.intrusions, figures.counters.stayed]
+    };
+    println!("{test}: evictions, intrusions, stayed: {:?}, then {:?}", of(&evicted), of(&all));
+    let counters = evicted.counters;
+    assert!(counters.evictions >= MOST && counters.intrusions >= MOST, "{counters:?}");
+    assert!(all.counters.stayed >= counters.stayed + MOST, "{:?}", all.counters);
+    assert_eq!(evicted.evict_delay.count(), counters.evictions);
+    // The longest is as long as they were there together; a slot is right within 7 %.
+    let longest = evicted.evict_delay.quantile(1.0).unwrap();
+    let surely = together.iter().map(|(surely, _)| surely.as_nanos() as f64).fold(f64::MAX, f64::min);
+    let at_most = together.iter().map(|(_, whole)| whole.as_nanos() as f64).fold(0.0, f64::max);
+    println!("{test}: the longest took {longest:.0} ns, they were together {surely:.0} to {at_most:.0} ns");
+    assert!((surely * 0.93..=at_most * 1.07).contains(&longest), "{longest}");
+    // Each of these is a stretch in which both had the core.
+    let overlap = counters.overlap_ns as f64;
+    assert!(evicted.evict_delay.sum_ns() <= overlap * 1.07, "{overlap}");
 }
 
 /// Only in a guest: on a machine of somebody's the work there would have to move.
