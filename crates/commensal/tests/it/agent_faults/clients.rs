@@ -56,7 +56,8 @@ fn clients_that_never_read() {
         "{test}: {CLIENTS} clients, {sent} bytes of questions, {} ticks meanwhile",
         after.ticks - before
     );
-    assert!(after.ticks > before + 10 && after.troubles.is_empty(), "{after:?}");
+    // A tick may limit several of them.
+    assert!(after.ticks > before && after.troubles.is_empty(), "{after:?}");
     assert_eq!(agent.end("TERM"), Some(0));
     program.expect(0, &["restore"]);
     drop((first, more));
