@@ -636,7 +636,7 @@ fn slot_for(slots: &mut BTreeMap<u64, u64>, id: u64) -> u64 {
         return *slot;
     }
     let last = MOST_SLOTS as u64 - 1;
-    let taken: std::collections::BTreeSet<u64> = slots.values().copied().collect();
+    let taken: BTreeSet<u64> = slots.values().copied().collect();
     let free = (0..last).find(|slot| !taken.contains(slot)).unwrap_or(last);
     slots.insert(id, free);
     free
