@@ -178,12 +178,6 @@ impl Isolation {
         self.named.contains(means)
     }
 
-    /// Whether it needs the scheduler that commensal loads.
-    #[must_use]
-    pub fn needs_ours(&self) -> bool {
-        self.has(&Means::SchedExt)
-    }
-
     /// Program and arguments of another scheduler.
     #[must_use]
     pub fn scheduler(&self) -> Option<&[String]> {
@@ -371,7 +365,7 @@ mod tests {
         let other = Isolation::parse("scheduler=scx_layered  --run-example+quota=80%").unwrap();
         assert_eq!(other.scheduler().unwrap(), ["scx_layered", "--run-example"]);
         assert_eq!(other.describe(), "scheduler scx_layered --run-example + quota of 80 % of the machine");
-        assert!(!other.needs_ours() && Isolation::parse("sched_ext").unwrap().needs_ours());
+        assert!(!other.has_scheduler() && Isolation::parse("sched_ext").unwrap().has_scheduler());
         for wrong in [
             "",
             "idle",

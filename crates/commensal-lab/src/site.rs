@@ -171,7 +171,11 @@ fn build(
     let mut found = looked.tree(host)?;
     found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
     found.scheduler = Some(scheduler::look(host, &state_dir, &owner));
-    let (actual, policies) = policies::all(host, &found, &looked, wanted)?;
+    let (actual, policies, structure) = policies::all(host, &found, &looked, wanted)?;
+    step_aside(host, &structure, &actual, planned.desired.aside.name(), &mut journal)?;
+    if let Some(failure) = apply(host, &structure, &actual, &mut journal).failure {
+        return Err(SiteError::Refused(Box::new(failure)));
+    }
     let pause = match wanted.attached[Side::Offline as usize] {
         Some(path) => policies::pause(host, &actual, &looked, wanted)?
             .map_err(|why| SiteError::Pause(path.to_string(), why))?,

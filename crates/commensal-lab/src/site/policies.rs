@@ -4,6 +4,7 @@ use super::{SiteError, Wanted};
 use crate::isolation::{Isolation, Means, WITHOUT};
 use crate::scheduler::Kernel;
 use commensal_core::actual::ActualState;
+use commensal_core::class::Mechanism;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
 use commensal_core::group::{Class, GroupName, GroupSpec, Match};
@@ -117,44 +118,42 @@ pub(super) fn replan(
     Ok(Planned { desired, actual: found, plan })
 }
 
-/// The policies of all isolated arms, and the groups' state before any of them.
+/// The policies of all isolated arms, the groups' state before any of them, and what they need of it for the whole run: cgroup
+/// v2 gives a group the files of a controller once the groups above have it.
 pub(super) fn all(
     host: &mut dyn Host,
     found: &ActualState,
     look: &Survey,
     wanted: &Wanted<'_>,
-) -> Result<(ActualState, Vec<ArmPolicy>), SiteError> {
+) -> Result<(ActualState, Vec<ArmPolicy>, Vec<Step>), SiteError> {
     // What a plan reads is what its groups ask for: all of them together.
     let mut every = specs(wanted)?;
     wanted.isolations.iter().for_each(|isolation| isolation.limit(&mut every, &look.machine));
     every.iter_mut().for_each(|spec| spec.frozen = pauses(spec, wanted));
     let actual = replan(host, found.clone(), look, &every, None)?.actual;
-    let mut policies = Vec::new();
+    let (mut policies, mut structure) = (Vec::new(), Vec::<Step>::new());
     for isolation in wanted.isolations {
         let mut specs = specs(wanted)?;
         isolation.limit(&mut specs, &look.machine);
         let planned = replan(host, actual.clone(), look, &specs, Some(isolation))?;
+        for step in planned.plan.structure() {
+            if !structure.iter().any(|one| one.place == step.place && one.action == step.action) {
+                structure.push(step.clone());
+            }
+        }
         let mut policy = policy(isolation, look, &planned);
         let of_tasks = policy.tasks != Tasks::default();
         if of_tasks && wanted.attached[1].is_some() && policy.obstacle.is_none() {
             policy.obstacle =
                 Some("tasks have it from their start, and the offline work runs already".to_owned());
         }
-        policy.obstacle = policy.obstacle.map(|why| not_loaded(host, isolation).unwrap_or(why));
         if isolation.scheduler().is_some() {
             let wrong = Kernel::read(host).obstacles_to_another();
             policy.obstacle = policy.obstacle.or_else(|| (!wrong.is_empty()).then(|| wrong.join("; ")));
         }
         policies.push(policy);
     }
-    Ok((actual, policies))
-}
-
-/// What an arm of our own scheduler lacks where the kernel could have it.
-fn not_loaded(host: &dyn Host, isolation: &Isolation) -> Option<String> {
-    let kernel = Kernel::read(host);
-    let missing = isolation.needs_ours() && kernel.state.is_some() && !kernel.ours();
-    missing.then(|| "the scheduler is not loaded: `commensal sched load` before the run".to_owned())
+    Ok((actual, policies, structure))
 }
 
 /// Whether a group is that of offline work which runs already.
@@ -188,12 +187,12 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
     let best = isolation.best;
     let obstacle = isolation.obstacle(&look.caps, version, plan, &look.machine);
     let fallback = of_tasks.filter(|_| best);
-    let named: BTreeSet<&str> = plan.mechanisms.values().map(|mechanism| mechanism.name()).collect();
+    let named: BTreeSet<String> = plan.mechanisms.values().map(Mechanism::describe).collect();
     let extra = (!isolation.named.is_empty()).then(|| isolation.describe());
     let driver = match (fallback, best) {
         (Some(_), _) => "SCHED_IDLE + nice 19 on tasks".to_owned(),
         (None, true) if named.is_empty() => "none".to_owned(),
-        (None, true) => named.into_iter().map(str::to_owned).chain(extra).collect::<Vec<_>>().join(" + "),
+        (None, true) => named.into_iter().chain(extra).collect::<Vec<_>>().join(" + "),
         (None, false) => isolation.describe(),
     };
     // A named arm does without other means on purpose.
@@ -247,13 +246,13 @@ mod tests {
             told[prefix()]["groups"].as_array().map_or(0, Vec::len)
         };
         let mut host = fake.another();
-        let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
-        host.write(root, "cgroup.subtree_control", "+cpu").unwrap();
         let isolations = ["best", "sched_ext", "cpu.idle"].map(|name| Isolation::parse(name).unwrap());
         let wanted = Wanted { isolations: &isolations, ..Wanted::default() };
+        let drivers = ["sched_ext scheduler, cpu.idle underneath", "sched_ext scheduler", "cpu.idle"];
         let mut site = open(&mut host, "/state".into(), "probe", None, &wanted).unwrap();
         for (arm, groups) in [(0, 3), (1, 3), (2, 0), (1, 3)] {
             assert_eq!(site.policies[arm].obstacle, None, "{arm}");
+            assert_eq!(site.policies[arm].driver, drivers[arm]);
             site.isolate(&mut host, arm).unwrap();
             assert_eq!(ordered(), groups, "{arm}");
             let now = site.policy_now(&mut host, arm, None);

@@ -214,10 +214,7 @@ fn the_lab_has_arms_of_other_schedulers() {
     );
     let (status, run, said) = experiments::run(&program, &text, &["--no-blame"]);
     assert!(VERDICTS.contains(&status), "{status} {said}");
-    assert!(
-        said.contains("isolated:sched_ext is left out: the scheduler is not loaded: `commensal sched load`"),
-        "{said}"
-    );
+    assert!(said.contains("isolated:sched_ext is left out: not loaded; `commensal sched load`"), "{said}");
     let run = run.unwrap();
     let reason = |arm: &str| {
         let block = run.blocks.iter().find(|block| block.arm == arm).unwrap();

@@ -288,8 +288,8 @@ fn the_lab_with_schedulers_of_others() {
         }
     };
     check(&FakeHost::v2(4, MEMORY), ["CONFIG_SCHED_CLASS_EXT", "CONFIG_SCHED_CLASS_EXT", ""]);
-    check(&sched_ext("disabled\n", ""), ["", "`commensal sched load` before the run", ""]);
-    check(&sched_ext("enabled\n", "lavd"), ["lavd is enabled", "`commensal sched load` before the run", ""]);
+    check(&sched_ext("disabled\n", ""), ["", "not loaded; `commensal sched load` loads it", ""]);
+    check(&sched_ext("enabled\n", "lavd"), ["lavd is enabled", "lavd has this machine", ""]);
 
     let fake = sched_ext("disabled\n", "");
     let before = fake.snapshot();
