@@ -3,7 +3,7 @@
 //! A named arm is planned as if the machine had nothing else: other means are taken off its capabilities before the plan is
 //! made, so what it writes goes the way of every plan.
 
-use commensal_core::actual::{Capabilities, SCHEDULER, Support};
+use commensal_core::actual::{Capabilities, Support};
 use commensal_core::class::{Mechanism, ladder};
 use commensal_core::control::frame::least;
 use commensal_core::cpuset::CpuSet;
@@ -100,7 +100,7 @@ impl Means {
         match self {
             Means::GroupIdentity => Some("Group Identity"),
             Means::QosLevel => Some("cpu.qos_level"),
-            Means::SchedExt => Some(SCHEDULER),
+            Means::SchedExt => Some("sched_ext scheduler"),
             Means::CpuIdle => Some("cpu.idle"),
             Means::MinWeight => Some("smallest weight"),
             Means::Scheduler(_)
@@ -176,12 +176,6 @@ impl Isolation {
 
     fn has(&self, means: &Means) -> bool {
         self.named.contains(means)
-    }
-
-    /// Whether it may use the scheduler that commensal loads.
-    #[must_use]
-    pub fn may_order(&self) -> bool {
-        self.best || self.has(&Means::SchedExt)
     }
 
     /// Program and arguments of another scheduler.
@@ -275,9 +269,6 @@ impl Isolation {
                 let because = WITHOUT.to_owned();
                 caps.knobs.insert((knob, version), Support::No { because });
             }
-        }
-        if !self.may_order() {
-            caps.features.insert(SCHEDULER, Support::No { because: WITHOUT.to_owned() });
         }
         caps
     }
@@ -374,8 +365,7 @@ mod tests {
         let other = Isolation::parse("scheduler=scx_layered  --run-example+quota=80%").unwrap();
         assert_eq!(other.scheduler().unwrap(), ["scx_layered", "--run-example"]);
         assert_eq!(other.describe(), "scheduler scx_layered --run-example + quota of 80 % of the machine");
-        assert!(!other.may_order() && Isolation::parse("sched_ext").unwrap().may_order());
-        assert!(Isolation::default().may_order() && !Isolation::none().may_order());
+        assert!(!other.has_scheduler() && Isolation::parse("sched_ext").unwrap().has_scheduler());
         for wrong in [
             "",
             "idle",
