@@ -269,7 +269,8 @@ impl Loaded {
         let child = command.args(options).stderr(log).spawn().unwrap();
         let pid = u64::from(child.id());
         self.child = Some(child);
-        let deadline = Instant::now() + PATIENCE;
+        // The verifier takes its time beside work that never rests.
+        let deadline = Instant::now() + PATIENCE * if self.rough { 4 } else { 1 };
         while self.status()["pid"] != pid {
             let ended = self.child.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none() && Instant::now() < deadline, "{ended:?}: {}", self.said());
