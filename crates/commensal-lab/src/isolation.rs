@@ -178,12 +178,6 @@ impl Isolation {
         self.named.contains(means)
     }
 
-    /// Whether it may use the scheduler that commensal loads.
-    #[must_use]
-    pub fn may_order(&self) -> bool {
-        self.best || self.has(&Means::SchedExt)
-    }
-
     /// Program and arguments of another scheduler.
     #[must_use]
     pub fn scheduler(&self) -> Option<&[String]> {
@@ -276,7 +270,7 @@ impl Isolation {
                 caps.knobs.insert((knob, version), Support::No { because });
             }
         }
-        if !self.may_order() {
+        if !self.has_scheduler() {
             caps.features.insert(SCHEDULER, Support::No { because: WITHOUT.to_owned() });
         }
         caps
@@ -285,7 +279,7 @@ impl Isolation {
     /// Whether groups may yield by the scheduler.
     #[must_use]
     pub fn has_scheduler(&self) -> bool {
-        self.best || self.named.contains(&Means::SchedExt)
+        self.best || self.has(&Means::SchedExt)
     }
 
     /// Why this arm cannot be here; `None` when it can. `caps` is the machine as it is, `plan` the arm's own.
@@ -374,8 +368,8 @@ mod tests {
         let other = Isolation::parse("scheduler=scx_layered  --run-example+quota=80%").unwrap();
         assert_eq!(other.scheduler().unwrap(), ["scx_layered", "--run-example"]);
         assert_eq!(other.describe(), "scheduler scx_layered --run-example + quota of 80 % of the machine");
-        assert!(!other.may_order() && Isolation::parse("sched_ext").unwrap().may_order());
-        assert!(Isolation::default().may_order() && !Isolation::none().may_order());
+        assert!(!other.has_scheduler() && Isolation::parse("sched_ext").unwrap().has_scheduler());
+        assert!(Isolation::default().has_scheduler() && !Isolation::none().has_scheduler());
         for wrong in [
             "",
             "idle",

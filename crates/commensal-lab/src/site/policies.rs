@@ -112,11 +112,10 @@ pub(super) fn replan(
         SiteError::Plan(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     })?;
     look.fill(host, &desired, &mut found);
-    found.scheduler = found.scheduler.filter(|_| isolation.is_none_or(Isolation::has_scheduler));
     let caps = isolation.map_or_else(|| look.caps.clone(), |isolation| isolation.restrict(&look.caps));
     // What a plan knows of the scheduler it takes from there, and an arm may do without.
     let scheduler = found.scheduler.clone();
-    found.scheduler = scheduler.clone().filter(|_| isolation.is_some_and(Isolation::may_order));
+    found.scheduler = scheduler.clone().filter(|_| isolation.is_some_and(Isolation::has_scheduler));
     let plan = plan(&desired, &found, &caps);
     found.scheduler = scheduler;
     Ok(Planned { desired, actual: found, plan })
@@ -248,8 +247,6 @@ mod tests {
             told[prefix()]["groups"].as_array().map_or(0, Vec::len)
         };
         let mut host = fake.another();
-        let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
-        host.write(root, "cgroup.subtree_control", "+cpu").unwrap();
         let isolations = ["best", "sched_ext", "cpu.idle"].map(|name| Isolation::parse(name).unwrap());
         let wanted = Wanted { isolations: &isolations, ..Wanted::default() };
         let mut site = open(&mut host, "/state".into(), "probe", None, &wanted).unwrap();
