@@ -3,7 +3,7 @@
 //! A named arm is planned as if the machine had nothing else: other means are taken off its capabilities before the plan is
 //! made, so what it writes goes the way of every plan.
 
-use commensal_core::actual::{Capabilities, Support};
+use commensal_core::actual::{Capabilities, SCHEDULER, Support};
 use commensal_core::class::{Mechanism, ladder};
 use commensal_core::control::frame::least;
 use commensal_core::cpuset::CpuSet;
@@ -100,7 +100,7 @@ impl Means {
         match self {
             Means::GroupIdentity => Some("Group Identity"),
             Means::QosLevel => Some("cpu.qos_level"),
-            Means::SchedExt => Some("sched_ext scheduler"),
+            Means::SchedExt => Some(SCHEDULER),
             Means::CpuIdle => Some("cpu.idle"),
             Means::MinWeight => Some("smallest weight"),
             Means::Scheduler(_)
@@ -270,13 +270,16 @@ impl Isolation {
                 caps.knobs.insert((knob, version), Support::No { because });
             }
         }
+        if !self.has_scheduler() {
+            caps.features.insert(SCHEDULER, Support::No { because: WITHOUT.to_owned() });
+        }
         caps
     }
 
     /// Whether groups may yield by the scheduler.
     #[must_use]
     pub fn has_scheduler(&self) -> bool {
-        self.best || self.named.contains(&Means::SchedExt)
+        self.best || self.has(&Means::SchedExt)
     }
 
     /// Why this arm cannot be here; `None` when it can. `caps` is the machine as it is, `plan` the arm's own.
@@ -366,6 +369,7 @@ mod tests {
         assert_eq!(other.scheduler().unwrap(), ["scx_layered", "--run-example"]);
         assert_eq!(other.describe(), "scheduler scx_layered --run-example + quota of 80 % of the machine");
         assert!(!other.has_scheduler() && Isolation::parse("sched_ext").unwrap().has_scheduler());
+        assert!(Isolation::default().has_scheduler() && !Isolation::none().has_scheduler());
         for wrong in [
             "",
             "idle",

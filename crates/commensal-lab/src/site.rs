@@ -20,7 +20,7 @@ use commensal_drivers::{
 };
 use commensal_host::{Child, Host, HostError, Lock, SpawnSpec, below};
 use commensal_sensors::usage::GroupDirs;
-use commensal_sensors::{SensorError, Survey, machine, mounts, scheduler, survey};
+use commensal_sensors::{SensorError, Survey, machine, mounts, scheduler as sensed, survey};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -166,11 +166,12 @@ fn build(
     }
     // What the root did not enable before could not be tried before.
     let mut looked = survey(host, probe_name, cgroup_root)?;
+    // Orders are the run's own, beside those of whoever loaded it.
     let owner = policies::prefix();
-    scheduler::capability(host, &state_dir, &owner, &mut looked.caps);
+    sensed::capability(host, &state_dir, &owner, &mut looked.caps);
     let mut found = looked.tree(host)?;
+    found.scheduler = Some(sensed::look(host, &state_dir, &owner));
     found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
-    found.scheduler = Some(scheduler::look(host, &state_dir, &owner));
     let (actual, policies, structure) = policies::all(host, &found, &looked, wanted)?;
     step_aside(host, &structure, &actual, planned.desired.aside.name(), &mut journal)?;
     if let Some(failure) = apply(host, &structure, &actual, &mut journal).failure {
@@ -195,7 +196,7 @@ fn build(
         pause: (pause, false),
         moving: None,
         scheduled: None,
-        ours: owner,
+        ours: policies::prefix(),
         paths,
         groups,
         cleaned,

@@ -85,6 +85,8 @@ enum Verb {
 
 /// An answer may take as long as orders for ten thousand threads.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// The last answer leaves before the process does.
+const LAST_WORDS: Duration = Duration::from_millis(50);
 /// Time for the kernel to have let go of the scheduler before.
 const TAKE_OVER: Duration = Duration::from_secs(10);
 
@@ -195,12 +197,12 @@ fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> 
         Over::Unloaded => eprintln!("commensal-sched: unloaded"),
         Over::HandedOver => {
             eprintln!("commensal-sched: handed over");
+            std::thread::sleep(LAST_WORDS);
             return Ok(true);
         }
     }
     other.state_remove(socket)?;
-    // The last answer leaves before the process does.
-    std::thread::sleep(Duration::from_millis(50));
+    std::thread::sleep(LAST_WORDS);
     Ok(true)
 }
 

@@ -86,7 +86,7 @@ impl Standing {
     pub fn with(&self, orders: Orders) -> Standing {
         let mut all = self.0.clone();
         all.remove(&orders.owner);
-        if !orders.groups.is_empty() {
+        if !orders.groups.is_empty() || orders.hold_off_us > 0 {
             all.insert(orders.owner.clone(), orders);
         }
         Standing(all)
@@ -267,6 +267,8 @@ mod tests {
         let less = both.with(of("a", &["/w"], 0));
         assert_eq!(names(&less), ["/w", "/z"]);
         assert_eq!(names(&less.with(of("b", &[], 0))), ["/w"]);
+        // A hold-off may be ordered by itself.
+        assert_eq!(less.with(of("c", &[], 20)).together().unwrap().hold_off_us, 20);
         let error = both.with(of("c", &["/z/"], 0)).together().unwrap_err();
         assert!(error.contains(r#""b" and "c" both"#), "{error}");
     }

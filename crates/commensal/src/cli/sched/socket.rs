@@ -13,9 +13,8 @@ use std::time::Duration;
 const SOCKET: &str = "sched.sock";
 /// An answer may take as long as orders for ten thousand threads.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The owner of the hold-off of the command line, and a group for it that never is there: orders without a group are none.
+/// The owner of the hold-off of the command line, who orders no group.
 const OWNER: &str = "commensal sched load";
-const NOWHERE: &str = "/sys/fs/cgroup/commensal-hold-off-alone";
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -78,8 +77,7 @@ pub fn unload() -> Value {
 
 /// The hold-off of all orders: the longest of any owner counts.
 pub fn hold_off(host: &dyn Host, state: &Path, hold_off_us: u64) -> anyhow::Result<()> {
-    let nobody = json!([{ "cgroup": NOWHERE, "class": "online" }]);
-    let orders = json!({ "do": "orders", "owner": OWNER, "hold_off_us": hold_off_us, "groups": nobody });
+    let orders = json!({ "do": "orders", "owner": OWNER, "hold_off_us": hold_off_us, "groups": [] });
     match ask(host, state, &orders) {
         Ok(_) => Ok(()),
         Err(error) => Err(anyhow!("the scheduler is loaded, without --hold-off-us: {error}")),
