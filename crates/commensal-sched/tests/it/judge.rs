@@ -87,7 +87,8 @@ fn look(web: &Group, batch: &Group) -> Seen {
     let offline: f64 =
         rows.iter().filter(|row| row["kind"] == "offline").map(|row| number(&row["ms_per_cpu_s"])).sum();
     Seen {
-        blamed: offline,
+        // The sum of nothing is -0.
+        blamed: offline + 0.0,
         overlap: number(&said["overlap_ms"]) / 1e3 / run,
         evict_p50: number(&said["eviction"]["p50_us"]),
         evict_p99: number(&said["eviction"]["p99_us"]),
