@@ -30,6 +30,8 @@ use std::time::Instant;
 const ENOUGH: f64 = 0.5;
 /// A shorter time than this says nothing about a run delay, s.
 const DELAY_OVER_S: f64 = 0.2;
+/// Rounds that are made at once for one that would begin: one that makes or moves something is followed by one that finds it.
+const SETTLING: u32 = 3;
 /// Longer than this between two looks, ms, the loop itself stood still.
 const STANDSTILL_MS: u64 = 500;
 
@@ -286,6 +288,7 @@ impl Agent<'_> {
             let error = "there is no guard: if the agent died in a window, isolation would stay off";
             return no(error, "start the agent without --no-guard");
         }
+        self.settle();
         let now = self.now();
         let planned = match &self.last {
             Some(round) if self.all_done => &round.planned,
@@ -334,6 +337,22 @@ impl Agent<'_> {
             hurts: None,
             report,
         })
+    }
+
+    /// Makes the rounds that are due, so that the answer does not depend on which moment between two ticks it meets. What
+    /// troubles them is told by the next tick's.
+    fn settle(&mut self) {
+        for _ in 0..SETTLING {
+            if self.all_done {
+                return;
+            }
+            let mut troubles = Vec::new();
+            let now = self.now();
+            self.enforce(&now, &mut troubles);
+            if !troubles.is_empty() {
+                return;
+            }
+        }
     }
 
     /// Whether the machine would be another without isolation, by the plan for that.
