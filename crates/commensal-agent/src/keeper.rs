@@ -15,7 +15,7 @@ use commensal_core::scheduler::{Orders, Scheduler};
 use commensal_core::topology::Device;
 use commensal_drivers::{Failure, Refusal, apply, forget_gone, forget_settled, journal, step_aside};
 use commensal_host::{Dir, For, GroupWatch, Host, Seen, below};
-use commensal_sensors::{Survey, machine, scheduler};
+use commensal_sensors::{Survey, machine, sched_ext};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::path::Path;
@@ -155,7 +155,7 @@ impl Keeper {
     /// Whether a scheduler has come or gone since the last round, or ours is about to.
     #[must_use]
     pub fn scheduler_changed(&self, host: &dyn Host) -> bool {
-        self.waits_for_scheduler || scheduler::kernel(host) != self.schedulers
+        self.waits_for_scheduler || sched_ext::stamp(host) != self.schedulers
     }
 
     /// Whether a round would find something to do, by a look at few things: the number of cgroups, unless they are `followed`
@@ -254,7 +254,7 @@ impl Keeper {
         let mut lasting: Option<BTreeSet<(usize, u64)>> = None;
         loop {
             attempts += 1;
-            self.schedulers = scheduler::kernel(host);
+            self.schedulers = sched_ext::stamp(host);
             let mut planned = self.instance.plan(host, &self.survey, ask)?;
             self.waits_for_scheduler =
                 planned.actual.scheduler.as_ref().is_some_and(Scheduler::is_on_its_way);

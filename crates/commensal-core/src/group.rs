@@ -3,6 +3,7 @@
 use crate::cpuset::CpuSet;
 use crate::topology::Device;
 use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Micros, Millis, Weight};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -51,7 +52,8 @@ impl fmt::Display for GroupName {
 }
 
 /// Which side a group is on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Class {
     /// Latency-critical; must not notice the others.
     Online,

@@ -1,22 +1,34 @@
 //! The sched_ext scheduler as a plan sees it: what it says of itself, and what it is told of groups.
 //!
 //! It is a program of its own that answers at a socket (`docs/reference/sched-control.md`); a plan has at most one step
-//! for it, which says all that one owner wants. Sensors ask it, drivers tell it; nothing here knows the text of either.
+//! for it, which says all that one owner wants. Sensors ask it, drivers tell it; [`protocol`] is the text of
+//! both.
+
+pub mod protocol;
 
 use crate::group::Class;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 /// Name of its socket in the state directory.
 pub const SOCKET: &str = "sched.sock";
 
 /// CPU time that a group may use in each period. The kernel does not enforce `cpu.max` on threads of a sched_ext scheduler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Quota {
     /// us.
     pub quota_us: u64,
     /// us.
+    #[serde(default = "default_period_us")]
     pub period_us: u64,
+}
+
+/// That of `cpu.max`.
+fn default_period_us() -> u64 {
+    100_000
 }
 
 /// What the scheduler is told of one cgroup.
@@ -68,9 +80,11 @@ impl Orders {
 }
 
 /// What it does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// On its way.
+    #[default]
     Starting,
     /// It has the offline threads.
     Running,
@@ -80,6 +94,19 @@ pub enum Mode {
     Ejected,
     /// The kernel has taken it off, and it stays off.
     GivenUp,
+}
+
+impl fmt::Display for Mode {
+    /// The word of the socket.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Starting => "starting",
+            Mode::Running => "running",
+            Mode::Frozen => "frozen",
+            Mode::Ejected => "ejected",
+            Mode::GivenUp => "given-up",
+        })
+    }
 }
 
 /// The scheduler of this state directory as it was found.

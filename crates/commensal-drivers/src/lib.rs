@@ -15,6 +15,7 @@ mod affinity;
 mod apply;
 mod aside;
 mod cookies;
+pub mod freezer;
 pub mod journal;
 pub mod members;
 pub mod policy;

@@ -1,11 +1,11 @@
 //! The sched_ext scheduler of this state directory: what its owner wants, over its socket
-//! (`docs/reference/sched-control.md`). Its types are not ours to depend on, so text is made and read here.
+//! (`docs/reference/sched-control.md`).
 
 use commensal_core::errno::Errno;
-use commensal_core::group::Class;
-use commensal_core::scheduler::{Order, Orders, SOCKET};
+use commensal_core::scheduler::protocol::{self, Request, Status};
+use commensal_core::scheduler::{Mode, Orders, SOCKET};
 use commensal_host::{Host, HostError};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -35,68 +35,38 @@ impl std::fmt::Display for Unordered {
 
 /// From now on these, and no others of their owner.
 pub(crate) fn order(host: &dyn Host, socket: &Path, orders: &Orders) -> Result<(), Unordered> {
-    let groups: Vec<Value> = orders.groups.iter().map(|(cgroup, order)| group(cgroup, order)).collect();
-    send(host, socket, (&orders.owner, &groups, orders.hold_off_us.into()))
+    send(host, socket, orders.into())
 }
 
-fn group(cgroup: &str, order: &Order) -> Value {
-    let mut group = json!({ "cgroup": cgroup, "class": order.class.to_string() });
-    if order.class == Class::Online {
-        group["expel"] = order.expel.into();
-        return group;
-    }
-    if let Some(weight) = order.weight {
-        group["weight"] = weight.into();
-    }
-    if let Some(limit) = order.limit {
-        group["limit"] = json!({ "quota_us": limit.quota_us, "period_us": limit.period_us });
-    }
-    group
+fn send(host: &dyn Host, socket: &Path, orders: protocol::Orders) -> Result<(), Unordered> {
+    ask(host, socket, &Request::Orders(orders), ORDERS_PATIENCE).map(drop)
 }
 
-fn send(
-    host: &dyn Host,
-    socket: &Path,
-    (owner, groups, hold_off_us): (&str, &[Value], Value),
-) -> Result<(), Unordered> {
-    let request = json!({ "do": "orders", "owner": owner, "groups": groups, "hold_off_us": hold_off_us });
-    ask(host, socket, &request, ORDERS_PATIENCE).map(drop)
+/// The answer, if it is not a refusal.
+fn ask(host: &dyn Host, socket: &Path, request: &Request, patience: Duration) -> Result<Value, Unordered> {
+    let text = host.ask(socket, &request.text(), patience).map_err(Unordered::Host)?;
+    protocol::answer(&text).map_err(Unordered::Refused)
 }
 
-/// The answer, if it is not a refusal. The empty line is the end of the conversation.
-fn ask(host: &dyn Host, socket: &Path, request: &Value, patience: Duration) -> Result<Value, Unordered> {
-    let text = host.ask(socket, &format!("{request}\n\n"), patience).map_err(Unordered::Host)?;
-    let answer: Value = serde_json::from_str(text.lines().next().unwrap_or_default())
-        .map_err(|error| Unordered::Refused(format!("no answer of a scheduler: {error}")))?;
-    match answer["ok"].as_bool() {
-        Some(true) => Ok(answer),
-        _ => {
-            let error = answer["error"].as_str().unwrap_or("it does not say why");
-            Err(Unordered::Refused(error.to_owned()))
-        }
-    }
+fn status(host: &dyn Host, socket: &Path) -> Result<Status, Unordered> {
+    let answer = ask(host, socket, &Request::Status, PATIENCE)?;
+    Status::read(answer).map_err(Unordered::Refused)
 }
 
 /// Whether the scheduler runs and has these orders, as [`Orders::describe`]; what is otherwise, in words.
 pub(crate) fn in_force(host: &dyn Host, socket: &Path, orders: &Orders) -> String {
-    let status = match ask(host, socket, &json!({ "do": "status" }), PATIENCE) {
+    let status = match status(host, socket) {
         Ok(status) => status,
         Err(error) => return error.to_string(),
     };
-    let mode = status["mode"].as_str().unwrap_or("without a mode");
-    if !matches!(mode, "running" | "frozen") {
-        return format!("the scheduler is {mode}");
+    match status.mode {
+        Mode::Running | Mode::Frozen => {}
+        mode => return format!("the scheduler is {mode}"),
     }
-    let found = status["orders"][orders.owner.as_str()]["groups"].as_array().cloned().unwrap_or_default();
-    let is = |(cgroup, order): (&String, &Order)| {
-        let wanted = group(cgroup, order);
-        let has = |found: &Value| {
-            ["cgroup", "class", "weight", "limit"].iter().all(|key| found[key] == wanted[key])
-                && found["expel"].as_bool().unwrap_or(false) == order.expel
-        };
-        found.iter().any(has)
-    };
-    match orders.groups.iter().filter(|one| !is(*one)).count() {
+    let found = status.orders.0.get(&orders.owner).map(Orders::from).unwrap_or_default();
+    // As they were sent: what the other class would have is not.
+    let wanted = Orders::from(&protocol::Orders::from(orders));
+    match wanted.groups.iter().filter(|(cgroup, order)| found.groups.get(*cgroup) != Some(*order)).count() {
         0 => orders.describe(),
         missing => format!("{missing} of {} otherwise", orders.groups.len()),
     }
@@ -110,18 +80,17 @@ pub(crate) fn forget(
     cgroups: &BTreeSet<String>,
 ) -> Result<usize, Unordered> {
     let socket = state_dir.join(SOCKET);
-    let status = match ask(host, &socket, &json!({ "do": "status" }), PATIENCE) {
+    let status = match status(host, &socket) {
         Err(Unordered::Host(error)) if is_absent(&error) => return Ok(0),
-        answer => answer?,
+        status => status?,
     };
-    let orders = &status["orders"][owner];
-    let before = orders["groups"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let wanted = |group: &&Value| group["cgroup"].as_str().is_none_or(|cgroup| !cgroups.contains(cgroup));
-    let kept: Vec<Value> = before.iter().filter(wanted).cloned().collect();
-    let gone = before.len() - kept.len();
+    let Some(mut orders) = status.orders.0.get(owner).cloned() else { return Ok(0) };
+    let before = orders.groups.len();
+    orders.owner = owner.to_owned();
+    orders.groups.retain(|group| !cgroups.contains(&group.cgroup));
+    let gone = before - orders.groups.len();
     if gone > 0 {
-        let hold_off_us = orders["hold_off_us"].as_u64().unwrap_or(0);
-        send(host, &socket, (owner, &kept, hold_off_us.into()))?;
+        send(host, &socket, orders)?;
     }
     Ok(gone)
 }

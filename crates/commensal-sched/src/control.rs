@@ -2,15 +2,13 @@
 //! that it never waits for orders that take long; everything else is handed to the daemon, one at a time.
 //! `docs/reference/sched-control.md` is its reference.
 
-use crate::order::{Done, Refusal, Request};
+use commensal_core::scheduler::protocol::{Done, Refusal, Request};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Name of the socket in the state directory.
-pub const SOCKET: &str = "sched.sock";
 /// Longest line that is read: some ten thousand groups.
 const MOST_BYTES: u64 = 4 << 20;
 /// Silence after which a connection is closed.
@@ -87,19 +85,6 @@ fn refusal(error: String) -> String {
     serde_json::to_string(&Refusal { ok: false, error }).unwrap_or_default()
 }
 
-/// Takes a line of an answer apart.
-///
-/// # Errors
-/// The refusal, or that it is no answer.
-pub fn read(answer: &str) -> Result<serde_json::Value, String> {
-    let value: serde_json::Value =
-        serde_json::from_str(answer).map_err(|error| format!("not an answer of commensal-sched: {error}"))?;
-    match value["ok"].as_bool() {
-        Some(true) => Ok(value),
-        _ => Err(value["error"].as_str().unwrap_or("refused without a reason").to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,12 +106,5 @@ mod tests {
         assert_eq!(asked.join().unwrap(), r#"{"ok":true,"generation":3,"threads":2}"#);
         drop(daemon);
         assert!(answer(r#"{"do":"unload"}"#, &calls, &published).contains("on its way out"));
-    }
-
-    #[test]
-    fn answers_are_told_apart() {
-        assert!(read(r#"{"ok":true,"generation":1}"#).is_ok());
-        assert_eq!(read(r#"{"ok":false,"error":"no"}"#), Err("no".to_owned()));
-        assert!(read("hello").unwrap_err().contains("not an answer"));
     }
 }

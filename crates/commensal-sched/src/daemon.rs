@@ -2,22 +2,24 @@
 //! off. It decides nothing that a pure module of this crate could decide.
 
 use crate::control::{Call, Published};
-use crate::counters::Counters;
 use crate::guard::{Action, Bounds, Guard, Seen};
 use crate::intf::{CLASS_EXPELLING, CLASS_OFFLINE, CLASS_ONLINE, CLASS_OTHER, MOST_LIMITS, MOST_SLOTS};
 use crate::loader::{Scheduler, Settings};
 use crate::membership::{Members, Tree, foreign, walk};
-use crate::order::{Class, Done, Orders, Request, Standing};
 use crate::places::places;
-use crate::status::{GroupStatus, Mode, Status};
 use crate::watch::{Next, Reloads};
 use crate::weights::{self, WHOLE};
 use crate::{NoScheduler, preflight};
-use commensal_core::errno::Errno;
-use commensal_drivers::journal::{self, Journal, JournalError, Owner, Record, Target};
-use commensal_drivers::policy;
+use commensal_core::group::Class;
+use commensal_core::scheduler::protocol::{
+    Counters, Done, Group, GroupStatus, Orders, Request, SlotReading, Standing, Status,
+};
+use commensal_core::scheduler::{Mode, Quota};
+use commensal_drivers::journal::{self, Journal, JournalError, Owner, Record};
+use commensal_drivers::{freezer, policy};
 use commensal_host::{Host, HostError};
 use commensal_sensors::machine;
+use commensal_sensors::sched_ext::{Kernel, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
@@ -101,9 +103,8 @@ impl<'a> Daemon<'a> {
         options: Options,
         published: Published,
     ) -> anyhow::Result<Daemon<'a>> {
-        let mut facts = preflight::facts(host);
-        facts.functions = crate::loader::functions();
-        let obstacles = preflight::obstacles(&facts, options.replace);
+        let functions = crate::loader::functions();
+        let obstacles = preflight::obstacles(&Kernel::read(host), &functions, options.replace);
         if !obstacles.is_empty() {
             return Err(NoScheduler::Obstacles(obstacles).into());
         }
@@ -151,11 +152,11 @@ impl<'a> Daemon<'a> {
     pub fn attach(&mut self) -> Result<(), NoScheduler> {
         let Some(scheduler) = &mut self.scheduler else { return Ok(()) };
         scheduler.attach()?;
-        let state = self.host.read_file(Path::new(preflight::STATE)).unwrap_or_default();
-        if state.trim() != "enabled" {
+        let kernel = Kernel::read(self.host);
+        if kernel.state != Some(State::Enabled) {
             let told = scheduler.ended().map(|(ended, _)| ended.told()).unwrap_or_default();
             self.scheduler = None;
-            let because = format!("sched_ext is {} after the scheduler was attached: {told}", state.trim());
+            let because = format!("{} after the scheduler was attached: {told}", kernel.loaded());
             return Err(NoScheduler::Refused { what: "start the scheduler", because });
         }
         self.loaded_at = self.host.boot_time();
@@ -253,15 +254,11 @@ impl<'a> Daemon<'a> {
 
     /// Walks the offline groups.
     fn look(&mut self) -> Result<(), HostError> {
-        let ordered: BTreeMap<String, Class> = self
-            .orders
-            .groups
-            .iter()
-            .map(|group| (group.cgroup.trim_end_matches('/').to_owned(), group.class))
-            .collect();
+        let ordered: BTreeMap<String, Class> =
+            self.orders.groups.iter().map(|group| (group.path().to_owned(), group.class)).collect();
         self.trees.clear();
         for group in self.orders.groups.clone().iter().filter(|group| group.class == Class::Offline) {
-            let path = group.cgroup.trim_end_matches('/');
+            let path = group.path();
             if let Some(tree) = walk(self.host, path, group.weight, &ordered)? {
                 self.trees.insert(path.to_owned(), tree);
             }
@@ -277,7 +274,7 @@ impl<'a> Daemon<'a> {
         let mut limits: BTreeMap<u64, u64> = BTreeMap::new();
         self.forget_limits()?;
         for group in self.orders.groups.clone() {
-            let path = group.cgroup.trim_end_matches('/').to_owned();
+            let path = group.path().to_owned();
             if group.class == Class::Online {
                 let Ok(dir) = self.host.open(Path::new(&path)) else { continue };
                 self.host.close(dir);
@@ -334,7 +331,7 @@ impl<'a> Daemon<'a> {
     }
 
     /// The number of a group's limit; 0 without one.
-    fn limit(&mut self, path: &str, limit: Option<&crate::order::Limit>) -> Result<u64, NoScheduler> {
+    fn limit(&mut self, path: &str, limit: Option<&Quota>) -> Result<u64, NoScheduler> {
         let (Some(scheduler), Some(limit)) = (&self.scheduler, limit) else { return Ok(0) };
         let free = || (1..).find(|index| self.limits.values().all(|taken| taken != index));
         let index = self.limits.get(path).copied().or_else(free).unwrap_or(MOST_LIMITS as u64);
@@ -352,7 +349,7 @@ impl<'a> Daemon<'a> {
     /// Limits of groups that have none any more are for others.
     fn forget_limits(&mut self) -> Result<(), NoScheduler> {
         let limited = |path: &str| {
-            let of = |group: &crate::order::Group| group.cgroup.trim_end_matches('/') == path;
+            let of = |group: &Group| group.path() == path;
             self.orders.groups.iter().any(|group| of(group) && group.limit.is_some())
         };
         let over: Vec<String> = self.limits.keys().filter(|path| !limited(path)).cloned().collect();
@@ -497,10 +494,10 @@ impl<'a> Daemon<'a> {
         self.status.mode = Mode::Frozen;
         self.publish();
         for path in self.trees.keys().cloned().collect::<Vec<_>>() {
-            match freeze(self.host, &path, &mut self.journal) {
+            match freezer::freeze(self.host, &path, &mut self.journal) {
                 Ok(true) => drop(self.frozen.insert(path)),
                 Ok(false) => {}
-                Err(error) => self.status.problems.push(error),
+                Err(error) => self.status.problems.push(error.to_string()),
             }
         }
         // They have to run once more to stop, and what they starve in is this class.
@@ -521,13 +518,9 @@ impl<'a> Daemon<'a> {
     }
 
     fn thaw_one(&mut self, path: &str) {
-        let Ok(dir) = self.host.open(Path::new(path)) else { return };
-        if self.host.read(dir, FREEZE).is_ok_and(|text| text.trim() == "1")
-            && let Err(error) = self.host.write(dir, FREEZE, "0")
-        {
+        if let Err(error) = freezer::thaw(self.host, path) {
             self.status.problems.push(error.to_string());
         }
-        self.host.close(dir);
     }
 
     /// Groups that nobody orders any more go on.
@@ -559,15 +552,15 @@ impl<'a> Daemon<'a> {
 
     fn groups(&self, scheduler: &Scheduler) -> Vec<GroupStatus> {
         let offline = self.orders.groups.iter().filter(|group| group.class == Class::Offline);
-        let of = |group: &crate::order::Group| {
+        let of = |group: &Group| {
             let cgroup = group.cgroup.clone();
-            let Some(tree) = self.trees.get(group.cgroup.trim_end_matches('/')) else {
+            let Some(tree) = self.trees.get(group.path()) else {
                 return GroupStatus { cgroup, ..GroupStatus::default() };
             };
             let ids: Vec<u64> = tree.cgroups.iter().map(|(id, _)| *id).collect();
             let share: u64 =
                 self.shares.iter().filter(|(id, _)| ids.contains(id)).map(|(_, share)| share).sum();
-            let mut reading = crate::counters::SlotReading::default();
+            let mut reading = SlotReading::default();
             let slots: Vec<u64> = ids.iter().filter_map(|id| self.slots.get(id).copied()).collect();
             for one in slots.iter().filter_map(|slot| scheduler.slot(*slot).ok()) {
                 reading.run_ns += one.run_ns;
@@ -587,42 +580,6 @@ impl<'a> Daemon<'a> {
         };
         offline.map(of).collect()
     }
-}
-
-const FREEZE: &str = "cgroup.freeze";
-
-/// Freezes a group, on record; whether it was not frozen before. On cgroup v1, which has no such file there, its threads are
-/// only let go.
-fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<bool, String> {
-    let dir = match host.open(Path::new(path)) {
-        Ok(dir) => dir,
-        Err(error) if error.errno == Errno::ENOENT => return Ok(false),
-        Err(error) => return Err(error.to_string()),
-    };
-    let now = host.read(dir, FREEZE);
-    let done = match &now {
-        Ok(text) if text.trim() == "0" => {
-            let group = Target { mount: path.to_owned(), path: "/".to_owned(), inode: dir.inode };
-            let record = Record::Original {
-                group,
-                knob: FREEZE.to_owned(),
-                file: FREEZE.to_owned(),
-                device: None,
-                value: "0".to_owned(),
-            };
-            let kept = if journal.has(&record) { Ok(()) } else { journal.append(host, &[record]) };
-            kept.map_err(|error| error.to_string())
-                .and_then(|()| host.write(dir, FREEZE, "1").map_err(|error| error.to_string()))
-                .map(|()| true)
-        }
-        Ok(_) => Ok(false),
-        Err(error) if error.errno == Errno::ENOENT => {
-            Err(format!("{path} cannot be frozen: it has no {FREEZE}"))
-        }
-        Err(error) => Err(error.to_string()),
-    };
-    host.close(dir);
-    done
 }
 
 /// Weights are of 1 … 10000 as in the kernel, from shares of [`WHOLE`].

@@ -20,7 +20,7 @@ pub const CLASS_ONLINE: u64 = 3;
 /// Online, and offline work leaves its cores.
 pub const CLASS_EXPELLING: u64 = 4;
 /// How many there are.
-pub const CLASSES: usize = 5;
+pub use commensal_core::scheduler::protocol::CLASSES;
 
 /// Bytes of `struct cpu`.
 pub const CPU: usize = CPU_WORDS_AT + 8 * CPU_WORDS;

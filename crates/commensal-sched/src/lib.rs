@@ -20,10 +20,8 @@ pub mod intf;
 #[cfg(feature = "bpf")]
 pub mod loader;
 pub mod membership;
-pub mod order;
 pub mod places;
 pub mod preflight;
-pub mod status;
 pub mod verifier;
 pub mod watch;
 pub mod weights;

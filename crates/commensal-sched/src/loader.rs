@@ -1,10 +1,11 @@
 //! Loading the programs, attaching them, and what user space tells and reads. All of it is gone with this process.
 
 use crate::NoScheduler;
-use crate::counters::{Counters, SlotReading};
+use crate::counters;
 use crate::intf::{CORE, CPU, LIMIT, MOST_CPUS, SLOT};
 use crate::places::{Place, llcs};
 use crate::watch::Ended;
+use commensal_core::scheduler::protocol::{Counters, SlotReading};
 use libbpf_rs::btf::types::{Func, FuncProto};
 use libbpf_rs::btf::{Btf, BtfKind};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
@@ -231,8 +232,8 @@ impl Scheduler {
         let (mut sums, now) = (Counters::default(), now_ns());
         let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count the CPUs"))?.min(MOST_CPUS);
         for cpu in 0..cpus as u32 {
-            sums.add_cpu(&self.value(&self.skel.maps.cpus, &cpu.to_ne_bytes())?, now);
-            sums.add_core(&self.value(&self.skel.maps.cores, &cpu.to_ne_bytes())?);
+            counters::add_cpu(&mut sums, &self.value(&self.skel.maps.cpus, &cpu.to_ne_bytes())?, now);
+            counters::add_core(&mut sums, &self.value(&self.skel.maps.cores, &cpu.to_ne_bytes())?);
         }
         Ok(sums)
     }
@@ -242,7 +243,7 @@ impl Scheduler {
     /// # Errors
     /// When the map cannot be read.
     pub fn slot(&self, index: u64) -> Result<SlotReading, NoScheduler> {
-        Ok(SlotReading::read(&self.value(&self.skel.maps.slots, &(index as u32).to_ne_bytes())?))
+        Ok(counters::slot(&self.value(&self.skel.maps.slots, &(index as u32).to_ne_bytes())?))
     }
 
     /// When a fatal signal was sent last, by the clock of the programs; 0 when none was.

@@ -3,17 +3,18 @@
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
+use commensal_core::scheduler::SOCKET;
+use commensal_core::scheduler::protocol::{self, Orders, Request, Standing};
 use commensal_drivers::journal;
 use commensal_host::{Host, LinuxHost};
-use commensal_sched::control::{self, SOCKET};
+use commensal_sched::control;
 use commensal_sched::daemon::{Daemon, Options, Over};
 use commensal_sched::guard::Bounds;
 use commensal_sched::loader::{self, Scheduler, Settings};
-use commensal_sched::order::{Orders, Request, Standing};
 use commensal_sched::places::places;
-use commensal_sched::status::{self, Status};
 use commensal_sched::{NoScheduler, preflight};
 use commensal_sensors::machine;
+use commensal_sensors::sched_ext::Kernel;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -59,12 +60,8 @@ enum Verb {
         #[arg(long, hide = true)]
         no_guard: bool,
     },
-    /// What it does, in numbers.
-    Status {
-        /// As it comes over the socket.
-        #[arg(long)]
-        json: bool,
-    },
+    /// What it does, in numbers, as it comes over the socket; `commensal sched status` says it for people.
+    Status,
     /// From now on these groups: a file with the object that goes over the socket.
     Order {
         /// The file.
@@ -106,14 +103,8 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
     let socket = cli.state_dir.join(SOCKET);
     match &cli.verb {
         Verb::Load { .. } => load(cli, &mut host, &socket),
-        Verb::Status { json } => {
-            let answer = ask(&host, &socket, &Request::Status)?;
-            if *json {
-                println!("{answer}");
-            } else {
-                let status: Status = serde_json::from_value(answer).context("a status of another version")?;
-                print!("{}", status::text(&status));
-            }
+        Verb::Status => {
+            println!("{}", ask(&host, &socket, &Request::Status)?);
             Ok(true)
         }
         Verb::Order { file } => {
@@ -136,12 +127,10 @@ fn read_orders(host: &dyn Host, file: &Path) -> anyhow::Result<Orders> {
 }
 
 fn ask(host: &dyn Host, socket: &Path, request: &Request) -> anyhow::Result<serde_json::Value> {
-    // With the empty line the other side closes as soon as it has answered.
-    let line = serde_json::to_string(request)? + "\n\n";
-    let answer = host.ask(socket, &line, PATIENCE).with_context(|| {
+    let answer = host.ask(socket, &request.text(), PATIENCE).with_context(|| {
         format!("no scheduler of commensal is loaded with this state directory ({})", socket.display())
     })?;
-    control::read(answer.lines().next().unwrap_or_default()).map_err(anyhow::Error::msg)
+    protocol::answer(&answer).map_err(anyhow::Error::msg)
 }
 
 fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> {
@@ -241,14 +230,13 @@ fn unload(host: &mut LinuxHost, state: &Path, socket: &Path) -> anyhow::Result<b
 }
 
 fn check(host: &dyn Host, verify: bool, baseline: Option<&Path>) -> anyhow::Result<bool> {
-    let mut facts = preflight::facts(host);
-    facts.functions = loader::functions();
-    let obstacles = preflight::obstacles(&facts, true);
+    let kernel = Kernel::read(host);
+    let obstacles = preflight::obstacles(&kernel, &loader::functions(), true);
     if !obstacles.is_empty() {
         obstacles.iter().for_each(|obstacle| println!("obstacle    {obstacle}"));
         return Ok(false);
     }
-    println!("kernel {} can have the scheduler", facts.release);
+    println!("kernel {} can have the scheduler", kernel.release);
     if !verify {
         return Ok(true);
     }

@@ -1,9 +1,9 @@
 //! Which threads are under the scheduler: those of offline groups, as they come and go. What they start is under it by
 //! itself (a child has its parent's policy), so that nothing slips through between two looks.
 
-use crate::order::Class;
 use crate::weights::Node;
 use commensal_core::errno::Errno;
+use commensal_core::group::Class;
 use commensal_drivers::journal::{Journal, JournalError, Record};
 use commensal_drivers::policy::{self, EXT, NORMAL, ThreadLook};
 use commensal_host::{Dir, Host, HostError};

@@ -1,9 +1,9 @@
 //! In place of the scheduler, in a build without feature `bpf`.
 
 use crate::NoScheduler;
-use crate::counters::{Counters, SlotReading};
 use crate::places::Place;
 use crate::watch::Ended;
+use commensal_core::scheduler::protocol::{Counters, SlotReading};
 use std::time::Duration;
 
 /// How it is loaded.

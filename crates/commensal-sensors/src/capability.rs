@@ -2,6 +2,7 @@
 //! existence alone. The scratch group is removed before the answer is given.
 
 use crate::delegation::Tenancy;
+use crate::sched_ext;
 use crate::vendor;
 use commensal_core::actual::{
     CORE_SCHED, Capabilities, CgroupPath, Hierarchy, QOS_SMT_EXPEL, SCHED_EXT, SMT, Support,
@@ -306,8 +307,11 @@ fn features(host: &mut dyn Host, machine: &Machine, caps: &mut Capabilities) {
     there("run delay", "/proc/self/schedstat", "CONFIG_SCHED_INFO is off");
     there(
         SCHED_EXT,
-        "/sys/kernel/sched_ext/state",
-        "CONFIG_SCHED_CLASS_EXT is off (Linux 6.12 and newer can have it)",
+        sched_ext::STATE,
+        &format!(
+            "CONFIG_SCHED_CLASS_EXT is off, or the kernel is older (it takes Linux {} or newer)",
+            sched_ext::OLDEST
+        ),
     );
     let smt = if machine.topology.smt() {
         Support::Yes

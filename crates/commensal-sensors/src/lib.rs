@@ -14,6 +14,7 @@ pub mod mounts;
 pub mod pressure;
 pub mod processes;
 pub mod run_delay;
+pub mod sched_ext;
 pub mod scheduler;
 mod survey;
 pub mod usage;

@@ -1,84 +1,17 @@
 //! The sched_ext scheduler of this state directory, asked at its socket (`docs/reference/sched-control.md`): whether it can
 //! be used, what it does, and which orders of ours are in force.
 
+use crate::sched_ext::Kernel;
 use commensal_core::actual::{Capabilities, SCHED_EXT, SCHEDULER, Support};
 use commensal_core::errno::Errno;
-use commensal_core::group::Class;
-use commensal_core::scheduler::{Mode, Order, Orders, Quota, SOCKET, Scheduler};
+use commensal_core::scheduler::protocol::{self, Request, Status};
+use commensal_core::scheduler::{Mode, Orders, SOCKET, Scheduler};
 use commensal_host::{Host, HostError};
-use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 /// It answers from memory, and nobody waits for one that does not.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Of the kernel: `enabled` while some scheduler is loaded.
-const STATE: &str = "/sys/kernel/sched_ext/state";
-/// Grows with each one that is loaded.
-const LOADS: &str = "/sys/kernel/sched_ext/enable_seq";
-/// The name of the one that is.
-const NAME: &str = "/sys/kernel/sched_ext/root/ops";
-
-/// A status, as far as a plan needs it.
-#[derive(Deserialize)]
-struct Status {
-    ok: bool,
-    mode: StatusMode,
-    ejected: Option<String>,
-    #[serde(default)]
-    orders: BTreeMap<String, StatusOrders>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum StatusMode {
-    Starting,
-    Running,
-    Frozen,
-    Ejected,
-    GivenUp,
-}
-
-#[derive(Deserialize)]
-struct StatusOrders {
-    #[serde(default)]
-    groups: Vec<StatusGroup>,
-    #[serde(default)]
-    hold_off_us: u64,
-}
-
-#[derive(Deserialize)]
-struct StatusGroup {
-    cgroup: String,
-    class: StatusClass,
-    #[serde(default)]
-    expel: bool,
-    #[serde(default)]
-    weight: Option<u64>,
-    #[serde(default)]
-    limit: Option<StatusLimit>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum StatusClass {
-    Online,
-    Offline,
-}
-
-#[derive(Deserialize)]
-struct StatusLimit {
-    quota_us: u64,
-    period_us: u64,
-}
-
-/// What tells cheaply that a scheduler has come or gone: nobody is asked. Empty on a kernel that cannot have one.
-#[must_use]
-pub fn kernel(host: &dyn Host) -> String {
-    [STATE, LOADS].map(|file| host.read_file(Path::new(file)).unwrap_or_default()).concat()
-}
-
 /// Puts into `caps` whether the scheduler can be used, where the kernel can have one at all.
 pub fn capability(host: &dyn Host, state_dir: &Path, owner: &str, caps: &mut Capabilities) {
     if caps.feature_obstacle(SCHED_EXT).is_none() {
@@ -96,15 +29,14 @@ pub fn look(host: &dyn Host, state_dir: &Path, owner: &str) -> Scheduler {
     let socket = state_dir.join(SOCKET);
     let orders = Orders { owner: owner.to_owned(), ..Orders::default() };
     let mut found = Scheduler { socket, orders, ..Scheduler::default() };
-    let Ok(state) = host.read_file(Path::new(STATE)) else {
+    let kernel = Kernel::read(host);
+    if kernel.state.is_none() {
         found.obstacle = Some("this kernel cannot have one".to_owned());
         return found;
-    };
-    // With the empty line the other side closes as soon as it has answered.
-    let answer = host.ask(&found.socket, "{\"do\":\"status\"}\n\n", PATIENCE);
-    let status = match answer {
-        Ok(answer) => parse(&answer),
-        Err(error) => Err(unanswered(host, &error, state.trim())),
+    }
+    let status = match host.ask(&found.socket, &Request::Status.text(), PATIENCE) {
+        Ok(text) => protocol::answer(&text).and_then(Status::read),
+        Err(error) => Err(unanswered(&error, &kernel)),
     };
     match status {
         Ok(status) => take(status, owner, &mut found),
@@ -113,64 +45,35 @@ pub fn look(host: &dyn Host, state_dir: &Path, owner: &str) -> Scheduler {
     found
 }
 
-fn parse(answer: &str) -> Result<Status, String> {
-    let line = answer.lines().next().unwrap_or_default();
-    let strange = "replace it with the scheduler of this version: `commensal sched load --replace`";
-    match serde_json::from_str::<Status>(line) {
-        Ok(status) if status.ok => Ok(status),
-        Ok(_) => Err(format!("it does not tell its status; {strange}")),
-        Err(error) => Err(format!("its status cannot be read ({error}); {strange}")),
-    }
-}
-
 fn take(status: Status, owner: &str, found: &mut Scheduler) {
     let reason = status.ejected.unwrap_or_else(|| "no reason is known".to_owned());
-    let (mode, obstacle) = match status.mode {
-        StatusMode::Running => (Mode::Running, None),
-        StatusMode::Frozen => (Mode::Frozen, None),
-        StatusMode::Starting => (Mode::Starting, Some("it is being loaded".to_owned())),
-        StatusMode::Ejected => {
-            let because = format!("the kernel has taken it off ({reason}); it is loaded again by itself");
-            (Mode::Ejected, Some(because))
+    found.obstacle = match status.mode {
+        Mode::Running | Mode::Frozen => None,
+        Mode::Starting => Some("it is being loaded".to_owned()),
+        Mode::Ejected => {
+            Some(format!("the kernel has taken it off ({reason}); it is loaded again by itself"))
         }
-        StatusMode::GivenUp => {
-            let because = format!(
-                "the kernel has taken it off and it stays off ({reason}); `commensal sched unload`, then \
-                 `commensal sched load`"
-            );
-            (Mode::GivenUp, Some(because))
-        }
+        Mode::GivenUp => Some(format!(
+            "the kernel has taken it off and it stays off ({reason}); `commensal sched unload`, then `commensal sched load`"
+        )),
     };
-    (found.mode, found.obstacle) = (Some(mode), obstacle);
-    let Some((_, orders)) = status.orders.into_iter().find(|(name, _)| name == owner) else { return };
-    found.orders.hold_off_us = orders.hold_off_us;
-    found.orders.groups = orders.groups.into_iter().map(order).collect();
+    found.mode = Some(status.mode);
+    let mine = status.orders.0.get(owner);
+    found.orders = mine.map_or_else(|| Orders { owner: owner.to_owned(), ..Orders::default() }, Orders::from);
+    // Orders that somebody gave without a name have none in them.
+    found.orders.owner = owner.to_owned();
 }
 
-fn order(group: StatusGroup) -> (String, Order) {
-    let class = match group.class {
-        StatusClass::Online => Class::Online,
-        StatusClass::Offline => Class::Offline,
-    };
-    let limit = group.limit.map(|one| Quota { quota_us: one.quota_us, period_us: one.period_us });
-    let cgroup = group.cgroup.trim_end_matches('/').to_owned();
-    (cgroup, Order { class, expel: group.expel, weight: group.weight, limit })
-}
-
-/// Why nobody answers, in words. `state` is the kernel's.
-fn unanswered(host: &dyn Host, error: &HostError, state: &str) -> String {
+/// Why nobody answers, in words.
+fn unanswered(error: &HostError, kernel: &Kernel) -> String {
     match error.errno {
-        Errno::ENOENT | Errno::ECONNREFUSED if state == "disabled" => {
+        Errno::ENOENT | Errno::ECONNREFUSED if !kernel.busy() => {
             "not loaded; `commensal sched load` loads it".to_owned()
         }
-        Errno::ENOENT | Errno::ECONNREFUSED => {
-            let name = host.read_file(Path::new(NAME)).unwrap_or_default();
-            let name = if name.trim().is_empty() { "another one" } else { name.trim() };
-            format!(
-                "{name} has this machine (sched_ext is {state}), and the kernel takes one at a time: unload it, or give the \
-                 --state-dir of whoever loaded it"
-            )
-        }
+        Errno::ENOENT | Errno::ECONNREFUSED => format!(
+            "the kernel takes one at a time, and {}: unload it, or give the --state-dir of whoever loaded it",
+            kernel.loaded()
+        ),
         Errno::EACCES | Errno::EPERM => "only root may ask it".to_owned(),
         Errno::ETIMEDOUT => {
             format!("it does not answer within {} ms; is its process stopped?", PATIENCE.as_millis())
@@ -182,6 +85,8 @@ fn unanswered(host: &dyn Host, error: &HostError, state: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use commensal_core::group::Class;
+    use commensal_core::scheduler::{Order, Quota};
     use commensal_host::fake::FakeHost;
 
     const DIR: &str = "/state";
@@ -189,9 +94,9 @@ mod tests {
     fn found(state: Option<&str>, answer: Option<&str>) -> Scheduler {
         let fake = FakeHost::v2(2, 1 << 30);
         if let Some(state) = state {
-            fake.set_file(STATE, &format!("{state}\n"));
+            fake.set_file("/sys/kernel/sched_ext/state", &format!("{state}\n"));
         }
-        fake.set_file(NAME, "rusty\n");
+        fake.set_file("/sys/kernel/sched_ext/root/ops", "rusty\n");
         if let Some(answer) = answer {
             fake.answer(format!("{DIR}/sched.sock"), "{\"do\":\"status\"}\n\n", answer);
         }
@@ -206,9 +111,9 @@ mod tests {
         };
         check(None, None, "cannot have one");
         check(Some("disabled"), None, "not loaded; `commensal sched load`");
-        check(Some("enabled"), None, "rusty has this machine");
-        check(Some("enabled"), Some("hello"), "cannot be read");
-        check(Some("enabled"), Some(""), "cannot be read");
+        check(Some("enabled"), None, "rusty is enabled: unload it");
+        check(Some("enabled"), Some("hello"), "no answer of commensal-sched");
+        check(Some("enabled"), Some(""), "no answer of commensal-sched");
         check(Some("enabled"), Some(r#"{"ok":true,"mode":"starting","ejected":null}"#), "being loaded");
         let ejected = r#"{"ok":true,"mode":"ejected","ejected":"runnable task stall"}"#;
         check(Some("disabled"), Some(ejected), "runnable task stall); it is loaded again");

@@ -2,7 +2,6 @@
 
 use super::{SiteError, Wanted};
 use crate::isolation::{Isolation, Means, WITHOUT};
-use crate::scheduler::Kernel;
 use commensal_core::actual::ActualState;
 use commensal_core::class::Mechanism;
 use commensal_core::cpuset::CpuSet;
@@ -13,6 +12,7 @@ use commensal_core::plan::{Plan, Step, plan};
 use commensal_drivers::Applied;
 use commensal_host::Host;
 use commensal_sensors::Survey;
+use commensal_sensors::sched_ext::Kernel;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -221,8 +221,9 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
 mod tests {
     use super::super::open;
     use super::*;
+    use commensal_core::scheduler::Mode;
+    use commensal_core::scheduler::protocol::{Request, Standing, Status};
     use commensal_host::fake::FakeHost;
-    use serde_json::{Value, json};
     use std::sync::{Arc, Mutex};
 
     /// The arm that is best and the one by this name are the scheduler's, the others do without; between blocks nothing is
@@ -231,20 +232,19 @@ mod tests {
     fn the_scheduler_is_one_arms_means() {
         let fake = FakeHost::v2(4, 8 << 30);
         fake.set_file("/sys/kernel/sched_ext/state", "enabled\n");
-        let orders: Arc<Mutex<Value>> = Arc::new(Mutex::new(json!({})));
+        let orders: Arc<Mutex<Standing>> = Arc::default();
         let told = Arc::clone(&orders);
         fake.serve("/state/sched.sock", move |request| {
-            let request: Value = serde_json::from_str(request.trim()).ok()?;
             let mut told = told.lock().ok()?;
-            if request["do"] == "orders" {
-                let owner = request["owner"].as_str()?.to_owned();
-                *told = json!({ owner: request });
+            if let Request::Orders(orders) = Request::parse(request.trim()).ok()? {
+                *told = told.with(orders);
             }
-            Some(json!({ "ok": true, "mode": "running", "ejected": null, "orders": *told }).to_string())
+            let status = Status { ok: true, mode: Mode::Running, orders: told.clone(), ..Status::default() };
+            serde_json::to_string(&status).ok()
         });
         let ordered = || {
             let told = orders.lock().unwrap();
-            told[prefix()]["groups"].as_array().map_or(0, Vec::len)
+            told.0.get(prefix().as_str()).map_or(0, |orders| orders.groups.len())
         };
         let mut host = fake.another();
         let isolations = ["best", "sched_ext", "cpu.idle"].map(|name| Isolation::parse(name).unwrap());

@@ -1,10 +1,11 @@
 //! Another scheduler as an arm's policy: its program starts when the policy goes on and ends when it goes off.
 
 use super::{Site, SiteError};
-use crate::scheduler::{Kernel, State, disable, enable, in_words};
+use crate::scheduler::{disable, enable, in_words};
 use commensal_core::errno::Errno;
 use commensal_drivers::Applied;
 use commensal_host::{Child, Host, HostError, SpawnSpec, Stderr, Stdout};
+use commensal_sensors::sched_ext::{Kernel, State};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::sync::Arc;

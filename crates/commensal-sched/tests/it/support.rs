@@ -195,7 +195,7 @@ impl World {
     }
 
     pub fn try_status(&self) -> Option<Value> {
-        let output = self.command(&["status", "--json"]).output().unwrap();
+        let output = self.command(&["status"]).output().unwrap();
         serde_json::from_slice(&output.stdout).ok()
     }
 

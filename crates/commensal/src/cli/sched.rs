@@ -15,11 +15,13 @@ use commensal_agent::client;
 use commensal_agent::control::{Done, SOCKET};
 use commensal_agent::groups_file::LoadError;
 use commensal_core::errno::Errno;
+use commensal_core::scheduler::Mode;
+use commensal_core::scheduler::protocol::{Request, Status};
 use commensal_drivers::journal;
 use commensal_host::Host;
-use commensal_lab::scheduler::{self, Kernel};
+use commensal_lab::scheduler;
+use commensal_sensors::sched_ext::Kernel;
 use socket::Asked;
-use status::{Mode, Status};
 use std::path::Path;
 
 /// Where groups are unless somebody says so.
@@ -148,7 +150,7 @@ fn unload(context: &mut Context) -> anyhow::Result<u8> {
     if with::unload(&mut context.host, &state)? {
         return Ok(0);
     }
-    match socket::ask(&context.host, &state, &socket::unload()) {
+    match socket::ask(&context.host, &state, &Request::Unload) {
         Ok(answer) => {
             let left: Vec<String> = serde_json::from_value(answer["left"].clone()).unwrap_or_default();
             left.iter().for_each(|line| eprintln!("commensal: {line}"));

@@ -7,11 +7,12 @@ use commensal_agent::keeper::{Keeper, Now, Round};
 use commensal_core::config::parse;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::GroupName;
+use commensal_core::scheduler::Mode;
+use commensal_core::scheduler::protocol::{Orders, Request, Standing, Status};
 use commensal_drivers::{Outcome, Restored, apply, journal, verify};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -25,8 +26,8 @@ const WEB: &str = "/sys/fs/cgroup/commensal-online/web";
 /// What the scheduler has been told, by owner; and what it says.
 #[derive(Debug, Default)]
 pub struct Told {
-    mode: String,
-    pub owners: BTreeMap<String, Value>,
+    mode: Mode,
+    standing: Standing,
     /// Why it refuses everything.
     refuses: Option<String>,
     /// Whether it takes too long over orders, or over everything.
@@ -37,39 +38,36 @@ pub struct Told {
 }
 
 impl Told {
-    fn answer(&mut self, request: &str) -> Value {
-        let line = request.lines().next().unwrap_or_default();
-        let request: Value = serde_json::from_str(line).unwrap();
-        if request["do"] == "status" {
-            self.asked += 1;
-            let ejected = (self.mode != "running").then_some("runnable task stall");
-            return json!({ "ok": true, "pid": 1, "mode": self.mode, "ejected": ejected, "orders": self.owners });
-        }
-        assert_eq!(request["do"], "orders", "{request}");
+    fn answer(&mut self, line: &str) -> Value {
+        let request = Request::parse(line.lines().next().unwrap_or_default()).unwrap();
+        let orders = match request {
+            Request::Status => {
+                self.asked += 1;
+                let ejected = (self.mode != Mode::Running).then(|| "runnable task stall".to_owned());
+                let orders = self.standing.clone();
+                let status =
+                    Status { ok: true, pid: 1, mode: self.mode, ejected, orders, ..Status::default() };
+                return serde_json::to_value(status).unwrap();
+            }
+            Request::Orders(orders) => orders,
+            other => panic!("nobody asks for {other:?}"),
+        };
         self.orders += 1;
-        if let Some(error) = &self.refuses {
+        let next = self.standing.with(orders);
+        if let Some(error) = self.refuses.clone().or_else(|| next.together().err()) {
             return json!({ "ok": false, "error": error });
         }
-        let owner = request["owner"].as_str().unwrap().to_owned();
-        let cgroups = |orders: &Value| -> Vec<String> {
-            let groups = orders["groups"].as_array().unwrap().iter();
-            groups.map(|group| group["cgroup"].as_str().unwrap().to_owned()).collect()
-        };
-        let mine = cgroups(&request);
-        let others = self.owners.iter().filter(|(name, _)| **name != owner);
-        for (other, orders) in others {
-            if let Some(both) = cgroups(orders).into_iter().find(|cgroup| mine.contains(cgroup)) {
-                let error = format!("{both}: {other:?} and {owner:?} both have orders for it");
-                return json!({ "ok": false, "error": error });
-            }
-        }
-        let orders =
-            json!({ "owner": owner, "groups": request["groups"], "hold_off_us": request["hold_off_us"] });
-        match mine.is_empty() {
-            true => drop(self.owners.remove(&owner)),
-            false => drop(self.owners.insert(owner, orders)),
-        }
+        self.standing = next;
         json!({ "ok": true, "generation": self.orders, "threads": 0 })
+    }
+
+    /// The orders of this owner, as they came.
+    fn orders_of(&self, owner: &str) -> Value {
+        serde_json::to_value(self.standing.0.get(owner)).unwrap()
+    }
+
+    fn nobody(&self) -> bool {
+        self.standing.0.is_empty()
     }
 }
 
@@ -77,7 +75,7 @@ impl Told {
 pub fn load(fake: &FakeHost, told: &Arc<Mutex<Told>>, seq: u32) {
     fake.set_file(KERNEL, "enabled\n");
     fake.set_file(LOADS, &format!("{seq}\n"));
-    *told.lock().unwrap() = Told { mode: "running".to_owned(), ..Told::default() };
+    *told.lock().unwrap() = Told { mode: Mode::Running, ..Told::default() };
     let told = Arc::clone(told);
     fake.serve(World::socket(), move |request| {
         let mut told = told.lock().unwrap();
@@ -126,14 +124,14 @@ impl World {
     /// The cgroups that this owner has orders for.
     fn of(&self, owner: &str) -> Vec<String> {
         let told = self.told();
-        let groups = told.owners.get(owner).map(|orders| orders["groups"].clone()).unwrap_or_default();
+        let groups = told.orders_of(owner)["groups"].clone();
         let groups = groups.as_array().cloned().unwrap_or_default();
         groups.iter().map(|group| group["cgroup"].as_str().unwrap().to_owned()).collect()
     }
 
     fn order(&self, cgroup: &str) -> Value {
         let told = self.told();
-        let groups = told.owners["commensal"]["groups"].as_array().unwrap().clone();
+        let groups = told.orders_of("commensal")["groups"].as_array().unwrap().clone();
         groups.into_iter().find(|group| group["cgroup"] == cgroup).unwrap()
     }
 
@@ -197,7 +195,7 @@ fn on_cgroup_v1_as_well() {
             "{of:?}"
         );
         everything_back(&world);
-        assert!(world.told().owners.is_empty());
+        assert!(world.told().nobody());
         assert_eq!(world.fake.snapshot(), before);
     }
 }
@@ -229,14 +227,14 @@ fn applied_ordered_and_restored() {
     world.applied(&OWN.replace("1 core", "2 cores"), None);
     assert_eq!(world.order(ETL)["limit"]["quota_us"], 200_000);
     assert_eq!(now(&world).read, now(&world).want);
-    world.told().mode = "ejected".to_owned();
+    world.told().mode = Mode::Ejected;
     assert_eq!(now(&world).read, "the scheduler is ejected");
-    world.told().mode = "running".to_owned();
+    world.told().mode = Mode::Running;
     world.applied("[group.etl]\nclass = \"offline\"\n", None);
     assert_eq!(world.of("commensal"), [ETL]);
     let back = everything_back(&world);
     assert!(back.done.iter().any(|line| line.contains("no orders for 1 group")), "{back:?}");
-    assert!(world.told().owners.is_empty());
+    assert!(world.told().nobody());
     assert_eq!(world.fake.snapshot(), before);
 }
 
@@ -244,24 +242,27 @@ fn applied_ordered_and_restored() {
 #[test]
 fn others_keep_theirs() {
     let world = World::loaded();
-    let theirs =
-        json!({ "owner": "lab", "groups": [{ "cgroup": "/x", "class": "offline" }], "hold_off_us": 3 });
-    world.told().owners.insert("lab".to_owned(), theirs.clone());
+    let orders = |cgroup: &str| -> Orders {
+        let groups = json!([{ "cgroup": cgroup, "class": "offline" }]);
+        serde_json::from_value(json!({ "owner": "lab", "groups": groups, "hold_off_us": 3 })).unwrap()
+    };
+    let theirs = |world: &World| world.told().standing.0.get("lab").cloned();
+    world.told().standing = Standing::default().with(orders("/x"));
     world.applied(OWN, None);
     everything_back(&world);
-    assert_eq!(world.told().owners["lab"], theirs);
+    assert_eq!(theirs(&world), Some(orders("/x")));
     // The same cgroup: refused like a write, and everything is as it was.
-    let both = json!({ "owner": "lab", "groups": [{ "cgroup": ETL, "class": "offline" }], "hold_off_us": 3 });
-    world.told().owners.insert("lab".to_owned(), both.clone());
+    world.told().standing = Standing::default().with(orders(ETL));
     let before = world.fake.snapshot();
     let (planned, outcome) = world.apply(OWN, None);
     let failure = outcome.failure.unwrap();
     let words = format!("{}: {}", failure.description, failure.refusal);
     assert!(words.starts_with("order    sched_ext scheduler"), "{words}");
-    assert!(words.contains("refuses") && words.contains("\"lab\" and \"commensal\" both"), "{words}");
+    assert!(words.contains("refuses") && words.contains("\"commensal\" and \"lab\" both"), "{words}");
     assert!(failure.left.is_empty() && !planned.plan.is_empty(), "{:?}", failure.left);
     assert_eq!(world.fake.snapshot(), before);
-    assert_eq!(world.told().owners.values().collect::<Vec<_>>(), [&both]);
+    assert_eq!(theirs(&world), Some(orders(ETL)));
+    assert_eq!(world.told().standing.0.len(), 1);
     assert!(restored(&mut world.fake.another()).nothing());
 }
 
@@ -286,7 +287,7 @@ fn a_command_takes_only_its_own_away() {
     commensal_drivers::restore_own(&mut host, Path::new(STATE), journal::RUN).unwrap();
     assert_eq!(world.of("commensal"), [ETL, WEB]);
     everything_back(&world);
-    assert!(world.told().owners.is_empty());
+    assert!(world.told().nobody());
 }
 
 /// Killed anywhere between two writes: the next one goes on, and nothing stays behind.
@@ -308,7 +309,7 @@ fn a_crash_at_any_moment_is_undone() {
             assert_eq!(after.of("commensal"), [ETL, WEB], "crash {crash}");
         }
         everything_back(&after);
-        assert!(after.told().owners.is_empty(), "crash {crash}");
+        assert!(after.told().nobody(), "crash {crash}");
         assert_eq!(after.fake.snapshot(), before, "crash {crash}");
         if !crashed {
             break;
@@ -333,7 +334,7 @@ fn restoring_without_or_against_a_scheduler() {
     // It is still on record, and the next restore does it.
     world.told().refuses = None;
     everything_back(&world);
-    assert!(world.told().owners.is_empty());
+    assert!(world.told().nobody());
 }
 
 /// On kernels that cannot have one nothing is asked, and elsewhere the reason is told.
@@ -362,7 +363,7 @@ fn doctor_has_the_rung() {
     let usable = doctor();
     let yields = "yields to online work here by: sched_ext scheduler, cpu.idle underneath";
     assert!(usable.contains(yields) && usable.contains("sched_ext scheduler      yes"), "{usable}");
-    world.told().mode = "given-up".to_owned();
+    world.told().mode = Mode::GivenUp;
     let given_up = doctor();
     assert!(given_up.contains("stays off (runnable task stall)"), "{given_up}");
     world.unload();
@@ -398,7 +399,7 @@ fn an_agent_follows_it() {
     round(&mut keeper, &world, 3_000, OWN);
     assert_eq!(world.of("commensal"), [ETL, WEB]);
     // Taken off: what is underneath holds, nothing is ordered, and every look finds out whether it is back.
-    world.told().mode = "ejected".to_owned();
+    world.told().mode = Mode::Ejected;
     let ejected = round(&mut keeper, &world, 4_000, OWN);
     assert!(ejected.actions.is_empty() && ejected.troubles.is_empty(), "{ejected:?}");
     assert!(keeper.scheduler_changed(&world.fake.another()));
@@ -452,7 +453,7 @@ fn one_that_does_not_answer() {
     assert!(failure.refusal.to_string().contains("timed out"), "{}", failure.refusal);
     // What it carries out late is taken back in its turn; nobody can say that it was.
     assert!(failure.left.len() == 1 && failure.left[0].starts_with("order"), "{:?}", failure.left);
-    assert!(world.told().owners.is_empty());
+    assert!(world.told().nobody());
     world.told().slow = false;
     everything_back(&world);
     assert_eq!(world.fake.snapshot(), before);
@@ -533,8 +534,8 @@ fn its_guard_is_not_fought() {
     }
     let freeze = format!("{ETL}/cgroup.freeze");
     assert_eq!(world.read(&freeze), "0");
-    for (ms, mode, file) in [(100, "frozen", "1"), (200, "frozen", "1"), (300, "running", "0")] {
-        world.told().mode = mode.to_owned();
+    for (ms, mode, file) in [(100, Mode::Frozen, "1"), (200, Mode::Frozen, "1"), (300, Mode::Running, "0")] {
+        world.told().mode = mode;
         world.fake.set_file(&freeze, file);
         let done = round(&mut keeper, &world, ms, OWN);
         assert!(done.actions.is_empty() && done.troubles.is_empty(), "{ms}: {done:?}");

@@ -3,6 +3,9 @@
 
 use crate::support::{STATE, applied, planned, planned_alone, restored};
 use commensal_core::errno::Errno;
+use commensal_core::group::Class;
+use commensal_core::scheduler::Mode;
+use commensal_core::scheduler::protocol::{Orders, Request, Standing, Status};
 use commensal_drivers::journal::{self, Journal, Owner};
 use commensal_drivers::{apply, restore, restore_own};
 use commensal_host::fake::{FakeHost, VendorKernel};
@@ -10,7 +13,6 @@ use commensal_host::{Exit, Host, SpawnSpec};
 use commensal_lab::isolation::Isolation;
 use commensal_lab::site::{self, Side};
 use commensal_sensors::machine;
-use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -316,21 +318,17 @@ fn the_lab_with_schedulers_of_others() {
 #[test]
 fn the_lab_orders_the_scheduler_by_arm() {
     let fake = sched_ext("enabled\n", "commensal_0.1");
-    let told: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
-    let theirs = json!({ "groups": [], "hold_off_us": 7 });
-    told.lock().unwrap().insert("commensal".to_owned(), theirs);
-    let (before, orders) = (told.lock().unwrap().clone(), Arc::clone(&told));
+    let theirs = Orders { owner: "commensal".to_owned(), hold_off_us: 7, groups: Vec::new() };
+    let before = Standing::default().with(theirs);
+    let told = Arc::new(Mutex::new(before.clone()));
+    let orders = Arc::clone(&told);
     fake.serve(Path::new(STATE).join("sched.sock"), move |request| {
-        let request: Value = serde_json::from_str(request.lines().next()?).unwrap();
         let mut orders = orders.lock().unwrap();
-        if request["do"] == "orders" {
-            let owner = request["owner"].as_str()?.to_owned();
-            match request["groups"].as_array()?.is_empty() {
-                true => drop(orders.remove(&owner)),
-                false => drop(orders.insert(owner, request)),
-            }
+        if let Request::Orders(more) = Request::parse(request.lines().next()?).unwrap() {
+            *orders = orders.with(more);
         }
-        Some(json!({ "ok": true, "mode": "running", "orders": *orders }).to_string())
+        let status = Status { ok: true, mode: Mode::Running, orders: orders.clone(), ..Status::default() };
+        serde_json::to_string(&status).ok()
     });
     let isolations = ["sched_ext", "best", "cpu.idle"].map(|text| Isolation::parse(text).unwrap());
     let wanted = site::Wanted { isolations: &isolations, attached: [None, None] };
@@ -341,18 +339,13 @@ fn the_lab_orders_the_scheduler_by_arm() {
     assert!(site.policies.iter().all(|policy| policy.obstacle.is_none()), "{:?}", site.policies);
     for (policy, by_order, files) in [(0, true, 1), (1, true, 2), (2, false, 1)] {
         site.isolate(&mut host, policy).unwrap();
-        let of_run: Vec<Value> =
-            told.lock().unwrap().values().filter(|one| one["do"] == "orders").cloned().collect();
+        let of_run: Vec<Orders> = {
+            let told = told.lock().unwrap();
+            told.0.values().filter(|one| one.owner != "commensal").cloned().collect()
+        };
         assert_eq!(of_run.len(), usize::from(by_order), "{of_run:?}");
-        let classes = of_run
-            .iter()
-            .flat_map(|one| one["groups"].as_array().unwrap())
-            .map(|group| group["class"].as_str());
-        assert_eq!(
-            classes.filter(|class| *class == Some("offline")).count(),
-            usize::from(by_order),
-            "{of_run:?}"
-        );
+        let offline = of_run.iter().flat_map(|one| &one.groups).filter(|group| group.class == Class::Offline);
+        assert_eq!(offline.count(), usize::from(by_order), "{of_run:?}");
         let now = site.policy_now(&mut host, policy, None);
         assert!(now.len() >= files && now.iter().all(|one| one.want == one.read), "{policy}: {now:?}");
         assert!(now.iter().any(|one| one.file == "cpu.idle"), "also underneath: {policy}: {now:?}");

@@ -309,7 +309,7 @@ impl Loaded {
 
     /// `Null` while nobody answers.
     pub fn status(&self) -> Value {
-        let output = self.run("status", &["--json"]);
+        let output = self.run("status", &[]);
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 

@@ -1,11 +1,12 @@
 //! What the judge sees of the same groups, without the scheduler: who had the CPU while online threads waited for it, and what
 //! ran on the other threads of their cores.
 
-use super::status::{Class, Status};
 use crate::cli::blame;
 use crate::context::Context;
 use anyhow::Context as _;
 use commensal_blame::{Figures, Histogram, Judge, Kind, Scope, Subject};
+use commensal_core::group::Class;
+use commensal_core::scheduler::protocol::Status;
 use commensal_host::Host;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -149,7 +150,7 @@ fn judge(host: &dyn Host, scope: &Scope, time: Duration) -> anyhow::Result<Figur
 
 /// The groups of one class that are there.
 fn subjects(host: &mut dyn Host, status: &Status, class: Class) -> Vec<Subject> {
-    let ordered = status.orders.values().flat_map(|orders| &orders.groups);
+    let ordered = status.orders.0.values().flat_map(|orders| &orders.groups);
     let mut found = Vec::new();
     for group in ordered.filter(|group| group.class == class) {
         if let Ok(dir) = host.open(Path::new(&group.cgroup)) {

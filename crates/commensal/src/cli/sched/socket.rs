@@ -1,16 +1,15 @@
 //! Asks the scheduler's process over its socket (`docs/reference/sched-control.md`).
 
-use super::status::Status;
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use commensal_core::errno::Errno;
+use commensal_core::scheduler::SOCKET;
+use commensal_core::scheduler::protocol::{self, Orders, Request, Status};
 use commensal_host::Host;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Name of the socket in the state directory.
-const SOCKET: &str = "sched.sock";
 /// An answer may take as long as orders for ten thousand threads.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The owner of the hold-off of the command line, who orders no group.
@@ -35,50 +34,34 @@ impl fmt::Display for Asked {
 }
 
 /// One request, one answer.
-pub fn ask(host: &dyn Host, state: &Path, request: &Value) -> Result<Value, Asked> {
+pub fn ask(host: &dyn Host, state: &Path, request: &Request) -> Result<Value, Asked> {
     let socket = state.join(SOCKET);
-    // With the empty line the other side closes as soon as it has answered.
-    let answer = match host.ask(&socket, &format!("{request}\n\n"), PATIENCE) {
+    let answer = match host.ask(&socket, &request.text(), PATIENCE) {
         Ok(answer) => answer,
         Err(error) if error.errno == Errno::ENOENT || error.errno == Errno::ECONNREFUSED => {
             return Err(Asked::Nobody);
         }
         Err(error) => return Err(Asked::Trouble(error.into())),
     };
-    read(answer.lines().next().unwrap_or_default())
-        .with_context(|| format!("what answers at {}", socket.display()))
-        .map_err(Asked::Trouble)
-}
-
-fn read(line: &str) -> anyhow::Result<Value> {
-    let value: Value = serde_json::from_str(line).context("it is no answer of commensal-sched")?;
-    match value["ok"].as_bool() {
-        Some(true) => Ok(value),
-        _ => Err(anyhow!("{}", value["error"].as_str().unwrap_or("refused without a reason"))),
-    }
+    protocol::answer(&answer).map_err(|error| {
+        Asked::Trouble(anyhow!("{error}").context(format!("what answers at {}", socket.display())))
+    })
 }
 
 /// What it does now, as it came.
 pub fn raw_status(host: &dyn Host, state: &Path) -> Result<Value, Asked> {
-    ask(host, state, &json!({ "do": "status" }))
+    ask(host, state, &Request::Status)
 }
 
 /// The same, read.
 pub fn status(host: &dyn Host, state: &Path) -> Result<Status, Asked> {
-    let value = raw_status(host, state)?;
-    let read = serde_json::from_value(value).context("a status of another version of commensal-sched");
-    read.map_err(Asked::Trouble)
-}
-
-/// The request to go.
-pub fn unload() -> Value {
-    json!({ "do": "unload" })
+    Status::read(raw_status(host, state)?).map_err(|error| Asked::Trouble(anyhow!("{error}")))
 }
 
 /// The hold-off of all orders: the longest of any owner counts.
 pub fn hold_off(host: &dyn Host, state: &Path, hold_off_us: u64) -> anyhow::Result<()> {
-    let orders = json!({ "do": "orders", "owner": OWNER, "hold_off_us": hold_off_us, "groups": [] });
-    match ask(host, state, &orders) {
+    let orders = Orders { owner: OWNER.to_owned(), hold_off_us, groups: Vec::new() };
+    match ask(host, state, &Request::Orders(orders)) {
         Ok(_) => Ok(()),
         Err(error) => Err(anyhow!("the scheduler is loaded, without --hold-off-us: {error}")),
     }
@@ -100,8 +83,8 @@ mod tests {
             assert!(error.contains(part), "{error:?} lacks {part:?}");
         };
         check("{\"ok\":false,\"error\":\"on its way out\"}\n", "on its way out");
-        check("HTTP/1.1 400\n", "it is no answer of commensal-sched");
-        check("{\"ok\":true,\"pid\":\"seven\"}\n", "of another version");
+        check("HTTP/1.1 400\n", "no answer of commensal-sched");
+        check("{\"ok\":true,\"pid\":\"seven\"}\n", "cannot be read");
         host.answer("/state/sched.sock", "", "{\"ok\":true,\"pid\":7,\"mode\":\"running\",\"later\":1}\n");
         assert_eq!(status(&host, state).unwrap().pid, 7);
     }

@@ -1,12 +1,13 @@
 //! Starting the scheduler's program: whether it can be here, where it is, and that it has its scheduler loaded.
 
 use super::socket::{self, Asked};
-use super::status::Mode;
 use crate::cli::sched_args::SchedLoad;
 use anyhow::{Context as _, anyhow, bail};
+use commensal_core::scheduler::Mode;
 use commensal_drivers::journal;
 use commensal_host::{Child, Host, SpawnSpec, Stderr, Stdout};
-use commensal_lab::scheduler::{self, Kernel, in_words};
+use commensal_lab::scheduler::{self, in_words};
+use commensal_sensors::sched_ext::Kernel;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

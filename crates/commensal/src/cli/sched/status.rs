@@ -5,105 +5,11 @@ use super::socket::{self, Asked};
 use super::with::{self, Other};
 use crate::cli::sched_args::SchedStatus;
 use crate::context::Context;
-use commensal_lab::scheduler::{Kernel, State};
-use serde::Deserialize;
+use commensal_core::scheduler::Mode;
+use commensal_core::scheduler::protocol::Status;
+use commensal_sensors::sched_ext::{Kernel, State};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::fmt::Write;
-
-/// What is in force, as the socket tells it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// On its way.
-    #[default]
-    Starting,
-    /// It has the offline threads.
-    Running,
-    /// Online work leaves nothing: offline groups are frozen.
-    Frozen,
-    /// Taken off by the kernel, to be loaded again.
-    Ejected,
-    /// Taken off for good.
-    GivenUp,
-}
-
-/// What is read of a status: a later version may tell more, and one that tells less has zeros.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Status {
-    pub pid: u32,
-    pub mode: Mode,
-    pub generation: u64,
-    pub loaded_s: u64,
-    pub threads: usize,
-    pub freezes: u64,
-    pub reloads: u64,
-    pub ejected: Option<String>,
-    pub problems: Vec<String>,
-    pub orders: BTreeMap<String, Orders>,
-    pub groups: Vec<Group>,
-    pub counters: Counters,
-}
-
-/// Orders of one owner.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Orders {
-    pub groups: Vec<Ordered>,
-    pub hold_off_us: u64,
-}
-
-/// A group with orders.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Ordered {
-    pub cgroup: String,
-    pub class: Class,
-}
-
-/// Of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Class {
-    /// Its waits count.
-    Online,
-    /// Its threads are under the scheduler.
-    Offline,
-}
-
-/// An offline group.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Group {
-    cgroup: String,
-    found: bool,
-    threads: usize,
-    share: f64,
-    fallback: bool,
-    run_ns: u64,
-    oldest_ns: u64,
-    waited_max_ns: u64,
-    queued: u64,
-}
-
-/// Sums since the load.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub struct Counters {
-    /// Idle, other, offline, online, expelling.
-    ns: [u64; 5],
-    expelling_ns: u64,
-    overlap_ns: u64,
-    overlap_max_ns: u64,
-    evictions: u64,
-    evict_ns: u64,
-    evict_max_ns: u64,
-    by_ticks: u64,
-    refusals: u64,
-    resumes: u64,
-    vacated: u64,
-    declined: u64,
-}
 
 /// Tells all of it.
 pub fn run(context: &mut Context, options: &SchedStatus) -> anyhow::Result<u8> {
@@ -189,7 +95,7 @@ fn scheduler(out: &mut String, status: &Status) {
         Mode::Ejected => "taken off by the kernel, to be loaded again; the fallback holds",
         Mode::GivenUp => "taken off by the kernel for good; the fallback holds",
     };
-    let hold_off_us = status.orders.values().map(|orders| orders.hold_off_us).max().unwrap_or(0);
+    let hold_off_us = status.orders.0.values().map(|orders| orders.hold_off_us).max().unwrap_or(0);
     let hold_off = if hold_off_us > 0 { format!(", hold-off {hold_off_us} us") } else { String::new() };
     let _ = writeln!(
         out,
@@ -203,17 +109,17 @@ fn scheduler(out: &mut String, status: &Status) {
         out,
         "CPU time    offline {offline:.1} s, online {online:.1} s, expelling {expelling:.1} s, other {other:.1} s, idle {idle:.1} s"
     );
-    if c.expelling_ns > 0 {
+    if let Some(overlap) = c.overlap() {
         let us = |ns: u64| ns as f64 / 1e3;
-        let mean = if c.evictions > 0 { us(c.evict_ns) / c.evictions as f64 } else { 0.0 };
         let _ = writeln!(
             out,
             "noise       offline beside expelling threads {:.2} % of their time (longest {:.0} us)\n\
-             evictions   {} ({} by the tick), mean {mean:.0} us, longest {:.0} us; {} refused, {} resumed",
-            c.overlap_ns as f64 * 100.0 / c.expelling_ns as f64,
+             evictions   {} ({} by the tick), mean {:.0} us, longest {:.0} us; {} refused, {} resumed",
+            overlap * 100.0,
             us(c.overlap_max_ns),
             c.evictions,
             c.by_ticks,
+            c.evict_mean_us().unwrap_or(0.0),
             us(c.evict_max_ns),
             c.refusals,
             c.resumes
@@ -238,9 +144,9 @@ fn scheduler(out: &mut String, status: &Status) {
             group.cgroup,
             group.share * 100.0,
             group.threads,
-            group.queued,
-            s(group.run_ns),
-            group.waited_max_ns.max(group.oldest_ns) as f64 / 1e6
+            group.reading.queued,
+            s(group.reading.run_ns),
+            group.reading.waited_max_ns.max(group.reading.oldest_ns) as f64 / 1e6
         );
     }
     for problem in &status.problems {

@@ -1,6 +1,10 @@
-//! What is asked over the socket: groups with their class, and what becomes of them. One JSON object per line.
+//! What goes over the scheduler's socket, one JSON object per line (`docs/reference/sched-control.md`). The one definition of it:
+//! the scheduler's process answers it, sensors, drivers and the command line ask.
 
+use super::{Mode, Order, Quota};
+use crate::group::Class;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A line of a client.
@@ -47,32 +51,7 @@ pub struct Group {
     pub weight: Option<u64>,
     /// Offline: hard limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<Limit>,
-}
-
-/// Of a group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Class {
-    /// Its threads stay with the kernel's own scheduler.
-    Online,
-    /// Its threads run when nobody else wants the CPU.
-    Offline,
-}
-
-/// CPU time per period.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Limit {
-    /// us.
-    pub quota_us: u64,
-    /// us.
-    #[serde(default = "default_period")]
-    pub period_us: u64,
-}
-
-fn default_period() -> u64 {
-    100_000
+    pub limit: Option<Quota>,
 }
 
 /// What everybody wants, by owner.
@@ -103,7 +82,7 @@ impl Standing {
         for (owner, orders) in &self.0 {
             together.hold_off_us = together.hold_off_us.max(orders.hold_off_us);
             for group in &orders.groups {
-                match taken.insert(group.cgroup.trim_end_matches('/'), owner) {
+                match taken.insert(group.path(), owner) {
                     Some(first) if first != owner => wrong.push(format!(
                         "{}: {first:?} and {owner:?} both have orders for it; leave it out of one of them",
                         group.cgroup
@@ -147,6 +126,12 @@ pub struct Refusal {
 }
 
 impl Request {
+    /// As it is sent when nothing else comes: with the empty line the other side closes as soon as it has answered.
+    #[must_use]
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default() + "\n\n"
+    }
+
     /// Reads a line.
     ///
     /// # Errors
@@ -178,7 +163,7 @@ impl Orders {
             if !name.starts_with('/') || name.split('/').any(|part| part == "..") {
                 wrong.push(format!("cgroup {name:?} is not an absolute path"));
             }
-            if !seen.insert(name.trim_end_matches('/')) {
+            if !seen.insert(group.path()) {
                 wrong.push(format!("cgroup {name} is there twice"));
             }
             let offline = group.class == Class::Offline;
@@ -212,6 +197,211 @@ impl Orders {
         }
         wrong
     }
+}
+
+/// The object of an answer.
+///
+/// # Errors
+/// The refusal in its own words, or that it is no answer.
+pub fn answer(text: &str) -> Result<Value, String> {
+    // The other side closes after it; nothing else comes.
+    let line = text.lines().next().unwrap_or_default();
+    let value: Value =
+        serde_json::from_str(line).map_err(|error| format!("no answer of commensal-sched: {error}"))?;
+    match value["ok"].as_bool() {
+        Some(true) => Ok(value),
+        _ => Err(value["error"].as_str().unwrap_or("refused without a reason").to_owned()),
+    }
+}
+
+impl Status {
+    /// From an answer.
+    ///
+    /// # Errors
+    /// As [`answer`], and that it is the status of another version.
+    pub fn read(answer: Value) -> Result<Status, String> {
+        serde_json::from_value(answer).map_err(|error| {
+            format!(
+                "its status cannot be read ({error}); replace it with the scheduler of this version: `commensal sched load \
+                 --replace`"
+            )
+        })
+    }
+}
+
+impl From<&super::Orders> for Orders {
+    fn from(orders: &super::Orders) -> Orders {
+        let group = |(cgroup, order): (&String, &Order)| {
+            let (cgroup, class) = (cgroup.clone(), order.class);
+            // What the other class has would be refused.
+            match class {
+                Class::Online => Group { cgroup, class, expel: order.expel, weight: None, limit: None },
+                Class::Offline => {
+                    Group { cgroup, class, expel: false, weight: order.weight, limit: order.limit }
+                }
+            }
+        };
+        Orders {
+            owner: orders.owner.clone(),
+            groups: orders.groups.iter().map(group).collect(),
+            hold_off_us: orders.hold_off_us,
+        }
+    }
+}
+
+impl From<&Orders> for super::Orders {
+    fn from(orders: &Orders) -> super::Orders {
+        let order = |group: &Group| {
+            let Group { class, expel, weight, limit, .. } = *group;
+            (group.path().to_owned(), Order { class, expel, weight, limit })
+        };
+        super::Orders {
+            owner: orders.owner.clone(),
+            groups: orders.groups.iter().map(order).collect(),
+            hold_off_us: orders.hold_off_us,
+        }
+    }
+}
+
+impl Group {
+    /// Its directory without a slash at the end.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.cgroup.trim_end_matches('/')
+    }
+}
+
+/// All that is told. One of another version may tell more; what one does not tell is 0.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// True.
+    pub ok: bool,
+    /// Process of the daemon.
+    pub pid: u32,
+    /// What is in force.
+    pub mode: Mode,
+    /// Number of the orders in force.
+    pub generation: u64,
+    /// Seconds since the scheduler was loaded.
+    pub loaded_s: u64,
+    /// Threads under the scheduler.
+    pub threads: usize,
+    /// Real-time threads of offline groups, which it leaves alone.
+    pub realtime: usize,
+    /// Threads whose policy somebody else had changed and that were brought back.
+    pub drifted: u64,
+    /// Time without a scheduler when this one took over from another, ms.
+    pub upgrade_gap_ms: Option<f64>,
+    /// How often offline groups were frozen.
+    pub freezes: u64,
+    /// How often it was loaded again after an ejection.
+    pub reloads: u64,
+    /// Why the kernel took it off last.
+    pub ejected: Option<String>,
+    /// What is refused or missing now.
+    pub problems: Vec<String>,
+    /// The orders, as they came, by owner.
+    pub orders: Standing,
+    /// Each offline group.
+    pub groups: Vec<GroupStatus>,
+    /// Of the machine since the scheduler was loaded.
+    pub counters: Counters,
+}
+
+/// An offline group.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupStatus {
+    /// Its directory.
+    pub cgroup: String,
+    /// Whether it is there.
+    pub found: bool,
+    /// Threads in and below it.
+    pub threads: usize,
+    /// Cgroups in it that are weighed apart.
+    pub slots: usize,
+    /// Share of the offline CPU time, of 1.
+    pub share: f64,
+    /// Whether `cpu.idle` holds it down when the scheduler is gone.
+    pub fallback: bool,
+    /// Sums over its slots.
+    #[serde(flatten)]
+    pub reading: SlotReading,
+}
+
+/// What may have a CPU: nobody, others, offline, online, expelling threads.
+pub const CLASSES: usize = 5;
+
+/// Sums over the machine since the scheduler was loaded.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counters {
+    /// Time of all CPUs by what had them: idle, other, offline, online, expelling; ns.
+    pub ns: [u64; CLASSES],
+    /// Idle time of CPUs on whose core nobody expels, ns.
+    pub room_ns: u64,
+    /// Time in which an expelling thread ran on a core, summed over cores, ns.
+    pub expelling_ns: u64,
+    /// … and an offline one beside it.
+    pub overlap_ns: u64,
+    /// The longest such stretch.
+    pub overlap_max_ns: u64,
+    /// Offline threads asked to leave at once.
+    pub kicks: u64,
+    /// Times that an offline thread was not let in beside an expelling one.
+    pub refusals: u64,
+    /// CPUs woken because the expelling thread had left.
+    pub resumes: u64,
+    /// Offline threads that left because an expelling one came.
+    pub evictions: u64,
+    /// How long that took, summed.
+    pub evict_ns: u64,
+    /// The longest.
+    pub evict_max_ns: u64,
+    /// Of the evictions those that took the tick, which is the backstop.
+    pub by_ticks: u64,
+    /// CPUs left idle so that an online thread that waited elsewhere is pulled there.
+    pub vacated: u64,
+    /// Threads that were being killed or frozen and were let through.
+    pub let_die: u64,
+    /// Times that the kernel's deadline server offered a CPU that others wait for, and was refused.
+    pub declined: u64,
+}
+
+impl Counters {
+    /// Share of the expelling time in which offline work ran beside it; `None` when nobody expelled.
+    #[must_use]
+    pub fn overlap(&self) -> Option<f64> {
+        (self.expelling_ns > 0).then(|| self.overlap_ns as f64 / self.expelling_ns as f64)
+    }
+
+    /// How long offline threads took to leave on average, us; `None` when nobody had to.
+    #[must_use]
+    pub fn evict_mean_us(&self) -> Option<f64> {
+        (self.evictions > 0).then(|| self.evict_ns as f64 / 1e3 / self.evictions as f64)
+    }
+
+    /// Idle time open to offline work since `before`, of all CPUs' time, in 1/1000.
+    #[must_use]
+    pub fn room_permille(&self, before: &Counters) -> u64 {
+        let all: u64 = self.ns.iter().sum::<u64>().saturating_sub(before.ns.iter().sum());
+        (self.room_ns.saturating_sub(before.room_ns) * 1000).checked_div(all).unwrap_or(0)
+    }
+}
+
+/// A slot: a group of threads that is weighed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlotReading {
+    /// CPU time, ns.
+    pub run_ns: u64,
+    /// Longest wait among those who wait, ns; a sample of a tenth of a second ago.
+    pub oldest_ns: u64,
+    /// Longest wait that ended, ns.
+    pub waited_max_ns: u64,
+    /// Threads that wait; the same sample.
+    pub queued: u64,
 }
 
 #[cfg(test)]
@@ -271,6 +461,49 @@ mod tests {
         assert_eq!(less.with(of("c", &[], 20)).together().unwrap().hold_off_us, 20);
         let error = both.with(of("c", &["/z/"], 0)).together().unwrap_err();
         assert!(error.contains(r#""b" and "c" both"#), "{error}");
+    }
+
+    #[test]
+    fn answers_are_told_apart() {
+        assert!(answer("{\"ok\":true,\"generation\":1}\n").is_ok());
+        assert_eq!(answer(r#"{"ok":false,"error":"no"}"#), Err("no".to_owned()));
+        assert_eq!(answer(r#"{"ok":false}"#), Err("refused without a reason".to_owned()));
+        assert!(answer("hello").unwrap_err().contains("no answer") && answer("").is_err());
+        let status = |text: &str| Status::read(answer(text)?);
+        assert_eq!(status(r#"{"ok":true,"mode":"given-up","later":1}"#).unwrap().mode, Mode::GivenUp);
+        assert!(status(r#"{"ok":true,"mode":"dancing"}"#).unwrap_err().contains("load --replace"));
+    }
+
+    #[test]
+    fn orders_of_a_plan_come_back() {
+        let order = |class, expel, weight| Order { class, expel, weight, limit: None };
+        let plan = crate::scheduler::Orders {
+            owner: "me".to_owned(),
+            groups: [
+                ("/a".to_owned(), order(Class::Online, true, None)),
+                ("/b".to_owned(), order(Class::Offline, false, Some(7))),
+            ]
+            .into(),
+            hold_off_us: 9,
+        };
+        let sent = Orders::from(&plan);
+        assert_eq!(sent.problems(), Vec::<String>::new());
+        assert_eq!(crate::scheduler::Orders::from(&sent), plan);
+        assert_eq!(Request::Status.text(), "{\"do\":\"status\"}\n\n");
+    }
+
+    #[test]
+    fn a_status_comes_back_and_counts() {
+        let mut status = Status { ok: true, mode: Mode::Running, threads: 4, ..Status::default() };
+        let c = &mut status.counters;
+        assert_eq!((c.overlap(), c.evict_mean_us()), (None, None));
+        (c.expelling_ns, c.overlap_ns, c.evictions, c.evict_ns) = (1_000, 7, 10, 500_000);
+        (c.ns, c.room_ns) = ([400, 0, 500, 0, 100], 50);
+        assert_eq!((c.overlap(), c.evict_mean_us()), (Some(0.007), Some(50.0)));
+        assert_eq!(c.room_permille(&Counters::default()), 50);
+        status.groups.push(GroupStatus { cgroup: "/g".to_owned(), share: 0.25, ..GroupStatus::default() });
+        let json = serde_json::to_string(&status).unwrap();
+        assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
     }
 
     #[test]

@@ -1,0 +1,136 @@
+//! Groups that stand still for a while outside of any plan, on record: the scheduler's guard freezes what starves.
+
+use crate::journal::{Journal, JournalError, Record, Target};
+use commensal_core::errno::Errno;
+use commensal_host::{Host, HostError};
+use std::path::Path;
+
+/// Of cgroup v2: `1` while the group stands still.
+const FILE: &str = "cgroup.freeze";
+
+/// Why a group goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum NotFrozen {
+    /// On cgroup v1 the freezer is a hierarchy of its own, and the group that is meant is one of another.
+    #[error("{0} cannot be frozen: it has no {FILE}")]
+    NoFreezer(String),
+    /// It is not on record, so it is not frozen.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The kernel says no.
+    #[error(transparent)]
+    Host(#[from] HostError),
+}
+
+/// Freezes the group of this directory, on record. Whether it was not frozen before: one that was is somebody else's, and so is
+/// its thawing. A group that is not there is no error.
+///
+/// # Errors
+/// [`NotFrozen`]; then the group goes on.
+pub fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<bool, NotFrozen> {
+    let group = match host.open(Path::new(path)) {
+        Ok(group) => group,
+        Err(error) if error.errno == Errno::ENOENT => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    let done = match host.read(group, FILE) {
+        Ok(state) if state.trim() == "0" => {
+            let record = Record::Original {
+                group: Target { mount: path.to_owned(), path: "/".to_owned(), inode: group.inode },
+                knob: FILE.to_owned(),
+                file: FILE.to_owned(),
+                device: None,
+                value: "0".to_owned(),
+            };
+            let kept = if journal.has(&record) { Ok(()) } else { journal.append(host, &[record]) };
+            match kept {
+                Ok(()) => host.write(group, FILE, "1").map(|()| true).map_err(NotFrozen::from),
+                Err(error) => Err(error.into()),
+            }
+        }
+        Ok(_) => Ok(false),
+        Err(error) if error.errno == Errno::ENOENT => Err(NotFrozen::NoFreezer(path.to_owned())),
+        Err(error) => Err(error.into()),
+    };
+    host.close(group);
+    done
+}
+
+/// Lets the group of this directory go on; nothing happens to one that does, or that is gone.
+///
+/// # Errors
+/// What the kernel says.
+pub fn thaw(host: &mut dyn Host, path: &str) -> Result<(), HostError> {
+    let Ok(group) = host.open(Path::new(path)) else { return Ok(()) };
+    let frozen = host.read(group, FILE).is_ok_and(|state| state.trim() == "1");
+    let done = if frozen { host.write(group, FILE, "0") } else { Ok(()) };
+    host.close(group);
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::{self, Owner};
+    use commensal_host::fake::FakeHost;
+
+    const STATE: &str = "/state";
+    const GROUP: &str = "/sys/fs/cgroup/batch";
+
+    fn world() -> (FakeHost, Journal) {
+        let mut host = FakeHost::v2(2, 1 << 30);
+        let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
+        host.mkdir(root, "batch").unwrap();
+        let owner = Owner { kind: journal::SCHED.to_owned(), pid: 1, start_ticks: 1, boot_id: String::new() };
+        let journal = Journal::open(&mut host, Path::new(STATE), journal::SCHED, owner).unwrap();
+        (host, journal)
+    }
+
+    fn state(host: &mut FakeHost) -> String {
+        let group = host.open(Path::new(GROUP)).unwrap();
+        let state = host.read(group, FILE).unwrap();
+        host.close(group);
+        state.trim().to_owned()
+    }
+
+    #[test]
+    fn what_was_frozen_goes_on_and_so_it_does_after_a_crash() {
+        let (mut host, mut journal) = world();
+        for _ in 0..2 {
+            assert!(freeze(&mut host, GROUP, &mut journal).unwrap());
+            assert_eq!(state(&mut host), "1");
+            // Somebody's: not to be thawed by who asks now.
+            assert!(!freeze(&mut host, GROUP, &mut journal).unwrap());
+            thaw(&mut host, GROUP).unwrap();
+            thaw(&mut host, GROUP).unwrap();
+            assert_eq!(state(&mut host), "0");
+        }
+        freeze(&mut host, GROUP, &mut journal).unwrap();
+        drop(journal);
+        let restored = crate::restore_own(&mut host, Path::new(STATE), journal::SCHED).unwrap();
+        assert!(restored.failed.is_empty(), "{restored:?}");
+        assert_eq!(state(&mut host), "0");
+    }
+
+    #[test]
+    fn one_that_is_not_there_is_passed_over_and_v1_says_so() {
+        let (mut host, mut journal) = world();
+        assert!(!freeze(&mut host, "/sys/fs/cgroup/nobody", &mut journal).unwrap());
+        thaw(&mut host, "/sys/fs/cgroup/nobody").unwrap();
+        let mut old = FakeHost::v1(2, 1 << 30);
+        let root = old.open(Path::new("/sys/fs/cgroup/cpu")).unwrap();
+        old.mkdir(root, "batch").unwrap();
+        let error = freeze(&mut old, "/sys/fs/cgroup/cpu/batch", &mut journal).unwrap_err().to_string();
+        assert_eq!(error, "/sys/fs/cgroup/cpu/batch cannot be frozen: it has no cgroup.freeze");
+    }
+
+    #[test]
+    fn what_cannot_be_put_on_record_is_not_frozen() {
+        let (mut host, mut journal) = world();
+        host.state_full(true);
+        assert!(matches!(freeze(&mut host, GROUP, &mut journal), Err(NotFrozen::Journal(_))));
+        host.state_full(false);
+        assert_eq!(state(&mut host), "0");
+        assert!(freeze(&mut host, GROUP, &mut journal).unwrap());
+    }
+}

@@ -1,0 +1,242 @@
+//! sched_ext as the kernel tells of it: whether it is there, which scheduler is loaded, and what keeps one from being loaded.
+
+use commensal_host::Host;
+use std::fmt;
+use std::path::Path;
+
+/// Where the kernel tells of it.
+const FOLDER: &str = "/sys/kernel/sched_ext";
+/// The file that every kernel with sched_ext has.
+pub const STATE: &str = "/sys/kernel/sched_ext/state";
+const LOADS: &str = "/sys/kernel/sched_ext/enable_seq";
+/// A list of CPUs.
+const NOHZ_FULL: &str = "/sys/devices/system/cpu/nohz_full";
+/// The first kernel whose functions are as schedulers of today call them.
+pub const OLDEST: &str = "6.13";
+
+/// What tells cheaply that a scheduler has come or gone: nobody is asked. Empty on a kernel that cannot have one.
+#[must_use]
+pub fn stamp(host: &dyn Host) -> String {
+    [STATE, LOADS].map(|file| host.read_file(Path::new(file)).unwrap_or_default()).concat()
+}
+
+/// `/sys/kernel/sched_ext/state`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// No scheduler is loaded.
+    Disabled,
+    /// One comes.
+    Enabling,
+    /// One is loaded.
+    Enabled,
+    /// One goes.
+    Disabling,
+    /// A word of another kernel.
+    Other(String),
+}
+
+impl State {
+    fn parse(text: &str) -> State {
+        match text.trim() {
+            "disabled" => State::Disabled,
+            "enabling" => State::Enabling,
+            "enabled" => State::Enabled,
+            "disabling" => State::Disabling,
+            other => State::Other(other.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            State::Disabled => "disabled",
+            State::Enabling => "enabling",
+            State::Enabled => "enabled",
+            State::Disabling => "disabling",
+            State::Other(word) => word,
+        })
+    }
+}
+
+/// What the kernel says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kernel {
+    /// Whether this user may load anything.
+    pub root: bool,
+    /// `uname -r`.
+    pub release: String,
+    /// Whether the kernel describes itself.
+    pub btf: bool,
+    /// `None` where it has no sched_ext.
+    pub state: Option<State>,
+    /// Name of the scheduler that is loaded.
+    pub ops: Option<String>,
+    /// Threads that could not have it (`nr_rejected`).
+    pub rejected: Option<u64>,
+    /// Whether it has every thread, not only those that asked (`switch_all`).
+    pub whole: Option<bool>,
+    /// Schedulers since the boot (`enable_seq`).
+    pub loads: Option<u64>,
+    /// CPUs without a tick.
+    pub nohz_full: Option<String>,
+}
+
+impl Kernel {
+    /// Reads it.
+    #[must_use]
+    pub fn read(host: &dyn Host) -> Kernel {
+        let text = |path: &Path| host.read_file(path).ok().map(|text| text.trim().to_owned());
+        let of = |name: &str| text(&Path::new(FOLDER).join(name));
+        let number = |name: &str| of(name).and_then(|text| text.parse().ok());
+        Kernel {
+            root: host.euid() == 0,
+            release: text(Path::new("/proc/sys/kernel/osrelease")).unwrap_or_default(),
+            btf: host
+                .list(Path::new("/sys/kernel/btf"))
+                .is_ok_and(|names| names.iter().any(|name| name == "vmlinux")),
+            state: of("state").map(|text| State::parse(&text)),
+            ops: of("root/ops").filter(|name| !name.is_empty()),
+            rejected: number("nr_rejected"),
+            whole: number("switch_all").map(|number| number != 0),
+            loads: number("enable_seq"),
+            // Without such CPUs the file is empty, or says "(null)".
+            nohz_full: text(Path::new(NOHZ_FULL)).filter(|list| !list.is_empty() && !list.contains("null")),
+        }
+    }
+
+    /// Whether the scheduler that is loaded is commensal's: the kernel shows the name with a version behind it.
+    #[must_use]
+    pub fn ours(&self) -> bool {
+        self.ops.as_deref().is_some_and(|name| name == "commensal" || name.starts_with("commensal_"))
+    }
+
+    /// Whether anything is loaded, or comes or goes.
+    #[must_use]
+    pub fn busy(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| *state != State::Disabled)
+    }
+
+    /// What is loaded, in words.
+    #[must_use]
+    pub fn loaded(&self) -> String {
+        let state = self.state.as_ref().map_or_else(|| "absent".to_owned(), ToString::to_string);
+        format!("{} is {state}", self.ops.as_deref().unwrap_or("a scheduler without a name"))
+    }
+
+    /// What keeps every scheduler from being loaded here, whichever it is.
+    #[must_use]
+    pub fn obstacles(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let release = &self.release;
+        if !self.root {
+            wrong.push("it takes root to load a scheduler (this is another user)".to_owned());
+        }
+        if self.state.is_none() {
+            wrong.push(format!(
+                "kernel {release} has no sched_ext (no {FOLDER}): it takes Linux {OLDEST} or newer with CONFIG_SCHED_CLASS_EXT"
+            ));
+        } else if !self.btf {
+            wrong.push(format!("kernel {release} has no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF)"));
+        }
+        wrong
+    }
+
+    /// Why ours cannot come now because of one that is there. With `replace` it takes over from one of ours.
+    #[must_use]
+    pub fn taken(&self, replace: bool) -> Option<String> {
+        if !self.busy() || (replace && self.ours()) {
+            return None;
+        }
+        let way = match (self.ours(), replace) {
+            (true, _) => "take over from it with --replace, or `commensal sched unload` first",
+            (false, false) => "end the program that loaded it first",
+            (false, true) => {
+                "--replace takes over from commensal's own only: end the program that loaded it first"
+            }
+        };
+        Some(format!("another sched_ext scheduler is there already ({}): {way}", self.loaded()))
+    }
+
+    /// What keeps one from being loaded that goes nowhere beside another.
+    #[must_use]
+    pub fn obstacles_to_another(&self) -> Vec<String> {
+        let mut wrong = self.obstacles();
+        if self.busy() {
+            let way = if self.ours() { "`commensal sched unload`" } else { "end the program that loaded it" };
+            wrong.push(format!(
+                "the kernel has one sched_ext scheduler at a time, and {}: first {way}",
+                self.loaded()
+            ));
+        }
+        wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_host::fake::FakeHost;
+
+    fn with(state: Option<&str>, ops: &str) -> FakeHost {
+        let host = FakeHost::v2(2, 1 << 30);
+        host.set_file("/sys/kernel/btf/vmlinux", "");
+        if let Some(state) = state {
+            host.set_file(STATE, state);
+            host.set_file("/sys/kernel/sched_ext/root/ops", ops);
+        }
+        host
+    }
+
+    fn check(host: &FakeHost, expect: &[&str]) {
+        let found = Kernel::read(host).obstacles_to_another();
+        assert_eq!(found.len(), expect.len(), "{found:?}");
+        for (obstacle, part) in found.iter().zip(expect) {
+            assert!(obstacle.contains(part), "{obstacle:?} lacks {part:?}");
+        }
+    }
+
+    #[test]
+    fn each_obstacle_has_its_way_out() {
+        check(&with(Some("disabled\n"), ""), &[]);
+        check(&with(None, ""), &["with CONFIG_SCHED_CLASS_EXT"]);
+        check(&with(Some("enabled\n"), "lavd_1.0\n"), &["lavd_1.0 is enabled: first end the program"]);
+        check(&with(Some("enabled\n"), "commensal_0.1\n"), &["first `commensal sched unload`"]);
+        check(&with(Some("enabled\n"), "commensalism\n"), &["first end the program"]);
+        let host = with(Some("disabled\n"), "");
+        host.remove_file("/sys/kernel/btf/vmlinux");
+        check(&host, &["CONFIG_DEBUG_INFO_BTF"]);
+        host.unprivileged(true);
+        check(&host, &["it takes root", "CONFIG_DEBUG_INFO_BTF"]);
+    }
+
+    #[test]
+    fn one_of_ours_may_be_taken_over() {
+        let taken = |ops: &str, replace: bool| Kernel::read(&with(Some("enabled"), ops)).taken(replace);
+        assert_eq!(taken("commensal_0.1", true), None);
+        assert!(taken("commensal_0.1", false).unwrap().contains("with --replace"));
+        assert!(taken("lavd_1.0", false).unwrap().contains("lavd_1.0 is enabled): end the program"));
+        assert!(taken("lavd_1.0", true).unwrap().contains("commensal's own only"));
+        assert_eq!(Kernel::read(&with(Some("disabled"), "")).taken(true), None);
+        assert_eq!(Kernel::read(&with(None, "")).taken(false), None);
+    }
+
+    #[test]
+    fn what_tells_cheaply_changes_with_each_load() {
+        let host = with(Some("enabled\n"), "commensal_0.1\n");
+        let first = stamp(&host);
+        host.set_file("/sys/kernel/sched_ext/enable_seq", "2\n");
+        assert_ne!(stamp(&host), first);
+        assert_eq!(stamp(&with(None, "")), "");
+    }
+
+    #[test]
+    fn cpus_without_a_tick() {
+        let of = |text: &str| {
+            let host = with(Some("disabled"), "");
+            host.set_file(NOHZ_FULL, text);
+            Kernel::read(&host).nohz_full
+        };
+        assert_eq!((of("\n"), of("(null)\n"), of("2-3\n")), (None, None, Some("2-3".to_owned())));
+    }
+}
