@@ -44,7 +44,7 @@ pub struct Group {
     /// What it is. A word that this program does not know is an error of the whole request.
     pub class: Class,
     /// Online: offline work leaves the other threads of a core that it runs on.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub expel: bool,
     /// Offline: share against other offline groups, as `cpu.weight`; without one the group's own file says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_request_comes_back_as_it_was_sent() {
-        let line = r#"{"do":"orders","groups":[{"cgroup":"/sys/fs/cgroup/batch","class":"offline","expel":false,"weight":50,"limit":{"quota_us":20000,"period_us":100000}}],"hold_off_us":0}"#;
+        let line = r#"{"do":"orders","groups":[{"cgroup":"/sys/fs/cgroup/batch","class":"offline","weight":50,"limit":{"quota_us":20000,"period_us":100000}}],"hold_off_us":0}"#;
         let request = Request::parse(line).unwrap();
         assert_eq!(serde_json::to_string(&request).unwrap(), line);
         assert_eq!(Request::parse(r#"{"do":"hand-over"}"#).unwrap(), Request::HandOver);

@@ -210,7 +210,7 @@ fn applied_ordered_and_restored() {
     assert_eq!(world.of("commensal"), [ETL, WEB]);
     let limit = json!({ "quota_us": 100_000, "period_us": 100_000 });
     assert_eq!(world.order(ETL), json!({ "cgroup": ETL, "class": "offline", "limit": limit }));
-    assert_eq!(world.order(WEB), json!({ "cgroup": WEB, "class": "online", "expel": false }));
+    assert_eq!(world.order(WEB), json!({ "cgroup": WEB, "class": "online" }));
     assert_eq!(world.read("/sys/fs/cgroup/commensal-offline/cpu.idle"), "1", "what holds without it");
     assert_eq!(world.told().orders, 1);
     let planned = world.plan(OWN, None);

@@ -294,7 +294,7 @@ fn the_lab_with_schedulers_of_others() {
     };
     check(&FakeHost::v2(4, MEMORY), ["CONFIG_SCHED_CLASS_EXT", "CONFIG_SCHED_CLASS_EXT", ""]);
     check(&sched_ext("disabled\n", ""), ["", "not loaded; `commensal sched load` loads it", ""]);
-    check(&sched_ext("enabled\n", "lavd"), ["lavd is enabled", "lavd has this machine", ""]);
+    check(&sched_ext("enabled\n", "lavd"), ["lavd is enabled", "lavd is enabled: unload it", ""]);
 
     let fake = sched_ext("disabled\n", "");
     let before = fake.snapshot();
