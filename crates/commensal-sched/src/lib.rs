@@ -23,6 +23,7 @@ pub mod membership;
 pub mod order;
 pub mod places;
 pub mod preflight;
+pub mod service;
 pub mod status;
 pub mod verifier;
 pub mod watch;
