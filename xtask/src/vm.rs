@@ -57,28 +57,23 @@ pub enum First {
 /// `v1`: every v1 controller below /sys/fs/cgroup, a bare v2 at unified. Later kernels of Debian lack v1's
 /// memory and cpuset. `v2`: the unified hierarchy on the newest kernel, with all controllers given away;
 /// `v2-old`: the same on the kernel that a stable Debian has. `systemd`: the unified hierarchy in the hands of
-/// that Debian's systemd; `sched`: as `v2`, with the tests of the scheduler; `sched-loads`: the same with CPUs that take turns,
-/// for what loads it often; `sched-wide`: on four cores with a cache for each two; `sched-smt4`: on cores of four threads; `sched-broken`: on a kernel that describes its own functions
-/// wrongly.
-pub const LAYOUTS: [Layout; 9] = [
+/// that Debian's systemd; `systemd-sched`: the same on the newest kernel, with CPUs that take turns; `sched`: as
+/// `v2`, with the tests of the scheduler; `sched-loads`: the same with CPUs that take turns, for what loads it often;
+/// `sched-wide`: on four cores with a cache for each two; `sched-smt4`: on cores of four threads; `sched-broken`: on a
+/// kernel that describes its own functions wrongly.
+pub const LAYOUTS: [Layout; 10] = [
     ours("v1", "bookworm", 350, guest::OF_KERNELS),
     ours("v2-old", "bookworm", 200, guest::OF_KERNELS),
     Layout { all: guest::ALL_OF_NEWEST, ..ours("v2", "sid", 220, guest::OF_NEWEST) },
+    SYSTEMD,
     Layout {
-        name: "systemd",
-        suite: "bookworm",
-        flavour: FLAVOUR,
-        release: None,
-        first: First::Systemd,
-        tests: guest::OF_SYSTEMD,
-        all: guest::OF_SYSTEMD,
-        // Its files are in memory twice while the kernel unpacks them.
-        memory_mib: 2048,
-        cores: 2,
-        threads: 2,
-        limit_s: TIME_LIMIT_S,
-        turns: false,
-        rows: 0,
+        name: "systemd-sched",
+        suite: "sid",
+        tests: guest::OF_SYSTEMD_SCHED,
+        all: guest::OF_SYSTEMD_SCHED,
+        limit_s: LONG_LIMIT_S,
+        turns: true,
+        ..SYSTEMD
     },
     // Ten thousand threads have ten thousand stacks.
     Layout {
@@ -95,6 +90,13 @@ pub const LAYOUTS: [Layout; 9] = [
         ..ours("sched-broken", "trixie-backports", 0, guest::OF_SCHED_BROKEN)
     },
 ];
+/// systemd is Debian 12's whatever the kernel.
+const SYSTEMD: Layout = Layout {
+    first: First::Systemd,
+    // Its files are in memory twice while the kernel unpacks them.
+    memory_mib: 2048,
+    ..ours("systemd", rootfs::SUITE, 0, guest::OF_SYSTEMD)
+};
 const FLAVOUR: &str = "cloud-amd64";
 /// Built with a pahole that leaves hidden arguments in what the kernel says of its functions.
 const MALFORMED: &str = "7.2.12+deb13-cloud-amd64";
@@ -148,7 +150,8 @@ const STATUS_INTERRUPTED: u8 = 130;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// v2 (Debian sid's kernel, unified hierarchy), v2-old (Debian 12's), v1 (Debian 12's, one hierarchy per
-    /// controller), systemd (Debian 12 with its systemd as the first process), sched, sched-loads, sched-wide or sched-smt4
+    /// controller), systemd (Debian 12 with its systemd as the first process), systemd-sched (the same on sid's kernel, with
+    /// the scheduler's unit), sched, sched-loads, sched-wide or sched-smt4
     /// (as v2, with the scheduler's tests, on two cores, with CPUs that take turns, four cores, cores of four threads), sched-broken (a kernel that cannot have it); tests
     /// run in the first three, a command in v2.
     #[arg(long, value_parser = layout)]
@@ -247,7 +250,7 @@ impl Base {
         };
         let tree = match layout.first {
             First::Ours => None,
-            First::Systemd => Some(rootfs::obtain(layout.suite)?),
+            First::Systemd => Some(rootfs::obtain(rootfs::SUITE)?),
         };
         Ok(Base { kernel, tree })
     }
@@ -488,6 +491,9 @@ mod tests {
         let names = |long| by_default(long).iter().map(|layout| layout.name).collect::<Vec<_>>();
         assert_eq!(names(false), ["v1", "v2-old", "v2"]);
         let scheduler = ["sched", "sched-loads", "sched-wide", "sched-smt4", "sched-broken"];
-        assert_eq!(names(true), [&["v1", "v2-old", "v2", "systemd"][..], &scheduler].concat());
+        assert_eq!(
+            names(true),
+            [&["v1", "v2-old", "v2", "systemd", "systemd-sched"][..], &scheduler].concat()
+        );
     }
 }

@@ -7,6 +7,7 @@ use crate::intf::{CLASS_EXPELLING, CLASS_OFFLINE, CLASS_ONLINE, CLASS_OTHER, MOS
 use crate::loader::{Scheduler, Settings};
 use crate::membership::{Members, Tree, foreign, walk};
 use crate::places::places;
+use crate::service::{self, Signs};
 use crate::watch::{Next, Reloads};
 use crate::weights::{self, WHOLE};
 use crate::{NoScheduler, preflight};
@@ -83,6 +84,7 @@ pub struct Daemon<'a> {
     killed_at: u64,
     dying: bool,
     status: Status,
+    signs: Signs,
     loaded_at: Duration,
     rounds: u64,
 }
@@ -138,6 +140,7 @@ impl<'a> Daemon<'a> {
             killed_at: 0,
             dying: false,
             status,
+            signs: Signs::default(),
             loaded_at,
             rounds: 0,
         };
@@ -234,6 +237,7 @@ impl<'a> Daemon<'a> {
     /// Everybody's own policy first, then the scheduler: the other way round a thread would be fair for a moment without
     /// being told so.
     fn unload(&mut self) -> (Vec<String>, Over) {
+        service::stopping();
         self.thaw();
         let round = self.members.release(self.host);
         self.scheduler = None;
@@ -546,6 +550,7 @@ impl<'a> Daemon<'a> {
             }
             self.status.groups = self.groups(scheduler);
         }
+        self.signs.alive(now, &self.status);
         let text = serde_json::to_string(&self.status).unwrap_or_default();
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }

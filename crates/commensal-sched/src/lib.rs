@@ -22,6 +22,7 @@ pub mod loader;
 pub mod membership;
 pub mod places;
 pub mod preflight;
+pub mod service;
 pub mod verifier;
 pub mod watch;
 pub mod weights;

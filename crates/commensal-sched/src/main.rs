@@ -12,7 +12,7 @@ use commensal_sched::daemon::{Daemon, Options, Over};
 use commensal_sched::guard::Bounds;
 use commensal_sched::loader::{self, Scheduler, Settings};
 use commensal_sched::places::places;
-use commensal_sched::{NoScheduler, preflight};
+use commensal_sched::{NoScheduler, preflight, service};
 use commensal_sensors::machine;
 use commensal_sensors::sched_ext::Kernel;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -68,7 +68,11 @@ enum Verb {
         file: PathBuf,
     },
     /// Give every thread its own policy back and take the scheduler off; also after its process was killed.
-    Unload,
+    Unload {
+        /// Only put back what a killed process has left: one that runs stays, whoever started it.
+        #[arg(long)]
+        left: bool,
+    },
     /// Whether it can be loaded here, and what the verifier has to look at.
     Check {
         /// Load the programs, attach nothing.
@@ -112,7 +116,12 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
             println!("orders {} in force, {} threads", answer["generation"], answer["threads"]);
             Ok(true)
         }
-        Verb::Unload => unload(&mut host, &cli.state_dir, &socket),
+        Verb::Unload { left: true } if taken_over(&host, &socket) => {
+            println!("a scheduler is loaded, and nothing of it is taken away");
+            Ok(true)
+        }
+        Verb::Unload { left: true } => put_back(&mut host, &cli.state_dir, "nothing is to be put back"),
+        Verb::Unload { left: false } => unload(&mut host, &cli.state_dir, &socket),
         Verb::Check { verify, baseline } => check(&host, *verify, baseline.as_deref()),
     }
 }
@@ -182,10 +191,12 @@ fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> 
     daemon.publish();
     let calls = control::serve(listener, &published);
     eprintln!("commensal-sched: loaded");
+    service::ready();
     match daemon.run(&calls, &|| ends.load(Ordering::Relaxed)) {
         Over::Unloaded => eprintln!("commensal-sched: unloaded"),
         Over::HandedOver => {
             eprintln!("commensal-sched: handed over");
+            service::stopping();
             std::thread::sleep(LAST_WORDS);
             return Ok(true);
         }
@@ -219,12 +230,31 @@ fn unload(host: &mut LinuxHost, state: &Path, socket: &Path) -> anyhow::Result<b
         return Ok(left.is_empty());
     }
     // Nobody listens: the process was killed, and the kernel has taken the scheduler off with it.
+    put_back(host, state, "nothing is loaded, and nothing is to be put back")
+}
+
+/// Whether one of commensal answers. One that takes over just now attaches first and listens then; one whose process was killed
+/// stays with the kernel for a moment, and never answers.
+fn taken_over(host: &dyn Host, socket: &Path) -> bool {
+    let began = Instant::now();
+    loop {
+        if ask(host, socket, &Request::Status).is_ok() {
+            return true;
+        }
+        if !Kernel::read(host).ours() || began.elapsed() > TAKE_OVER {
+            return false;
+        }
+        std::thread::sleep(LAST_WORDS);
+    }
+}
+
+fn put_back(host: &mut dyn Host, state: &Path, nothing: &str) -> anyhow::Result<bool> {
     let restored = commensal_drivers::restore_own(host, state, journal::SCHED)?;
     restored.done.iter().for_each(|line| println!("{line}"));
     let wrong: Vec<&String> = restored.left.iter().chain(&restored.failed).collect();
     wrong.iter().for_each(|line| eprintln!("commensal-sched: {line}"));
     if restored.nothing() {
-        println!("nothing is loaded, and nothing is to be put back");
+        println!("{nothing}");
     }
     Ok(wrong.is_empty())
 }

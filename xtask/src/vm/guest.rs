@@ -81,11 +81,14 @@ pub const ALL_OF_NEWEST: Filters = &[
 ];
 /// Which tests say something about life beside systemd.
 pub const OF_SYSTEMD: Filters = &[("commensal", &["systemd::"])];
+/// The scheduler's unit.
+pub const OF_SYSTEMD_SCHED: Filters = &[("commensal", &["systemd::scheduler::"])];
 /// The scheduler, on two cores; what takes minutes is for the long tier.
-pub const OF_SCHED: Filters = &[("commensal-sched", &["quick::"]), ("commensal", &["sched::"])];
+pub const OF_SCHED: Filters =
+    &[("commensal-sched", &["quick::", "obstacles::"]), ("commensal", &["sched::"])];
 /// The same with what takes minutes.
 pub const ALL_OF_SCHED: Filters =
-    &[("commensal-sched", &["quick::", "deep::", "judge::"]), ("commensal", &["sched::"])];
+    &[("commensal-sched", &["quick::", "obstacles::", "deep::", "judge::"]), ("commensal", &["sched::"])];
 /// What loads it again and again while work goes on.
 pub const OF_SCHED_LOADS: Filters = &[("commensal-sched", &["long::"])];
 /// What more cores make different.

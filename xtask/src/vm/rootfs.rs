@@ -9,6 +9,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The Debian whose systemd guests have, whatever kernel is below it.
+pub const SUITE: &str = "bookworm";
 /// A stable suite changes by security updates only, and no guest has a network.
 const FRESH: Duration = Duration::from_secs(30 * 24 * 3600);
 /// On top of what Debian calls essential.

@@ -10,6 +10,7 @@ mod broken;
 mod deep;
 mod judge;
 mod long;
+mod obstacles;
 mod quick;
 mod smt4;
 mod support;

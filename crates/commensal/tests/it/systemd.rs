@@ -3,6 +3,7 @@
 //!
 //! Every command gets a unit of its own kind, whatever unit the tests run in.
 
+mod scheduler;
 mod units;
 
 use crate::support::{Program, cgroups_named, text};

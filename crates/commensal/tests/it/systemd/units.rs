@@ -13,14 +13,13 @@ const UNITS: [(&str, &str); 3] = [
     ("guard", include_str!("../../../../../packaging/systemd/commensal-guard.service")),
     ("groups", include_str!("../../../../../packaging/systemd/commensal-groups.service")),
 ];
-/// Not in force without a kernel that has sched_ext, which this guest's has not.
+/// Not in force without a kernel that has sched_ext; `scheduler.rs` is about one that has.
 const SCHED: (&str, &str) =
     ("sched", include_str!("../../../../../packaging/systemd/commensal-sched.service"));
-const PROGRAM: &str = "/usr/bin/commensal";
+pub(super) const PROGRAM: &str = "/usr/bin/commensal";
 /// What the scheduler's unit starts.
-const LOADER: &str = "/usr/bin/commensal-sched";
-const GROUPS: &str = "/etc/commensal/groups.d";
-const DROP_IN: &str = "/etc/systemd/system/commensal-agent.service.d";
+pub(super) const LOADER: &str = "/usr/bin/commensal-sched";
+pub(super) const GROUPS: &str = "/etc/commensal/groups.d";
 /// Below which the agent's own groups are.
 const ROOM: &str = "/system.slice/commensal-groups.service";
 /// A guest is slow; nothing here is about how long something takes.
@@ -36,11 +35,11 @@ const BURN: &str = "while :; do :; done";
 const BATCH: &str = "exec sleep 4321";
 
 /// Units and program, as a package leaves them; gone at the end.
-struct Package;
+pub(super) struct Package;
 
 impl Package {
     /// `None`, with the reason on standard output, where nothing may be installed.
-    fn install(test: &str) -> Option<Package> {
+    pub(super) fn install(test: &str) -> Option<Package> {
         if !beside_systemd(test) {
             return None;
         }
@@ -61,7 +60,7 @@ impl Package {
         Some(Package)
     }
 
-    fn groups(&self, text: &str) {
+    pub(super) fn groups(&self, text: &str) {
         // As an editor does it: the agent reads in every tick, and half a file is a mistake.
         let aside = "/etc/commensal/groups.new";
         std::fs::write(aside, text).unwrap();
@@ -70,13 +69,19 @@ impl Package {
 
     /// Changes to the agent's unit, as an administrator makes them.
     fn drop_in(&self, text: &str) {
-        std::fs::create_dir_all(DROP_IN).unwrap();
-        std::fs::write(format!("{DROP_IN}/test.conf"), format!("[Service]\n{text}")).unwrap();
+        self.drop_in_of("agent", text);
+    }
+
+    /// The same for any unit.
+    pub(super) fn drop_in_of(&self, unit: &str, text: &str) {
+        let folder = drop_ins(unit);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(format!("{folder}/test.conf"), format!("[Service]\n{text}")).unwrap();
         succeeds(Command::new("systemctl").arg("daemon-reload"));
     }
 
     /// A property of a unit.
-    fn of(&self, unit: &str, property: &str) -> String {
+    pub(super) fn of(&self, unit: &str, property: &str) -> String {
         let mut command = Command::new("systemctl");
         done(command.args(["show", "--value", "-p", property, &format!("commensal-{unit}")]))
             .1
@@ -84,29 +89,29 @@ impl Package {
             .to_owned()
     }
 
-    fn systemctl(&self, verb: &str, unit: &str) {
+    pub(super) fn systemctl(&self, verb: &str, unit: &str) {
         let (status, out, err) = self.tries(verb, unit);
         assert_eq!(status, Some(0), "systemctl {verb} {unit}: {out}{err}\n{}", self.said());
     }
 
-    fn tries(&self, verb: &str, unit: &str) -> (Option<i32>, String, String) {
+    pub(super) fn tries(&self, verb: &str, unit: &str) -> (Option<i32>, String, String) {
         done(Command::new("systemctl").args([verb, &format!("commensal-{unit}")]))
     }
 
     /// Sends a signal to the first process of a unit; which that was.
-    fn signal(&self, unit: &str, signal: &str) -> String {
+    pub(super) fn signal(&self, unit: &str, signal: &str) -> String {
         let pid = self.of(unit, "MainPID");
         let unit = format!("commensal-{unit}");
         succeeds(Command::new("systemctl").args(["kill", "--kill-who=main", "-s", signal, &unit]));
         pid
     }
 
-    fn said(&self) -> String {
+    pub(super) fn said(&self) -> String {
         let mut command = Command::new("journalctl");
         done(command.args(["--no-pager", "-n", "60", "-u", "commensal-*"])).1
     }
 
-    fn until(&self, what: &str, holds: impl Fn() -> bool) {
+    pub(super) fn until(&self, what: &str, holds: impl Fn() -> bool) {
         let end = Instant::now() + PATIENCE;
         while !holds() {
             assert!(Instant::now() < end, "{what}\n{}", self.said());
@@ -114,7 +119,7 @@ impl Package {
         }
     }
 
-    fn until_another(&self, unit: &str, than: &str) {
+    pub(super) fn until_another(&self, unit: &str, than: &str) {
         self.until(&format!("another {unit}"), || {
             let now = self.of(unit, "MainPID");
             now != than && now != "0" && self.of(unit, "ActiveState") == "active"
@@ -136,7 +141,9 @@ impl Package {
 
 impl Drop for Package {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(DROP_IN);
+        for (unit, _) in UNITS.iter().chain([&SCHED]) {
+            let _ = std::fs::remove_dir_all(drop_ins(unit));
+        }
         let _ = Command::new("systemctl").arg("daemon-reload").output();
         for (unit, _) in UNITS.iter().chain([&SCHED]) {
             let _ = Command::new("systemctl").args(["stop", &format!("commensal-{unit}")]).output();
@@ -153,8 +160,12 @@ impl Drop for Package {
     }
 }
 
+fn drop_ins(unit: &str) -> String {
+    format!("/etc/systemd/system/commensal-{unit}.service.d")
+}
+
 /// The agent's command as in its unit, with more arguments.
-fn start_with(more: &str) -> String {
+pub(super) fn start_with(more: &str) -> String {
     format!("ExecStart=\nExecStart={PROGRAM} --cgroup-root {ROOM} agent {more} --config {GROUPS}\n")
 }
 
@@ -162,7 +173,7 @@ fn online(unit: &Sleeper, keys: &str) -> String {
     group("web", "online", &format!("systemd = \"{}\"", unit.0), keys)
 }
 
-fn offline(unit: &Sleeper, keys: &str) -> String {
+pub(super) fn offline(unit: &Sleeper, keys: &str) -> String {
     group("etl", "offline", &format!("systemd = \"{}\"", unit.0), keys)
 }
 
