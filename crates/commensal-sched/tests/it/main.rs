@@ -7,10 +7,9 @@
 
 mod absent;
 mod broken;
-mod deep;
 mod judge;
 mod long;
-mod quick;
+mod smt2;
 mod smt4;
-mod support;
 mod wide;
+mod world;
