@@ -47,7 +47,7 @@ fn a_hundred_loads_lose_nothing() {
         assert_eq!(state(), "disabled");
         assert!(stress.try_wait().unwrap().is_none(), "cycle {cycle}: stress-ng ended");
         until("all have their own policy", || {
-            batch.threads().iter().all(|tid| policy(*tid) != Some(EXT)) && policy(spinner.0.id()) == Some(0)
+            batch.threads().iter().all(|tid| policy(*tid) != Some(EXT)) && policy(spinner.tid()) == Some(0)
         });
         if cycle % 10 == 0 {
             println!(

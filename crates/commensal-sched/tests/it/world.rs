@@ -135,11 +135,15 @@ impl Group {
             format!("echo $$ > {}/cgroup.procs && exec taskset -c {cpus} \"$0\" \"$@\"", self.name());
         let mut command = Command::new("sh");
         command.args(["-c", &script]).arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "world::work", "--nocapture"]).env(WORK, work);
+        // On one CPU it would do without a thread of its own for the test.
+        command.args(["--exact", "world::work", "--nocapture", "--test-threads=2"]).env(WORK, work);
         // With all that it starts.
         command.process_group(0);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         WORKS.lock().unwrap().push(child.id());
+        // Until then its CPUs are to be set, and what a test changes would be changed again.
+        let (exe, own) = (format!("/proc/{}/exe", child.id()), std::env::current_exe().unwrap());
+        until("the work has started", || std::fs::read_link(&exe).is_ok_and(|exe| exe == own));
         Spinner(child)
     }
 }
@@ -190,6 +194,22 @@ fn signal(signal: Signal) {
 /// A process of ours; killed when it is dropped.
 #[derive(Debug)]
 pub struct Spinner(pub Child);
+
+impl Spinner {
+    /// The thread that works; the first one waits for it.
+    pub fn tid(&self) -> u32 {
+        let pid = self.0.id();
+        let mut found = None;
+        until("the thread that works is there", || {
+            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+            found = tasks
+                .filter_map(|task| task.unwrap().file_name().to_str()?.parse().ok())
+                .find(|tid| *tid != pid);
+            found.is_some()
+        });
+        found.unwrap()
+    }
+}
 
 impl Drop for Spinner {
     fn drop(&mut self) {

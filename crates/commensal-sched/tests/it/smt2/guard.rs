@@ -106,7 +106,7 @@ fn after_three_reloads_it_stays_off() {
     assert_eq!(status["reloads"], 3, "{status}");
     assert_eq!(state(), "disabled");
     // Threads are as any other again, and stay so.
-    until("threads have their own policy", || policy(work.0.id()) == Some(0));
+    until("threads have their own policy", || policy(work.tid()) == Some(0));
     drop(busy);
     let used = batch.used();
     until("they go on", || batch.used() > used + 0.2);
@@ -137,6 +137,6 @@ fn nothing_stays_frozen() {
             loaded.unload();
         }
         assert!(batch.read("cgroup.freeze").starts_with('0'), "killed: {killed}");
-        assert_eq!(policy(work.0.id()), Some(0));
+        assert_eq!(policy(work.tid()), Some(0));
     }
 }

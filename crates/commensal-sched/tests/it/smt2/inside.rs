@@ -69,18 +69,22 @@ fn affinity_hotplug_and_churn() {
     }
     let batch = Group::offline("batch");
     let works = batch.spinners(cpus() * 2);
+    let tids: Vec<u32> = works.iter().map(Spinner::tid).collect();
     let forks = batch.start("fork", &all());
     let mut loaded = Loaded::new(&[offline(&batch)]);
-    let round = torture(&batch, &works);
+    let round = torture(&batch, &tids);
     let runs = || {
         let status = loaded.status();
         assert!(status["ejected"].is_null() && status["mode"] == "running", "{status}");
         status
     };
     println!("inside: {round} rounds of torture, {} threads", runs()["threads"]);
-    until("all are under it", || works.iter().all(|work| policy(work.0.id()) == Some(EXT)));
+    until("all are under it", || {
+        tids.iter().all(|tid| policy(*tid) == Some(EXT))
+            && batch.threads().iter().all(|tid| policy(*tid).is_none_or(|policy| policy == EXT))
+    });
     let get = |cpus: &[usize]| {
-        works.iter().for_each(|work| pin(Some(work.0.id()), cpus).unwrap());
+        tids.iter().for_each(|tid| pin(Some(*tid), cpus).unwrap());
         let time = Duration::from_secs(3);
         measure(&[&batch], time)[0] / time.as_secs_f64()
     };
@@ -97,7 +101,7 @@ fn affinity_hotplug_and_churn() {
 }
 
 /// Rounds of it.
-fn torture(batch: &Group, works: &[Spinner]) -> u32 {
+fn torture(batch: &Group, tids: &[u32]) -> u32 {
     let (count, last) = (cpus() as usize, cpus() - 1);
     let every: Vec<usize> = (0..count).collect();
     let hotplug = |on: &str| {
@@ -106,23 +110,23 @@ fn torture(batch: &Group, works: &[Spinner]) -> u32 {
     let began = Instant::now();
     let mut round: u32 = 0;
     while began.elapsed() < TORTURE {
-        for (index, work) in works.iter().enumerate() {
+        for (index, tid) in tids.iter().enumerate() {
             let one = [(round as usize * 7 + index) % count];
             // An empty set is refused while the CPU is away.
-            let _ = pin(Some(work.0.id()), if round.is_multiple_of(3) { &every } else { &one });
+            let _ = pin(Some(*tid), if round.is_multiple_of(3) { &every } else { &one });
         }
         match round % 12 {
             3 => hotplug("0"),
             9 => hotplug("1"),
             _ => {}
         }
-        let pid = works[round as usize % works.len()].0.id().to_string();
+        let tid = tids[round as usize % tids.len()].to_string();
         let inner = batch.child(&format!("inner{round}"));
-        inner.write("cgroup.procs", &pid);
+        inner.write("cgroup.procs", &tid);
         if round.is_multiple_of(3) {
             std::thread::sleep(Duration::from_millis(150));
         }
-        batch.write("cgroup.procs", &pid);
+        batch.write("cgroup.procs", &tid);
         let path = inner.path.clone();
         drop(inner);
         assert!(!path.exists(), "{} was not removed", path.display());

@@ -101,7 +101,8 @@ fn offline_work_leaves_the_core_of_an_expelling_thread() {
     std::thread::sleep(Duration::from_millis(500));
     let with = look("with expel");
     let more = ["fork", "pulse", "visit", "threads 50"].map(|work| batch.start(work, &all()));
-    until("more work is there", || batch.threads().len() >= cpus() as usize + 3 + 50);
+    // Each process has a thread that works and one that waits for it.
+    until("more work is there", || batch.threads().len() >= 2 * (cpus() as usize + 3) + 50);
     std::thread::sleep(Duration::from_millis(500));
     let loads = look("expel and load");
     for (what, seen) in [("with expel", with), ("expel and load", loads)] {
