@@ -246,10 +246,11 @@ fn work() {
             }
         }
         "visit" => {
-            let all = sched_getaffinity(None).unwrap();
-            for cpu in (0..cpus() as usize).cycle().filter(|cpu| all.is_set(*cpu)) {
+            let set = sched_getaffinity(None).unwrap();
+            let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
+            for cpu in allowed.iter().cycle() {
                 // One that is away is passed by.
-                let _ = pin(None, &[cpu]);
+                let _ = pin(None, &[*cpu]);
                 spin_for(VISIT);
             }
         }
