@@ -376,7 +376,8 @@ impl Loaded {
         self.child = Some(child);
         // The verifier takes its time beside work that never rests.
         let deadline = Instant::now() + PATIENCE * if self.rough { 4 } else { 1 };
-        while !self.answers(pid) {
+        // While the kernel patches itself nobody is asked anything: each question is a process on another CPU.
+        while state() != "enabled" || !self.answers(pid) {
             let ended = self.child.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none() && Instant::now() < deadline, "{ended:?}: {}", self.said());
             std::thread::sleep(Duration::from_millis(20));
