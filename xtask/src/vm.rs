@@ -29,7 +29,7 @@ pub struct Layout {
     /// Which of the suite's kernels; the newest when none is named.
     release: Option<&'static str>,
     pub first: First,
-    /// Which tests run in it.
+    /// Which tests run in it every time; with none it is for the long tier.
     tests: guest::Filters,
     /// Which run in the long tier, and when somebody asks for this guest.
     all: guest::Filters,
@@ -69,7 +69,6 @@ pub const LAYOUTS: [Layout; 10] = [
     Layout {
         name: "systemd-sched",
         suite: "sid",
-        tests: guest::OF_SYSTEMD_SCHED,
         all: guest::OF_SYSTEMD_SCHED,
         limit_s: LONG_LIMIT_S,
         turns: true,
@@ -82,20 +81,17 @@ pub const LAYOUTS: [Layout; 10] = [
         limit_s: LONG_LIMIT_S,
         ..ours("sched", "sid", 0, guest::OF_SCHED)
     },
-    Layout { turns: true, limit_s: LONG_LIMIT_S, ..ours("sched-loads", "sid", 0, guest::OF_SCHED_LOADS) },
-    Layout { cores: 4, ..ours("sched-wide", "sid", 0, guest::OF_SCHED_WIDE) },
-    Layout { threads: 4, ..ours("sched-smt4", "sid", 0, guest::OF_SCHED_SMT4) },
-    Layout {
-        release: Some(MALFORMED),
-        ..ours("sched-broken", "trixie-backports", 0, guest::OF_SCHED_BROKEN)
-    },
+    Layout { turns: true, limit_s: LONG_LIMIT_S, ..long("sched-loads", "sid", guest::OF_SCHED_LOADS) },
+    Layout { cores: 4, ..long("sched-wide", "sid", guest::OF_SCHED_WIDE) },
+    Layout { threads: 4, ..long("sched-smt4", "sid", guest::OF_SCHED_SMT4) },
+    Layout { release: Some(MALFORMED), ..long("sched-broken", "trixie-backports", guest::OF_SCHED_BROKEN) },
 ];
 /// systemd is Debian 12's whatever the kernel.
 const SYSTEMD: Layout = Layout {
     first: First::Systemd,
     // Its files are in memory twice while the kernel unpacks them.
     memory_mib: 2048,
-    ..ours("systemd", rootfs::SUITE, 0, guest::OF_SYSTEMD)
+    ..long("systemd", rootfs::SUITE, guest::OF_SYSTEMD)
 };
 const FLAVOUR: &str = "cloud-amd64";
 /// Built with a pahole that leaves hidden arguments in what the kernel says of its functions.
@@ -117,6 +113,11 @@ const fn ours(name: &'static str, suite: &'static str, rows: usize, tests: guest
         turns: false,
         rows,
     }
+}
+
+/// One that takes part in the long tier only.
+const fn long(name: &'static str, suite: &'static str, all: guest::Filters) -> Layout {
+    Layout { tests: &[], ..ours(name, suite, 0, all) }
 }
 
 /// Programs that the harness starts, and the Debian packages that have them.
@@ -153,7 +154,7 @@ pub struct Args {
     /// controller), systemd (Debian 12 with its systemd as the first process), systemd-sched (the same on sid's kernel, with
     /// the scheduler's unit), sched, sched-loads, sched-wide or sched-smt4
     /// (as v2, with the scheduler's tests, on two cores, with CPUs that take turns, four cores, cores of four threads), sched-broken (a kernel that cannot have it); tests
-    /// run in the first three, a command in v2.
+    /// run in v1, v2-old, v2 and sched, there those that take no minutes, and a command in v2.
     #[arg(long, value_parser = layout)]
     layout: Option<&'static Layout>,
     /// Boot this kernel instead of Debian's: a bzImage with virtio's PCI bus, console and disks, devtmpfs and cgroups
@@ -202,7 +203,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let suite = guest::Suite::build()?;
         let mut tally = Tally::default();
         for layout in args.layout.map_or_else(|| by_default(false), |wanted| vec![wanted]) {
-            tally.add(tests_in(layout, layout.all, &Base::obtain(layout, args)?, &suite, args)?);
+            let tests = if args.layout.is_some() { layout.all } else { layout.tests };
+            tally.add(tests_in(layout, tests, &Base::obtain(layout, args)?, &suite, args)?);
         }
         tally.print(started);
         return Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -228,8 +230,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// The layouts that take part when none was chosen.
 fn by_default(long: bool) -> Vec<&'static Layout> {
-    let always = |layout: &&Layout| layout.first == First::Ours && !layout.name.starts_with("sched");
-    LAYOUTS.iter().filter(|layout| long || always(layout)).collect()
+    LAYOUTS.iter().filter(|layout| long || !layout.tests.is_empty()).collect()
 }
 
 /// What a layout boots that does not come from this tree.
@@ -487,9 +488,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn systemd_and_the_scheduler_are_for_the_long_tier() {
+    fn what_takes_minutes_is_for_the_long_tier() {
         let names = |long| by_default(long).iter().map(|layout| layout.name).collect::<Vec<_>>();
-        assert_eq!(names(false), ["v1", "v2-old", "v2"]);
+        assert_eq!(names(false), ["v1", "v2-old", "v2", "sched"]);
+        assert!(LAYOUTS.iter().all(|layout| !layout.all.is_empty()));
+        // What runs every time is a part of what runs at all.
+        let pairs = |tests: guest::Filters| -> Vec<(&str, &str)> {
+            tests.iter().flat_map(|(package, all)| all.iter().map(move |one| (*package, *one))).collect()
+        };
+        let all = pairs(guest::ALL_OF_SCHED);
+        for (package, part) in pairs(guest::OF_SCHED) {
+            assert!(all.iter().any(|(of, whole)| *of == package && part.starts_with(whole)), "{part}");
+        }
         let scheduler = ["sched", "sched-loads", "sched-wide", "sched-smt4", "sched-broken"];
         assert_eq!(
             names(true),

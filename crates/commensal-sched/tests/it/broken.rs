@@ -1,6 +1,6 @@
 //! A kernel whose description of itself has an argument too many: refused with the fix, and nothing is touched.
 
-use crate::deep::bench::{can_load_in, shown, state};
+use crate::world::{can_load_in, shown, state};
 use std::process::Command;
 
 #[test]

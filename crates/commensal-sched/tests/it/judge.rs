@@ -1,7 +1,7 @@
 //! Mechanisms, ranked by the judge: `commensal blame`, which knows nothing of the scheduler, says what online threads meet
 //! beside offline work that is held back in one way or another.
 
-use crate::deep::bench::{Group, Loaded, Spinner, can_load, cpus, offline, online};
+use crate::world::{Group, Loaded, Spinner, all, can_load, cpus, offline, online};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -131,7 +131,7 @@ impl Scene {
     fn new() -> Scene {
         let (web, batch) = (Group::new("web"), Group::new("batch"));
         let pulses = [(); 2].map(|()| web.start("pulse", &all()));
-        let works = (0..cpus()).map(|_| batch.spin(&all())).collect();
+        let works = batch.spinners(cpus());
         Scene { loaded: Loaded::new(&[]), works, pulses, batch, web }
     }
 
@@ -161,10 +161,6 @@ impl Scene {
         }
         seen
     }
-}
-
-fn all() -> String {
-    format!("0-{}", cpus() - 1)
 }
 
 /// Round by round, each of which begins with another arm.

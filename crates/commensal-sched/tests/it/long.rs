@@ -1,6 +1,6 @@
 //! What takes minutes: for the long tier.
 
-use crate::deep::bench::{EXT, Group, Loaded, can_load, cpus, offline, online, policy, state, until};
+use crate::world::{EXT, Group, Loaded, all, can_load, offline, online, policy, state, until};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -31,7 +31,7 @@ fn a_hundred_loads_lose_nothing() {
         return;
     }
     let (web, batch) = (Group::new("web"), Group::offline("batch"));
-    let spinner = batch.spin(&format!("0-{}", cpus() - 1));
+    let spinner = batch.spin(&all());
     let online_work = web.spin("0");
     let loads = std::env::var(LOADS.0).ok().and_then(|count| count.parse().ok()).unwrap_or(LOADS.1);
     let mut stress = stress(&batch);
@@ -47,7 +47,7 @@ fn a_hundred_loads_lose_nothing() {
         assert_eq!(state(), "disabled");
         assert!(stress.try_wait().unwrap().is_none(), "cycle {cycle}: stress-ng ended");
         until("all have their own policy", || {
-            batch.threads().iter().all(|tid| policy(*tid) != Some(EXT)) && policy(spinner.0.id()) == Some(0)
+            batch.threads().iter().all(|tid| policy(*tid) != Some(EXT)) && policy(spinner.tid()) == Some(0)
         });
         if cycle % 10 == 0 {
             println!(

@@ -7,11 +7,10 @@
 
 mod absent;
 mod broken;
-mod deep;
 mod judge;
 mod long;
 mod obstacles;
-mod quick;
+mod smt2;
 mod smt4;
-mod support;
 mod wide;
+mod world;

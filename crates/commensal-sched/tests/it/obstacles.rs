@@ -1,7 +1,7 @@
 //! Kernels that lack something or have CPUs without a tick: refused with the reason and the way out, and nothing is touched.
 //! What the kernel says of itself is covered, in a namespace of mounts of its own.
 
-use crate::deep::bench::{EXT, Group, can_load, offline, policy, shown, state};
+use crate::world::{EXT, Group, can_load, offline, policy, shown, state};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

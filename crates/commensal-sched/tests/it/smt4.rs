@@ -1,6 +1,6 @@
 //! Cores of four threads: all three siblings leave.
 
-use crate::deep::bench::{Group, Loaded, Spinner, can_load_in, cpus, measure, offline, online};
+use crate::world::{Group, Loaded, Spinner, can_load_in, cpus, measure, offline, online};
 use std::time::Duration;
 
 const BLOCK: Duration = Duration::from_secs(4);

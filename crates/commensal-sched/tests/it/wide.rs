@@ -1,35 +1,31 @@
 //! More cores: offline work finds the ones that nobody expels from.
 
-use crate::support::{World, counter, lacks_guest};
-use serde_json::json;
+use crate::world::{Group, Loaded, all, can_load_in, cpus, grown, measure, offline, online};
 use std::time::Duration;
 
+const BLOCK: Duration = Duration::from_secs(4);
 const MOST_OVERLAP: f64 = 0.05;
 
 #[test]
 fn offline_work_moves_to_the_cores_that_are_left() {
-    if lacks_guest("wide::offline_work_moves_to_the_cores_that_are_left") {
+    if !can_load_in("sched-wide", "wide::offline_work_moves_to_the_cores_that_are_left") {
         return;
     }
-    let mut world = World::new();
-    let (online, offline) = (world.group("online"), world.group("offline"));
-    world.spin(online, 1, Some(0));
-    world.spin(online, 1, Some(2));
-    world.spin(offline, 8, None);
-    let groups =
-        [(online, json!({ "class": "online", "expel": true })), (offline, json!({ "class": "offline" }))];
-    let orders = world.orders(&groups);
-    world.load(&orders, &[]);
+    assert_eq!(all(), "0-7", "the guest's CPUs are not what they should be");
+    let (web, batch) = (Group::new("web"), Group::new("batch"));
+    let _online = ["0", "2"].map(|cpu| web.spin(cpu));
+    let _offline = batch.spinners(cpus());
+    let mut loaded = Loaded::new(&[online(&web, true), offline(&batch)]);
     std::thread::sleep(Duration::from_secs(1));
-    let first = world.status();
-    let shares = world.shares(&[online, offline], Duration::from_secs(4));
-    let last = world.status();
-    let difference = |name: &str| counter(&last, name) - counter(&first, name);
-    let (overlap, expelling) = (difference("overlap_ns"), difference("expelling_ns"));
-    println!("online {:.3}, offline {:.3}, overlap {:.4}", shares[0], shares[1], overlap / expelling);
-    assert!(overlap / expelling <= MOST_OVERLAP, "{overlap} of {expelling}");
-    assert!(shares[0] > 1.8, "{shares:?}");
+    let first = loaded.status();
+    let got = measure(&[&web, &batch], BLOCK);
+    let last = loaded.status();
+    let [online, offline] = [0, 1].map(|group| got[group] / BLOCK.as_secs_f64());
+    let overlap = grown(&first, &last, "overlap_ns") / grown(&first, &last, "expelling_ns");
+    println!("wide: online {online:.3} CPUs, offline {offline:.3}, overlap {overlap:.4}");
+    assert!(overlap <= MOST_OVERLAP, "{overlap}");
+    assert!(online > 1.8, "{got:?}");
     // Two cores of four are left to it.
-    assert!(shares[1] > 2.5, "{shares:?}");
-    world.unload();
+    assert!(offline > 2.5, "{got:?}");
+    loaded.unload();
 }

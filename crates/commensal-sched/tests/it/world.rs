@@ -1,6 +1,9 @@
-//! Helpers: groups of our own, work in them, and the program under test.
+//! Helpers: groups of our own, work in them, the program under test, and what the kernel says of all three.
 
+use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
@@ -10,10 +13,13 @@ use tempfile::TempDir;
 const MOUNT: &str = "/sys/fs/cgroup";
 /// How long anything may take at most before it counts as stuck: emulated CPUs are slow.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// How long `pulse` runs, and sleeps.
-const PULSE: Duration = Duration::from_millis(20);
+/// How long `pulse` runs and sleeps when nothing else is said, ms.
+const PULSE: [u64; 2] = [20, 20];
+/// How long `visit` stays on a CPU.
+const VISIT: Duration = Duration::from_millis(5);
 /// Variable that turns the helper test below into work.
 const WORK: &str = "COMMENSAL_SCHED_WORK";
+const STATE: &str = "/sys/kernel/sched_ext/state";
 /// `SCHED_EXT`.
 pub const EXT: i32 = 7;
 
@@ -29,7 +35,7 @@ pub fn can_load_in(layout: &str, test: &str) -> bool {
         format!("it loads a scheduler: only in a guest of its own (cargo xtask vm --layout {layout})")
     } else if !cfg!(feature = "bpf") {
         "built without feature bpf".to_owned()
-    } else if !Path::new("/sys/kernel/sched_ext").exists() {
+    } else if !Path::new(STATE).exists() {
         "this kernel has no sched_ext".to_owned()
     } else {
         return true;
@@ -41,6 +47,11 @@ pub fn can_load_in(layout: &str, test: &str) -> bool {
 /// CPUs of the machine.
 pub fn cpus() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
+}
+
+/// All of them, as taskset takes it.
+pub fn all() -> String {
+    format!("0-{}", cpus() - 1)
 }
 
 /// Waits until it holds.
@@ -107,15 +118,32 @@ impl Group {
         self.start("spin", cpus)
     }
 
-    /// Starts work in it: `spin`, `pulse`, `fork`, or `threads N` that mostly sleep.
+    /// So many of them on all CPUs.
+    pub fn spinners(&self, count: u32) -> Vec<Spinner> {
+        (0..count).map(|_| self.spin(&all())).collect()
+    }
+
+    /// One on every CPU.
+    pub fn everywhere(&self) -> Vec<Spinner> {
+        (0..cpus()).map(|cpu| self.spin(&cpu.to_string())).collect()
+    }
+
+    /// Starts work in it: `spin`, `pulse` or `pulse ON OFF` (it runs and sleeps by turns, ms), `fork`, `visit` (it moves
+    /// itself from CPU to CPU), or `threads N` that mostly sleep.
     pub fn start(&self, work: &str, cpus: &str) -> Spinner {
         let script =
             format!("echo $$ > {}/cgroup.procs && exec taskset -c {cpus} \"$0\" \"$@\"", self.name());
         let mut command = Command::new("sh");
         command.args(["-c", &script]).arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "deep::bench::work", "--nocapture"]).env(WORK, work);
+        // On one CPU it would do without a thread of its own for the test.
+        command.args(["--exact", "world::work", "--nocapture", "--test-threads=2"]).env(WORK, work);
+        // With all that it starts.
+        command.process_group(0);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         WORKS.lock().unwrap().push(child.id());
+        // Until then its CPUs are to be set, and what a test changes would be changed again.
+        let (exe, own) = (format!("/proc/{}/exe", child.id()), std::env::current_exe().unwrap());
+        until("the work has started", || std::fs::read_link(&exe).is_ok_and(|exe| exe == own));
         Spinner(child)
     }
 }
@@ -143,7 +171,7 @@ pub struct Still(());
 
 impl Still {
     pub fn new() -> Still {
-        signal("-STOP");
+        signal(Signal::STOP);
         // Idle CPUs have no tick.
         std::thread::sleep(Duration::from_millis(20));
         Still(())
@@ -152,21 +180,36 @@ impl Still {
 
 impl Drop for Still {
     fn drop(&mut self) {
-        signal("-CONT");
+        signal(Signal::CONT);
     }
 }
 
-fn signal(signal: &str) {
-    let works = WORKS.lock().unwrap().clone();
-    if !works.is_empty() {
-        let pids = works.iter().map(u32::to_string);
-        let _ = Command::new("kill").arg(signal).args(pids).stderr(Stdio::null()).status();
+fn signal(signal: Signal) {
+    for pid in &*WORKS.lock().unwrap() {
+        // Each is the leader of its own group; one that has ended is no work.
+        let _ = kill_process_group(Pid::from_raw(*pid as i32).unwrap(), signal);
     }
 }
 
 /// A process of ours; killed when it is dropped.
 #[derive(Debug)]
 pub struct Spinner(pub Child);
+
+impl Spinner {
+    /// The thread that works; the first one waits for it.
+    pub fn tid(&self) -> u32 {
+        let pid = self.0.id();
+        let mut found = None;
+        until("the thread that works is there", || {
+            let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+            found = tasks
+                .filter_map(|task| task.unwrap().file_name().to_str()?.parse().ok())
+                .find(|tid| *tid != pid);
+            found.is_some()
+        });
+        found.unwrap()
+    }
+}
 
 impl Drop for Spinner {
     fn drop(&mut self) {
@@ -180,44 +223,100 @@ impl Drop for Spinner {
 #[test]
 fn work() {
     let Ok(work) = std::env::var(WORK) else { return };
-    if let Some(count) = work.strip_prefix("threads ") {
-        for _ in 1..count.parse::<u32>().unwrap() {
-            let thread = std::thread::Builder::new().stack_size(16 << 10);
-            thread
-                .spawn(|| {
-                    loop {
-                        std::thread::sleep(Duration::from_secs(5))
-                    }
-                })
-                .unwrap();
-        }
-        std::thread::sleep(Duration::from_secs(3600));
-    }
-    if work == "fork" {
-        loop {
-            let _ = Command::new("true").status();
-        }
-    }
-    // It runs and sleeps by turns.
-    if work == "pulse" {
-        loop {
-            let began = Instant::now();
-            while began.elapsed() < PULSE {
-                std::hint::spin_loop();
+    let mut words = work.split(' ');
+    let kind = words.next().unwrap();
+    let numbers: Vec<u64> = words.map(|word| word.parse().unwrap()).collect();
+    match kind {
+        // Without a look at the clock, which may be the kernel's.
+        "spin" => {
+            let mut number = 1u64;
+            loop {
+                number = std::hint::black_box(number.wrapping_mul(31) + 7);
             }
-            std::thread::sleep(PULSE);
         }
+        "fork" => loop {
+            let _ = Command::new("true").status();
+        },
+        "pulse" => {
+            let times = if numbers.is_empty() { &PULSE[..] } else { &numbers };
+            let [on, off] = [0, 1].map(|index| Duration::from_millis(times[index]));
+            loop {
+                spin_for(on);
+                std::thread::sleep(off);
+            }
+        }
+        "visit" => {
+            let set = sched_getaffinity(None).unwrap();
+            let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
+            for cpu in allowed.iter().cycle() {
+                // One that is away is passed by.
+                let _ = pin(None, &[*cpu]);
+                spin_for(VISIT);
+            }
+        }
+        "threads" => {
+            for _ in 1..numbers[0] {
+                let thread = std::thread::Builder::new().stack_size(16 << 10);
+                thread.spawn(sleeper).unwrap();
+            }
+            sleeper();
+        }
+        other => panic!("no work is called {other}"),
     }
-    let mut number = 1u64;
+}
+
+fn spin_for(time: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+fn sleeper() {
     loop {
-        number = std::hint::black_box(number.wrapping_mul(31) + 7);
+        std::thread::sleep(Duration::from_secs(5));
     }
+}
+
+/// Lets a thread, or this one, run on these CPUs only.
+pub fn pin(tid: Option<u32>, cpus: &[usize]) -> rustix::io::Result<()> {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    sched_setaffinity(tid.and_then(|tid| Pid::from_raw(tid as i32)), &set)
 }
 
 /// Policy of a thread, field 41 of its stat; `None` when it is gone.
 pub fn policy(tid: u32) -> Option<i32> {
+    field(tid, 41)
+}
+
+/// Its nice value, field 19.
+pub fn nice(tid: u32) -> Option<i32> {
+    field(tid, 19)
+}
+
+fn field(tid: u32, number: usize) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(38)?.parse().ok()
+    // The name is the second one, and may have anything in it.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(number - 3)?.parse().ok()
+}
+
+/// Busy and all time of a CPU by the kernel's own figures, ticks.
+pub fn busy(cpu: usize) -> (u64, u64) {
+    let text = std::fs::read_to_string("/proc/stat").unwrap();
+    let name = format!("cpu{cpu} ");
+    let line = text.lines().find_map(|line| line.strip_prefix(&name)).unwrap();
+    let ticks: Vec<u64> = line.split_whitespace().map(|one| one.parse().unwrap()).collect();
+    let all: u64 = ticks[..8].iter().sum();
+    (all - ticks[3] - ticks[4], all)
+}
+
+/// The other thread of a CPU's core.
+pub fn sibling(cpu: usize) -> usize {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut all = text.trim().split([',', '-']).map(|one| one.parse::<usize>().unwrap());
+    all.find(|one| *one != cpu).unwrap()
 }
 
 /// An order's line for an offline group.
@@ -240,13 +339,18 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    /// A state directory of its own, and nothing loaded.
+    pub fn not_yet() -> Loaded {
+        Loaded { state: tempfile::tempdir().unwrap(), child: None, rough: false }
+    }
+
     /// Loads it with these groups and waits until they are in force.
     pub fn new(groups: &[Value]) -> Loaded {
         Loaded::with(&[], groups)
     }
 
     pub fn with(options: &[&str], groups: &[Value]) -> Loaded {
-        let mut loaded = Loaded { state: tempfile::tempdir().unwrap(), child: None, rough: false };
+        let mut loaded = Loaded::not_yet();
         loaded.write(groups);
         loaded.start(&[&["--orders", "orders.json"], options].concat());
         loaded
@@ -254,7 +358,8 @@ impl Loaded {
 
     /// The same while work goes on.
     pub fn roughly(groups: &[Value]) -> Loaded {
-        let mut loaded = Loaded { state: tempfile::tempdir().unwrap(), child: None, rough: true };
+        let mut loaded = Loaded::not_yet();
+        loaded.rough = true;
         loaded.write(groups);
         loaded.start(&["--orders", "orders.json"]);
         loaded
@@ -271,11 +376,25 @@ impl Loaded {
         self.child = Some(child);
         // The verifier takes its time beside work that never rests.
         let deadline = Instant::now() + PATIENCE * if self.rough { 4 } else { 1 };
-        while self.status()["pid"] != pid {
+        // While the kernel patches itself nobody is asked anything: each question is a process on another CPU.
+        while state() != "enabled" || !self.answers(pid) {
             let ended = self.child.as_mut().unwrap().try_wait().unwrap();
             assert!(ended.is_none() && Instant::now() < deadline, "{ended:?}: {}", self.said());
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Whether that process has carried its orders out.
+    fn answers(&self, pid: u64) -> bool {
+        let status = self.status();
+        status["pid"] == pid && status["generation"] != 0
+    }
+
+    /// Another process takes over, with the same orders.
+    pub fn replace(&mut self) {
+        let mut old = self.take();
+        self.start(&["--orders", "orders.json", "--replace"]);
+        old.wait().unwrap();
     }
 
     fn write(&self, groups: &[Value]) {
@@ -283,7 +402,7 @@ impl Loaded {
         std::fs::write(self.state.path().join("orders.json"), orders).unwrap();
     }
 
-    fn command(&self, verb: &str) -> Command {
+    pub fn command(&self, verb: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_commensal-sched"));
         command.arg("--state-dir").arg(self.state.path()).arg(verb).current_dir(self.state.path());
         command
@@ -315,12 +434,21 @@ impl Loaded {
 
     /// A figure of the machine.
     pub fn count(&self, name: &str) -> f64 {
-        self.status()["counters"][name].as_f64().unwrap()
+        counter(&self.status(), name)
     }
 
     /// Hands out the process, so that it may end on its own.
     pub fn take(&mut self) -> Child {
         self.child.take().unwrap()
+    }
+
+    /// Kills its process, and waits until the kernel has taken the scheduler off.
+    pub fn kill(&mut self) {
+        let _still = (!self.rough).then(Still::new);
+        let mut child = self.take();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        until("the kernel lets go", || state() == "disabled");
     }
 
     /// Takes the scheduler off and waits for its process.
@@ -359,9 +487,19 @@ impl Drop for Loaded {
     }
 }
 
+/// A figure of the machine in a status.
+pub fn counter(status: &Value, name: &str) -> f64 {
+    status["counters"][name].as_f64().unwrap()
+}
+
+/// How much a figure has grown from one status to another.
+pub fn grown(before: &Value, after: &Value, name: &str) -> f64 {
+    counter(after, name) - counter(before, name)
+}
+
 /// State of sched_ext.
 pub fn state() -> String {
-    std::fs::read_to_string("/sys/kernel/sched_ext/state").unwrap_or_default().trim().to_owned()
+    std::fs::read_to_string(STATE).unwrap_or_default().trim().to_owned()
 }
 
 pub fn shown(output: &Output) -> String {

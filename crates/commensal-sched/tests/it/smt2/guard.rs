@@ -1,16 +1,55 @@
-//! Whoever is killed dies, also where nothing of its class gets a CPU; and nothing stays frozen.
+//! Online work that leaves nothing: the guard is before the kernel's watchdog, the watchdog is survived, whoever is killed
+//! dies all the same, and nothing stays frozen.
 
-use super::bench::{Group, Loaded, Spinner, can_load, cpus, offline, online, policy, state, until};
+use crate::world::{Group, Loaded, Still, all, can_load, offline, online, policy, state, until};
 use std::time::Duration;
 
-fn all() -> String {
-    format!("0-{}", cpus() - 1)
+fn frozen(group: &Group) -> bool {
+    group.read("cgroup.events").contains("frozen 1")
+}
+
+#[test]
+fn saturation_freezes_offline_groups_until_there_is_room() {
+    if !can_load("smt2::guard::saturation_freezes_offline_groups_until_there_is_room") {
+        return;
+    }
+    let (web, batch) = (Group::new("web"), Group::new("batch"));
+    let _works = batch.spinners(2);
+    let mut loaded = Loaded::with(&["--guard-ms", "2000"], &[online(&web, false), offline(&batch)]);
+    let busy = web.everywhere();
+    until("the offline group is frozen", || frozen(&batch));
+    let status = loaded.status();
+    assert!(status["ejected"].is_null() && status["reloads"] == 0, "{status}");
+    drop(busy);
+    until("the offline group goes on", || !frozen(&batch));
+    assert_eq!(loaded.status()["mode"], "running");
+    loaded.unload();
+}
+
+#[test]
+fn an_ejected_scheduler_is_told_and_loaded_again() {
+    if !can_load("smt2::guard::an_ejected_scheduler_is_told_and_loaded_again") {
+        return;
+    }
+    let (web, batch) = (Group::new("web"), Group::new("batch"));
+    let _works = batch.spinners(2);
+    let options = ["--watchdog-ms", "2000", "--no-guard"];
+    let mut loaded = Loaded::with(&options, &[online(&web, false), offline(&batch)]);
+    let busy = web.everywhere();
+    until("the kernel takes the scheduler off", || !loaded.status()["ejected"].is_null());
+    println!("guard: {}", loaded.status()["ejected"]);
+    drop(busy);
+    until("it is loaded again", || {
+        let status = loaded.status();
+        status["mode"] == "running" && status["reloads"].as_u64() >= Some(1)
+    });
+    loaded.unload();
 }
 
 /// On a CPU whose sibling expels, and on one that online work has for itself.
 #[test]
 fn whoever_is_killed_dies() {
-    if !can_load("deep::guard::whoever_is_killed_dies") {
+    if !can_load("smt2::guard::whoever_is_killed_dies") {
         return;
     }
     let (web, batch) = (Group::new("web"), Group::offline("batch"));
@@ -32,15 +71,15 @@ fn whoever_is_killed_dies() {
 /// A group that nobody orders any more goes on at once, and one that somebody else had frozen is left so.
 #[test]
 fn only_its_own_freezing_is_undone() {
-    if !can_load("deep::guard::only_its_own_freezing_is_undone") {
+    if !can_load("smt2::guard::only_its_own_freezing_is_undone") {
         return;
     }
     let (web, batch, other) = (Group::new("web"), Group::offline("batch"), Group::offline("other"));
-    let (_work, _still) = (batch.spin(&all()), other.spin(&all()));
+    let (_work, _frozen) = (batch.spin(&all()), other.spin(&all()));
     other.write("cgroup.freeze", "1");
     let groups = [online(&web, false), offline(&batch), offline(&other)];
     let loaded = Loaded::with(&["--guard-ms", "1000"], &groups);
-    let busy: Vec<Spinner> = (0..cpus()).map(|cpu| web.spin(&cpu.to_string())).collect();
+    let busy = web.everywhere();
     until("the group is frozen", || batch.read("cgroup.freeze").starts_with('1'));
     assert_eq!(loaded.status()["mode"], "frozen");
     assert!(loaded.order(&[online(&web, false), offline(&other)]).status.success());
@@ -53,21 +92,21 @@ fn only_its_own_freezing_is_undone() {
 /// Online work that takes everything for ever, and no guard: the kernel takes the scheduler off again and again.
 #[test]
 fn after_three_reloads_it_stays_off() {
-    if !can_load("deep::guard::after_three_reloads_it_stays_off") {
+    if !can_load("smt2::guard::after_three_reloads_it_stays_off") {
         return;
     }
     let (web, batch) = (Group::new("web"), Group::offline("batch"));
     let work = batch.spin(&all());
     let mut loaded =
         Loaded::with(&["--no-guard", "--watchdog-ms", "1500"], &[online(&web, false), offline(&batch)]);
-    let busy: Vec<Spinner> = (0..cpus()).map(|cpu| web.spin(&cpu.to_string())).collect();
+    let busy = web.everywhere();
     until("it is given up", || loaded.status()["mode"] == "given-up");
     let status = loaded.status();
     println!("guard: {} reloads, {}", status["reloads"], status["ejected"]);
     assert_eq!(status["reloads"], 3, "{status}");
     assert_eq!(state(), "disabled");
     // Threads are as any other again, and stay so.
-    until("threads have their own policy", || policy(work.0.id()) == Some(0));
+    until("threads have their own policy", || policy(work.tid()) == Some(0));
     drop(busy);
     let used = batch.used();
     until("they go on", || batch.used() > used + 0.2);
@@ -78,7 +117,7 @@ fn after_three_reloads_it_stays_off() {
 /// Unloaded and killed while groups are frozen: neither leaves them so.
 #[test]
 fn nothing_stays_frozen() {
-    if !can_load("deep::guard::nothing_stays_frozen") {
+    if !can_load("smt2::guard::nothing_stays_frozen") {
         return;
     }
     for killed in [false, true] {
@@ -86,9 +125,10 @@ fn nothing_stays_frozen() {
         let work = batch.spin(&all());
         let groups = [online(&web, false), offline(&batch)];
         let mut loaded = Loaded::with(&["--guard-ms", "1000"], &groups);
-        let _busy: Vec<Spinner> = (0..cpus()).map(|cpu| web.spin(&cpu.to_string())).collect();
+        let _busy = web.everywhere();
         until("groups are frozen", || batch.read("cgroup.freeze").starts_with('1'));
         if killed {
+            let _still = Still::new();
             let mut child = loaded.take();
             child.kill().unwrap();
             child.wait().unwrap();
@@ -97,6 +137,6 @@ fn nothing_stays_frozen() {
             loaded.unload();
         }
         assert!(batch.read("cgroup.freeze").starts_with('0'), "killed: {killed}");
-        assert_eq!(policy(work.0.id()), Some(0));
+        assert_eq!(policy(work.tid()), Some(0));
     }
 }
