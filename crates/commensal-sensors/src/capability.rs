@@ -307,7 +307,7 @@ fn features(host: &mut dyn Host, machine: &Machine, caps: &mut Capabilities) {
     there(
         SCHED_EXT,
         "/sys/kernel/sched_ext/state",
-        "CONFIG_SCHED_CLASS_EXT is off (Linux 6.12 and newer can have it)",
+        "CONFIG_SCHED_CLASS_EXT is off (Linux 6.13 and newer can have it; that of 6.12 lacks what the scheduler needs)",
     );
     let smt = if machine.topology.smt() {
         Support::Yes
