@@ -96,6 +96,20 @@ pub enum Mode {
     GivenUp,
 }
 
+impl Mode {
+    /// For people.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Mode::Starting => "starting",
+            Mode::Running => "running",
+            Mode::Frozen => "offline groups are frozen: online work leaves them nothing",
+            Mode::Ejected => "taken off by the kernel, to be loaded again; the fallback holds",
+            Mode::GivenUp => "taken off by the kernel for good; the fallback holds",
+        }
+    }
+}
+
 impl fmt::Display for Mode {
     /// The word of the socket.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

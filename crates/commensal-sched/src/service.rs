@@ -1,7 +1,6 @@
 //! What the service manager is told: that the scheduler is loaded and answers, that the loop goes on, what it does, and that it
 //! ends. Where no manager listens nothing is sent.
 
-use commensal_core::scheduler::Mode;
 use commensal_core::scheduler::protocol::Status;
 use sd_notify::NotifyState;
 use std::time::Duration;
@@ -49,20 +48,14 @@ fn tell(states: &[NotifyState<'_>]) {
 
 /// What `systemctl status` shows.
 fn line(status: &Status) -> String {
-    let mode = match status.mode {
-        Mode::Starting => "starting",
-        Mode::Running => "running",
-        Mode::Frozen => "offline groups are frozen",
-        Mode::Ejected => "taken off by the kernel, to be loaded again",
-        Mode::GivenUp => "taken off by the kernel for good",
-    };
     let (groups, threads) = (status.groups.len(), status.threads);
-    format!("{mode}; offline groups: {groups}, their threads: {threads}")
+    format!("{}; offline groups: {groups}, their threads: {threads}", status.mode.words())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use commensal_core::scheduler::Mode;
 
     #[test]
     fn one_sign_a_second() {

@@ -309,7 +309,7 @@ fn features(host: &mut dyn Host, machine: &Machine, caps: &mut Capabilities) {
         SCHED_EXT,
         sched_ext::STATE,
         &format!(
-            "CONFIG_SCHED_CLASS_EXT is off, or the kernel is older (it takes Linux {} or newer)",
+            "CONFIG_SCHED_CLASS_EXT is off (Linux {} and newer can have it; that of 6.12 lacks what the scheduler needs)",
             sched_ext::OLDEST
         ),
     );

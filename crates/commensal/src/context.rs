@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 /// How long to wait for another commensal that is changing the machine.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Host and state.
+/// Host and state. The host is this machine, except in tests.
 #[derive(Debug)]
-pub struct Context {
+pub struct Context<H: Host = LinuxHost> {
     /// The machine.
-    pub host: LinuxHost,
+    pub host: H,
     /// State directory.
     pub state_dir: PathBuf,
     /// First part of the names of our own cgroups.
@@ -45,7 +45,9 @@ impl Context {
         let cgroup_root = cgroup_root.map(CgroupPath::new);
         Ok(Context { host, state_dir, prefix, cgroup_root })
     }
+}
 
+impl<H: Host> Context<H> {
     /// What the agent needs to know of it.
     pub fn instance(&self) -> Instance {
         let (state_dir, prefix) = (self.state_dir.clone(), self.prefix.clone());

@@ -3,7 +3,7 @@
 //! Built from a survey of any host, so the goldens of other machines are made from fixtures.
 
 use anyhow::Context as _;
-use commensal_core::actual::{CgroupPath, Manager, Support};
+use commensal_core::actual::{CgroupPath, Manager, SCHEDULER, Support};
 use commensal_core::class::{Mechanism, Rung, ladder, offline_mechanism, offline_task_policy};
 use commensal_core::knob::{Controller, KnobId, Status, TABLE, Version};
 use commensal_core::plan::identity_obstacle;
@@ -45,6 +45,14 @@ impl Ledger {
         let mut survey = survey(host, probe, cgroup_root).context("cannot look at this machine")?;
         scheduler::capability(host, state_dir, prefix, &mut survey.caps);
         let identity = machine::identity(host);
+        let caps = &mut survey.caps;
+        if lacks(&identity.kernel)
+            && caps.features.get(SCHEDULER).is_some_and(|found| found.obstacle().is_some())
+        {
+            let because =
+                "the sched_ext of Linux 6.12 lacks what it needs; Linux 6.13 and newer have it".to_owned();
+            caps.features.insert(SCHEDULER, Support::No { because });
+        }
         let stored = stored_identity(host, &survey)?;
         let (yields_by, weak, rungs) = mechanism(&survey, prefix, stored.as_deref());
         let root = host.euid() == 0;
@@ -230,6 +238,13 @@ impl Ledger {
     }
 }
 
+/// The first kernel with sched_ext calls its functions by other names than all later ones.
+fn lacks(kernel: &str) -> bool {
+    kernel
+        .strip_prefix("Linux 6.12")
+        .is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()))
+}
+
 fn entry<'a>(name: &str, file: &str, support: &Support) -> Entry<'a> {
     let (word, remark) = match support {
         Support::Yes => ("yes", file.to_owned()),
@@ -286,4 +301,28 @@ fn mechanism(survey: &Survey, prefix: &str, identity: Option<&str>) -> (String, 
     };
     let words = if words.is_empty() { mechanism.describe() } else { words.to_owned() };
     (words, weak, rungs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_host::fake::FakeHost;
+
+    /// The first kernel that has sched_ext cannot have the scheduler, and is not told to load it.
+    #[test]
+    fn a_kernel_whose_sched_ext_is_too_old_is_told_so() {
+        let check = |release: &str, part: &str| {
+            let mut host = FakeHost::v2(2, 1 << 30);
+            host.set_file("/proc/sys/kernel/ostype", "Linux\n");
+            host.set_file("/proc/sys/kernel/osrelease", release);
+            host.set_file("/sys/kernel/sched_ext/state", "disabled\n");
+            let own = ("commensal", Path::new("/state"));
+            let text = Ledger::look(&mut host, "commensal-probe", own, None).unwrap().text();
+            let row = text.lines().find(|line| line.starts_with("  sched_ext scheduler")).unwrap();
+            assert!(row.contains(part), "{row}");
+        };
+        check("6.12.48+deb13-amd64\n", "lacks what it needs; Linux 6.13");
+        check("6.13.0\n", "`commensal sched load` loads it");
+        check("6.120.0\n", "`commensal sched load` loads it");
+    }
 }

@@ -1,7 +1,9 @@
 //! What vendors' knobs need around them: machine-wide switches, memory that yields too, and free SMT siblings.
 
 use super::wants::{Draft, Setting};
-use crate::actual::{ActualState, CORE_SCHED, Cgroup, CgroupPath, Cookies, Place, QOS_SMT_EXPEL, SMT};
+use crate::actual::{
+    ActualState, CORE_SCHED, Cgroup, CgroupPath, Cookies, Place, QOS_SMT_EXPEL, SCHED_EXT, SMT,
+};
 use crate::class::Mechanism;
 use crate::desired::{DesiredGroup, DesiredState};
 use crate::group::Class;
@@ -130,6 +132,15 @@ impl Draft<'_> {
         self.expel_by_cookies(group);
     }
 
+    /// Whether the scheduler would keep siblings free of this group if it were loaded: the kernel can have it, and no better
+    /// means is in its place.
+    fn scheduler_could_expel(&self, group: &DesiredGroup) -> bool {
+        let mut means = self.mechanisms.iter().filter(|((name, _), _)| *name == group.name).peekable();
+        self.caps.feature_obstacle(SCHED_EXT).is_none()
+            && means.peek().is_some()
+            && means.all(|(_, one)| !matches!(one, Mechanism::GroupIdentity | Mechanism::QosLevel))
+    }
+
     /// One core-scheduling cookie for the group: the kernel lets no two threads with different cookies onto one core.
     fn expel_by_cookies(&mut self, group: &DesiredGroup) {
         let identity_on = self.actual.switches.get(&Switch::GroupIdentity).is_some_and(|on| *on != 0)
@@ -140,7 +151,13 @@ impl Draft<'_> {
         };
         if let Some(obstacle) = obstacle {
             let because = format!("keeping the SMT sibling free needs core scheduling here: {obstacle}");
-            return self.unmet(group, "expel".to_owned(), because, "set cpu.set to whole cores instead");
+            let try_this = match self.scheduler_could_expel(group) {
+                true => {
+                    "`commensal sched load`, whose scheduler expels as well, or set cpu.set to whole cores instead"
+                }
+                false => "set cpu.set to whole cores instead",
+            };
+            return self.unmet(group, "expel".to_owned(), because, try_this);
         }
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu) else { return };
         self.cookie_groups.insert(group.name.clone());

@@ -1,7 +1,7 @@
 //! What a plan tells the sched_ext scheduler: which groups, with which numbers, and when nothing at all.
 
 use crate::{machine, tree};
-use commensal_core::actual::{ActualState, Capabilities, SCHED_EXT, SMT, Support};
+use commensal_core::actual::{ActualState, CORE_SCHED, Capabilities, SCHED_EXT, SMT, Support};
 use commensal_core::config;
 use commensal_core::desired::{DesiredState, resolve};
 use commensal_core::group::Class;
@@ -194,6 +194,27 @@ fn online_groups_expel_when_an_offline_one_is_to_be_expelled() {
     world.in_force().groups = [("/sys/fs/cgroup/web".to_owned(), online(true))].into();
     assert!(world.plan().unmet.is_empty());
     assert_eq!(world.ordered().unwrap().1.groups["/sys/fs/cgroup/web"], online(true));
+}
+
+/// Without core scheduling the way to a free sibling is to load it, where the kernel can have it.
+#[test]
+fn expelling_without_core_scheduling_names_the_scheduler() {
+    let groups = OWN.replace("cpu.weight = 50", "expel = true");
+    let mut world =
+        World::with("layout v2\nscheduler not loaded; `commensal sched load` loads it", &groups, "");
+    world.caps.features.insert(SMT, Support::Yes);
+    let off = Support::No { because: "CONFIG_SCHED_CORE is off".to_owned() };
+    world.caps.features.insert(CORE_SCHED, off);
+    let unmet = |world: &World| {
+        let unmet = world.plan().unmet;
+        assert!(unmet.len() == 1 && unmet[0].because.contains("CONFIG_SCHED_CORE is off"), "{unmet:?}");
+        unmet[0].try_this.clone()
+    };
+    let told = unmet(&world);
+    assert!(told.contains("`commensal sched load`") && told.contains("cpu.set"), "{told}");
+    let because = "CONFIG_SCHED_CLASS_EXT is off".to_owned();
+    world.caps.features.insert(SCHED_EXT, Support::No { because });
+    assert_eq!(unmet(&world), "set cpu.set to whole cores instead");
 }
 
 /// A command is a part of what is in force, everything else is not for it to end.

@@ -6,6 +6,7 @@ use commensal_agent::enforce::take_over;
 use commensal_agent::instance::Planned;
 use commensal_core::plan::{Action, Step};
 use commensal_drivers::{Outcome, forget_settled, journal};
+use commensal_host::Host;
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -23,7 +24,7 @@ pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
 }
 
 /// Carries the plan out. Status 1 when something that was asked for cannot be had, 2 when a step was refused.
-pub fn apply(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
+pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Result<u8> {
     context.without_agent("change its groups file, which it reads by itself")?;
     let specs = context.specs(&options.config)?;
     let _lock = context.lock()?;

@@ -1,11 +1,35 @@
 //! `restore`.
 
+use super::sched;
 use crate::context::Context;
 use commensal_host::Host;
 use commensal_sensors::{capability, delegation, mounts};
 
-/// Puts everything back. Status 1 when something was left because it is in use, 2 when something failed.
+/// Puts everything back. Status 1 when something was left because it is in use, 2 when something failed. A scheduler that is
+/// loaded stays: it has a verb of its own.
 pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
+    let (restored, notes) = restore(context)?;
+    if json {
+        let mut value = serde_json::to_value(&restored)?;
+        value["notes"] = serde_json::json!(notes);
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    } else {
+        if restored.nothing() {
+            println!("nothing to restore");
+        }
+        restored.done.iter().for_each(|line| println!("{line}"));
+        notes.iter().for_each(|note| println!("note: {note}"));
+    }
+    restored.left.iter().chain(&restored.failed).for_each(|line| eprintln!("commensal: {line}"));
+    Ok(match (restored.failed.is_empty(), restored.left.is_empty()) {
+        (false, _) => 2,
+        (true, false) => 1,
+        (true, true) => 0,
+    })
+}
+
+/// Does it, and says what stays on purpose.
+fn restore<H: Host>(context: &mut Context<H>) -> anyhow::Result<(commensal_drivers::Restored, Vec<String>)> {
     context.without_agent("stop it first (with --on-exit restore it puts everything back itself)")?;
     let boot_id = context.boot_id();
     let _lock = context.lock()?;
@@ -19,24 +43,44 @@ pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
     if lab.is_some() {
         restored.done.extend(capability::sweep(&mut context.host, &hierarchies, &tenancy, &lab_probe));
     }
-    if json {
-        println!("{}", serde_json::to_string_pretty(&restored)?);
-    } else if restored.nothing() {
-        println!("nothing to restore");
-    } else {
-        for line in &restored.done {
-            println!("{line}");
+    let loaded = sched::loaded(context);
+    if !loaded.is_empty() {
+        // Its record is what it needs to put threads back when it goes.
+        let record = sched::record::path(&context.state_dir).display().to_string();
+        restored.left.retain(|line| !line.starts_with(&record));
+    }
+    let stays = |one: String| format!("{one} stays loaded; `commensal sched unload` takes it off");
+    Ok((restored, loaded.into_iter().map(stays).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_host::fake::FakeHost;
+
+    #[test]
+    fn a_scheduler_that_is_loaded_stays_and_one_that_was_killed_is_put_back() {
+        let mut host = FakeHost::v2(2, 1 << 30);
+        let state_dir = std::path::PathBuf::from("/var/lib/commensal");
+        let pid = host.add_process(&[]);
+        let start_ticks = host.process(pid).unwrap().start_ticks;
+        sched::record::tests::keep(&mut host, &state_dir, pid, start_ticks);
+        let mut context = Context { host, state_dir, prefix: "commensal".to_owned(), cgroup_root: None };
+        let record = sched::record::path(&context.state_dir);
+        for _ in 0..2 {
+            let (restored, notes) = restore(&mut context).unwrap();
+            assert!(restored.nothing(), "{restored:?}");
+            assert_eq!(
+                notes,
+                [format!(
+                    "the scheduler (process {pid}) stays loaded; `commensal sched unload` takes it off"
+                )]
+            );
+            assert!(context.host.state_read(&record).unwrap().is_some());
         }
+        context.host.reuse_pid(pid, &[]);
+        let (restored, notes) = restore(&mut context).unwrap();
+        assert!(notes.is_empty() && restored.left.is_empty() && restored.failed.is_empty(), "{restored:?}");
+        assert_eq!(context.host.state_read(&record).unwrap(), None);
     }
-    for line in &restored.left {
-        eprintln!("commensal: {line}");
-    }
-    for line in &restored.failed {
-        eprintln!("commensal: {line}");
-    }
-    Ok(match (restored.failed.is_empty(), restored.left.is_empty()) {
-        (false, _) => 2,
-        (true, false) => 1,
-        (true, true) => 0,
-    })
 }

@@ -16,8 +16,8 @@ pub struct Sched {
 /// `commensal sched …`.
 #[derive(Debug, Subcommand)]
 pub enum SchedVerb {
-    /// Load the scheduler, and put the groups under it. Exit status 0 when they are, 1 when not all that they ask for can be
-    /// had, 2 when nothing was loaded.
+    /// Load the scheduler, and put the groups under it. Exit status 0 when they are, 1 when it is loaded and not all is as it
+    /// was asked for, 2 when nothing was loaded.
     Load(SchedLoad),
     /// Say what the loaded scheduler does, in its own figures, and beside them what the judge sees. Exit status 0 when it
     /// runs, 1 when it is loaded and does not do its work, 2 when nothing is loaded.

@@ -42,6 +42,24 @@ fn a_kernel_without_it_is_told_and_nothing_starts() {
     assert!(!trace.exists() && !program.state().exists());
 }
 
+/// The kernel, the missing program and every mistake in the groups file come out at once.
+#[test]
+fn everything_that_is_wrong_is_one_refusal() {
+    if has_sched_ext("everything_that_is_wrong_is_one_refusal") {
+        return;
+    }
+    let program = Program::new("schedwrong");
+    let groups = program.groups("[group.etl]\nclass = \"offlin\"\ncpu.wait = 5\n");
+    let mut command = program.command(&["sched", "load", "-c", groups.to_str().unwrap()]);
+    let done = command.env("COMMENSAL_SCHED", "/nowhere").output().unwrap();
+    let err = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(2), "{err}");
+    for part in ["CONFIG_SCHED_CLASS_EXT", "names /nowhere", "groups.toml:2:", "groups.toml:3:"] {
+        assert!(err.contains(part), "{err}lacks {part:?}");
+    }
+    assert_eq!(err.matches("nothing was changed").count(), 1, "{err}");
+}
+
 #[test]
 fn with_nothing_loaded_status_is_2_and_unload_is_done() {
     if has_sched_ext("with_nothing_loaded_status_is_2_and_unload_is_done") {
@@ -50,6 +68,7 @@ fn with_nothing_loaded_status_is_2_and_unload_is_done() {
     let program = Program::new("schedidle");
     let (out, _) = program.expect(2, &["sched", "status"]);
     assert!(out.contains("none of commensal is loaded") && out.contains("CONFIG_SCHED_CLASS_EXT"), "{out}");
+    assert!(out.contains(program.state().to_str().unwrap()), "where it looked: {out}");
     let (out, _) = program.expect(2, &["sched", "status", "--json"]);
     let status: Value = serde_json::from_str(&out).unwrap();
     assert!(status["scheduler"].is_null() && status["kernel"]["state"].is_null(), "{out}");
@@ -138,14 +157,48 @@ fn it_is_loaded_looked_at_and_unloaded_twice() {
     let pid = second["scheduler"]["pid"].to_string();
     assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
     until("the kernel has let go", || state() == "disabled");
-    status(&program, 2);
+    assert_eq!(status(&program, 2)["killed"].to_string(), pid);
+    let (out, _) = program.expect(2, &["sched", "status"]);
+    assert!(out.contains("was killed") && out.contains("`commensal sched unload` puts back"), "{out}");
     program.expect(0, &["sched", "unload"]);
+    assert!(status(&program, 2)["killed"].is_null());
     program.expect(0, &["sched", "load", "--orders", orders]);
     let (out, _) = program.expect(0, &["sched", "unload"]);
     assert!(out.contains("unloaded"), "{out}");
     assert_eq!(state(), "disabled");
     let (out, _) = program.expect(0, &["sched", "unload"]);
     assert!(out.contains("nothing is loaded"), "{out}");
+}
+
+/// Groups that are not all they ask for: it is loaded, with status 1 and a sentence; groups that cannot be planned: it is not.
+#[test]
+fn what_its_groups_lack_is_status_1_and_restore_leaves_it_loaded() {
+    if loader("what_its_groups_lack_is_status_1_and_restore_leaves_it_loaded").is_none() {
+        return;
+    }
+    let program = Program::new("schedgroups");
+    let load = |expect: i32, groups: &str| {
+        let groups = program.groups(groups);
+        program.expect(expect, &["sched", "load", "-c", groups.to_str().unwrap()])
+    };
+    let two = "[group.web]\nclass = \"online\"\n[group.etl]\nclass = \"offline\"\n";
+    let (_, err) = load(2, &format!("{two}cpu.set = \"0-999\"\n"));
+    assert!(err.contains("nothing was changed") && err.contains("cpu.set"), "{err}");
+    assert_eq!(state(), "disabled");
+    let (out, err) = load(1, &format!("{two}memory = {{ max = \"64 MiB\", on-exceed = \"freeze\" }}\n"));
+    assert!(out.contains("unmet") && err.contains("the scheduler is loaded, and not all"), "{out}{err}");
+    assert_eq!(state(), "enabled");
+    for first in [true, false] {
+        let (out, _) = program.expect(0, &["restore"]);
+        assert!(out.contains("stays loaded; `commensal sched unload` takes it off"), "{out}");
+        assert_eq!(out.contains("no orders for"), first, "{out}");
+    }
+    assert_eq!(status(&program, 0)["scheduler"]["mode"], "running");
+    let groups = program.groups(two);
+    program.expect(0, &["apply", "-c", groups.to_str().unwrap()]);
+    assert_eq!(status(&program, 0)["scheduler"]["groups"].as_array().unwrap().len(), 1);
+    program.expect(0, &["sched", "unload"]);
+    assert_eq!(state(), "disabled");
 }
 
 #[test]
@@ -161,8 +214,13 @@ fn one_of_others_is_loaded_watched_and_unloaded() {
     let now = status(&program, 0);
     let pid = now["other"]["process"]["pid"].to_string();
     assert_eq!((state().as_str(), now["other"]["is"].as_str()), ("enabled", Some("enabled")));
-    let (_, err) = program.expect(2, &load);
-    assert!(err.contains("one sched_ext scheduler at a time"), "{err}");
+    // Whatever its name: neither another nor commensal's own is loaded beside it.
+    for args in [load.as_slice(), &["sched", "load"], &["sched", "load", "--replace"]] {
+        let (_, err) = program.expect(2, args);
+        assert!(err.contains("loaded by --with, is there already: first `commensal sched unload`"), "{err}");
+    }
+    let (out, _) = program.expect(0, &["restore"]);
+    assert!(out.contains("stays loaded; `commensal sched unload` takes it off"), "{out}");
     program.expect(0, &["sched", "unload"]);
     assert_eq!(state(), "disabled");
     assert!(!Path::new(&format!("/proc/{pid}")).exists());

@@ -48,7 +48,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    fn new(figures: &Figures) -> Seen {
+    /// Of what was counted.
+    pub fn new(figures: &Figures) -> Seen {
         let run_ns = figures.counters.run_ns as f64;
         let of_run = |ns: u64| (run_ns > 0.0).then(|| ns as f64 / run_ns);
         let quantiles = |delay: &Histogram| {

@@ -1,6 +1,7 @@
 //! Starting the scheduler's program: whether it can be here, where it is, and that it has its scheduler loaded.
 
 use super::socket::{self, Asked};
+use super::with;
 use crate::cli::sched_args::SchedLoad;
 use anyhow::{Context as _, anyhow, bail};
 use commensal_core::scheduler::Mode;
@@ -26,23 +27,28 @@ const SAID: usize = 2_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 const TURN: Duration = Duration::from_millis(50);
 
-/// Refuses where no scheduler can be loaded, before anything is started.
-pub fn check(kernel: &Kernel, replace: bool) -> anyhow::Result<()> {
+/// What keeps commensal's own from being loaded here, by the kernel and by what is loaded already.
+pub fn obstacles(host: &mut dyn Host, state: &Path, replace: bool) -> Vec<String> {
+    let kernel = Kernel::read(host);
     let mut wrong = kernel.obstacles();
-    if kernel.busy() && !(replace && kernel.ours()) {
-        let way = match (kernel.ours(), replace) {
-            (true, _) => "take over from it with --replace, or `commensal sched unload` first",
-            (false, false) => "end the program that loaded it first",
-            (false, true) => {
-                "--replace takes over from commensal's own only: end the program that loaded it first"
-            }
-        };
-        wrong.push(format!("a sched_ext scheduler is there already ({}): {way}", kernel.loaded()));
-    }
-    if replace && kernel.state.is_some() && !kernel.busy() {
+    let other = with::there(host, state);
+    let gone = match socket::status(host, state) {
+        Ok(now) if !kernel.busy() => Some(now.pid),
+        _ => None,
+    };
+    if let Some(other) = other {
+        wrong.push(other);
+    } else if let Some(taken) = kernel.taken(replace) {
+        wrong.push(taken);
+    } else if let Some(pid) = gone {
+        wrong.push(format!(
+            "commensal's own scheduler is there already (process {pid}), and the kernel has taken it off: first \
+             `commensal sched unload`"
+        ));
+    } else if replace && kernel.state.is_some() && !kernel.busy() {
         wrong.push("there is no scheduler to --replace: leave that out".to_owned());
     }
-    refuse(&wrong)
+    wrong
 }
 
 /// All obstacles in one error.
@@ -50,7 +56,9 @@ pub fn refuse(wrong: &[String]) -> anyhow::Result<()> {
     if wrong.is_empty() {
         return Ok(());
     }
-    bail!("no scheduler was loaded, and nothing was changed:\n  {}", wrong.join("\n  "))
+    // What is several lines, such as mistakes in a groups file, stays together.
+    let lines: Vec<String> = wrong.iter().map(|one| one.replace('\n', "\n    ")).collect();
+    bail!("no scheduler was loaded, and nothing was changed:\n  {}", lines.join("\n  "))
 }
 
 /// The program: the one that is named, beside this one, or in PATH.
@@ -64,7 +72,7 @@ pub fn find() -> anyhow::Result<PathBuf> {
 fn find_in(named: Option<&OsStr>, own: Option<&Path>, path: &OsStr) -> anyhow::Result<PathBuf> {
     if let Some(named) = named.map(PathBuf::from) {
         if !named.is_file() {
-            bail!("{NAMED} names {}, and there is no such file; nothing was loaded", named.display());
+            bail!("{NAMED} names {}, and there is no such file", named.display());
         }
         return Ok(named);
     }
@@ -74,8 +82,7 @@ fn find_in(named: Option<&OsStr>, own: Option<&Path>, path: &OsStr) -> anyhow::R
         Some(found) => Ok(found),
         None => bail!(
             "there is no program {PROGRAM}, neither beside this one nor in PATH, and it has the scheduler: install it, build it \
-             (`cargo build --release -p commensal-sched --features bpf`, which needs clang 18 or newer), or name it in {NAMED}; \
-             nothing was loaded"
+             (`cargo build --release -p commensal-sched --features bpf`, which needs clang 18 or newer), or name it in {NAMED}"
         ),
     }
 }
@@ -116,11 +123,17 @@ pub fn load(
     match wait(host, state, &mut child, before) {
         Ok(()) => Ok(child),
         Err(error) => {
-            let restored = commensal_drivers::restore_own(host, state, journal::SCHED)?;
-            restored.left.iter().chain(&restored.failed).for_each(|line| eprintln!("commensal: {line}"));
-            let lost = before.is_some() && matches!(socket::status(host, state), Err(Asked::Nobody));
-            let lost =
-                if lost { "\n  the one that was loaded before has gone as well: load it again" } else { "" };
+            let nobody = matches!(socket::status(host, state), Err(Asked::Nobody));
+            // What is on record is of the one that goes on, if one does.
+            if nobody {
+                let restored = commensal_drivers::restore_own(host, state, journal::SCHED)?;
+                restored.left.iter().chain(&restored.failed).for_each(|line| eprintln!("commensal: {line}"));
+            }
+            let lost = match (before.is_some(), nobody) {
+                (true, true) => "\n  the one that was loaded before has gone as well: load it again",
+                (true, false) => "\n  the one that was loaded before goes on",
+                (false, _) => "",
+            };
             bail!("{} was not loaded: {error:#}{}{lost}", program.display(), log.said(host))
         }
     }
@@ -186,6 +199,7 @@ impl Log {
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "tests write a program themselves")]
 mod tests {
+    use super::super::record;
     use super::*;
     use commensal_host::LinuxHost;
     use commensal_host::fake::FakeHost;
@@ -193,21 +207,22 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
 
-    fn kernel(state: Option<&str>, ops: &str) -> Kernel {
+    fn kernel(state: Option<&str>, ops: &str) -> FakeHost {
         let host = FakeHost::v2(2, 1 << 30);
         host.set_file("/sys/kernel/btf/vmlinux", "");
         if let Some(state) = state {
             host.set_file("/sys/kernel/sched_ext/state", state);
             host.set_file("/sys/kernel/sched_ext/root/ops", ops);
         }
-        Kernel::read(&host)
+        host
     }
 
     #[test]
     fn what_is_in_the_way_is_told_before_anything_starts() {
-        let check = |kernel: Kernel, replace: bool, part: &str| {
-            let error = check(&kernel, replace).map_or_else(|error| error.to_string(), |()| String::new());
-            assert!(error.contains(part) && error.is_empty() == part.is_empty(), "{error:?} lacks {part:?}");
+        let check = |mut host: FakeHost, replace: bool, part: &str| {
+            let found = obstacles(&mut host, Path::new("/state"), replace);
+            assert_eq!(found.len(), usize::from(!part.is_empty()), "{found:?}");
+            assert!(found.iter().all(|one| one.contains(part)), "{found:?} lacks {part:?}");
         };
         check(kernel(Some("disabled"), ""), false, "");
         check(kernel(None, ""), false, "with CONFIG_SCHED_CLASS_EXT");
@@ -217,6 +232,22 @@ mod tests {
         check(kernel(Some("enabled"), "layered"), false, "layered is enabled): end the program");
         check(kernel(Some("enabled"), "layered"), true, "takes over from commensal's own only");
         check(kernel(Some("disabled"), ""), true, "no scheduler to --replace");
+        // One that the kernel has taken off comes again by itself.
+        for replace in [false, true] {
+            let host = kernel(Some("disabled"), "");
+            host.answer("/state/sched.sock", "", "{\"ok\":true,\"pid\":7,\"mode\":\"ejected\"}\n");
+            check(
+                host,
+                replace,
+                "(process 7), and the kernel has taken it off: first `commensal sched unload`",
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_said_in_several_lines_stays_together() {
+        let error = refuse(&["one\nand more".to_owned(), "two".to_owned()]).unwrap_err().to_string();
+        assert_eq!(error, "no scheduler was loaded, and nothing was changed:\n  one\n    and more\n  two");
     }
 
     #[test]
@@ -255,6 +286,28 @@ mod tests {
             // Not what it said the last time.
             assert_eq!(told.matches("no such verifier: --state-dir").count(), 1, "{told}");
         }
+    }
+
+    /// One that was to take over and could not: what the other has changed is left to it.
+    #[test]
+    fn the_record_of_one_that_goes_on_is_left_alone() {
+        let (folder, program, mut host) = program("exit 3");
+        let record = record::path(folder.path());
+        let text = "what it has changed\n";
+        std::fs::write(&record, text).unwrap();
+        let listener = UnixListener::bind(folder.path().join("sched.sock")).unwrap();
+        // Goes on as long as the tests.
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                BufReader::new(stream.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
+                writeln!(stream, r#"{{"ok":true,"pid":5,"mode":"running"}}"#).unwrap();
+            }
+        });
+        let error = load(&mut host, folder.path(), &program, &["load".into()]).unwrap_err().to_string();
+        assert!(error.contains("ended with status 3"), "{error}");
+        assert_eq!(std::fs::read_to_string(&record).unwrap(), text);
+        assert!(error.contains("the one that was loaded before goes on"), "{error}");
     }
 
     #[test]

@@ -1,45 +1,88 @@
 //! `sched status`: what the scheduler counts, what the kernel says of it, and what the judge sees independently.
 
 use super::judged::{self, Judged};
+use super::record::{self, Recorded};
 use super::socket::{self, Asked};
 use super::with::{self, Other};
 use crate::cli::sched_args::SchedStatus;
 use crate::context::Context;
 use commensal_core::scheduler::Mode;
 use commensal_core::scheduler::protocol::Status;
+use commensal_host::Host;
 use commensal_sensors::sched_ext::{Kernel, State};
 use serde_json::{Value, json};
 use std::fmt::Write;
+use std::path::Path;
+
+/// What is known of what is loaded, at one moment.
+struct Known {
+    kernel: Kernel,
+    /// As it came, and read.
+    status: Option<(Value, Status)>,
+    other: Option<Other>,
+    /// Of a process that does not answer.
+    silent: Option<Recorded>,
+}
+
+impl Known {
+    fn look(host: &mut dyn Host, state: &Path) -> anyhow::Result<Known> {
+        let other = with::look(host, state)?;
+        let status = match socket::raw_status(host, state) {
+            Ok(raw) => {
+                let read = Status::read(raw.clone()).map_err(anyhow::Error::msg)?;
+                Some((raw, read))
+            }
+            Err(Asked::Nobody) => None,
+            Err(Asked::Trouble(error)) => return Err(error.context("the scheduler cannot be asked")),
+        };
+        let silent = if status.is_none() { record::of(host, state) } else { None };
+        Ok(Known { kernel: Kernel::read(host), status, other, silent })
+    }
+
+    fn status(&self) -> Option<&Status> {
+        self.status.as_ref().map(|(_, status)| status)
+    }
+}
 
 /// Tells all of it.
 pub fn run(context: &mut Context, options: &SchedStatus) -> anyhow::Result<u8> {
-    let kernel = Kernel::read(&context.host);
-    let other = with::look(&mut context.host, &context.state_dir)?;
-    let raw = match socket::raw_status(&context.host, &context.state_dir) {
-        Ok(raw) => Some(raw),
-        Err(Asked::Nobody) => None,
-        Err(Asked::Trouble(error)) => return Err(error.context("the scheduler cannot be asked")),
-    };
-    let status: Option<Status> = raw.clone().map(serde_json::from_value).transpose()?;
-    let judged = match &status {
-        Some(status) if !options.r#for.is_zero() => judged::look(context, status, options.r#for),
-        _ => Judged::NotAsked,
-    };
+    let state = context.state_dir.clone();
+    let (known, judged) = seen(context, &state, |context, status| match options.r#for.is_zero() {
+        true => Judged::NotAsked,
+        false => judged::look(context, status, options.r#for),
+    })?;
     if options.json {
         let value = json!({
-            "kernel": of_kernel(&kernel), "scheduler": raw, "other": other, "judge": judged.as_json(),
+            "kernel": of_kernel(&known.kernel), "scheduler": known.status.as_ref().map(|(raw, _)| raw),
+            "other": known.other, "judge": judged.as_json(), "state_dir": state,
+            "killed": known.silent.filter(|silent| !silent.runs).map(|silent| silent.pid),
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
     } else {
-        print!("{}", text(&kernel, status.as_ref(), other.as_ref(), &judged));
+        print!("{}", text(&known, &judged, &state));
     }
-    Ok(code(&kernel, status.as_ref(), other.as_ref()))
+    Ok(code(&known))
+}
+
+/// Looks, lets the judge look, and looks again where that took time: the judge's figures are of the time before it ends, and so
+/// are the others' then.
+fn seen<H: Host>(
+    context: &mut Context<H>,
+    state: &Path,
+    judge: impl FnOnce(&mut Context<H>, &Status) -> Judged,
+) -> anyhow::Result<(Known, Judged)> {
+    let known = Known::look(&mut context.host, state)?;
+    let Some(status) = known.status() else { return Ok((known, Judged::NotAsked)) };
+    match judge(context, status) {
+        judged @ Judged::Seen(_) => Ok((Known::look(&mut context.host, state)?, judged)),
+        judged => Ok((known, judged)),
+    }
 }
 
 /// 0 it runs, 1 it is loaded and does not do its work, 2 nothing is loaded.
-fn code(kernel: &Kernel, status: Option<&Status>, other: Option<&Other>) -> u8 {
-    let enabled = kernel.state == Some(State::Enabled);
-    match (status, other) {
+fn code(known: &Known) -> u8 {
+    let enabled = known.kernel.state == Some(State::Enabled);
+    match (known.status(), &known.other) {
         (Some(status), _) => u8::from(status.mode != Mode::Running || !enabled),
         (None, Some(other)) if other.lives() => u8::from(!enabled),
         _ => 2,
@@ -54,12 +97,13 @@ fn of_kernel(kernel: &Kernel) -> Value {
 }
 
 /// For people.
-fn text(kernel: &Kernel, status: Option<&Status>, other: Option<&Other>, judged: &Judged) -> String {
+fn text(known: &Known, judged: &Judged, state_dir: &Path) -> String {
     let mut out = String::new();
-    match (status, other) {
+    let kernel = &known.kernel;
+    match (known.status(), &known.other) {
         (Some(status), _) => scheduler(&mut out, status),
         (None, Some(other)) => out.push_str(&other.text()),
-        (None, None) => out.push_str("scheduler   none of commensal is loaded with this state directory\n"),
+        (None, None) => nobody(&mut out, known, state_dir),
     }
     let Some(state) = &kernel.state else {
         kernel.obstacles().iter().for_each(|obstacle| {
@@ -87,14 +131,27 @@ fn text(kernel: &Kernel, status: Option<&Status>, other: Option<&Other>, judged:
     out
 }
 
-fn scheduler(out: &mut String, status: &Status) {
-    let mode = match status.mode {
-        Mode::Starting => "starting",
-        Mode::Running => "running",
-        Mode::Frozen => "offline groups are frozen: online work leaves them nothing",
-        Mode::Ejected => "taken off by the kernel, to be loaded again; the fallback holds",
-        Mode::GivenUp => "taken off by the kernel for good; the fallback holds",
+/// Nobody answers: where somebody was looked for, and what is known of who was there.
+fn nobody(out: &mut String, known: &Known, state_dir: &Path) {
+    let _ = match known.silent {
+        None => writeln!(
+            out,
+            "scheduler   none of commensal is loaded with the state directory {} (--state-dir names another)",
+            state_dir.display()
+        ),
+        Some(Recorded { pid, runs: true }) => {
+            writeln!(out, "scheduler   process {pid} is there and does not answer: it comes or goes")
+        }
+        Some(Recorded { pid, runs: false }) => writeln!(
+            out,
+            "scheduler   none: its process {pid} was killed, and the kernel has taken the scheduler off with it; \
+             `commensal sched unload` puts back what it had changed"
+        ),
     };
+}
+
+fn scheduler(out: &mut String, status: &Status) {
+    let mode = status.mode.words();
     let hold_off_us = status.orders.0.values().map(|orders| orders.hold_off_us).max().unwrap_or(0);
     let hold_off = if hold_off_us > 0 { format!(", hold-off {hold_off_us} us") } else { String::new() };
     let _ = writeln!(
@@ -156,8 +213,20 @@ fn scheduler(out: &mut String, status: &Status) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::judged::Seen;
     use super::*;
+    use commensal_blame::Figures;
     use commensal_host::fake::FakeHost;
+
+    const STATE: &str = "/var/lib/commensal";
+
+    fn known(kernel: Kernel, status: Option<Status>) -> Known {
+        Known { kernel, status: status.map(|status| (Value::Null, status)), other: None, silent: None }
+    }
+
+    fn told(known: &Known, judged: &Judged) -> String {
+        text(known, judged, Path::new(STATE))
+    }
 
     fn kernel(state: &str) -> Kernel {
         let host = FakeHost::v2(2, 1 << 30);
@@ -186,7 +255,7 @@ mod tests {
 
     #[test]
     fn it_tells_the_scheduler_the_kernel_and_the_judge() {
-        let told = text(&kernel("enabled"), Some(&running()), None, &Judged::NoSubject);
+        let said = told(&known(kernel("enabled"), Some(running())), &Judged::NoSubject);
         for part in [
             "running, for 5 s; process 70, 4 threads, orders 2, hold-off 30 us",
             "offline 3.0 s",
@@ -198,17 +267,61 @@ mod tests {
             "sched_ext is enabled, scheduler commensal_0.1, only threads under it that asked; 3 threads refused, 7 schedulers",
             "judge       no online group",
         ] {
-            assert!(told.contains(part), "{told}lacks {part:?}");
+            assert!(said.contains(part), "{said}lacks {part:?}");
         }
-        let told = text(&Kernel::read(&FakeHost::v2(2, 1 << 30)), None, None, &Judged::NotAsked);
-        assert!(told.contains("none of commensal") && told.contains("CONFIG_SCHED_CLASS_EXT"), "{told}");
+        let said = told(&known(Kernel::read(&FakeHost::v2(2, 1 << 30)), None), &Judged::NotAsked);
+        for part in ["none of commensal", "the state directory /var/lib/commensal", "CONFIG_SCHED_CLASS_EXT"]
+        {
+            assert!(said.contains(part), "{said}lacks {part:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_was_killed_is_told_with_the_way_to_put_back_what_it_changed() {
+        let mut host = FakeHost::v2(2, 1 << 30);
+        let state = Path::new(STATE);
+        let pid = host.add_process(&[]);
+        let start_ticks = host.process(pid).unwrap().start_ticks;
+        record::tests::keep(&mut host, state, pid, start_ticks);
+        let check = |host: &mut FakeHost, part: &str| {
+            let known = Known::look(host, state).unwrap();
+            let said = told(&known, &Judged::NotAsked);
+            assert!(said.contains(part) && code(&known) == 2, "{said}lacks {part:?}");
+        };
+        check(&mut host, "is there and does not answer");
+        host.reuse_pid(pid, &[]);
+        check(
+            &mut host,
+            "was killed, and the kernel has taken the scheduler off with it; `commensal sched unload`",
+        );
+    }
+
+    /// The scheduler's figures are of the time at which the judge's end.
+    #[test]
+    fn the_scheduler_is_asked_again_after_the_judge() {
+        let host = FakeHost::v2(2, 1 << 30);
+        let asked = std::sync::atomic::AtomicU32::new(0);
+        host.serve(Path::new(STATE).join("sched.sock"), move |_| {
+            let generation = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+            Some(format!("{{\"ok\":true,\"pid\":7,\"mode\":\"running\",\"generation\":{generation}}}\n"))
+        });
+        let state = Path::new(STATE);
+        let mut context =
+            Context { host, state_dir: state.to_owned(), prefix: "commensal".to_owned(), cgroup_root: None };
+        let mut check = |judged: Judged, generation: u64| {
+            let (known, _) = seen(&mut context, state, |_, _| judged).unwrap();
+            assert_eq!(known.status().unwrap().generation, generation);
+        };
+        check(Judged::NotAsked, 1);
+        check(Judged::NoSubject, 2);
+        check(Judged::Seen(Box::new(Seen::new(&Figures::default()))), 4);
     }
 
     #[test]
     fn the_exit_status_says_whether_it_does_its_work() {
         let check = |state: &str, mode: Option<Mode>, expect: u8| {
             let status = mode.map(|mode| Status { mode, ..running() });
-            assert_eq!(code(&kernel(state), status.as_ref(), None), expect, "{state} {mode:?}");
+            assert_eq!(code(&known(kernel(state), status)), expect, "{state} {mode:?}");
         };
         check("enabled", Some(Mode::Running), 0);
         check("enabled", Some(Mode::Frozen), 1);

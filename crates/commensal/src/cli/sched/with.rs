@@ -6,6 +6,7 @@
 //!     for it ◄───────┘
 //! ```
 
+use super::socket;
 use super::start::{Log, refuse};
 use crate::context::Context;
 use crate::signals;
@@ -112,7 +113,8 @@ impl Other {
         }
     }
 
-    fn command(&self) -> String {
+    /// What was started.
+    pub fn command(&self) -> String {
         let words = std::iter::once(&self.program).chain(&self.args);
         words.map(String::as_str).collect::<Vec<_>>().join(" ")
     }
@@ -147,15 +149,44 @@ pub fn look(host: &mut dyn Host, state: &Path) -> anyhow::Result<Option<Other>> 
     Ok(Some(other))
 }
 
+/// Why nothing else can be loaded from this state directory: one of others is there, whatever the kernel has at the moment.
+pub fn there(host: &mut dyn Host, state: &Path) -> Option<String> {
+    match look(host, state) {
+        Ok(other) => other.filter(Other::lives).map(|other| {
+            format!(
+                "`{}`, loaded by --with, is there already: first `commensal sched unload`",
+                other.command()
+            )
+        }),
+        Err(error) => Some(format!("{error:#}")),
+    }
+}
+
+/// What keeps one of others from being loaded. Commensal's own comes back by itself after the kernel has taken it off, so it
+/// counts as long as its process is there.
+fn not_beside(host: &mut dyn Host, state: &Path) -> Vec<String> {
+    let kernel = Kernel::read(host);
+    let own = socket::status(host, state).ok().filter(|_| !kernel.busy());
+    let own = own.map(|own| {
+        format!(
+            "commensal's own scheduler is there already (process {}): first `commensal sched unload`",
+            own.pid
+        )
+    });
+    match there(host, state).or(own) {
+        Some(one) => kernel.obstacles().into_iter().chain([one]).collect(),
+        None => kernel.obstacles_to_another(),
+    }
+}
+
 /// Starts a watcher and waits until the kernel has the scheduler.
 pub fn load(context: &mut Context, command: &[OsString]) -> anyhow::Result<u8> {
-    refuse(&Kernel::read(&context.host).obstacles_to_another())?;
+    let state = context.state_dir.clone();
+    refuse(&not_beside(&mut context.host, &state))?;
     context.host.state_dir(&context.state_dir)?;
     let _lock = context.lock()?;
-    let state = context.state_dir.clone();
-    if let Some(old) = look(&mut context.host, &state)?.filter(Other::lives) {
-        bail!("{} is there already, and nothing was started: first `commensal sched unload`", old.command());
-    }
+    // Somebody may have been quicker.
+    refuse(&not_beside(&mut context.host, &state))?;
     context.host.state_remove(&state.join(FILE))?;
     let log = Log::open(&mut context.host, state.join(LOG))?;
     let own = std::env::current_exe().context("the path of this program is not known")?;
@@ -320,6 +351,44 @@ mod tests {
         assert!(!runs(other.watcher) && !runs(other.process.unwrap()));
         assert_eq!(known(&mut host), None);
         assert!(!unload(&mut host, Path::new(STATE)).unwrap());
+    }
+
+    /// Commensal's own and one of others exclude each other, also while the kernel has neither.
+    #[test]
+    fn one_is_not_loaded_beside_the_other() {
+        let sched_ext = |host: &FakeHost, state: &str, ops: &str| {
+            host.set_file("/sys/kernel/btf/vmlinux", "");
+            host.set_file("/sys/kernel/sched_ext/state", state);
+            host.set_file("/sys/kernel/sched_ext/root/ops", ops);
+        };
+        let state = Path::new(STATE);
+        let check = |host: &mut FakeHost, found: fn(&mut FakeHost) -> Vec<String>, part: &str| {
+            let found = found(host);
+            assert!(found.len() == 1 && found[0].contains(part), "{found:?} lacks {part:?}");
+            assert!(found[0].ends_with("first `commensal sched unload`"), "{found:?}");
+        };
+        let own: fn(&mut FakeHost) -> Vec<String> =
+            |host| super::super::start::obstacles(host, Path::new(STATE), false);
+        let replacing: fn(&mut FakeHost) -> Vec<String> =
+            |host| super::super::start::obstacles(host, Path::new(STATE), true);
+        let of_others: fn(&mut FakeHost) -> Vec<String> = |host| not_beside(host, Path::new(STATE));
+        // Enabled, taken off by the kernel, and one whose name is as that of commensal's own.
+        for (word, ops) in [("enabled", "simple"), ("disabled", ""), ("enabled", "commensal_0.1")] {
+            let (mut host, ..) = world();
+            sched_ext(&host, word, ops);
+            for found in [own, replacing, of_others] {
+                check(&mut host, found, "`scx_simple -f`, loaded by --with, is there already");
+            }
+        }
+        let mut host = FakeHost::v2(2, 1 << 30);
+        let running = "{\"ok\":true,\"pid\":7,\"mode\":\"running\"}\n";
+        host.serve(state.join("sched.sock"), |_| Some(running.to_owned()));
+        sched_ext(&host, "enabled", "commensal_0.1");
+        check(&mut host, of_others, "commensal_0.1 is enabled");
+        sched_ext(&host, "disabled", "");
+        check(&mut host, of_others, "commensal's own scheduler is there already (process 7)");
+        host.hang_up(state.join("sched.sock"));
+        assert!(own(&mut host).is_empty() && of_others(&mut host).is_empty());
     }
 
     #[test]

@@ -1,0 +1,340 @@
+//! `sched load`: everything that can be wrong is told at once, before anything is loaded; then the scheduler; then its groups.
+//! What goes wrong once it is loaded leaves it loaded, and is told with status 1.
+
+use super::socket::{self, Asked};
+use super::start::{self, refuse};
+use crate::cli::sched_args::SchedLoad;
+use crate::cli::{Groups, apply};
+use crate::context::Context;
+use anyhow::{Context as _, anyhow, bail};
+use commensal_agent::client;
+use commensal_agent::control::{Done, SOCKET};
+use commensal_agent::groups_file::LoadError;
+use commensal_core::errno::Errno;
+use commensal_core::group::GroupSpec;
+use commensal_core::scheduler::Mode;
+use commensal_core::scheduler::protocol::{Request, Status};
+use commensal_host::Host;
+use commensal_sensors::sched_ext::Kernel;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Where groups are unless somebody says so.
+const GROUPS: &str = "/etc/commensal/groups.d";
+
+/// Who puts groups under it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Follows {
+    /// Orders of the command line.
+    Orders,
+    /// The agent that runs.
+    Agent,
+    /// This command, once.
+    Apply,
+    /// Nobody yet.
+    Nobody,
+}
+
+/// Loads it. Status 1 when it is loaded and not all is as it was asked for.
+pub fn run(context: &mut Context, options: &SchedLoad) -> anyhow::Result<u8> {
+    let short = load(context, options, start::find())?;
+    short.iter().for_each(|line| eprintln!("commensal: {line}"));
+    Ok(u8::from(!short.is_empty()))
+}
+
+/// Gives what is not as it was asked for, in sentences. An error means that nothing was loaded.
+fn load<H: Host>(
+    context: &mut Context<H>,
+    options: &SchedLoad,
+    program: anyhow::Result<PathBuf>,
+) -> anyhow::Result<Vec<String>> {
+    let (program, follows) = ready(context, options, program)?;
+    context.host.state_dir(&context.state_dir)?;
+    let lock = context.lock()?;
+    let state = context.state_dir.clone();
+    // Somebody may have been quicker.
+    refuse(&start::obstacles(&mut context.host, &state, options.replace))?;
+    let arguments = start::arguments(options);
+    let loaded = start::load(&mut context.host, &state, &program, &arguments)?;
+    drop(lock);
+    println!("loaded   process {}, its log is {}", loaded.process.pid, state.join(start::LOG).display());
+    let mut short = settle(context, options, follows);
+    match socket::status(&context.host, &state) {
+        Ok(now) => {
+            tell(&now, follows, &options.config);
+            if now.mode != Mode::Running {
+                short
+                    .push(format!("the scheduler is loaded, and does not do its work: {}", now.mode.words()));
+            }
+        }
+        Err(Asked::Nobody) if !Kernel::read(&context.host).busy() => bail!(
+            "the scheduler was loaded and has gone again, so nothing is loaded: {} says why; `commensal sched unload` puts back \
+             what it had changed",
+            state.join(start::LOG).display()
+        ),
+        Err(error) => {
+            short.push(format!("the scheduler was loaded and does not say what it does: {error}"));
+        }
+    }
+    Ok(short)
+}
+
+/// Looks for everything that can be wrong before anything is started. All of it is in one error.
+fn ready<H: Host>(
+    context: &mut Context<H>,
+    options: &SchedLoad,
+    program: anyhow::Result<PathBuf>,
+) -> anyhow::Result<(PathBuf, Follows)> {
+    let state = context.state_dir.clone();
+    let mut wrong = start::obstacles(&mut context.host, &state, options.replace);
+    let program = program.map_err(|error| wrong.push(format!("{error:#}")));
+    let follows = follows(context, options).map_err(|error| wrong.push(format!("{error:#}")));
+    refuse(&wrong)?;
+    // One of the two without an obstacle cannot be: each has left its own.
+    program.ok().zip(follows.ok()).context("the scheduler was not loaded")
+}
+
+/// Who gives it work, once that is known to be in order.
+fn follows<H: Host>(context: &mut Context<H>, options: &SchedLoad) -> anyhow::Result<Follows> {
+    if let Some(file) = &options.orders {
+        let text = context.host.read_file(file)?;
+        match Request::parse(&text) {
+            Ok(Request::Orders(_)) => {}
+            Ok(_) => bail!("{}: there are no orders in it (\"do\": \"orders\")", file.display()),
+            Err(error) => bail!("{}: {error}", file.display()),
+        }
+        return Ok(Follows::Orders);
+    }
+    let running = commensal_agent::agent::running(&mut context.host, &context.state_dir);
+    if running.is_ok_and(|running| running.is_some()) {
+        return Ok(Follows::Agent);
+    }
+    let specs = match context.specs(&options.config) {
+        Ok(specs) => specs,
+        Err(error) if options.config == Path::new(GROUPS) && absent(&error) => return Ok(Follows::Nobody),
+        Err(error) => return Err(error),
+    };
+    fits(context, &specs)
+        .with_context(|| format!("the groups in {} cannot be put in force here", options.config.display()))?;
+    Ok(Follows::Apply)
+}
+
+/// Whether the groups can be planned on this machine. What the plan cannot have (`unmet`) is no mistake.
+fn fits<H: Host>(context: &mut Context<H>, specs: &[GroupSpec]) -> anyhow::Result<()> {
+    let _lock = context.lock_to_look()?;
+    context.plan(specs, &BTreeSet::new()).map(drop)
+}
+
+/// Whether there simply is no groups file.
+fn absent(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<LoadError>() {
+        Some(LoadError::Empty(_)) => true,
+        Some(LoadError::Read { source, .. }) => source.errno == Errno::ENOENT,
+        _ => false,
+    }
+}
+
+/// What comes once it is loaded; gives what of it was not had.
+fn settle<H: Host>(context: &mut Context<H>, options: &SchedLoad, follows: Follows) -> Vec<String> {
+    let mut short = Vec::new();
+    if let Some(hold_off_us) = options.hold_off_us
+        && let Err(error) = socket::hold_off(&context.host, &context.state_dir, hold_off_us)
+    {
+        short.push(format!("the scheduler is loaded, without --hold-off-us: {error}"));
+    }
+    match follows {
+        Follows::Orders | Follows::Nobody => {}
+        Follows::Agent => {
+            match client::post::<Done>(&context.host, &context.state_dir.join(SOCKET), "/v1/reload") {
+                Ok(done) => {
+                    println!(
+                        "agent    {}; its next round puts its groups under the scheduler",
+                        done.body.done
+                    );
+                }
+                Err(error) => short.push(format!(
+                    "the scheduler is loaded, and the agent was not told: {:#}; it finds out by itself, or on \
+                     `commensal agent reload`",
+                    anyhow!(error)
+                )),
+            }
+        }
+        Follows::Apply => {
+            let groups = Groups { config: options.config.clone(), json: false };
+            short.extend(unapplied(apply::apply(context, &groups)));
+        }
+    }
+    short
+}
+
+/// What an `apply` that was not all success means for a scheduler that is loaded.
+fn unapplied(applied: anyhow::Result<u8>) -> Option<String> {
+    let again =
+        "mend it and `commensal apply` once more, or take the scheduler off: `commensal sched unload`";
+    match applied {
+        Ok(0) => None,
+        Ok(1) => Some(
+            "the scheduler is loaded, and not all that the groups ask for can be had: the lines above say what and why"
+                .to_owned(),
+        ),
+        Ok(_) => Some(format!("the scheduler is loaded, and its groups are not in force, as said above; {again}")),
+        Err(error) => Some(format!("the scheduler is loaded, and its groups are not in force: {error:#}; {again}")),
+    }
+}
+
+/// What is under the scheduler now.
+fn tell(now: &Status, follows: Follows, config: &Path) {
+    let groups = now.groups.len();
+    let none = match follows {
+        Follows::Agent => "until the agent's next round: `commensal sched status` shows it".to_owned(),
+        Follows::Orders => "the orders have none".to_owned(),
+        Follows::Apply => {
+            format!("{} has none that its plan puts there (`commensal plan` says why)", config.display())
+        }
+        Follows::Nobody => format!(
+            "there is no groups file ({}); write one and `commensal apply` it or start an agent, or give orders with \
+             `commensal-sched order FILE`",
+            config.display()
+        ),
+    };
+    match groups {
+        0 => println!("under it no offline group yet: {none}"),
+        1 => println!("under it 1 offline group, {} threads", now.threads),
+        _ => println!("under it {groups} offline groups, {} threads", now.threads),
+    }
+    for problem in &now.problems {
+        eprintln!("commensal: {problem}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use commensal_core::scheduler::protocol::{self, Refusal, Standing};
+    use commensal_host::fake::FakeHost;
+    use std::sync::{Arc, Mutex};
+
+    const STATE: &str = "/var/lib/commensal";
+    const FILE: &str = "/etc/groups.toml";
+    const KERNEL: &str = "/sys/kernel/sched_ext/state";
+    const OWN: &str = "[group.web]\nclass = \"online\"\n[group.etl]\nclass = \"offline\"\n";
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        load: SchedLoad,
+    }
+
+    fn options(args: &[&str]) -> SchedLoad {
+        Line::parse_from(["load"].iter().chain(args)).load
+    }
+
+    fn world(groups: &str) -> Context<FakeHost> {
+        let host = FakeHost::v2(4, 8 << 30);
+        host.set_file("/sys/kernel/btf/vmlinux", "");
+        host.set_file(KERNEL, "disabled\n");
+        host.set_file(FILE, groups);
+        Context { host, state_dir: STATE.into(), prefix: "commensal".to_owned(), cgroup_root: None }
+    }
+
+    fn program() -> anyhow::Result<PathBuf> {
+        Ok("/usr/bin/commensal-sched".into())
+    }
+
+    /// Loads once its program has been started, as `mode`; refuses everything that is asked of it except its status, or takes
+    /// any orders.
+    fn comes(host: &FakeHost, mode: Mode, refuses: bool) {
+        let host = host.another();
+        let before = host.processes().len();
+        std::thread::spawn(move || {
+            while host.processes().len() == before {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            host.set_file(KERNEL, "enabled\n");
+            let standing = Arc::new(Mutex::new(Standing::default()));
+            host.serve(Path::new(STATE).join("sched.sock"), move |request| {
+                let mut standing = standing.lock().unwrap();
+                let done = match Request::parse(request.lines().next().unwrap()).unwrap() {
+                    Request::Status => {
+                        let orders = standing.clone();
+                        serde_json::to_string(&Status { ok: true, pid: 7, mode, orders, ..Status::default() })
+                    }
+                    _ if refuses => {
+                        serde_json::to_string(&Refusal { ok: false, error: "not today".to_owned() })
+                    }
+                    Request::Orders(orders) => {
+                        *standing = standing.with(orders);
+                        serde_json::to_string(&protocol::Done { ok: true, ..protocol::Done::default() })
+                    }
+                    other => panic!("nobody asks for {other:?}"),
+                };
+                Some(done.unwrap())
+            });
+        });
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_in_one_refusal_and_nothing_is_started() {
+        let check = |context: &mut Context<FakeHost>, args: &[&str], parts: &[&str]| {
+            let (processes, before) = (context.host.processes(), context.host.snapshot());
+            let missing = Err(anyhow!("there is no program commensal-sched"));
+            let error = load(context, &options(args), missing).unwrap_err().to_string();
+            let first = "no scheduler was loaded, and nothing was changed:\n  ";
+            assert!(error.starts_with(first), "{error}");
+            for part in parts.iter().chain(&["there is no program commensal-sched"]) {
+                assert!(error.contains(part), "{error}\nlacks {part:?}");
+            }
+            assert_eq!((context.host.processes().len(), context.host.snapshot()), (processes.len(), before));
+        };
+        let file = ["-c", FILE];
+        let mut context = world("[group.web]\nclass = \"inline\"\ncpu.wait = 3\n");
+        context.host.remove_file(KERNEL);
+        check(&mut context, &file, &["CONFIG_SCHED_CLASS_EXT", "groups.toml:2:", "groups.toml:3:"]);
+        // Read without a mistake, and not to be had on this machine.
+        let mut context = world(&format!("{OWN}cpu.set = \"0-63\"\n"));
+        context.host.remove_file("/sys/kernel/btf/vmlinux");
+        check(&mut context, &file, &["CONFIG_DEBUG_INFO_BTF", "cannot be put in force here", "cpu.set"]);
+        check(&mut world(OWN), &["-c", "/nowhere.toml"], &["/nowhere.toml"]);
+        check(
+            &mut world(OWN),
+            &["--orders", FILE, "--replace"],
+            &["no scheduler to --replace", "groups.toml: not a request"],
+        );
+        check(&mut world("{\"do\":\"status\"}"), &["--orders", FILE], &["no orders in it"]);
+        let twice = r#"{"do":"orders","groups":[{"cgroup":"a","class":"offline","weight":0}]}"#;
+        check(&mut world(twice), &["--orders", FILE], &["not an absolute path", "weight 0 is not between"]);
+        // Where nobody has put a groups file there is no mistake in it.
+        check(&mut world(OWN), &[], &[]);
+    }
+
+    #[test]
+    fn what_goes_wrong_later_is_told_and_leaves_it_loaded() {
+        let check = |groups: &str, (mode, refuses): (Mode, bool), parts: &[&str]| {
+            let mut context = world(groups);
+            comes(&context.host, mode, refuses);
+            let short = load(&mut context, &options(&["-c", FILE, "--hold-off-us", "5"]), program()).unwrap();
+            assert_eq!(short.len(), parts.len(), "{short:?}");
+            for (sentence, part) in short.iter().zip(parts) {
+                assert!(
+                    sentence.starts_with("the scheduler is loaded, ") && sentence.contains(part),
+                    "{short:?}"
+                );
+            }
+        };
+        check(OWN, (Mode::Running, false), &[]);
+        let refused = ["without --hold-off-us: ", "its groups are not in force"];
+        check(OWN, (Mode::Running, true), &refused);
+        let unmet = format!("{OWN}memory = {{ max = \"1 GiB\", on-exceed = \"freeze\" }}\n");
+        check(&unmet, (Mode::Running, false), &["not all that the groups ask for can be had"]);
+        check(OWN, (Mode::Frozen, false), &["does not do its work: offline groups are frozen"]);
+    }
+
+    #[test]
+    fn an_apply_that_fails_is_a_sentence() {
+        let told = |applied: anyhow::Result<u8>| unapplied(applied).unwrap_or_default();
+        assert_eq!(told(Ok(0)), "");
+        assert!(told(Ok(2)).contains("as said above"));
+        assert!(told(Err(anyhow!("the disk is full"))).contains("the disk is full; mend it"));
+    }
+}

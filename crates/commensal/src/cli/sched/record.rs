@@ -1,0 +1,63 @@
+//! What the scheduler's process has put on record: who it is, also when nobody answers any more.
+
+use commensal_drivers::journal;
+use commensal_host::Host;
+use commensal_sensors::machine;
+use std::path::{Path, PathBuf};
+
+/// Of the process that has changed threads, in this boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recorded {
+    /// Its number.
+    pub pid: u32,
+    /// Whether it is still there.
+    pub runs: bool,
+}
+
+/// Its file.
+pub fn path(state: &Path) -> PathBuf {
+    state.join(format!("{}.journal", journal::SCHED))
+}
+
+/// What is on record; `None` when nothing is, or only of an earlier boot, whose threads are no more.
+pub fn of(host: &mut dyn Host, state: &Path) -> Option<Recorded> {
+    let text = host.state_read(&path(state)).ok().flatten()?;
+    let contents = journal::parse(&text);
+    let owner = contents.owner()?;
+    if owner.boot_id != machine::boot_id(host).unwrap_or_default() {
+        return None;
+    }
+    let runs = host.process(owner.pid).is_ok_and(|process| process.start_ticks == owner.start_ticks);
+    Some(Recorded { pid: owner.pid, runs })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use commensal_drivers::journal::{Owner, Record, line};
+    use commensal_host::fake::FakeHost;
+
+    /// Puts this process on record as the scheduler's.
+    pub fn keep(host: &mut FakeHost, state: &Path, pid: u32, start_ticks: u64) {
+        let boot_id = machine::boot_id(host).unwrap_or_default();
+        let owner = Owner { kind: journal::SCHED.to_owned(), pid, start_ticks, boot_id };
+        host.state_dir(state).unwrap();
+        let lines = [Record::Owner(owner), Record::Scheduling].map(|record| line(&record)).concat();
+        host.state_replace(&path(state), &lines).unwrap();
+    }
+
+    #[test]
+    fn who_it_was_is_known_until_the_next_boot() {
+        let mut host = FakeHost::v2(2, 1 << 30);
+        let state = Path::new("/var/lib/commensal");
+        assert_eq!(of(&mut host, state), None);
+        let pid = host.add_process(&[]);
+        let start_ticks = host.process(pid).unwrap().start_ticks;
+        keep(&mut host, state, pid, start_ticks);
+        assert_eq!(of(&mut host, state), Some(Recorded { pid, runs: true }));
+        host.reuse_pid(pid, &[]);
+        assert_eq!(of(&mut host, state), Some(Recorded { pid, runs: false }));
+        host.set_file("/proc/sys/kernel/random/boot_id", "another\n");
+        assert_eq!(of(&mut host, state), None);
+    }
+}
