@@ -55,10 +55,15 @@ pub fn all() -> String {
 }
 
 /// Waits until it holds.
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+pub fn until(what: &str, holds: impl FnMut() -> bool) {
+    within(PATIENCE, what, holds);
+}
+
+/// Waits until it holds, for what takes several turns of something slow.
+pub fn within(time: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + time;
     while !holds() {
-        assert!(Instant::now() < deadline, "{what} did not come within {} s", PATIENCE.as_secs());
+        assert!(Instant::now() < deadline, "{what} did not come within {} s", time.as_secs());
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -388,6 +393,20 @@ impl Loaded {
     fn answers(&self, pid: u64) -> bool {
         let status = self.status();
         status["pid"] == pid && status["generation"] != 0
+    }
+
+    /// Keeps its process, which looks at groups ten times a second, off the other CPUs.
+    pub fn keep_to(&self, cpus: &str) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        let done = Command::new("taskset").args(["-acp", cpus, &pid]).output().unwrap();
+        assert!(done.status.success(), "{}", shown(&done));
+    }
+
+    /// CPU time of its process, s.
+    pub fn used(&self) -> f64 {
+        let pid = self.child.as_ref().unwrap().id();
+        // Of the kernel's ticks for programs there are always a hundred a second.
+        [14, 15].iter().map(|number| f64::from(field(pid, *number).unwrap())).sum::<f64>() / 100.0
     }
 
     /// Another process takes over, with the same orders.

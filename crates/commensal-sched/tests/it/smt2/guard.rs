@@ -1,7 +1,9 @@
 //! Online work that leaves nothing: the guard is before the kernel's watchdog, the watchdog is survived, whoever is killed
 //! dies all the same, and nothing stays frozen.
 
-use crate::world::{Group, Loaded, Still, all, can_load, offline, online, policy, state, until};
+use crate::world::{
+    Group, Loaded, PATIENCE, Still, all, can_load, offline, online, policy, state, until, within,
+};
 use std::time::Duration;
 
 fn frozen(group: &Group) -> bool {
@@ -100,7 +102,8 @@ fn after_three_reloads_it_stays_off() {
     let mut loaded =
         Loaded::with(&["--no-guard", "--watchdog-ms", "1500"], &[online(&web, false), offline(&batch)]);
     let busy = web.everywhere();
-    until("it is given up", || loaded.status()["mode"] == "given-up");
+    // It is loaded four times beside work that never rests, and waits 21 s in between.
+    within(PATIENCE * 4, "it is given up", || loaded.status()["mode"] == "given-up");
     let status = loaded.status();
     println!("guard: {} reloads, {}", status["reloads"], status["ejected"]);
     assert_eq!(status["reloads"], 3, "{status}");
