@@ -135,7 +135,8 @@ fn soaked(tally: &mut Tally) {
 }
 
 /// What README tells everybody to begin with `cargo run` at the top of the tree: with a second program among the default
-/// members cargo does not know which one is meant, unless a manifest says so. Built as the tests were.
+/// members cargo does not know which one is meant, unless a manifest says so. The features
+/// are those of the tests; dependencies that tests want otherwise are built once more for it.
 fn runs_the_program() -> anyhow::Result<()> {
     let mut command = crate::cargo();
     command.args(["run", "--quiet"]).args(features::of_this_machine()).args(["--", "--version"]);
