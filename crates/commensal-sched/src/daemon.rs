@@ -497,6 +497,10 @@ impl<'a> Daemon<'a> {
         // Whoever plans meanwhile has to see whose doing it is.
         self.status.mode = Mode::Frozen;
         self.publish();
+        // They have to run once more to stop, and what they starve in is this class. They leave it first: one of them may hold a
+        // lock of the kernel's that freezing takes.
+        let round = self.members.release(self.host);
+        self.status.problems.extend(round.refused);
         for path in self.trees.keys().cloned().collect::<Vec<_>>() {
             match freezer::freeze(self.host, &path, &mut self.journal) {
                 Ok(true) => drop(self.frozen.insert(path)),
@@ -504,9 +508,6 @@ impl<'a> Daemon<'a> {
                 Err(error) => self.status.problems.push(error.to_string()),
             }
         }
-        // They have to run once more to stop, and what they starve in is this class.
-        let round = self.members.release(self.host);
-        self.status.problems.extend(round.refused);
     }
 
     fn thaw(&mut self) {

@@ -43,6 +43,8 @@ pub struct Settings {
     pub watchdog: Duration,
     /// Tests: no thread is asked to leave, so that the tick has to do it.
     pub tick_alone: bool,
+    /// Orders name groups of cgroup v2, else of v1's cpu controller.
+    pub unified: bool,
 }
 
 /// What the verifier says of one program.
@@ -100,6 +102,7 @@ impl Scheduler {
             fixed.nr_cpus = cpus as u32;
             fixed.nr_llcs = llcs(places);
             fixed.tick_alone = settings.tick_alone;
+            fixed.unified = settings.unified;
         }
         let ops = open.struct_ops.commensal_mut();
         ops.timeout_ms = u32::try_from(settings.watchdog.as_millis()).unwrap_or(30_000);

@@ -3,6 +3,8 @@
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
+use commensal_core::actual::Hierarchy;
+use commensal_core::knob::{Controller, Version};
 use commensal_core::scheduler::SOCKET;
 use commensal_core::scheduler::protocol::{self, Orders, Request, Standing};
 use commensal_drivers::journal;
@@ -13,8 +15,8 @@ use commensal_sched::guard::Bounds;
 use commensal_sched::loader::{self, Scheduler, Settings};
 use commensal_sched::places::places;
 use commensal_sched::{NoScheduler, preflight, service};
-use commensal_sensors::machine;
 use commensal_sensors::sched_ext::Kernel;
+use commensal_sensors::{machine, mounts};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -153,7 +155,11 @@ fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> 
     let patience = Duration::from_millis(*guard_ms);
     let options = Options {
         state: cli.state_dir.clone(),
-        settings: Settings { watchdog: Duration::from_millis(*watchdog_ms), tick_alone: *tick_alone },
+        settings: Settings {
+            watchdog: Duration::from_millis(*watchdog_ms),
+            tick_alone: *tick_alone,
+            unified: by_v2(host)?,
+        },
         bounds: Bounds { patience, ..Bounds::default() },
         round: Duration::from_millis(*round_ms),
         replace: *replace,
@@ -204,6 +210,13 @@ fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> 
     other.state_remove(socket)?;
     std::thread::sleep(LAST_WORDS);
     Ok(true)
+}
+
+/// Whether groups are known by cgroup v2: where v1 has the cpu controller, by that.
+fn by_v2(host: &mut dyn Host) -> anyhow::Result<bool> {
+    let hierarchies = mounts::hierarchies(host).context("look at the cgroups")?;
+    let v1 = |one: &Hierarchy| one.version == Version::V1 && one.controllers.contains(&Controller::Cpu);
+    Ok(!hierarchies.iter().any(v1))
 }
 
 /// A process that hands over has its socket for a moment longer.

@@ -47,15 +47,22 @@ pub fn walk(
         node: Node::default(),
         cgroups: Vec::new(),
         threads: Vec::new(),
-        fallback: host.read(dir, "cpu.idle").is_ok_and(|text| text.trim() == "1"),
+        fallback: idle(host, Path::new(path)),
     };
+    let itself = host.read(dir, "cpu.idle").is_ok_and(|text| text.trim() == "1");
     let node = descend(host, (dir, path), ordered, &mut tree, 0);
     host.close(dir);
     tree.node = Node { weight: weight.unwrap_or(100), ..node? };
-    if weight.is_none() && !tree.fallback {
+    if weight.is_none() && !itself {
         tree.node.weight = own_weight(host, path);
     }
     Ok(Some(tree))
+}
+
+/// Whether it is held down without the scheduler: by itself, or with a group that it is in.
+fn idle(host: &dyn Host, path: &Path) -> bool {
+    let of = |group: &Path| host.read_file(&group.join("cpu.idle")).is_ok_and(|text| text.trim() == "1");
+    path.ancestors().any(of)
 }
 
 fn descend(
@@ -304,4 +311,31 @@ pub fn foreign(host: &dyn Host) -> Vec<(u32, ThreadLook)> {
     let tids = numbers("/proc").into_iter().flat_map(|pid| numbers(&format!("/proc/{pid}/task")));
     let looked = tids.filter_map(|tid| Some((tid, policy::look(host, tid)?)));
     looked.filter(|(_, look)| look.policy == EXT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_host::fake::FakeHost;
+
+    #[test]
+    fn what_is_underneath_may_be_of_a_group_above() {
+        let mut host = FakeHost::v2(2, 1 << 30);
+        for (parent, name) in [("", "ours"), ("/ours", "etl"), ("", "theirs")] {
+            let dir = host.open(Path::new(&format!("/sys/fs/cgroup{parent}"))).unwrap();
+            host.write(dir, "cgroup.subtree_control", "+cpu").unwrap();
+            host.mkdir(dir, name).unwrap();
+            host.close(dir);
+        }
+        let ours = host.open(Path::new("/sys/fs/cgroup/ours")).unwrap();
+        host.write(ours, "cpu.idle", "1").unwrap();
+        let mut held_down = |path: &str| {
+            let tree = walk(&mut host, path, None, &BTreeMap::new()).unwrap();
+            tree.map(|tree| (tree.fallback, tree.node.weight))
+        };
+        assert_eq!(held_down("/sys/fs/cgroup/ours").map(|(fallback, _)| fallback), Some(true));
+        assert_eq!(held_down("/sys/fs/cgroup/ours/etl"), Some((true, 100)));
+        assert_eq!(held_down("/sys/fs/cgroup/theirs"), Some((false, 100)));
+        assert_eq!(held_down("/sys/fs/cgroup/nobody"), None);
+    }
 }

@@ -13,6 +13,8 @@ pub struct Settings {
     pub watchdog: Duration,
     /// Tests: no thread is asked to leave, so that the tick has to do it.
     pub tick_alone: bool,
+    /// Orders name groups of cgroup v2, else of v1's cpu controller.
+    pub unified: bool,
 }
 
 /// Never there.

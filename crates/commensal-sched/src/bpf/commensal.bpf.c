@@ -190,10 +190,7 @@ void SCHED(sched_running, struct task_struct *p)
 	if (s) {
 		if (t->queued_at && t->queued_at < now && now - t->queued_at > s->waited_max_ns)
 			s->waited_max_ns = now - t->queued_at;
-		if ((s64)(t->vtime - s->thread_vtime) > 0)
-			s->thread_vtime = t->vtime;
-		if ((s64)(s->vtime - vtime_now) > 0)
-			vtime_now = s->vtime;
+		runs(s, t);
 	}
 	t->queued_at = 0;
 }
@@ -236,6 +233,7 @@ void SCHED(sched_cpu_offline, s32 cpu)
 
 	if (c)
 		WRITE_ONCE(c->claim, 0);
+	leave(cpu);
 }
 
 static __always_inline bool refill(u64 now)
@@ -281,7 +279,7 @@ static __always_inline void look_again(s32 cpu, struct cpu *c, u64 now)
 	p = BPF_CORE_READ(rq, curr);
 	if (!p || BPF_CORE_READ(p, flags) & (PF_IDLE | PF_KTHREAD) || BPF_CORE_READ(p, policy) == SCHED_EXT)
 		return;
-	cgroup = BPF_CORE_READ(p, sched_task_group, css.cgroup);
+	cgroup = unified ? BPF_CORE_READ(p, cgroups, dfl_cgrp) : BPF_CORE_READ(p, sched_task_group, css.cgroup);
 	is = (u32)look_up(cgroup);
 	if (is == was || is >= CLASSES || was >= CLASSES || BPF_CORE_READ(rq, curr) != p)
 		return;

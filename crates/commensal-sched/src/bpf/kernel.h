@@ -67,6 +67,9 @@ struct cgroup {
 	struct cgroup_subsys_state self;
 	struct kernfs_node *kn;
 };
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
 struct task_group {
 	struct cgroup_subsys_state css;
 };
@@ -99,6 +102,7 @@ struct task_struct {
 	struct sched_entity se;
 	struct sched_ext_entity scx;
 	struct task_group *sched_task_group;
+	struct css_set *cgroups;
 	unsigned int policy;
 	int nr_cpus_allowed;
 	const struct cpumask *cpus_ptr;

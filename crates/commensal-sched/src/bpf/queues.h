@@ -10,7 +10,7 @@
 #define QUEUE(slot, llc)	(1ULL << 32 | (u64)(slot) << 8 | (llc))
 #define PINNED(cpu)		(2ULL << 32 | (u64)(cpu))
 /* What a slot may be behind the others, so that who slept is no creditor. */
-#define LAG			(20 * MS)
+#define LAG			(20 * MS)	/* of CPU time */
 #define NOTHING			(~0ULL)
 /* libbpf's name for the iterator of bpf_for_each. */
 #define ITERATOR		(&___it)
@@ -54,6 +54,25 @@ static __always_inline void charge(struct task_struct *p, struct thread *t)
 		__sync_fetch_and_add(&l->throttled, 1);
 }
 
+/* The clocks are where whoever was let run last was then. */
+static __always_inline void runs(struct slot *s, struct thread *t)
+{
+	if ((s64)(t->vtime - s->thread_vtime) > 0)
+		s->thread_vtime = t->vtime;
+	if ((s64)(s->vtime - vtime_now) > 0)
+		vtime_now = s->vtime;
+}
+
+/* It goes on, which the kernel does not tell: who comes while it runs for long must not be an age behind it. */
+static __always_inline void keep(struct task_struct *p, struct thread *t)
+{
+	struct slot *s = slot_at(t->slot & (MOST_SLOTS - 1));
+
+	if (s)
+		runs(s, t);
+	set_slice(p, slice_ns);
+}
+
 static __always_inline void put(struct task_struct *p, struct thread *t, u64 flags, u64 now)
 {
 	u32 cpu = p->thread_info.cpu, index = slot_of(p, t);
@@ -63,11 +82,13 @@ static __always_inline void put(struct task_struct *p, struct thread *t, u64 fla
 	u64 vtime = 0, slice = slice_ns;
 
 	if (t && s) {
+		u64 lag = LAG * 100 / (s->weight ? s->weight : 100);
+
 		if (!t->queued_at)
 			t->queued_at = now;
 		/* Differences, since these numbers may wrap. */
-		if ((s64)(s->vtime - (vtime_now - LAG)) < 0)
-			s->vtime = vtime_now - LAG;
+		if ((s64)(s->vtime - (vtime_now - lag)) < 0)
+			s->vtime = vtime_now - lag;
 		if ((s64)(t->vtime - (s->thread_vtime - slice_ns)) < 0)
 			t->vtime = s->thread_vtime - slice_ns;
 		vtime = t->vtime;
@@ -107,33 +128,59 @@ static __always_inline u32 next_slot(u32 llc, u64 *vtime, s32 *index)
 	return found >= 0;
 }
 
-/* When the first pinned thread of this CPU is due, on the same scale. */
-static __always_inline u64 pinned_at(s32 cpu)
+/* The first thread that waits for this CPU alone. */
+struct pinned {
+	u64 at;		/* where its slot is now, on the same scale; NOTHING when there is none */
+	u64 vtime;	/* among the threads of its slot */
+	s32 slot;
+};
+
+static __always_inline void first_pinned(s32 cpu, struct pinned *first)
 {
 	struct task_struct *p;
-	u64 at = NOTHING;
 
+	*first = (struct pinned){ .at = NOTHING, .slot = -1 };
 	if (scx_bpf_dsq_nr_queued(PINNED(cpu)) <= 0)
-		return NOTHING;
+		return;
 	bpf_for_each(scx_dsq, p, PINNED(cpu), 0) {
 		struct thread *t = thread_of(p);
-		struct slot *s = slot_at(slot_of(p, t));
+		u32 index = slot_of(p, t);
+		struct slot *s = slot_at(index);
 
-		if (s && !dry(s))
-			at = p->scx.dsq_vtime - (vtime_now - (1ULL << 62));
+		if (t && s && !dry(s)) {
+			first->at = s->vtime - (vtime_now - (1ULL << 62));
+			first->vtime = t->vtime;
+			first->slot = index;
+		}
 		break;
 	}
-	return at;
+}
+
+/* Whether it comes before the slot that is next: by their clocks, and within one slot by those of its threads. */
+static __always_inline bool pinned_first(struct pinned *first, u64 vtime, s32 index, u32 llc)
+{
+	struct task_struct *p;
+	bool before = true;
+
+	if (first->at == NOTHING || first->slot != index)
+		return first->at <= vtime;
+	bpf_for_each(scx_dsq, p, QUEUE(index, llc), 0) {
+		before = (s64)(first->vtime - p->scx.dsq_vtime) <= 0;
+		break;
+	}
+	return before;
 }
 
 /* Moves the next thread to this CPU. `keep` when the one that has it is the next. */
 static __always_inline bool take(s32 cpu, struct cpu *me, struct task_struct *prev, struct thread *mine)
 {
 	u32 llc = me->llc & (MOST_LLCS - 1);
-	u64 vtime = 0, prev_at = NOTHING, pinned = pinned_at(cpu);
+	u64 vtime = 0, prev_at = NOTHING;
+	struct pinned pinned;
 	s32 index = -1, i, attempt;
 	bool more = true;
 
+	first_pinned(cpu, &pinned);
 	if (prev && mine) {
 		struct slot *s = slot_at(slot_of(prev, mine));
 
@@ -144,18 +191,20 @@ static __always_inline bool take(s32 cpu, struct cpu *me, struct task_struct *pr
 		more = next_slot(llc, &vtime, &index);
 		if (!more)
 			break;
-		if (pinned <= vtime && pinned <= prev_at && move_to_local(PINNED(cpu)))
-			return true;
-		pinned = pinned <= vtime && pinned <= prev_at ? NOTHING : pinned;
+		if (pinned.at != NOTHING && pinned.at <= prev_at && pinned_first(&pinned, vtime, index, llc)) {
+			if (move_to_local(PINNED(cpu)))
+				return true;
+			pinned.at = NOTHING;
+		}
 		/* Its own slot's others come first when it is their turn. */
 		if (prev && mine && prev_at < vtime && index != (s32)mine->slot) {
-			set_slice(prev, slice_ns);
+			keep(prev, mine);
 			return true;
 		}
 		if (move_to_local(QUEUE(index, llc)))
 			return true;
 	}
-	if (pinned != NOTHING && pinned <= prev_at && move_to_local(PINNED(cpu)))
+	if (pinned.at != NOTHING && pinned.at <= prev_at && move_to_local(PINNED(cpu)))
 		return true;
 	/* Many queues hold nobody who may run here: the rest in any order, then other caches. */
 	if (more) {
@@ -166,8 +215,8 @@ static __always_inline bool take(s32 cpu, struct cpu *me, struct task_struct *pr
 				return true;
 		}
 	}
-	if (prev_at != NOTHING) {
-		set_slice(prev, slice_ns);
+	if (prev && mine && prev_at != NOTHING) {
+		keep(prev, mine);
 		return true;
 	}
 	bpf_for(attempt, 1, nr_llcs) {
@@ -244,6 +293,19 @@ __noinline u32 clear_out(s32 cpu, u32 llc, s32 to)
 		}
 	}
 	return moved;
+}
+
+/*
+ * Threads that wait for a CPU that goes, and may run on no other: the kernel asks nobody for threads of such a CPU any more, and
+ * does not let go of it before they have left. It binds them to others once they come up here.
+ */
+static __always_inline void leave(s32 cpu)
+{
+	struct task_struct *p;
+
+	bpf_for_each(scx_dsq, p, PINNED(cpu), 0)
+		scx_bpf_dsq_move(ITERATOR, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+	scx_bpf_kick_cpu(cpu, 0);
 }
 
 /* For how long the threads at the head of a queue have waited, and whether one of them wants out. */

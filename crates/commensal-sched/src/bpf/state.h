@@ -15,6 +15,7 @@ const volatile u64 short_slice_ns = 1 * MS;	/* for long queues, and for who is l
 const volatile u64 housekeeping_ns = 10 * MS;
 const volatile u64 vacant_ns = 12 * MS;	/* some ticks: the balancer wants one on either CPU */
 const volatile u64 crowded_ns = 1 * MS;	/* shorter waits are not worth vacating a CPU */
+const volatile bool unified = true;	/* orders name groups of cgroup v2, else of v1's cpu controller */
 const volatile bool tick_alone = false;	/* tests: no kick, so that the tick has to do it */
 
 u64 generation = 1;	/* of the orders: what threads remember of another is stale */
@@ -124,9 +125,27 @@ static __noinline u64 look_up(struct cgroup *cgroup)
 	return CLASS_OTHER | (u64)(MOST_SLOTS - 1) << 32;
 }
 
+/* Its own also where the cpu controller is not enabled for it: then it has no task group. */
+static __always_inline struct cgroup *cgroup_of(struct task_struct *p)
+{
+	return unified ? p->cgroups->dfl_cgrp : p->sched_task_group->css.cgroup;
+}
+
+/* Slots have clocks of their own: whoever comes from another one begins where this one is. */
+static __always_inline void enter(struct thread *t, u32 index)
+{
+	struct slot *s = slot_at(index);
+
+	if (t->slot == index)
+		return;
+	t->slot = index;
+	if (s)
+		t->vtime = s->thread_vtime;
+}
+
 static __always_inline u32 class_of(struct task_struct *p, struct thread *t)
 {
-	struct cgroup *cgroup = p->sched_task_group->css.cgroup;
+	struct cgroup *cgroup = cgroup_of(p);
 	u64 id = cgroup ? cgroup->kn->id : 0, found;
 
 	if (t && t->cgroup == id && t->generation == generation)
@@ -134,7 +153,7 @@ static __always_inline u32 class_of(struct task_struct *p, struct thread *t)
 	found = look_up(cgroup);
 	if (t) {
 		t->class = (u32)found;
-		t->slot = found >> 32 & (MOST_SLOTS - 1);
+		enter(t, found >> 32 & (MOST_SLOTS - 1));
 		t->cgroup = id;
 		t->generation = generation;
 	}

@@ -214,6 +214,13 @@ impl Spinner {
         });
         found.unwrap()
     }
+
+    /// CPU time of that thread, s.
+    pub fn used(&self) -> f64 {
+        let path = format!("/proc/{}/schedstat", self.tid());
+        let text = std::fs::read_to_string(path).unwrap();
+        text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9
+    }
 }
 
 impl Drop for Spinner {

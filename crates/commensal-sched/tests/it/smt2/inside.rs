@@ -60,6 +60,29 @@ fn a_hard_limit_holds() {
     loaded.unload();
 }
 
+/// One had a CPU to itself for long, then another one comes: they share it from then on, and neither waits for what the other
+/// has had.
+#[test]
+fn who_comes_late_is_no_creditor() {
+    if !can_load("smt2::inside::who_comes_late_is_no_creditor") {
+        return;
+    }
+    let (early, late) = (Group::offline("early"), Group::offline("late"));
+    let mut loaded = Loaded::new(&[offline(&early), offline(&late)]);
+    let _first = early.spin("2");
+    std::thread::sleep(BLOCK);
+    // Of another group, and of its own.
+    for group in [&late, &early] {
+        let second = group.spin("2");
+        let (before, began) = (second.used(), Instant::now());
+        std::thread::sleep(BLOCK);
+        let share = (second.used() - before) / began.elapsed().as_secs_f64();
+        println!("inside: who comes late has {share:.3} of the CPU");
+        assert!((0.3..0.7).contains(&share), "{share}");
+    }
+    loaded.unload();
+}
+
 /// Threads are sent from CPU to CPU, and CPUs go and come, while others start and end, and a cgroup after the other is made
 /// and removed.
 #[test]
@@ -111,8 +134,8 @@ fn torture(batch: &Group, tids: &[u32]) -> u32 {
     let mut round: u32 = 0;
     while began.elapsed() < TORTURE {
         for (index, tid) in tids.iter().enumerate() {
-            // Not on the one that goes: a thread that was bound to it then waited 42 s in one run, and why is not known yet.
-            let one = [(round as usize * 7 + index) % (count - 1)];
+            // Also on the one that goes: who is bound to it has to leave it first.
+            let one = [(round as usize * 7 + index) % count];
             let _ = pin(Some(*tid), if round.is_multiple_of(3) { &every } else { &one });
         }
         match round % 12 {

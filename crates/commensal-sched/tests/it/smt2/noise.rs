@@ -160,6 +160,25 @@ fn orders_reach_threads_that_run() {
     assert!(after["mode"] == "running" && after["threads"] == threads, "{threads} {after}");
 }
 
+/// Without a limit of its own a group has no CPU controller, and the kernel's scheduler knows nothing of it.
+#[test]
+fn a_group_without_the_cpu_controller_expels() {
+    if !can_load("smt2::noise::a_group_without_the_cpu_controller_expels") {
+        return;
+    }
+    let (above, batch) = (Group::new("above"), Group::offline("batch"));
+    let web = above.child("web");
+    assert!(!web.path.join("cpu.weight").exists());
+    let _offline = batch.spinners(cpus());
+    let mut loaded = Loaded::new(&[online(&web, true), offline(&batch)]);
+    let _online = web.spin(&CPU.to_string());
+    let seen = Seen::look(&loaded, &web, &batch);
+    seen.print("without the controller");
+    assert!(seen.overlap().is_some_and(|overlap| overlap <= MOST_OVERLAP), "{:?}", seen.overlap());
+    assert!(seen.grown("expelling_ns") / 1e9 >= LEAST_ONLINE * BLOCK.as_secs_f64(), "{}", seen.after);
+    loaded.unload();
+}
+
 /// The expelling thread comes and goes: each time offline work leaves at once and comes back.
 #[test]
 fn it_leaves_at_once_and_comes_back() {
