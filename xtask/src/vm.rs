@@ -75,13 +75,14 @@ pub const LAYOUTS: [Layout; 10] = [
         ..SYSTEMD
     },
     // Ten thousand threads have ten thousand stacks.
+    Layout { memory_mib: 2048, limit_s: LONG_LIMIT_S, ..long("sched", "sid", guest::ALL_OF_SCHED) },
+    // What every run has of the scheduler is here: an emulated CPU that runs patched code costs a guest.
     Layout {
-        all: guest::ALL_OF_SCHED,
-        memory_mib: 2048,
+        turns: true,
+        tests: guest::OF_SCHED,
         limit_s: LONG_LIMIT_S,
-        ..ours("sched", "sid", 0, guest::OF_SCHED)
+        ..long("sched-loads", "sid", guest::OF_SCHED_LOADS)
     },
-    Layout { turns: true, limit_s: LONG_LIMIT_S, ..long("sched-loads", "sid", guest::OF_SCHED_LOADS) },
     Layout { cores: 4, ..long("sched-wide", "sid", guest::OF_SCHED_WIDE) },
     Layout { threads: 4, ..long("sched-smt4", "sid", guest::OF_SCHED_SMT4) },
     Layout { release: Some(MALFORMED), ..long("sched-broken", "trixie-backports", guest::OF_SCHED_BROKEN) },
@@ -154,7 +155,7 @@ pub struct Args {
     /// controller), systemd (Debian 12 with its systemd as the first process), systemd-sched (the same on sid's kernel, with
     /// the scheduler's unit), sched, sched-loads, sched-wide or sched-smt4
     /// (as v2, with the scheduler's tests, on two cores, with CPUs that take turns, four cores, cores of four threads), sched-broken (a kernel that cannot have it); tests
-    /// run in v1, v2-old, v2 and sched, there those that take no minutes, and a command in v2.
+    /// run in v1, v2-old, v2 and sched-loads (there those that take no minutes), and a command in v2.
     #[arg(long, value_parser = layout)]
     layout: Option<&'static Layout>,
     /// Boot this kernel instead of Debian's: a bzImage with virtio's PCI bus, console and disks, devtmpfs and cgroups
@@ -490,7 +491,7 @@ mod tests {
     #[test]
     fn what_takes_minutes_is_for_the_long_tier() {
         let names = |long| by_default(long).iter().map(|layout| layout.name).collect::<Vec<_>>();
-        assert_eq!(names(false), ["v1", "v2-old", "v2", "sched"]);
+        assert_eq!(names(false), ["v1", "v2-old", "v2", "sched-loads"]);
         assert!(LAYOUTS.iter().all(|layout| !layout.all.is_empty()));
         // What runs every time is a part of what runs at all.
         let pairs = |tests: guest::Filters| -> Vec<(&str, &str)> {
