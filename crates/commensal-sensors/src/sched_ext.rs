@@ -134,7 +134,8 @@ impl Kernel {
         }
         if self.state.is_none() {
             wrong.push(format!(
-                "kernel {release} has no sched_ext (no {FOLDER}): it takes Linux {OLDEST} or newer with CONFIG_SCHED_CLASS_EXT"
+                "kernel {release} has no sched_ext (no {FOLDER}): it takes Linux {OLDEST} or newer with CONFIG_SCHED_CLASS_EXT; \
+                 cpu.idle stays in use"
             ));
         } else if !self.btf {
             wrong.push(format!("kernel {release} has no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF)"));
