@@ -165,7 +165,7 @@ fn what_somebody_else_has_loaded_stays() {
     apply(&package, &etl);
     let (status, ..) = package.tries("start", "sched");
     assert_ne!(status, Some(0), "there is one already\n{}", package.said());
-    let because = "another sched_ext scheduler is enabled: commensal";
+    let because = "another sched_ext scheduler is there already (commensal";
     assert!(package.said().contains(because), "{}", package.said());
     // It does not try for ever.
     package.until("an end of trying", || package.of("sched", "ActiveState") == "failed");
