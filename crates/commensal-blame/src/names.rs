@@ -2,7 +2,7 @@
 
 use crate::Subject;
 use commensal_core::actual::{ActualState, CgroupPath, Hierarchy};
-use commensal_core::knob::{Controller, Version};
+use commensal_core::knob::Version;
 use commensal_host::Host;
 use commensal_sensors::containers::containers;
 use commensal_sensors::{SensorError, cgroups, mounts};
@@ -32,10 +32,7 @@ impl Cgroups {
     /// When a hierarchy that is mounted cannot be read.
     pub fn look(host: &mut dyn Host, engine: Option<&str>) -> Result<Option<Cgroups>, SensorError> {
         let hierarchies = mounts::hierarchies(host)?;
-        let with_cpu = |one: &&Hierarchy| one.controllers.contains(&Controller::Cpu);
-        let unified = |one: &&Hierarchy| one.version == Version::V2;
-        let chosen = hierarchies.iter().find(with_cpu).or_else(|| hierarchies.iter().find(unified));
-        let Some(chosen) = chosen.cloned() else { return Ok(None) };
+        let Some(chosen) = Hierarchy::of_threads(&hierarchies).cloned() else { return Ok(None) };
         let (unified, mount) = (chosen.version == Version::V2, chosen.mount.clone());
         let found = cgroups(host, vec![chosen])?;
         let by_id: BTreeMap<u64, CgroupPath> =

@@ -140,6 +140,14 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
+    /// The one by whose groups the CPU is divided among threads: that with the cpu controller, or the unified one where none
+    /// has it.
+    #[must_use]
+    pub fn of_threads(all: &[Hierarchy]) -> Option<&Hierarchy> {
+        let with_cpu = |one: &&Hierarchy| one.controllers.contains(&Controller::Cpu);
+        all.iter().find(with_cpu).or_else(|| all.iter().find(|one| one.version == Version::V2))
+    }
+
     /// A short name: the v1 controllers, or `v2`.
     #[must_use]
     pub fn label(&self) -> String {

@@ -41,6 +41,13 @@ pub struct Owner {
     pub boot_id: String,
 }
 
+impl Owner {
+    /// Whether it is still there; a process that has its number by now is another one.
+    pub fn runs(&self, host: &mut dyn Host) -> bool {
+        host.process(self.pid).is_ok_and(|process| process.start_ticks == self.start_ticks)
+    }
+}
+
 /// A cgroup by mount point, path and inode.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Target {

@@ -32,6 +32,8 @@ pub struct Restored {
     pub left: Vec<String>,
     /// What failed, or could not be read.
     pub failed: Vec<String>,
+    /// Process of a scheduler that is loaded: it keeps its record, by which it puts threads back when it goes.
+    pub scheduler: Option<u32>,
 }
 
 impl Restored {
@@ -124,8 +126,11 @@ fn eligible(
         if owner.boot_id != boot_id {
             return host.state_remove(&path);
         }
-        let running = host.process(owner.pid).is_ok_and(|process| process.start_ticks == owner.start_ticks);
-        if (name.starts_with(journal::LAB) || name == journal::SCHED) && running {
+        if name == journal::SCHED && owner.runs(host) {
+            result.scheduler = Some(owner.pid);
+            return Ok(());
+        }
+        if name.starts_with(journal::LAB) && owner.runs(host) {
             result.left.push(format!("{}: its owner, process {}, is running", path.display(), owner.pid));
             return Ok(());
         }

@@ -4,7 +4,7 @@
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 use commensal_core::actual::Hierarchy;
-use commensal_core::knob::{Controller, Version};
+use commensal_core::knob::Version;
 use commensal_core::scheduler::SOCKET;
 use commensal_core::scheduler::protocol::{self, Orders, Request, Standing};
 use commensal_drivers::journal;
@@ -215,8 +215,7 @@ fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> 
 /// Whether groups are known by cgroup v2: where v1 has the cpu controller, by that.
 fn by_v2(host: &mut dyn Host) -> anyhow::Result<bool> {
     let hierarchies = mounts::hierarchies(host).context("look at the cgroups")?;
-    let v1 = |one: &Hierarchy| one.version == Version::V1 && one.controllers.contains(&Controller::Cpu);
-    Ok(!hierarchies.iter().any(v1))
+    Ok(Hierarchy::of_threads(&hierarchies).is_none_or(|one| one.version == Version::V2))
 }
 
 /// A process that hands over has its socket for a moment longer.

@@ -231,9 +231,10 @@ void SCHED(sched_cpu_offline, s32 cpu)
 {
 	struct cpu *c = cpu_at(cpu);
 
-	if (c)
-		WRITE_ONCE(c->claim, 0);
-	leave(cpu);
+	if (!c)
+		return;
+	WRITE_ONCE(c->claim, 0);
+	leave(cpu, c->llc);
 }
 
 static __always_inline bool refill(u64 now)

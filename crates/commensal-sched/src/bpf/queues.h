@@ -295,16 +295,34 @@ __noinline u32 clear_out(s32 cpu, u32 llc, s32 to)
 	return moved;
 }
 
-/*
- * Threads that wait for a CPU that goes, and may run on no other: the kernel asks nobody for threads of such a CPU any more, and
- * does not let go of it before they have left. It binds them to others once they come up here.
- */
-static __always_inline void leave(s32 cpu)
+/* Those of a queue that are queued on this CPU for the kernel come to its own queue. */
+static __always_inline void leave_queue(s32 cpu, u64 queue)
 {
 	struct task_struct *p;
 
-	bpf_for_each(scx_dsq, p, PINNED(cpu), 0)
-		scx_bpf_dsq_move(ITERATOR, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+	if (scx_bpf_dsq_nr_queued(queue) <= 0)
+		return;
+	bpf_for_each(scx_dsq, p, queue, 0) {
+		if (p->thread_info.cpu == (u32)cpu)
+			scx_bpf_dsq_move(ITERATOR, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+	}
+}
+
+/*
+ * A CPU goes: the kernel asks nobody for threads of it any more, and does not let go of it before all that are queued there have
+ * left. Others may take those that may run elsewhere, but the CPUs that a thread is bound to may all have gone. The kernel finds
+ * each one another CPU once it comes up here.
+ */
+static __always_inline void leave(s32 cpu, u32 llc)
+{
+	s32 i;
+
+	leave_queue(cpu, PINNED(cpu));
+	llc &= MOST_LLCS - 1;
+	bpf_for(i, 0, MOST_SLOTS) {
+		if (i < slots_used || i == MOST_SLOTS - 1)
+			leave_queue(cpu, QUEUE(i, llc));
+	}
 	scx_bpf_kick_cpu(cpu, 0);
 }
 

@@ -43,12 +43,7 @@ fn restore<H: Host>(context: &mut Context<H>) -> anyhow::Result<(commensal_drive
     if lab.is_some() {
         restored.done.extend(capability::sweep(&mut context.host, &hierarchies, &tenancy, &lab_probe));
     }
-    let loaded = sched::loaded(context);
-    if !loaded.is_empty() {
-        // Its record is what it needs to put threads back when it goes.
-        let record = sched::record::path(&context.state_dir).display().to_string();
-        restored.left.retain(|line| !line.starts_with(&record));
-    }
+    let loaded = sched::loaded(context, restored.scheduler);
     let stays = |one: String| format!("{one} stays loaded; `commensal sched unload` takes it off");
     Ok((restored, loaded.into_iter().map(stays).collect()))
 }

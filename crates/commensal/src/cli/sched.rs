@@ -30,11 +30,10 @@ pub fn run(context: &mut Context, verb: &SchedVerb) -> anyhow::Result<u8> {
     }
 }
 
-/// What is loaded from this state directory, of commensal's own and of others', in words.
-pub(super) fn loaded<H: Host>(context: &mut Context<H>) -> Vec<String> {
+/// What is loaded from this state directory, of commensal's own and of others', in words. `own` is whose record was found.
+pub(super) fn loaded<H: Host>(context: &mut Context<H>, own: Option<u32>) -> Vec<String> {
     let state = context.state_dir.clone();
     // One that has no threads yet has nothing on record, and answers.
-    let own = record::of(&mut context.host, &state).filter(|record| record.runs).map(|record| record.pid);
     let own = own.or_else(|| socket::status(&context.host, &state).ok().map(|now| now.pid));
     let own = own.map(|pid| format!("the scheduler (process {pid})"));
     let other = with::look(&mut context.host, &state).ok().flatten().filter(with::Other::lives);

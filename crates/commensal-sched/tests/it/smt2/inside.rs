@@ -123,6 +123,39 @@ fn affinity_hotplug_and_churn() {
     loaded.unload();
 }
 
+/// A whole core goes, with threads that are bound to it: the kernel sends them elsewhere, and they run there.
+#[test]
+fn a_core_goes_with_threads_that_are_bound_to_it() {
+    if !can_load("smt2::inside::a_core_goes_with_threads_that_are_bound_to_it") {
+        return;
+    }
+    let batch = Group::offline("batch");
+    let last = cpus() as usize - 1;
+    let works: Vec<Spinner> = (0..cpus()).map(|_| batch.spin(&format!("{}-{last}", last - 1))).collect();
+    let mut loaded = Loaded::new(&[offline(&batch)]);
+    until("all are under it", || works.iter().all(|work| policy(work.tid()) == Some(EXT)));
+    let switch = |cpu: usize, on: &str| {
+        std::fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/online"), on).unwrap();
+    };
+    let began = Instant::now();
+    switch(last, "0");
+    switch(last - 1, "0");
+    let took = began.elapsed();
+    let before: Vec<f64> = works.iter().map(Spinner::used).collect();
+    std::thread::sleep(BLOCK);
+    let got: Vec<f64> = works.iter().zip(before).map(|(work, then)| work.used() - then).collect();
+    let status = loaded.status();
+    switch(last - 1, "1");
+    switch(last, "1");
+    println!(
+        "inside: a core was gone after {:.1} s, its threads had {got:.2?} s elsewhere",
+        took.as_secs_f64()
+    );
+    assert!(got.iter().all(|one| *one > 0.0), "{got:?}");
+    assert!(status["ejected"].is_null() && status["mode"] == "running" && status["freezes"] == 0, "{status}");
+    loaded.unload();
+}
+
 /// Rounds of it.
 fn torture(batch: &Group, tids: &[u32]) -> u32 {
     let (count, last) = (cpus() as usize, cpus() - 1);

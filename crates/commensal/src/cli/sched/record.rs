@@ -27,8 +27,7 @@ pub fn of(host: &mut dyn Host, state: &Path) -> Option<Recorded> {
     if owner.boot_id != machine::boot_id(host).unwrap_or_default() {
         return None;
     }
-    let runs = host.process(owner.pid).is_ok_and(|process| process.start_ticks == owner.start_ticks);
-    Some(Recorded { pid: owner.pid, runs })
+    Some(Recorded { pid: owner.pid, runs: owner.runs(host) })
 }
 
 #[cfg(test)]
