@@ -243,6 +243,22 @@ impl Figures {
         }
     }
 
+    /// Adds the sums over all subjects of another difference of readings: of windows that belong together.
+    pub fn add(&mut self, other: &Figures) {
+        self.time_ns += other.time_ns;
+        for (sum, ns) in self.wait.0.iter_mut().zip(other.wait.0) {
+            *sum += ns;
+        }
+        let mut counters = other.counters;
+        for (sum, count) in self.counters.each().zip(counters.each()) {
+            *sum += *count;
+        }
+        self.wake_delay.add(&other.wake_delay);
+        self.preempt_delay.add(&other.preempt_delay);
+        self.evict_delay.add(&other.evict_delay);
+        self.skipped += other.skipped;
+    }
+
     /// Wait of a kind per second that the subjects had a CPU, ms; `None` when they had none.
     #[must_use]
     pub fn per_cpu_second(&self, wait_ns: u64) -> Option<f64> {

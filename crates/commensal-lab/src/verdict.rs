@@ -1,9 +1,9 @@
 //! The conclusion of a run, and why.
 //!
-//! PASS needs every gate metric's one-sided 95 % upper bound below the threshold; FAIL needs some gate's harm
-//! proven to be at or above it, under Holm's correction over the gates of one arm. Both need the two identical
-//! arms to be equivalent within the same threshold (two one-sided tests), so a noisy machine can give neither.
-//! Where data is missing the answer is INCONCLUSIVE, never a guess.
+//! PASS needs every gate metric's one-sided upper bound below the threshold; FAIL needs some gate's harm
+//! proven to be at or above it, under Holm's correction over the gates of one arm. Both rest on plain pairs of blocks:
+//! a noisy machine makes the bounds wide, and the answer is INCONCLUSIVE with the bound that was reached. Identical arms
+//! that differ significantly make the run INVALID. Where data is missing the answer is INCONCLUSIVE, never a guess.
 
 mod arm;
 mod environment;
@@ -107,7 +107,7 @@ fn conclusion(
     if gates.is_empty() {
         return (Verdict::Inconclusive, vec!["no gate metric can be judged in this run".to_owned()]);
     }
-    let (verdict, reasons) = environment::equivalence(run, &gates);
+    let (verdict, reasons) = environment::identical(run, &gates);
     if verdict != Verdict::Pass {
         return (verdict, reasons);
     }
@@ -180,9 +180,26 @@ fn planned_gates(run: &Run, notes: &mut Vec<String>) -> Vec<Metric> {
     gates
 }
 
-/// The comparison of an arm with the baseline on one metric.
+/// The comparison of an arm with the service alone on one metric: with the same online side, where the run has such an arm.
 pub(crate) fn against_baseline<'a>(run: &'a Run, arm: &str, metric: Metric) -> Option<&'a Comparison> {
-    run.comparison(arm, &run.arm_with(Role::Baseline)?.name, metric)
+    let role = run.arms.iter().find(|other| other.name == arm)?.role;
+    let alone = match role {
+        Role::Isolated | Role::Warm => run.reference()?,
+        _ => run.arm_with(Role::Baseline)?,
+    };
+    run.comparison(arm, &alone.name, metric)
+}
+
+/// The comparison that the verdict on an isolated arm rests on: against the cold or the warm service alone, whichever leaves
+/// more room for harm. What a service gains from a CPU that never idles is no merit of isolation.
+pub(crate) fn against_strictest<'a>(run: &'a Run, arm: &str, metric: Metric) -> Option<&'a Comparison> {
+    let cold = against_baseline(run, arm, metric);
+    let warm = run.arm_with(Role::Warm).and_then(|warm| run.comparison(arm, &warm.name, metric));
+    let bound = |result: &Comparison| result.one_sided.map_or(result.harm_pct, |[_, hi]| hi);
+    match (cold, warm) {
+        (Some(cold), Some(warm)) if warm.rounds >= 5 && bound(warm) > bound(cold) => Some(warm),
+        (cold, warm) => cold.or(warm),
+    }
 }
 
 #[cfg(test)]

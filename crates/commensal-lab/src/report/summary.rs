@@ -48,7 +48,7 @@ pub fn summarise(run: &Run) -> Summary {
     titles.extend(["CPU".to_owned(), "offline work".to_owned()]);
     // With several arms the worst decides, and each has its own.
     titles.extend(ranked(run).then(|| "verdict".to_owned()));
-    let shown = |arm: &&Arm| matches!(arm.role, Role::Baseline | Role::Contended | Role::Isolated);
+    let shown = |arm: &&Arm| !matches!(arm.role, Role::Baseline2 | Role::OfflineAlone);
     let rows = run.arms.iter().filter(shown).map(|arm| row(run, arm, &metrics, &samples)).collect();
     let mut notes = run.reasons.clone();
     notes.extend(run.notes.iter().cloned());
