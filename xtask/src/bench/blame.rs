@@ -1,7 +1,6 @@
 //! What `commensal blame` costs: two programs that do nothing but switch, in pairs with and without it.
 
 use super::Scratch;
-use crate::features;
 use anyhow::{Context, bail};
 use commensal_host::LinuxHost;
 use std::io::Read;
@@ -27,12 +26,8 @@ const ARMS: [(&str, &[&str]); 3] = [
 
 /// Runs and prints.
 pub fn run() -> anyhow::Result<()> {
-    if let Some(why) = features::no_bpf() {
-        println!("cost of blame: not measured: {why}");
-        return Ok(());
-    }
     let mut build = crate::cargo();
-    build.args(["build", "--release", "--quiet", "--package", "commensal", "--features", "bpf"]);
+    build.args(["build", "--release", "--quiet", "--package", "commensal"]);
     if !build.current_dir(crate::root()).status()?.success() {
         bail!("commensal does not build");
     }
