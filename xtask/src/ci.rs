@@ -19,6 +19,8 @@ pub fn run(long: bool) -> anyhow::Result<()> {
     if !problems.is_empty() {
         bail!("{}", problems.join("\n"));
     }
+    step("licences");
+    licences()?;
     step("generated files");
     generate::run(&root(), None, true)?;
     step("tests");
@@ -50,6 +52,17 @@ fn lints() -> anyhow::Result<()> {
     args.extend(["--", "-D", "warnings"]);
     cargo(&args)?;
     cargo(&["clippy", "--package", SQL, "--all-targets", "--", "-D", "warnings"])
+}
+
+/// Licences and unwanted packages of everything that is depended on (deny.toml).
+fn licences() -> anyhow::Result<()> {
+    let there =
+        crate::cargo().args(["deny", "--version"]).output().is_ok_and(|output| output.status.success());
+    if !there {
+        println!("skipped: licences: there is no cargo-deny (cargo install --locked cargo-deny@0.20.2)");
+        return Ok(());
+    }
+    cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"])
 }
 
 /// The SQL engine is built by itself: together with it the other crates would be built with what its dependencies want
