@@ -91,7 +91,7 @@ struct delays {
 	u64 evict[SLOTS];	/* ONLINE beside OFFLINE to OFFLINE gone */
 };
 
-/* One target: a cgroup or process of interest. */
+/* One target: a cgroup or process of interest; by CPU. */
 struct target {
 	u64 run_ns, waits, wait[KINDS];
 };

@@ -430,9 +430,10 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 		sum += d;
 		if (k <= CLASS_OFFLINE)
 			by_tasks += d;
-		if (target && d)
-			__sync_fetch_and_add(&target->wait[k], d);
 	}
+	if (target)
+		for (int k = 0; k < KINDS; k++)
+			target->wait[k] += w.left[k];
 	task->parts += sum;
 	w.from = now > sum ? now - sum : 0;
 	if (!by_tasks)
@@ -468,7 +469,7 @@ static __always_inline void unqueue(struct task_state *task, u64 now, struct tot
 	}
 	t->waits++;
 	if (target)
-		__sync_fetch_and_add(&target->waits, 1);
+		target->waits++;
 	task->waited += ns;
 	task->waits++;
 	task->last_wait = ns;
@@ -521,7 +522,7 @@ static __always_inline void leave(struct task_struct *p, struct task_state *task
 		t->run_ns += ns;
 		target = bpf_map_lookup_elem(&targets, &index);
 		if (target)
-			__sync_fetch_and_add(&target->run_ns, ns);
+			target->run_ns += ns;
 		if (task->exiting)
 			t->gone_run_ns += ns;
 	} else if (task->state != UNSEEN) {	/* it ran without a switch that anybody told */

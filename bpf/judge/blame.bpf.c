@@ -109,7 +109,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		set_right(c, now, t, false);
 	}
 
-	if (KIND(was) == CLASS_ONLINE || KIND(class) == CLASS_ONLINE) {
+	if (c->sibling[0] >= 0 && (KIND(was) == CLASS_ONLINE || KIND(class) == CLASS_ONLINE)) {
 		for (int i = 0; i < SIBLINGS; i++) {
 			struct cpu_state *sibling;
 			u64 ns[KINDS] = {};

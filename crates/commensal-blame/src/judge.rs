@@ -50,7 +50,7 @@ struct Maps {
     cpus: Array<MapData, [u8; size_of::<CpuState>()]>,
     totals: PerCpuArray<MapData, [u8; size_of::<Totals>()]>,
     delays: PerCpuArray<MapData, [u8; size_of::<Delays>()]>,
-    targets: Array<MapData, [u8; size_of::<Target>()]>,
+    targets: PerCpuArray<MapData, [u8; size_of::<Target>()]>,
     culprits: HashMap<MapData, [u8; size_of::<CulpritKey>()], u64>,
     classes: HashMap<MapData, u64, u32>,
     process_classes: HashMap<MapData, u32, u32>,
@@ -218,9 +218,14 @@ impl Judge {
     /// When a map cannot be read.
     pub fn subjects(&self) -> Result<Vec<OfSubject>, NoJudge> {
         let one = |index: usize| {
-            let bytes = self.maps.targets.get(&(index as u32), 0).map_err(failed("read the judge"))?;
-            let target: Target = transmute!(bytes);
-            Ok(OfSubject { run_ns: target.run_ns, waits: target.waits, wait: ByKind(target.wait) })
+            let mut sums = OfSubject::default();
+            for one in self.maps.targets.get(&(index as u32), 0).map_err(failed("read the judge"))?.iter() {
+                let one: Target = transmute!(*one);
+                sums.run_ns += one.run_ns;
+                sums.waits += one.waits;
+                sums.wait.add(&ByKind(one.wait));
+            }
+            Ok(sums)
         };
         (0..self.scope.online.len()).map(one).collect()
     }
@@ -375,6 +380,9 @@ where
     loaded.program_mut(name).ok_or(ProgramError::NotLoaded)?.try_into()
 }
 
+/// Lines of an error that are kept.
+const LINES: usize = 12;
+
 /// The error and what caused it: an error number alone says little about a program that the kernel refuses.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -386,14 +394,20 @@ fn chain(error: &dyn std::error::Error) -> String {
         }
         cause = one.source();
     }
-    text
+    // The verifier tells every step; what it does not like comes last.
+    let lines: Vec<&str> = text.lines().collect();
+    match lines.len().checked_sub(LINES) {
+        Some(left_out @ 1..) => format!("{}\n[{left_out} lines]\n{}", lines[0], lines[left_out..].join("\n")),
+        _ => text,
+    }
 }
 
-/// Whether the kernel forbids it.
+/// Whether the kernel forbids it: EPERM. EACCES is what its verifier says of a program that it does not take.
 fn forbids(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(one) = cause {
-        if one.downcast_ref::<io::Error>().is_some_and(|io| io.kind() == io::ErrorKind::PermissionDenied) {
+        let number = one.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        if number == Some(rustix::io::Errno::PERM.raw_os_error()) {
             return true;
         }
         cause = one.source();
