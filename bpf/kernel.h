@@ -65,7 +65,19 @@ struct task_group {
 struct thread_info {
 	u32 cpu;
 };
+struct task_struct;
+struct rq;
+struct cfs_rq {
+	unsigned int h_nr_queued, h_nr_idle;	/* h_nr_queued since 6.14 */
+	struct rq *rq;			/* with CONFIG_FAIR_GROUP_SCHED, as is cfs_rq below */
+};
+struct rq {
+	struct cfs_rq cfs;
+	struct task_struct *curr;
+	u64 clock;
+};
 struct sched_entity {
+	struct cfs_rq *cfs_rq;
 	u64 sum_exec_runtime;
 	unsigned char sched_delayed;	/* since 6.12 */
 };

@@ -20,7 +20,7 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 SEC("tp_btf/sched_switch")
 int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	u64 now = bpf_ktime_get_ns();
+	u64 now;
 	u32 cpu = bpf_get_smp_processor_id(), class = CLASS_KERNEL, was;
 	struct cpu_state *c = cpu_at(cpu);
 	struct totals *t = all();
@@ -31,6 +31,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 
 	if (!c || !t || !control.enabled)
 		return 0;
+	now = now_on(c, next);
 	t->switches++;
 	was = c->class;
 	if (c->waiters > 0)
@@ -162,7 +163,7 @@ static __always_inline int woken(struct task_struct *p)
 		how = DISPLACED;
 		t->displaced++;
 	}
-	now = bpf_ktime_get_ns();
+	now = now_on(c, p);
 	if (task->state == UNSEEN)
 		begin(task, now);
 	else if (task->state == ASLEEP)

@@ -24,15 +24,8 @@ enum { SCX_TASK_QUEUED = 1 };
 enum scx_exit_kind { SCX_EXIT_NONE, SCX_EXIT_DONE };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct cfs_rq {
-	unsigned int h_nr_queued, h_nr_idle;	/* h_nr_queued since 6.14 */
-};
 struct cfs_rq___old {
 	unsigned int h_nr_running, idle_h_nr_running;
-};
-struct rq {
-	struct cfs_rq cfs;
-	struct task_struct *curr;
 };
 struct scx_exit_info {
 	enum scx_exit_kind kind;
