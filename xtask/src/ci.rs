@@ -13,19 +13,16 @@ pub fn run(long: bool) -> anyhow::Result<()> {
     step("format");
     cargo(&["fmt", "--all", "--check"])?;
     step("lints");
-    lints(features::of_this_machine())?;
-    match features::no_bpf() {
-        // The build without it has code of its own, which nothing else here compiles.
-        None => lints(&features::WITHOUT_BPF)?,
-        Some(why) => println!("without feature bpf, so its tests are skipped: {why}"),
-    }
+    lints()?;
     step("tidy");
     let problems = tidy::problems(&root())?;
     if !problems.is_empty() {
         bail!("{}", problems.join("\n"));
     }
+    step("licences");
+    licences()?;
     step("generated files");
-    generate::run(&root(), true)?;
+    generate::run(&root(), None, true)?;
     step("tests");
     let mut tally = tests(long)?;
     step("`cargo run` is the program");
@@ -49,12 +46,23 @@ fn step(name: &str) {
     println!("\n== {name}");
 }
 
-fn lints(features: &[&str]) -> anyhow::Result<()> {
-    let mut args = vec!["clippy", "--workspace", "--exclude", SQL, "--all-targets"];
-    args.extend(features);
+fn lints() -> anyhow::Result<()> {
+    let mut args = vec!["clippy", "--workspace", "--exclude", SQL, "--all-targets", "--all-features"];
+    args.extend(features::without_scheduler());
     args.extend(["--", "-D", "warnings"]);
     cargo(&args)?;
     cargo(&["clippy", "--package", SQL, "--all-targets", "--", "-D", "warnings"])
+}
+
+/// Licences and unwanted packages of everything that is depended on (deny.toml).
+fn licences() -> anyhow::Result<()> {
+    let there =
+        crate::cargo().args(["deny", "--version"]).output().is_ok_and(|output| output.status.success());
+    if !there {
+        println!("skipped: licences: there is no cargo-deny (cargo install --locked cargo-deny@0.20.2)");
+        return Ok(());
+    }
+    cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"])
 }
 
 /// The SQL engine is built by itself: together with it the other crates would be built with what its dependencies want
@@ -74,8 +82,8 @@ fn cargo(args: &[&str]) -> anyhow::Result<()> {
 /// Runs every test; passes the output on without what passed tests printed, and counts.
 fn tests(long: bool) -> anyhow::Result<Tally> {
     let mut tally = Tally::default();
-    let others = ["--workspace", "--exclude", SQL];
-    tested(&mut tally, [others.as_slice(), features::of_this_machine()].concat().as_slice(), long)?;
+    let others = ["--workspace", "--exclude", SQL, "--all-features"];
+    tested(&mut tally, [others.as_slice(), features::without_scheduler()].concat().as_slice(), long)?;
     tested(&mut tally, &["--package", SQL], long)?;
     Ok(tally.on(&format!("machine {}", running_release()), None))
 }
@@ -139,7 +147,7 @@ fn soaked(tally: &mut Tally) {
 /// are those of the tests; dependencies that tests want otherwise are built once more for it.
 fn runs_the_program() -> anyhow::Result<()> {
     let mut command = crate::cargo();
-    command.args(["run", "--quiet"]).args(features::of_this_machine()).args(["--", "--version"]);
+    command.args(["run", "--quiet"]).args(["--all-features", "--", "--version"]);
     let output = command.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo run")?;
     let said = String::from_utf8_lossy(&output.stdout);
     let wanted = concat!("commensal ", env!("CARGO_PKG_VERSION"), "\n");

@@ -6,6 +6,7 @@ mod bench;
 mod ci;
 mod features;
 mod generate;
+mod objects;
 mod soak;
 mod stage;
 mod tally;
@@ -34,8 +35,11 @@ enum Task {
     },
     /// Rules of the tree that no compiler checks.
     Tidy,
-    /// Write man pages, completions, the knob reference and the schema of run.json.
+    /// Write man pages, completions, the knob reference, the schema of run.json and the compiled BPF programs.
     Gen {
+        /// What to write [default: everything; the BPF programs where their compiler is].
+        #[arg(value_enum)]
+        part: Option<generate::Part>,
         /// Only say whether they are up to date.
         #[arg(long)]
         check: bool,
@@ -71,7 +75,7 @@ fn run() -> anyhow::Result<ExitCode> {
                 bail!("{}", problems.join("\n"));
             }
         }
-        Task::Gen { check } => generate::run(&root(), check)?,
+        Task::Gen { part, check } => generate::run(&root(), part, check)?,
         Task::Bench { parts } => bench::run(&parts)?,
         Task::Soak(args) => soak::run(&args)?,
         Task::Vm(args) => return vm::run(&args),
