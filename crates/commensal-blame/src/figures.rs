@@ -111,7 +111,7 @@ macro_rules! counters {
                 $(self.$name += other.$name;)*
             }
 
-            fn since(&self, earlier: &Counters) -> Counters {
+fn since(&self, earlier: &Counters) -> Counters {
                 Counters { $($name: self.$name.saturating_sub(earlier.$name)),* }
             }
         }
@@ -272,10 +272,7 @@ impl Figures {
         for (sum, ns) in self.wait.0.iter_mut().zip(other.wait.0) {
             *sum += ns;
         }
-        let mut counters = other.counters;
-        for (sum, count) in self.counters.each().zip(counters.each()) {
-            *sum += *count;
-        }
+        self.counters.add(&other.counters);
         self.wake_delay.add(&other.wake_delay);
         self.preempt_delay.add(&other.preempt_delay);
         self.evict_delay.add(&other.evict_delay);

@@ -7,10 +7,12 @@
 mod blamed;
 mod offline;
 mod samples;
+mod tail;
 
 pub use blamed::blamed;
 pub use offline::offline_kept;
 pub use samples::{Samples, online_failed};
+pub use tail::over_objective;
 
 use crate::format::{log_of_pct, pct_of_log};
 use crate::record::{Arm, Attribution, Comparison, Design, Metric, Role, Run};
@@ -45,6 +47,7 @@ pub fn conclude_from(run: &mut Run, samples: &Samples, mut notes: Vec<String>) {
     run.attribution = findings.attribution;
     run.offline = offline_kept(run);
     run.blame = blamed(run);
+    run.over_objective = over_objective(run);
     let judgement = verdict::judge(run);
     notes.extend(judgement.notes);
     run.verdict = Some(judgement.verdict);

@@ -326,6 +326,8 @@ pub fn quickstart_within(choice: &Choice, seconds: f64) -> Experiment {
     let mut experiment = quickstart(choice);
     experiment.arms.insert(2, arm("policy-only", Role::PolicyOnly));
     experiment.arms.insert(3, arm("warm", Role::Warm));
+    // Its error is twice the median's in the same time.
+    experiment.design.threshold_overrides_pct.insert(Metric::P90, 2.0 * choice.threshold_pct);
     experiment.design.by_windows(WINDOWS, &experiment.arms, seconds);
     experiment
 }

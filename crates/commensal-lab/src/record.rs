@@ -148,6 +148,9 @@ pub struct Run {
     /// The share of the harm that each isolated arm removes.
     #[serde(default)]
     pub attribution: Vec<Attribution>,
+    /// The tails of the isolated arms.
+    #[serde(default)]
+    pub over_objective: Vec<OverObjective>,
     /// Latency by the time since the last switch, where rounds are made of short windows.
     #[serde(default)]
     pub since_switch: Vec<SinceSwitch>,
@@ -310,6 +313,29 @@ pub struct SinceSwitch {
     pub p50_us: f64,
     /// Their 90th percentile, microseconds.
     pub p90_us: f64,
+}
+
+/// The share of an isolated arm's requests over a latency, against the service alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OverObjective {
+    /// The isolated arm.
+    pub arm: String,
+    /// The arm it is compared with.
+    pub vs: String,
+    /// The latency, microseconds: the objective's, or the 99th percentile of the service alone.
+    pub objective_us: f64,
+    /// Requests over it alone, per cent.
+    pub alone_pct: f64,
+    /// Requests over it in this arm, per cent.
+    pub arm_pct: f64,
+    /// Hodges-Lehmann estimate of the difference over the rounds, percentage points.
+    pub difference_pct: f64,
+    /// Its one-sided bounds, percentage points.
+    pub one_sided: Option<[f64; 2]>,
+    /// Whether the hypervisor took as much from both arms: else the tail may be its doing.
+    pub steal_alike: bool,
+    /// FAIL when half as many again are proven to be over it, PASS when fewer are.
+    pub verdict: Verdict,
 }
 
 /// A service level objective: a percentile of every window within a latency.

@@ -8,7 +8,7 @@
 mod arm;
 mod environment;
 
-pub(crate) use arm::threshold_words;
+pub(crate) use arm::{rounds_to_decide, threshold_words};
 pub(crate) use environment::service_failed;
 
 use crate::record::{Comparison, Metric, Role, Run};
@@ -127,6 +127,13 @@ fn conclusion(
             }
             why.extend(blame.reasons.iter().cloned());
         }
+        if let Some((tail, reason)) = tail(run, &arm.name) {
+            if tail.rank() > verdict.rank() {
+                verdict = tail;
+                why.clear();
+            }
+            why.push(reason);
+        }
         if let Some((kept, reason)) = enough_offline(run, &arm.name) {
             if kept.rank() > verdict.rank() {
                 verdict = kept;
@@ -146,6 +153,19 @@ fn conclusion(
         }
     }
     (worst, reasons)
+}
+
+/// What the tail adds, if it is significantly worse than alone: such an arm passes only when it is proven to stay within its bound.
+fn tail(run: &Run, arm: &str) -> Option<(Verdict, String)> {
+    let tail = run.over_objective.iter().find(|tail| tail.arm == arm)?;
+    let [lo, _] = tail.one_sided?;
+    (lo > 0.0 && tail.steal_alike).then(|| {
+        let said = format!(
+            "arm {arm}: {:.2} % of the requests take longer than {:.0} µs, alone {:.2} %; half as many again are allowed",
+            tail.arm_pct, tail.objective_us, tail.alone_pct
+        );
+        (tail.verdict, said)
+    })
 }
 
 /// Whether an isolated arm keeps as much of the offline work as is asked for; `None` when that is proven, or nothing is asked

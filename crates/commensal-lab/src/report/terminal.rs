@@ -1,5 +1,6 @@
 //! The text a person sees first.
 
+use super::answer::waits;
 use super::summary::summarise;
 use crate::record::Run;
 use crate::verdict::Verdict;
@@ -17,6 +18,9 @@ pub fn terminal(run: &Run, colour: bool) -> String {
     };
     let word = paint.map_or(summary.word.to_owned(), |code| format!("\x1b[{code}m{}\x1b[0m", summary.word));
     let mut out = format!("{word}  {}\n", summary.headline);
+    if let Some(waits) = waits(run) {
+        let _ = writeln!(out, "{}{waits}", " ".repeat(summary.word.len() + 2));
+    }
     let mut table = vec![summary.titles];
     table.extend(summary.rows);
     out.push_str(&aligned(&table));

@@ -111,7 +111,7 @@ fn undecided(run: &Run, arm: &Arm, result: &Comparison, gates: usize) -> String 
 }
 
 /// The rounds after which a harm that stays where it is would be decided; `None` when out of reach.
-fn rounds_to_decide(result: &Comparison, threshold_pct: f64, gates: usize) -> Option<u32> {
+pub(crate) fn rounds_to_decide(result: &Comparison, threshold_pct: f64, gates: usize) -> Option<u32> {
     let margin = log_of_pct(threshold_pct) - log_of_pct(result.harm_pct);
     let mut rounds = rounds_needed(result.sd_log?, margin.abs())?;
     if margin < 0.0 {
