@@ -436,34 +436,41 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 	u32 index = TARGET(task->class);
 	struct target *target = bpf_map_lookup_elem(&targets, &index);
 	struct window w = { .to = now, .cpu = task->cpu, .target = index };
-	u64 ns[KINDS] = {}, by_tasks = 0, sum = 0, over = 0;
+	u64 by_tasks = 0, sum = 0;
 	u64 limit = now > task->since ? now - task->since : 0;
 
+	if (!target)
+		return;
 	if (ended)
 		for (int k = 0; k < KINDS; k++)
-			ns[k] = c->ns[k];
+			w.left[k] = c->ns[k];
 	else
-		copy(c, now, ns, t);
-	for (int k = 0; k < KINDS; k++)
-		over += ns[k] > task->copy[k] ? ns[k] - task->copy[k] : 0;
-	/* Another CPU went on after `now`, which is long when a hypervisor took ours away just then. */
-	over = over > limit ? over - limit : 0;
+		copy(c, now, w.left, t);
 	for (int k = 0; k < KINDS; k++) {
-		u64 d = ns[k] > task->copy[k] ? ns[k] - task->copy[k] : 0;
-		u64 cut = over < d ? over : d;
-
-		over -= cut;
-		d -= cut;
-		w.left[k] = d;
-		t->wait[k] += d;
-		task->wait[k] += d;
-		sum += d;
-		if (k <= CLASS_OFFLINE)
-			by_tasks += d;
+		w.left[k] = w.left[k] > task->copy[k] ? w.left[k] - task->copy[k] : 0;
+		sum += w.left[k];
 	}
-	if (target)
-		for (int k = 0; k < KINDS; k++)
-			target->wait[k] += w.left[k];
+	/* Another CPU went on after `now`, which is long when a hypervisor took ours away just then. */
+	if (sum > limit) {
+		u64 over = sum - limit;
+
+		for (int k = 0; k < KINDS; k++) {
+			u64 cut = over < w.left[k] ? over : w.left[k];
+
+			over -= cut;
+			w.left[k] -= cut;
+		}
+		sum = limit;
+	}
+	for (int k = 0; k < KINDS; k++) {
+		if (!w.left[k])
+			continue;
+		t->wait[k] += w.left[k];
+		task->wait[k] += w.left[k];
+		target->wait[k] += w.left[k];
+		if (k <= CLASS_OFFLINE)
+			by_tasks += w.left[k];
+	}
 	task->parts += sum;
 	w.from = now > sum ? now - sum : 0;
 	if (!by_tasks)
