@@ -41,36 +41,6 @@ static __always_inline u32 slot(u64 ns)
 	return top < SLOTS ? top : SLOTS - 1;
 }
 
-/* How often the clocks are compared, and by how much (as a shift) one may gain on the other meanwhile: NTP slews by 1/2000. */
-#define COMPARE		(1ULL << 22)	/* ns */
-#define SLEW		11
-
-/*
- * The time on a CPU whose run queue's lock is held, by the clock that the kernel itself accounts with: it has read the hardware just
- * now, for this very switch or wake-up, and reading it again costs as much as all the rest here (70 ns in a virtual machine). As
- * CLOCK_MONOTONIC, which user space and interrupts have: the difference is looked at some hundred times a second. A look may find
- * the run queue's clock a little old, so the smallest difference counts, but for what slewing explains. `p` is of that CPU.
- */
-static __always_inline u64 now_on(struct cpu_state *c, struct task_struct *p)
-{
-	u64 clock = 0, passed, ahead, most;
-
-	if (bpf_core_field_exists(p->se.cfs_rq) && bpf_core_field_exists(p->se.cfs_rq->rq))
-		clock = p->se.cfs_rq->rq->clock;
-	if (!clock)
-		return bpf_ktime_get_ns();
-	passed = clock - c->compared;
-	if (passed > COMPARE) {
-		ahead = bpf_ktime_get_ns() - clock;
-		most = c->ahead + (passed >> SLEW);
-		if (c->compared && (s64)(ahead - most) > 0)
-			ahead = most;
-		c->ahead = ahead;
-		c->compared = clock;
-	}
-	return clock + c->ahead;
-}
-
 static __always_inline u32 cpu_of(struct task_struct *p)
 {
 	if (bpf_core_field_exists(p->thread_info.cpu))

@@ -31,7 +31,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 
 	if (!c || !t || !control.enabled)
 		return 0;
-	now = now_on(c, next);
+	now = bpf_ktime_get_ns();
 	t->switches++;
 	was = c->class;
 	if (c->waiters > 0)
@@ -163,7 +163,7 @@ static __always_inline int woken(struct task_struct *p)
 		how = DISPLACED;
 		t->displaced++;
 	}
-	now = now_on(c, p);
+	now = bpf_ktime_get_ns();
 	if (task->state == UNSEEN)
 		begin(task, now);
 	else if (task->state == ASLEEP)

@@ -74,10 +74,6 @@ mirror! {
         last: CulpritKey,
         /// With what is not in the map of culprits yet.
         pending: u64,
-        /// CLOCK_MONOTONIC less the run queue's clock.
-        ahead: u64,
-        /// When that was found.
-        compared: u64,
     }
 
     /// Histograms of a CPU.

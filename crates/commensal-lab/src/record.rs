@@ -379,8 +379,14 @@ impl Design {
     /// Plans rounds of windows that end within a time, with looks at half and three quarters of them.
     pub fn by_windows(&mut self, windows: Windows, arms: &[Arm], seconds: f64) {
         const LEAST: u32 = 6;
-        let rounds = (seconds / self.round_s(windows, arms)).floor().min(MAX_ROUNDS as f64) as u32;
-        self.rounds = rounds.max(LEAST);
+        /// Contended windows that are wanted for an interval.
+        const ENOUGH: u32 = 9;
+        let fit = |windows: Windows| (seconds / self.round_s(windows, arms)).floor().min(MAX_ROUNDS as f64) as u32;
+        let mut windows = windows;
+        if fit(windows) / windows.contended_every.max(1) < ENOUGH {
+            windows.contended_every = 1;
+        }
+        self.rounds = fit(windows).max(LEAST);
         self.looks = vec![self.rounds.div_ceil(2), (self.rounds * 3).div_ceil(4), self.rounds];
         self.looks.retain(|look| *look >= LEAST);
         self.looks.dedup();

@@ -127,14 +127,18 @@ fn without(run: &Run) -> Option<String> {
     let contended = run.arm_with(Role::Contended)?;
     let gates = run.design.gates.iter().filter(|gate| gate.quantile().is_some());
     let harms = gates.filter_map(|gate| against_baseline(run, &contended.name, *gate));
-    let proven = harms.filter_map(|result| Some((result, result.ci95?))).filter(|(_, [lo, _])| *lo > 0.0);
+    let bounded: Vec<_> = harms.filter_map(|result| Some((result, result.ci95?))).collect();
+    if bounded.is_empty() {
+        return Some("; harm without it is not bounded by so few rounds".to_owned());
+    }
+    let proven = bounded.iter().filter(|(_, [lo, _])| *lo > 0.0);
     Some(match proven.max_by(|a, b| a.0.harm_pct.total_cmp(&b.0.harm_pct)) {
         Some((result, [lo, hi])) => format!(
             "; without it {} is {} % [{}, {}] worse",
             name(result.metric),
             pct(result.harm_pct),
-            pct(lo),
-            pct(hi)
+            pct(*lo),
+            pct(*hi)
         ),
         None => "; without it no harm is shown either".to_owned(),
     })
