@@ -381,7 +381,8 @@ impl Design {
         const LEAST: u32 = 6;
         /// Contended windows that are wanted for an interval.
         const ENOUGH: u32 = 9;
-        let fit = |windows: Windows| (seconds / self.round_s(windows, arms)).floor().min(MAX_ROUNDS as f64) as u32;
+        let fit =
+            |windows: Windows| (seconds / self.round_s(windows, arms)).floor().min(MAX_ROUNDS as f64) as u32;
         let mut windows = windows;
         if fit(windows) / windows.contended_every.max(1) < ENOUGH {
             windows.contended_every = 1;

@@ -191,7 +191,8 @@ fn build(
             continue;
         }
         let planned = policies::pause(host, &actual, &looked, wanted, name)?;
-        let path = wanted.attached[Side::Offline as usize].map_or_else(|| name.to_owned(), ToString::to_string);
+        let path =
+            wanted.attached[Side::Offline as usize].map_or_else(|| name.to_owned(), ToString::to_string);
         let (needed, steps) = planned.map_err(|why| SiteError::Pause(path, why))?;
         policies::add(&mut structure, &needed);
         pause.0 = steps;

@@ -44,7 +44,11 @@ impl Samples {
 
     /// Rounds that have begun.
     pub fn begun(&self) -> u32 {
-        self.arms.iter().filter_map(|rounds| rounds.keys().last()).max().map_or(0, |last| last + 1)
+        self.arms
+            .iter()
+            .filter_map(|rounds| rounds.keys().last())
+            .max()
+            .map_or(0, |last| last.saturating_add(1))
     }
 
     /// All values of one metric of one arm, in the order of the rounds.

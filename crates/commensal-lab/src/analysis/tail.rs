@@ -27,11 +27,14 @@ pub fn over_objective(run: &Run) -> Vec<OverObjective> {
         valid.filter_map(|block| Some((block.round, histogram(block)?))).collect()
     };
     let reference = of(&alone.name);
-    let Some(objective_us) = run.design.slo.map(|slo| slo.latency_us).or_else(|| percentile(&reference)) else {
+    let Some(objective_us) = run.design.slo.map(|slo| slo.latency_us).or_else(|| percentile(&reference))
+    else {
         return Vec::new();
     };
     let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
-    isolated.filter_map(|arm| one(run, (&arm.name, &of(&arm.name)), (&alone.name, &reference), objective_us)).collect()
+    isolated
+        .filter_map(|arm| one(run, (&arm.name, &of(&arm.name)), (&alone.name, &reference), objective_us))
+        .collect()
 }
 
 /// The percentile of all blocks together.
@@ -66,16 +69,20 @@ fn one(
         (missed, missed / f64::max(all, 1.0) * 100.0)
     };
     let ((missed, alone_pct), (_, arm_pct)) = (whole(alone), whole(its));
+    if missed < FEWEST {
+        return None;
+    }
     let steal = |arm: &str| {
         let seen: Vec<f64> = run.blocks_of(arm).filter_map(|block| block.cpu.steal).collect();
         crate::stats::mean(&seen)
     };
     let steal = [steal(vs), steal(arm)];
     let alike = steal[0].zip(steal[1]).is_none_or(|(a, b)| (a - b).abs() <= STEAL);
-    let bounds = ranks.interval(Tail::OneSided(run.design.level(run.rounds_begun()))).map(|ends| [ends.lo, ends.hi]);
+    let bounds =
+        ranks.interval(Tail::OneSided(run.design.level(run.rounds_begun()))).map(|ends| [ends.lo, ends.hi]);
     let allowed = alone_pct * MOST_MORE;
     let verdict = match bounds {
-        _ if missed < FEWEST || !alike => Verdict::Inconclusive,
+        _ if !alike => Verdict::Inconclusive,
         None => Verdict::Inconclusive,
         Some([lo, _]) if lo > allowed => Verdict::Fail,
         Some([_, hi]) if hi <= allowed => Verdict::Pass,

@@ -204,7 +204,11 @@ pub(super) fn fill(before: &Snapshot, after: &Snapshot) -> Block {
             online: delta(after.online_delay_us, before.online_delay_us),
             offline: delta(after.offline_delay_us, before.offline_delay_us),
         },
-        blame: after.blame.as_ref().zip(before.blame.as_ref()).map(|(after, before)| blamed(&after.since(before))),
+        blame: after
+            .blame
+            .as_ref()
+            .zip(before.blame.as_ref())
+            .map(|(after, before)| blamed(&after.since(before))),
         throttled_s: PerSide {
             online: delta(after.online.throttled_us, before.online.throttled_us),
             offline: delta(after.offline.throttled_us, before.offline.throttled_us),

@@ -14,7 +14,7 @@ use super::probe::{Probe, Snapshot, blamed, fill, judge};
 use super::{Chosen, Conductor, Event, LabError, block, decided, service, validity};
 use crate::loadgen::{self, Gathered, LoadError, Outcome, Sample, Trace};
 use crate::record::{
-    Block, Lateness, LatencyHistogram, Role, Run, SinceSwitch, Windows, encode_histogram, new_histogram,
+    Block, LatencyHistogram, Lateness, Role, Run, SinceSwitch, Windows, encode_histogram, new_histogram,
     percentile_us,
 };
 use crate::rng::Rng;
@@ -283,10 +283,12 @@ impl Rounds<'_, '_> {
         let before = self.look(work);
         let length = if role == Role::Contended { self.windows.contended_s } else { self.windows.window_s };
         let looked_ns = since() - from_ns;
-        self.conductor.sleep(Duration::from_secs_f64(length).saturating_sub(Duration::from_nanos(looked_ns)))?;
+        self.conductor
+            .sleep(Duration::from_secs_f64(length).saturating_sub(Duration::from_nanos(looked_ns)))?;
         let to_ns = since();
         let after = self.look(work);
-        let blame = after.blame.as_ref().zip(before.blame.as_ref()).map(|(after, before)| after.since(before));
+        let blame =
+            after.blame.as_ref().zip(before.blame.as_ref()).map(|(after, before)| after.since(before));
         let mut counted = fill(&before, &after);
         let own = after.own.saturating_sub(before.own).as_secs_f64() / counted.measure_s.max(1e-9);
         counted.cpu.client = Some(own + after.warm_cpus(&before).unwrap_or(0.0));
@@ -342,12 +344,8 @@ impl Rounds<'_, '_> {
                 && let Some(offline) = &mut work.offline
             {
                 let total = its.iter().map(|window| window.work).sum::<Option<f64>>();
-                block.work = offline.work(
-                    total.map(|total| (0.0, total)),
-                    None,
-                    block.cpu.offline,
-                    block.measure_s,
-                );
+                block.work =
+                    offline.work(total.map(|total| (0.0, total)), None, block.cpu.offline, block.measure_s);
                 let (host, site) = (&mut *self.conductor.host, &*self.conductor.site);
                 block.notes.extend(offline.ended(host, site).ok().flatten());
             }
@@ -449,8 +447,7 @@ fn requests(block: &mut Block, windows: &[&Window], gathered: &Gathered, rate_pe
     let quantile = |q| percentile_us(&lateness, q).unwrap_or(0.0);
     block.offered = Some(rate_per_s);
     block.achieved = Some(rate_per_s * answered as f64 / block.requests.max(1) as f64);
-    block.lateness_us =
-        (!lateness.is_empty()).then(|| Lateness { p50: quantile(0.5), p99: quantile(0.99) });
+    block.lateness_us = (!lateness.is_empty()).then(|| Lateness { p50: quantile(0.5), p99: quantile(0.99) });
     block.mean_us = (!latency.is_empty()).then(|| latency.mean());
     block.hist = encode_histogram(&latency).ok();
     block.service_hist = encode_histogram(&service).ok();

@@ -19,9 +19,9 @@ mod report;
 mod response;
 mod schedule;
 mod series;
-mod trace;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod validity;
 
 pub use knee::{Knee, KneeEnd, KneeLimits, KneePoint, knee};

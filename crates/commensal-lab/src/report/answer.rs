@@ -86,30 +86,39 @@ fn failed(run: &Run, arm: &Arm) -> Option<String> {
     // A gate other than latency has failed: the reasons say which.
     let why = run.reasons.first()?;
     let held = at_most(run, &results);
-    Some(if results.is_empty() { why.clone() } else { format!("{held}; but {}", why.trim_start_matches("arm isolated: ")) })
+    Some(if results.is_empty() {
+        why.clone()
+    } else {
+        format!("{held}; but {}", why.trim_start_matches("arm isolated: "))
+    })
 }
 
 /// The bound that was reached, and what it takes to decide.
 fn open(run: &Run, arm: &Arm) -> Option<String> {
     let results = bounds(run, arm);
-    let undecided = |(result, [_, hi]): &&(&Comparison, [f64; 2])| *hi >= run.design.threshold_of(result.metric);
+    let undecided =
+        |(result, [_, hi]): &&(&Comparison, [f64; 2])| *hi >= run.design.threshold_of(result.metric);
     let Some((result, [_, hi])) = results.iter().filter(undecided).max_by(|a, b| {
         let room = |one: &&(&Comparison, [f64; 2])| one.1[1] / run.design.threshold_of(one.0.metric);
         room(a).total_cmp(&room(b))
     }) else {
         let why = run.reasons.first()?;
-        return (!results.is_empty())
-            .then(|| format!("{}; not decided: {}", at_most(run, &results), why.trim_start_matches("arm isolated: ")));
+        return (!results.is_empty()).then(|| {
+            format!("{}; not decided: {}", at_most(run, &results), why.trim_start_matches("arm isolated: "))
+        });
     };
     let theta = run.design.threshold_of(result.metric);
-    let (metric, decided) = (name(result.metric), results.iter().filter(|one| !undecided(one)).copied().collect::<Vec<_>>());
+    let (metric, decided) =
+        (name(result.metric), results.iter().filter(|one| !undecided(one)).copied().collect::<Vec<_>>());
     let first = if decided.is_empty() {
         format!("with isolation harm to your service's {metric} is below {} %", pct(*hi))
     } else {
         format!("{}; harm to its {metric} is below {} %", at_most(run, &decided), pct(*hi))
     };
     let takes = minutes(run, result, theta)
-        .map_or(format!("{theta} % is out of reach at this noise"), |text| format!("{theta} % takes about {text}"));
+        .map_or(format!("{theta} % is out of reach at this noise"), |text| {
+            format!("{theta} % takes about {text}")
+        });
     Some(format!("{first}; {takes}"))
 }
 
@@ -156,7 +165,8 @@ pub fn waits(run: &Run) -> Option<String> {
     let offline = |role| per_cpu_second(role, |wait| wait.offline);
     let with = offline(Role::Isolated)?;
     let others = per_cpu_second(Role::Isolated, |wait| wait.other + wait.kernel + wait.interrupts)?;
-    let without = offline(Role::Contended).map(|ms| format!("{} without isolation, ", pct(ms))).unwrap_or_default();
+    let without =
+        offline(Role::Contended).map(|ms| format!("{} without isolation, ", pct(ms))).unwrap_or_default();
     Some(format!(
         "who made it wait, ms per CPU-second: batch {without}{} with it; others {}",
         pct(with),
@@ -176,6 +186,10 @@ pub fn foreign(run: &Run) -> Option<String> {
     let stolen = crate::stats::mean(&steal)
         .map(|mean| format!("; the hypervisor took {mean:.2} (at most {:.2})", most(&steal)))
         .unwrap_or_default();
-    crate::stats::mean(&used)
-        .map(|mean| format!("programs that take no part used {mean:.2} CPUs (at most {:.2} in a block){stolen}", most(&used)))
+    crate::stats::mean(&used).map(|mean| {
+        format!(
+            "programs that take no part used {mean:.2} CPUs (at most {:.2} in a block){stolen}",
+            most(&used)
+        )
+    })
 }

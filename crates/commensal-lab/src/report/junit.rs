@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn invalid_runs_prove_nothing() {
-        let noisy = concluded(12, [0.0, 0.5, 0.0], 0.2);
+        let noisy = concluded(12, [0.3, 0.5, 0.0], 0.01);
         check(&noisy, false, [3, 0, 3], "message=\"INVALID: the two identical arms differ");
         check(&noisy, true, [3, 3, 0], "<failure type=\"INVALID\"");
     }

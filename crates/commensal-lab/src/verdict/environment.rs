@@ -139,7 +139,9 @@ pub(super) fn identical(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>) {
         match result.and_then(|result| Some((result, result.one_sided?))) {
             Some((result, bounds)) => {
                 let within = bounds[0] > -half && bounds[1] < half;
-                if result.p_equal.is_some_and(|p| p < each) && !within {
+                // So few rounds that no difference can be that sure show a gross one all the same.
+                let gross = bounds[0] > 2.0 * half || bounds[1] < -2.0 * half;
+                if gross || (result.p_equal.is_some_and(|p| p < each) && !within) {
                     unequal.push(inequality(run, result, bounds));
                 }
             }
@@ -165,7 +167,7 @@ fn inequality(run: &Run, result: &Comparison, bounds: [f64; 2]) -> String {
     let step = quantum(run.noise_floor_pct.get(&result.metric).copied());
     let change = |harm| change_pct(result.metric, harm);
     format!(
-        "the two identical arms differ on {} by {} {} (p < 0.01), so something other than the offline work changes between \
+        "the two identical arms differ on {} by {} {} for certain, so something other than the offline work changes between \
          blocks: look for what starts and stops on this machine, and measure again",
         result.metric.label(),
         signed_pct(change(result.harm_pct), step),
