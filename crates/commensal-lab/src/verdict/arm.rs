@@ -134,5 +134,5 @@ pub(super) fn gains(run: &Run, arm: &Arm, gates: &[Metric]) -> Vec<String> {
             with_bounds(run, result)
         ))
     };
-    gates.iter().filter_map(better).collect()
+    gates.iter().filter(|gate| gate.quantile().is_some()).filter_map(better).collect()
 }

@@ -209,7 +209,8 @@ pub(super) fn notes(run: &Run) -> Vec<String> {
         }
     }
     let rounds: BTreeSet<u32> = run.blocks.iter().map(|block| block.round).collect();
-    if rounds.len() < run.design.rounds as usize {
+    let looked = run.design.looks.contains(&run.rounds_begun());
+    if rounds.len() < run.design.rounds as usize && !looked {
         notes.push(format!(
             "{} of {} planned rounds were run; stopping when the figures look good makes errors commoner than 5 %",
             rounds.len(),
