@@ -74,7 +74,9 @@ mirror! {
         last: CulpritKey,
         /// With what is not in the map of culprits yet.
         pending: u64,
-        /// CLOCK_MONOTONIC less the run queue's clock.
+        /// Of the last wake-up, by the run queue's clock.
+        wakeup: u64,
+        /// CLOCK_MONOTONIC less that clock.
         ahead: u64,
         /// When that was found.
         compared: u64,

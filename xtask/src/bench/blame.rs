@@ -51,7 +51,11 @@ fn measure(who: &str, host: &LinuxHost, scope: &Scope) -> anyhow::Result<()> {
         let mut ns = [0.0; 2];
         for with in order {
             let mut judge = with.then(|| Judge::attach(host, scope)).transpose()?;
-            if std::env::var_os("FLOOR").is_some() { if let Some(j) = &mut judge { j.stop()?; } }
+            if std::env::var_os("FLOOR").is_some() {
+                if let Some(j) = &mut judge {
+                    j.stop()?;
+                }
+            }
             ns[usize::from(with)] = ping_pong()?;
             drop(judge);
         }
