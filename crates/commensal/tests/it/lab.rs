@@ -187,6 +187,41 @@ fn sigkill_is_cleaned_up_by_restore_or_the_next_run() {
     }
 }
 
+/// SIGKILL while work is frozen: a frozen process does not even die of that. The run's guard thaws and removes everything.
+#[test]
+fn sigkill_leaves_nothing_frozen() {
+    if !can_write_cgroups("sigkill_leaves_nothing_frozen") {
+        return;
+    }
+    let program = Program::new("frozen");
+    let args = ["lab", "run", "quickstart", "--for", "60s"];
+    let mut child = program.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let pid = child.id();
+    let groups = format!("commensal-lab-{pid}-");
+    let frozen = || {
+        cgroups_named(&groups).iter().any(|group| {
+            let below = std::fs::read_dir(group).into_iter().flatten().flatten();
+            below.into_iter().any(|child| {
+                let reads = |file: &str| std::fs::read_to_string(child.path().join(file)).unwrap_or_default();
+                reads("freezer.state").trim() == "FROZEN" || reads("cgroup.freeze").trim() == "1"
+            })
+        })
+    };
+    let within = |seconds: u64, what: &str, holds: &dyn Fn() -> bool| {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while !holds() {
+            assert!(Instant::now() < end, "not within {seconds} s: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    within(60, "something is frozen", &frozen);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    within(60, "the groups are gone", &|| cgroups_named(&groups).is_empty());
+    assert_eq!(program.expect(0, &["restore"]).0, "nothing to restore\n");
+    assert_nothing_left(&program.state());
+}
+
 /// The service dies beside isolated offline work: that is a result, and the other arms get a new instance.
 #[test]
 fn a_service_that_dies_is_broken_not_lost() {
