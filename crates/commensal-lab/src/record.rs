@@ -267,6 +267,9 @@ pub struct Windows {
     pub window_s: f64,
     /// Discarded after each switch, seconds.
     pub guard_s: f64,
+    /// Before the next switch, seconds: a request that is due so late counts nowhere, since it may not end before the switch.
+    #[serde(default)]
+    pub tail_s: f64,
     /// Windows of each arm in a round.
     pub per_round: u32,
     /// Measured part of the one window of a contended arm, seconds: harm without isolation takes a second or two to settle.
@@ -280,21 +283,21 @@ impl Windows {
     const SWITCH_S: f64 = 0.006;
 
     /// Longest window that a rate may ask for, seconds.
-    const LONGEST_S: f64 = 0.5;
+    const LONGEST_S: f64 = 5.0;
 
-    /// As long as it takes for the windows of an arm in a round to hold the requests that P95 needs.
+    /// As long as it takes for the windows of an arm in a round to hold so many requests.
     #[must_use]
-    pub fn for_rate(self, rate_per_s: Option<f64>) -> Windows {
-        let needed = Metric::P95.requests_needed() as f64 * 1.05;
+    pub fn for_load(self, rate_per_s: Option<f64>, requests: u64) -> Windows {
+        let needed = requests as f64 * 1.05;
         let fits = rate_per_s.map(|rate| needed / rate / f64::from(self.per_round.max(1)));
         let window_s = fits.map_or(self.window_s, |fits| fits.clamp(self.window_s, Self::LONGEST_S));
-        Windows { window_s, ..self }
+        Windows { window_s, contended_s: self.contended_s.max(window_s), ..self }
     }
 
     /// How long a round takes on average, seconds, with so many arms of short windows and so many contended ones.
     #[must_use]
     pub fn round_s(&self, short: usize, contended: usize) -> f64 {
-        let around = self.guard_s + Self::SWITCH_S;
+        let around = self.guard_s + self.tail_s + Self::SWITCH_S;
         let short = short as f64 * f64::from(self.per_round) * (self.window_s + around);
         short + contended as f64 * (self.contended_s + around) / f64::from(self.contended_every.max(1))
     }
@@ -367,6 +370,15 @@ impl Design {
             return if self.looks.is_empty() { ALL } else { self.level(last as u32) };
         };
         spent(self.looks[look]) - look.checked_sub(1).map_or(0.0, |before| spent(self.looks[before]))
+    }
+
+    /// The requests that a block needs for the percentiles that decide, and for those that are to be printed up to P95: P99 is
+    /// printed where the load is high enough for it anyway.
+    #[must_use]
+    pub fn requests_wanted(&self) -> u64 {
+        let of =
+            |metrics: &[Metric]| metrics.iter().map(|metric| metric.requests_needed()).max().unwrap_or(0);
+        of(&self.gates).max(of(&self.percentiles).min(Metric::P95.requests_needed()))
     }
 
     /// How long a round of windows takes with these arms, seconds.
