@@ -2,12 +2,11 @@
 //! isolation is on after every end.
 
 use crate::agent::{Agent, Theirs, cleaned, limited, mounts, own, until};
-use crate::support::{Program, can_write_cgroups, text};
+use crate::support::{Alone, Program, alone, can_write_cgroups, text};
 use commensal_agent::snapshot::Snapshot;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Whether the group is held back by class: idle, or with the smallest weight.
 fn held_back(dir: &Path) -> bool {
@@ -57,9 +56,6 @@ fn last_cpu() -> usize {
     list.trim().rsplit([',', '-']).next().unwrap().parse().unwrap()
 }
 
-/// One at a time: two of these on one CPU would disturb each other.
-static ALONE: Mutex<()> = Mutex::new(());
-
 /// A service and batch work of somebody else's on one CPU, and an agent that keeps them apart.
 struct World {
     // In the order in which they end.
@@ -68,7 +64,7 @@ struct World {
     etl: Theirs,
     _web: Theirs,
     program: Program,
-    _alone: MutexGuard<'static, ()>,
+    _alone: Alone,
 }
 
 impl World {
@@ -76,7 +72,7 @@ impl World {
         if !can_write_cgroups(test) {
             return None;
         }
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = alone();
         let program = Program::new(name);
         let (web, etl) = (Theirs::new(&program, "web"), Theirs::new(&program, "etl"));
         let of = |name: &str, class: &str, path: &str| {
