@@ -124,7 +124,7 @@ impl Theirs {
     }
 
     /// A group below it.
-    fn child(&self, name: &str) -> Theirs {
+    pub fn child(&self, name: &str) -> Theirs {
         let name = format!("{}/{name}", self.name);
         for mount in mounts() {
             // Below the root of v2 controllers have to be handed on.
@@ -140,7 +140,7 @@ impl Theirs {
         read("cpu.weight").or_else(|| read("cpu.shares")).unwrap().trim().parse().unwrap()
     }
 
-    fn set_weight(&self, weight: u64) {
+    pub fn set_weight(&self, weight: u64) {
         let file = if self.cpu.join("cpu.weight").exists() { "cpu.weight" } else { "cpu.shares" };
         std::fs::write(self.cpu.join(file), weight.to_string()).unwrap();
     }
