@@ -30,7 +30,8 @@ impl Spinner {
             // A new group of cpuset on v1 has no CPUs and lets nobody in, and its parent may be as new.
             let mut dir = mount.clone();
             for part in Path::new(&group.name) {
-                let parent = std::mem::replace(&mut dir, dir.join(part));
+                let parent = dir;
+                dir = parent.join(part);
                 for name in ["cpuset.cpus", "cpuset.mems"] {
                     if std::fs::read_to_string(dir.join(name)).is_ok_and(|set| set.trim().is_empty())
                         && let Ok(all) = std::fs::read_to_string(parent.join(name))
