@@ -370,9 +370,13 @@ fn the_guard_brings_the_safe_state() {
             ]
             .concat(),
         );
-        let mut agent = Agent::start(&program, &groups, &["--lease", "500ms"]);
+        // A lease that an agent which gets hardly any CPU keeps as well: one whose lease ends is ended by its guard.
+        let mut agent = Agent::start(&program, &groups, &["--lease", "10s"]);
         let etl = own(&program, "etl");
-        until("all are limited", || limited(&etl) && web.counted() && limited(&tmp.cpu));
+        until("all are limited", || {
+            assert_eq!(agent.child.try_wait().unwrap(), None, "{}", agent.said());
+            limited(&etl) && web.counted() && limited(&tmp.cpu)
+        });
         // The guard knows the groups once the first tick is over.
         until("the groups are kept", || program.state().join("agent-groups.json").exists());
         agent.signal(kill);
