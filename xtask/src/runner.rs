@@ -97,8 +97,8 @@ struct Schedule<'p> {
     config: Config,
     all: usize,
     waiting: Vec<Test<'p>>,
-    /// Titles and groups.
-    running: Vec<(String, Option<String>)>,
+    /// Titles, groups and threads.
+    running: Vec<(String, Option<String>, usize)>,
     begun: Instant,
 }
 
@@ -110,7 +110,7 @@ impl<'p> Schedule<'p> {
         std::thread::scope(|scope| {
             loop {
                 while let Some(test) = self.next().filter(|_| !interrupt::interrupted()) {
-                    self.running.push((test.title(), test.terms.group.clone()));
+                    self.running.push((test.title(), test.terms.group.clone(), test.terms.threads));
                     let send = send.clone();
                     scope.spawn(move || {
                         let done = process::run(test.program, &test.name, test.terms.limit, variables);
@@ -123,7 +123,7 @@ impl<'p> Schedule<'p> {
                 match receive.recv_timeout(POLL) {
                     Ok((test, done)) => {
                         let title = test.title();
-                        self.running.retain(|(other, _)| *other != title);
+                        self.running.retain(|(other, ..)| *other != title);
                         let done = done.with_context(|| format!("run {title}"))?;
                         times.insert((done.took, title.clone()), ());
                         self.told(&title, &done, tally);
@@ -152,23 +152,22 @@ impl<'p> Schedule<'p> {
 
     /// The first test that waits and may run now.
     fn next(&mut self) -> Option<Test<'p>> {
-        if self.running.len() >= self.config.threads {
-            return None;
-        }
-        let may = |test: &Test| match &test.terms.group {
+        let group_has_room = |test: &Test| match &test.terms.group {
             None => true,
             Some(group) => {
-                let beside = self.running.iter().filter(|(_, of)| of.as_ref() == Some(group)).count();
+                let beside = self.running.iter().filter(|(_, of, _)| of.as_ref() == Some(group)).count();
                 beside < self.config.groups.get(group).copied().unwrap_or(1)
             }
         };
-        let index = self.waiting.iter().position(may)?;
-        Some(self.waiting.remove(index))
+        let index = self.waiting.iter().position(group_has_room)?;
+        // One that takes more threads is not overtaken by those that take fewer: it would never have its turn.
+        let taken: usize = self.running.iter().map(|(.., threads)| threads).sum();
+        (taken + self.waiting[index].terms.threads <= self.config.threads).then(|| self.waiting.remove(index))
     }
 
     fn progress(&self) {
         let done = self.all - self.waiting.len() - self.running.len();
-        let names: Vec<&str> = self.running.iter().map(|(title, _)| title.as_str()).collect();
+        let names: Vec<&str> = self.running.iter().map(|(title, ..)| title.as_str()).collect();
         println!("{:4} s  {done} of {}; now {}", self.begun.elapsed().as_secs(), self.all, names.join(", "));
     }
 

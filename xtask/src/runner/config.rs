@@ -49,6 +49,7 @@ struct Override {
     filter: String,
     test_group: Option<String>,
     slow_timeout: Option<SlowTimeout>,
+    threads_required: Option<usize>,
     priority: Option<i8>,
 }
 
@@ -71,6 +72,7 @@ struct Rule {
     filter: Filter,
     group: Option<String>,
     limit: Option<Duration>,
+    threads: Option<usize>,
     priority: Option<i8>,
 }
 
@@ -79,6 +81,8 @@ struct Rule {
 pub struct Terms {
     pub group: Option<String>,
     pub limit: Duration,
+    /// How many of the threads it takes.
+    pub threads: usize,
     /// Higher ones start first.
     pub priority: i8,
 }
@@ -136,6 +140,8 @@ impl Config {
         Terms {
             group: rules().find_map(|rule| rule.group.clone()),
             limit: rules().find_map(|rule| rule.limit).unwrap_or(self.limit),
+            // More than there are would wait for ever.
+            threads: rules().find_map(|rule| rule.threads).unwrap_or(1).min(self.threads),
             priority: rules().find_map(|rule| rule.priority).unwrap_or(0),
         }
     }
@@ -155,6 +161,7 @@ impl Rule {
             filter: Filter::parse(&given.filter)?,
             group: given.test_group,
             limit: given.slow_timeout.map(|timeout| timeout.limit()).transpose()?,
+            threads: given.threads_required,
             priority: given.priority,
         })
     }
@@ -226,6 +233,7 @@ priority = 100
         let terms = |group: Option<&str>, minutes: u64, priority| Terms {
             group: group.map(str::to_owned),
             limit: Duration::from_secs(60 * minutes),
+            threads: 1,
             priority,
         };
         assert_eq!(config.terms("lab::a"), terms(Some("measures"), 2, 100));
@@ -243,7 +251,7 @@ priority = 100
             let error = Config::parse(&TEXT.replace(from, to), "all").unwrap_err();
             assert!(format!("{error:#}").contains(words), "{error:#}");
         };
-        refused("priority = 100", "threads-required = 2", "threads-required");
+        refused("priority = 100", "run-extra-args = []", "run-extra-args");
         refused("test(#limits::*)", "package(x)", "is not test(#GLOB)");
         refused("test-group = \"measures\"", "test-group = \"others\"", "there is no test-groups.others");
         refused("test-threads = 3", "test-threads = 3\nretries = 1", "one try");
