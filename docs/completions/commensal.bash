@@ -2704,12 +2704,16 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__run)
-            opts="-o -v -h -V --rounds --block --seed --threshold --load --arms --restart --slo --window --min-offline --pilot --adaptive --resume --port --no-blame --style --out --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-o -v -h -V --for --rounds --block --seed --threshold --load --arms --restart --slo --window --min-offline --pilot --adaptive --resume --port --no-blame --style --out --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --rounds)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -11,19 +11,16 @@ pub fn run(long: bool) -> anyhow::Result<()> {
     step("format");
     cargo(&["fmt", "--all", "--check"])?;
     step("lints");
-    lints(features::of_this_machine())?;
-    match features::no_bpf() {
-        // The build without it has code of its own, which nothing else here compiles.
-        None => lints(&features::WITHOUT_BPF)?,
-        Some(why) => println!("without feature bpf, so its tests are skipped: {why}"),
-    }
+    lints()?;
     step("tidy");
     let problems = tidy::problems(&root())?;
     if !problems.is_empty() {
         bail!("{}", problems.join("\n"));
     }
+    step("licences");
+    licences()?;
     step("generated files");
-    generate::run(&root(), true)?;
+    generate::run(&root(), None, true)?;
     let tally = test::everything(long)?;
     tally.print(started);
     if tally.failed > 0 {
@@ -36,12 +33,23 @@ pub fn step(name: &str) {
     println!("\n== {name}");
 }
 
-fn lints(features: &[&str]) -> anyhow::Result<()> {
-    let mut args = vec!["clippy", "--workspace", "--exclude", SQL, "--all-targets"];
-    args.extend(features);
+fn lints() -> anyhow::Result<()> {
+    let mut args = vec!["clippy", "--workspace", "--exclude", SQL, "--all-targets", "--all-features"];
+    args.extend(features::without_scheduler());
     args.extend(["--", "-D", "warnings"]);
     cargo(&args)?;
     cargo(&["clippy", "--package", SQL, "--all-targets", "--", "-D", "warnings"])
+}
+
+/// Licences and unwanted packages of everything that is depended on (deny.toml).
+fn licences() -> anyhow::Result<()> {
+    let there =
+        crate::cargo().args(["deny", "--version"]).output().is_ok_and(|output| output.status.success());
+    if !there {
+        println!("skipped: licences: there is no cargo-deny (cargo install --locked cargo-deny@0.20.2)");
+        return Ok(());
+    }
+    cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"])
 }
 
 fn cargo(args: &[&str]) -> anyhow::Result<()> {

@@ -10,8 +10,27 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
+/// What can be written by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// The compiled BPF programs.
+    Bpf,
+    /// Everything else.
+    Texts,
+}
+
 /// Writes the files, or says which are stale.
-pub fn run(root: &Path, check: bool) -> anyhow::Result<()> {
+pub fn run(root: &Path, part: Option<Part>, check: bool) -> anyhow::Result<()> {
+    if part != Some(Part::Texts) {
+        crate::objects::run(root, check, part == Some(Part::Bpf))?;
+    }
+    if part != Some(Part::Bpf) {
+        texts(root, check)?;
+    }
+    Ok(())
+}
+
+fn texts(root: &Path, check: bool) -> anyhow::Result<()> {
     let mut stale = Vec::new();
     for (name, text) in files()? {
         let path = root.join(&name);

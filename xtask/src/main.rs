@@ -8,6 +8,7 @@ mod ci;
 mod features;
 mod generate;
 mod interrupt;
+mod objects;
 mod runner;
 mod soak;
 mod stage;
@@ -40,8 +41,11 @@ enum Task {
     Test(test::Args),
     /// Rules of the tree that no compiler checks.
     Tidy,
-    /// Write man pages, completions, the knob reference and the schema of run.json.
+    /// Write man pages, completions, the knob reference, the schema of run.json and the compiled BPF programs.
     Gen {
+        /// What to write [default: everything; the BPF programs where their compiler is].
+        #[arg(value_enum)]
+        part: Option<generate::Part>,
         /// Only say whether they are up to date.
         #[arg(long)]
         check: bool,
@@ -78,7 +82,7 @@ fn run() -> anyhow::Result<ExitCode> {
                 bail!("{}", problems.join("\n"));
             }
         }
-        Task::Gen { check } => generate::run(&root(), check)?,
+        Task::Gen { part, check } => generate::run(&root(), part, check)?,
         Task::Bench { parts } => bench::run(&parts)?,
         Task::Soak(args) => soak::run(&args)?,
         Task::Vm(args) => return vm::run(&args),

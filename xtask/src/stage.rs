@@ -1,7 +1,6 @@
 //! A stage for agents: cgroups of our own in every hierarchy, the release build of commensal with a state directory of its own,
 //! processes in those cgroups, and what the kernel counts of a process. Nothing is left of it when it is dropped.
 
-use crate::features;
 use anyhow::{Context, bail};
 use commensal_host::LinuxHost;
 use commensal_sensors::mounts;
@@ -30,16 +29,13 @@ pub struct Stage {
     program: PathBuf,
 }
 
-/// Builds commensal as it is shipped: optimised, with the judge where it can be. [`PROGRAM`] names another build.
+/// Builds commensal as it is shipped: optimised. [`PROGRAM`] names another build.
 pub fn release() -> anyhow::Result<PathBuf> {
     if let Some(program) = std::env::var_os(PROGRAM) {
         return Ok(PathBuf::from(program));
     }
     let mut build = crate::cargo();
     build.args(["build", "--release", "--quiet", "--package", "commensal"]);
-    if features::no_bpf().is_none() {
-        build.args(["--features", "bpf"]);
-    }
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from);
     if !build.current_dir(crate::root()).status()?.success() {

@@ -45,10 +45,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The default members, built as a machine without clang builds them.
+/// What tests need that programs do not: the fake host. The scheduler's programs are left out, since they take clang.
+const FAKE: [&str; 2] = ["--features", "commensal-host/fake"];
+
+/// The default members.
 fn quick(filters: &[String]) -> anyhow::Result<Tally> {
     step("tests of the default members");
-    let programs = artifact::tests(&features::WITHOUT_BPF)?;
+    let programs = artifact::tests(&FAKE)?;
     let tally = runner::run(&programs, "default", filters, &[])?;
     let mut tally = tally.on(&here(), None);
     if filters.is_empty() {
@@ -74,7 +77,8 @@ pub fn everything(long: bool) -> anyhow::Result<Tally> {
 }
 
 fn of_all_packages(long: bool, filters: &[String]) -> anyhow::Result<Tally> {
-    let others = [&["--workspace", "--exclude", SQL], features::of_this_machine()].concat();
+    let others =
+        [&["--workspace", "--exclude", SQL, "--all-features"], features::without_scheduler()].concat();
     let (profile, variables): (_, &[_]) = if long { ("long", &LONG) } else { ("all", &[]) };
     let mut tally = Tally::default();
     for (what, which) in [("tests", others.as_slice()), ("tests of the SQL engine", &["--package", SQL])] {
@@ -112,7 +116,7 @@ fn soaked(tally: &mut Tally) {
 /// are those of the tests; dependencies that tests want otherwise are built once more for it.
 fn runs_the_program() -> anyhow::Result<()> {
     let mut command = crate::cargo();
-    command.args(["run", "--quiet"]).args(features::of_this_machine()).args(["--", "--version"]);
+    command.args(["run", "--quiet"]).args(["--all-features", "--", "--version"]);
     let output = command.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo run")?;
     let said = String::from_utf8_lossy(&output.stdout);
     let wanted = concat!("commensal ", env!("CARGO_PKG_VERSION"), "\n");

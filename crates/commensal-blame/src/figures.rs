@@ -1,6 +1,7 @@
 //! What the judge counted, and what the sums mean. Times are nanoseconds; nothing is rounded here.
 
 use crate::Histogram;
+use commensal_core::mirror;
 use std::collections::BTreeMap;
 
 /// What a CPU did while somebody waited for it.
@@ -62,6 +63,13 @@ impl ByKind {
         [Kind::Other, Kind::Offline, Kind::Kernel, Kind::Interrupt].iter().map(|kind| self.of(*kind)).sum()
     }
 
+    /// Both together.
+    pub fn add(&mut self, other: &ByKind) {
+        for (sum, ns) in self.0.iter_mut().zip(other.0) {
+            *sum += ns;
+        }
+    }
+
     fn since(&self, earlier: &ByKind) -> ByKind {
         ByKind(std::array::from_fn(|kind| self.0[kind].saturating_sub(earlier.0[kind])))
     }
@@ -98,13 +106,28 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// In the order of the BPF program.
-            pub fn each(&mut self) -> impl Iterator<Item = &mut u64> {
-                [$(&mut self.$name),*].into_iter()
+            /// Both together.
+            pub fn add(&mut self, other: &Counters) {
+                $(self.$name += other.$name;)*
             }
 
-            fn since(&self, earlier: &Counters) -> Counters {
+fn since(&self, earlier: &Counters) -> Counters {
                 Counters { $($name: self.$name.saturating_sub(earlier.$name)),* }
+            }
+        }
+
+        mirror! {
+            /// What the BPF program counts on one CPU.
+            pub struct Totals = "totals" {
+                /// Waits by what held the CPU, ns.
+                wait: [u64; Kind::ALL.len()],
+                $($(#[$doc])* $name: u64,)*
+            }
+        }
+
+        impl From<&Totals> for Counters {
+            fn from(totals: &Totals) -> Counters {
+                Counters { $($name: totals.$name),* }
             }
         }
     };
@@ -241,6 +264,19 @@ impl Figures {
             cpu: self.cpu.since(&earlier.cpu),
             skipped: self.skipped.saturating_sub(earlier.skipped),
         }
+    }
+
+    /// Adds the sums over all subjects of another difference of readings: of windows that belong together.
+    pub fn add(&mut self, other: &Figures) {
+        self.time_ns += other.time_ns;
+        for (sum, ns) in self.wait.0.iter_mut().zip(other.wait.0) {
+            *sum += ns;
+        }
+        self.counters.add(&other.counters);
+        self.wake_delay.add(&other.wake_delay);
+        self.preempt_delay.add(&other.preempt_delay);
+        self.evict_delay.add(&other.evict_delay);
+        self.skipped += other.skipped;
     }
 
     /// Wait of a kind per second that the subjects had a CPU, ms; `None` when they had none.

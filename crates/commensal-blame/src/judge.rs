@@ -1,51 +1,69 @@
 //! Loading the BPF program and reading its maps. It changes nothing, and is gone with the process that loaded it.
 
-use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, OfSubject, Thread, ThreadState};
-use crate::histogram::{Histogram, SLOTS};
-use crate::{NoJudge, Scope, Subject};
+use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, OfSubject, Thread, ThreadState, Totals};
+use crate::histogram::Histogram;
+use crate::mirror::{
+    self, ASLEEP, Control, CpuState, CulpritKey, Delays, RUNNING, SIBLINGS, Target, ThreadReading,
+};
+use crate::{NoJudge, Scope, Subject, preflight};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::programs::{BtfTracePoint, Iter, ProgramError, ProgramFd};
+use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
 use commensal_host::Host;
-use libbpf_rs::btf::Btf;
-use libbpf_rs::btf::types::Typedef;
-use libbpf_rs::query::ProgInfoIter;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Iter, Link, MapCore, MapFlags, OpenObject, ProgramMut};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::Read;
-use std::mem::MaybeUninit;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use zerocopy::{FromBytes, transmute};
 
-/// Generated from the BPF object.
-#[allow(unsafe_code, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
-#[allow(missing_docs, missing_debug_implementations)]
-#[allow(unused_qualifications, dead_code, non_snake_case)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/blame.skel.rs"));
-}
-use skel::{BlameProgs, BlameSkel, BlameSkelBuilder};
+/// `cargo xtask gen bpf` has compiled it from `bpf/judge`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../blame.bpf.o");
 
 const ONLINE: u32 = Kind::Online as u32;
 const OFFLINE: u32 = Kind::Offline as u32;
 const MOST_SUBJECTS: usize = 255;
 const KINDS: usize = Kind::ALL.len();
-/// Words of `struct cpu_state` before `since` and the kind.
-const SINCE: usize = KINDS;
-const SIBLINGS: usize = 3;
-/// Bytes of `struct cpu_state` before its siblings.
-const SIBLINGS_AT: usize = 8 * (KINDS + 1) + 8 + 8 * 4 + 8 + 8 + 8;
-/// Of `struct thread`.
-const THREAD: usize = 4 * 4 + 8 * (KINDS + 8);
-/// Of `enum state`.
-const ASLEEP: u32 = 1;
-const RUNNING: u32 = 2;
+
+/// Program, and the tracepoint that it hangs on.
+type Hook = (&'static str, &'static str);
+/// What is told of the scheduler's doings.
+const OF_SCHEDULING: [Hook; 5] = [
+    ("blame_switch", "sched_switch"),
+    ("on_migrate", "sched_migrate_task"),
+    ("on_wakeup", "sched_wakeup"),
+    ("on_wakeup_new", "sched_wakeup_new"),
+    ("on_exit", "sched_process_exit"),
+];
+const OF_INTERRUPTS: [Hook; 4] = [
+    ("on_irq_entry", "irq_handler_entry"),
+    ("on_irq_exit", "irq_handler_exit"),
+    ("on_softirq_entry", "softirq_entry"),
+    ("on_softirq_exit", "softirq_exit"),
+];
+/// x86 has a vector of its own for the timer, which other machines handle as an interrupt.
+const OF_TIMER: [Hook; 2] = [("on_timer_entry", "local_timer_entry"), ("on_timer_exit", "local_timer_exit")];
+
+/// The maps that are read and written.
+struct Maps {
+    control: Array<MapData, [u8; size_of::<Control>()]>,
+    cpus: Array<MapData, [u8; size_of::<CpuState>()]>,
+    totals: PerCpuArray<MapData, [u8; size_of::<Totals>()]>,
+    delays: PerCpuArray<MapData, [u8; size_of::<Delays>()]>,
+    targets: PerCpuArray<MapData, [u8; size_of::<Target>()]>,
+    culprits: HashMap<MapData, [u8; size_of::<CulpritKey>()], u64>,
+    classes: HashMap<MapData, u64, u32>,
+    process_classes: HashMap<MapData, u32, u32>,
+}
 
 /// Attached; detached when dropped, and when the process dies.
 pub struct Judge {
-    // Before the programs that they belong to.
-    dump: Link,
-    _links: Vec<Link>,
-    skel: BlameSkel<'static>,
+    maps: Maps,
+    /// The programs about scheduling.
+    programs: Vec<ProgramFd>,
+    /// Its list of threads is attached anew for each reading.
+    loaded: Mutex<Ebpf>,
+    control: Control,
     scope: Scope,
     began_ns: u64,
 }
@@ -65,77 +83,53 @@ impl Judge {
         if scope.online.len() > MOST_SUBJECTS {
             return Err(NoJudge::TooMany(scope.online.len()));
         }
-        quiet();
-        let btf = Btf::from_vmlinux().map_err(|_| NoJudge::NoBtf)?;
-        // The skeleton borrows its place for as long as it lives. That is never given back: some bytes per judge, in a
-        // process that has one or a few. What is in the place is dropped with the skeleton.
-        let place: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = BlameSkelBuilder::default().open(place).map_err(refused("open the judge"))?;
-        let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count the CPUs"))?;
-        {
-            let settings = open.maps.rodata_data.as_deref_mut().ok_or_else(|| missing("rodata"))?;
-            settings.unified = scope.unified;
-            settings.verify = scope.verify;
-            let processes = scope
-                .online
-                .iter()
-                .chain(&scope.offline)
-                .any(|subject| matches!(subject, Subject::Process(_)));
-            settings.processes = processes;
-        }
-        let count = u32::try_from(cpus).unwrap_or(u32::MAX);
-        open.maps.cpus.set_max_entries(count).map_err(refused("size the judge"))?;
-        open.maps.rings.set_max_entries(count).map_err(refused("size the judge"))?;
-        if let Some(room) = scope.room {
-            open.maps.culprits.set_max_entries(room).map_err(refused("size the judge"))?;
-        }
-        // x86 has a vector of its own for the timer, which other machines handle as an interrupt.
-        let timer =
-            scope.interrupts && btf.type_by_name::<Typedef<'_>>("btf_trace_local_timer_entry").is_some();
-        for mut program in open.open_object_mut().progs_mut() {
-            let wanted = match program.name().to_str() {
-                Some("on_irq_entry" | "on_irq_exit" | "on_softirq_entry" | "on_softirq_exit") => {
-                    scope.interrupts
-                }
-                Some("on_timer_entry" | "on_timer_exit") => timer,
-                _ => true,
-            };
-            program.set_autoload(wanted);
-        }
-        let skel = open.load().map_err(|error| match error.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => NoJudge::Forbidden(error.to_string()),
-            _ => refused("load the judge")(error),
+        preflight::check(host)?;
+        agrees()?;
+        let btf = Btf::from_sys_fs()
+            .map_err(|error| refused(host, "read what the kernel says of itself")(error.into()))?;
+        let cpus = aya::util::nr_cpus().map_err(|(path, error)| NoJudge::Refused {
+            what: "count the CPUs",
+            because: format!("{path}: {error}"),
         })?;
-        classes(&skel, scope)?;
-        siblings(host, &skel, cpus)?;
-        let mut links = Vec::new();
-        let programs = &skel.progs;
-        let mut attach = |program: &ProgramMut<'_>| -> Result<(), NoJudge> {
-            links.push(program.attach().map_err(refused("attach the judge"))?);
-            Ok(())
+        let mut loaded = load(&btf, scope, cpus).map_err(refused(host, "load the judge"))?;
+        let maps = maps(&mut loaded).map_err(refused(host, "find the judge's maps"))?;
+        let mut judge = Judge {
+            maps,
+            programs: Vec::new(),
+            loaded: Mutex::new(loaded),
+            control: Control { enabled: 0, generation: 1 },
+            scope: scope.clone(),
+            began_ns: 0,
         };
-        for program in of_scheduling(programs) {
-            attach(program)?;
-        }
-        if scope.interrupts {
-            for program in [
-                &programs.on_irq_entry,
-                &programs.on_irq_exit,
-                &programs.on_softirq_entry,
-                &programs.on_softirq_exit,
-            ] {
-                attach(program)?;
-            }
-        }
-        if timer {
-            attach(&programs.on_timer_entry)?;
-            attach(&programs.on_timer_exit)?;
-        }
-        let dump = programs.threads.attach().map_err(refused("attach the list of threads"))?;
-        let mut judge = Judge { dump, _links: links, skel, scope: scope.clone(), began_ns: 0 };
+        judge.name_subjects(scope)?;
+        judge.tell_siblings(host, cpus)?;
+        judge.hook(&btf).map_err(|error| refused(host, "attach the judge")(error.into()))?;
         judge.began_ns = now();
         judge.enable(true)?;
         Ok(judge)
+    }
+
+    /// Gives the programs to the kernel, which looks through them, and attaches them.
+    fn hook(&mut self, btf: &Btf) -> Result<(), ProgramError> {
+        let loaded = self.loaded.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let timer =
+            btf.id_by_type_name_kind("btf_trace_local_timer_entry", aya_obj::btf::BtfKind::Typedef).is_ok();
+        let mut hooks = OF_SCHEDULING.to_vec();
+        if self.scope.interrupts {
+            hooks.extend(OF_INTERRUPTS);
+            hooks.extend(OF_TIMER.iter().filter(|_| timer));
+        }
+        for (name, tracepoint) in &hooks {
+            program::<BtfTracePoint>(loaded, name)?.load(tracepoint, btf)?;
+        }
+        program::<Iter>(loaded, "threads")?.load("task", btf)?;
+        for (name, _) in &hooks {
+            program::<BtfTracePoint>(loaded, name)?.attach()?;
+        }
+        for (name, _) in OF_SCHEDULING {
+            self.programs.push(program::<BtfTracePoint>(loaded, name)?.fd()?.try_clone()?);
+        }
+        Ok(())
     }
 
     /// Watches others from now on. That costs some entries of a map, where a new judge costs the kernel some 200 ms of looking
@@ -161,19 +155,24 @@ impl Judge {
             return Ok(false);
         }
         for gone in before.difference(&now) {
-            self.skel.maps.classes.delete(&gone.to_ne_bytes()).map_err(refused("name the subjects"))?;
+            self.maps.classes.remove(gone).map_err(failed("name the subjects"))?;
         }
-        classes(&self.skel, scope)?;
+        self.name_subjects(scope)?;
         // What threads remember of their class is stale now.
-        let data = self.skel.maps.data_data.as_deref_mut().ok_or_else(|| missing("data"))?;
-        data.generation = data.generation.wrapping_add(1);
+        self.control.generation = self.control.generation.wrapping_add(1);
+        self.order()?;
         self.scope = scope.clone();
         Ok(true)
     }
 
+    fn order(&mut self) -> Result<(), NoJudge> {
+        let bytes: [u8; size_of::<Control>()] = transmute!(self.control);
+        self.maps.control.set(0, bytes, 0).map_err(failed("order the judge"))
+    }
+
     fn enable(&mut self, on: bool) -> Result<(), NoJudge> {
-        self.skel.maps.bss_data.as_deref_mut().ok_or_else(|| missing("bss"))?.enabled = u32::from(on);
-        Ok(())
+        self.control.enabled = u32::from(on);
+        self.order()
     }
 
     /// Counts no more: what is read from then on belongs together exactly. While it counts, culprits are read a moment after
@@ -196,30 +195,21 @@ impl Judge {
     /// # Errors
     /// When a map cannot be read.
     pub fn totals(&self) -> Result<Figures, NoJudge> {
-        let maps = &self.skel.maps;
-        let mut sums = Vec::new();
-        let per_cpu = maps
-            .totals
-            .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(refused("read the judge"))?;
-        for one in per_cpu.ok_or_else(|| missing("totals"))? {
-            let words = words(&one);
-            sums.resize(words.len(), 0);
-            for (sum, word) in sums.iter_mut().zip(words) {
-                *sum += word;
-            }
+        let mut figures = Figures::default();
+        for one in self.maps.totals.get(&0, 0).map_err(failed("read the judge"))?.iter() {
+            let one: Totals = transmute!(*one);
+            figures.wait.add(&ByKind(one.wait));
+            figures.counters.add(&Counters::from(&one));
         }
-        let mut sums = sums.into_iter();
-        let wait = by_kind(&mut sums);
-        let mut counters = Counters::default();
-        for (counter, sum) in counters.each().zip(sums.by_ref()) {
-            *counter = sum;
+        for one in self.maps.delays.get(&0, 0).map_err(failed("read the judge"))?.iter() {
+            // By reference: it is large.
+            let Ok(one) = Delays::read_from_bytes(one) else { continue };
+            figures.wake_delay.add(&Histogram::new(one.wake.to_vec()));
+            figures.preempt_delay.add(&Histogram::new(one.preempt.to_vec()));
+            figures.evict_delay.add(&Histogram::new(one.evict.to_vec()));
         }
-        let wake_delay = Histogram::new(sums.by_ref().take(SLOTS).collect());
-        let preempt_delay = Histogram::new(sums.by_ref().take(SLOTS).collect());
-        let evict_delay = Histogram::new(sums.by_ref().take(SLOTS).collect());
-        let time_ns = now();
-        Ok(Figures { time_ns, wait, counters, wake_delay, preempt_delay, evict_delay, ..Figures::default() })
+        figures.time_ns = now();
+        Ok(figures)
     }
 
     /// The sums of each subject up to now, in the scope's order: a reading for each.
@@ -227,14 +217,17 @@ impl Judge {
     /// # Errors
     /// When a map cannot be read.
     pub fn subjects(&self) -> Result<Vec<OfSubject>, NoJudge> {
-        let mut subjects = Vec::new();
-        for index in 0..self.scope.online.len() as u32 {
-            let value = self.value(&self.skel.maps.targets, &index.to_ne_bytes())?;
-            let mut words = words(&value).into_iter();
-            let (run_ns, waits) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
-            subjects.push(OfSubject { run_ns, waits, wait: by_kind(&mut words) });
-        }
-        Ok(subjects)
+        let one = |index: usize| {
+            let mut sums = OfSubject::default();
+            for one in self.maps.targets.get(&(index as u32), 0).map_err(failed("read the judge"))?.iter() {
+                let one: Target = transmute!(*one);
+                sums.run_ns += one.run_ns;
+                sums.waits += one.waits;
+                sums.wait.add(&ByKind(one.wait));
+            }
+            Ok(sums)
+        };
+        (0..self.scope.online.len()).map(one).collect()
     }
 
     /// All sums up to now, by subject and culprit, too.
@@ -243,36 +236,33 @@ impl Judge {
     /// When a map cannot be read.
     pub fn read(&self, host: &dyn Host) -> Result<Figures, NoJudge> {
         let totals = self.totals()?;
-        let maps = &self.skel.maps;
         let now = totals.time_ns;
         let mut cpu = ByKind::default();
         let mut culprits: BTreeMap<Culprit, u64> = BTreeMap::new();
-        for index in 0..maps.cpus.max_entries() {
-            let state = self.value(&maps.cpus, &index.to_ne_bytes())?;
-            let words = words(&state);
-            for (sum, ns) in cpu.0.iter_mut().zip(&words) {
-                *sum += ns;
-            }
+        for state in self.maps.cpus.iter() {
+            let state: CpuState = transmute!(state.map_err(failed("read the judge"))?);
+            cpu.add(&ByKind(state.ns));
             // What goes on since the last switch; a CPU that is just writing is read without.
-            let (since, kind) = (words[SINCE], words[SINCE + 1] as u32 as usize);
-            if since > 0 && kind < KINDS {
-                cpu.0[kind] += now.saturating_sub(since);
+            let kind = state.kind as usize;
+            if state.since > 0 && kind < KINDS {
+                cpu.0[kind] += now.saturating_sub(state.since);
             }
             // Blamed, and not in the list of culprits yet.
-            if let Some((last, ns)) = pending(&words) {
-                *culprits.entry(last).or_default() += ns;
+            if state.pending > 0 {
+                *culprits.entry(culprit(state.last)).or_default() += state.pending;
             }
         }
         let subjects = self.subjects()?;
-        for key in maps.culprits.keys() {
-            let Some(value) = maps.culprits.lookup(&key, MapFlags::ANY).map_err(refused("read the judge"))?
-            else {
-                continue;
-            };
-            *culprits.entry(culprit(word(&key, 0), word(&key, 1))).or_default() += word(&value, 0);
+        for key in self.maps.culprits.keys() {
+            let key = key.map_err(failed("read the judge"))?;
+            match self.maps.culprits.get(&key, 0) {
+                Ok(ns) => *culprits.entry(culprit(transmute!(key))).or_default() += ns,
+                Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(failed("read the judge")(error)),
+            }
         }
         let mut figures = Figures { subjects, cpu, culprits, ..totals };
-        for program in of_scheduling(&self.skel.progs) {
+        for program in &self.programs {
             let info = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
             let info = host.read_file(Path::new(&info)).unwrap_or_default();
             let skipped = info.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
@@ -286,156 +276,183 @@ impl Judge {
     /// # Errors
     /// When the kernel's list cannot be read.
     pub fn threads(&self) -> Result<Vec<Thread>, NoJudge> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let told =
+            |error: &dyn std::error::Error| NoJudge::Refused { what: "list threads", because: chain(error) };
+        let program = program::<Iter>(&mut loaded, "threads").map_err(|error| told(&error))?;
+        let link = program.attach().and_then(|id| program.take_link(id)).map_err(|error| told(&error))?;
+        let mut list = link.into_file().map_err(|error| told(&error))?;
         let mut bytes = Vec::new();
-        let read = Iter::new(&self.dump).map_err(refused("list threads"))?.read_to_end(&mut bytes);
-        read.map_err(|error| NoJudge::Refused { what: "list threads", because: error.to_string() })?;
-        Ok(bytes.chunks_exact(THREAD).map(thread).collect())
+        list.read_to_end(&mut bytes).map_err(|error| told(&error))?;
+        let all = bytes.chunks_exact(size_of::<ThreadReading>());
+        Ok(all.filter_map(|one| ThreadReading::read_from_bytes(one).ok()).map(thread).collect())
     }
 
-    fn value(&self, map: &impl MapCore, key: &[u8]) -> Result<Vec<u8>, NoJudge> {
-        map.lookup(key, MapFlags::ANY)
-            .map_err(refused("read the judge"))?
-            .ok_or_else(|| missing("a map's value"))
+    fn name_subjects(&mut self, scope: &Scope) -> Result<(), NoJudge> {
+        let online =
+            scope.online.iter().enumerate().map(|(index, subject)| (subject, ONLINE | (index as u32) << 8));
+        for (subject, class) in scope.offline.iter().map(|subject| (subject, OFFLINE)).chain(online) {
+            let put = match subject {
+                Subject::Cgroup(id) => self.maps.classes.insert(id, class, 0),
+                Subject::Process(pid) => self.maps.process_classes.insert(pid, class, 0),
+            };
+            put.map_err(failed("name the subjects"))?;
+        }
+        Ok(())
+    }
+
+    /// Tells the program which CPUs share a core.
+    fn tell_siblings(&mut self, host: &dyn Host, cpus: usize) -> Result<(), NoJudge> {
+        for cpu in 0..cpus {
+            let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+            let list = host.read_file(Path::new(&path)).unwrap_or_default();
+            let list = list.trim().parse::<commensal_core::cpuset::CpuSet>().unwrap_or_default();
+            let mut state: CpuState = zerocopy::FromZeros::new_zeroed();
+            let mut others = list.iter().filter(|other| *other as usize != cpu).map(|other| other as i32);
+            state.sibling = [(); SIBLINGS].map(|()| others.next().unwrap_or(-1));
+            let bytes: [u8; size_of::<CpuState>()] = transmute!(state);
+            self.maps.cpus.set(cpu as u32, bytes, 0).map_err(failed("tell siblings"))?;
+        }
+        Ok(())
     }
 }
 
 /// How many judges are at work on this machine, of whichever process; 0 where the kernel does not let this one look.
 #[must_use]
 pub fn count() -> usize {
-    ProgInfoIter::default().filter(|one| one.name == "blame_switch").count()
+    let all = aya::programs::loaded_programs().filter_map(Result::ok);
+    all.filter(|one| one.name() == OF_SCHEDULING[0].0.as_bytes()).count()
 }
 
-/// What is told of the scheduler's doings, without interrupts.
-fn of_scheduling<'a, 'b>(programs: &'a BlameProgs<'b>) -> [&'a ProgramMut<'b>; 5] {
-    [
-        &programs.blame_switch,
-        &programs.on_migrate,
-        &programs.on_wakeup,
-        &programs.on_wakeup_new,
-        &programs.on_exit,
-    ]
+/// Makes the maps, and fits the programs to this kernel.
+fn load(btf: &Btf, scope: &Scope, cpus: usize) -> Result<Ebpf, EbpfError> {
+    let processes =
+        scope.online.iter().chain(&scope.offline).any(|subject| matches!(subject, Subject::Process(_)));
+    let (unified, processes, verify) = (u8::from(scope.unified), u8::from(processes), u8::from(scope.verify));
+    let count = u32::try_from(cpus).unwrap_or(u32::MAX);
+    let mut loader = EbpfLoader::new();
+    loader.btf(Some(btf)).allow_unsupported_maps();
+    loader.override_global("unified", &unified, true);
+    loader.override_global("processes", &processes, true);
+    loader.override_global("verify", &verify, true);
+    loader.map_max_entries("cpus", count).map_max_entries("rings", count);
+    if let Some(room) = scope.room {
+        loader.map_max_entries("culprits", room);
+    }
+    loader.load(OBJECT)
 }
 
-/// What libbpf said last: an error number alone says little about a program that the kernel refuses.
-static SAID: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
-/// Lines of it that are kept.
+fn maps(loaded: &mut Ebpf) -> Result<Maps, EbpfError> {
+    let mut take = |name: &str| -> Result<Map, MapError> {
+        let gone = || MapError::InvalidName { name: name.to_owned() };
+        loaded.take_map(name).ok_or_else(gone)
+    };
+    Ok(Maps {
+        control: take(".data.control")?.try_into()?,
+        cpus: take("cpus")?.try_into()?,
+        totals: take("totals")?.try_into()?,
+        delays: take("delays")?.try_into()?,
+        targets: take("targets")?.try_into()?,
+        culprits: take("culprits")?.try_into()?,
+        classes: take("classes")?.try_into()?,
+        process_classes: take("process_classes")?.try_into()?,
+    })
+}
+
+/// Compares the structures of the object with those here, once in a process.
+fn agrees() -> Result<(), NoJudge> {
+    static WRONG: OnceLock<Vec<String>> = OnceLock::new();
+    let wrong = WRONG.get_or_init(|| {
+        let btf = aya_obj::Object::parse(OBJECT).ok().and_then(|object| object.btf);
+        let btf = btf.and_then(|btf| commensal_core::btf::Btf::parse(&btf.to_bytes()));
+        btf.map_or_else(|| vec!["it does not describe itself".to_owned()], |btf| mirror::differences(&btf))
+    });
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    Err(NoJudge::Refused { what: "compare the judge with its reader", because: wrong.join("; ") })
+}
+
+fn program<'a, P>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut P, ProgramError>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+{
+    loaded.program_mut(name).ok_or(ProgramError::NotLoaded)?.try_into()
+}
+
+/// Lines of an error that are kept.
 const LINES: usize = 12;
 
-/// libbpf prints what it thinks; here it goes into errors.
-fn quiet() {
-    SAID.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Warn, |_, text| {
-        let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-        said.extend(text.lines().map(str::to_owned));
-        while said.len() > LINES {
-            said.pop_front();
+/// The error and what caused it: an error number alone says little about a program that the kernel refuses.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(one) = cause {
+        let more = one.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
         }
-    })));
+        cause = one.source();
+    }
+    // The verifier tells every step; what it does not like comes last.
+    let lines: Vec<&str> = text.lines().collect();
+    match lines.len().checked_sub(LINES) {
+        Some(left_out @ 1..) => format!("{}\n[{left_out} lines]\n{}", lines[0], lines[left_out..].join("\n")),
+        _ => text,
+    }
 }
 
-fn refused(what: &'static str) -> impl Fn(libbpf_rs::Error) -> NoJudge {
+/// Whether the kernel forbids it: EPERM. EACCES is what its verifier says of a program that it does not take.
+fn forbids(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(one) = cause {
+        let number = one.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        if number == Some(rustix::io::Errno::PERM.raw_os_error()) {
+            return true;
+        }
+        cause = one.source();
+    }
+    false
+}
+
+fn refused(host: &dyn Host, what: &'static str) -> impl FnOnce(EbpfError) -> NoJudge {
     move |error| {
-        let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-        let said: String = said.iter().map(|line| format!("\n  {line}")).collect();
-        NoJudge::Refused { what, because: format!("{error:#}{said}") }
-    }
-}
-
-fn missing(what: &str) -> NoJudge {
-    NoJudge::Refused { what: "read the judge", because: format!("{what} is not there") }
-}
-
-fn classes(skel: &BlameSkel<'_>, scope: &Scope) -> Result<(), NoJudge> {
-    let online =
-        scope.online.iter().enumerate().map(|(index, subject)| (subject, ONLINE | (index as u32) << 8));
-    for (subject, class) in scope.offline.iter().map(|subject| (subject, OFFLINE)).chain(online) {
-        let class = class.to_ne_bytes();
-        let put = match subject {
-            Subject::Cgroup(id) => skel.maps.classes.update(&id.to_ne_bytes(), &class, MapFlags::ANY),
-            Subject::Process(pid) => {
-                skel.maps.process_classes.update(&pid.to_ne_bytes(), &class, MapFlags::ANY)
-            }
-        };
-        put.map_err(refused("name the subjects"))?;
-    }
-    Ok(())
-}
-
-/// Tells the program which CPUs share a core.
-fn siblings(host: &dyn Host, skel: &BlameSkel<'_>, cpus: usize) -> Result<(), NoJudge> {
-    for cpu in 0..cpus {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-        let list = host.read_file(Path::new(&path)).unwrap_or_default();
-        let list = list.trim().parse::<commensal_core::cpuset::CpuSet>().unwrap_or_default();
-        let mut value = vec![0; skel.maps.cpus.value_size() as usize];
-        let others = list.iter().filter(|other| *other as usize != cpu).map(|other| other as i32);
-        let others: Vec<i32> = others.chain([-1; SIBLINGS]).take(SIBLINGS).collect();
-        for (index, other) in others.iter().enumerate() {
-            let at = SIBLINGS_AT + 4 * index;
-            value[at..at + 4].copy_from_slice(&other.to_ne_bytes());
+        if forbids(&error) {
+            return NoJudge::Forbidden(preflight::forbidden(host));
         }
-        let key = (cpu as u32).to_ne_bytes();
-        skel.maps.cpus.update(&key, &value, MapFlags::ANY).map_err(refused("tell siblings"))?;
-    }
-    Ok(())
-}
-
-/// Of `struct culprit`.
-fn culprit(cgroup: u64, pair: u64) -> Culprit {
-    let kind = Kind::ALL.get((pair >> 32) as usize).copied().unwrap_or(Kind::Other);
-    Culprit { subject: pair as u32, kind, cgroup: (cgroup != u64::MAX).then_some(cgroup) }
-}
-
-/// The end of `struct cpu_state`.
-fn pending(words: &[u64]) -> Option<(Culprit, u64)> {
-    match words {
-        [.., cgroup, pair, ns] if *ns > 0 => Some((culprit(*cgroup, *pair), *ns)),
-        _ => None,
+        NoJudge::Refused { what, because: chain(&error) }
     }
 }
 
-fn word(bytes: &[u8], index: usize) -> u64 {
-    let at = bytes.get(8 * index..8 * index + 8).and_then(|eight| eight.try_into().ok());
-    u64::from_ne_bytes(at.unwrap_or_default())
+fn failed(what: &'static str) -> impl Fn(MapError) -> NoJudge {
+    move |error| NoJudge::Refused { what, because: chain(&error) }
 }
 
-fn words(bytes: &[u8]) -> Vec<u64> {
-    (0..bytes.len() / 8).map(|index| word(bytes, index)).collect()
+fn culprit(key: CulpritKey) -> Culprit {
+    let kind = Kind::ALL.get(key.kind as usize).copied().unwrap_or(Kind::Other);
+    Culprit { subject: key.target, kind, cgroup: (key.cgroup != u64::MAX).then_some(key.cgroup) }
 }
 
-fn by_kind(words: &mut impl Iterator<Item = u64>) -> ByKind {
-    ByKind(std::array::from_fn(|_| words.next().unwrap_or(0)))
-}
-
-fn thread(bytes: &[u8]) -> Thread {
-    let half = |index: usize| {
-        let at = bytes.get(4 * index..4 * index + 4).and_then(|four| four.try_into().ok());
-        u32::from_ne_bytes(at.unwrap_or_default())
-    };
-    let mut rest = words(&bytes[16..]).into_iter();
-    let wait = by_kind(&mut rest);
-    let mut next = || rest.next().unwrap_or(0);
-    let (waited_ns, waits, run_ns, slept_ns, lost_ns) = (next(), next(), next(), next(), next());
-    let (seen_ns, now_ns, began_ns) = (next(), next(), next());
-    let state = match half(3) {
+fn thread(one: ThreadReading) -> Thread {
+    let state = match one.state {
         ..=ASLEEP => ThreadState::Asleep,
         RUNNING => ThreadState::Running,
         _ => ThreadState::Waiting,
     };
     Thread {
-        tid: half(0),
-        pid: half(1),
-        subject: half(2),
+        tid: one.pid,
+        pid: one.tgid,
+        subject: one.target,
         state,
-        wait,
-        waited_ns,
-        waits,
-        run_ns,
-        slept_ns,
-        lost_ns,
-        seen_ns,
-        now_ns,
-        began_ns,
+        wait: ByKind(one.wait),
+        waited_ns: one.waited_ns,
+        waits: one.waits,
+        run_ns: one.run_ns,
+        slept_ns: one.slept_ns,
+        lost_ns: one.lost_ns,
+        seen_ns: one.seen_ns,
+        now_ns: one.now_ns,
+        began_ns: one.began_ns,
     }
 }
 
@@ -443,4 +460,22 @@ fn thread(bytes: &[u8]) -> Thread {
 fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_object_has_the_structures_that_are_read() {
+        agrees().unwrap();
+    }
+
+    #[test]
+    fn the_object_knows_nothing_of_the_machine_that_made_it() {
+        let text = String::from_utf8_lossy(OBJECT);
+        assert!(
+            text.contains("bpf/judge/blame.bpf.c") && !text.contains("/home/") && !text.contains("/root/")
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! The judge: who held the CPU while threads of a service waited for it.
 //!
 //! Latency percentiles on a busy machine are noise; scheduling is not. For every microsecond that a thread waited in a
-//! run queue the kernel knows which task had the CPU. A BPF program adds that up ([`judge`], feature `bpf`), without a
+//! run queue the kernel knows which task had the CPU. A BPF program adds that up ([`judge`]), without a
 //! stream of events and without a change to the machine; [`figures`] says what the sums mean; without BPF there is run
 //! delay alone ([`unattributed`]), which says how long and not because of whom.
 //!
@@ -9,21 +9,18 @@
 //! work hold it longer, so the total wait is compared as well, in pairs of blocks. Its verdict survives noise, its
 //! magnitude moves with the company on the CPU. Stolen time is the occupant's; what a kernel thread does for somebody is
 //! the kernel's.
-#![deny(unsafe_code, reason = "only what libbpf generates has it")]
+#![forbid(unsafe_code)]
 
 pub mod exposition;
 pub mod figures;
 pub mod histogram;
-#[cfg(feature = "bpf")]
 pub mod judge;
+pub mod mirror;
 pub mod names;
+pub mod preflight;
 pub mod report;
 pub mod unattributed;
 pub mod verdict;
-
-#[cfg(not(feature = "bpf"))]
-#[path = "without.rs"]
-pub mod judge;
 
 pub use figures::{Culprit, Figures, Kind, Thread};
 pub use histogram::Histogram;
@@ -61,12 +58,9 @@ pub struct Scope {
 /// Why there is no judge.
 #[derive(Debug, thiserror::Error)]
 pub enum NoJudge {
-    /// This program was built without it.
-    #[error(
-        "this commensal was built without the judge; build it with `cargo build --release --features bpf`, which needs clang 18 or \
-         newer, libelf and zlib (Debian: clang-19 libelf-dev zlib1g-dev pkg-config)"
-    )]
-    NotBuilt,
+    /// The kernel lacks what its programs need.
+    #[error("the kernel {0} is older than 5.12, which the judge needs")]
+    TooOld(String),
     /// The kernel has no description of itself.
     #[error(
         "this kernel has no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF), and the judge needs to know its structures"
@@ -74,13 +68,13 @@ pub enum NoJudge {
     NoBtf,
     /// Not allowed.
     #[error(
-        "the kernel lets this process load no BPF program ({0}); it needs root, or the capabilities CAP_BPF and CAP_PERFMON"
+        "the kernel lets this process load no BPF program: {0}; it needs root, or the capabilities CAP_BPF and CAP_PERFMON"
     )]
     Forbidden(String),
     /// Too much to look at.
     #[error("{0} subjects are too many: the judge tells 255 apart; name a common parent")]
     TooMany(usize),
-    /// Anything else that the kernel or libbpf says.
+    /// Anything else that the kernel or the loader says.
     #[error("{what}: {because}")]
     Refused {
         /// What was tried.

@@ -13,6 +13,7 @@
 
 pub mod actual;
 pub mod admission;
+pub mod btf;
 pub mod canary;
 pub mod class;
 pub mod config;

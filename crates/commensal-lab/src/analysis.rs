@@ -7,10 +7,12 @@
 mod blamed;
 mod offline;
 mod samples;
+mod tail;
 
 pub use blamed::blamed;
 pub use offline::offline_kept;
 pub use samples::{Samples, online_failed};
+pub use tail::over_objective;
 
 use crate::format::{log_of_pct, pct_of_log};
 use crate::record::{Arm, Attribution, Comparison, Design, Metric, Role, Run};
@@ -45,6 +47,7 @@ pub fn conclude_from(run: &mut Run, samples: &Samples, mut notes: Vec<String>) {
     run.attribution = findings.attribution;
     run.offline = offline_kept(run);
     run.blame = blamed(run);
+    run.over_objective = over_objective(run);
     let judgement = verdict::judge(run);
     notes.extend(judgement.notes);
     run.verdict = Some(judgement.verdict);
@@ -58,6 +61,9 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
     let find = |role| arms.iter().position(|arm| arm.role == role);
     let mut findings = Findings::default();
     let Some(baseline) = find(Role::Baseline) else { return findings };
+    // What arms with offline work are compared with: the service alone, with the same online side.
+    let reference = find(Role::PolicyOnly).unwrap_or(baseline);
+    let warm = find(Role::Warm);
     // Of the same offline work, where arms differ in it.
     let contended_for = |arm: &Arm| {
         arms.iter().position(|other| other.role == Role::Contended && other.offline == arm.offline)
@@ -67,6 +73,12 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
             continue;
         }
         compare_arms(arms, design, samples, (index, baseline), &mut findings.results);
+        if matches!(arm.role, Role::Isolated | Role::Warm) && reference != baseline {
+            compare_arms(arms, design, samples, (index, reference), &mut findings.results);
+        }
+        if let (Role::Isolated, Some(warm)) = (arm.role, warm) {
+            compare_arms(arms, design, samples, (index, warm), &mut findings.results);
+        }
         if let (Role::Isolated, Some(contended)) = (arm.role, contended_for(arm)) {
             compare_arms(arms, design, samples, (index, contended), &mut findings.results);
         }
@@ -80,7 +92,7 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
     let isolated = arms.iter().enumerate().filter(|(_, arm)| arm.role == Role::Isolated);
     for (index, arm) in isolated {
         let Some(contended) = contended_for(arm) else { continue };
-        let trio = Trio { isolated: index, contended, baseline };
+        let trio = Trio { isolated: index, contended, baseline, reference };
         for metric in Metric::ALL {
             let harm = findings
                 .results
@@ -122,7 +134,7 @@ fn compare_arms(
     for metric in Metric::ALL {
         let logs = paired_log_ratios(samples, metric, pair.0, pair.1);
         let names = (arms[pair.0].name.as_str(), arms[pair.1].name.as_str());
-        into.extend(compare_logs(names, metric, design, &logs));
+        into.extend(compare_logs(names, metric, (design, design.level(samples.begun())), &logs));
     }
 }
 
@@ -130,7 +142,7 @@ fn compare_arms(
 fn compare_logs(
     (arm, vs): (&str, &str),
     metric: Metric,
-    design: &Design,
+    (design, level): (&Design, f64),
     logs: &[f64],
 ) -> Option<Comparison> {
     let ranks = SignedRank::new(logs)?;
@@ -145,10 +157,11 @@ fn compare_logs(
         metric,
         harm_pct: pct_of_log(ranks.estimate()),
         ci95: ranks.interval(Tail::TwoSided95).map(in_pct),
-        one_sided: ranks.interval(design.tail()).map(in_pct),
+        one_sided: ranks.interval(Tail::OneSided(level)).map(in_pct),
         mean_pct: pct_of_log(mean(logs)?),
         mean_t_ci95: mean_t_interval(logs).map(in_pct),
         p_fail: ranks.p_at_most(log_of_pct(design.threshold_of(metric))),
+        p_equal: Some(ranks.p_equal(0.0)),
         sd_log: standard_deviation(logs),
         rounds: u32::try_from(ranks.pairs()).unwrap_or(u32::MAX),
         method: if exact { "hl-signed-rank" } else { "hl-signed-rank-normal" }.to_owned(),
@@ -160,7 +173,10 @@ fn compare_logs(
 struct Trio {
     isolated: usize,
     contended: usize,
+    /// What the contended arm is compared with.
     baseline: usize,
+    /// What the isolated arm is compared with: alone, with the same online side.
+    reference: usize,
 }
 
 /// The share of the contended arm's harm that the isolated arm does not have.
@@ -175,9 +191,10 @@ fn attribute(arm: &str, metric: Metric, samples: &Samples, trio: Trio) -> Option
         .rounds(trio.isolated)
         .filter_map(|round| {
             let base = samples.get(trio.baseline, round, metric)?.ln();
+            let reference = samples.get(trio.reference, round, metric)?.ln();
             let isolated = samples.get(trio.isolated, round, metric)?.ln();
             let contended = samples.get(trio.contended, round, metric)?.ln();
-            Some((pct_of_log(sign * (isolated - base)), pct_of_log(sign * (contended - base))))
+            Some((pct_of_log(sign * (isolated - reference)), pct_of_log(sign * (contended - base))))
         })
         .collect();
     let (mut removed, mut monotone) = (Vec::new(), true);

@@ -13,6 +13,7 @@ mod place;
 mod probe;
 mod service;
 mod validity;
+mod windows;
 
 use crate::analysis;
 use crate::design;
@@ -157,8 +158,11 @@ pub fn run(
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Run, LabError> {
     let attached = service::attached(host, experiment)?;
-    let wanted =
-        Wanted { isolations: &experiment.isolations, attached: [attached[0].as_ref(), attached[1].as_ref()] };
+    let wanted = Wanted {
+        isolations: &experiment.isolations,
+        attached: [attached[0].as_ref(), attached[1].as_ref()],
+        freezes: experiment.design.windows.is_some(),
+    };
     let mut site = site::open(
         host,
         conduct.state_dir.clone(),
@@ -211,9 +215,10 @@ impl Conductor<'_> {
         Foreman { host: self.host, site: self.site, place: &self.place, conduct: self.conduct }
             .prepare(experiment, self.stop)?;
         let mut service = None;
-        let outcome = self
-            .find_knee(&mut run, &mut service)
-            .and_then(|()| self.rounds(&mut run, &chosen, &mut service, begun));
+        let outcome = self.find_knee(&mut run, &mut service).and_then(|()| match experiment.design.windows {
+            Some(windows) => self.by_windows(&mut run, &chosen, &mut service, windows),
+            None => self.rounds(&mut run, &chosen, &mut service, begun),
+        });
         let ended = self.end(&mut service);
         outcome?;
         ended?;

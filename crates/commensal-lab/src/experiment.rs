@@ -15,7 +15,7 @@ pub use shipped::{SHIPPED, shipped};
 
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
-use crate::record::{Arm, BlameBounds, Design, Metric, Role};
+use crate::record::{Arm, BlameBounds, Design, Metric, Role, Windows};
 use crate::tools::Tool;
 use crate::tools::work::WorkKind;
 use crate::workload::antagonist::Kind;
@@ -316,6 +316,22 @@ pub fn quickstart(choice: &Choice) -> Experiment {
     built_in("quickstart", about, choice, arms)
 }
 
+/// The windows of `quickstart`: 100 ms hold 210 requests, and ten of them the 2,000 that P95 needs.
+const WINDOWS: Windows =
+    Windows { window_s: 0.1, guard_s: 0.02, per_round: 10, contended_s: 2.0, contended_every: 2 };
+
+/// The same by short windows, within a time.
+#[must_use]
+pub fn quickstart_within(choice: &Choice, seconds: f64) -> Experiment {
+    let mut experiment = quickstart(choice);
+    experiment.arms.insert(2, arm("policy-only", Role::PolicyOnly));
+    experiment.arms.insert(3, arm("warm", Role::Warm));
+    // Its error is twice the median's in the same time.
+    experiment.design.threshold_overrides_pct.insert(Metric::P90, 2.0 * choice.threshold_pct);
+    experiment.design.by_windows(WINDOWS, &experiment.arms, seconds);
+    experiment
+}
+
 /// The two identical arms alone: what the machine itself does to a measurement.
 #[must_use]
 pub fn noise_check(choice: &Choice) -> Experiment {
@@ -342,6 +358,9 @@ impl Experiment {
     /// How long it will take, seconds: blocks with their settling, warm-up and draining, and restarts of the service.
     #[must_use]
     pub fn duration_s(&self) -> f64 {
+        if let Some(windows) = self.design.windows {
+            return f64::from(self.design.rounds) * self.design.round_s(windows, &self.arms);
+        }
         let block = self.design.settle_s + self.design.warmup_s + self.design.block_s + 0.1;
         let start = if matches!(self.online, Online::BuiltIn) { 0.4 } else { 2.0 };
         let starts = match self.restart {

@@ -19,7 +19,7 @@ pub use histogram::{
 pub use load::{MAX_ROUNDS, RecordError};
 pub use schema::json_schema;
 
-use crate::stats::Tail;
+use crate::stats::obrien_fleming;
 use crate::verdict::Verdict;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -148,6 +148,12 @@ pub struct Run {
     /// The share of the harm that each isolated arm removes.
     #[serde(default)]
     pub attribution: Vec<Attribution>,
+    /// The tails of the isolated arms.
+    #[serde(default)]
+    pub over_objective: Vec<OverObjective>,
+    /// Latency by the time since the last switch, where rounds are made of short windows.
+    #[serde(default)]
+    pub since_switch: Vec<SinceSwitch>,
     /// What became of the offline work, one entry per isolated arm.
     #[serde(default)]
     pub offline: Vec<OfflineKept>,
@@ -245,9 +251,91 @@ pub struct Design {
     /// Rounds after which the run looks whether it is decided; empty means once, at the end.
     #[serde(default)]
     pub looks: Vec<u32>,
+    /// The short windows that a round is made of, where it is; `None` where a block is one stretch of time.
+    #[serde(default)]
+    pub windows: Option<Windows>,
     /// The table style that fits: openeuler, alinux, plugsched or default.
     #[serde(default)]
     pub style: Option<String>,
+}
+
+/// Short windows: the offline work lives all along and is frozen and thawed, and what the windows of one arm in one round
+/// saw together is that round's block.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Windows {
+    /// Measured part of a window, seconds.
+    pub window_s: f64,
+    /// Discarded after each switch, seconds.
+    pub guard_s: f64,
+    /// Windows of each arm in a round.
+    pub per_round: u32,
+    /// Measured part of the one window of a contended arm, seconds: harm without isolation takes a second or two to settle.
+    pub contended_s: f64,
+    /// Rounds from one with contended windows to the next.
+    pub contended_every: u32,
+}
+
+impl Windows {
+    /// What a switch takes beside its guard, seconds: writes to the kernel, and counters that are read.
+    const SWITCH_S: f64 = 0.006;
+
+    /// Longest window that a rate may ask for, seconds.
+    const LONGEST_S: f64 = 0.5;
+
+    /// As long as it takes for the windows of an arm in a round to hold the requests that P95 needs.
+    #[must_use]
+    pub fn for_rate(self, rate_per_s: Option<f64>) -> Windows {
+        let needed = Metric::P95.requests_needed() as f64 * 1.05;
+        let fits = rate_per_s.map(|rate| needed / rate / f64::from(self.per_round.max(1)));
+        let window_s = fits.map_or(self.window_s, |fits| fits.clamp(self.window_s, Self::LONGEST_S));
+        Windows { window_s, ..self }
+    }
+
+    /// How long a round takes on average, seconds, with so many arms of short windows and so many contended ones.
+    #[must_use]
+    pub fn round_s(&self, short: usize, contended: usize) -> f64 {
+        let around = self.guard_s + Self::SWITCH_S;
+        let short = short as f64 * f64::from(self.per_round) * (self.window_s + around);
+        short + contended as f64 * (self.contended_s + around) / f64::from(self.contended_every.max(1))
+    }
+}
+
+/// Latency by the time since the last switch: the check for what one window carries over into the next.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SinceSwitch {
+    /// The arm.
+    pub arm: String,
+    /// Milliseconds since the switch, from and to.
+    pub ms: [u32; 2],
+    /// Requests that were due then.
+    pub requests: u64,
+    /// Their median latency, microseconds.
+    pub p50_us: f64,
+    /// Their 90th percentile, microseconds.
+    pub p90_us: f64,
+}
+
+/// The share of an isolated arm's requests over a latency, against the service alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OverObjective {
+    /// The isolated arm.
+    pub arm: String,
+    /// The arm it is compared with.
+    pub vs: String,
+    /// The latency, microseconds: the objective's, or the 99th percentile of the service alone.
+    pub objective_us: f64,
+    /// Requests over it alone, per cent.
+    pub alone_pct: f64,
+    /// Requests over it in this arm, per cent.
+    pub arm_pct: f64,
+    /// Hodges-Lehmann estimate of the difference over the rounds, percentage points.
+    pub difference_pct: f64,
+    /// Its one-sided bounds, percentage points.
+    pub one_sided: Option<[f64; 2]>,
+    /// Whether the hypervisor took as much from both arms: else the tail may be its doing.
+    pub steal_alike: bool,
+    /// FAIL when half as many again are proven to be over it, PASS when fewer are.
+    pub verdict: Verdict,
 }
 
 /// A service level objective: a percentile of every window within a latency.
@@ -267,14 +355,43 @@ impl Design {
         self.threshold_overrides_pct.get(&metric).copied().unwrap_or(self.threshold_pct)
     }
 
-    /// The bounds of a verdict: those of one look, or of one among three.
-    pub fn tail(&self) -> Tail {
-        if self.looks.is_empty() { Tail::OneSided95 } else { Tail::OneSidedThird }
+    /// The error that the conclusion after so many rounds may make on one side: 5 % for a single look. Several looks share it
+    /// by a spending function of Lan and DeMets (1983) in the manner of O'Brien and Fleming: early looks get little of it. What
+    /// each look gets is the growth of that function since the last one, so that all together err at most as often as it says.
+    #[must_use]
+    pub fn level(&self, rounds: u32) -> f64 {
+        const ALL: f64 = 0.05;
+        let last = f64::from(self.looks.last().copied().unwrap_or(self.rounds).max(1));
+        let spent = |rounds: u32| obrien_fleming(ALL, f64::from(rounds) / last);
+        let Some(look) = self.looks.iter().position(|look| rounds <= *look) else {
+            return if self.looks.is_empty() { ALL } else { self.level(last as u32) };
+        };
+        spent(self.looks[look]) - look.checked_sub(1).map_or(0.0, |before| spent(self.looks[before]))
     }
 
-    /// How many times the run looks whether it is decided.
-    pub fn times(&self) -> f64 {
-        self.looks.len().max(1) as f64
+    /// How long a round of windows takes with these arms, seconds.
+    #[must_use]
+    pub fn round_s(&self, windows: Windows, arms: &[Arm]) -> f64 {
+        let contended = arms.iter().filter(|arm| arm.role == Role::Contended).count();
+        windows.round_s(arms.len() - contended, contended)
+    }
+
+    /// Plans rounds of windows that end within a time, with looks at half and three quarters of them.
+    pub fn by_windows(&mut self, windows: Windows, arms: &[Arm], seconds: f64) {
+        const LEAST: u32 = 6;
+        /// Contended windows that are wanted for an interval.
+        const ENOUGH: u32 = 9;
+        let fit =
+            |windows: Windows| (seconds / self.round_s(windows, arms)).floor().min(MAX_ROUNDS as f64) as u32;
+        let mut windows = windows;
+        if fit(windows) / windows.contended_every.max(1) < ENOUGH {
+            windows.contended_every = 1;
+        }
+        self.rounds = fit(windows).max(LEAST);
+        self.looks = vec![self.rounds.div_ceil(2), (self.rounds * 3).div_ceil(4), self.rounds];
+        self.looks.retain(|look| *look >= LEAST);
+        self.looks.dedup();
+        self.windows = Some(windows);
     }
 
     /// Whether the plan makes room for this metric.
@@ -295,6 +412,11 @@ pub enum Role {
     Contended,
     /// Online and offline work under a policy: the claim.
     Isolated,
+    /// Online work alone under the policy, with the offline work frozen: what the policy itself does to the service.
+    PolicyOnly,
+    /// Online work under the policy, beside threads of the idle class that keep every CPU from idling: an idle CPU wakes up
+    /// more slowly, and what a busy neighbour gains for the service is no merit of isolation.
+    Warm,
     /// Offline work alone: what it can do at most.
     OfflineAlone,
 }
@@ -371,6 +493,9 @@ pub struct Comparison {
     pub mean_t_ci95: Option<[f64; 2]>,
     /// One-sided p-value of "the harm is at most the threshold", for Holm's correction.
     pub p_fail: f64,
+    /// Two-sided p-value of "there is no difference"; `None` in records of earlier versions.
+    #[serde(default)]
+    pub p_equal: Option<f64>,
     /// Standard deviation of the paired log-ratios; `None` below 2 rounds.
     pub sd_log: Option<f64>,
     /// Rounds in which both arms gave this metric.
@@ -413,6 +538,16 @@ impl Run {
     /// The first arm with this role.
     pub fn arm_with(&self, role: Role) -> Option<&Arm> {
         self.arms.iter().find(|arm| arm.role == role)
+    }
+
+    /// The service alone with the online side that isolated arms have: what they are compared with.
+    pub fn reference(&self) -> Option<&Arm> {
+        self.arm_with(Role::PolicyOnly).or_else(|| self.arm_with(Role::Baseline))
+    }
+
+    /// Rounds that have begun.
+    pub fn rounds_begun(&self) -> u32 {
+        self.blocks.iter().map(|block| block.round.saturating_add(1)).max().unwrap_or(0)
     }
 
     /// The arm in which the offline work of `arm` runs without isolation.

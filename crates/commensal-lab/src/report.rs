@@ -1,5 +1,6 @@
 //! What people and programs read, rendered from a stored run alone.
 
+mod answer;
 mod charts;
 mod csv;
 mod diff;

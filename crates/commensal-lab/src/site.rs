@@ -64,6 +64,9 @@ fn refused(failure: &Failure) -> String {
     format!("step {} was refused: {}\n  {}\n  {left}", failure.step + 1, failure.description, failure.refusal)
 }
 
+/// How long a process may take to die of SIGKILL: on a busy machine one of the idle class waits for a CPU to do so.
+const LAST_MOMENTS: Duration = Duration::from_secs(15);
+
 /// Which side of the experiment a process is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
@@ -73,6 +76,8 @@ pub enum Side {
     Offline,
     /// A program that makes the load: online, too, and counted apart from the service.
     Client,
+    /// Threads of the idle class that keep every CPU from idling: offline, and counted apart from the batch work.
+    Warm,
 }
 
 /// What a run asks of the machine.
@@ -82,6 +87,8 @@ pub struct Wanted<'a> {
     pub isolations: &'a [Isolation],
     /// The groups of a service and of offline work that run already, in place of the run's own.
     pub attached: [Option<&'a CgroupPath>; 2],
+    /// Whether the run freezes and thaws its own offline side, too.
+    pub freezes: bool,
 }
 
 /// A run's place on the machine.
@@ -93,8 +100,12 @@ pub struct Site {
     pub hierarchies: Vec<Hierarchy>,
     /// How each isolated arm isolates, in their order.
     pub policies: Vec<ArmPolicy>,
-    /// What freezes offline work that runs already, and whether it is frozen.
-    pause: (Vec<Step>, bool),
+    /// What gives the online groups what every policy of the run gives them, and whether they have it.
+    online: (Vec<Step>, bool),
+    /// What freezes the offline side and the warm one, and whether each is frozen.
+    pauses: [(Vec<Step>, bool); 2],
+    /// The policy that is on.
+    on: Option<usize>,
     /// The frame that moves now.
     moving: Option<moving::Moving>,
     /// The scheduler that is on.
@@ -109,8 +120,8 @@ pub struct Site {
     /// How the names of the run's own parents begin.
     ours: String,
     /// By [`Side`].
-    paths: [CgroupPath; 3],
-    groups: [GroupDirs; 3],
+    paths: [CgroupPath; 4],
+    groups: [GroupDirs; 4],
     /// Nobody else measures meanwhile.
     _lock: Lock,
 }
@@ -172,16 +183,24 @@ fn build(
     let mut found = looked.tree(host)?;
     found.scheduler = Some(sensed::look(host, &state_dir, &owner));
     found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
-    let (actual, policies, structure) = policies::all(host, &found, &looked, wanted)?;
+    let policies::All { actual, policies, online, mut structure } =
+        policies::all(host, &found, &looked, wanted)?;
+    let mut pauses = [(Vec::new(), false), (Vec::new(), false)];
+    for (pause, name) in pauses.iter_mut().zip(["batch", "warm"]) {
+        if !policies::pauses(name, wanted) {
+            continue;
+        }
+        let planned = policies::pause(host, &actual, &looked, wanted, name)?;
+        let path =
+            wanted.attached[Side::Offline as usize].map_or_else(|| name.to_owned(), ToString::to_string);
+        let (needed, steps) = planned.map_err(|why| SiteError::Pause(path, why))?;
+        policies::add(&mut structure, &needed);
+        pause.0 = steps;
+    }
     step_aside(host, &structure, &actual, planned.desired.aside.name(), &mut journal)?;
     if let Some(failure) = apply(host, &structure, &actual, &mut journal).failure {
         return Err(SiteError::Refused(Box::new(failure)));
     }
-    let pause = match wanted.attached[Side::Offline as usize] {
-        Some(path) => policies::pause(host, &actual, &looked, wanted)?
-            .map_err(|why| SiteError::Pause(path.to_string(), why))?,
-        None => Vec::new(),
-    };
     let member = |name: &str| {
         let group = planned.desired.groups.iter().find(|group| group.name.as_str() == name);
         group.map(|group| group.members[0].path.clone()).unwrap_or_default()
@@ -193,7 +212,9 @@ fn build(
         hierarchies: looked.hierarchies.clone(),
         survey: looked,
         policies,
-        pause: (pause, false),
+        online: (online, false),
+        pauses,
+        on: None,
         moving: None,
         scheduled: None,
         ours: policies::prefix(),
@@ -209,15 +230,15 @@ fn build(
 }
 
 /// The groups of all sides; none where groups of our own cannot be.
-fn open_groups(host: &mut dyn Host, look: &Survey, paths: &[CgroupPath; 3]) -> [GroupDirs; 3] {
+fn open_groups(host: &mut dyn Host, look: &Survey, paths: &[CgroupPath; 4]) -> [GroupDirs; 4] {
     let possible = look.caps.cgroup_obstacle.is_none() && look.tenancy.obstacle.is_none();
     let hierarchies = if possible { look.hierarchies.as_slice() } else { &[] };
-    [0, 1, 2].map(|side| GroupDirs::open(host, hierarchies, &paths[side]))
+    [0, 1, 2, 3].map(|side| GroupDirs::open(host, hierarchies, &paths[side]))
 }
 
 /// Removes empty groups of the run's names from hierarchies where it made none: a container engine that was given one of
 /// ours as a parent makes it in every hierarchy. The names have the run's pid in them, so they are nobody else's.
-fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 3], prefix: &str) {
+fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 4], prefix: &str) {
     let parents = paths.iter().filter_map(CgroupPath::parent);
     let all = paths.iter().cloned().chain(parents);
     let all: Vec<CgroupPath> = all.filter(|path| path.parts().any(|part| part.starts_with(prefix))).collect();
@@ -236,17 +257,33 @@ fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 3], prefix: &str) {
 }
 
 impl Site {
-    /// Freezes offline work that runs already, or lets it go on; nothing where it is the run's own.
+    /// Freezes the offline side or the warm one, or lets it go on; nothing where the run does not freeze it.
     ///
     /// # Errors
     /// When the kernel refuses a step.
-    pub fn pause(&mut self, host: &mut dyn Host, frozen: bool) -> Result<(), SiteError> {
-        if self.pause.1 == frozen {
+    pub fn pause(&mut self, host: &mut dyn Host, side: Side, frozen: bool) -> Result<(), SiteError> {
+        let index = usize::from(side == Side::Warm);
+        if self.pauses[index].1 == frozen {
             return Ok(());
         }
-        let steps = if frozen { self.pause.0.clone() } else { undo(&self.pause.0) };
+        let steps = if frozen { self.pauses[index].0.clone() } else { undo(&self.pauses[index].0) };
         self.steps(host, &steps)?;
-        self.pause.1 = frozen;
+        self.pauses[index].1 = frozen;
+        Ok(())
+    }
+
+    /// Gives the online groups what the policies of the run give them, or takes it away: arms that are compared with each
+    /// other have the same online side, so that only the offline side's treatment differs.
+    ///
+    /// # Errors
+    /// When the kernel refuses a step.
+    pub fn favour_online(&mut self, host: &mut dyn Host, on: bool) -> Result<(), SiteError> {
+        if self.online.1 == on {
+            return Ok(());
+        }
+        let steps = if on { self.online.0.clone() } else { undo(&self.online.0) };
+        self.steps(host, &steps)?;
+        self.online.1 = on;
         Ok(())
     }
 
@@ -261,15 +298,23 @@ impl Site {
             self.steps(host, &undo(&steps))?;
             return Err(error);
         }
+        self.on = Some(policy);
         self.begin_moving(policy);
         Ok(())
     }
 
-    /// Switches it off again.
+    /// The policy that is on.
+    #[must_use]
+    pub fn isolated(&self) -> Option<usize> {
+        self.on
+    }
+
+    /// Switches the policy that is on off again, if one is.
     ///
     /// # Errors
     /// When the kernel refuses a step, or keeps the arm's scheduler.
-    pub fn release(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), SiteError> {
+    pub fn release(&mut self, host: &mut dyn Host) -> Result<(), SiteError> {
+        let Some(policy) = self.on.take() else { return Ok(()) };
         self.moving = None;
         let ended = self.end_scheduling(host);
         let steps = undo(&self.policies[policy].steps);
@@ -351,9 +396,9 @@ impl Site {
     /// Ends a process and everything else in the groups of its side, and waits until it is gone.
     ///
     /// # Errors
-    /// `ETIMEDOUT` when something survives SIGKILL for five seconds.
+    /// `ETIMEDOUT` when something survives SIGKILL for fifteen seconds.
     pub fn stop(&self, host: &mut dyn Host, side: Side, child: &mut Child) -> Result<(), SiteError> {
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + LAST_MOMENTS;
         match host.signal(&child.process, commensal_host::Signal::KILL) {
             Err(error) if error.errno != Errno::ESRCH => return Err(error.into()),
             _ => {}
@@ -368,7 +413,7 @@ impl Site {
             std::thread::sleep(Duration::from_millis(1));
         }
         if let Some(dir) = self.group(side).any() {
-            members::kill_all(host, dir, Duration::from_secs(5))?;
+            members::kill_all(host, dir, LAST_MOMENTS)?;
         }
         Ok(())
     }

@@ -6,7 +6,9 @@
 mod signed_rank;
 mod student;
 
-pub use signed_rank::{EXACT_UP_TO, SignedRank, Tail, critical_value, lower_tail_probability};
+pub use signed_rank::{
+    EXACT_UP_TO, SignedRank, Tail, critical_value, lower_tail_probability, obrien_fleming,
+};
 pub use student::t_quantile;
 
 use std::cmp::Ordering;

@@ -1,81 +1,81 @@
 //! What the programs in the kernel have counted, as numbers with names.
 
-use crate::intf::{CPU_NS, CPU_STATE_AT, CPU_WORDS_AT, half, word};
-use commensal_core::scheduler::protocol::{CLASSES, Counters, SlotReading};
+use crate::intf::{
+    CLASS_EXPELLING, CLASS_IDLE, CLASS_IRQ, CLASS_KERNEL, CLASS_OFFLINE, CLASS_ONLINE, CLASS_OTHER, CLASSES,
+    Core, Cpu, Slot,
+};
+use commensal_core::scheduler::protocol::{self, Counters, SlotReading};
 
-/// Adds a `struct cpu`; `now` closes what goes on.
-pub fn add_cpu(sums: &mut Counters, bytes: &[u8], now_ns: u64) {
-    let state = half(bytes, CPU_STATE_AT) as usize;
-    let at = |index: usize| word(bytes, CPU_WORDS_AT, index);
-    for (class, sum) in sums.ns.iter_mut().enumerate() {
-        *sum += at(CPU_NS + class);
+/// Classes of the programs in the order of a report; kernel threads and interrupts are other.
+const REPORTED: [&[u64]; protocol::CLASSES] = [
+    &[CLASS_IDLE],
+    &[CLASS_OTHER, CLASS_KERNEL, CLASS_IRQ],
+    &[CLASS_OFFLINE],
+    &[CLASS_ONLINE],
+    &[CLASS_EXPELLING],
+];
+
+/// Adds a CPU; `now` closes what goes on.
+pub fn add_cpu(sums: &mut Counters, cpu: &Cpu, now_ns: u64) {
+    let mut ns = cpu.ns;
+    let state = cpu.state as usize;
+    if cpu.since > 0 && state < CLASSES {
+        ns[state] += now_ns.saturating_sub(cpu.since);
     }
-    let since = at(0);
-    if since > 0 && state < CLASSES {
-        sums.ns[state] += now_ns.saturating_sub(since);
+    for (sum, classes) in sums.ns.iter_mut().zip(REPORTED) {
+        *sum += classes.iter().map(|class| ns[*class as usize]).sum::<u64>();
     }
-    let mut next = (CPU_NS + CLASSES..).map(at);
-    let mut take = || next.next().unwrap_or(0);
-    sums.room_ns += take();
-    sums.kicks += take();
-    sums.refusals += take();
-    sums.resumes += take();
-    sums.evictions += take();
-    sums.evict_ns += take();
-    sums.evict_max_ns = sums.evict_max_ns.max(take());
-    sums.by_ticks += take();
-    sums.vacated += take();
-    sums.let_die += take();
-    sums.declined += take();
+    sums.room_ns += cpu.room_ns;
+    sums.kicks += cpu.kicks;
+    sums.refusals += cpu.refusals;
+    sums.resumes += cpu.resumes;
+    sums.evictions += cpu.evictions;
+    sums.evict_ns += cpu.evict_ns;
+    sums.evict_max_ns = sums.evict_max_ns.max(cpu.evict_max_ns);
+    sums.by_ticks += cpu.by_ticks;
+    sums.vacated += cpu.vacated;
+    sums.let_die += cpu.let_die;
+    sums.declined += cpu.starved;
 }
 
-/// Adds a `struct core`.
-pub fn add_core(sums: &mut Counters, bytes: &[u8]) {
-    sums.expelling_ns += word(bytes, 0, 1);
-    sums.overlap_ns += word(bytes, 0, 2);
-    sums.overlap_max_ns = sums.overlap_max_ns.max(word(bytes, 0, 3));
+/// Adds a core.
+pub fn add_core(sums: &mut Counters, core: &Core) {
+    sums.expelling_ns += core.expelling_ns;
+    sums.overlap_ns += core.overlap_ns;
+    sums.overlap_max_ns = sums.overlap_max_ns.max(core.overlap_max_ns);
 }
 
-/// From a `struct slot`.
+/// From a slot.
 #[must_use]
-pub fn slot(bytes: &[u8]) -> SlotReading {
-    let at = |index: usize| word(bytes, 0, index);
-    SlotReading { run_ns: at(5), oldest_ns: at(6), waited_max_ns: at(7), queued: at(8) }
+pub fn slot(slot: &Slot) -> SlotReading {
+    SlotReading {
+        run_ns: slot.run_ns,
+        oldest_ns: slot.oldest_ns,
+        waited_max_ns: slot.waited_max_ns,
+        queued: slot.queued,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::intf::{CORE, CPU, SLOT, put_word};
+    use zerocopy::FromZeros;
 
     #[test]
-    fn numbers_stand_where_the_header_has_them() {
-        let mut cpu = vec![0; CPU];
-        cpu[CPU_STATE_AT] = 2;
-        put_word(&mut cpu, CPU_WORDS_AT, 0, 1000);
-        for class in 0..CLASSES {
-            put_word(&mut cpu, CPU_WORDS_AT, CPU_NS + class, 10 * class as u64);
+    fn classes_are_reported_in_their_order() {
+        let mut cpu = Cpu::new_zeroed();
+        (cpu.state, cpu.since) = (CLASS_OFFLINE as u32, 1000);
+        for (class, ns) in cpu.ns.iter_mut().enumerate() {
+            *ns = 10 * class as u64;
         }
-        for (index, value) in (1..=11).enumerate() {
-            put_word(&mut cpu, CPU_WORDS_AT, CPU_NS + CLASSES + index, value);
-        }
+        (cpu.evict_max_ns, cpu.starved) = (7, 11);
         let mut sums = Counters::default();
         add_cpu(&mut sums, &cpu, 1500);
-        assert_eq!(sums.ns, [0, 10, 520, 30, 40]);
-        assert_eq!(
-            (sums.room_ns, sums.kicks, sums.evict_max_ns, sums.by_ticks, sums.declined),
-            (1, 2, 7, 8, 11)
-        );
-        let mut core = vec![0; CORE];
-        put_word(&mut core, 0, 1, 400);
-        put_word(&mut core, 0, 2, 20);
-        put_word(&mut core, 0, 3, 9);
+        // Idle, other with the kernel's, offline, online, expelling.
+        assert_eq!(sums.ns, [40, 80, 520, 10, 60]);
+        assert_eq!((sums.evict_max_ns, sums.declined), (7, 11));
+        let core = Core { expelling_ns: 400, overlap_ns: 20, overlap_max_ns: 9, ..Core::new_zeroed() };
         add_core(&mut sums, &core);
         assert_eq!((sums.overlap(), sums.overlap_max_ns), (Some(0.05), 9));
-        assert_eq!(sums.room_permille(&Counters::default()), 1000 / 600);
-        let mut bytes = vec![0; SLOT];
-        put_word(&mut bytes, 0, 5, 77);
-        put_word(&mut bytes, 0, 8, 3);
-        assert_eq!((slot(&bytes).run_ns, slot(&bytes).queued), (77, 3));
     }
 }

@@ -3,21 +3,20 @@
 //! ```text
 //! orders (socket) ─► control ─► daemon ─► membership ─► threads get SCHED_EXT, and lose it again
 //!                                 │  └──► weights ────► slots ┐
-//!                                 ├─────► guard (freeze)      ├─ loader ─► BPF: src/bpf/commensal.bpf.c
+//!                                 ├─────► guard (freeze)      ├─ loader ─► BPF: bpf/sched/commensal.bpf.c
 //!                                 └─────► watch (reload) ─────┘     └────► counters ─► status
 //! ```
 //!
 //! In partial mode: the kernel ranks threads with policy `SCHED_EXT` below all others, so that a mistake here cannot
 //! take a CPU from an online thread. The scheduler goes with the process that loaded it; its threads are then as all
 //! others, held down by what the plan has put underneath (`cpu.idle`).
-#![deny(unsafe_code, reason = "only what libbpf generates has it")]
+#![forbid(unsafe_code)]
 
 pub mod control;
 pub mod counters;
 pub mod daemon;
 pub mod guard;
 pub mod intf;
-#[cfg(feature = "bpf")]
 pub mod loader;
 pub mod membership;
 pub mod places;
@@ -27,19 +26,9 @@ pub mod verifier;
 pub mod watch;
 pub mod weights;
 
-#[cfg(not(feature = "bpf"))]
-#[path = "without.rs"]
-pub mod loader;
-
 /// Why there is no scheduler.
 #[derive(Debug, thiserror::Error)]
 pub enum NoScheduler {
-    /// This program was built without it.
-    #[error(
-        "this commensal-sched was built without the scheduler; build it with `cargo build --release -p commensal-sched --features bpf`, \
-         which needs clang 18 or newer, libelf and zlib (Debian: clang-19 libelf-dev zlib1g-dev pkg-config)"
-    )]
-    NotBuilt,
     /// This machine cannot have it.
     #[error("the scheduler cannot be loaded here: {}", .0.join("; "))]
     Obstacles(Vec<String>),

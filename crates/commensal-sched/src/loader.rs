@@ -2,27 +2,30 @@
 
 use crate::NoScheduler;
 use crate::counters;
-use crate::intf::{CORE, CPU, LIMIT, MOST_CPUS, SLOT};
+use crate::intf::{self, CLASS_IDLE, Core, Cpu, Fixed, MOST_CPUS, Notes, Orders, Slot};
 use crate::places::{Place, llcs};
 use crate::watch::Ended;
 use commensal_core::scheduler::protocol::{Counters, SlotReading};
+use commensal_sched_bpf::OBJECT;
 use libbpf_rs::btf::types::{Func, FuncProto};
 use libbpf_rs::btf::{Btf, BtfKind};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, ProgramInput, ProgramMut};
+use libbpf_rs::{
+    Link, Map, MapCore, MapFlags, MapMut, Object, ObjectBuilder, OpenObject, ProgramInput, ProgramMut,
+};
+use object::{Object as _, ObjectSection};
 use std::collections::VecDeque;
-use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-/// Generated from the BPF object.
-#[allow(unsafe_code, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
-#[allow(missing_docs, missing_debug_implementations)]
-#[allow(unused_qualifications, dead_code, non_snake_case, non_camel_case_types)]
-mod skel {
-    include!(concat!(env!("OUT_DIR"), "/sched.skel.rs"));
-}
-use skel::{CommensalSkel, CommensalSkelBuilder};
+/// The scheduler itself among the maps.
+const OPS: &str = "commensal";
+/// Its structure, and what is set in it.
+const OPS_STRUCT: (&str, &str) = ("sched_ext_ops", "timeout_ms");
+/// Sections that hold one structure each.
+const FIXED: &str = ".rodata.settings";
+const ORDERS: &str = ".data.orders";
+const NOTES: &str = ".data.notes";
 
 /// Functions that every kernel has to have in this form.
 const CALLED: [&str; 8] = [
@@ -63,7 +66,8 @@ pub struct Scheduler {
     // Before the programs that they belong to, and the scheduler before what feeds it.
     link: Option<Link>,
     traces: Vec<Link>,
-    skel: CommensalSkel<'static>,
+    loaded: Object,
+    generation: u64,
 }
 
 impl std::fmt::Debug for Scheduler {
@@ -93,35 +97,35 @@ impl Scheduler {
     /// When the kernel refuses.
     pub fn load(settings: &Settings, places: &[Place]) -> Result<Scheduler, NoScheduler> {
         quiet();
-        // The skeleton borrows its place for as long as it lives; that is never given back: some bytes per load.
-        let place: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = CommensalSkelBuilder::default().open(place).map_err(refused("open the scheduler"))?;
+        let described = described()?;
+        let wrong = intf::differences(&described);
+        if !wrong.is_empty() {
+            return Err(missing(&wrong.join("; ")));
+        }
+        let mut open = open()?;
         let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count the CPUs"))?.min(MOST_CPUS);
-        {
-            let fixed = open.maps.rodata_data.as_deref_mut().ok_or_else(|| missing("rodata"))?;
+        set(&mut open, FIXED, |bytes| {
+            let mut fixed = Fixed::read_from_bytes(bytes).ok()?;
             fixed.nr_cpus = cpus as u32;
             fixed.nr_llcs = llcs(places);
-            fixed.tick_alone = settings.tick_alone;
-            fixed.unified = settings.unified;
+            fixed.tick_alone = settings.tick_alone.into();
+            fixed.unified = settings.unified.into();
+            fixed.write_to(bytes).ok()
+        })?;
+        let at = described.offset(OPS_STRUCT.0, OPS_STRUCT.1).ok_or_else(|| missing(OPS_STRUCT.1))?;
+        let timeout = u32::try_from(settings.watchdog.as_millis()).unwrap_or(30_000);
+        set(&mut open, OPS, |bytes| timeout.write_to(bytes.get_mut(at..at + 4)?).ok())?;
+        let loaded = open.load().map_err(refused("load the scheduler"))?;
+        let scheduler = Scheduler { link: None, traces: Vec::new(), loaded, generation: 1 };
+        for cpu in 0..cpus as u32 {
+            // Until a switch says otherwise.
+            let mut state = Cpu::new_zeroed();
+            (state.sibling, state.state) = ([-1; intf::SIBLINGS], CLASS_IDLE as u32);
+            scheduler.write("cpus", cpu, &state)?;
         }
-        let ops = open.struct_ops.commensal_mut();
-        ops.timeout_ms = u32::try_from(settings.watchdog.as_millis()).unwrap_or(30_000);
-        let skel = open.load().map_err(refused("load the scheduler"))?;
-        let sizes = [
-            ("cpu", skel.maps.cpus.value_size(), CPU),
-            ("core", skel.maps.cores.value_size(), CORE),
-            ("slot", skel.maps.slots.value_size(), SLOT),
-            ("limit", skel.maps.limits.value_size(), LIMIT),
-        ];
-        for (name, theirs, ours) in sizes {
-            if theirs as usize != ours {
-                return Err(missing(&format!("struct {name} of {ours} bytes (it has {theirs})")));
-            }
-        }
-        let scheduler = Scheduler { link: None, traces: Vec::new(), skel };
         scheduler.place(places)?;
         // What no order covers.
-        scheduler.set_slot(crate::intf::MOST_SLOTS as u64 - 1, true, crate::weights::WHOLE, 0)?;
+        scheduler.set_slot(intf::MOST_SLOTS as u64 - 1, true, crate::weights::WHOLE, 0)?;
         Ok(scheduler)
     }
 
@@ -130,17 +134,14 @@ impl Scheduler {
     /// # Errors
     /// When the kernel refuses.
     pub fn verify() -> Result<Vec<Verified>, NoScheduler> {
-        let place: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |_, text| {
             LOG.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
         })));
-        let mut open = CommensalSkelBuilder::default().open(place).map_err(refused("open the scheduler"))?;
-        let mut names = Vec::new();
-        for mut program in open.open_object_mut().progs_mut() {
+        let mut open = open()?;
+        for mut program in open.progs_mut() {
             // BPF_LOG_STATS.
             program.set_log_level(4);
-            names.push(program.name().to_string_lossy().into_owned());
         }
         let loaded = open.load().map_err(refused("load the scheduler"))?;
         drop(loaded);
@@ -154,12 +155,13 @@ impl Scheduler {
     /// # Errors
     /// When the kernel refuses.
     pub fn attach(&mut self) -> Result<(), NoScheduler> {
-        let programs = &self.skel.progs;
-        let attach = |program: &ProgramMut<'_>| program.attach().map_err(refused("attach the scheduler"));
+        let attach = |name: &str| self.program(name)?.attach().map_err(refused("attach the scheduler"));
         if self.traces.is_empty() {
-            self.traces = vec![attach(&programs.sched_switched)?, attach(&programs.signal_sent)?];
+            self.traces = vec![attach("sched_switched")?, attach("signal_sent")?];
         }
-        let link = self.skel.maps.commensal.attach_struct_ops().map_err(refused("start the scheduler"))?;
+        let mut ops: MapMut<'_> =
+            self.loaded.maps_mut().find(|map| map.name() == OPS).ok_or_else(|| missing(OPS))?;
+        let link = ops.attach_struct_ops().map_err(refused("start the scheduler"))?;
         self.link = Some(link);
         Ok(())
     }
@@ -169,7 +171,7 @@ impl Scheduler {
     /// # Errors
     /// When the program in the kernel does not know the class, or has no room.
     pub fn set_group(&self, cgroup: u64, name: &str, class: u64, slot: u64) -> Result<(), NoScheduler> {
-        match self.ask(&self.skel.progs.set_group, &[cgroup, class, slot])? {
+        match self.ask("set_group", &[cgroup, class, slot])? {
             0 => Ok(()),
             _ => Err(NoScheduler::Order { class, cgroup: name.to_owned() }),
         }
@@ -180,10 +182,7 @@ impl Scheduler {
     /// # Errors
     /// When the program in the kernel refuses.
     pub fn set_slot(&self, index: u64, used: bool, weight: u64, limit: u64) -> Result<(), NoScheduler> {
-        self.told(
-            self.ask(&self.skel.progs.set_slot, &[index, u64::from(used), weight, limit])?,
-            "set a weight",
-        )
+        self.told(self.ask("set_slot", &[index, u64::from(used), weight, limit])?, "set a weight")
     }
 
     /// Quota and period of a limit; a quota of 0 is none.
@@ -192,7 +191,7 @@ impl Scheduler {
     /// When the program in the kernel refuses.
     pub fn set_limit(&self, index: u64, quota: Duration, period: Duration) -> Result<(), NoScheduler> {
         let args = [index, quota.as_nanos() as u64, period.as_nanos() as u64];
-        self.told(self.ask(&self.skel.progs.set_limit, &args)?, "set a limit")
+        self.told(self.ask("set_limit", &args)?, "set a limit")
     }
 
     /// All groups are told: what threads remember of their class is stale now.
@@ -200,11 +199,9 @@ impl Scheduler {
     /// # Errors
     /// When the program's memory is not there.
     pub fn ordered(&mut self, hold_off: Duration) -> Result<(), NoScheduler> {
-        let data = self.skel.maps.data_data.as_deref_mut().ok_or_else(|| missing("data"))?;
-        data.generation = data.generation.wrapping_add(1);
-        let zero = self.skel.maps.bss_data.as_deref_mut().ok_or_else(|| missing("bss"))?;
-        zero.hold_off_ns = hold_off.as_nanos() as u64;
-        Ok(())
+        self.generation = self.generation.wrapping_add(1);
+        let hold_off_ns = hold_off.as_nanos() as u64;
+        self.write(ORDERS, 0, &Orders { generation: self.generation, hold_off_ns })
     }
 
     /// Tells siblings, cores and caches of CPUs; what is counted of them stays.
@@ -213,16 +210,13 @@ impl Scheduler {
     /// When a map cannot be written.
     pub fn place(&self, places: &[Place]) -> Result<(), NoScheduler> {
         for place in places {
-            let key = place.cpu.to_ne_bytes();
-            let mut value = self.value(&self.skel.maps.cpus, &key)?;
-            let mut fixed: Vec<u8> = place.siblings.iter().flat_map(|cpu| cpu.to_ne_bytes()).collect();
-            fixed.extend(place.core.to_ne_bytes());
-            fixed.extend(place.llc.to_ne_bytes());
-            if value.starts_with(&fixed) {
+            let mut cpu: Cpu = self.read("cpus", place.cpu)?;
+            let told = (place.siblings, place.core, place.llc);
+            if (cpu.sibling, cpu.core, cpu.llc) == told {
                 continue;
             }
-            value[..fixed.len()].copy_from_slice(&fixed);
-            self.skel.maps.cpus.update(&key, &value, MapFlags::ANY).map_err(refused("place the CPUs"))?;
+            (cpu.sibling, cpu.core, cpu.llc) = told;
+            self.write("cpus", place.cpu, &cpu)?;
         }
         Ok(())
     }
@@ -235,8 +229,8 @@ impl Scheduler {
         let (mut sums, now) = (Counters::default(), now_ns());
         let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count the CPUs"))?.min(MOST_CPUS);
         for cpu in 0..cpus as u32 {
-            counters::add_cpu(&mut sums, &self.value(&self.skel.maps.cpus, &cpu.to_ne_bytes())?, now);
-            counters::add_core(&mut sums, &self.value(&self.skel.maps.cores, &cpu.to_ne_bytes())?);
+            counters::add_cpu(&mut sums, &self.read::<Cpu>("cpus", cpu)?, now);
+            counters::add_core(&mut sums, &self.read::<Core>("cores", cpu)?);
         }
         Ok(sums)
     }
@@ -246,37 +240,37 @@ impl Scheduler {
     /// # Errors
     /// When the map cannot be read.
     pub fn slot(&self, index: u64) -> Result<SlotReading, NoScheduler> {
-        Ok(counters::slot(&self.value(&self.skel.maps.slots, &(index as u32).to_ne_bytes())?))
+        Ok(counters::slot(&self.read::<Slot>("slots", index as u32)?))
     }
 
     /// When a fatal signal was sent last, by the clock of the programs; 0 when none was.
     #[must_use]
     pub fn killed_at(&self) -> u64 {
-        self.skel.maps.bss_data.as_deref().map_or(0, |bss| bss.killed_at)
+        self.read::<Notes>(NOTES, 0).map_or(0, |notes| notes.killed_at)
     }
 
     /// Why the kernel has taken it off, and its dump; `None` while it runs.
     #[must_use]
     pub fn ended(&self) -> Option<(Ended, String)> {
-        let ended = &self.skel.maps.bss_data.as_deref()?.ended;
-        if ended.kind == 0 || self.link.is_none() {
+        self.link.as_ref()?;
+        let notes: Notes = self.read(NOTES, 0).ok()?;
+        if notes.kind == 0 {
             return None;
         }
-        let text = |chars: &[i8]| -> String {
-            chars.iter().take_while(|one| **one != 0).map(|one| one.to_ne_bytes()[0] as char).collect()
+        let text = |bytes: &[u8]| {
+            let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+            String::from_utf8_lossy(&bytes[..end]).into_owned()
         };
-        let dump = self.value(&self.skel.maps.dumps, &0u32.to_ne_bytes()).unwrap_or_default();
-        let end = dump.iter().position(|byte| *byte == 0).unwrap_or(dump.len());
-        let dump = String::from_utf8_lossy(&dump[..end]).into_owned();
-        let (reason, message) = (text(&ended.reason), text(&ended.message));
-        Some((Ended { kind: ended.kind, code: ended.code, reason, message }, dump))
+        let dump = text(&self.value("dumps", 0).unwrap_or_default());
+        let (reason, message) = (text(&notes.reason), text(&notes.message));
+        Some((Ended { kind: notes.kind, code: notes.code, reason, message }, dump))
     }
 
     /// Runs one of the programs that take orders.
-    fn ask(&self, program: &ProgramMut<'_>, args: &[u64]) -> Result<i32, NoScheduler> {
+    fn ask(&self, program: &str, args: &[u64]) -> Result<i32, NoScheduler> {
         let mut context: Vec<u8> = args.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
-        let output = program.test_run(input).map_err(refused("order the scheduler"))?;
+        let output = self.program(program)?.test_run(input).map_err(refused("order the scheduler"))?;
         Ok(output.return_value as i32)
     }
 
@@ -287,11 +281,57 @@ impl Scheduler {
         }
     }
 
-    fn value(&self, map: &impl MapCore, key: &[u8]) -> Result<Vec<u8>, NoScheduler> {
-        map.lookup(key, MapFlags::ANY)
+    fn program(&self, name: &str) -> Result<ProgramMut<'_>, NoScheduler> {
+        self.loaded.progs_mut().find(|program| program.name() == name).ok_or_else(|| missing(name))
+    }
+
+    fn map(&self, name: &str) -> Result<Map<'_>, NoScheduler> {
+        self.loaded.maps().find(|map| map.name() == name).ok_or_else(|| missing(name))
+    }
+
+    fn value(&self, map: &str, index: u32) -> Result<Vec<u8>, NoScheduler> {
+        self.map(map)?
+            .lookup(&index.to_ne_bytes(), MapFlags::ANY)
             .map_err(refused("read the scheduler"))?
             .ok_or_else(|| missing("a map's value"))
     }
+
+    fn read<T: FromBytes>(&self, map: &str, index: u32) -> Result<T, NoScheduler> {
+        T::read_from_bytes(&self.value(map, index)?).map_err(|_| missing(&format!("{map} of another size")))
+    }
+
+    fn write<T: IntoBytes + zerocopy::Immutable>(
+        &self,
+        map: &str,
+        index: u32,
+        value: &T,
+    ) -> Result<(), NoScheduler> {
+        let done = self.map(map)?.update(&index.to_ne_bytes(), value.as_bytes(), MapFlags::ANY);
+        done.map_err(refused("tell the scheduler"))
+    }
+}
+
+/// What the object says of its structures.
+fn described() -> Result<commensal_core::btf::Btf, NoScheduler> {
+    let file = object::File::parse(OBJECT).ok();
+    let section = file.as_ref().and_then(|file| file.section_by_name(".BTF")?.data().ok());
+    section.and_then(commensal_core::btf::Btf::parse).ok_or_else(|| missing("the object's section .BTF"))
+}
+
+fn open() -> Result<OpenObject, NoScheduler> {
+    let mut builder = ObjectBuilder::default();
+    let named = builder.name(OPS).map_err(refused("open the scheduler"))?;
+    named.open_memory(OBJECT).map_err(refused("open the scheduler"))
+}
+
+/// Changes what a map has before it is loaded.
+fn set(
+    open: &mut OpenObject,
+    name: &str,
+    change: impl FnOnce(&mut [u8]) -> Option<()>,
+) -> Result<(), NoScheduler> {
+    let mut map = open.maps_mut().find(|map| map.name() == name).ok_or_else(|| missing(name))?;
+    map.initial_value_mut().and_then(change).ok_or_else(|| missing(name))
 }
 
 /// What libbpf said last: an error number alone says little about a program that the kernel refuses.
@@ -354,6 +394,25 @@ fn now_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_object_has_the_structures_that_are_shared() {
+        let described = described().unwrap();
+        assert_eq!(intf::differences(&described), Vec::<String>::new());
+        assert!(described.offset(OPS_STRUCT.0, OPS_STRUCT.1).is_some());
+    }
+
+    #[test]
+    fn the_object_opens_and_takes_its_settings() {
+        let mut open = open().unwrap();
+        for name in [FIXED, OPS] {
+            set(&mut open, name, |bytes| (!bytes.is_empty()).then_some(())).unwrap();
+        }
+        let names: Vec<_> = open.maps().map(|map| map.name().to_string_lossy().into_owned()).collect();
+        for name in [ORDERS, NOTES, "cpus", "cores", "slots", "dumps"] {
+            assert!(names.iter().any(|one| one == name), "{name}: {names:?}");
+        }
+    }
 
     #[test]
     fn the_verifiers_words() {

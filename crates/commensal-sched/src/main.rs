@@ -1,5 +1,5 @@
 //! `commensal-sched`: loads the scheduler and stays with it, or asks the process that has it. Wiring only.
-#![deny(unsafe_code, reason = "only what libbpf generates has it, in the library")]
+#![forbid(unsafe_code)]
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};

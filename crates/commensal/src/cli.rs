@@ -400,11 +400,15 @@ pub struct LabRun {
     /// The experiment: a name of `lab list`, or a file.
     pub name: String,
 
-    /// Rounds; each runs every arm once. Below 6 no interval exists [default: the experiment's].
+    /// How long a run by short windows may take; one that is decided ends earlier [default: 170s].
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with_all = ["rounds", "block", "adaptive"])]
+    pub within: Option<Duration>,
+
+    /// Rounds of long blocks; each runs every arm once. Below 6 no interval exists [default: the experiment's].
     #[arg(long)]
     pub rounds: Option<u32>,
 
-    /// Measured seconds per block [default: the experiment's].
+    /// Measured seconds per long block [default: the experiment's].
     #[arg(long, value_name = "SECONDS")]
     pub block: Option<f64>,
 

@@ -1,153 +1,104 @@
-//! What `commensal blame` costs: two programs that do nothing but switch, in pairs with and without it.
+//! What `commensal blame` costs: two threads on one CPU that do nothing but switch, in pairs with and without the judge.
 
-use super::Scratch;
-use crate::features;
 use anyhow::{Context, bail};
+use commensal_blame::{Judge, Scope, Subject};
 use commensal_host::LinuxHost;
-use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::io::{Read, Write};
+use std::process::Command;
+use std::time::Instant;
 
-const PAIRS: usize = 8;
-/// Round trips of the ping-pong: two switches each.
-const TRIPS: u32 = 30_000;
-/// Runs of which the fastest counts: what a neighbour or a hypervisor takes only ever adds.
-const TRIES: usize = 3;
-const GOAL_NS: f64 = 500.0;
-/// How long the judge takes to come, generously.
-const COMES: Duration = Duration::from_millis(800);
-
-/// Who the switching threads are to the judge.
-const ARMS: [(&str, &[&str]); 3] = [
-    ("as the service", &["/bench"]),
-    ("as the service, without interrupts", &["/bench", "--no-interrupts"]),
-    ("as bystanders", &["/idle"]),
-];
+const PAIRS: usize = 30;
+/// Runs of a half of a pair; the quarter-fastest counts: what a neighbour or a hypervisor takes only ever adds.
+const RUNS: usize = 24;
+/// Round trips of a run: two switches and two wake-ups each.
+const TRIPS: u32 = 1_500;
+const GOAL_NS: f64 = 300.0;
 
 /// Runs and prints.
 pub fn run() -> anyhow::Result<()> {
-    if let Some(why) = features::no_bpf() {
-        println!("cost of blame: not measured: {why}");
-        return Ok(());
-    }
-    let mut build = crate::cargo();
-    build.args(["build", "--release", "--quiet", "--package", "commensal", "--features", "bpf"]);
-    if !build.current_dir(crate::root()).status()?.success() {
-        bail!("commensal does not build");
-    }
-    let program = std::env::current_exe()?.with_file_name("commensal");
-    let top = Scratch::new()?;
-    for name in ["bench", "idle"] {
-        std::fs::create_dir(top.path.join(name))?;
-    }
-    let done = measure(&program, &top.path);
-    for name in ["bench", "idle"] {
-        let _ = std::fs::remove_dir(top.path.join(name));
-    }
-    done
-}
-
-fn measure(program: &Path, top: &Path) -> anyhow::Result<()> {
-    let machine = commensal_sensors::machine::machine(&LinuxHost::new())?;
+    let host = LinuxHost::new();
+    let machine = commensal_sensors::machine::machine(&host)?;
     let last = machine.topology.all().iter().last().unwrap_or(0);
-    let pipe = format!("taskset -c {last} perf bench sched pipe -l {TRIPS}");
-    let messages = "hackbench -g 4 -l 300";
-    for (what, command, per_switch) in
-        [("perf bench sched pipe, one CPU", pipe.as_str(), true), ("hackbench, all CPUs", messages, false)]
-    {
-        let tool =
-            command.split_whitespace().find(|word| ["perf", "hackbench"].contains(word)).unwrap_or_default();
-        if Command::new(tool).arg("--version").output().is_err() {
-            println!("{what}: not measured: there is no {tool} (Debian: linux-perf, rt-tests)");
-            continue;
+    let me = std::process::id();
+    // Threads that are started from now on are there as well.
+    let pinned = Command::new("taskset").args(["-a", "-pc", &last.to_string(), &me.to_string()]).output();
+    if !pinned.context("taskset")?.status.success() {
+        bail!("taskset does not keep this process on CPU {last}");
+    }
+    let service = Scope { online: vec![Subject::Process(me)], ..Scope::default() };
+    // Somebody who does not switch: the judge looks at these threads and lets them be.
+    let bystander = Scope { online: vec![Subject::Process(1)], ..Scope::default() };
+    let arms = [
+        ("as the service", Scope { interrupts: true, ..service.clone() }),
+        ("as the service, without interrupts", service),
+        ("as bystanders", Scope { interrupts: true, ..bystander }),
+    ];
+    for (who, scope) in arms {
+        if let Err(error) = Judge::attach(&host, &scope) {
+            println!("cost of blame: not measured: {error}");
+            return Ok(());
         }
-        for (who, args) in ARMS {
-            let mut added = Vec::new();
-            let mut base = Vec::new();
-            for pair in 0..PAIRS {
-                // Half of the pairs the other way round: what drifts cancels out.
-                let order = if pair % 2 == 0 { [false, true] } else { [true, false] };
-                let mut times = [0.0; 2];
-                for with in order {
-                    times[usize::from(with)] = once(program, top, command, with.then_some(args))?;
-                }
-                base.push(times[0]);
-                added.push(times[1] - times[0]);
-            }
-            print(what, who, base, added, per_switch);
-        }
+        measure(who, &host, &scope)?;
     }
     Ok(())
 }
 
-fn print(what: &str, who: &str, mut base: Vec<f64>, mut added: Vec<f64>, per_switch: bool) {
+fn measure(who: &str, host: &LinuxHost, scope: &Scope) -> anyhow::Result<()> {
+    let (mut base, mut added) = (Vec::new(), Vec::new());
+    for pair in 0..PAIRS {
+        // Half of the pairs the other way round: what drifts cancels out.
+        let order = if pair % 2 == 0 { [false, true] } else { [true, false] };
+        let mut ns = [0.0; 2];
+        for with in order {
+            let judge = with.then(|| Judge::attach(host, scope)).transpose()?;
+            ns[usize::from(with)] = ping_pong()?;
+            drop(judge);
+        }
+        base.push(ns[0]);
+        added.push(ns[1] - ns[0]);
+    }
     base.sort_by(f64::total_cmp);
     added.sort_by(f64::total_cmp);
-    let middle = |of: &[f64]| (of[(of.len() - 1) / 2] + of[of.len() / 2]) / 2.0;
-    let (base, low, high, added) = (middle(&base), added[0], added[added.len() - 1], middle(&added));
-    let share = added / base * 100.0;
-    let name = format!("cost of blame, {what}, {who}");
-    if per_switch {
-        let ns = |seconds: f64| seconds * 1e9 / f64::from(2 * TRIPS);
-        let verdict = if ns(added) <= GOAL_NS { "met" } else { "MISSED" };
-        println!(
-            "{name}: {:+.0} ns per switch ({:+.0} to {:+.0}) on {:.0} ns, {share:+.1} %   goal {GOAL_NS:.0} ns {verdict}",
-            ns(added),
-            ns(low),
-            ns(high),
-            ns(base)
-        );
-    } else {
-        println!(
-            "{name}: {:+.1} ms ({:+.1} to {:+.1}) on {:.0} ms, {share:+.1} %",
-            added * 1e3,
-            low * 1e3,
-            high * 1e3,
-            base * 1e3
-        );
-    }
+    let at = |of: &[f64], share: f64| of[((of.len() - 1) as f64 * share).round() as usize];
+    let (base, median) = (at(&base, 0.5), at(&added, 0.5));
+    println!(
+        "cost of blame, {who}: {median:+.0} ns per switch with its wake-up (quartiles {:+.0} to {:+.0}) on {base:.0} ns, {:+.1} %   \
+         goal {GOAL_NS:.0} ns {}",
+        at(&added, 0.25),
+        at(&added, 0.75),
+        median / base * 100.0,
+        if median <= GOAL_NS { "met" } else { "MISSED" }
+    );
+    Ok(())
 }
 
-/// One run, seconds as the program itself tells them.
-fn once(program: &Path, top: &Path, command: &str, judged: Option<&[&str]>) -> anyhow::Result<f64> {
-    let judge = judged.map(|args| judge(program, top, args)).transpose()?;
-    let procs = top.join("bench/cgroup.procs");
-    let script = format!("echo $$ >{} && exec {command}", procs.display());
-    let mut best = f64::INFINITY;
-    for _ in 0..TRIES {
-        let output = Command::new("sh").args(["-c", &script]).output()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let said = || format!("{command} said {text} {}", String::from_utf8_lossy(&output.stderr));
-        best = best.min(seconds(&text).with_context(said)?);
-    }
-    if let Some(mut judge) = judge {
-        let _ = Command::new("kill").args(["-INT", &judge.id().to_string()]).status();
-        let mut text = String::new();
-        if let Some(mut out) = judge.stdout.take() {
-            out.read_to_string(&mut text)?;
+/// A byte goes to and fro; ns per switch.
+fn ping_pong() -> anyhow::Result<f64> {
+    let (mut here, mut there_to_here) = std::io::pipe()?;
+    let (mut there, mut here_to_there) = std::io::pipe()?;
+    let echo = std::thread::spawn(move || -> std::io::Result<()> {
+        let mut byte = [0];
+        while there.read(&mut byte)? == 1 {
+            there_to_here.write_all(&byte)?;
         }
-        if !judge.wait()?.success() || !text.contains("\"wait_ms\"") || text.contains("unattributed") {
-            bail!("the judge did not work: {text}");
+        Ok(())
+    });
+    let mut runs = Vec::new();
+    let mut byte = [1];
+    for _ in 0..RUNS {
+        let begun = Instant::now();
+        for _ in 0..TRIPS {
+            here_to_there.write_all(&byte)?;
+            here.read_exact(&mut byte)?;
         }
+        runs.push(begun.elapsed().as_secs_f64() * 1e9 / f64::from(2 * TRIPS));
     }
-    Ok(best)
-}
-
-/// `Total time: 0.936 [sec]` of perf, `Time: 0.437` of hackbench.
-fn seconds(text: &str) -> Option<f64> {
-    let line = text.lines().find_map(|line| line.split_once("ime:"))?.1;
-    line.split_whitespace().next()?.parse().ok()
-}
-
-fn judge(program: &Path, top: &Path, args: &[&str]) -> anyhow::Result<Child> {
-    let name: PathBuf = Path::new("/").join(top.file_name().unwrap_or_default());
-    let target = format!("{}{}", name.display(), args[0]);
-    let mut command = Command::new(program);
-    command.args(["blame", &target, "--json", "--for", "600s"]).args(&args[1..]);
-    let child = command.stdout(Stdio::piped()).spawn().context("start commensal blame")?;
-    std::thread::sleep(COMES);
-    Ok(child)
+    drop(here_to_there);
+    if !matches!(echo.join(), Ok(Ok(()))) {
+        bail!("the other side of the ping-pong ended early");
+    }
+    runs.sort_by(f64::total_cmp);
+    Ok(runs[RUNS / 4])
 }
 
 #[cfg(test)]
@@ -155,9 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_programs_are_understood() {
-        assert_eq!(seconds("# Running\n\n     Total time: 0.936 [sec]\n\n       9.36 usecs/op"), Some(0.936));
-        assert_eq!(seconds("Running in process mode\nTime: 0.437\n"), Some(0.437));
-        assert_eq!(seconds("no"), None);
+    fn a_byte_goes_to_and_fro() {
+        assert!(ping_pong().unwrap() > 0.0);
     }
 }

@@ -124,8 +124,8 @@ impl Suite {
     /// Builds the tests, or finds them built.
     pub fn build() -> anyhow::Result<Suite> {
         // The SQL engine has no tests of kernels, and takes long to build.
-        let others = ["--workspace", "--exclude", crate::test::SQL];
-        Suite::find(&artifact::messages(&[&others, crate::features::of_this_machine()].concat())?)
+        let which = ["--workspace", "--exclude", crate::test::SQL, "--all-features"];
+        Suite::find(&artifact::messages(&[&which, crate::features::without_scheduler()].concat())?)
     }
 
     /// Finds the programs in cargo's messages.

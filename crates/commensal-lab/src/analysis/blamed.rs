@@ -26,7 +26,9 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
     let offline: Vec<f64> =
         seen.iter().filter_map(|(_, one)| per_cpu_second(one, one.wait_s.offline)).collect();
     let ranks = SignedRank::new(&offline)?;
-    let baseline = run.arm_with(Role::Baseline).map(|base| evidence(run, &base.name)).unwrap_or_default();
+    let isolated = run.arms.iter().any(|one| one.name == arm && one.role == Role::Isolated);
+    let alone = if isolated { run.reference() } else { run.arm_with(Role::Baseline) };
+    let baseline = alone.map(|base| evidence(run, &base.name)).unwrap_or_default();
     let differences: Vec<f64> = seen
         .iter()
         .filter_map(|(round, one)| {
@@ -36,18 +38,19 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
         .collect();
     let differences = SignedRank::new(&differences);
     let p99s: Vec<f64> = seen.iter().filter_map(|(_, one)| one.preemption.p99_us).collect();
+    let tail = Tail::OneSided(run.design.level(run.rounds_begun()));
     let ends = |ranks: &SignedRank, tail| ranks.interval(tail).map(|Interval { lo, hi }| [lo, hi]);
     let mut result = ArmBlame {
         arm: arm.to_owned(),
         rounds: u32::try_from(seen.len()).unwrap_or(u32::MAX),
         offline_ms_per_cpu_s: ranks.estimate(),
         ci95: ends(&ranks, Tail::TwoSided95),
-        one_sided: ends(&ranks, run.design.tail()),
+        one_sided: ends(&ranks, tail),
         preemption_p99_us: median(&p99s),
         preemptions: seen.iter().fold(0, |sum, (_, one)| sum.saturating_add(one.preemption.count)),
         total_difference_ms_per_cpu_s: differences.as_ref().map(SignedRank::estimate),
         total_difference_ci95: differences.as_ref().and_then(|ranks| ends(ranks, Tail::TwoSided95)),
-        total_difference_one_sided: differences.as_ref().and_then(|ranks| ends(ranks, run.design.tail())),
+        total_difference_one_sided: differences.as_ref().and_then(|ranks| ends(ranks, tail)),
         verdict: Verdict::Inconclusive,
         reasons: Vec::new(),
     };
@@ -60,7 +63,14 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
 fn evidence<'a>(run: &'a Run, arm: &'a str) -> Vec<(u32, &'a Blamed)> {
     let blocks = run.blocks_of(arm).filter(|block| !online_failed(block));
     let seen = blocks.filter_map(|block| Some((block.round, block.blame.as_ref()?)));
-    seen.filter(|(_, one)| one.missed_share <= MOST_MISSED).collect()
+    let told = |one: &Blamed| one.missed_share <= MOST_MISSED;
+    if run.design.windows.is_none() {
+        return seen.filter(|(_, one)| told(one)).collect();
+    }
+    // Of the arm as a whole: a block of short windows has few switches, and a handful of them are much of it.
+    let seen: Vec<(u32, &Blamed)> = seen.collect();
+    let missed: f64 = seen.iter().map(|(_, one)| one.missed_share).sum();
+    if missed > MOST_MISSED * seen.len() as f64 { Vec::new() } else { seen }
 }
 
 /// ms per second.

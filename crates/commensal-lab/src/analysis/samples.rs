@@ -42,6 +42,15 @@ impl Samples {
         self.arms.get(arm).into_iter().flat_map(|rounds| rounds.keys().copied())
     }
 
+    /// Rounds that have begun.
+    pub fn begun(&self) -> u32 {
+        self.arms
+            .iter()
+            .filter_map(|rounds| rounds.keys().last())
+            .max()
+            .map_or(0, |last| last.saturating_add(1))
+    }
+
     /// All values of one metric of one arm, in the order of the rounds.
     pub fn values(&self, arm: usize, metric: Metric) -> Vec<f64> {
         self.rounds(arm).filter_map(|round| self.get(arm, round, metric)).collect()

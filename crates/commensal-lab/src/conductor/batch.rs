@@ -56,7 +56,7 @@ impl Foreman<'_> {
     pub fn prepare(&mut self, experiment: &Experiment, stop: &AtomicBool) -> Result<(), LabError> {
         let batch = match &experiment.offline {
             Offline::Program(batch) => batch,
-            Offline::Attached { .. } => return Ok(self.site.pause(self.host, true)?),
+            Offline::Attached { .. } => return Ok(self.site.pause(self.host, Side::Offline, true)?),
             Offline::BuiltIn(_) => return Ok(()),
         };
         for command in &batch.prepare {
@@ -78,10 +78,24 @@ impl Foreman<'_> {
             (Offline::BuiltIn(kind), None) => self.antagonist(*kind, policy),
             (Offline::Program(batch), None) => self.program(batch, policy),
             (Offline::Attached { expected_cpus, .. }, None) => {
-                self.site.pause(self.host, false)?;
+                self.site.pause(self.host, Side::Offline, false)?;
                 Ok(Running { child: None, work: Counter::Cpu, expected_cpus: *expected_cpus, log: None })
             }
         }
+    }
+
+    /// Starts what keeps every CPU from idling; it is of the idle class while a policy is on.
+    pub fn warm(&mut self) -> Result<Child, LabError> {
+        let threads = self.site.machine.topology.threads();
+        let spec = SpawnSpec::new(&self.conduct.program).arg("workload").arg("burn");
+        let mut spec = spec.arg("--threads").arg(threads.to_string());
+        // Where its work would be counted.
+        spec.stdin = Stdin::Fd(Arc::new(
+            WorkCounter::new(threads)
+                .and_then(|counter| counter.fd().try_clone_to_owned())
+                .map_err(LabError::Counter)?,
+        ));
+        Ok(self.site.start(self.host, Side::Warm, None, spec)?)
     }
 
     /// As many threads as CPUs: nothing is left over.
@@ -131,7 +145,7 @@ impl Foreman<'_> {
     /// Ends it, and gives what it says of its work as a rate, if it says so only then. Nothing of it is left in its group.
     pub fn end(&mut self, experiment: &Experiment, running: &mut Running) -> Result<Option<f64>, LabError> {
         let Some(child) = &mut running.child else {
-            self.site.pause(self.host, true)?;
+            self.site.pause(self.host, Side::Offline, true)?;
             return Ok(None);
         };
         if let Counter::Output { kind: WorkKind::StressNg, .. } = &running.work {

@@ -80,6 +80,8 @@ impl Runner<'_> {
         policy: Option<usize>,
         load: Option<&LoadSpec>,
     ) -> Result<Block, LabError> {
+        // What is compared with each other has the same online side; offline work without isolation has none.
+        self.site.favour_online(self.host, arm.role != Role::Contended)?;
         if let Some(policy) = policy {
             match self.site.isolate(self.host, policy) {
                 Err(SiteError::Scheduler(why)) => return Ok(unscheduled(&arm.name, &why)),
@@ -87,9 +89,7 @@ impl Runner<'_> {
             }
         }
         let outcome = self.with_offline(experiment, arm, policy, load);
-        if let Some(policy) = policy {
-            self.site.release(self.host, policy)?;
-        }
+        self.site.release(self.host)?;
         let mut block = outcome?;
         block.arm.clone_from(&arm.name);
         Ok(block)
@@ -106,7 +106,7 @@ impl Runner<'_> {
             Role::Contended | Role::Isolated | Role::OfflineAlone => {
                 Some(self.foreman().start(experiment, arm, policy)?)
             }
-            Role::Baseline | Role::Baseline2 => None,
+            Role::Baseline | Role::Baseline2 | Role::PolicyOnly | Role::Warm => None,
         };
         let measured = self.measure(experiment, arm.role, load, offline.as_mut());
         if let Some(policy) = policy {
@@ -116,6 +116,8 @@ impl Runner<'_> {
             note_policy(arm, &self.site.policies[policy], &now);
         }
         let lost = self.site.scheduler_lost(self.host).map(|why| format!("{UNSCHEDULED}: {why}"));
+        // Before the offline work is ended: on a busy machine a thread of the idle class gets no CPU to die on.
+        self.site.release(self.host)?;
         let said = match &mut offline {
             Some(offline) => self.foreman().end(experiment, offline)?,
             None => None,
@@ -417,7 +419,7 @@ fn unscheduled(arm: &str, why: &str) -> Block {
 }
 
 /// Keeps for each knob what it read; a value that was wrong in any round stays on record.
-fn note_policy(arm: &mut Arm, policy: &ArmPolicy, applied: &[commensal_drivers::Applied]) {
+pub(super) fn note_policy(arm: &mut Arm, policy: &ArmPolicy, applied: &[commensal_drivers::Applied]) {
     let entry = |one: &commensal_drivers::Applied| Applied {
         path: one.place.clone(),
         file: one.file.to_owned(),

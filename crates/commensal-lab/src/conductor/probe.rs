@@ -10,7 +10,7 @@ use commensal_host::{Counters, Event, Host, HostError};
 use commensal_sensors::run_delay::RunDelay;
 use commensal_sensors::usage::foreign_cpu_us;
 use commensal_sensors::{machine, pressure};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Sources that remember threads between two snapshots.
 #[derive(Default)]
@@ -33,12 +33,15 @@ pub(super) struct Snapshot {
     online: GroupUse,
     offline: GroupUse,
     client: GroupUse,
+    warm_us: Option<u64>,
+    /// CPU time of this process, which makes the load.
+    pub own: Duration,
     online_delay_us: Option<u64>,
     offline_delay_us: Option<u64>,
     pressure: Pressures,
     /// Offline work.
     pub total: Option<f64>,
-    blame: Option<Figures>,
+    pub blame: Option<Figures>,
     /// Cycles and instructions: online, offline.
     counted: [Option<(u64, u64)>; 2],
 }
@@ -92,6 +95,20 @@ pub(super) fn counters(host: &mut dyn Host, site: &Site, side: Side) -> Result<C
     Err(refused)
 }
 
+impl Snapshot {
+    /// CPUs that the warm threads used since an earlier look.
+    pub fn warm_cpus(&self, before: &Snapshot) -> Option<f64> {
+        let us = self.warm_us?.saturating_sub(before.warm_us?);
+        Some(us as f64 / 1e6 / (self.at - before.at).as_secs_f64().max(1e-9))
+    }
+}
+
+/// CPU time of all threads of this process.
+fn process_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
 impl Probe {
     /// Everything, at the start or the end.
     pub fn take(&mut self, host: &mut dyn Host, site: &Site, total: Option<f64>) -> Snapshot {
@@ -103,6 +120,8 @@ impl Probe {
             online: site.group(Side::Online).read(host),
             offline: site.group(Side::Offline).read(host),
             client: site.group(Side::Client).read(host),
+            warm_us: site.group(Side::Warm).cpu_us(host),
+            own: process_cpu_time(),
             online_delay_us: online_dir.and_then(|dir| self.online_delay.read(host, dir)),
             offline_delay_us: offline_dir.and_then(|dir| self.offline_delay.read(host, dir)),
             pressure: pressure::machine(host),
@@ -185,7 +204,11 @@ pub(super) fn fill(before: &Snapshot, after: &Snapshot) -> Block {
             online: delta(after.online_delay_us, before.online_delay_us),
             offline: delta(after.offline_delay_us, before.offline_delay_us),
         },
-        blame: after.blame.as_ref().zip(before.blame.as_ref()).map(|(after, before)| blamed(after, before)),
+        blame: after
+            .blame
+            .as_ref()
+            .zip(before.blame.as_ref())
+            .map(|(after, before)| blamed(&after.since(before))),
         throttled_s: PerSide {
             online: delta(after.online.throttled_us, before.online.throttled_us),
             offline: delta(after.offline.throttled_us, before.offline.throttled_us),
@@ -208,8 +231,7 @@ fn psi(now: &Pressures, then: &Pressures, seconds: f64) -> Psi {
     }
 }
 
-fn blamed(after: &Figures, before: &Figures) -> Blamed {
-    let came = after.since(before);
+pub(super) fn blamed(came: &Figures) -> Blamed {
     let seconds = |kind| came.wait.of(kind) as f64 / 1e9;
     let delays = |of: &commensal_blame::Histogram| Delays {
         count: of.count(),

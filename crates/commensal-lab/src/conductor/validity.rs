@@ -6,8 +6,6 @@ use super::block::UNSCHEDULED;
 use crate::loadgen::{LoadBaseline, LoadFigures, invalid_reasons};
 use crate::record::{Arm, Block, Role, Run};
 
-/// Share of the machine that programs of nobody's side may use.
-const FOREIGN_MAX: f64 = 0.25;
 /// Share of what it would use alone that offline work must use for a contended arm to be one.
 const CONTENTION_MIN: f64 = 0.25;
 
@@ -27,22 +25,12 @@ pub(super) fn judge_round(run: &mut Run, round: u32) {
 }
 
 fn reasons(block: &Block, arm: &Arm, baseline: Option<LoadBaseline>, threads: f64) -> Vec<String> {
-    let beside = !matches!(arm.role, Role::Baseline | Role::Baseline2);
+    let beside = matches!(arm.role, Role::Contended | Role::Isolated | Role::OfflineAlone);
     let mut reasons = Vec::new();
     if arm.role != Role::OfflineAlone {
         let figures = LoadFigures::of_block(block);
         let baseline = baseline.unwrap_or_else(|| LoadBaseline::of(&figures));
         reasons.extend(invalid_reasons(&figures, &baseline, beside));
-    }
-    // What the load generator uses is part of "other".
-    if let Some(other) = block.cpu.other {
-        let foreign = other - block.cpu.client.unwrap_or(0.0);
-        if foreign > threads * FOREIGN_MAX {
-            reasons.push(format!(
-                "programs that take no part used {foreign:.2} CPUs, {:.2} are allowed: end them, or run when they do not",
-                threads * FOREIGN_MAX
-            ));
-        }
     }
     if matches!(arm.role, Role::Contended | Role::OfflineAlone) {
         let expected = block.work.expected_cpus.map(|cpus| cpus.min(threads));
@@ -84,8 +72,8 @@ mod tests {
             "isolated",
             "scx_lost ended with status 1",
         );
-        check(|block| block.cpu.other = Some(0.6), "isolated", "programs that take no part used 0.60 CPUs");
-        check(|block| (block.cpu.other, block.cpu.client) = (Some(0.6), Some(0.2)), "isolated", "");
+        // What others use is told, and excludes nothing.
+        check(|block| block.cpu.other = Some(1.6), "isolated", "");
         let idle = |block: &mut Block| {
             block.work.expected_cpus = Some(2.0);
             block.cpu.offline = Some(0.1);

@@ -3,6 +3,7 @@
 use super::file::{arms, latency, percent, percentile, window};
 use super::{Choice, Experiment, Load, Rate, Restart};
 use crate::record::{MAX_ROUNDS, Metric, Role, Slo};
+use std::time::Duration;
 
 /// Rounds of a pilot.
 const PILOT: u32 = 4;
@@ -34,7 +35,12 @@ pub struct Overrides {
     pub pilot: bool,
     /// Several looks.
     pub adaptive: bool,
+    /// How long the run may take, where it is by short windows.
+    pub within: Option<Duration>,
 }
+
+/// What `quickstart` may take.
+const WITHIN: Duration = Duration::from_secs(170);
 
 impl Overrides {
     /// The choices that a built-in experiment knows; `default` where nothing is given.
@@ -49,6 +55,18 @@ impl Overrides {
             threshold_pct: self.threshold_pct.unwrap_or(default.threshold_pct),
         };
         choice.validate().map(|()| choice)
+    }
+
+    /// The time for a run by short windows, seconds; `None` for one by long blocks, which whoever names rounds or blocks asks for.
+    #[must_use]
+    pub fn budget_s(&self) -> Option<f64> {
+        let long = self.rounds.is_some()
+            || self.block_s.is_some()
+            || self.adaptive
+            || self.pilot
+            || self.arms.is_some()
+            || self.restart.is_some();
+        (self.within.is_some() || !long).then(|| self.within.unwrap_or(WITHIN).as_secs_f64())
     }
 
     /// Changes an experiment.
@@ -94,6 +112,11 @@ impl Overrides {
         }
         if let Some(text) = &self.load {
             self.rate(text, experiment)?;
+        }
+        if let Some(windows) = experiment.design.windows {
+            let windows = windows.for_rate(experiment.design.offered_per_s);
+            let seconds = self.within.unwrap_or(WITHIN).as_secs_f64();
+            experiment.design.by_windows(windows, &experiment.arms, seconds);
         }
         self.rounds(experiment)
     }

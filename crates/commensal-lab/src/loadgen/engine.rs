@@ -7,6 +7,7 @@
 use super::conn::{Conn, Request, State, Step};
 use super::record::{Failure, Recorder, nanos};
 use super::schedule::Schedule;
+use super::trace::Trace;
 use super::{LoadError, LoadResult, LoadSpec, Mode, Phase};
 use crate::workload::cpu::thread_cpu_time;
 use rustix::buffer::spare_capacity;
@@ -18,6 +19,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -96,6 +98,12 @@ impl<'a> Engine<'a> {
             connect_error: None,
             recorder: Recorder::new(spec)?,
         })
+    }
+
+    /// Gives every request to `trace` as well.
+    pub(super) fn traced(mut self, trace: &Arc<Trace>) -> Self {
+        self.recorder.trace = Some(Arc::clone(trace));
+        self
     }
 
     /// The run, from the pool to the end of the drain.
@@ -178,6 +186,9 @@ impl<'a> Engine<'a> {
             return Err(LoadError::Connect { addr, connections, source });
         }
         self.start = Instant::now();
+        if let Some(trace) = &self.recorder.trace {
+            trace.begins(self.start);
+        }
         (self.now_ns, self.slept_ns) = (0, 0);
         match self.spec.mode {
             Mode::Open => self.next_due_ns = self.schedule.next().map(nanos),

@@ -21,6 +21,7 @@ mod schedule;
 mod series;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod validity;
 
 pub use knee::{Knee, KneeEnd, KneeLimits, KneePoint, knee};
@@ -28,6 +29,7 @@ pub use record::{ErrorKinds, LoadResult};
 pub use report::{Asked, LoadReport, REPORT_SCHEMA, SloAnswer, Spread, interval_log};
 pub use schedule::{Arrival, Schedule};
 pub use series::{Second, Series};
+pub use trace::{Gathered, Outcome, Sample, Trace};
 pub use validity::{
     ACHIEVED_SHARE_MIN, FAILED_SHARE_OVER_BASELINE_MAX, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadBaseline,
     LoadFigures, invalid_reasons,
@@ -35,6 +37,7 @@ pub use validity::{
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -258,6 +261,20 @@ pub fn run(
 ) -> Result<LoadResult, LoadError> {
     spec.validate()?;
     engine::Engine::new(spec)?.run(stop, on_measure)
+}
+
+/// As [`run`], and `trace` gets every request as it ends, those of the warm-up and the drain included.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_traced(
+    spec: &LoadSpec,
+    trace: &Arc<Trace>,
+    stop: &AtomicBool,
+    on_measure: &mut dyn FnMut(Phase),
+) -> Result<LoadResult, LoadError> {
+    spec.validate()?;
+    engine::Engine::new(spec)?.traced(trace).run(stop, on_measure)
 }
 
 /// Asks for `path` until the server answers 2xx.

@@ -1,9 +1,11 @@
 //! What the generator keeps: three histograms and exact counts, attributed by intended start.
 
 use super::series::{Series, Writer};
+use super::trace::{Outcome, Trace};
 use super::{LoadSpec, Mode};
 use hdrhistogram::{CreationError, Histogram};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Upper bound of the stored times in microseconds: 1 h.
@@ -100,6 +102,8 @@ pub(super) struct Recorder {
     series: Writer,
     /// When the next second can be closed.
     close_ns: u64,
+    /// Gets every request, measured window or not.
+    pub(super) trace: Option<Arc<Trace>>,
     pub(super) result: LoadResult,
 }
 
@@ -131,7 +135,7 @@ impl Recorder {
         };
         let until_ns = from_ns + nanos(spec.measure);
         let (timeout_ns, series, close_ns) = (nanos(spec.timeout), Writer::new()?, from_ns + SECOND_NS);
-        Ok(Self { from_ns, until_ns, timeout_ns, in_time: 0, series, close_ns, result })
+        Ok(Self { from_ns, until_ns, timeout_ns, in_time: 0, series, close_ns, trace: None, result })
     }
 
     /// Whether a request that was due then counts.
@@ -145,6 +149,9 @@ impl Recorder {
 
     /// A request that has to wait for a connection is noticed.
     pub(super) fn noticed(&mut self, due_ns: u64, now_ns: u64) {
+        if let Some(trace) = &self.trace {
+            trace.late(due_ns, micros(now_ns.saturating_sub(due_ns)));
+        }
         if self.counts(due_ns) {
             record(&mut self.result.lateness, now_ns.saturating_sub(due_ns));
         }
@@ -152,6 +159,9 @@ impl Recorder {
 
     /// A request goes out; `punctual` when a connection was free at its due time.
     pub(super) fn sent(&mut self, due_ns: u64, sent_ns: u64, punctual: bool) {
+        if let Some(trace) = self.trace.as_ref().filter(|_| punctual) {
+            trace.late(due_ns, micros(sent_ns.saturating_sub(due_ns)));
+        }
         if self.counts(due_ns) {
             self.result.sent += 1;
             if punctual {
@@ -168,6 +178,10 @@ impl Recorder {
         if !(200..300).contains(&status) {
             return self.failed(due_ns, Failure::Status);
         }
+        if let Some(trace) = &self.trace {
+            let (latency, service) = (end_ns.saturating_sub(due_ns), end_ns.saturating_sub(sent_ns));
+            trace.ended(due_ns, micros(latency), Some(micros(service)), Outcome::Answered);
+        }
         if self.counts(due_ns) {
             self.result.completed += 1;
             self.in_time += u64::from(end_ns <= self.until_ns);
@@ -181,6 +195,10 @@ impl Recorder {
 
     /// No answer in time; `sent_ns` is `None` for a request that never found a connection.
     pub(super) fn timed_out(&mut self, due_ns: u64, sent_ns: Option<u64>, now_ns: u64) {
+        if let Some(trace) = &self.trace {
+            let service = sent_ns.map(|sent_ns| micros(now_ns.saturating_sub(sent_ns)));
+            trace.ended(due_ns, micros(self.timeout_ns), service, Outcome::TimedOut);
+        }
         if self.counts(due_ns) {
             self.result.timeouts += 1;
             self.latency(due_ns, self.timeout_ns);
@@ -191,6 +209,9 @@ impl Recorder {
     }
 
     pub(super) fn failed(&mut self, due_ns: u64, failure: Failure) {
+        if let Some(trace) = &self.trace {
+            trace.ended(due_ns, 0, None, Outcome::Failed);
+        }
         if self.counts(due_ns) {
             self.series.failed(due_ns - self.from_ns);
             let kinds = &mut self.result.error_kinds;
@@ -212,6 +233,9 @@ impl Recorder {
 
     /// No request that was due before `due_ns` is under way any more.
     pub(super) fn settled_before(&mut self, due_ns: u64) {
+        if let Some(trace) = &self.trace {
+            trace.settled_before(due_ns);
+        }
         if due_ns >= self.close_ns {
             self.series.close_before(due_ns.min(self.until_ns) - self.from_ns);
             self.close_ns += SECOND_NS;

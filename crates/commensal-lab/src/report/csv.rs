@@ -114,6 +114,8 @@ fn role_name(role: Role) -> &'static str {
     match role {
         Role::Baseline => "baseline",
         Role::Baseline2 => "baseline2",
+        Role::PolicyOnly => "policy_only",
+        Role::Warm => "warm",
         Role::Contended => "contended",
         Role::Isolated => "isolated",
         Role::OfflineAlone => "offline_alone",

@@ -6,7 +6,7 @@ use super::charts::escape;
 use crate::format::{brackets, change_pct, quantum, signed_pct};
 use crate::record::{Arm, Comparison, Metric, Role, Run};
 use crate::stats::holm;
-use crate::verdict::{Verdict, against_baseline, service_failed};
+use crate::verdict::{Verdict, against_baseline, against_strictest, service_failed};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -99,7 +99,7 @@ fn why(run: &Run) -> String {
 fn proven_failures(run: &Run, arm: &Arm, gates: &[Metric]) -> BTreeSet<Metric> {
     let judged: Vec<&Comparison> = gates
         .iter()
-        .filter_map(|gate| against_baseline(run, &arm.name, *gate))
+        .filter_map(|gate| against_strictest(run, &arm.name, *gate))
         .filter(|result| result.one_sided.is_some())
         .collect();
     let p_values: Vec<f64> = judged.iter().map(|result| result.p_fail).collect();
@@ -118,7 +118,7 @@ fn gate_outcome(run: &Run, arm: &Arm, gate: Metric, failed: bool) -> (Verdict, S
     if service_failed(run, arm) {
         return (Verdict::Broken, why(run));
     }
-    let Some(result) = against_baseline(run, &arm.name, gate) else {
+    let Some(result) = against_strictest(run, &arm.name, gate) else {
         return (
             Verdict::Inconclusive,
             format!("{} was not measured in both arms of any round", gate.label()),
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn invalid_runs_prove_nothing() {
-        let noisy = concluded(12, [0.0, 0.5, 0.0], 0.2);
+        let noisy = concluded(12, [0.3, 0.5, 0.0], 0.01);
         check(&noisy, false, [3, 0, 3], "message=\"INVALID: the two identical arms differ");
         check(&noisy, true, [3, 3, 0], "<failure type=\"INVALID\"");
     }

@@ -65,7 +65,7 @@ mod tests {
         let mut run = fixture::small_run();
         conclude(&mut run);
         let text = markdown(&run);
-        assert!(text.starts_with("**PASS** isolation holds"), "{text}");
+        assert!(text.starts_with("**PASS** with isolation your service's median is at most"), "{text}");
         assert!(text.contains("| :-- | --: |"), "{text}");
         assert!(text.contains("| contended | −33"), "{text}");
         assert!(text.contains("kernel 6.18.0, seed 42"), "{text}");

@@ -3,6 +3,7 @@
 //! The baseline row is absolute (medians over the valid blocks); the others are signed changes against it, from
 //! the paired Hodges-Lehmann estimates, each with the digits its noise floor supports.
 
+use super::answer::{answer, foreign};
 use crate::analysis::Samples;
 use crate::format::{
     brackets, change_pct, latency, plain, plus_minus_pct, quantum, sentence_list, signed, signed_pct,
@@ -48,7 +49,7 @@ pub fn summarise(run: &Run) -> Summary {
     titles.extend(["CPU".to_owned(), "offline work".to_owned()]);
     // With several arms the worst decides, and each has its own.
     titles.extend(ranked(run).then(|| "verdict".to_owned()));
-    let shown = |arm: &&Arm| matches!(arm.role, Role::Baseline | Role::Contended | Role::Isolated);
+    let shown = |arm: &&Arm| !matches!(arm.role, Role::Baseline2 | Role::OfflineAlone);
     let rows = run.arms.iter().filter(shown).map(|arm| row(run, arm, &metrics, &samples)).collect();
     let mut notes = run.reasons.clone();
     notes.extend(run.notes.iter().cloned());
@@ -185,6 +186,9 @@ fn evidence(run: &Run) -> Option<String> {
 }
 
 fn headline(run: &Run) -> String {
+    if let Some(answer) = answer(run) {
+        return answer;
+    }
     let labels: Vec<&str> = gates(run).iter().map(|gate| gate.label()).collect();
     let limit = threshold_words(run, gates(run).into_iter());
     let evidence = evidence(run).map(|e| format!("  {e}")).unwrap_or_default();
@@ -205,6 +209,8 @@ fn headline(run: &Run) -> String {
 
 fn facts(run: &Run) -> Vec<String> {
     let mut facts = vec![noise_floor(run)];
+    facts.extend(warm(run));
+    facts.extend(foreign(run));
     // Scheduling is no noise: these hold whatever the latencies are worth.
     facts.extend(run.blame.iter().map(blamed));
     if run.verdict == Some(Verdict::Invalid) {
@@ -217,6 +223,25 @@ fn facts(run: &Run) -> Vec<String> {
         facts.push(kept(run, arm, name));
     }
     facts
+}
+
+/// The isolated arm against the service alone on CPUs that never idle.
+fn warm(run: &Run) -> Option<String> {
+    let warm = run.arm_with(Role::Warm)?;
+    let isolated = run.arm_with(Role::Isolated)?;
+    let each: Vec<String> = run
+        .design
+        .gates
+        .iter()
+        .filter(|gate| gate.quantile().is_some())
+        .filter_map(|gate| run.comparison(&isolated.name, &warm.name, *gate))
+        .map(|result| {
+            let step = step(run, result.metric);
+            let ends = result.ci95.map(|ends| format!(" {}", brackets(ends, step))).unwrap_or_default();
+            format!("{} {}{ends}", result.metric.label(), change(run, result))
+        })
+        .collect();
+    (!each.is_empty()).then(|| format!("isolated against alone on CPUs that never idle: {}", each.join(", ")))
 }
 
 /// `P99 within 5.00 ms in windows of 1 s: baseline 100.0 %, contended 12.5 %`, over the valid blocks of each arm.

@@ -1,5 +1,6 @@
 //! The text a person sees first.
 
+use super::answer::waits;
 use super::summary::summarise;
 use crate::record::Run;
 use crate::verdict::Verdict;
@@ -17,6 +18,9 @@ pub fn terminal(run: &Run, colour: bool) -> String {
     };
     let word = paint.map_or(summary.word.to_owned(), |code| format!("\x1b[{code}m{}\x1b[0m", summary.word));
     let mut out = format!("{word}  {}\n", summary.headline);
+    if let Some(waits) = waits(run) {
+        let _ = writeln!(out, "{}{waits}", " ".repeat(summary.word.len() + 2));
+    }
     let mut table = vec![summary.titles];
     table.extend(summary.rows);
     out.push_str(&aligned(&table));
@@ -71,8 +75,9 @@ mod tests {
     fn the_first_screen() {
         let text = report(|_| {});
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("PASS  isolation holds P50, P90 and QPS within 5 %  ("), "{text}");
-        assert!(lines[0].contains("6 rounds, noise floor ±"), "{text}");
+        assert!(lines[0].starts_with("PASS  with isolation your service's median is at most 1."), "{text}");
+        assert!(lines[0].contains(" than alone (bound 5 %), its P90 is at most 1."), "{text}");
+        assert!(lines[0].contains("; without it P90 is 50 % ["), "{text}");
         let words: Vec<&str> = lines[1].split_whitespace().collect();
         assert_eq!(words, ["QPS", "P50", "P90", "P95", "P99", "CPU", "offline", "work"]);
         assert!(lines[2].starts_with("baseline ") && lines[2].contains(" µs") && lines[2].contains("17.5 %"));
@@ -81,11 +86,11 @@ mod tests {
         assert!(lines[4].starts_with("isolated ") && lines[4].ends_with("81 %"), "{text}");
         assert!(lines[5].starts_with("noise floor, from two identical arms: QPS "), "{text}");
         assert!(
-            lines[6].starts_with("isolation removes 9") && lines[6].contains("of the P90 harm"),
+            lines[7].starts_with("isolation removes 9") && lines[7].contains("of the P90 harm"),
             "{text}"
         );
         assert_eq!(
-            lines[7],
+            lines[8],
             "isolation keeps 81 % [81, 81] of the offline work and uses 85 % of the CPU that online leaves"
         );
         assert!(text.contains("P99 is not printed: the largest block holds 1 000 requests"), "{text}");

@@ -138,7 +138,7 @@ mod tests {
         let narrow = cpus();
         assert!(narrow < wide, "at once: {narrow} after {wide}");
         assert!(site.policy_now(&mut host, 0, None).iter().all(|one| one.want == one.read));
-        site.release(&mut host, 0).unwrap();
+        site.release(&mut host).unwrap();
         assert_eq!(cpus(), before);
         assert_eq!(site.close(&mut host).unwrap(), [""; 0]);
     }

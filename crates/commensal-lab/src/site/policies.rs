@@ -7,8 +7,8 @@ use commensal_core::class::Mechanism;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
 use commensal_core::group::{Class, GroupName, GroupSpec, Match};
-use commensal_core::knob::{Controller, Version};
-use commensal_core::plan::{Plan, Step, plan};
+use commensal_core::knob::{Controller, KnobId, Version};
+use commensal_core::plan::{Action, Plan, Step, plan};
 use commensal_drivers::Applied;
 use commensal_host::Host;
 use commensal_sensors::Survey;
@@ -17,8 +17,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The groups of a run, in the order of [`super::Side`].
-pub(super) const GROUPS: [(&str, Class); 3] =
-    [("service", Class::Online), ("batch", Class::Offline), ("client", Class::Online)];
+pub(super) const GROUPS: [(&str, Class); 4] = [
+    ("service", Class::Online),
+    ("batch", Class::Offline),
+    ("client", Class::Online),
+    ("warm", Class::Offline),
+];
 
 /// How the isolated arms isolate on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -121,28 +125,57 @@ pub(super) fn replan(
     Ok(Planned { desired, actual: found, plan })
 }
 
-/// The policies of all isolated arms, the groups' state before any of them, and what they need of it for the whole run: cgroup
-/// v2 gives a group the files of a controller once the groups above have it.
+/// What [`all`] finds.
+pub(super) struct All {
+    /// The groups' state before any policy.
+    pub actual: ActualState,
+    /// One for each isolated arm, in their order; what is written is about the offline side alone.
+    pub policies: Vec<ArmPolicy>,
+    /// What the policies write for the online groups, once.
+    pub online: Vec<Step>,
+    /// What they need of the groups for the whole run: cgroup v2 gives a group the files of a controller once the groups
+    /// above have it.
+    pub structure: Vec<Step>,
+}
+
+/// Adds steps that are not there yet.
+pub(super) fn add(to: &mut Vec<Step>, steps: &[Step]) {
+    for step in steps {
+        if !to.iter().any(|one| one.place == step.place && one.action == step.action) {
+            to.push(step.clone());
+        }
+    }
+}
+
+/// The policies of all isolated arms.
 pub(super) fn all(
     host: &mut dyn Host,
     found: &ActualState,
     look: &Survey,
     wanted: &Wanted<'_>,
-) -> Result<(ActualState, Vec<ArmPolicy>, Vec<Step>), SiteError> {
+) -> Result<All, SiteError> {
     // What a plan reads is what its groups ask for: all of them together.
     let mut every = specs(wanted)?;
     wanted.isolations.iter().for_each(|isolation| isolation.limit(&mut every, &look.machine));
-    every.iter_mut().for_each(|spec| spec.frozen = pauses(spec, wanted));
+    every.iter_mut().for_each(|spec| spec.frozen = pauses(spec.name.as_str(), wanted));
     let actual = replan(host, found.clone(), look, &every, None)?.actual;
-    let (mut policies, mut structure) = (Vec::new(), Vec::<Step>::new());
+    let (mut policies, mut structure, mut online) = (Vec::new(), Vec::<Step>::new(), Vec::<Step>::new());
     for isolation in wanted.isolations {
         let mut specs = specs(wanted)?;
         isolation.limit(&mut specs, &look.machine);
         let planned = replan(host, actual.clone(), look, &specs, Some(isolation))?;
-        let new =
-            |step: &&Step| !structure.iter().any(|one| one.place == step.place && one.action == step.action);
-        structure.extend(planned.plan.structure().iter().filter(new).cloned().collect::<Vec<_>>());
+        add(&mut structure, planned.plan.structure());
         let mut policy = policy(isolation, look, &planned);
+        let favours = |step: &Step| of_online(step, &planned.desired);
+        let (theirs, ours): (Vec<Step>, Vec<Step>) = policy.steps.into_iter().partition(favours);
+        policy.steps = ours;
+        // Where policies differ in what they give the online groups, the first one's value stands.
+        for step in theirs {
+            let known = |one: &Step| one.place == step.place && written(one) == written(&step);
+            if !online.iter().any(known) {
+                online.push(step);
+            }
+        }
         let of_tasks = policy.tasks != Tasks::default();
         if of_tasks && wanted.attached[1].is_some() && policy.obstacle.is_none() {
             policy.obstacle =
@@ -154,29 +187,50 @@ pub(super) fn all(
         }
         policies.push(policy);
     }
-    Ok((actual, policies, structure))
+    Ok(All { actual, policies, online, structure })
 }
 
-/// Whether a group is that of offline work which runs already.
-fn pauses(spec: &GroupSpec, wanted: &Wanted<'_>) -> bool {
-    spec.class == Class::Offline && wanted.attached[1].is_some()
+/// Whether a step writes a knob of an online group or of the parent of the run's own.
+fn of_online(step: &Step, desired: &DesiredState) -> bool {
+    let online = desired.groups.iter().filter(|group| group.class == Class::Online);
+    let member = online.flat_map(|group| &group.members).any(|member| member.path == step.place.path);
+    written(step).is_some() && (member || step.place.path == desired.online_parent)
 }
 
-/// What freezes offline work that runs already, or why nothing can.
+/// The knob that a step writes in a way that can be taken back by writing it again.
+fn written(step: &Step) -> Option<KnobId> {
+    match &step.action {
+        Action::Write { knob, .. } => Some(*knob),
+        _ => None,
+    }
+}
+
+/// Whether the run freezes this group: offline work that runs already, and its own where it is asked to.
+pub(super) fn pauses(name: &str, wanted: &Wanted<'_>) -> bool {
+    match name {
+        "batch" => wanted.freezes || wanted.attached[1].is_some(),
+        "warm" => wanted.freezes,
+        _ => false,
+    }
+}
+
+/// What freezes one group: what that needs of the groups, and the steps; or why nothing can.
+#[allow(clippy::type_complexity, reason = "two lists of steps, or a sentence")]
 pub(super) fn pause(
     host: &mut dyn Host,
     actual: &ActualState,
     look: &Survey,
     wanted: &Wanted<'_>,
-) -> Result<Result<Vec<Step>, String>, SiteError> {
+    name: &str,
+) -> Result<Result<(Vec<Step>, Vec<Step>), String>, SiteError> {
     let mut specs = specs(wanted)?;
-    specs.iter_mut().for_each(|spec| spec.frozen = pauses(spec, wanted));
+    specs.iter_mut().for_each(|spec| spec.frozen = spec.name.as_str() == name);
     let plan = replan(host, actual.clone(), look, &specs, Some(&Isolation::none()))?.plan;
     let unmet = plan.unmet.iter().find(|unmet| unmet.what.contains("frozen"));
     Ok(match (unmet, plan.settings()) {
         (Some(unmet), _) => Err(unmet.because.clone()),
         (None, []) => Err("it is frozen already".to_owned()),
-        (None, steps) => Ok(steps.to_vec()),
+        (None, steps) => Ok((plan.structure().to_vec(), steps.to_vec())),
     })
 }
 
@@ -250,7 +304,7 @@ mod tests {
         let isolations = ["best", "sched_ext", "cpu.idle"].map(|name| Isolation::parse(name).unwrap());
         let wanted = Wanted { isolations: &isolations, ..Wanted::default() };
         let mut site = open(&mut host, "/state".into(), "probe", None, &wanted).unwrap();
-        for (arm, groups) in [(0, 3), (1, 3), (2, 0), (1, 3)] {
+        for (arm, groups) in [(0, 4), (1, 4), (2, 0), (1, 4)] {
             assert_eq!(site.policies[arm].obstacle, None, "{arm}");
             site.isolate(&mut host, arm).unwrap();
             assert_eq!(ordered(), groups, "{arm}");
@@ -258,7 +312,7 @@ mod tests {
             assert!(now.iter().all(|one| one.want == one.read), "{arm}: {now:?}");
             assert!(now.iter().any(|one| one.file == "cpu.idle"), "{arm}: {now:?}");
             assert_eq!(now.iter().any(|one| one.file == "orders"), groups > 0, "{arm}: {now:?}");
-            site.release(&mut host, arm).unwrap();
+            site.release(&mut host).unwrap();
             assert_eq!(ordered(), 0, "{arm}");
         }
         site.isolate(&mut host, 0).unwrap();

@@ -12,14 +12,14 @@ use super::{Interval, median_of_sorted, walsh_averages};
 pub const EXACT_UP_TO: usize = 50;
 
 /// Which error probability a bound has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Tail {
     /// 5 % on the one side that is asked about; the verdict uses it on each side in turn.
     OneSided95,
     /// 2.5 % on each side: the interval that is displayed.
     TwoSided95,
-    /// A third of 5 % on the one side that is asked about: each of three looks may be wrong so often.
-    OneSidedThird,
+    /// This error on the one side that is asked about: what one of several looks may spend.
+    OneSided(f64),
 }
 
 impl Tail {
@@ -28,7 +28,7 @@ impl Tail {
         match self {
             Self::OneSided95 => 0.05,
             Self::TwoSided95 => 0.025,
-            Self::OneSidedThird => 0.05 / 3.0,
+            Self::OneSided(alpha) => alpha,
         }
     }
 
@@ -37,7 +37,7 @@ impl Tail {
         match self {
             Self::OneSided95 => 1.644_853_626_951_472_2,
             Self::TwoSided95 => 1.959_963_984_540_054,
-            Self::OneSidedThird => 2.128_045_234_184_984,
+            Self::OneSided(alpha) => normal_quantile(1.0 - alpha),
         }
     }
 }
@@ -159,6 +159,25 @@ impl SignedRank {
     pub fn p_equal(&self, shift: f64) -> f64 {
         (2.0 * self.p_at_most(shift).min(self.p_at_least(shift))).min(1.0)
     }
+}
+
+/// Where the standard normal distribution function reaches `p`, within 1e-6 for `p` of 1e-6 to 1 - 1e-6.
+fn normal_quantile(p: f64) -> f64 {
+    let (mut low, mut high) = (-8.0_f64, 8.0_f64);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if normal_cdf(middle) < p { low = middle } else { high = middle }
+    }
+    f64::midpoint(low, high)
+}
+
+/// The spending function of Lan and DeMets in the manner of O'Brien and Fleming: how much of the error `alpha` a run may have
+/// spent when it has the share `t` of its data.
+pub fn obrien_fleming(alpha: f64, t: f64) -> f64 {
+    if t <= 0.0 {
+        return 0.0;
+    }
+    2.0 - 2.0 * normal_cdf(normal_quantile(1.0 - alpha / 2.0) / t.min(1.0).sqrt())
 }
 
 /// The standard normal distribution function, absolute error below 2e-7 (Numerical Recipes' `erfcc`).

@@ -1,6 +1,6 @@
 //! One isolated arm against the thresholds.
 
-use super::{Verdict, against_baseline};
+use super::{Verdict, against_baseline, against_strictest};
 use crate::format::{brackets, change_pct, log_of_pct, quantum, sentence_list, signed_pct};
 use crate::record::{Arm, Comparison, Metric, Run};
 use crate::stats::{holm, rounds_for_holm, rounds_needed};
@@ -12,14 +12,14 @@ const PRACTICAL_ROUNDS: u32 = 1_000;
 pub(super) fn judge(run: &Run, arm: &Arm, gates: &[Metric]) -> (Verdict, Vec<String>) {
     let (mut judged, mut open) = (Vec::new(), Vec::new());
     for &gate in gates {
-        match against_baseline(run, &arm.name, gate) {
+        match against_strictest(run, &arm.name, gate) {
             Some(result) if result.one_sided.is_some() => judged.push(result),
             other => open.push(too_few(&arm.name, gate, other.map_or(0, |result| result.rounds))),
         }
     }
     // Several looks share the error.
-    let p_values: Vec<f64> =
-        judged.iter().map(|result| (result.p_fail * run.design.times()).min(1.0)).collect();
+    let share = 0.05 / run.design.level(run.rounds_begun());
+    let p_values: Vec<f64> = judged.iter().map(|result| (result.p_fail * share).min(1.0)).collect();
     let rejected = holm(&p_values);
     let failed: Vec<String> = judged
         .iter()
@@ -111,7 +111,7 @@ fn undecided(run: &Run, arm: &Arm, result: &Comparison, gates: usize) -> String 
 }
 
 /// The rounds after which a harm that stays where it is would be decided; `None` when out of reach.
-fn rounds_to_decide(result: &Comparison, threshold_pct: f64, gates: usize) -> Option<u32> {
+pub(crate) fn rounds_to_decide(result: &Comparison, threshold_pct: f64, gates: usize) -> Option<u32> {
     let margin = log_of_pct(threshold_pct) - log_of_pct(result.harm_pct);
     let mut rounds = rounds_needed(result.sd_log?, margin.abs())?;
     if margin < 0.0 {
@@ -134,5 +134,5 @@ pub(super) fn gains(run: &Run, arm: &Arm, gates: &[Metric]) -> Vec<String> {
             with_bounds(run, result)
         ))
     };
-    gates.iter().filter_map(better).collect()
+    gates.iter().filter(|gate| gate.quantile().is_some()).filter_map(better).collect()
 }

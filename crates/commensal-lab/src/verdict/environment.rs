@@ -5,7 +5,6 @@ use super::{Verdict, against_baseline};
 use crate::analysis::{online_failed, proven_harmful};
 use crate::format::{brackets, change_pct, quantum, signed_pct};
 use crate::record::{Arm, Comparison, Metric, Role, Run};
-use crate::stats::rounds_needed;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The share of failed requests above which a service counts as broken.
@@ -65,7 +64,8 @@ pub(crate) fn service_failed(run: &Run, arm: &Arm) -> bool {
 /// Why nothing in this run is evidence: a service that fails on its own, a policy that is not in force.
 pub(super) fn unusable(run: &Run) -> Vec<String> {
     let mut reasons = Vec::new();
-    for arm in run.arms.iter().filter(|arm| matches!(arm.role, Role::Baseline | Role::Baseline2)) {
+    let alone = [Role::Baseline, Role::Baseline2, Role::PolicyOnly, Role::Warm];
+    for arm in run.arms.iter().filter(|arm| alone.contains(&arm.role)) {
         let health = Health::of(run, &arm.name);
         if health.crashed > 0 {
             let name = &arm.name;
@@ -119,20 +119,32 @@ pub(super) fn too_many_invalid_blocks(run: &Run) -> Option<String> {
     ))
 }
 
-/// Whether the two identical arms are equivalent within the threshold on every gate: two one-sided tests.
-pub(super) fn equivalence(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>) {
+/// How sure a difference between identical arms must be before the run counts as broken.
+const SIGNIFICANT: f64 = 0.01;
+
+/// Whether something is wrong with the measurement: the two identical arms differ significantly on a gate, and by more than half
+/// of what is to be decided. Arms that are merely wide apart by chance are no fault: the bounds of the isolated arm are as wide,
+/// and say so.
+pub(super) fn identical(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>) {
     let twin = run.arm_with(Role::Baseline2);
     let Some(twin) = twin.filter(|_| run.arm_with(Role::Baseline).is_some()) else {
-        let reason = "the run has no second baseline, so the noise of this machine is unknown";
+        let reason = "the run has no second baseline, so nothing says whether its measurement is sound";
         return (Verdict::Inconclusive, vec![reason.to_owned()]);
     };
     let (mut unequal, mut unknown) = (Vec::new(), Vec::new());
+    let each = SIGNIFICANT / gates.len().max(1) as f64;
     for &gate in gates {
-        let theta = run.design.threshold_of(gate);
+        let half = run.design.threshold_of(gate) / 2.0;
         let result = against_baseline(run, &twin.name, gate);
         match result.and_then(|result| Some((result, result.one_sided?))) {
-            Some((_, [lo, hi])) if lo > -theta && hi < theta => {}
-            Some((result, bounds)) => unequal.push(inequality(run, result, bounds, theta)),
+            Some((result, bounds)) => {
+                let within = bounds[0] > -half && bounds[1] < half;
+                // So few rounds that no difference can be that sure show a gross one all the same.
+                let gross = bounds[0] > 2.0 * half || bounds[1] < -2.0 * half;
+                if gross || (result.p_equal.is_some_and(|p| p < each) && !within) {
+                    unequal.push(inequality(run, result, bounds));
+                }
+            }
             None => unknown.push(format!(
                 "the two identical arms cannot be compared on {}: {} usable rounds, at least 5 are needed for any \
                  bound and 6 for an interval",
@@ -150,23 +162,17 @@ pub(super) fn equivalence(run: &Run, gates: &[Metric]) -> (Verdict, Vec<String>)
     (Verdict::Pass, Vec::new())
 }
 
-/// The sentence for a gate on which the identical arms are not equivalent.
-fn inequality(run: &Run, result: &Comparison, bounds: [f64; 2], theta: f64) -> String {
+/// The sentence for a gate on which the identical arms differ.
+fn inequality(run: &Run, result: &Comparison, bounds: [f64; 2]) -> String {
     let step = quantum(run.noise_floor_pct.get(&result.metric).copied());
     let change = |harm| change_pct(result.metric, harm);
-    let said = format!(
-        "the two identical arms differ on {} by {} {}, not within ±{theta} %",
+    format!(
+        "the two identical arms differ on {} by {} {} for certain, so something other than the offline work changes between \
+         blocks: look for what starts and stops on this machine, and measure again",
         result.metric.label(),
         signed_pct(change(result.harm_pct), step),
         brackets(bounds.map(change), step)
-    );
-    let rounds = result.sd_log.and_then(|sd| rounds_needed(sd, crate::format::log_of_pct(theta)));
-    match rounds {
-        Some(rounds) if rounds > result.rounds && rounds <= 1_000 => {
-            format!("{said}: a quieter machine or about {rounds} rounds are needed")
-        }
-        _ => format!("{said}: a quieter machine is needed"),
-    }
+    )
 }
 
 /// What the contended arm says about the antagonist.
@@ -203,7 +209,8 @@ pub(super) fn notes(run: &Run) -> Vec<String> {
         }
     }
     let rounds: BTreeSet<u32> = run.blocks.iter().map(|block| block.round).collect();
-    if rounds.len() < run.design.rounds as usize {
+    let looked = run.design.looks.contains(&run.rounds_begun());
+    if rounds.len() < run.design.rounds as usize && !looked {
         notes.push(format!(
             "{} of {} planned rounds were run; stopping when the figures look good makes errors commoner than 5 %",
             rounds.len(),

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use commensal_host::{Host, LinuxHost};
 use commensal_lab::conductor::{self, Conduct, Event};
 use commensal_lab::experiment::{
-    self, Checked, Choice, Experiment, Overrides, SHIPPED, parse, quickstart, shipped,
+    self, Checked, Choice, Experiment, Overrides, SHIPPED, parse, quickstart, quickstart_within, shipped,
 };
 use commensal_lab::record::{Role, Run};
 use commensal_lab::verdict::Verdict;
@@ -84,6 +84,7 @@ fn overrides(options: &LabRun) -> Overrides {
         min_offline_pct: options.min_offline,
         pilot: options.pilot,
         adaptive: options.adaptive,
+        within: options.within,
     }
 }
 
@@ -91,7 +92,10 @@ fn overrides(options: &LabRun) -> Overrides {
 fn named(context: &Context, name: &str, overrides: &Overrides) -> anyhow::Result<Experiment> {
     if name == "quickstart" {
         let choice = overrides.choice(Choice::QUICKSTART).map_err(anyhow::Error::msg)?;
-        return Ok(quickstart(&choice));
+        return Ok(match overrides.budget_s() {
+            Some(seconds) => quickstart_within(&choice, seconds),
+            None => quickstart(&choice),
+        });
     }
     if let Some(known) = shipped(name) {
         return Ok(known?);

@@ -41,7 +41,7 @@ impl Scene {
         let obstacle = OBSTACLE.get_or_init(|| match Judge::attach(&LinuxHost::new(), &Scope::default()) {
             Ok(_) => None,
             // Anything else that it says is a failure.
-            Err(why @ (NoJudge::NotBuilt | NoJudge::NoBtf | NoJudge::Forbidden(_))) => Some(why.to_string()),
+            Err(why @ (NoJudge::TooOld(_) | NoJudge::NoBtf | NoJudge::Forbidden(_))) => Some(why.to_string()),
             Err(error) => panic!("{error}"),
         });
         if let Some(why) = obstacle {

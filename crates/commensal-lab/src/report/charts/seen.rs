@@ -41,6 +41,8 @@ impl<'a> Seen<'a> {
             Role::Baseline => 0,
             Role::Baseline2 => 1,
             Role::Contended => 2,
+            Role::PolicyOnly => 1,
+            Role::Warm => 6,
             Role::OfflineAlone => 7,
             Role::Isolated => {
                 let before = self.run.arms[..at].iter().filter(|other| other.role == Role::Isolated);

@@ -100,6 +100,8 @@ fn role(role: Role) -> &'static str {
     match role {
         Role::Baseline => "online work alone: the reference",
         Role::Baseline2 => "online work alone once more: the noise floor",
+        Role::PolicyOnly => "online work alone, with the policy on: what isolated arms are compared with",
+        Role::Warm => "online work with the policy on, beside idle-class threads that keep every CPU awake",
         Role::Contended => "with offline work, without isolation",
         Role::Isolated => "with offline work, under a policy: the claim",
         Role::OfflineAlone => "offline work alone",

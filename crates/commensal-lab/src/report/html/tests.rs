@@ -59,7 +59,7 @@ fn the_verdict_comes_first_and_the_raw_figures_last() {
     let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("no {what}"));
     let order = [
         "<h1 class=\"PASS\">PASS</h1>",
-        "Isolation holds P50, P90 and QPS within 5 %",
+        "With isolation your service",
         "<table class=\"main\">",
         "id=\"ratios\"",
         "id=\"spectrum\"",

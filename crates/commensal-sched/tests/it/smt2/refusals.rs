@@ -52,7 +52,6 @@ fn orders_that_cannot_be_carried_out_change_nothing() {
     assert_eq!(loaded.status()["groups"][0]["found"], false);
 }
 
-#[cfg(feature = "bpf")]
 #[test]
 fn the_programs_refuse_a_class_that_they_do_not_know() {
     use commensal_sched::loader::{Scheduler, Settings};
@@ -62,7 +61,7 @@ fn the_programs_refuse_a_class_that_they_do_not_know() {
     let settings = Settings { watchdog: std::time::Duration::from_secs(30), ..Settings::default() };
     let scheduler = Scheduler::load(&settings, &[]).unwrap();
     scheduler.set_group(1, "/a", 2, 0).unwrap();
-    for class in [0, 5, 1 << 40] {
+    for class in [3, 4, 5, 7, 1 << 40] {
         let refused = scheduler.set_group(1, "/a", class, 0).unwrap_err().to_string();
         assert!(refused.contains("does not know"), "{refused}");
     }

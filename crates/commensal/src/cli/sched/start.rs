@@ -82,7 +82,7 @@ fn find_in(named: Option<&OsStr>, own: Option<&Path>, path: &OsStr) -> anyhow::R
         Some(found) => Ok(found),
         None => bail!(
             "there is no program {PROGRAM}, neither beside this one nor in PATH, and it has the scheduler: install it, build it \
-             (`cargo build --release -p commensal-sched --features bpf`, which needs clang 18 or newer), or name it in {NAMED}"
+             (`cargo build --release -p commensal-sched`, which needs the headers of libelf and zlib), or name it in {NAMED}"
         ),
     }
 }

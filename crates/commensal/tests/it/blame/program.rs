@@ -2,7 +2,6 @@
 
 use super::{HOG, Scene};
 use crate::support::{Program, text};
-use commensal_blame::{Judge, NoJudge, Scope};
 use commensal_host::{Host, LinuxHost};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -263,23 +262,11 @@ fn at_a_sleeper(mut command: Command, program: &Path, before: &str) -> std::proc
     output
 }
 
-/// Says so when this build has no judge.
-fn not_built(test: &str) -> bool {
-    let not_built = matches!(Judge::attach(&LinuxHost::new(), &Scope::default()), Err(NoJudge::NotBuilt));
-    if not_built {
-        println!("skipped: {test}: {}", NoJudge::NotBuilt);
-    }
-    not_built
-}
-
 #[test]
 fn without_root() {
     let test = "without_root";
     if LinuxHost::new().euid() != 0 {
         println!("skipped: {test}: needs root to become somebody else");
-        return;
-    }
-    if not_built(test) {
         return;
     }
     // Where everybody may start it.
@@ -297,9 +284,6 @@ fn without_btf() {
     let test = "without_btf";
     if !Path::new("/sys/kernel/btf").exists() || LinuxHost::new().euid() != 0 {
         println!("skipped: {test}: needs root, and a kernel that has BTF to hide");
-        return;
-    }
-    if not_built(test) {
         return;
     }
     let mut command = Command::new("unshare");

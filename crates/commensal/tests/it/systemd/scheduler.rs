@@ -20,7 +20,7 @@ fn install(test: &str) -> Option<Package> {
     let beside = Path::new(env!("CARGO_BIN_EXE_commensal")).with_file_name("commensal-sched");
     let why = if !Path::new(STATE).exists() {
         "this kernel has no sched_ext"
-    } else if !cfg!(feature = "bpf") || !beside.exists() {
+    } else if !beside.exists() {
         "the scheduler was not built"
     } else {
         let package = Package::install(test)?;

@@ -14,24 +14,24 @@
  * and its counter of waiters is atomic.
  */
 #include "account.h"
-#include <bpf/bpf_tracing.h>
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
 SEC("tp_btf/sched_switch")
 int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	u64 now = bpf_ktime_get_ns();
-	u32 cpu = bpf_get_smp_processor_id(), class = KERNEL, was;
+	u64 now;
+	u32 cpu = bpf_get_smp_processor_id(), class = CLASS_KERNEL, was;
 	struct cpu_state *c = cpu_at(cpu);
 	struct totals *t = all();
 	struct task_state *task = 0, *left = 0;
-	struct tenure ended = { .kind = IDLE };	/* just now, when anybody is queued here */
+	struct tenure ended = { .kind = CLASS_IDLE };	/* just now, when anybody is queued here */
 	u64 cgroup = 0;
 	s32 waits;
 
-	if (!c || !t || !enabled)
+	if (!c || !t || !control.enabled)
 		return 0;
+	now = bpf_ktime_get_ns();
 	t->switches++;
 	was = c->class;
 	if (c->waiters > 0)
@@ -43,10 +43,10 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	}
 
 	if (!next->pid) {
-		class = IDLE;
+		class = CLASS_IDLE;
 	} else if (!(next->flags & PF_KTHREAD)) {
 		task = bpf_task_storage_get(&tasks, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-		class = OTHER;
+		class = CLASS_OTHER;
 		if (task) {
 			class = class_of(next, task);
 			cgroup = task->cgroup;
@@ -54,7 +54,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 			t->no_storage++;
 		}
 	}
-	waits = task && KIND(class) == ONLINE && task->state >= RUNNABLE && task->cpu == cpu;
+	waits = task && KIND(class) == CLASS_ONLINE && task->state >= RUNNABLE && task->cpu == cpu;
 	if (c->waiters > 0) {
 		ended.from = c->tenure ? c->tenure : now;
 		ended.to = now;
@@ -62,7 +62,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		ended.cgroup = c->cgroup;
 		ended.kind = c->tenant;
 		/* Kept for whoever else is queued here. */
-		if (c->waiters > waits && ended.kind <= OFFLINE && ended.from < now) {
+		if (c->waiters > waits && ended.kind <= CLASS_OFFLINE && ended.from < now) {
 			struct ring *ring = bpf_map_lookup_elem(&rings, &cpu);
 
 			if (ring) {
@@ -81,12 +81,12 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	c->pid = next->pid;
 
 	/* prev: its class when it came; another only if it changed its cgroup. */
-	if (KIND(was) == ONLINE || (prev->pid && !(prev->flags & PF_KTHREAD) && prev->on_rq == 1))
+	if (KIND(was) == CLASS_ONLINE || (prev->pid && !(prev->flags & PF_KTHREAD) && prev->on_rq == 1))
 		left = bpf_task_storage_get(&tasks, prev, 0, 0);
-	if (left && (KIND(was) == ONLINE || KIND(class_of(prev, left)) == ONLINE))
+	if (left && (KIND(was) == CLASS_ONLINE || KIND(class_of(prev, left)) == CLASS_ONLINE))
 		leave(prev, left, cpu, c, now, t);
 
-	if (task && KIND(class) == ONLINE) {
+	if (task && KIND(class) == CLASS_ONLINE) {
 		if (task->state == UNSEEN) {	/* its wait began before us, or in another class */
 			t->no_start++;
 			begin(task, now);
@@ -100,17 +100,17 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		enter(task, RUNNING, now);
 	}
 
-	if (KIND(class) == OFFLINE) {
-		if (KIND(was) != OFFLINE)
+	if (KIND(class) == CLASS_OFFLINE) {
+		if (KIND(was) != CLASS_OFFLINE)
 			__sync_fetch_and_add(&offline_cpus, 1);
 		if (c->waiters > 0)
 			invert(c, now, 0);
-	} else if (KIND(was) == OFFLINE) {
+	} else if (KIND(was) == CLASS_OFFLINE) {
 		__sync_fetch_and_add(&offline_cpus, -1);
 		set_right(c, now, t, false);
 	}
 
-	if (KIND(was) == ONLINE || KIND(class) == ONLINE) {
+	if (c->sibling[0] >= 0 && (KIND(was) == CLASS_ONLINE || KIND(class) == CLASS_ONLINE)) {
 		for (int i = 0; i < SIBLINGS; i++) {
 			struct cpu_state *sibling;
 			u64 ns[KINDS] = {};
@@ -122,9 +122,9 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 				break;
 			copy(sibling, now, ns, t);
 			/* Stored one higher: 0 says that ONLINE was not here. */
-			if (KIND(was) == ONLINE && c->sibling_was[i] && ns[OFFLINE] + 1 > c->sibling_was[i])
-				t->overlap += ns[OFFLINE] + 1 - c->sibling_was[i];
-			c->sibling_was[i] = KIND(class) == ONLINE ? ns[OFFLINE] + 1 : 0;
+			if (KIND(was) == CLASS_ONLINE && c->sibling_was[i] && ns[CLASS_OFFLINE] + 1 > c->sibling_was[i])
+				t->overlap_ns += ns[CLASS_OFFLINE] + 1 - c->sibling_was[i];
+			c->sibling_was[i] = KIND(class) == CLASS_ONLINE ? ns[CLASS_OFFLINE] + 1 : 0;
 		}
 	}
 	if (c->sibling[0] >= 0 && KIND(was) != KIND(class))
@@ -140,7 +140,7 @@ static __always_inline int woken(struct task_struct *p)
 	u32 cpu, how = WOKEN;
 	u64 now;
 
-	if (!t || !enabled)
+	if (!t || !control.enabled)
 		return 0;
 	t->wakeups++;
 	/* Woken before it left its CPU: it was never queued. */
@@ -152,14 +152,14 @@ static __always_inline int woken(struct task_struct *p)
 		return 0;
 	}
 	/* Preempted on its way to sleep, and woken: it has been waiting all the time. */
-	if (KIND(class_of(p, task)) != ONLINE || task->state >= RUNNABLE)
+	if (KIND(class_of(p, task)) != CLASS_ONLINE || task->state >= RUNNABLE)
 		return 0;
 	cpu = cpu_of(p);
 	c = cpu_at(cpu);
 	if (!c)
 		return 0;
 	t->wakes++;
-	if (c->tenant != IDLE && c->tenant != OFFLINE && offline_cpus) {
+	if (c->tenant != CLASS_IDLE && c->tenant != CLASS_OFFLINE && offline_cpus) {
 		how = DISPLACED;
 		t->displaced++;
 	}
@@ -194,10 +194,10 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	struct cpu_state *c, *d;
 	u64 now;
 
-	if (!t || !enabled)
+	if (!t || !control.enabled)
 		return 0;
 	task = bpf_task_storage_get(&tasks, p, 0, 0);
-	if (!task || KIND(task->class) != ONLINE)
+	if (!task || KIND(task->class) != CLASS_ONLINE)
 		return 0;
 	t->migrations++;
 	if (task->state < RUNNABLE)
@@ -214,7 +214,7 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 		if (__sync_fetch_and_add(&c->waiters, -1) <= 1)
 			set_right(c, now, t, true);
 		__sync_fetch_and_add(&d->waiters, 1);
-		if (d->tenant == OFFLINE)
+		if (d->tenant == CLASS_OFFLINE)
 			invert(d, now, 0);
 	}
 	task->cpu = to;
@@ -229,16 +229,16 @@ int BPF_PROG(on_exit, struct task_struct *p)
 	struct totals *t = all();
 	struct task_state *task;
 
-	if (!t || !enabled)
+	if (!t || !control.enabled)
 		return 0;
 	task = bpf_task_storage_get(&tasks, p, 0, 0);
-	if (!task || KIND(task->class) != ONLINE || task->exiting)
+	if (!task || KIND(task->class) != CLASS_ONLINE || task->exiting)
 		return 0;
 	/* What it still does until it is off the CPU for good is added as it comes. */
 	task->exiting = 1;
 	t->gone++;
-	t->gone_run += task->run;
-	t->gone_wait += task->waited;
+	t->gone_run_ns += task->run;
+	t->gone_wait_ns += task->waited;
 	return 0;
 }
 
@@ -246,25 +246,25 @@ int BPF_PROG(on_exit, struct task_struct *p)
 static __noinline int meet(struct cpu_state *c)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
-	u32 class = KERNEL, pid = p->tgid, *process = 0;
+	u32 class = CLASS_KERNEL, pid = p->tgid, *process = 0;
 	u64 now = bpf_ktime_get_ns();
 
 	if (!c)
 		return 0;
 	if (!p->pid) {
-		class = IDLE;
+		class = CLASS_IDLE;
 	} else if (!(p->flags & PF_KTHREAD)) {
 		struct cgroup *cgroup = cgroup_of(p);
 
 		if (processes)
 			process = bpf_map_lookup_elem(&process_classes, &pid);
 		class = process ? *process : look_up(cgroup);
-		class = KIND(class) <= OFFLINE ? class : OTHER;
+		class = KIND(class) <= CLASS_OFFLINE ? class : CLASS_OTHER;
 		c->cgroup = id_of(cgroup);
 	}
 	c->class = class;
 	c->tenant = KIND(class);
-	if (KIND(class) == OFFLINE)
+	if (KIND(class) == CLASS_OFFLINE)
 		__sync_fetch_and_add(&offline_cpus, 1);
 	c->pid = p->pid;
 	c->tenure = now;
@@ -280,7 +280,7 @@ static __always_inline int interrupt(bool entry)
 	struct cpu_state *c = cpu_at(bpf_get_smp_processor_id());
 	u64 now, since;
 
-	if (!c || !enabled)
+	if (!c || !control.enabled)
 		return 0;
 	if (!c->tenure)
 		return meet(c);
@@ -289,7 +289,7 @@ static __always_inline int interrupt(bool entry)
 	if (entry) {
 		if (c->irq_depth++)
 			return 0;
-		turn(c, bpf_ktime_get_ns(), IRQ);
+		turn(c, bpf_ktime_get_ns(), CLASS_IRQ);
 		return 0;
 	}
 	/* The entry came before us, or a switch did (softirqs of PREEMPT_RT sleep). */
@@ -344,13 +344,13 @@ SEC("iter/task")
 int threads(struct bpf_iter__task *context)
 {
 	struct task_struct *p = context->task;
-	struct thread one = {};
+	struct thread_reading one = {};
 	struct task_state *task;
 
 	if (!p)
 		return 0;
 	task = bpf_task_storage_get(&tasks, p, 0, 0);
-	if (!task || KIND(task->class) != ONLINE || task->state == UNSEEN)
+	if (!task || KIND(task->class) != CLASS_ONLINE || task->state == UNSEEN)
 		return 0;
 	one.pid = p->pid;
 	one.tgid = p->tgid;
@@ -358,14 +358,14 @@ int threads(struct bpf_iter__task *context)
 	one.state = task->state;
 	for (int k = 0; k < KINDS; k++)
 		one.wait[k] = task->wait[k];
-	one.waited = task->waited;
+	one.waited_ns = task->waited;
 	one.waits = task->waits;
-	one.run = task->run;
-	one.slept = task->slept;
-	one.lost = task->lost;
-	one.seen = task->seen;
-	one.began = task->began;
-	one.now = bpf_ktime_get_ns();
+	one.run_ns = task->run;
+	one.slept_ns = task->slept;
+	one.lost_ns = task->lost;
+	one.seen_ns = task->seen;
+	one.began_ns = task->began;
+	one.now_ns = bpf_ktime_get_ns();
 	bpf_seq_write(context->meta->seq, &one, sizeof(one));
 	return 0;
 }

@@ -70,7 +70,7 @@ static __always_inline void keep(struct task_struct *p, struct thread *t)
 
 	if (s)
 		runs(s, t);
-	set_slice(p, slice_ns);
+	set_slice(p, settings.slice_ns);
 }
 
 static __always_inline void put(struct task_struct *p, struct thread *t, u64 flags, u64 now)
@@ -79,7 +79,7 @@ static __always_inline void put(struct task_struct *p, struct thread *t, u64 fla
 	struct slot *s = slot_at(index);
 	struct cpu *c = cpu_at(cpu);
 	u32 llc = c ? c->llc & (MOST_LLCS - 1) : 0;
-	u64 vtime = 0, slice = slice_ns;
+	u64 vtime = 0, slice = settings.slice_ns;
 
 	if (t && s) {
 		u64 lag = LAG * 100 / (s->weight ? s->weight : 100);
@@ -89,8 +89,8 @@ static __always_inline void put(struct task_struct *p, struct thread *t, u64 fla
 		/* Differences, since these numbers may wrap. */
 		if ((s64)(s->vtime - (vtime_now - lag)) < 0)
 			s->vtime = vtime_now - lag;
-		if ((s64)(t->vtime - (s->thread_vtime - slice_ns)) < 0)
-			t->vtime = s->thread_vtime - slice_ns;
+		if ((s64)(t->vtime - (s->thread_vtime - settings.slice_ns)) < 0)
+			t->vtime = s->thread_vtime - settings.slice_ns;
 		vtime = t->vtime;
 		if (p->nr_cpus_allowed == 1) {
 			insert_vtime(p, PINNED(cpu), slice, s->vtime, flags);
@@ -98,7 +98,7 @@ static __always_inline void put(struct task_struct *p, struct thread *t, u64 fla
 		}
 	}
 	if (scx_bpf_dsq_nr_queued(QUEUE(index, llc)) > 128)
-		slice = short_slice_ns;
+		slice = settings.short_slice_ns;
 	insert_vtime(p, QUEUE(index, llc), slice, vtime, flags);
 }
 
@@ -219,8 +219,8 @@ static __always_inline bool take(s32 cpu, struct cpu *me, struct task_struct *pr
 		keep(prev, mine);
 		return true;
 	}
-	bpf_for(attempt, 1, nr_llcs) {
-		u32 other = (llc + attempt) % nr_llcs & (MOST_LLCS - 1);
+	bpf_for(attempt, 1, settings.nr_llcs) {
+		u32 other = (llc + attempt) % settings.nr_llcs & (MOST_LLCS - 1);
 
 		bpf_for(i, 0, slots_used) {
 			struct slot *s = slot_at(i);
@@ -242,7 +242,7 @@ static __always_inline bool let_one_out(s32 cpu, u64 queue)
 
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		if (wants_out(p) && bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
-			scx_bpf_dsq_move_set_slice(ITERATOR, short_slice_ns);
+			scx_bpf_dsq_move_set_slice(ITERATOR, settings.short_slice_ns);
 			done = scx_bpf_dsq_move(ITERATOR, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 		}
 		if (done || ++looked >= LOOK_AT)

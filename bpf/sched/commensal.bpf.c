@@ -50,9 +50,9 @@ static __always_inline s32 idle_cpu_for(struct task_struct *p, u32 near, u64 now
 		u32 cpu = near + i;
 		struct cpu *c;
 
-		if (i >= nr_cpus)
+		if (i >= settings.nr_cpus)
 			break;
-		cpu = cpu >= nr_cpus ? cpu - nr_cpus : cpu;
+		cpu = cpu >= settings.nr_cpus ? cpu - settings.nr_cpus : cpu;
 		c = cpu_at(cpu);
 		if (!c || READ_ONCE(c->state) != CLASS_IDLE || READ_ONCE(c->claim) || now < c->vacant_until)
 			continue;
@@ -86,7 +86,7 @@ void SCHED(sched_enqueue, struct task_struct *p, u64 enq_flags)
 
 		there = cpu_at(to);
 		if (there && bpf_cpumask_test_cpu(to, p->cpus_ptr)) {
-			insert(p, SCX_DSQ_LOCAL_ON | to, slice_ns, enq_flags);
+			insert(p, SCX_DSQ_LOCAL_ON | to, settings.slice_ns, enq_flags);
 			WRITE_ONCE(there->flush, 1);
 			return;
 		}
@@ -100,7 +100,7 @@ void SCHED(sched_enqueue, struct task_struct *p, u64 enq_flags)
 /* Nothing of ours here now, except who is on its way out. */
 static __always_inline void refuse(s32 cpu, struct cpu *me, u64 now)
 {
-	if (killed_at && now - killed_at < DYING && let_out(cpu, me->llc))
+	if (notes.killed_at && now - notes.killed_at < DYING && let_out(cpu, me->llc))
 		me->let_die++;
 	else
 		WRITE_ONCE(me->claim, 0);
@@ -119,7 +119,7 @@ void SCHED(sched_dispatch, s32 cpu, struct task_struct *prev)
 		if (mine)
 			charge(prev, mine);
 		if (wants_out(prev)) {
-			set_slice(prev, short_slice_ns);
+			set_slice(prev, settings.short_slice_ns);
 			return;
 		}
 	}
@@ -167,7 +167,7 @@ void SCHED(sched_tick, struct task_struct *p)
 		if (!me->asked_at)
 			me->asked_at = now;
 		/* A kick that is on its way is not late yet. */
-		if (tick_alone || me->asked_at == now || now - me->asked_at > LATE)
+		if (settings.tick_alone || me->asked_at == now || now - me->asked_at > LATE)
 			me->by_tick = 1;
 		set_slice(p, 0);
 		return;
@@ -280,7 +280,7 @@ static __always_inline void look_again(s32 cpu, struct cpu *c, u64 now)
 	p = BPF_CORE_READ(rq, curr);
 	if (!p || BPF_CORE_READ(p, flags) & (PF_IDLE | PF_KTHREAD) || BPF_CORE_READ(p, policy) == SCHED_EXT)
 		return;
-	cgroup = unified ? BPF_CORE_READ(p, cgroups, dfl_cgrp) : BPF_CORE_READ(p, sched_task_group, css.cgroup);
+	cgroup = settings.unified ? BPF_CORE_READ(p, cgroups, dfl_cgrp) : BPF_CORE_READ(p, sched_task_group, css.cgroup);
 	is = (u32)look_up(cgroup);
 	if (is == was || is >= CLASSES || was >= CLASSES || BPF_CORE_READ(rq, curr) != p)
 		return;
@@ -298,12 +298,13 @@ static __always_inline void look_again(s32 cpu, struct cpu *c, u64 now)
 static int housekeeping(void *map, int *key, struct housekeeper *me)
 {
 	u64 now = bpf_ktime_get_ns();
-	bool filled = refill(now), dying = killed_at && now - killed_at < DYING, out = false;
-	bool look = looked_at != generation || beats % 8 == 0;
+	bool filled = refill(now), dying = notes.killed_at && now - notes.killed_at < DYING, out = false;
+	bool look = looked_at != orders.generation || beats % 8 == 0;
+	u64 next = settings.housekeeping_ns;
 	s32 i, l;
 
-	looked_at = generation;
-	bpf_for(i, 0, nr_cpus) {
+	looked_at = orders.generation;
+	bpf_for(i, 0, settings.nr_cpus) {
 		struct cpu *c = cpu_at(i);
 		bool again = filled || dying;
 
@@ -333,7 +334,7 @@ static int housekeeping(void *map, int *key, struct housekeeper *me)
 
 			if (!s || !s->used)
 				continue;
-			bpf_for(l, 0, nr_llcs) {
+			bpf_for(l, 0, settings.nr_llcs) {
 				s32 count = scx_bpf_dsq_nr_queued(QUEUE(i, l));
 				u64 age;
 
@@ -349,9 +350,11 @@ static int housekeeping(void *map, int *key, struct housekeeper *me)
 			s->queued = queued;
 		}
 		if (out)
-			killed_at = now;
+			notes.killed_at = now;
 	}
-	bpf_timer_start(&me->timer, hold_off_ns && hold_off_ns < housekeeping_ns ? hold_off_ns : housekeeping_ns, 0);
+	if (orders.hold_off_ns && orders.hold_off_ns < next)
+		next = orders.hold_off_ns;
+	bpf_timer_start(&me->timer, next, 0);
 	return 0;
 }
 
@@ -362,13 +365,13 @@ s32 SCHED_SLEEPABLE(sched_init)
 	s32 done = 0, i, l;
 
 	bpf_for(i, 0, MOST_SLOTS) {
-		bpf_for(l, 0, nr_llcs) {
+		bpf_for(l, 0, settings.nr_llcs) {
 			done = scx_bpf_create_dsq(QUEUE(i, l), -1);
 			if (done)
 				return done;
 		}
 	}
-	bpf_for(i, 0, nr_cpus) {
+	bpf_for(i, 0, settings.nr_cpus) {
 		done = scx_bpf_create_dsq(PINNED(i), -1);
 		if (done)
 			return done;
@@ -378,7 +381,7 @@ s32 SCHED_SLEEPABLE(sched_init)
 		return -EINVAL;
 	bpf_timer_init(&h->timer, &housekeepers, CLOCK_MONOTONIC);
 	bpf_timer_set_callback(&h->timer, housekeeping);
-	return bpf_timer_start(&h->timer, housekeeping_ns, 0);
+	return bpf_timer_start(&h->timer, settings.housekeeping_ns, 0);
 }
 
 void SCHED(sched_exit, struct scx_exit_info *info)
@@ -386,13 +389,13 @@ void SCHED(sched_exit, struct scx_exit_info *info)
 	u32 zero = 0;
 	struct dump *dump = bpf_map_lookup_elem(&dumps, &zero);
 
-	bpf_probe_read_kernel_str(ended.reason, sizeof(ended.reason), info->reason);
-	bpf_probe_read_kernel_str(ended.message, sizeof(ended.message), info->msg);
+	bpf_probe_read_kernel_str(notes.reason, sizeof(notes.reason), info->reason);
+	bpf_probe_read_kernel_str(notes.message, sizeof(notes.message), info->msg);
 	if (dump)
 		bpf_probe_read_kernel_str(dump->text, sizeof(dump->text), info->dump);
-	ended.code = info->exit_code;
-	ended.at = bpf_ktime_get_ns();
-	ended.kind = info->kind;
+	notes.code = info->exit_code;
+	notes.at = bpf_ktime_get_ns();
+	notes.kind = info->kind;
 }
 
 /* Looks for a CPU with offline work that this thread may use, and has it left idle so that the balancer pulls. */
@@ -400,21 +403,21 @@ static __always_inline void make_room(struct cpu *me, u32 here, struct task_stru
 {
 	s32 i;
 
-	me->helped_until = now + vacant_ns;
+	me->helped_until = now + settings.vacant_ns;
 	bpf_for(i, 1, SEARCH) {
 		u32 cpu = here + i;
 		struct cpu *c;
 
-		if (i >= nr_cpus)
+		if (i >= settings.nr_cpus)
 			break;
-		cpu = cpu >= nr_cpus ? cpu - nr_cpus : cpu;
+		cpu = cpu >= settings.nr_cpus ? cpu - settings.nr_cpus : cpu;
 		c = cpu_at(cpu);
 		if (!c || READ_ONCE(c->state) != CLASS_OFFLINE || now < c->vacant_until)
 			continue;
 		if (!bpf_cpumask_test_cpu(cpu, waits->cpus_ptr))
 			continue;
 		WRITE_ONCE(c->room_for, (u64)here + 1);
-		WRITE_ONCE(c->vacant_until, now + vacant_ns);
+		WRITE_ONCE(c->vacant_until, now + settings.vacant_ns);
 		c->vacated++;
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 		break;
@@ -448,7 +451,7 @@ int BPF_PROG(sched_switched, bool preempt, struct task_struct *prev, struct task
 			has_left(me, now);
 		if (now_is == CLASS_OFFLINE)
 			me->asked_at = expelled(me, now) ? now : 0;
-		if (now_is >= CLASS_ONLINE)
+		if (is_online(now_is))
 			me->vacant_until = 0;
 		if (now_is == CLASS_EXPELLING)
 			expel_siblings(me, now);
@@ -464,10 +467,10 @@ int BPF_PROG(sched_switched, bool preempt, struct task_struct *prev, struct task
 	}
 	/* An online thread that still wants to run has been put behind another one. */
 	if (user && !prev_state && now_is != CLASS_OFFLINE && prev->policy != SCHED_EXT &&
-	    !(prev->flags & (PF_IDLE | PF_KTHREAD)) && class_of(prev, thread_of(prev)) >= CLASS_ONLINE) {
+	    !(prev->flags & (PF_IDLE | PF_KTHREAD)) && is_online(class_of(prev, thread_of(prev)))) {
 		if (!me->crowded_since)
 			me->crowded_since = now;
-		else if (now - me->crowded_since > crowded_ns && now > me->helped_until)
+		else if (now - me->crowded_since > settings.crowded_ns && now > me->helped_until)
 			make_room(me, cpu, prev, now);
 	} else if (user || next->flags & PF_IDLE) {
 		me->crowded_since = 0;
@@ -479,11 +482,16 @@ SEC("tp_btf/signal_generate")
 int BPF_PROG(signal_sent, int sig, void *info, struct task_struct *task)
 {
 	if (sig == 9) {
-		killed_at = bpf_ktime_get_ns();
+		notes.killed_at = bpf_ktime_get_ns();
 		if (task->policy == SCHED_EXT)
 			scx_bpf_kick_cpu(task->thread_info.cpu, SCX_KICK_IDLE);
 	}
 	return 0;
+}
+
+static __always_inline bool may_be_ordered(u64 class)
+{
+	return class == CLASS_OTHER || class == CLASS_OFFLINE || is_online(class);
 }
 
 /* An order of user space: refused here when it has a class that this program does not know. */
@@ -493,7 +501,7 @@ int set_group(struct group_args *args)
 	struct group group = { .class = args->class, .slot = args->slot };
 	u64 id = args->cgroup;
 
-	if (args->class >= CLASSES || args->class < CLASS_OTHER || args->slot >= MOST_SLOTS || !id)
+	if (!may_be_ordered(args->class) || args->slot >= MOST_SLOTS || !id)
 		return -EINVAL;
 	if (args->class == CLASS_OTHER) {
 		bpf_map_delete_elem(&groups, &id);

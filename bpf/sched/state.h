@@ -1,36 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /* What the scheduler keeps, and how a thread gets its class. */
 #pragma once
-#include "kernel.h"
-#include "intf.h"
+#include "scx.h"
+#include "../intf.h"
 
 #define READ_ONCE(x)		(*(volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, value)	(*(volatile typeof(x) *)&(x) = (value))
 #define MS			1000000ULL
 
-const volatile u32 nr_cpus = 1;		/* possible ones */
-const volatile u32 nr_llcs = 1;
-const volatile u64 slice_ns = 3 * MS;
-const volatile u64 short_slice_ns = 1 * MS;	/* for long queues, and for who is let through */
-const volatile u64 housekeeping_ns = 10 * MS;
-const volatile u64 vacant_ns = 12 * MS;	/* some ticks: the balancer wants one on either CPU */
-const volatile u64 crowded_ns = 1 * MS;	/* shorter waits are not worth vacating a CPU */
-const volatile bool unified = true;	/* orders name groups of cgroup v2, else of v1's cpu controller */
-const volatile bool tick_alone = false;	/* tests: no kick, so that the tick has to do it */
+const volatile struct settings settings SEC(".rodata.settings") = {
+	.slice_ns = 3 * MS,
+	.short_slice_ns = 1 * MS,
+	.housekeeping_ns = 10 * MS,
+	.vacant_ns = 12 * MS,
+	.crowded_ns = 1 * MS,
+	.nr_cpus = 1,
+	.nr_llcs = 1,
+	.unified = 1,
+};
+struct orders orders SEC(".data.orders") = { .generation = 1 };
+struct notes notes SEC(".data.notes") = {};
 
-u64 generation = 1;	/* of the orders: what threads remember of another is stale */
-u64 hold_off_ns = 0;	/* how long a CPU stays free once an expelling thread has left its core */
 u32 slots_used = 1;	/* highest slot in use, plus one */
 u32 limits_used = 1;
 u64 vtime_now = 0;	/* of the slot that ran last */
-u64 killed_at = 0;	/* a fatal signal was sent; who waits for a CPU has to get one */
 u64 beats = 0;		/* of housekeeping */
 u64 looked_at = 0;	/* generation that running threads were looked at for */
-struct {
-	u64 kind, code, at;
-	char reason[128];
-	char message[1024];
-} ended;		/* why the kernel has taken the scheduler off */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -95,6 +90,11 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
+static __always_inline bool is_online(u64 class)
+{
+	return class == CLASS_ONLINE || class == CLASS_EXPELLING;
+}
+
 static __always_inline struct cpu *cpu_at(u32 cpu)
 {
 	return bpf_map_lookup_elem(&cpus, &cpu);
@@ -128,7 +128,7 @@ static __noinline u64 look_up(struct cgroup *cgroup)
 /* Its own also where the cpu controller is not enabled for it: then it has no task group. */
 static __always_inline struct cgroup *cgroup_of(struct task_struct *p)
 {
-	return unified ? p->cgroups->dfl_cgrp : p->sched_task_group->css.cgroup;
+	return settings.unified ? p->cgroups->dfl_cgrp : p->sched_task_group->css.cgroup;
 }
 
 /* Slots have clocks of their own: whoever comes from another one begins where this one is. */
@@ -148,14 +148,14 @@ static __always_inline u32 class_of(struct task_struct *p, struct thread *t)
 	struct cgroup *cgroup = cgroup_of(p);
 	u64 id = cgroup ? cgroup->kn->id : 0, found;
 
-	if (t && t->cgroup == id && t->generation == generation)
+	if (t && t->cgroup == id && t->generation == orders.generation)
 		return p->policy == SCHED_EXT ? CLASS_OFFLINE : t->class;
 	found = look_up(cgroup);
 	if (t) {
 		t->class = (u32)found;
 		enter(t, found >> 32 & (MOST_SLOTS - 1));
 		t->cgroup = id;
-		t->generation = generation;
+		t->generation = orders.generation;
 	}
 	return p->policy == SCHED_EXT ? CLASS_OFFLINE : (u32)found;
 }

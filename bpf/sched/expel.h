@@ -89,7 +89,7 @@ static __always_inline void expel_siblings(struct cpu *me, u64 now)
 		/* The first asking counts. */
 		if (!other->asked_at)
 			WRITE_ONCE(other->asked_at, now);
-		if (tick_alone)
+		if (settings.tick_alone)
 			continue;
 		scx_bpf_kick_cpu(me->sibling[i], SCX_KICK_PREEMPT);
 		me->kicks++;
@@ -104,9 +104,9 @@ static __always_inline void resume_siblings(struct cpu *me, u64 now)
 
 		if (me->sibling[i] < 0 || !(other = cpu_at(me->sibling[i])))
 			continue;
-		if (hold_off_ns) {
+		if (orders.hold_off_ns) {
 			/* Also one that was not refused yet. Housekeeping kicks it then. */
-			WRITE_ONCE(other->resume_at, now + hold_off_ns);
+			WRITE_ONCE(other->resume_at, now + orders.hold_off_ns);
 			continue;
 		}
 		if (!READ_ONCE(other->expelled))

@@ -2,7 +2,6 @@
 /* From what a task and a CPU do to sums: classes, waits and their parts, culprits. */
 #pragma once
 #include "state.h"
-#include <bpf/bpf_core_read.h>
 
 #define ordered() asm volatile("" ::: "memory")
 
@@ -11,6 +10,13 @@ static __always_inline struct totals *all(void)
 	u32 zero = 0;
 
 	return bpf_map_lookup_elem(&totals, &zero);
+}
+
+static __always_inline struct delays *delays_here(void)
+{
+	u32 zero = 0;
+
+	return bpf_map_lookup_elem(&delays, &zero);
 }
 
 static __always_inline struct cpu_state *cpu_at(u32 cpu)
@@ -63,7 +69,7 @@ static __noinline u32 look_up(struct cgroup *cgroup)
 			return *class;
 		cgroup = BPF_CORE_READ(cgroup, self.parent, cgroup);
 	}
-	return OTHER;
+	return CLASS_OTHER;
 }
 
 /* It is queued no more. Returns its CPU if nobody else waits there. */
@@ -96,20 +102,20 @@ static __always_inline u32 class_of(struct task_struct *p, struct task_state *ta
 	struct cgroup *cgroup = cgroup_of(p);
 	u64 id = id_of(cgroup);
 
-	if (task->cgroup != id || task->generation != generation) {
+	if (task->cgroup != id || task->generation != control.generation) {
 		u32 class = 0, pid = p->tgid, *process = 0;
 
 		if (processes)
 			process = bpf_map_lookup_elem(&process_classes, &pid);
 		class = process ? *process : look_up(cgroup);
-		class = KIND(class) <= OFFLINE ? class : OTHER;
+		class = KIND(class) <= CLASS_OFFLINE ? class : CLASS_OTHER;
 		if (class != task->class) {	/* its figures begin anew; a wait that it is in is nobody's */
 			abandon(task);
 			task->state = UNSEEN;
 		}
 		task->class = class;
 		task->cgroup = id;
-		task->generation = generation;
+		task->generation = control.generation;
 	}
 	return task->class;
 }
@@ -117,12 +123,12 @@ static __always_inline u32 class_of(struct task_struct *p, struct task_state *ta
 /* No variable index into stack or map values: one of six, which every verifier understands. */
 static __always_inline void add(u64 *ns, u32 kind, u64 d)
 {
-	if (kind == OTHER) ns[OTHER] += d;
-	else if (kind == ONLINE) ns[ONLINE] += d;
-	else if (kind == OFFLINE) ns[OFFLINE] += d;
-	else if (kind == KERNEL) ns[KERNEL] += d;
-	else if (kind == IDLE) ns[IDLE] += d;
-	else ns[IRQ] += d;
+	if (kind == CLASS_OTHER) ns[CLASS_OTHER] += d;
+	else if (kind == CLASS_ONLINE) ns[CLASS_ONLINE] += d;
+	else if (kind == CLASS_OFFLINE) ns[CLASS_OFFLINE] += d;
+	else if (kind == CLASS_KERNEL) ns[CLASS_KERNEL] += d;
+	else if (kind == CLASS_IDLE) ns[CLASS_IDLE] += d;
+	else ns[CLASS_IRQ] += d;
 }
 
 /* What a CPU did until `now`. */
@@ -204,12 +210,12 @@ static __always_inline void blame(struct cpu_state *c, u32 target, u32 kind, u64
 
 static __always_inline u64 take(u64 *left, u32 kind, u64 ns)
 {
-	u64 have = kind == OTHER ? left[OTHER] : kind == ONLINE ? left[ONLINE] : left[OFFLINE];
+	u64 have = kind == CLASS_OTHER ? left[CLASS_OTHER] : kind == CLASS_ONLINE ? left[CLASS_ONLINE] : left[CLASS_OFFLINE];
 	u64 taken = ns < have ? ns : have;
 
-	if (kind == OTHER) left[OTHER] -= taken;
-	else if (kind == ONLINE) left[ONLINE] -= taken;
-	else left[OFFLINE] -= taken;
+	if (kind == CLASS_OTHER) left[CLASS_OTHER] -= taken;
+	else if (kind == CLASS_ONLINE) left[CLASS_ONLINE] -= taken;
+	else left[CLASS_OFFLINE] -= taken;
 	return taken;
 }
 
@@ -245,7 +251,7 @@ __noinline int divide_one(struct window *w, u32 back)
 		from = w->from;
 	if (to > w->to)
 		to = w->to;
-	if (to <= from || kind > OFFLINE)
+	if (to <= from || kind > CLASS_OFFLINE)
 		return 0;
 	ns = to - from;
 	if (ns > one->net)
@@ -265,7 +271,7 @@ static __noinline int divide(struct window *w)
 	if (!here || !c)
 		return 0;
 	w->head = c->head;
-	if (c->tenant <= OFFLINE && c->tenure && c->tenure < w->to) {
+	if (c->tenant <= CLASS_OFFLINE && c->tenure && c->tenure < w->to) {
 		u64 from = c->tenure > w->from ? c->tenure : w->from;
 		u64 taken = take(w->left, c->tenant, w->to - from);
 
@@ -275,12 +281,12 @@ static __noinline int divide(struct window *w)
 	for (u32 back = 1; back <= RING; back++)
 		if (divide_one(w, back))
 			break;
-	if (w->left[OTHER])
-		blame(here, w->target, OTHER, NOBODY, w->left[OTHER]);
-	if (w->left[ONLINE])
-		blame(here, w->target, ONLINE, NOBODY, w->left[ONLINE]);
-	if (w->left[OFFLINE])
-		blame(here, w->target, OFFLINE, NOBODY, w->left[OFFLINE]);
+	if (w->left[CLASS_OTHER])
+		blame(here, w->target, CLASS_OTHER, NOBODY, w->left[CLASS_OTHER]);
+	if (w->left[CLASS_ONLINE])
+		blame(here, w->target, CLASS_ONLINE, NOBODY, w->left[CLASS_ONLINE]);
+	if (w->left[CLASS_OFFLINE])
+		blame(here, w->target, CLASS_OFFLINE, NOBODY, w->left[CLASS_OFFLINE]);
 	return 0;
 }
 
@@ -305,10 +311,11 @@ static __always_inline void set_right(struct cpu_state *c, u64 now, struct total
 	if (escaped)
 		t->inversions_escaped++;
 	if (c->by_wakeup) {
+		struct delays *d = delays_here();
 		u32 i = slot(ns);
 
-		if (i < SLOTS)
-			t->preempt_delay[i]++;
+		if (d && i < SLOTS)
+			d->preempt[i]++;
 	}
 }
 
@@ -320,9 +327,9 @@ static __always_inline void beside(struct cpu_state *c, u32 was, u32 is, u64 now
 {
 	u64 online = c->online, offline = c->offline;
 
-	c->online = is == ONLINE ? now : 0;
-	c->offline = is == OFFLINE ? now : 0;
-	if (was != ONLINE && was != OFFLINE && is != OFFLINE)
+	c->online = is == CLASS_ONLINE ? now : 0;
+	c->offline = is == CLASS_OFFLINE ? now : 0;
+	if (was != CLASS_ONLINE && was != CLASS_OFFLINE && is != CLASS_OFFLINE)
 		return;
 	for (int i = 0; i < SIBLINGS; i++) {
 		struct cpu_state *sibling;
@@ -334,17 +341,18 @@ static __always_inline void beside(struct cpu_state *c, u32 was, u32 is, u64 now
 		if (!sibling)
 			break;
 		theirs = sibling->online;
-		if (is == OFFLINE && theirs)
+		if (is == CLASS_OFFLINE && theirs)
 			t->intrusions++;
-		if (was == OFFLINE && offline && theirs > offline && theirs <= now) {
+		if (was == CLASS_OFFLINE && offline && theirs > offline && theirs <= now) {
+			struct delays *d = delays_here();
 			u32 at = slot(now - theirs);
 
 			t->evictions++;
-			if (at < SLOTS)
-				t->evict_delay[at]++;
+			if (d && at < SLOTS)
+				d->evict[at]++;
 		}
 		theirs = sibling->offline;
-		if (was == ONLINE && online && theirs && theirs < online)
+		if (was == CLASS_ONLINE && online && theirs && theirs < online)
 			t->stayed++;
 	}
 }
@@ -387,7 +395,7 @@ static __always_inline void queue(struct task_state *task, u32 cpu, struct cpu_s
 	copy(c, now, task->copy, t);
 	__sync_fetch_and_add(&c->waiters, 1);
 	task->counted = 1;
-	if (c->tenant == OFFLINE && how >= WOKEN)
+	if (c->tenant == CLASS_OFFLINE && how >= WOKEN)
 		invert(c, now, 1);
 }
 
@@ -398,38 +406,46 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 	u32 index = TARGET(task->class);
 	struct target *target = bpf_map_lookup_elem(&targets, &index);
 	struct window w = { .to = now, .cpu = task->cpu, .target = index };
-	u64 ns[KINDS] = {}, by_tasks = 0, sum = 0, over = 0;
+	u64 by_tasks = 0, sum = 0;
 	u64 limit = now > task->since ? now - task->since : 0;
 
+	if (!target)
+		return;
 	if (ended)
 		for (int k = 0; k < KINDS; k++)
-			ns[k] = c->ns[k];
+			w.left[k] = c->ns[k];
 	else
-		copy(c, now, ns, t);
-	for (int k = 0; k < KINDS; k++)
-		over += ns[k] > task->copy[k] ? ns[k] - task->copy[k] : 0;
-	/* Another CPU went on after `now`, which is long when a hypervisor took ours away just then. */
-	over = over > limit ? over - limit : 0;
+		copy(c, now, w.left, t);
 	for (int k = 0; k < KINDS; k++) {
-		u64 d = ns[k] > task->copy[k] ? ns[k] - task->copy[k] : 0;
-		u64 cut = over < d ? over : d;
+		w.left[k] = w.left[k] > task->copy[k] ? w.left[k] - task->copy[k] : 0;
+		sum += w.left[k];
+	}
+	/* Another CPU went on after `now`, which is long when a hypervisor took ours away just then. */
+	if (sum > limit) {
+		u64 over = sum - limit;
 
-		over -= cut;
-		d -= cut;
-		w.left[k] = d;
-		t->wait[k] += d;
-		task->wait[k] += d;
-		sum += d;
-		if (k <= OFFLINE)
-			by_tasks += d;
-		if (target && d)
-			__sync_fetch_and_add(&target->wait[k], d);
+		for (int k = 0; k < KINDS; k++) {
+			u64 cut = over < w.left[k] ? over : w.left[k];
+
+			over -= cut;
+			w.left[k] -= cut;
+		}
+		sum = limit;
+	}
+	for (int k = 0; k < KINDS; k++) {
+		if (!w.left[k])
+			continue;
+		t->wait[k] += w.left[k];
+		task->wait[k] += w.left[k];
+		target->wait[k] += w.left[k];
+		if (k <= CLASS_OFFLINE)
+			by_tasks += w.left[k];
 	}
 	task->parts += sum;
 	w.from = now > sum ? now - sum : 0;
 	if (!by_tasks)
 		return;
-	if (ended && ended->kind <= OFFLINE && ended->from < now) {
+	if (ended && ended->kind <= CLASS_OFFLINE && ended->from < now) {
 		u64 ns = now - (ended->from > w.from ? ended->from : w.from);
 
 		ns = take(w.left, ended->kind, ns < ended->net ? ns : ended->net);
@@ -448,24 +464,25 @@ static __always_inline void unqueue(struct task_state *task, u64 now, struct tot
 	struct target *target = bpf_map_lookup_elem(&targets, &index);
 
 	if (ns > task->parts)
-		t->unexplained += ns - task->parts;
+		t->unexplained_ns += ns - task->parts;
 	if (task->state == DISPLACED)
 		t->displaced_ns += ns;
 	if (task->state >= WOKEN) {
+		struct delays *d = delays_here();
 		u32 i = slot(ns);
 
-		if (i < SLOTS)
-			t->wake_delay[i]++;
+		if (d && i < SLOTS)
+			d->wake[i]++;
 	}
 	t->waits++;
 	if (target)
-		__sync_fetch_and_add(&target->waits, 1);
+		target->waits++;
 	task->waited += ns;
 	task->waits++;
 	task->last_wait = ns;
 	task->check |= 1;
 	if (task->exiting)
-		t->gone_wait += ns;
+		t->gone_wait_ns += ns;
 }
 
 /* The kernel's own figure of the wait that ended before this run. It is final when the run ends. */
@@ -485,7 +502,7 @@ static __always_inline void compare(struct task_struct *p, struct task_state *ta
 			t->checked_ns += ours;
 			t->kernel_ns += step;
 			if (apart > 20000)
-				t->off++;
+				t->apart++;
 		}
 	}
 	task->kernel_delay = delay;
@@ -509,17 +526,17 @@ static __always_inline void leave(struct task_struct *p, struct task_state *task
 		u64 ns = now > task->began ? now - task->began : 0;
 
 		task->run += ns;
-		t->run += ns;
+		t->run_ns += ns;
 		target = bpf_map_lookup_elem(&targets, &index);
 		if (target)
-			__sync_fetch_and_add(&target->run, ns);
+			target->run_ns += ns;
 		if (task->exiting)
-			t->gone_run += ns;
+			t->gone_run_ns += ns;
 	} else if (task->state != UNSEEN) {	/* it ran without a switch that anybody told */
 		lose(task, now, t);
 	}
 	/* Moved to another group meanwhile: what it does from now on is that one's. */
-	if (KIND(class_of(p, task)) != ONLINE)
+	if (KIND(class_of(p, task)) != CLASS_ONLINE)
 		return;
 	if (task->state == UNSEEN)
 		begin(task, now);

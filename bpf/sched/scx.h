@@ -1,40 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The few kernel types and functions that are used, as CO-RE relocates them: neither vmlinux.h nor a kernel tree is
- * needed. Fields are named here as Linux names them; offsets come from the BTF of the kernel that runs. The functions
- * promise no stability: those that changed are weak, in every form that a kernel since 6.13 has had.
+ * What of the kernel the scheduler alone uses: types and functions of sched_ext. The functions promise no stability: those that
+ * changed are weak, in every form that a kernel since 6.13 has had.
  */
 #pragma once
 
-typedef unsigned char __u8;
-typedef unsigned short __u16;
-typedef unsigned int __u32;
-typedef unsigned long long __u64;
-typedef signed char __s8;
-typedef short __s16;
-typedef int __s32;
-typedef long long __s64;
-typedef __u8 u8;
-typedef __u32 u32;
-typedef __u64 u64;
-typedef __s32 s32;
-typedef __s64 s64;
-typedef __u16 __be16;
-typedef __u32 __be32;
-typedef __u64 __be64;
-typedef __u32 __wsum;
-typedef _Bool bool;
-#define false 0
-#define true 1
+#include "../kernel.h"
 
-enum {
-	BPF_MAP_TYPE_HASH = 1,
-	BPF_MAP_TYPE_ARRAY = 2,
-	BPF_MAP_TYPE_TASK_STORAGE = 29,
-};
-enum { BPF_ANY = 0, BPF_F_NO_PREALLOC = 1, BPF_LOCAL_STORAGE_GET_F_CREATE = 1 };
-enum { PF_IDLE = 0x2, PF_EXITING = 0x4, PF_KTHREAD = 0x00200000 };
-enum { EINVAL = 22, ENOMEM = 12, E2BIG = 7 };
 enum { CLOCK_MONOTONIC = 1 };
 enum { SCHED_EXT = 7 };
 enum { SIGNAL_GROUP_EXIT = 4, SIGKILL_BIT = 1 << 8, JOBCTL_TRAP_FREEZE = 1 << 23 };
@@ -52,74 +24,8 @@ enum { SCX_TASK_QUEUED = 1 };
 enum scx_exit_kind { SCX_EXIT_NONE, SCX_EXIT_DONE };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct cpumask {
-	unsigned long bits[1];
-};
-struct kernfs_node {
-	u64 id;
-};
-struct cgroup;
-struct cgroup_subsys_state {
-	struct cgroup *cgroup;
-	struct cgroup_subsys_state *parent;
-};
-struct cgroup {
-	struct cgroup_subsys_state self;
-	struct kernfs_node *kn;
-};
-struct css_set {
-	struct cgroup *dfl_cgrp;
-};
-struct task_group {
-	struct cgroup_subsys_state css;
-};
-struct thread_info {
-	u32 cpu;
-};
-struct sched_entity {
-	u64 sum_exec_runtime;
-	unsigned char sched_delayed;
-};
-struct sched_ext_entity {
-	u32 flags;
-	u32 weight;
-	u64 slice;
-	u64 dsq_vtime;
-};
-typedef struct {
-	unsigned long sig[1];
-} sigset_t;
-struct sigpending {
-	sigset_t signal;
-};
-struct signal_struct {
-	unsigned int flags;
-};
-struct task_struct {
-	struct thread_info thread_info;
-	unsigned int flags;
-	int prio;
-	struct sched_entity se;
-	struct sched_ext_entity scx;
-	struct task_group *sched_task_group;
-	struct css_set *cgroups;
-	unsigned int policy;
-	int nr_cpus_allowed;
-	const struct cpumask *cpus_ptr;
-	unsigned long jobctl;
-	int pid, tgid;
-	struct signal_struct *signal;
-	struct sigpending pending;
-};
-struct cfs_rq {
-	unsigned int h_nr_queued, h_nr_idle;	/* h_nr_queued since 6.14 */
-};
 struct cfs_rq___old {
 	unsigned int h_nr_running, idle_h_nr_running;
-};
-struct rq {
-	struct cfs_rq cfs;
-	struct task_struct *curr;
 };
 struct scx_exit_info {
 	enum scx_exit_kind kind;
@@ -164,10 +70,6 @@ struct bpf_iter_num {
 struct bpf_iter_scx_dsq {
 	u64 __opaque[6];
 } __attribute__((aligned(8)));
-
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_tracing.h>
 
 extern int bpf_iter_num_new(struct bpf_iter_num *it, int start, int end) __ksym __weak;
 extern int *bpf_iter_num_next(struct bpf_iter_num *it) __ksym __weak;

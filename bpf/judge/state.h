@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What the judge keeps: its maps, and what is in them that user space does not see. */
+#pragma once
+#include "../kernel.h"
+#include "../intf.h"
+
+#define RING		64	/* tenures of one wait that are told apart; a power of two */
+#define NOBODY		(~0ULL)	/* as a cgroup: more tenures than the ring holds */
+#define KIND(class)	((class) & 0xff)
+#define TARGET(class)	((class) >> 8)
+
+const volatile u8 unified = 0;		/* class by the v2 cgroup, not by that of v1's cpu controller */
+const volatile u8 processes = 0;	/* some targets are processes */
+const volatile u8 verify = 0;		/* compare with sched_info.run_delay */
+struct control control SEC(".data.control") = { .generation = 1 };
+u32 offline_cpus = 0;			/* that run OFFLINE now */
+struct thread_reading *reading = 0;	/* of no use but that the object describes this type, which is on the stack alone */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);	/* the loader sets it to the possible CPUs, as for rings */
+	__type(key, u32);
+	__type(value, struct cpu_state);
+} cpus SEC(".maps");
+
+struct ring {
+	struct tenure {
+		u64 from, to, net;	/* net: without interrupts */
+		u64 cgroup, kind;
+	} of[RING];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct ring);
+} rings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct totals);
+} totals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct delays);
+} delays SEC(".maps");
+
+/* By CPU: locked additions were a tenth of what a switch costs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 256);
+	__type(key, u32);
+	__type(value, struct target);
+} targets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct culprit);
+	__type(value, u64);
+} culprits SEC(".maps");
+
+struct task_state {
+	u64 cgroup;
+	u32 generation, class;
+	u32 state, cpu;		/* cpu: where it is queued */
+	u64 began, since;	/* its state; since when it is queued there */
+	u64 copy[KINDS];
+	u64 wait[KINDS];	/* over all waits */
+	u64 waited, parts;	/* all waits that ended; of this one, from CPUs that it has left too */
+	u64 waits;
+	u64 seen, run, slept, lost;	/* first seen; lost: states whose end nobody told. They add up: */
+	u64 kernel_delay, last_wait;	/* seen + run + waited + slept + lost = began */
+	u32 check, counted, exiting;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_state);
+} tasks SEC(".maps");
+
+/* Kind and target by cgroup (the nearest ancestor counts), and by process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u64);
+	__type(value, u32);
+} classes SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, u32);
+	__type(value, u32);
+} process_classes SEC(".maps");

@@ -1,0 +1,455 @@
+//! A run by short windows: one service and one generator for the whole of it, offline work that lives all along and is frozen
+//! and thawed, and in each round the windows of every arm in random order.
+//!
+//! ```text
+//! round   alone │ isolated │ policy only │ warm │ alone again │ isolated │ … │ contended, long
+//!         └ switch, guard, MEASURE ┘
+//! ```
+//! What the windows of one arm saw in one round becomes that round's block. Windows of 100 ms that follow each other meet the
+//! same machine, where blocks of seconds meet another one each: the error of a median falls to a sixth
+//! (`docs/decisions/0038`).
+
+use super::batch::{self, Foreman};
+use super::probe::{Probe, Snapshot, blamed, fill, judge};
+use super::{Chosen, Conductor, Event, LabError, block, decided, service, validity};
+use crate::loadgen::{self, Gathered, LoadError, Outcome, Sample, Trace};
+use crate::record::{
+    Block, LatencyHistogram, Lateness, Role, Run, SinceSwitch, Windows, encode_histogram, new_histogram,
+    percentile_us,
+};
+use crate::rng::Rng;
+use crate::site::{ArmPolicy, Side};
+use commensal_blame::Figures;
+use commensal_host::{Child, precise_thread};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Where the table of latency by time since the switch has its edges, ms.
+const EDGES_MS: [u32; 10] = [0, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000];
+/// How long requests of a round may take to end before the round is judged without them.
+const SETTLE: Duration = Duration::from_secs(6);
+/// How long offline work runs before it is frozen for the first time, under the policy.
+const FIRST: Duration = Duration::from_millis(700);
+/// Between two looks whether something has happened.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// One window that is over.
+struct Window {
+    arm: usize,
+    /// Since the schedule began, ns: the switch, and the measured part.
+    switched_ns: u64,
+    from_ns: u64,
+    to_ns: u64,
+    /// What was counted in it, without requests.
+    counted: Block,
+    blame: Option<Figures>,
+    work: Option<f64>,
+}
+
+/// Both kinds of work that are frozen and thawed.
+struct Frozen {
+    offline: Option<batch::Running>,
+    warm: Option<Child>,
+}
+
+impl Conductor<'_> {
+    /// Runs all rounds.
+    pub(super) fn by_windows(
+        &mut self,
+        run: &mut Run,
+        chosen: &[Chosen],
+        service: &mut Option<service::Running>,
+        windows: Windows,
+    ) -> Result<(), LabError> {
+        let experiment = self.experiment;
+        let addr = self.start(service)?.addr;
+        let spec = block::requests(experiment, &self.place, (addr, experiment.seed, self.rate_per_s));
+        let Some(mut spec) = spec else {
+            return Err(LabError::Attached("short windows need the built-in load generator".to_owned()));
+        };
+        // It is told to end when the rounds are over.
+        spec.measure = Duration::from_secs(24 * 3600);
+        spec.warmup = Duration::ZERO;
+        spec.keep_partial = true;
+        let mut work = Frozen { offline: None, warm: None };
+        let outcome = self.begin(run, chosen, &mut work).and_then(|()| {
+            let (trace, over) = (Arc::new(Trace::default()), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let generator = scope.spawn(|| {
+                    // Where it is not allowed to, the record says so already.
+                    let _ = precise_thread();
+                    loadgen::run_traced(&spec, &trace, &over, &mut |_| ())
+                });
+                let mut rounds = Rounds {
+                    conductor: self,
+                    trace: &trace,
+                    windows,
+                    since: BTreeMap::new(),
+                    probe: Probe::default(),
+                };
+                let rounds = rounds.all(run, chosen, (&mut work, service), &|| generator.is_finished());
+                over.store(true, Ordering::Relaxed);
+                let ended = generator.join().unwrap_or(Err(LoadError::Stopped));
+                rounds.and(ended.map(|_| ()).map_err(|error| match error {
+                    LoadError::Stopped => LabError::Stopped,
+                    other => LabError::Load(other),
+                }))
+            })
+        });
+        let ended = self.finish(&mut work);
+        outcome.and(ended)
+    }
+
+    /// Starts what is frozen and thawed, with the policy on before its first instruction.
+    fn begin(&mut self, run: &Run, chosen: &[Chosen], work: &mut Frozen) -> Result<(), LabError> {
+        let experiment = self.experiment;
+        self.site.favour_online(self.host, true)?;
+        let policy = chosen.iter().find_map(|(_, policy)| *policy);
+        if let Some(policy) = policy {
+            self.site.isolate(self.host, policy)?;
+        }
+        let with = |role: Role| run.arms.iter().find(|arm| arm.role == role);
+        let mut foreman =
+            Foreman { host: self.host, site: self.site, place: &self.place, conduct: self.conduct };
+        if let Some(arm) = with(Role::Isolated).or_else(|| with(Role::Contended)) {
+            work.offline = Some(foreman.start(experiment, arm, policy)?);
+        }
+        if with(Role::Warm).is_some() {
+            work.warm = Some(foreman.warm()?);
+        }
+        self.sleep(FIRST)
+    }
+
+    /// Ends it, thawed and without a class, so that it can die.
+    fn finish(&mut self, work: &mut Frozen) -> Result<(), LabError> {
+        let thawed = self.site.pause(self.host, Side::Warm, false);
+        let thawed = thawed.and(self.site.pause(self.host, Side::Offline, false));
+        let released = self.site.release(self.host);
+        if let Some(child) = &mut work.warm {
+            self.site.stop(self.host, Side::Warm, child)?;
+        }
+        if let Some(offline) = &mut work.offline {
+            let experiment = self.experiment;
+            let mut foreman =
+                Foreman { host: self.host, site: self.site, place: &self.place, conduct: self.conduct };
+            foreman.end(experiment, offline)?;
+        }
+        let alone = self.site.favour_online(self.host, false);
+        Ok(thawed.and(released).and(alone)?)
+    }
+
+    /// Waits, and ends early when asked to stop.
+    fn sleep(&self, time: Duration) -> Result<(), LabError> {
+        let end = Instant::now() + time;
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(LabError::Stopped);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(Duration::from_millis(20)));
+        }
+    }
+}
+
+/// The rounds of a run while its load goes on.
+struct Rounds<'a, 'c> {
+    conductor: &'a mut Conductor<'c>,
+    trace: &'a Trace,
+    windows: Windows,
+    /// Latency by arm and time since the switch.
+    since: BTreeMap<(usize, usize), LatencyHistogram>,
+    probe: Probe,
+}
+
+impl Rounds<'_, '_> {
+    fn all(
+        &mut self,
+        run: &mut Run,
+        chosen: &[Chosen],
+        (work, service): (&mut Frozen, &mut Option<service::Running>),
+        load_ended: &dyn Fn() -> bool,
+    ) -> Result<(), LabError> {
+        let conductor = &mut *self.conductor;
+        if conductor.conduct.blame {
+            self.probe.judge = judge(conductor.host, conductor.site).ok();
+        }
+        while self.trace.began().is_none() {
+            if load_ended() {
+                // Its error says why.
+                return Ok(());
+            }
+            conductor.sleep(PAUSE)?;
+        }
+        conductor.sleep(Duration::from_secs_f64(conductor.experiment.design.warmup_s))?;
+        let total = run.design.rounds as usize;
+        // A run that is gone on with has whole rounds.
+        for round in run.rounds_begun()..run.design.rounds {
+            let seed = self.conductor.experiment.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round));
+            let mut rng = Rng::new(seed);
+            (self.conductor.tell)(Event::Block { done: round as usize, total, round: round + 1 });
+            let mut order = Vec::new();
+            for (arm, _) in chosen {
+                let contended = run.arms[*arm].role == Role::Contended;
+                let times = match contended {
+                    true if round % self.windows.contended_every.max(1) == 0 => 1,
+                    true => 0,
+                    false => self.windows.per_round,
+                };
+                order.extend((0..times).map(|_| *arm));
+            }
+            rng.shuffle(&mut order);
+            let mut windows = Vec::new();
+            for arm in order {
+                let policy = chosen.iter().find(|(index, _)| *index == arm).and_then(|(_, policy)| *policy);
+                windows.push(self.window(run, (arm, policy), chosen, work)?);
+                if load_ended() {
+                    return Ok(());
+                }
+            }
+            self.note_policies(run, chosen, work);
+            let gathered = self.gathered(&windows)?;
+            let crashed = match service.as_mut() {
+                Some(service) => service.gone(self.conductor.host, self.conductor.site)?,
+                None => false,
+            };
+            self.record(run, round, (&windows, &gathered), work, crashed);
+            run.since_switch = self.table(run);
+            validity::judge_round(run, round);
+            (self.conductor.tell)(Event::Recorded(run));
+            if crashed {
+                self.conductor.end(service)?;
+                return Ok(());
+            }
+            if decided(run, round + 1) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Switches to an arm: what stands still first, then the policy, then what goes on.
+    fn switch(&mut self, role: Role, policy: Option<usize>) -> Result<(), LabError> {
+        let Conductor { host, site, .. } = &mut *self.conductor;
+        let offline = matches!(role, Role::Contended | Role::Isolated);
+        let warm = role == Role::Warm;
+        if !offline {
+            site.pause(*host, Side::Offline, true)?;
+        }
+        if !warm {
+            site.pause(*host, Side::Warm, true)?;
+        }
+        if site.isolated() != policy {
+            site.release(*host)?;
+        }
+        // Offline work without isolation is compared with the service as it is, all else with the service under the policy.
+        site.favour_online(*host, !matches!(role, Role::Baseline | Role::Baseline2 | Role::Contended))?;
+        if let Some(policy) = policy.filter(|policy| site.isolated() != Some(*policy)) {
+            site.isolate(*host, policy)?;
+        }
+        if offline {
+            site.pause(*host, Side::Offline, false)?;
+        }
+        if warm {
+            site.pause(*host, Side::Warm, false)?;
+        }
+        Ok(())
+    }
+
+    fn window(
+        &mut self,
+        run: &Run,
+        (arm, policy): Chosen,
+        chosen: &[Chosen],
+        work: &Frozen,
+    ) -> Result<Window, LabError> {
+        let role = run.arms[arm].role;
+        // Alone under the policy: under the first one.
+        let first = chosen.iter().find_map(|(_, policy)| *policy);
+        let policy = match role {
+            Role::PolicyOnly | Role::Warm => first,
+            _ => policy,
+        };
+        self.switch(role, policy)?;
+        let began = self.trace.began().unwrap_or_else(Instant::now);
+        let since = || u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let switched_ns = since();
+        self.conductor.sleep(Duration::from_secs_f64(self.windows.guard_s))?;
+        let from_ns = since();
+        let before = self.look(work);
+        let length = if role == Role::Contended { self.windows.contended_s } else { self.windows.window_s };
+        let looked_ns = since() - from_ns;
+        self.conductor
+            .sleep(Duration::from_secs_f64(length).saturating_sub(Duration::from_nanos(looked_ns)))?;
+        let to_ns = since();
+        let after = self.look(work);
+        let blame =
+            after.blame.as_ref().zip(before.blame.as_ref()).map(|(after, before)| after.since(before));
+        let mut counted = fill(&before, &after);
+        let own = after.own.saturating_sub(before.own).as_secs_f64() / counted.measure_s.max(1e-9);
+        counted.cpu.client = Some(own + after.warm_cpus(&before).unwrap_or(0.0));
+        let work = after.total.zip(before.total).map(|(after, before)| (after - before).max(0.0));
+        Ok(Window { arm, switched_ns, from_ns, to_ns, counted, blame, work })
+    }
+
+    fn look(&mut self, work: &Frozen) -> Snapshot {
+        let total = work.offline.as_ref().and_then(batch::Running::total);
+        self.probe.take(self.conductor.host, self.conductor.site, total)
+    }
+
+    /// Reads whether the policies that a round had are in force still; the last window has left one of them on.
+    fn note_policies(&mut self, run: &mut Run, chosen: &[Chosen], work: &Frozen) {
+        let Conductor { host, site, .. } = &mut *self.conductor;
+        let Some(on) = site.isolated() else { return };
+        let child = work.offline.as_ref().and_then(|offline| offline.child.as_ref());
+        let now = site.policy_now(*host, on, child);
+        let policy: ArmPolicy = site.policies[on].clone();
+        for (arm, _) in chosen.iter().filter(|(_, policy)| *policy == Some(on)) {
+            block::note_policy(&mut run.arms[*arm], &policy, &now);
+        }
+    }
+
+    /// The requests of a round, once the last that was due in it has ended.
+    fn gathered(&mut self, windows: &[Window]) -> Result<Gathered, LabError> {
+        let end_ns = windows.iter().map(|window| window.to_ns).max().unwrap_or(0);
+        let patience = Instant::now() + SETTLE;
+        while self.trace.settled_ns() < end_ns && Instant::now() < patience {
+            self.conductor.sleep(PAUSE)?;
+        }
+        Ok(self.trace.take())
+    }
+
+    /// Makes a block of each arm's windows.
+    fn record(
+        &mut self,
+        run: &mut Run,
+        round: u32,
+        (windows, gathered): (&[Window], &Gathered),
+        work: &mut Frozen,
+        crashed: bool,
+    ) {
+        self.since_switch(windows, &gathered.samples);
+        for (pos, arm) in (0..).zip(0..run.arms.len()) {
+            let its: Vec<&Window> = windows.iter().filter(|window| window.arm == arm).collect();
+            if its.is_empty() {
+                continue;
+            }
+            let mut block = pooled(&its);
+            requests(&mut block, &its, gathered, self.conductor.rate_per_s);
+            if matches!(run.arms[arm].role, Role::Contended | Role::Isolated)
+                && let Some(offline) = &mut work.offline
+            {
+                let total = its.iter().map(|window| window.work).sum::<Option<f64>>();
+                block.work =
+                    offline.work(total.map(|total| (0.0, total)), None, block.cpu.offline, block.measure_s);
+                let (host, site) = (&mut *self.conductor.host, &*self.conductor.site);
+                block.notes.extend(offline.ended(host, site).ok().flatten());
+            }
+            block.arm.clone_from(&run.arms[arm].name);
+            (block.round, block.pos, block.online_crashed) = (round, pos, crashed);
+            block.at_s = its.first().map(|window| window.from_ns as f64 / 1e9);
+            run.blocks.push(block);
+        }
+    }
+
+    fn since_switch(&mut self, windows: &[Window], samples: &[Sample]) {
+        for sample in samples.iter().filter(|sample| sample.outcome != Outcome::Failed) {
+            let within = |window: &&Window| (window.switched_ns..window.to_ns).contains(&sample.due_ns);
+            let Some(window) = windows.iter().find(within) else { continue };
+            let ms = (sample.due_ns - window.switched_ns) / 1_000_000;
+            let bucket = EDGES_MS.iter().rposition(|edge| u64::from(*edge) <= ms).unwrap_or(0);
+            let Ok(fresh) = new_histogram() else { continue };
+            let histogram = self.since.entry((window.arm, bucket)).or_insert(fresh);
+            histogram.saturating_record(sample.latency_us.max(1));
+        }
+    }
+
+    fn table(&self, run: &Run) -> Vec<SinceSwitch> {
+        let row = |(&(arm, bucket), histogram): (&(usize, usize), &LatencyHistogram)| {
+            Some(SinceSwitch {
+                arm: run.arms[arm].name.clone(),
+                ms: [EDGES_MS[bucket], *EDGES_MS.get(bucket + 1).unwrap_or(&u32::MAX)],
+                requests: histogram.len(),
+                p50_us: percentile_us(histogram, 0.5)?,
+                p90_us: percentile_us(histogram, 0.9)?,
+            })
+        };
+        self.since.iter().filter_map(row).collect()
+    }
+}
+
+/// What was counted in several windows, without requests: rates weighted by length, and sums.
+fn pooled(windows: &[&Window]) -> Block {
+    let seconds: f64 = windows.iter().map(|window| window.counted.measure_s).sum();
+    let mean = |of: fn(&Block) -> Option<f64>| {
+        let sum: Option<f64> =
+            windows.iter().map(|window| Some(of(&window.counted)? * window.counted.measure_s)).sum();
+        sum.map(|sum| sum / seconds.max(1e-9))
+    };
+    let sum = |of: fn(&Block) -> Option<f64>| windows.iter().map(|window| of(&window.counted)).sum();
+    let mut block = Block { valid: true, measure_s: seconds, ..Block::default() };
+    block.cpu.online = mean(|block| block.cpu.online);
+    block.cpu.offline = mean(|block| block.cpu.offline);
+    block.cpu.other = mean(|block| block.cpu.other);
+    block.cpu.steal = mean(|block| block.cpu.steal);
+    // The generator and this thread; where the warm threads run, they too are no foreigners.
+    block.cpu.client = mean(|block| block.cpu.client);
+    block.run_delay_s.online = sum(|block| block.run_delay_s.online);
+    block.run_delay_s.offline = sum(|block| block.run_delay_s.offline);
+    block.throttled_s.online = sum(|block| block.throttled_s.online);
+    block.throttled_s.offline = sum(|block| block.throttled_s.offline);
+    let mut figures = Figures::default();
+    let seen: Vec<&Figures> = windows.iter().filter_map(|window| window.blame.as_ref()).collect();
+    seen.iter().for_each(|one| figures.add(one));
+    block.blame = (!seen.is_empty() && seen.len() == windows.len()).then(|| blamed(&figures));
+    block
+}
+
+/// What became of the requests that were due in these windows. Throughput is what was answered within the windows, as a share of
+/// what was due in them: the schedule is a random one, and its own luck is no effect.
+fn requests(block: &mut Block, windows: &[&Window], gathered: &Gathered, rate_per_s: f64) {
+    let (Ok(mut latency), Ok(mut service), Ok(mut lateness)) =
+        (new_histogram(), new_histogram(), new_histogram())
+    else {
+        return;
+    };
+    let within = |ns: u64| windows.iter().any(|window| (window.from_ns..window.to_ns).contains(&ns));
+    let mut answered = 0_u64;
+    for sample in &gathered.samples {
+        if sample.outcome == Outcome::Answered && within(sample.due_ns + sample.latency_us * 1_000) {
+            answered += 1;
+        }
+        if !within(sample.due_ns) {
+            continue;
+        }
+        block.requests += 1;
+        match sample.outcome {
+            Outcome::Answered => {}
+            Outcome::TimedOut => block.timeouts += 1,
+            Outcome::Failed => {
+                block.errors += 1;
+                continue;
+            }
+        }
+        latency.saturating_record(sample.latency_us.max(1));
+        if let Some(us) = sample.service_us {
+            service.saturating_record(us.max(1));
+        }
+    }
+    for (due_ns, us) in gathered.lateness.iter().filter(|(due_ns, _)| within(*due_ns)) {
+        let _ = due_ns;
+        lateness.saturating_record((*us).max(1));
+    }
+    let quantile = |q| percentile_us(&lateness, q).unwrap_or(0.0);
+    block.offered = Some(rate_per_s);
+    block.achieved = Some(rate_per_s * answered as f64 / block.requests.max(1) as f64);
+    block.lateness_us = (!lateness.is_empty()).then(|| Lateness { p50: quantile(0.5), p99: quantile(0.99) });
+    block.mean_us = (!latency.is_empty()).then(|| latency.mean());
+    block.hist = encode_histogram(&latency).ok();
+    block.service_hist = encode_histogram(&service).ok();
+    block.lateness_hist = encode_histogram(&lateness).ok();
+}

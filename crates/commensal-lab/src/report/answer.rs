@@ -1,0 +1,195 @@
+//! The answer in one sentence: what a service pays with isolation, what it would pay without, and who made it wait.
+
+use crate::format::latency;
+use crate::record::{Arm, Comparison, Metric, OverObjective, Role, Run};
+use crate::stats::median;
+use crate::verdict::{Verdict, against_baseline, against_strictest};
+
+/// The rest of the verdict's line, where one isolated arm has been judged on latency; `None` where there is nothing of the kind.
+pub fn answer(run: &Run) -> Option<String> {
+    let mut isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
+    let (arm, None) = (isolated.next()?, isolated.next()) else { return None };
+    let with = match run.verdict? {
+        Verdict::Pass => held(run, arm)?,
+        Verdict::Fail => failed(run, arm)?,
+        Verdict::Inconclusive => open(run, arm)?,
+        Verdict::Invalid | Verdict::Broken => return None,
+    };
+    Some(format!("{with}{}", without(run).unwrap_or_default()))
+}
+
+fn name(metric: Metric) -> String {
+    if metric == Metric::P50 { "median".to_owned() } else { metric.label().to_owned() }
+}
+
+/// Per cent with two digits that matter.
+fn pct(value: f64) -> String {
+    if value.abs() < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
+}
+
+/// The gates on latency with the bounds of the verdict, in the order of the design.
+fn bounds<'a>(run: &'a Run, arm: &Arm) -> Vec<(&'a Comparison, [f64; 2])> {
+    let gates = run.design.gates.iter().filter(|gate| gate.quantile().is_some());
+    gates
+        .filter_map(|gate| against_strictest(run, &arm.name, *gate))
+        .filter_map(|result| Some((result, result.one_sided?)))
+        .collect()
+}
+
+/// `your service's median is at most 2.1 % slower than alone (bound 5 %)`, for each of the gates.
+fn at_most(run: &Run, results: &[(&Comparison, [f64; 2])]) -> String {
+    let each: Vec<String> = results
+        .iter()
+        .map(|(result, [_, hi])| {
+            let theta = run.design.threshold_of(result.metric);
+            let how = match hi {
+                hi if *hi <= 0.0 => "not slower".to_owned(),
+                hi => format!("at most {} % slower", pct(*hi)),
+            };
+            format!("{} is {how} than alone (bound {theta} %)", name(result.metric))
+        })
+        .collect();
+    format!("with isolation your service's {}", each.join(", its "))
+}
+
+fn held(run: &Run, arm: &Arm) -> Option<String> {
+    let results = bounds(run, arm);
+    let tail = run.over_objective.iter().find(|tail| tail.arm == arm.name).and_then(tail);
+    (!results.is_empty()).then(|| format!("{}{}", at_most(run, &results), tail.unwrap_or_default()))
+}
+
+/// A significant tail, even one within its bound.
+fn tail(tail: &OverObjective) -> Option<String> {
+    let [lo, _] = tail.one_sided?;
+    (lo > 0.0 && tail.steal_alike).then(|| {
+        format!(
+            "; but {:.2} % of its requests take longer than {}, alone {:.2} %",
+            tail.arm_pct,
+            latency(tail.objective_us),
+            tail.alone_pct
+        )
+    })
+}
+
+fn failed(run: &Run, arm: &Arm) -> Option<String> {
+    let results = bounds(run, arm);
+    let beyond = |(result, [lo, _]): &&(&Comparison, [f64; 2])| *lo >= run.design.threshold_of(result.metric);
+    let worst = results.iter().filter(beyond).max_by(|a, b| a.1[0].total_cmp(&b.1[0]));
+    if let Some((result, [lo, _])) = worst {
+        let theta = run.design.threshold_of(result.metric);
+        return Some(format!(
+            "with isolation your service's {} is at least {} % slower than alone, {theta} % are allowed",
+            name(result.metric),
+            pct(*lo)
+        ));
+    }
+    // A gate other than latency has failed: the reasons say which.
+    let why = run.reasons.first()?;
+    let held = at_most(run, &results);
+    Some(if results.is_empty() {
+        why.clone()
+    } else {
+        format!("{held}; but {}", why.trim_start_matches("arm isolated: "))
+    })
+}
+
+/// The bound that was reached, and what it takes to decide.
+fn open(run: &Run, arm: &Arm) -> Option<String> {
+    let results = bounds(run, arm);
+    let undecided =
+        |(result, [_, hi]): &&(&Comparison, [f64; 2])| *hi >= run.design.threshold_of(result.metric);
+    let Some((result, [_, hi])) = results.iter().filter(undecided).max_by(|a, b| {
+        let room = |one: &&(&Comparison, [f64; 2])| one.1[1] / run.design.threshold_of(one.0.metric);
+        room(a).total_cmp(&room(b))
+    }) else {
+        let why = run.reasons.first()?;
+        return (!results.is_empty()).then(|| {
+            format!("{}; not decided: {}", at_most(run, &results), why.trim_start_matches("arm isolated: "))
+        });
+    };
+    let theta = run.design.threshold_of(result.metric);
+    let (metric, decided) =
+        (name(result.metric), results.iter().filter(|one| !undecided(one)).copied().collect::<Vec<_>>());
+    let first = if decided.is_empty() {
+        format!("with isolation harm to your service's {metric} is below {} %", pct(*hi))
+    } else {
+        format!("{}; harm to its {metric} is below {} %", at_most(run, &decided), pct(*hi))
+    };
+    let takes = minutes(run, result, theta)
+        .map_or(format!("{theta} % is out of reach at this noise"), |text| {
+            format!("{theta} % takes about {text}")
+        });
+    Some(format!("{first}; {takes}"))
+}
+
+/// How long a run would take that decides, by the time that this one took.
+fn minutes(run: &Run, result: &Comparison, theta: f64) -> Option<String> {
+    let rounds = crate::verdict::rounds_to_decide(result, theta, run.design.gates.len())?;
+    let end = run.blocks.iter().filter_map(|block| block.at_s).fold(0.0, f64::max);
+    let each = end / f64::from(run.rounds_begun().max(1));
+    let minutes = (f64::from(rounds) * each / 60.0).ceil();
+    (minutes > 0.0).then(|| format!("{minutes:.0} minutes"))
+}
+
+/// `; without it P90 is 110 % [101, 119] worse`, for the gate that suffers most.
+fn without(run: &Run) -> Option<String> {
+    let contended = run.arm_with(Role::Contended)?;
+    let gates = run.design.gates.iter().filter(|gate| gate.quantile().is_some());
+    let harms = gates.filter_map(|gate| against_baseline(run, &contended.name, *gate));
+    let bounded: Vec<_> = harms.filter_map(|result| Some((result, result.ci95?))).collect();
+    if bounded.is_empty() {
+        return Some("; harm without it is not bounded by so few rounds".to_owned());
+    }
+    let proven = bounded.iter().filter(|(_, [lo, _])| *lo > 0.0);
+    Some(match proven.max_by(|a, b| a.0.harm_pct.total_cmp(&b.0.harm_pct)) {
+        Some((result, [lo, hi])) => format!(
+            "; without it {} is {} % [{}, {}] worse",
+            name(result.metric),
+            pct(result.harm_pct),
+            pct(*lo),
+            pct(*hi)
+        ),
+        None => "; without it no harm is shown either".to_owned(),
+    })
+}
+
+/// `who made it wait, ms per CPU-second: batch 682 without isolation, 9 with it; others 4`.
+pub fn waits(run: &Run) -> Option<String> {
+    let per_cpu_second = |role: Role, of: fn(&crate::record::WaitByKind) -> f64| {
+        let arm = run.arm_with(role)?;
+        let seen = run.blocks_of(&arm.name).filter_map(|block| block.blame.as_ref());
+        let each: Vec<f64> =
+            seen.filter(|seen| seen.run_s > 0.0).map(|seen| of(&seen.wait_s) / seen.run_s * 1e3).collect();
+        median(&each)
+    };
+    let offline = |role| per_cpu_second(role, |wait| wait.offline);
+    let with = offline(Role::Isolated)?;
+    let others = per_cpu_second(Role::Isolated, |wait| wait.other + wait.kernel + wait.interrupts)?;
+    let without =
+        offline(Role::Contended).map(|ms| format!("{} without isolation, ", pct(ms))).unwrap_or_default();
+    Some(format!(
+        "who made it wait, ms per CPU-second: batch {without}{} with it; others {}",
+        pct(with),
+        pct(others)
+    ))
+}
+
+/// What programs that take no part used of the CPUs: told, and no reason to leave anything out.
+pub fn foreign(run: &Run) -> Option<String> {
+    let used: Vec<f64> = run
+        .blocks
+        .iter()
+        .filter_map(|block| Some((block.cpu.other? - block.cpu.client.unwrap_or(0.0)).max(0.0)))
+        .collect();
+    let steal: Vec<f64> = run.blocks.iter().filter_map(|block| block.cpu.steal).collect();
+    let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
+    let stolen = crate::stats::mean(&steal)
+        .map(|mean| format!("; the hypervisor took {mean:.2} (at most {:.2})", most(&steal)))
+        .unwrap_or_default();
+    crate::stats::mean(&used).map(|mean| {
+        format!(
+            "programs that take no part used {mean:.2} CPUs (at most {:.2} in a block){stolen}",
+            most(&used)
+        )
+    })
+}

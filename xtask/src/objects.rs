@@ -1,0 +1,220 @@
+//! The compiled BPF programs: made from `bpf/` by one compiler and laid into the crates that load them, with the SHA-256 of every
+//! source and object in `bpf/SHA256SUMS` (as `sha256sum` writes it, from the top of the tree). The same compiler makes the same
+//! bytes on every machine.
+
+use anyhow::{Context, bail};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The compiler that makes them. Another one makes other bytes.
+pub const CLANG: &str = "19.1.7";
+/// Source below `bpf/`, and where its object is laid.
+const OBJECTS: [(&str, &str); 2] = [
+    ("judge/blame.bpf.c", "crates/commensal-blame/blame.bpf.o"),
+    ("sched/commensal.bpf.c", "crates/commensal-sched-bpf/commensal.bpf.o"),
+];
+const SUMS: &str = "bpf/SHA256SUMS";
+/// Has libbpf's headers for BPF programs, which are never copied into this tree.
+const HEADERS: &str = "libbpf-sys";
+
+/// Compiles the objects and writes them, or says which are stale. A machine that cannot compile them says why, which is an error
+/// when they are to be written (`must`), and compares the recorded sums.
+pub fn run(root: &Path, check: bool, must: bool) -> anyhow::Result<()> {
+    match compiled(root)? {
+        Ok(objects) => {
+            let mut stale = Vec::new();
+            for (name, bytes) in objects {
+                let path = root.join(name);
+                if std::fs::read(&path).ok().as_deref() == Some(&bytes) {
+                    continue;
+                }
+                if check {
+                    stale.push(name);
+                } else {
+                    std::fs::write(&path, bytes)?;
+                    println!("wrote {name}");
+                }
+            }
+            if !stale.is_empty() {
+                bail!(
+                    "clang {CLANG} makes other bytes of bpf/: {} (run `cargo xtask gen bpf`)",
+                    stale.join(", ")
+                );
+            }
+            if !check {
+                std::fs::write(root.join(SUMS), text(&sums(root)?))?;
+            }
+        }
+        Err(why) if check || !must => println!("skipped: the BPF objects are not compiled again: {why}"),
+        Err(why) => bail!("the BPF objects cannot be compiled: {why}"),
+    }
+    let wrong = differences(root)?;
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
+    }
+    Ok(())
+}
+
+/// Files that are not as they were when the objects were made.
+pub fn differences(root: &Path) -> anyhow::Result<Vec<String>> {
+    let recorded = std::fs::read_to_string(root.join(SUMS)).context(SUMS)?;
+    let recorded: BTreeMap<String, String> = recorded
+        .lines()
+        .filter_map(|line| line.split_once("  "))
+        .map(|(sum, name)| (name.to_owned(), sum.to_owned()))
+        .collect();
+    let found = sums(root)?;
+    let names: std::collections::BTreeSet<&String> = recorded.keys().chain(found.keys()).collect();
+    let differs = names.into_iter().filter(|name| recorded.get(*name) != found.get(*name));
+    Ok(differs
+        .map(|name| format!("{name} is not the one that {SUMS} has: run `cargo xtask gen bpf`"))
+        .collect())
+}
+
+/// SHA-256 of each source and object.
+fn sums(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut names: Vec<String> = OBJECTS.iter().map(|(_, object)| (*object).to_owned()).collect();
+    let mut folders = vec![root.join("bpf")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "c" || ending == "h") {
+                names.push(path.strip_prefix(root)?.display().to_string());
+            }
+        }
+    }
+    names
+        .into_iter()
+        .map(|name| {
+            let bytes = std::fs::read(root.join(&name)).with_context(|| name.clone())?;
+            let sum = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+            Ok((name, sum))
+        })
+        .collect()
+}
+
+fn text(sums: &BTreeMap<String, String>) -> String {
+    sums.iter().map(|(name, sum)| format!("{sum}  {name}\n")).collect()
+}
+
+/// Where it is laid, and its bytes.
+type Object = (&'static str, Vec<u8>);
+
+/// The objects, or why this machine cannot make them.
+fn compiled(root: &Path) -> anyhow::Result<Result<Vec<Object>, String>> {
+    let Some((clang, strip)) = compiler() else {
+        return Ok(Err(format!(
+            "there is no clang {CLANG} with its llvm-strip (Debian 13: clang-19 llvm-19; another one in BPF_CLANG and BPF_STRIP)"
+        )));
+    };
+    let headers = match headers(root) {
+        Ok(headers) => headers,
+        Err(error) => return Ok(Err(format!("{HEADERS} and its headers of libbpf: {error:#}"))),
+    };
+    let folder = tempfile::tempdir()?;
+    // The programs include <bpf/...>, as they do where libbpf is installed.
+    std::os::unix::fs::symlink(&headers, folder.path().join("bpf"))?;
+    let mut objects = Vec::new();
+    for (source, name) in OBJECTS {
+        let object = folder.path().join("object.o");
+        let mut command = Command::new(&clang);
+        // Paths as the tree has them: nothing of this machine is in the object.
+        command.current_dir(root).args([
+            "-target",
+            "bpf",
+            "-g",
+            "-O2",
+            "-mcpu=v3",
+            "-Wall",
+            "-Werror",
+            "-fno-ident",
+        ]);
+        command.args(["-D__TARGET_ARCH_x86", "-fdebug-compilation-dir=."]);
+        command.arg(format!("-ffile-prefix-map={}=libbpf", folder.path().display()));
+        command
+            .arg("-isystem")
+            .arg(folder.path())
+            .arg("-c")
+            .arg(format!("bpf/{source}"))
+            .arg("-o")
+            .arg(&object);
+        if !command.status().with_context(|| clang.clone())?.success() {
+            bail!("{clang} does not compile bpf/{source}");
+        }
+        if !Command::new(&strip).arg("-g").arg(&object).status().with_context(|| strip.clone())?.success() {
+            bail!("{strip} does not take debug sections out of bpf/{source}");
+        }
+        objects.push((name, std::fs::read(&object)?));
+    }
+    Ok(Ok(objects))
+}
+
+/// The pinned compiler and its `llvm-strip`.
+fn compiler() -> Option<(String, String)> {
+    let named = |variable: &str, usual: &str| std::env::var(variable).unwrap_or_else(|_| usual.to_owned());
+    let pair = (named("BPF_CLANG", "clang-19"), named("BPF_STRIP", "llvm-strip-19"));
+    let said = |tool: &str| -> Option<String> {
+        let output = Command::new(tool).arg("--version").output().ok()?;
+        Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let right = version(&said(&pair.0)?) == Some(CLANG) && said(&pair.1).is_some();
+    right.then_some(pair)
+}
+
+/// The version in what the compiler says of itself.
+fn version(text: &str) -> Option<&str> {
+    text.split("version ").nth(1)?.split(|one: char| one != '.' && !one.is_ascii_digit()).next()
+}
+
+/// Where cargo has unpacked libbpf's headers.
+fn headers(root: &Path) -> anyhow::Result<PathBuf> {
+    let output =
+        crate::cargo().args(["metadata", "--format-version", "1", "--locked"]).current_dir(root).output()?;
+    if !output.status.success() {
+        bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let packages = metadata["packages"].as_array().context("packages")?;
+    let package =
+        packages.iter().find(|one| one["name"] == HEADERS).context("the package is not in Cargo.lock")?;
+    let manifest = Path::new(package["manifest_path"].as_str().context("its manifest")?);
+    Ok(manifest.parent().context("its folder")?.join("libbpf/src"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_objects_are_of_these_sources() {
+        assert_eq!(differences(&crate::root()).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_default_build_has_no_libbpf() {
+        let tree = |args: &[&str]| {
+            let mut command = crate::cargo();
+            command.args(["tree", "--locked", "--edges", "normal,build", "--prefix", "none"]).args(args);
+            let output = command.current_dir(crate::root()).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let default = tree(&[]);
+        assert!(default.contains("aya v0.14.0"), "the judge is in it");
+        for name in ["libbpf", "clang", "bindgen", "libelf"] {
+            assert!(!default.contains(name), "the default build has {name}");
+        }
+        assert!(tree(&["--package", "commensal-sched"]).contains(HEADERS), "this test can see it");
+    }
+
+    #[test]
+    fn versions_of_the_compiler() {
+        assert_eq!(version("Debian clang version 19.1.7 (3+b1)\nTarget: x"), Some("19.1.7"));
+        assert_eq!(version("clang version 19.1.7\n"), Some("19.1.7"));
+        assert_eq!(version("Apple clang"), None);
+    }
+}
