@@ -63,6 +63,8 @@ struct cpu_state {
 	u64 online, offline;	/* since when nobody else had this CPU; 0 when others have it. Where there are siblings */
 	struct culprit last;	/* blamed here last, and what is not in the map of culprits yet */
 	u64 pending;
+	u64 wakeup;		/* of the last wake-up, by the run queue's clock */
+	u64 ahead, compared;	/* CLOCK_MONOTONIC less that clock, and when that was found (by the latter) */
 };
 
 /* Counters of what online threads met, by CPU; ns where the name says so. */

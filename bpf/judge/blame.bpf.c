@@ -31,7 +31,6 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 
 	if (!c || !t || !control.enabled)
 		return 0;
-	now = bpf_ktime_get_ns();
 	t->switches++;
 	was = c->class;
 	if (c->waiters > 0)
@@ -54,6 +53,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 			t->no_storage++;
 		}
 	}
+	now = time_of_switch(c, prev, next, class);
 	waits = task && KIND(class) == CLASS_ONLINE && task->state >= RUNNABLE && task->cpu == cpu;
 	if (c->waiters > 0) {
 		ended.from = c->tenure ? c->tenure : now;
@@ -143,6 +143,11 @@ static __always_inline int woken(struct task_struct *p)
 	if (!t || !control.enabled)
 		return 0;
 	t->wakeups++;
+	cpu = cpu_of(p);
+	c = cpu_at(cpu);
+	if (!c)
+		return 0;
+	c->wakeup = clock_of(p);
 	/* Woken before it left its CPU: it was never queued. */
 	if (p->on_cpu || (p->flags & PF_KTHREAD))
 		return 0;
@@ -154,16 +159,12 @@ static __always_inline int woken(struct task_struct *p)
 	/* Preempted on its way to sleep, and woken: it has been waiting all the time. */
 	if (KIND(class_of(p, task)) != CLASS_ONLINE || task->state >= RUNNABLE)
 		return 0;
-	cpu = cpu_of(p);
-	c = cpu_at(cpu);
-	if (!c)
-		return 0;
 	t->wakes++;
 	if (c->tenant != CLASS_IDLE && c->tenant != CLASS_OFFLINE && offline_cpus) {
 		how = DISPLACED;
 		t->displaced++;
 	}
-	now = bpf_ktime_get_ns();
+	now = time_of(c, c->wakeup);
 	if (task->state == UNSEEN)
 		begin(task, now);
 	else if (task->state == ASLEEP)

@@ -313,6 +313,9 @@ _commensal() {
             commensal__subcmd__help__subcmd__workload,responder)
                 cmd="commensal__subcmd__help__subcmd__workload__subcmd__responder"
                 ;;
+            commensal__subcmd__help__subcmd__workload,thaw-guard)
+                cmd="commensal__subcmd__help__subcmd__workload__subcmd__thaw__subcmd__guard"
+                ;;
             commensal__subcmd__lab,check)
                 cmd="commensal__subcmd__lab__subcmd__check"
                 ;;
@@ -424,6 +427,9 @@ _commensal() {
             commensal__subcmd__workload,responder)
                 cmd="commensal__subcmd__workload__subcmd__responder"
                 ;;
+            commensal__subcmd__workload,thaw-guard)
+                cmd="commensal__subcmd__workload__subcmd__thaw__subcmd__guard"
+                ;;
             commensal__subcmd__workload__subcmd__help,antagonist)
                 cmd="commensal__subcmd__workload__subcmd__help__subcmd__antagonist"
                 ;;
@@ -444,6 +450,9 @@ _commensal() {
                 ;;
             commensal__subcmd__workload__subcmd__help,responder)
                 cmd="commensal__subcmd__workload__subcmd__help__subcmd__responder"
+                ;;
+            commensal__subcmd__workload__subcmd__help,thaw-guard)
+                cmd="commensal__subcmd__workload__subcmd__help__subcmd__thaw__subcmd__guard"
                 ;;
             *)
                 ;;
@@ -2140,7 +2149,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__workload)
-            opts="http responder pulse antagonist cell burn"
+            opts="http responder pulse thaw-guard antagonist cell burn"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2224,6 +2233,20 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__workload__subcmd__responder)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__workload__subcmd__thaw__subcmd__guard)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -3258,7 +3281,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version http responder pulse antagonist cell burn help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version http responder pulse thaw-guard antagonist cell burn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -3406,7 +3429,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload__subcmd__help)
-            opts="http responder pulse antagonist cell burn help"
+            opts="http responder pulse thaw-guard antagonist cell burn help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -3504,6 +3527,20 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__workload__subcmd__help__subcmd__responder)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__workload__subcmd__help__subcmd__thaw__subcmd__guard)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -3616,6 +3653,32 @@ _commensal() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__workload__subcmd__thaw__subcmd__guard)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -104,6 +104,9 @@ impl Judge {
         judge.name_subjects(scope)?;
         judge.tell_siblings(host, cpus)?;
         judge.hook(&btf).map_err(|error| refused(host, "attach the judge")(error.into()))?;
+        // What the kernel says of itself is tens of MB here, and is needed no more.
+        drop(btf);
+        commensal_host::trim_memory();
         judge.began_ns = now();
         judge.enable(true)?;
         Ok(judge)

@@ -74,6 +74,12 @@ mirror! {
         last: CulpritKey,
         /// With what is not in the map of culprits yet.
         pending: u64,
+        /// Of the last wake-up, by the run queue's clock.
+        wakeup: u64,
+        /// CLOCK_MONOTONIC less that clock.
+        ahead: u64,
+        /// When that was found.
+        compared: u64,
     }
 
     /// Histograms of a CPU.

@@ -20,7 +20,7 @@ use crate::design;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
 use crate::record::{self, Arm, Block, Machine, Role, Run, Tool};
-use crate::site::{self, Side, Site, SiteError, Wanted};
+use crate::site::{self, Guard, Side, Site, SiteError, Wanted};
 use crate::tools::ParseError;
 use crate::verdict::Verdict;
 use crate::workload::cpu::calibrate;
@@ -170,6 +170,14 @@ pub fn run(
         conduct.cgroup_root.as_ref(),
         &wanted,
     )?;
+    let freezes = wanted.freezes || wanted.attached[Side::Offline as usize].is_some();
+    let guard = match freezes.then(|| Guard::start(host, &conduct.program, &conduct.state_dir)).transpose() {
+        Ok(guard) => guard,
+        Err(error) => {
+            site.close(host)?;
+            return Err(error.into());
+        }
+    };
     tell(Event::Ready(&site));
     let place = Place::make(host, experiment, &site, &conduct.program, (&conduct.state_dir, conduct.port));
     let folder = conduct.state_dir.join("lab-files");
@@ -179,9 +187,12 @@ pub fn run(
     });
     let removed = host.state_remove_all(&folder);
     let left = site.close(host)?;
+    // It finds nothing, and has ended before this program says that it is done.
+    let watched = guard.map(Guard::end).transpose();
     tell(Event::Closed(&left));
     let mut run = result?;
     removed?;
+    watched?;
     analysis::conclude(&mut run);
     Ok(run)
 }

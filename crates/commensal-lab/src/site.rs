@@ -3,10 +3,12 @@
 //! Everything written goes through plan, drivers and journal, so that a run killed at any moment is undone
 //! by the next one or by `commensal restore`. The groups are the run's own: two parents named after its pid.
 
+mod guard;
 mod moving;
 mod policies;
 mod scheduled;
 
+pub use guard::{Guard, keep_watch};
 pub use policies::{ArmPolicy, Tasks};
 
 use crate::isolation::Isolation;
@@ -48,6 +50,9 @@ pub enum SiteError {
     /// Offline work that runs already has to stand still in some blocks.
     #[error("{0} cannot be frozen for the blocks without offline work: {1}")]
     Pause(String, String),
+    /// What lets frozen work go on could not be started.
+    #[error("the guard that lets frozen work go on cannot be started: {0}")]
+    Guard(String),
     /// The scheduler of an arm is not in force.
     #[error("the scheduler of the arm is not in force: {0}")]
     Scheduler(String),

@@ -611,6 +611,8 @@ pub enum WorkloadVerb {
         #[arg(long)]
         seconds: Option<u64>,
     },
+    /// Waits until standard input ends, then lets go on what a killed lab run left frozen, and removes the rest of it.
+    ThawGuard,
     /// Threads that disturb in one way, and count their work in the file given as standard input.
     Antagonist {
         /// cpu, vector, l2, l3, memory, page-cache, fork, disk or network.
@@ -715,7 +717,9 @@ fn is_run() -> bool {
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<u8> {
-    if let Verb::Workload(workload) = cli.verb {
+    if let Verb::Workload(workload) = &cli.verb
+        && !matches!(workload.verb, WorkloadVerb::ThawGuard)
+    {
         return workload::run(&workload.verb);
     }
     let mut context = Context::new(cli.state_dir, cli.cgroup_prefix, cli.cgroup_root.as_deref())?;
@@ -730,6 +734,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             Some(AgentOrder::Canary(options)) => canary::run(&mut context, options),
             Some(order) => agent::order(&context, order),
         },
+        Verb::Workload(_) => workload::thaw_guard(&mut context),
         Verb::Guard(options) => agent::guard(&mut context, &options),
         Verb::Status(options) => status::run(&mut context, &options),
         Verb::Explain(options) => status::explain(&context, &options),
@@ -760,6 +765,5 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             DensityVerb::Fleet(options) => density::fleet(&mut context, &options),
         },
         Verb::Sched(sched) => sched::run(&mut context, &sched.verb),
-        Verb::Workload(_) => unreachable!("handled above"),
     }
 }

@@ -14,11 +14,11 @@ use super::probe::{Probe, Snapshot, blamed, fill, judge};
 use super::{Chosen, Conductor, Event, LabError, block, decided, service, validity};
 use crate::loadgen::{self, Gathered, LoadError, Outcome, Sample, Trace};
 use crate::record::{
-    Block, LatencyHistogram, Lateness, Role, Run, SinceSwitch, Windows, encode_histogram, new_histogram,
+    Arm, Block, LatencyHistogram, Lateness, Role, Run, SinceSwitch, Windows, encode_histogram, new_histogram,
     percentile_us,
 };
 use crate::rng::Rng;
-use crate::site::{ArmPolicy, Side};
+use crate::site::Side;
 use commensal_blame::Figures;
 use commensal_host::{Child, precise_thread};
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ struct Window {
     work: Option<f64>,
 }
 
-/// Both kinds of work that are frozen and thawed.
+/// The offline work and the threads that keep CPUs from idling: what the run freezes and thaws.
 struct Frozen {
     offline: Option<batch::Running>,
     warm: Option<Child>,
@@ -124,20 +124,26 @@ impl Conductor<'_> {
 
     /// Ends it, thawed and without a class, so that it can die.
     fn finish(&mut self, work: &mut Frozen) -> Result<(), LabError> {
-        let thawed = self.site.pause(self.host, Side::Warm, false);
-        let thawed = thawed.and(self.site.pause(self.host, Side::Offline, false));
+        let warm = self.site.pause(self.host, Side::Warm, false);
+        let offline = self.site.pause(self.host, Side::Offline, false);
         let released = self.site.release(self.host);
-        if let Some(child) = &mut work.warm {
-            self.site.stop(self.host, Side::Warm, child)?;
-        }
-        if let Some(offline) = &mut work.offline {
-            let experiment = self.experiment;
-            let mut foreman =
-                Foreman { host: self.host, site: self.site, place: &self.place, conduct: self.conduct };
-            foreman.end(experiment, offline)?;
-        }
+        // Each is tried, whatever became of the others.
+        let stopped = match &mut work.warm {
+            Some(child) => self.site.stop(self.host, Side::Warm, child),
+            None => Ok(()),
+        };
+        let ended = match &mut work.offline {
+            Some(offline) => {
+                let experiment = self.experiment;
+                let mut foreman =
+                    Foreman { host: self.host, site: self.site, place: &self.place, conduct: self.conduct };
+                foreman.end(experiment, offline).map(|_| ())
+            }
+            None => Ok(()),
+        };
         let alone = self.site.favour_online(self.host, false);
-        Ok(thawed.and(released).and(alone)?)
+        warm.and(offline).and(released).and(stopped).and(alone)?;
+        ended
     }
 
     /// Waits, and ends early when asked to stop.
@@ -203,25 +209,32 @@ impl Rounds<'_, '_> {
                 order.extend((0..times).map(|_| *arm));
             }
             rng.shuffle(&mut order);
-            let mut windows = Vec::new();
+            let (mut windows, mut crashed) = (Vec::new(), None);
             for arm in order {
                 let policy = chosen.iter().find(|(index, _)| *index == arm).and_then(|(_, policy)| *policy);
                 windows.push(self.window(run, (arm, policy), chosen, work)?);
+                if let Some(policy) = policy {
+                    self.note_policy(&mut run.arms[arm], policy, work);
+                }
                 if load_ended() {
                     return Ok(());
                 }
+                let gone = match service.as_mut() {
+                    Some(service) => service.gone(self.conductor.host, self.conductor.site)?,
+                    None => false,
+                };
+                if gone {
+                    // Of the arm whose window it did not outlive.
+                    crashed = Some(arm);
+                    break;
+                }
             }
-            self.note_policies(run, chosen, work);
             let gathered = self.gathered(&windows)?;
-            let crashed = match service.as_mut() {
-                Some(service) => service.gone(self.conductor.host, self.conductor.site)?,
-                None => false,
-            };
             self.record(run, round, (&windows, &gathered), work, crashed);
             run.since_switch = self.table(run);
             validity::judge_round(run, round);
             (self.conductor.tell)(Event::Recorded(run));
-            if crashed {
+            if crashed.is_some() {
                 self.conductor.end(service)?;
                 return Ok(());
             }
@@ -301,16 +314,12 @@ impl Rounds<'_, '_> {
         self.probe.take(self.conductor.host, self.conductor.site, total)
     }
 
-    /// Reads whether the policies that a round had are in force still; the last window has left one of them on.
-    fn note_policies(&mut self, run: &mut Run, chosen: &[Chosen], work: &Frozen) {
+    /// Reads whether the policy of the window that is over is in force still.
+    fn note_policy(&mut self, arm: &mut Arm, policy: usize, work: &Frozen) {
         let Conductor { host, site, .. } = &mut *self.conductor;
-        let Some(on) = site.isolated() else { return };
         let child = work.offline.as_ref().and_then(|offline| offline.child.as_ref());
-        let now = site.policy_now(*host, on, child);
-        let policy: ArmPolicy = site.policies[on].clone();
-        for (arm, _) in chosen.iter().filter(|(_, policy)| *policy == Some(on)) {
-            block::note_policy(&mut run.arms[*arm], &policy, &now);
-        }
+        let now = site.policy_now(*host, policy, child);
+        block::note_policy(arm, &site.policies[policy], &now);
     }
 
     /// The requests of a round, once the last that was due in it has ended.
@@ -330,7 +339,7 @@ impl Rounds<'_, '_> {
         round: u32,
         (windows, gathered): (&[Window], &Gathered),
         work: &mut Frozen,
-        crashed: bool,
+        crashed: Option<usize>,
     ) {
         self.since_switch(windows, &gathered.samples);
         for (pos, arm) in (0..).zip(0..run.arms.len()) {
@@ -350,7 +359,7 @@ impl Rounds<'_, '_> {
                 block.notes.extend(offline.ended(host, site).ok().flatten());
             }
             block.arm.clone_from(&run.arms[arm].name);
-            (block.round, block.pos, block.online_crashed) = (round, pos, crashed);
+            (block.round, block.pos, block.online_crashed) = (round, pos, crashed == Some(arm));
             block.at_s = its.first().map(|window| window.from_ns as f64 / 1e9);
             run.blocks.push(block);
         }

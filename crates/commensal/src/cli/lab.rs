@@ -143,7 +143,22 @@ pub fn list() -> anyhow::Result<u8> {
 /// Prints an experiment's file.
 pub fn show(context: &Context, options: &LabName) -> anyhow::Result<u8> {
     if options.name == "quickstart" {
-        println!("# built in: the same as a file with nothing but this and shorter blocks");
+        println!("# built in; a file has no keys for its windows yet");
+        let quick = quickstart_within(&Choice::QUICKSTART, 170.0);
+        let names: Vec<String> = quick.arms.iter().map(|arm| format!("{:?}", arm.name)).collect();
+        println!("# arms: {}", names.join(", "));
+        if let Some(windows) = quick.design.windows {
+            println!(
+                "# {} rounds of {} windows of {} s for each arm after a guard of {} s, and a contended one of {} s in every {}nd round",
+                quick.design.rounds,
+                windows.per_round,
+                windows.window_s,
+                windows.guard_s,
+                windows.contended_s,
+                windows.contended_every
+            );
+        }
+        println!("# by long blocks, such as --rounds 6 asks for, the same as this file:");
         println!("arms = [\"baseline\", \"baseline2\", \"contended\", \"isolated\"]");
         println!("[design]\nrounds = 6\nblock = \"5 s\"\nsettle = \"500 ms\"\nwarmup = \"1 s\"");
         return Ok(0);

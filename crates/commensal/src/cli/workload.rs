@@ -1,13 +1,21 @@
 //! The hidden verbs that the lab starts as child processes.
 
 use super::WorkloadVerb;
+use crate::context::Context;
 use commensal_density::work::CellOptions;
+use commensal_lab::site::keep_watch;
 use commensal_lab::workload::antagonist::{self, AntagonistOptions};
 use commensal_lab::workload::burn::{self, BurnOptions, CHUNK_ITERATIONS};
 use commensal_lab::workload::http::{self, HttpOptions};
 use commensal_lab::workload::pulse::{self, PulseOptions};
 use commensal_lab::workload::responder::{self, ResponderOptions};
 use std::time::Duration;
+
+/// Watches over a run that freezes.
+pub fn thaw_guard(context: &mut Context) -> anyhow::Result<u8> {
+    keep_watch(&mut context.host, &context.state_dir, &mut std::io::stdin())?;
+    Ok(0)
+}
 
 /// Runs a built-in workload until it is killed.
 pub fn run(verb: &WorkloadVerb) -> anyhow::Result<u8> {
@@ -41,6 +49,7 @@ pub fn run(verb: &WorkloadVerb) -> anyhow::Result<u8> {
                 timeout: Duration::from_millis(*timeout_ms),
             })?;
         }
+        WorkloadVerb::ThawGuard => anyhow::bail!("thaw-guard needs a state directory"),
         WorkloadVerb::Burn { threads } => {
             let counter = Some(burn::stdin_counter()?);
             burn::run(BurnOptions {

@@ -45,7 +45,7 @@ fn a_short_run_ends_with_a_verdict_and_a_valid_record() {
         assert!(histogram.len() > 50, "{} requests", histogram.len());
         let beside = block.arm == "contended" || block.arm == "isolated";
         assert_eq!(block.work.offline.is_some(), beside, "{}", block.arm);
-        // Isolated, it may get nothing in half a second beside what else this machine does.
+        // In half a second of the idle class the other tests may leave it nothing.
         assert!(block.arm != "contended" || block.work.offline.unwrap() > 0.0);
     }
     let policy = run.arms[3].policy.as_ref().unwrap();
@@ -84,13 +84,15 @@ fn short_windows_freeze_and_thaw_and_leave_nothing() {
         assert!(!blocks.is_empty(), "{}", arm.name);
         for block in blocks {
             let beside = arm.name == "contended" || arm.name == "isolated";
-            assert_eq!(block.work.offline.is_some_and(|work| work > 0.0), beside, "{}", arm.name);
-            // What is frozen uses nothing, but for the moments around a switch.
+            assert_eq!(block.work.offline.is_some(), beside, "{}", arm.name);
+            // What is frozen uses nothing, but for the moments around a switch; what goes on has what other tests leave.
             let used = block.cpu.offline.unwrap_or(0.0);
-            assert!(if beside { used > 0.1 } else { used < 0.05 }, "{}: {used} CPUs", arm.name);
+            assert!(beside || used < 0.05, "{}: {used} CPUs", arm.name);
             assert!(block.requests > 100, "{}: {} requests", arm.name, block.requests);
         }
     }
+    let worked: f64 = run.blocks_of("contended").filter_map(|block| block.work.offline).sum();
+    assert!(worked > 0.0, "thawed work does something");
     assert!(run.since_switch.iter().any(|row| row.arm == "isolated" && row.ms[0] == 0));
     assert!(lab_groups().is_empty() || other_labs_run(), "{:?}", lab_groups());
     assert_nothing_left(&program.state());
@@ -186,6 +188,41 @@ fn sigkill_is_cleaned_up_by_restore_or_the_next_run() {
         assert!(cgroups_named(&groups).is_empty(), "{cleaner}");
         assert_nothing_left(&program.state());
     }
+}
+
+/// SIGKILL while work is frozen: a frozen process does not even die of that. The run's guard thaws and removes everything.
+#[test]
+fn sigkill_leaves_nothing_frozen() {
+    if !can_write_cgroups("sigkill_leaves_nothing_frozen") {
+        return;
+    }
+    let program = Program::new("frozen");
+    let args = ["lab", "run", "quickstart", "--for", "60s"];
+    let mut child = program.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let pid = child.id();
+    let groups = format!("commensal-lab-{pid}-");
+    let frozen = || {
+        cgroups_named(&groups).iter().any(|group| {
+            let below = std::fs::read_dir(group).into_iter().flatten().flatten();
+            below.into_iter().any(|child| {
+                let reads = |file: &str| std::fs::read_to_string(child.path().join(file)).unwrap_or_default();
+                reads("freezer.state").trim() == "FROZEN" || reads("cgroup.freeze").trim() == "1"
+            })
+        })
+    };
+    let within = |seconds: u64, what: &str, holds: &dyn Fn() -> bool| {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        while !holds() {
+            assert!(Instant::now() < end, "not within {seconds} s: {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    within(60, "something is frozen", &frozen);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    within(60, "the groups are gone", &|| cgroups_named(&groups).is_empty());
+    assert_eq!(program.expect(0, &["restore"]).0, "nothing to restore\n");
+    assert_nothing_left(&program.state());
 }
 
 /// The service dies beside isolated offline work: that is a result, and the other arms get a new instance.

@@ -1,0 +1,79 @@
+//! What lets frozen work go on when the run that froze it is killed: a process of its own, which holds the other end of a pipe.
+//!
+//! A frozen process dies of nothing, not even of SIGKILL, and somebody's batch job that stays frozen is as good as lost.
+
+use super::SiteError;
+use commensal_drivers::restore_stale;
+use commensal_host::{Child, Host, SpawnSpec, Stderr, Stdin, Stdout};
+use commensal_sensors::machine;
+use rustix::fd::OwnedFd;
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the guard tries to restore, and its pause in between: a killed run stays in the table of processes for a moment.
+const TRIES: u32 = 150;
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The guard of a run that freezes.
+#[derive(Debug)]
+pub struct Guard {
+    child: Child,
+    /// Closed by the kernel when the run dies.
+    alive: OwnedFd,
+}
+
+impl Guard {
+    /// Starts it, apart from the run's terminal.
+    ///
+    /// # Errors
+    /// When there is no pipe or no process to be had.
+    pub fn start(host: &mut dyn Host, program: &Path, state_dir: &Path) -> Result<Guard, SiteError> {
+        let (read, alive) = pipe_with(PipeFlags::CLOEXEC)
+            .map_err(|errno| SiteError::Guard(std::io::Error::from(errno).to_string()))?;
+        let mut spec = SpawnSpec::new(program).arg("--state-dir").arg(state_dir.as_os_str());
+        spec = spec.arg("workload").arg("thaw-guard");
+        spec.stdin = Stdin::Fd(Arc::new(read));
+        (spec.stdout, spec.stderr) = (Stdout::Null, Stderr::Null);
+        (spec.own_session, spec.die_with_parent) = (true, false);
+        Ok(Guard { child: host.spawn(&spec)?, alive })
+    }
+
+    /// Tells it that the run is over, and waits until it has looked for what is left.
+    ///
+    /// # Errors
+    /// When it cannot be waited for.
+    pub fn end(self) -> Result<(), SiteError> {
+        let Guard { mut child, alive } = self;
+        drop(alive);
+        for _ in 0..TRIES {
+            if child.try_wait()?.is_some() {
+                break;
+            }
+            std::thread::sleep(PAUSE / 20);
+        }
+        Ok(())
+    }
+}
+
+/// The guard's own work: waits until the run is over, then restores what dead runs left, unless another run does it.
+///
+/// # Errors
+/// When the state directory or a journal cannot be read.
+pub fn keep_watch(host: &mut dyn Host, state_dir: &Path, alive: &mut dyn Read) -> Result<(), SiteError> {
+    // Nobody writes to it: the read ends when the run does.
+    let _ = alive.read(&mut [0]);
+    let boot_id = machine::boot_id(host).unwrap_or_default();
+    for _ in 0..TRIES {
+        if let Some(_lock) = host.state_lock(&state_dir.join("lab.lock"))? {
+            let restored = restore_stale(host, state_dir, &boot_id)?;
+            if restored.left.is_empty() && restored.failed.is_empty() {
+                return Ok(());
+            }
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
