@@ -2,12 +2,11 @@
 //! isolation is on after every end.
 
 use crate::agent::{Agent, Theirs, cleaned, limited, mounts, own, until};
-use crate::support::{Program, can_write_cgroups, text};
+use crate::support::{Alone, Program, alone, can_write_cgroups, text};
 use commensal_agent::snapshot::Snapshot;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Whether the group is held back by class: idle, or with the smallest weight.
 fn held_back(dir: &Path) -> bool {
@@ -28,13 +27,17 @@ impl Spinner {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
         let spinner = Spinner(child);
         for mount in mounts() {
-            let (dir, parent) = (mount.join(&group.name), mount);
-            // A new group of cpuset on v1 has no CPUs and lets nobody in.
-            for file in ["cpuset.cpus", "cpuset.mems"].map(|name| dir.join(name)) {
-                if std::fs::read_to_string(&file).is_ok_and(|set| set.trim().is_empty())
-                    && let Ok(all) = std::fs::read_to_string(parent.join(file.file_name().unwrap()))
-                {
-                    std::fs::write(&file, all.trim()).unwrap();
+            // A new group of cpuset on v1 has no CPUs and lets nobody in, and its parent may be as new.
+            let mut dir = mount.clone();
+            for part in Path::new(&group.name) {
+                let parent = dir;
+                dir = parent.join(part);
+                for name in ["cpuset.cpus", "cpuset.mems"] {
+                    if std::fs::read_to_string(dir.join(name)).is_ok_and(|set| set.trim().is_empty())
+                        && let Ok(all) = std::fs::read_to_string(parent.join(name))
+                    {
+                        std::fs::write(dir.join(name), all.trim()).unwrap();
+                    }
                 }
             }
             std::fs::write(dir.join("cgroup.procs"), spinner.0.id().to_string()).unwrap();
@@ -57,9 +60,6 @@ fn last_cpu() -> usize {
     list.trim().rsplit([',', '-']).next().unwrap().parse().unwrap()
 }
 
-/// One at a time: two of these on one CPU would disturb each other.
-static ALONE: Mutex<()> = Mutex::new(());
-
 /// A service and batch work of somebody else's on one CPU, and an agent that keeps them apart.
 struct World {
     // In the order in which they end.
@@ -67,8 +67,9 @@ struct World {
     agent: Option<Agent>,
     etl: Theirs,
     _web: Theirs,
+    _top: Theirs,
     program: Program,
-    _alone: MutexGuard<'static, ()>,
+    _alone: Alone,
 }
 
 impl World {
@@ -76,9 +77,13 @@ impl World {
         if !can_write_cgroups(test) {
             return None;
         }
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = alone();
         let program = Program::new(name);
-        let (web, etl) = (Theirs::new(&program, "web"), Theirs::new(&program, "etl"));
+        // What the two wait for is each other: beside all the weight that there is the rest of the machine hardly counts on
+        // their CPU. The agent and this test are not bound to it.
+        let top = Theirs::new(&program, "top");
+        top.set_weight(if top.cpu.join("cpu.weight").exists() { 10_000 } else { 262_144 });
+        let (web, etl) = (top.child("web"), top.child("etl"));
         let of = |name: &str, class: &str, path: &str| {
             format!("[group.{name}]\nclass = \"{class}\"\nmatch = [{{ cgroup = \"/{path}\" }}]\n")
         };
@@ -91,9 +96,9 @@ impl World {
         };
         let spinners = vec![online, offline];
         let agent = Some(Agent::start(&program, &groups, &["--on-exit", "restore"]));
-        let world = World { spinners, agent, etl, _web: web, program, _alone: alone };
+        let world = World { spinners, agent, etl, _web: web, _top: top, program, _alone: alone };
         until("offline work is held back", || held_back(&world.etl.cpu));
-        until("all is in force", || world.program.run(&["status"]).status.code() == Some(0));
+        in_force(&world.program);
         Some(world)
     }
 
@@ -139,6 +144,20 @@ impl World {
         self.nobody_asks();
         assert!(held_back(&self.etl.cpu), "after {after}");
     }
+}
+
+/// Waits until the agent says that all is in force; what it says instead is printed.
+fn in_force(program: &Program) {
+    let mut said = String::new();
+    until("all is in force", || {
+        let output = program.run(&["status"]);
+        let now = text(&output.stdout);
+        if output.status.code() != Some(0) && now != said {
+            println!("not in force: {now}{}", text(&output.stderr));
+            said = now;
+        }
+        output.status.code() == Some(0)
+    });
 }
 
 /// Far above anything: the direction is to be seen, not the limit.
@@ -240,7 +259,7 @@ fn isolation_is_on_after_every_end_of_a_canary() {
     assert!(code == Some(2) && err.contains("the agent is paused"), "{err}");
     world.program.expect(0, &["agent", "resume"]);
     // The agent is killed while isolation is off: the guard puts it back.
-    until("all is in force", || world.program.run(&["status"]).status.code() == Some(0));
+    in_force(&world.program);
     let child = world.until_off(&long);
     world.agent.as_ref().unwrap().signal("KILL");
     until("the guard has put it back", || held_back(&world.etl.cpu));
@@ -255,7 +274,7 @@ fn isolation_is_on_after_every_end_of_a_canary() {
     // Ended while isolation is off, with everything to be left as it is.
     drop(world.agent.take());
     let agent = Agent::start(&world.program, &groups, &["--on-exit", "keep"]);
-    until("all is in force", || world.program.run(&["status"]).status.code() == Some(0));
+    in_force(&world.program);
     let mut child = world.until_off(&long);
     assert_eq!(agent.end("TERM"), Some(0));
     assert!(held_back(&world.etl.cpu), "as it is means with isolation");
