@@ -29,12 +29,11 @@ pub mod replay;
 pub mod report;
 pub mod scheduler;
 pub mod site;
-pub mod stats;
 pub mod tools;
 pub mod verdict;
 pub mod workload;
 
-pub use commensal_core::rng;
+pub use commensal_core::{rng, stats};
 
 #[cfg(test)]
 mod calibration;

@@ -116,7 +116,7 @@ impl SignedRank {
     }
 
     /// Takes `n (n + 1) / 2` ascending values that play the part of the Walsh averages of `n` pairs.
-    pub(crate) fn from_sorted_walsh(n: usize, walsh: Vec<f64>) -> Option<Self> {
+    pub fn from_sorted_walsh(n: usize, walsh: Vec<f64>) -> Option<Self> {
         (n > 0 && walsh.len() == n * (n + 1) / 2).then_some(Self { n, walsh })
     }
 

@@ -1,4 +1,4 @@
-//! The statistics the verdict rests on, over plain slices of numbers.
+//! The statistics that the lab's verdict and the agent's canary rest on, over plain slices of numbers.
 //!
 //! Paired log-ratios go in; a Hodges-Lehmann estimate with exact signed-rank bounds comes out. The percentile
 //! bootstrap is left out on purpose: with 5 rounds it raises a false alarm 17 % of the time, with 12 still 9 %.
@@ -36,7 +36,7 @@ impl Interval {
 }
 
 /// The order of two numbers that are known not to be NaN; NaN sorts last.
-pub(crate) fn by_value(a: &f64, b: &f64) -> Ordering {
+pub fn by_value(a: &f64, b: &f64) -> Ordering {
     a.partial_cmp(b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
