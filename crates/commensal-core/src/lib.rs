@@ -5,7 +5,7 @@
 //!                                                                  ├─► plan ─► Plan { steps, unmet }
 //! kernel ── sensors ──► Machine, ActualState, Capabilities ────────┘
 //!              └──────► use, waits, pressure ── control ──► what offline work may have now, and why
-//! measurements ── stats ──► estimates, bounds and p-values
+//! seed ── windows ──► when which setting is in force;  pairs ── windows, stats ──► estimates, bounds, what is shown
 //! ```
 //!
 //! **Invariant:** nothing here opens a file, reads a clock, starts a thread, looks at the environment
@@ -37,3 +37,4 @@ pub mod stats;
 pub mod topology;
 pub mod units;
 pub mod vendor;
+pub mod windows;

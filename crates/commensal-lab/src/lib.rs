@@ -17,9 +17,7 @@
 
 pub mod analysis;
 pub mod conductor;
-pub mod design;
 pub mod doctor;
-pub mod effect;
 pub mod experiment;
 pub mod format;
 pub mod isolation;
