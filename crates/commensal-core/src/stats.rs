@@ -50,11 +50,6 @@ pub fn walsh_averages(xs: &[f64]) -> Vec<f64> {
     out
 }
 
-/// The Hodges-Lehmann estimate: the median of the Walsh averages. `None` for no data or data that is not finite.
-pub fn hodges_lehmann(xs: &[f64]) -> Option<f64> {
-    SignedRank::new(xs).map(|s| s.estimate())
-}
-
 /// The value at rank `ceil(p n)` of ascending data (nearest rank), `p` in 0..=1; `None` for no data.
 pub fn percentile(sorted: &[f64], p: f64) -> Option<f64> {
     if sorted.is_empty() || !(0.0..=1.0).contains(&p) {
@@ -175,6 +170,10 @@ mod tests {
 
     fn close(got: f64, want: f64, tolerance: f64) {
         assert!((got - want).abs() <= tolerance, "got {got}, want {want}");
+    }
+
+    fn hodges_lehmann(xs: &[f64]) -> Option<f64> {
+        SignedRank::new(xs).map(|ranks| ranks.estimate())
     }
 
     #[test]
