@@ -16,7 +16,6 @@ mod validity;
 mod windows;
 
 use crate::analysis;
-use crate::design;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
 use crate::record::{self, Arm, Block, Machine, Role, Run, Tool};
@@ -27,6 +26,7 @@ use crate::workload::cpu::calibrate;
 use batch::Foreman;
 use commensal_core::actual::Hierarchy;
 use commensal_core::topology;
+use commensal_core::windows::blocks;
 use commensal_host::{Host, Stderr, Stdout};
 use commensal_sensors::{machine, mounts};
 use place::Place;
@@ -343,7 +343,7 @@ impl Conductor<'_> {
         let at = |role| run.arms.iter().position(|arm| arm.role == role);
         let pair = at(Role::Baseline).zip(at(Role::Baseline2));
         let rounds = usize::try_from(experiment.design.rounds).unwrap_or(usize::MAX);
-        let order = design::order(experiment.seed, rounds, chosen.len(), pair);
+        let order = blocks(experiment.seed, rounds, chosen.len(), pair);
         let total = rounds.saturating_mul(chosen.len());
         // A run that was gone on with continues the time of its first part.
         let before = run.blocks.iter().filter_map(|block| Some(block.at_s? + block.measure_s));

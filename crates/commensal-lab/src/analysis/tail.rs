@@ -2,8 +2,8 @@
 //! needs more requests than a block of short windows has; counts over a fixed latency can be paired and bounded all the same.
 
 use crate::record::{Block, LatencyHistogram, OverObjective, Role, Run, decode_histogram};
-use crate::stats::{SignedRank, Tail};
 use crate::verdict::Verdict;
+use commensal_core::windows::{Answer, Paired};
 use std::collections::BTreeMap;
 
 /// The objective, where the user names none, is this percentile of the service alone.
@@ -61,7 +61,6 @@ fn one(
     let pct = |one: &LatencyHistogram| over(one, objective_us) / one.len().max(1) as f64 * 100.0;
     let differences: Vec<f64> =
         its.iter().filter_map(|(round, one)| Some(pct(one) - pct(alone.get(round)?))).collect();
-    let ranks = SignedRank::new(&differences)?;
     let whole = |blocks: &BTreeMap<u32, LatencyHistogram>| {
         let (missed, all) = blocks.values().fold((0.0, 0.0), |(missed, all), one| {
             (missed + over(one, objective_us), all + one.len() as f64)
@@ -78,15 +77,13 @@ fn one(
     };
     let steal = [steal(vs), steal(arm)];
     let alike = steal[0].zip(steal[1]).is_none_or(|(a, b)| (a - b).abs() <= STEAL);
-    let bounds =
-        ranks.interval(Tail::OneSided(run.design.level(run.rounds_begun()))).map(|ends| [ends.lo, ends.hi]);
     let allowed = alone_pct * MOST_MORE;
-    let verdict = match bounds {
+    let paired = Paired::new(&differences, allowed, run.design.level(run.rounds_begun()))?;
+    let verdict = match paired.answer {
         _ if !alike => Verdict::Inconclusive,
-        None => Verdict::Inconclusive,
-        Some([lo, _]) if lo > allowed => Verdict::Fail,
-        Some([_, hi]) if hi <= allowed => Verdict::Pass,
-        Some(_) => Verdict::Inconclusive,
+        Answer::Beyond => Verdict::Fail,
+        Answer::Within => Verdict::Pass,
+        Answer::Open => Verdict::Inconclusive,
     };
     Some(OverObjective {
         arm: arm.to_owned(),
@@ -94,8 +91,8 @@ fn one(
         objective_us,
         alone_pct,
         arm_pct,
-        difference_pct: ranks.estimate(),
-        one_sided: bounds,
+        difference_pct: paired.estimate,
+        one_sided: paired.bounds.map(|ends| [ends.lo, ends.hi]),
         steal_alike: alike,
         verdict,
     })

@@ -22,10 +22,10 @@ use crate::record::{
     Arm, Block, LatencyHistogram, Lateness, Role, Run, SinceSwitch, Windows, encode_histogram, new_histogram,
     percentile_us,
 };
-use crate::rng::Rng;
 use crate::site::Side;
 use crate::tools::work::WorkKind;
 use commensal_blame::Figures;
+use commensal_core::windows::Schedule;
 use commensal_host::{Child, precise_thread};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -205,28 +205,18 @@ impl Rounds<'_, '_> {
         }
         conductor.sleep(Duration::from_secs_f64(conductor.experiment.design.warmup_s))?;
         let total = run.design.rounds as usize;
-        // A run that is gone on with has whole rounds. Their number may change on the way.
+        let seed = self.conductor.experiment.seed;
+        // A run that is gone on with has whole rounds. Their number and their windows may change on the way.
         let mut next = run.rounds_begun();
         while next < run.design.rounds {
             let round = next;
             next += 1;
-            let seed = self.conductor.experiment.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round));
-            let mut rng = Rng::new(seed);
+            let turns = chosen.iter().map(|(arm, _)| self.windows.turns(run.arms[*arm].role)).collect();
+            let schedule = Schedule::new(seed, turns);
             (self.conductor.tell)(Event::Block { done: round as usize, total, round: round + 1 });
-            let mut order = Vec::new();
-            for (arm, _) in chosen {
-                let contended = run.arms[*arm].role == Role::Contended;
-                let times = match contended {
-                    true if round % self.windows.contended_every.max(1) == 0 => 1,
-                    true => 0,
-                    false => self.windows.per_round,
-                };
-                order.extend((0..times).map(|_| *arm));
-            }
-            rng.shuffle(&mut order);
             let (mut windows, mut crashed) = (Vec::new(), None);
-            for arm in order {
-                let policy = chosen.iter().find(|(index, _)| *index == arm).and_then(|(_, policy)| *policy);
+            for turn in schedule.cycle(round) {
+                let (arm, policy) = chosen[turn];
                 windows.push(self.window(run, (arm, policy), work)?);
                 if let Some(policy) = policy.filter(|_| run.arms[arm].role == Role::Isolated) {
                     self.note_policy(&mut run.arms[arm], policy, work);
