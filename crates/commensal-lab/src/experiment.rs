@@ -4,6 +4,7 @@
 //! shipped ([`SHIPPED`]).
 
 mod file;
+pub mod metrics;
 mod overrides;
 mod requirements;
 mod shipped;

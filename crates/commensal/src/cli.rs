@@ -444,6 +444,19 @@ pub struct LabRun {
     #[arg(long, value_name = "PER CENT")]
     pub min_offline: Option<f64>,
 
+    /// A gate on what Prometheus says of every block, such as 'p95 of checkout=histogram_quantile(0.95, …[$window])'; less is
+    /// better, or more with higher:NAME=QUERY. Can be given several times; asks for long blocks.
+    #[arg(long = "gate-query", value_name = "NAME=QUERY")]
+    pub gate_queries: Vec<String>,
+
+    /// The Prometheus that --gate-query asks [default: http://127.0.0.1:9090].
+    #[arg(long, value_name = "URL", requires = "gate_queries")]
+    pub prometheus: Option<String>,
+
+    /// How often it scrapes the service [default: 15s]; a block must hold four scrapes.
+    #[arg(long, value_name = "TIME", requires = "gate_queries")]
+    pub scrape: Option<String>,
+
     /// Only the two identical arms for four rounds: what the machine itself does, and the rounds that are needed.
     #[arg(long, conflicts_with_all = ["arms", "rounds", "adaptive", "resume"])]
     pub pilot: bool,

@@ -23,6 +23,7 @@
 //! `{port}`, `{dir}`, `{cpus}`, `{seconds}`, `{concurrency}`, `{program}`, `{online-group}` and `{offline-group}` are put in
 //! wherever a command, a file or a path has them.
 
+use super::metrics;
 use super::{Attached, Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, Restart, Service};
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
@@ -67,6 +68,8 @@ struct RawFile {
     offline: RawOffline,
     #[serde(default)]
     requires: Vec<Requirement>,
+    #[serde(default)]
+    metric: Vec<metrics::RawMetric>,
 }
 
 #[derive(Deserialize, Default)]
@@ -185,7 +188,8 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
     let (arms, isolations) = arms(&raw.arms, &mut wrong);
     let own_service = raw.online.command.is_some() || raw.online.attach.is_some();
     let load = load(raw.load, own_service, &mut wrong);
-    let design = design(raw.design, &load, &mut wrong);
+    let mut design = design(raw.design, &load, &mut wrong);
+    metrics::of_file(&raw.metric, text, &mut design.0, &mut wrong);
     let disk_bytes = read(raw.disk.as_deref(), "disk", &mut wrong, |text| text.parse::<Bytes>())
         .map_or(0, |bytes| bytes.0);
     let seed = design.1;
@@ -222,6 +226,14 @@ fn read<T, E: std::fmt::Display>(
             None
         }
     }
+}
+
+/// `line 3, column 7` of a place in a text.
+pub(super) fn position(text: &str, offset: usize) -> String {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    format!("line {line}, column {column}")
 }
 
 pub(super) fn seconds(text: &str) -> Result<f64, String> {

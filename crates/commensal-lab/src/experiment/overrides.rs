@@ -1,7 +1,7 @@
 //! What the command line changes of an experiment.
 
 use super::file::{arms, latency, percent, percentile, window};
-use super::{Choice, Experiment, Load, Rate, Restart};
+use super::{Choice, Experiment, Load, Rate, Restart, metrics};
 use crate::record::{MAX_ROUNDS, Metric, Role, Slo};
 use std::time::Duration;
 
@@ -37,6 +37,12 @@ pub struct Overrides {
     pub adaptive: bool,
     /// How long the run may take, where it is by short windows.
     pub within: Option<Duration>,
+    /// What to ask Prometheus about every block: `NAME=QUERY`.
+    pub gate_queries: Vec<String>,
+    /// Where it is.
+    pub prometheus: Option<String>,
+    /// How often it scrapes.
+    pub scrape: Option<String>,
 }
 
 /// What `quickstart` may take.
@@ -65,7 +71,8 @@ impl Overrides {
             || self.adaptive
             || self.pilot
             || self.arms.is_some()
-            || self.restart.is_some();
+            || self.restart.is_some()
+            || !self.gate_queries.is_empty();
         (self.within.is_some() || !long).then(|| self.within.unwrap_or(WITHIN).as_secs_f64())
     }
 
@@ -118,7 +125,18 @@ impl Overrides {
             let seconds = self.within.unwrap_or(WITHIN).as_secs_f64();
             experiment.design.by_windows(windows, &experiment.arms, seconds);
         }
-        self.rounds(experiment)
+        let (url, every) = (self.prometheus.as_deref(), self.scrape.as_deref());
+        metrics::of_flags(
+            &self.gate_queries,
+            url.unwrap_or(metrics::URL),
+            every.unwrap_or(metrics::SCRAPE),
+            &mut experiment.design,
+        )?;
+        self.rounds(experiment)?;
+        match experiment.unasked() {
+            Some(why) => Err(why),
+            None => Ok(()),
+        }
     }
 
     fn rate(&self, text: &str, experiment: &mut Experiment) -> Result<(), String> {

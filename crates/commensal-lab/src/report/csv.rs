@@ -12,10 +12,14 @@ wait_interrupts_s,preemptions,preemption_p99_us,wakeups,wakeup_p99_us,blame_miss
 
 /// The blocks as CSV (RFC 4180, `\n` at the end of lines). Percentiles without enough requests are empty.
 pub fn csv(run: &Run) -> String {
-    let mut out = format!("{HEADER}\n");
+    let queries = || run.design.queries.iter().map(|query| query.metric);
+    let titles = queries().map(|metric| format!(",{}", quoted(metric.label())));
+    let mut out = format!("{HEADER}{}\n", titles.collect::<String>());
     for block in &run.blocks {
         let role = run.arms.iter().find(|arm| arm.name == block.arm).map(|arm| arm.role);
-        out.push_str(&row(block, role).join(","));
+        let mut cells = row(block, role);
+        cells.extend(queries().map(|metric| number(block.queried.get(&metric).copied())));
+        out.push_str(&cells.join(","));
         out.push('\n');
     }
     out

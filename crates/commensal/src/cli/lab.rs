@@ -85,6 +85,9 @@ fn overrides(options: &LabRun) -> Overrides {
         pilot: options.pilot,
         adaptive: options.adaptive,
         within: options.within,
+        gate_queries: options.gate_queries.clone(),
+        prometheus: options.prometheus.clone(),
+        scrape: options.scrape.clone(),
     }
 }
 
@@ -219,7 +222,8 @@ pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
     if let Some(replay) = lab_replay::named(context, &options.name)? {
         return Ok(lab_replay::check(context, &replay));
     }
-    let experiment = named(context, &options.name, &Overrides::default())?;
+    let mut experiment = named(context, &options.name, &Overrides::default())?;
+    Overrides::default().apply(&mut experiment).map_err(anyhow::Error::msg)?;
     let checked = required(context, &experiment)?;
     println!("{}: {}", experiment.name, experiment.about);
     for command in experiment.commands() {

@@ -78,6 +78,7 @@ fn without_meaning(options: &LabRun) -> Option<&'static str> {
         ("restart", options.restart.is_some()),
         ("slo", options.slo.is_some()),
         ("min-offline", options.min_offline.is_some()),
+        ("gate-query", !options.gate_queries.is_empty()),
         ("pilot", options.pilot),
         ("adaptive", options.adaptive),
         ("resume", options.resume.is_some()),
