@@ -7,11 +7,13 @@
 mod blamed;
 mod offline;
 mod samples;
+mod sweep;
 mod tail;
 
 pub use blamed::blamed;
 pub use offline::offline_kept;
 pub use samples::{Samples, online_failed};
+pub use sweep::{Knee, answered, knee, need_not_hold};
 pub use tail::over_objective;
 
 use crate::format::{log_of_pct, pct_of_log};
@@ -48,7 +50,8 @@ pub fn conclude_from(run: &mut Run, samples: &Samples, mut notes: Vec<String>) {
     run.offline = offline_kept(run);
     run.blame = blamed(run);
     run.over_objective = over_objective(run);
-    let judgement = verdict::judge(run);
+    let mut judgement = verdict::judge(run);
+    sweep::settle(run, &mut judgement);
     notes.extend(judgement.notes);
     run.verdict = Some(judgement.verdict);
     run.arm_verdicts = judgement.arms;

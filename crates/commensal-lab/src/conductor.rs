@@ -20,7 +20,7 @@ use crate::design;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
 use crate::prometheus::QueryError;
-use crate::record::{self, Arm, Block, Machine, Role, Run, Tool};
+use crate::record::{self, Arm, Block, Machine, Role, Run, Sweep, Tool};
 use crate::site::{self, Guard, Side, Site, SiteError, Wanted};
 use crate::tools::ParseError;
 use crate::verdict::Verdict;
@@ -401,7 +401,10 @@ fn decided(run: &Run, rounds: u32) -> bool {
     }
     let mut now = run.clone();
     analysis::conclude(&mut now);
-    matches!(now.verdict, Some(Verdict::Pass | Verdict::Fail | Verdict::Broken))
+    // Of several values each is to be answered.
+    let open = |_: &Sweep| now.arm_verdicts.values().any(|verdict| *verdict == Verdict::Inconclusive);
+    !run.design.sweep.as_ref().is_some_and(open)
+        && matches!(now.verdict, Some(Verdict::Pass | Verdict::Fail | Verdict::Broken))
 }
 
 /// Takes over what an interrupted run had recorded, if it was this very one.

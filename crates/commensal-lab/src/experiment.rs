@@ -8,6 +8,7 @@ pub mod metrics;
 mod overrides;
 mod requirements;
 mod shipped;
+mod sweep;
 
 pub use file::{FileError, parse};
 pub use overrides::{Overrides, objective};
@@ -352,7 +353,8 @@ pub fn profile(of: &Experiment, kinds: &[Kind], isolated: bool) -> Experiment {
     }
     let isolations =
         arms.iter().filter(|arm| arm.role == Role::Isolated).map(|_| Isolation::default()).collect();
-    Experiment { arms, isolations, offline: Offline::BuiltIn(Kind::Cpu), ..of.clone() }
+    let design = Design { sweep: None, ..of.design.clone() };
+    Experiment { design, arms, isolations, offline: Offline::BuiltIn(Kind::Cpu), ..of.clone() }
 }
 
 impl Experiment {

@@ -10,6 +10,7 @@ mod histogram;
 mod load;
 mod metric;
 mod schema;
+mod sweep;
 
 pub use blamed::{ArmBlame, BlameBounds, Blamed, Delays, WaitByKind};
 pub use block::{Block, CpuUse, GroupPsi, Lateness, PerSide, Psi, SloSeen, Tick, Work};
@@ -20,6 +21,7 @@ pub use histogram::{
 pub use load::{MAX_ROUNDS, RecordError};
 pub use metric::{Metric, Named};
 pub use schema::json_schema;
+pub use sweep::{Sweep, SweepPoint};
 
 use crate::stats::obrien_fleming;
 use crate::verdict::Verdict;
@@ -188,6 +190,9 @@ pub struct Design {
     /// The table style that fits: openeuler, alinux, plugsched or default.
     #[serde(default)]
     pub style: Option<String>,
+    /// What differs from isolated arm to isolated arm, where arms are values of one thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<Sweep>,
     /// What Prometheus is asked about every block.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queries: Vec<Query>,

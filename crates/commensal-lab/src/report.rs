@@ -11,6 +11,7 @@ mod markdown;
 mod profile;
 pub mod style;
 mod summary;
+mod sweep;
 mod terminal;
 
 /// What pages and pictures are made of, for reports of others that look like ours.
@@ -32,4 +33,5 @@ pub use markdown::markdown;
 pub use profile::profile;
 pub use style::{Style, styled};
 pub use summary::{Summary, summarise};
+pub use sweep::curves;
 pub use terminal::terminal;

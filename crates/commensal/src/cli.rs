@@ -444,6 +444,15 @@ pub struct LabRun {
     #[arg(long, value_name = "PER CENT")]
     pub min_offline: Option<f64>,
 
+    /// One limit of the offline work, each of its values an isolated arm of one run: cpu.max=20%,50%,80%. Ends with the largest
+    /// that holds; 0 when the least value does. Means may stand before it: best+cpu.max=50%,80%.
+    #[arg(long, value_name = "KEY=VALUES", conflicts_with_all = ["arms", "pilot", "ramp"])]
+    pub vary: Option<String>,
+
+    /// Threads of the built-in offline work, each number an arm without and one with isolation: 0,1,2,4. Asks for long blocks.
+    #[arg(long, value_name = "THREADS", value_delimiter = ',', conflicts_with_all = ["pilot", "within"])]
+    pub ramp: Option<Vec<u32>>,
+
     /// A gate on what Prometheus says of every block, such as 'p95 of checkout=histogram_quantile(0.95, …[$window])'; less is
     /// better, or more with higher:NAME=QUERY. Can be given several times; asks for long blocks.
     #[arg(long = "gate-query", value_name = "NAME=QUERY")]

@@ -23,8 +23,8 @@
 //! `{port}`, `{dir}`, `{cpus}`, `{seconds}`, `{concurrency}`, `{program}`, `{online-group}` and `{offline-group}` are put in
 //! wherever a command, a file or a path has them.
 
-use super::metrics;
 use super::{Attached, Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, Restart, Service};
+use super::{metrics, sweep};
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
 use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo};
@@ -37,6 +37,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
+use toml::Spanned;
 
 /// What is wrong with a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +90,7 @@ struct RawDesign {
     min_offline: Option<String>,
     slo: Option<RawSlo>,
     blame: Option<RawBlame>,
+    vary: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -174,6 +176,7 @@ struct RawOffline {
     cleanup: Vec<Vec<String>>,
     work: Option<String>,
     cpus: Option<f64>,
+    ramp: Option<Spanned<Vec<u32>>>,
 }
 
 /// Reads an experiment; `name` is what it is called, `cpus` those of the machine.
@@ -188,12 +191,13 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
     let (arms, isolations) = arms(&raw.arms, &mut wrong);
     let own_service = raw.online.command.is_some() || raw.online.attach.is_some();
     let load = load(raw.load, own_service, &mut wrong);
+    let (vary, ramp) = (raw.design.vary.clone(), raw.offline.ramp.clone());
     let mut design = design(raw.design, &load, &mut wrong);
     metrics::of_file(&raw.metric, text, &mut design.0, &mut wrong);
     let disk_bytes = read(raw.disk.as_deref(), "disk", &mut wrong, |text| text.parse::<Bytes>())
         .map_or(0, |bytes| bytes.0);
     let seed = design.1;
-    let experiment = Experiment {
+    let mut experiment = Experiment {
         name: name.to_owned(),
         about: raw.about,
         seed,
@@ -209,6 +213,20 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
         root: raw.root,
         source: Some(text.to_owned()),
     };
+    if let Some(vary) = vary
+        && let Err(why) = sweep::vary(&mut experiment, vary.get_ref())
+    {
+        wrong.push(format!(
+            "{}: design.vary = {:?}: {why}",
+            position(text, vary.span().start),
+            vary.get_ref()
+        ));
+    }
+    if let Some(ramp) = ramp
+        && let Err(why) = sweep::ramp(&mut experiment, ramp.get_ref())
+    {
+        wrong.push(format!("{}: offline.ramp: {why}", position(text, ramp.span().start)));
+    }
     if wrong.is_empty() { Ok(experiment) } else { Err(failed(wrong)) }
 }
 

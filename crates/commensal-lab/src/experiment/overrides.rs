@@ -1,7 +1,7 @@
 //! What the command line changes of an experiment.
 
 use super::file::{arms, latency, percent, percentile, window};
-use super::{Choice, Experiment, Load, Rate, Restart, metrics};
+use super::{Choice, Experiment, Load, Rate, Restart, metrics, sweep};
 use crate::record::{MAX_ROUNDS, Metric, Role, Slo};
 use std::time::Duration;
 
@@ -37,6 +37,10 @@ pub struct Overrides {
     pub adaptive: bool,
     /// How long the run may take, where it is by short windows.
     pub within: Option<Duration>,
+    /// One limit whose values are the isolated arms: `cpu.max=20%,50%`.
+    pub vary: Option<String>,
+    /// Threads of the built-in antagonist, each number an arm.
+    pub ramp: Option<Vec<u32>>,
     /// What to ask Prometheus about every block: `NAME=QUERY`.
     pub gate_queries: Vec<String>,
     /// Where it is.
@@ -47,6 +51,8 @@ pub struct Overrides {
 
 /// What `quickstart` may take.
 const WITHIN: Duration = Duration::from_secs(170);
+/// What each further value of a sweep may take.
+const MORE: Duration = Duration::from_secs(60);
 
 impl Overrides {
     /// The choices that a built-in experiment knows; `default` where nothing is given.
@@ -72,6 +78,7 @@ impl Overrides {
             || self.pilot
             || self.arms.is_some()
             || self.restart.is_some()
+            || self.ramp.is_some()
             || !self.gate_queries.is_empty();
         (self.within.is_some() || !long).then(|| self.within.unwrap_or(WITHIN).as_secs_f64())
     }
@@ -109,6 +116,12 @@ impl Overrides {
                 return Err(format!("--arms: {}", wrong.join("; ")));
             }
         }
+        if let Some(text) = &self.vary {
+            sweep::vary(experiment, text).map_err(|why| format!("--vary {text}: {why}"))?;
+        }
+        if let Some(threads) = &self.ramp {
+            sweep::ramp(experiment, threads).map_err(|why| format!("--ramp: {why}"))?;
+        }
         if let Some(restart) = &self.restart {
             experiment.restart = match restart.as_str() {
                 "block" => Restart::Block,
@@ -122,7 +135,9 @@ impl Overrides {
         }
         if let Some(windows) = experiment.design.windows {
             let windows = windows.for_rate(experiment.design.offered_per_s);
-            let seconds = self.within.unwrap_or(WITHIN).as_secs_f64();
+            let values = experiment.design.sweep.as_ref().map_or(1, |sweep| sweep.points.len());
+            let default = WITHIN + MORE.saturating_mul(u32::try_from(values.saturating_sub(1)).unwrap_or(0));
+            let seconds = self.within.unwrap_or(default).as_secs_f64();
             experiment.design.by_windows(windows, &experiment.arms, seconds);
         }
         let (url, every) = (self.prometheus.as_deref(), self.scrape.as_deref());
@@ -166,6 +181,7 @@ impl Overrides {
         if self.pilot {
             experiment.arms.retain(|arm| matches!(arm.role, Role::Baseline | Role::Baseline2));
             experiment.isolations.clear();
+            experiment.design.sweep = None;
             experiment.design.rounds = PILOT;
         }
         if self.adaptive {

@@ -10,6 +10,7 @@ use crate::format::{change_pct, plain, signed_pct};
 use crate::record::{Metric, Role, Run};
 use crate::verdict::{Verdict, against_baseline, against_strictest};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// What was swept, and what was found at each of its values.
@@ -91,8 +92,9 @@ impl CurveGate {
 impl Curve {
     /// The gates of all points, each once, in the order of print.
     pub fn metrics(&self) -> Vec<Metric> {
-        let used = |metric: &Metric| self.points.iter().any(|point| point.gate(*metric).is_some());
-        Metric::ALL.into_iter().filter(used).collect()
+        let used: BTreeSet<Metric> =
+            self.points.iter().flat_map(|point| point.gates.iter().map(|gate| gate.metric)).collect();
+        used.into_iter().collect()
     }
 
     /// The points in the order of the axis.
@@ -189,11 +191,11 @@ impl Curve {
         curve_chart(self, WIDE).unwrap_or_else(|why| words(&why)).alone(&self.title(), from)
     }
 
-    /// The picture for a desk and for a phone, with its caption, as part of a page.
-    pub fn figure(&self) -> String {
+    /// The picture for a desk and for a phone, with its caption, as part of a page that may have several, which are numbered.
+    pub fn figure(&self, number: usize) -> String {
         let draw = |width, id: &str| -> Result<String, String> {
             let canvas: Canvas = curve_chart(self, width)?;
-            Ok(canvas.embedded(&format!("curve-{id}"), &self.title()))
+            Ok(canvas.embedded(&format!("curve{number}-{id}"), &self.title()))
         };
         match (draw(WIDE, "w"), draw(NARROW, "n")) {
             (Ok(wide), Ok(narrow)) => format!(
@@ -219,7 +221,7 @@ impl Curve {
              <style>\n{}\n</style>\n</head>\n<body>\n<p class=\"kicker\">{}</p>\n<h1>{title}</h1>\n{}{}</body>\n</html>\n",
             sheet(),
             escape(from),
-            self.figure(),
+            self.figure(0),
             self.html_table(),
         )
     }

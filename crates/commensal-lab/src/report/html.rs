@@ -10,6 +10,7 @@ mod tests;
 
 use super::charts::{KINDS, Seen, escape};
 use super::summary::{Summary, summarise};
+use super::sweep::curves;
 use crate::record::Run;
 use crate::verdict::Verdict;
 use std::fmt::Write as _;
@@ -20,6 +21,10 @@ pub fn html(run: &Run) -> String {
     let seen = Seen::of(run);
     let summary = summarise(run);
     let mut body = first_screen(run, &summary);
+    for (at, (title, curve)) in curves(run).into_iter().enumerate() {
+        let title = escape(&capitalised(run, &title));
+        let _ = write!(body, "<h2 id=\"curve{at}\">{title}</h2>\n{}{}", curve.figure(at), curve.html_table());
+    }
     for kind in KINDS {
         let _ = writeln!(body, "<h2 id=\"{}\">{}</h2>", kind.name, kind.title);
         match kind.embedded(&seen) {

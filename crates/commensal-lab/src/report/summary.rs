@@ -187,7 +187,7 @@ fn evidence(run: &Run) -> Option<String> {
 }
 
 fn headline(run: &Run) -> String {
-    if let Some(answer) = answer(run) {
+    if let Some(answer) = crate::analysis::answered(run).or_else(|| answer(run)) {
         return answer;
     }
     let labels: Vec<&str> = gates(run).iter().map(|gate| gate.label()).collect();

@@ -2,6 +2,7 @@
 
 use super::answer::waits;
 use super::summary::summarise;
+use super::sweep::curves;
 use crate::record::Run;
 use crate::verdict::Verdict;
 use std::fmt::Write as _;
@@ -24,6 +25,9 @@ pub fn terminal(run: &Run, colour: bool) -> String {
     let mut table = vec![summary.titles];
     table.extend(summary.rows);
     out.push_str(&aligned(&table));
+    for (title, curve) in curves(run) {
+        let _ = write!(out, "{title}\n{}", curve.terminal());
+    }
     for fact in summary.facts {
         out.push_str(&fact);
         out.push('\n');

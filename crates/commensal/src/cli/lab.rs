@@ -85,6 +85,8 @@ fn overrides(options: &LabRun) -> Overrides {
         pilot: options.pilot,
         adaptive: options.adaptive,
         within: options.within,
+        vary: options.vary.clone(),
+        ramp: options.ramp.clone(),
         gate_queries: options.gate_queries.clone(),
         prometheus: options.prometheus.clone(),
         scrape: options.scrape.clone(),

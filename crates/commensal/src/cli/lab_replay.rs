@@ -79,6 +79,8 @@ fn without_meaning(options: &LabRun) -> Option<&'static str> {
         ("slo", options.slo.is_some()),
         ("min-offline", options.min_offline.is_some()),
         ("gate-query", !options.gate_queries.is_empty()),
+        ("vary", options.vary.is_some()),
+        ("ramp", options.ramp.is_some()),
         ("pilot", options.pilot),
         ("adaptive", options.adaptive),
         ("resume", options.resume.is_some()),
