@@ -167,7 +167,10 @@ impl JsonSchema for Metric {
             "description": "One number per block that arms are compared on: requests answered per second, a percentile of \
                             latency, or what Prometheus answers to a query, by its name and by what is better.",
             "type": "string",
-            "pattern": "^(qps|p50|p75|p90|p95|p99|p99[.]9|(lower|higher):.{1,60})$"
+            "anyOf": [
+                { "enum": ["qps", "p50", "p75", "p90", "p95", "p99", "p99.9"] },
+                { "pattern": "^(lower|higher):.{1,60}$" }
+            ]
         })
     }
 }

@@ -33,7 +33,7 @@ fn quick(program: &Program, args: &[&str]) -> (String, String, Run) {
 }
 
 fn block<'a>(run: &'a Run, arm: &str) -> &'a Block {
-    run.blocks_of(arm).next().unwrap_or_else(|| panic!("no block of {arm}"))
+    run.blocks.iter().find(|block| block.arm == arm).unwrap_or_else(|| panic!("no block of {arm}"))
 }
 
 #[test]
@@ -206,7 +206,8 @@ fn prometheus_for(port: u16, every: &str) -> Result<Server, String> {
     let until = Instant::now() + Duration::from_secs(60);
     let url = server.url.parse().unwrap();
     loop {
-        match prometheus::ask(&url, "vector(1)", SystemTime::now()) {
+        // It begins to scrape some seconds after it begins to answer.
+        match prometheus::ask(&url, "up", SystemTime::now()) {
             Ok(Some(_)) => return Ok(server),
             other if Instant::now() > until => panic!("it does not answer: {other:?}"),
             _ => std::thread::sleep(Duration::from_millis(50)),
