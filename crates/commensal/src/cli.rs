@@ -246,7 +246,7 @@ pub struct Lab {
 pub enum LabVerb {
     /// Run an experiment: verdict, table, run.json, report.html. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4
     /// INVALID.
-    Run(LabRun),
+    Run(Box<LabRun>),
     /// List the experiments that come with this program.
     List,
     /// Print an experiment's file, to be changed and run.

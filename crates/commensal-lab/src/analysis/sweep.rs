@@ -59,7 +59,10 @@ pub(super) fn settle(run: &Run, judgement: &mut Judgement) {
 
 /// `the largest cpu.max that stays within 5 %: 50 % (it keeps 48 % of the offline work); 80 % does not`.
 fn said(run: &Run, knee: &Knee<'_>) -> String {
-    let limit = threshold_words(run, run.design.gates.iter().copied());
+    let limit = match threshold_words(run, run.design.gates.iter().copied()) {
+        one if one.ends_with('%') => one,
+        _ => "its bounds".to_owned(),
+    };
     let what = &knee.sweep.what;
     let kept = |point: &SweepPoint| {
         let kept = run.offline.iter().find(|kept| Some(&kept.arm) == point.isolated.as_ref());
@@ -220,6 +223,14 @@ mod tests {
                 assert_eq!(answered(&run).as_deref(), Some(run.reasons[0].as_str()));
             }
         }
+    }
+
+    #[test]
+    fn bounds_that_differ_are_not_one_number() {
+        let mut run = swept(&[0.0, 0.3], false);
+        run.design.threshold_overrides_pct.insert(crate::record::Metric::P90, 10.0);
+        let said = answered(&run).unwrap();
+        assert!(said.starts_with("the largest cpu.max that stays within its bounds: 20 %"), "{said}");
     }
 
     #[test]

@@ -62,6 +62,9 @@ pub(super) struct Runner<'a> {
     pub stop: &'a AtomicBool,
 }
 
+/// A block without its work, the totals of that at start and end, and when the measured part ended.
+type Measured = (Block, Option<(f64, f64)>, SystemTime);
+
 /// What a load came to.
 enum Answers {
     /// Of our generator.
@@ -138,14 +141,13 @@ impl Runner<'_> {
         Foreman { host: self.host, site: self.site, place: self.place, conduct: self.conduct }
     }
 
-    /// The block without its work, the totals of that at start and end, and when the measured part ended.
     fn measure(
         &mut self,
         experiment: &Experiment,
         role: Role,
         load: Option<&LoadSpec>,
         mut offline: Option<&mut batch::Running>,
-    ) -> Result<(Block, Option<(f64, f64)>, SystemTime), LabError> {
+    ) -> Result<Measured, LabError> {
         let mut probe = Probe::default();
         probe.judge = self.conduct.blame.then(|| judge(self.host, self.site).ok()).flatten();
         probe.counters = [Side::Online, Side::Offline].map(|side| counters(self.host, self.site, side).ok());

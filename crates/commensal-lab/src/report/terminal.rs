@@ -19,7 +19,8 @@ pub fn terminal(run: &Run, colour: bool) -> String {
     };
     let word = paint.map_or(summary.word.to_owned(), |code| format!("\x1b[{code}m{}\x1b[0m", summary.word));
     let mut out = format!("{word}  {}\n", summary.headline);
-    if let Some(waits) = waits(run) {
+    // Of several values each has its own, below.
+    if let Some(waits) = waits(run).filter(|_| run.design.sweep.is_none()) {
         let _ = writeln!(out, "{}{waits}", " ".repeat(summary.word.len() + 2));
     }
     let mut table = vec![summary.titles];
