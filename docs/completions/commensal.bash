@@ -2731,7 +2731,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__run)
-            opts="-o -v -h -V --for --rounds --block --seed --threshold --load --arms --restart --slo --window --min-offline --pilot --adaptive --resume --port --no-blame --style --out --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-o -v -h -V --for --rounds --block --seed --threshold --load --arms --restart --slo --window --min-offline --vary --ramp --gate-query --prometheus --scrape --pilot --adaptive --resume --port --no-blame --style --out --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2778,6 +2778,26 @@ _commensal() {
                     return 0
                     ;;
                 --min-offline)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --vary)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ramp)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --gate-query)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --prometheus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --scrape)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

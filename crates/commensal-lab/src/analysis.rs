@@ -7,11 +7,13 @@
 mod blamed;
 mod offline;
 mod samples;
+mod sweep;
 mod tail;
 
 pub use blamed::blamed;
 pub use offline::offline_kept;
 pub use samples::{Samples, online_failed};
+pub use sweep::{Knee, answered, knee, need_not_hold};
 pub use tail::over_objective;
 
 use crate::format::{log_of_pct, pct_of_log};
@@ -47,7 +49,8 @@ pub fn conclude_from(run: &mut Run, samples: &Samples, mut notes: Vec<String>) {
     run.offline = offline_kept(run);
     run.blame = blamed(run);
     run.over_objective = over_objective(run);
-    let judgement = verdict::judge(run);
+    let mut judgement = verdict::judge(run);
+    sweep::settle(run, &mut judgement);
     notes.extend(judgement.notes);
     run.verdict = Some(judgement.verdict);
     run.arm_verdicts = judgement.arms;
@@ -92,7 +95,7 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
     for (index, arm) in isolated {
         let Some(contended) = contended_for(arm) else { continue };
         let trio = Trio { isolated: index, contended, baseline, reference };
-        for metric in Metric::ALL {
+        for metric in design.metrics() {
             let harm = findings
                 .results
                 .iter()
@@ -130,7 +133,7 @@ fn compare_arms(
     pair: (usize, usize),
     into: &mut Vec<Comparison>,
 ) {
-    for metric in Metric::ALL {
+    for metric in design.metrics() {
         let logs = paired_log_ratios(samples, metric, pair.0, pair.1);
         let names = (arms[pair.0].name.as_str(), arms[pair.1].name.as_str());
         into.extend(compare_logs(names, metric, (design, design.level(samples.begun())), &logs));
@@ -220,6 +223,7 @@ fn attribute(arm: &str, metric: Metric, samples: &Samples, trio: Trio) -> Option
 mod tests {
     use super::*;
     use crate::fixture;
+    use crate::record::{Block, Query};
 
     #[test]
     fn the_openeuler_figures_through_the_whole_path() {
@@ -309,6 +313,55 @@ mod tests {
         let once = run.clone();
         conclude(&mut run);
         assert_eq!(run, once);
+    }
+
+    /// A gate on a query: proven harm fails the run, and blocks without a value are no pairs.
+    #[test]
+    fn answers_of_prometheus_take_part() {
+        let mut run = fixture::small_run();
+        let [slow, hits] = [("p95 of checkout", false), ("hits", true)]
+            .map(|(name, more)| Metric::query(name, more).unwrap());
+        for metric in [slow, hits] {
+            let (query, url) = ("q".to_owned(), "u".to_owned());
+            run.design.queries.push(Query { metric, query, url, scrape_s: 5.0 });
+        }
+        run.design.gates = vec![Metric::P50, slow, hits];
+        let value = |block: &Block| {
+            let noise = 1.0 + 0.001 * f64::from(block.round) * f64::from(block.pos);
+            if block.arm == "isolated" { 1.5 * noise } else { noise }
+        };
+        for block in &mut run.blocks {
+            block.queried = BTreeMap::from([(slow, value(block)), (hits, value(block))]);
+        }
+        conclude(&mut run);
+        let harm = |run: &Run, metric| run.comparison("isolated", "baseline", metric).unwrap().harm_pct;
+        assert!((harm(&run, slow) - 50.0).abs() < 2.0 && (harm(&run, hits) + 33.0).abs() < 2.0);
+        assert_eq!(run.verdict, Some(verdict::Verdict::Fail), "{:?}", run.reasons);
+        assert!(run.noise_floor_pct.contains_key(&slow));
+        let text = crate::report::terminal(&run, false);
+        assert!(
+            text.contains("p95 of checkout is at least") && text.contains("% worse than alone"),
+            "{text}"
+        );
+        assert!(crate::report::junit(&run, false).contains("name=\"p95 of checkout within 5 %\""));
+        let csv = crate::report::csv(&run);
+        assert!(csv.lines().next().unwrap().ends_with(",p95 of checkout,hits"), "{csv}");
+        assert!(crate::report::html(&run).contains("<th scope=\"col\">p95 of checkout</th>"));
+        let again = Run::from_json(run.to_json().unwrap().as_bytes()).unwrap();
+        assert_eq!(again, run);
+        // A server that was down, and a value that no ratio can be made of.
+        for block in run.blocks.iter_mut().filter(|block| block.round < 2) {
+            block.queried.insert(hits, 0.0);
+            block.queried.remove(&slow);
+        }
+        conclude(&mut run);
+        assert_eq!(run.comparison("isolated", "baseline", slow).unwrap().rounds, 4);
+        assert_eq!(run.verdict, Some(verdict::Verdict::Inconclusive));
+        for words in
+            ["p95 of checkout has no value in 8 of 24 blocks", "hits is not above 0 in 8 of 24 blocks"]
+        {
+            assert!(run.notes.iter().any(|note| note.contains(words)), "{:?}", run.notes);
+        }
     }
 
     #[test]

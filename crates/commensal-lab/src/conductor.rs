@@ -18,7 +18,8 @@ mod windows;
 use crate::analysis;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
-use crate::record::{self, Arm, Block, Machine, Role, Run, Tool};
+use crate::prometheus::QueryError;
+use crate::record::{self, Arm, Block, Machine, Role, Run, Sweep, Tool};
 use crate::site::{self, Guard, Side, Site, SiteError, Wanted};
 use crate::tools::ParseError;
 use crate::verdict::Verdict;
@@ -83,6 +84,9 @@ pub enum LabError {
     /// What a tool printed is not what it prints.
     #[error("the load tool's output cannot be read")]
     Tool(#[source] ParseError),
+    /// A metric cannot be asked for, as was found out before the first block.
+    #[error("metric: {0}")]
+    Query(QueryError),
     /// The record to go on with is of another run.
     #[error("this record cannot be gone on with: {0}")]
     Resume(String),
@@ -157,6 +161,7 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Run, LabError> {
+    block::try_queries(&experiment.design.queries, experiment.design.block_s).map_err(LabError::Query)?;
     let attached = service::attached(host, experiment)?;
     let wanted = Wanted {
         isolations: &experiment.isolations,
@@ -430,7 +435,10 @@ fn decided(run: &Run, rounds: u32) -> bool {
     }
     let mut now = run.clone();
     analysis::conclude(&mut now);
-    matches!(now.verdict, Some(Verdict::Pass | Verdict::Fail | Verdict::Broken))
+    // Of several values each is to be answered.
+    let open = |_: &Sweep| now.arm_verdicts.values().any(|verdict| *verdict == Verdict::Inconclusive);
+    !run.design.sweep.as_ref().is_some_and(open)
+        && matches!(now.verdict, Some(Verdict::Pass | Verdict::Fail | Verdict::Broken))
 }
 
 /// Takes over what an interrupted run had recorded, if it was this very one.

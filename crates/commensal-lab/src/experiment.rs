@@ -3,10 +3,12 @@
 //! Each is a file ([`parse`]); some are shipped ([`SHIPPED`]), `quickstart` first.
 
 mod file;
+pub mod metrics;
 mod overrides;
 mod requirements;
 mod shape;
 mod shipped;
+mod sweep;
 
 pub use file::{FileError, parse};
 pub use overrides::{Overrides, objective};
@@ -260,16 +262,24 @@ pub fn profile(of: &Experiment, kinds: &[Kind], isolated: bool) -> Experiment {
     }
     let isolations =
         arms.iter().filter(|arm| arm.role == Role::Isolated).map(|_| Isolation::default()).collect();
-    Experiment { arms, isolations, offline: Offline::BuiltIn(Kind::Cpu), ..of.by_long_blocks() }
+    let design = Design { sweep: None, ..of.design.clone() };
+    Experiment { design, arms, isolations, offline: Offline::BuiltIn(Kind::Cpu), ..of.by_long_blocks() }
 }
 
 impl Short {
     /// As long as the load and the isolations ask for.
     #[must_use]
     pub fn windows_for(&self, design: &Design, isolations: &[Isolation]) -> Windows {
-        let least = isolations.iter().map(Isolation::least_window_s).fold(0.0, f64::max);
-        let windows = self.windows.for_load(design.offered_per_s, design.requests_wanted());
-        Windows { window_s: windows.window_s.max(least), ..windows }
+        // A quota's period is 100 ms, and what is thawed has a whole one to spend at once.
+        const OF_QUOTA: (f64, f64, u32) = (0.5, 0.2, 4);
+        let mut windows = self.windows;
+        let quota = isolations.iter().any(Isolation::has_quota);
+        if quota {
+            windows.per_round = windows.per_round.min(OF_QUOTA.2);
+            windows.guard_s = windows.guard_s.max(OF_QUOTA.1);
+            windows.window_s = windows.window_s.max(OF_QUOTA.0);
+        }
+        windows.for_load(design.offered_per_s, design.requests_wanted())
     }
 }
 

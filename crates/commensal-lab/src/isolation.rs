@@ -5,6 +5,7 @@
 
 use commensal_core::actual::{Capabilities, SCHEDULER, Support};
 use commensal_core::class::{Mechanism, ladder};
+use commensal_core::config;
 use commensal_core::control::frame::least;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::group::{Class, GroupSpec};
@@ -40,10 +41,16 @@ pub enum Means {
     Quota(CpuAmount),
     /// A limit on what offline work reads from and writes to each disk.
     Disk(BytesPerS),
+    /// Another limit of the offline group: its key in a groups file, and a group that has nothing else.
+    Limit(String, Box<GroupSpec>),
 }
 
+/// Limits of the offline group that an arm may have, by their keys in a groups file. (`cpu.max` is the quota.)
+pub const LIMITS: [&str; 7] =
+    ["memory.max", "memory.high", "io.read", "io.write", "io.read-iops", "io.write-iops", "pids.max"];
+
 /// The names in an experiment's list of arms.
-const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, frame, quota=20%, io=10MiB/s, scheduler=PROGRAM";
+const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, frame, quota=20% (or cpu.max=20%), io=10MiB/s, memory.max=1GiB and other limits of a groups file, scheduler=PROGRAM";
 /// Why a named arm has none of the other means.
 pub const WITHOUT: &str = "this arm does without";
 /// What [`Means::Quota`] leaves when no amount is given.
@@ -71,7 +78,11 @@ impl Means {
                 words if Vec::is_empty(&words) => return Err("scheduler=: a program is needed".to_owned()),
                 words => Means::Scheduler(words),
             },
-            ("quota", amount) => Means::Quota(quota(amount.unwrap_or(QUOTA))?),
+            ("cpu.max", Some(amount)) => Means::Quota(quota(name, amount)?),
+            (key, Some(value)) if LIMITS.contains(&key) => {
+                Means::Limit(key.to_owned(), Box::new(limited(key, value)?))
+            }
+            ("quota", amount) => Means::Quota(quota(name, amount.unwrap_or(QUOTA))?),
             _ => return Err(format!("no means of isolation is called {text:?}; there are {NAMES}")),
         };
         Ok(means)
@@ -91,6 +102,7 @@ impl Means {
             | Means::CpuSplit(_)
             | Means::Frame
             | Means::Quota(_)
+            | Means::Limit(..)
             | Means::Disk(_) => None,
         }
     }
@@ -109,6 +121,7 @@ impl Means {
             | Means::CpuSplit(_)
             | Means::Frame
             | Means::Quota(_)
+            | Means::Limit(..)
             | Means::Disk(_) => None,
         }
     }
@@ -120,8 +133,36 @@ impl Means {
 }
 
 /// An amount as in a groups file: `20 %` of the machine, `1.5 cores`.
-fn quota(text: &str) -> Result<CpuAmount, String> {
-    text.parse::<CpuAmount>().map_err(|why| format!("quota={text}: {why}"))
+fn quota(name: &str, text: &str) -> Result<CpuAmount, String> {
+    text.parse::<CpuAmount>().map_err(|why| format!("{name}={text}: {why}"))
+}
+
+/// An offline group with one limit, read as a groups file is.
+fn limited(key: &str, value: &str) -> Result<GroupSpec, String> {
+    let value = value.trim();
+    let quoted = match value.parse::<u64>() {
+        Ok(number) => number.to_string(),
+        // JSON escapes text as TOML does.
+        Err(_) => serde_json::Value::String(value.to_owned()).to_string(),
+    };
+    let text = format!("[group.batch]\nclass = \"offline\"\n{key} = {quoted}\n");
+    let groups = config::parse("arm", &text).map_err(|errors| {
+        let words: Vec<&str> = errors.iter().map(|error| error.message.as_str()).collect();
+        format!("{key}={value}: {}", words.join("; "))
+    })?;
+    groups.into_iter().next().ok_or_else(|| format!("{key}={value}: a value is needed"))
+}
+
+/// Gives a group what the other is limited to.
+fn put(spec: &mut GroupSpec, limits: &GroupSpec) {
+    let (memory, io) = (&limits.memory, &limits.io);
+    spec.memory.max = memory.max.or(spec.memory.max);
+    spec.memory.high = memory.high.or(spec.memory.high);
+    spec.io.read = io.read.or(spec.io.read);
+    spec.io.write = io.write.or(spec.io.write);
+    spec.io.read_iops = io.read_iops.or(spec.io.read_iops);
+    spec.io.write_iops = io.write_iops.or(spec.io.write_iops);
+    spec.pids_max = limits.pids_max.or(spec.pids_max);
 }
 
 /// The isolation of one arm.
@@ -169,6 +210,7 @@ impl Isolation {
             Means::Scheduler(command) => format!("scheduler {}", command.join(" ")),
             Means::Quota(amount) => format!("quota of {amount}"),
             Means::Disk(rate) => format!("{rate} from and to disk"),
+            Means::Limit(key, _) => format!("a limit of {key}"),
             other => other.rung().unwrap_or_default().to_owned(),
         };
         self.named.iter().map(word).collect::<Vec<_>>().join(" + ")
@@ -183,6 +225,7 @@ impl Isolation {
                 Means::Frame => "its controller takes seconds to find its place",
                 Means::Scheduler(_) => "a scheduler takes seconds to be loaded",
                 Means::Disk(_) => "the page cache remembers what was read and written",
+                Means::Limit(..) => "what it limits changes slowly",
                 Means::GroupIdentity
                 | Means::QosLevel
                 | Means::SchedExt
@@ -196,11 +239,10 @@ impl Isolation {
         })
     }
 
-    /// The shortest window in which it shows what it does, seconds: a quota is handed out every 100 ms.
+    /// Whether it has a quota.
     #[must_use]
-    pub fn least_window_s(&self) -> f64 {
-        let quota = self.named.iter().any(|means| matches!(means, Means::Quota(_)));
-        if quota { 0.5 } else { 0.0 }
+    pub fn has_quota(&self) -> bool {
+        self.named.iter().any(|means| matches!(means, Means::Quota(_)))
     }
 
     fn has(&self, means: &Means) -> bool {
@@ -258,6 +300,11 @@ impl Isolation {
                         .iter_mut()
                         .filter(|spec| spec.class == Class::Offline)
                         .for_each(|spec| spec.cpu_max = Some(*amount));
+                    continue;
+                }
+                Means::Limit(_, limits) => {
+                    let offline = specs.iter_mut().filter(|spec| spec.class == Class::Offline);
+                    offline.for_each(|spec| put(spec, limits));
                     continue;
                 }
                 Means::Disk(rate) => {
@@ -346,6 +393,8 @@ impl Isolation {
                 Means::CpuSplit(_) | Means::Frame => "cpu.set",
                 Means::Quota(_) => "cpu.max",
                 Means::Disk(_) => "io.",
+                Means::Limit(key, _) if key.starts_with("io.") => "io.",
+                Means::Limit(key, _) => key,
                 _ => continue,
             };
             if let Some(unmet) = plan.unmet.iter().find(|unmet| unmet.what.starts_with(key)) {
@@ -394,6 +443,16 @@ mod tests {
         assert_eq!(parse("cpu.idle+frame"), Ok(vec![Means::CpuIdle, Means::Frame]));
         assert_eq!(parse("quota"), parse("quota=20%"));
         assert!(Isolation::parse("quota=1.5 cores").is_ok());
+        assert_eq!(parse("cpu.max=20%"), parse("quota"));
+        for limit in [
+            "memory.max=1GiB",
+            "memory.high=10%",
+            "io.read=10 MiB/s",
+            "io.write-iops=100 iops",
+            "pids.max=50",
+        ] {
+            assert!(matches!(parse(limit).as_deref(), Ok([Means::Limit(..)])), "{limit}: {:?}", parse(limit));
+        }
         let other = Isolation::parse("scheduler=scx_layered  --run-example+quota=80%").unwrap();
         assert_eq!(other.scheduler().unwrap(), ["scx_layered", "--run-example"]);
         assert_eq!(other.describe(), "scheduler scx_layered --run-example + quota of 80 % of the machine");
@@ -410,6 +469,10 @@ mod tests {
             "best+weight",
             "nice=5",
             "cpu.idle+",
+            "memory.max=much",
+            "memory.max",
+            "pids.max=0",
+            "memory.max=\"1GiB\"\nclass = 1",
             "scheduler",
             "scheduler= ",
             "scheduler=scx_simple+cpu.idle",

@@ -22,6 +22,7 @@ pub mod experiment;
 pub mod format;
 pub mod isolation;
 pub mod loadgen;
+pub mod prometheus;
 pub mod record;
 pub mod replay;
 pub mod report;

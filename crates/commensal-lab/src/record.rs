@@ -8,7 +8,9 @@ mod blamed;
 mod block;
 mod histogram;
 mod load;
+mod metric;
 mod schema;
+mod sweep;
 
 pub use blamed::{ArmBlame, BlameBounds, Blamed, Delays, WaitByKind};
 pub use block::{Block, CpuUse, GroupPsi, Lateness, PerSide, Psi, SloSeen, Tick, Work};
@@ -17,7 +19,9 @@ pub use histogram::{
     percentile_us,
 };
 pub use load::{MAX_ROUNDS, RecordError};
+pub use metric::{Metric, Named};
 pub use schema::json_schema;
+pub use sweep::{Sweep, SweepPoint};
 
 use crate::verdict::Verdict;
 use commensal_core::windows::{Looks, Turns};
@@ -30,77 +34,6 @@ pub const SCHEMA: &str = "commensal.lab/1";
 
 /// How often a conclusion is wrong, on one side, over all looks.
 const ERROR: f64 = 0.05;
-
-/// One number per block that arms are compared on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Metric {
-    /// Requests answered per second; more is better.
-    Qps,
-    /// Median latency.
-    P50,
-    /// 75th percentile of latency.
-    P75,
-    /// 90th percentile of latency.
-    P90,
-    /// 95th percentile of latency.
-    P95,
-    /// 99th percentile of latency.
-    P99,
-    /// 99.9th percentile of latency.
-    #[serde(rename = "p99.9")]
-    P999,
-}
-
-impl Metric {
-    /// All metrics in the order in which they are printed.
-    pub const ALL: [Self; 7] = [Self::Qps, Self::P50, Self::P75, Self::P90, Self::P95, Self::P99, Self::P999];
-
-    /// The share of requests at or below the percentile; `None` for throughput.
-    pub fn quantile(self) -> Option<f64> {
-        match self {
-            Self::Qps => None,
-            Self::P50 => Some(0.5),
-            Self::P75 => Some(0.75),
-            Self::P90 => Some(0.9),
-            Self::P95 => Some(0.95),
-            Self::P99 => Some(0.99),
-            Self::P999 => Some(0.999),
-        }
-    }
-
-    /// The requests a block needs before this metric is read from it: `100 / (1 - p)`, so that 100 requests lie
-    /// beyond the percentile. 0 for throughput.
-    pub fn requests_needed(self) -> u64 {
-        match self {
-            Self::Qps => 0,
-            Self::P50 => 200,
-            Self::P75 => 400,
-            Self::P90 => 1_000,
-            Self::P95 => 2_000,
-            Self::P99 => 10_000,
-            Self::P999 => 100_000,
-        }
-    }
-
-    /// Whether a larger value is the better one.
-    pub fn more_is_better(self) -> bool {
-        self == Self::Qps
-    }
-
-    /// The name in print.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Qps => "QPS",
-            Self::P50 => "P50",
-            Self::P75 => "P75",
-            Self::P90 => "P90",
-            Self::P95 => "P95",
-            Self::P99 => "P99",
-            Self::P999 => "P99.9",
-        }
-    }
-}
 
 /// One run of the lab, as stored.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -260,6 +193,25 @@ pub struct Design {
     /// The table style that fits: openeuler, alinux, plugsched or default.
     #[serde(default)]
     pub style: Option<String>,
+    /// What differs from isolated arm to isolated arm, where arms are values of one thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<Sweep>,
+    /// What Prometheus is asked about every block.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queries: Vec<Query>,
+}
+
+/// A question to Prometheus about every block.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Query {
+    /// What its answer is called, and which way is better.
+    pub metric: Metric,
+    /// The query; `$window` stands for the measured part of the block.
+    pub query: String,
+    /// The server.
+    pub url: String,
+    /// How often the server scrapes what the query reads, seconds.
+    pub scrape_s: f64,
 }
 
 /// Short windows: the offline work lives all along and is frozen and thawed, and what the windows of one arm in one round
@@ -406,6 +358,12 @@ impl Design {
         self.rounds = fit(windows).max(LEAST);
         self.looks = Looks::plan(ERROR, self.rounds).at().to_vec();
         self.windows = Some(windows);
+    }
+
+    /// The metrics that blocks of this plan may have, in the order in which they are printed.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<Metric> {
+        Metric::ALL.into_iter().chain(self.queries.iter().map(|query| query.metric)).collect()
     }
 
     /// Whether the plan makes room for this metric.

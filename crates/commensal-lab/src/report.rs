@@ -3,6 +3,7 @@
 mod answer;
 mod charts;
 mod csv;
+pub mod curve;
 mod diff;
 mod html;
 mod junit;
@@ -11,6 +12,7 @@ mod profile;
 mod since;
 pub mod style;
 mod summary;
+mod sweep;
 mod terminal;
 
 /// What pages and pictures are made of, for reports of others that look like ours.
@@ -32,4 +34,5 @@ pub use markdown::markdown;
 pub use profile::profile;
 pub use style::{Style, styled};
 pub use summary::{Summary, summarise};
+pub use sweep::curves;
 pub use terminal::terminal;

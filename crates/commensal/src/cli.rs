@@ -246,7 +246,7 @@ pub struct Lab {
 pub enum LabVerb {
     /// Run an experiment: verdict, table, run.json, report.html. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4
     /// INVALID.
-    Run(LabRun),
+    Run(Box<LabRun>),
     /// List the experiments that come with this program.
     List,
     /// Print an experiment's file, to be changed and run.
@@ -444,6 +444,28 @@ pub struct LabRun {
     /// Least share of the offline work that an isolated arm must keep, in per cent.
     #[arg(long, value_name = "PER CENT")]
     pub min_offline: Option<f64>,
+
+    /// One limit of the offline work, each of its values an isolated arm of one run: cpu.max=20%,50%,80%. Ends with the largest
+    /// that holds; 0 when the least value does. Means may stand before it: best+cpu.max=50%,80%.
+    #[arg(long, value_name = "KEY=VALUES", conflicts_with_all = ["arms", "pilot", "ramp"])]
+    pub vary: Option<String>,
+
+    /// Threads of the built-in offline work, each number an arm without and one with isolation: 0,1,2,4. Asks for long blocks.
+    #[arg(long, value_name = "THREADS", value_delimiter = ',', conflicts_with_all = ["pilot", "within"])]
+    pub ramp: Option<Vec<u32>>,
+
+    /// A gate on what Prometheus says of every block, such as 'p95 of checkout=histogram_quantile(0.95, …[$window])'; less is
+    /// better, or more with higher:NAME=QUERY. Can be given several times; asks for long blocks.
+    #[arg(long = "gate-query", value_name = "NAME=QUERY")]
+    pub gate_queries: Vec<String>,
+
+    /// The Prometheus that --gate-query asks [default: http://127.0.0.1:9090].
+    #[arg(long, value_name = "URL", requires = "gate_queries")]
+    pub prometheus: Option<String>,
+
+    /// How often it scrapes the service [default: 15s]; a block must hold four scrapes.
+    #[arg(long, value_name = "TIME", requires = "gate_queries")]
+    pub scrape: Option<String>,
 
     /// The same as `lab doctor`: only the two identical arms, and how long a run would take.
     #[arg(long, conflicts_with_all = ["arms", "rounds", "adaptive", "resume"])]

@@ -70,6 +70,9 @@ impl Samples {
             if let Some(qps) = block.achieved {
                 samples.set(arm, block.round, Metric::Qps, qps);
             }
+            for (metric, value) in &block.queried {
+                samples.set(arm, block.round, *metric, *value);
+            }
             let histogram = block.hist.as_deref().and_then(|text| decode_histogram(text).ok());
             if histogram.is_none() && block.percentiles_us.is_empty() {
                 continue;
@@ -87,9 +90,34 @@ impl Samples {
                 }
             }
         }
-        let notes = omitted(run, &sizes);
+        let mut notes = omitted(run, &sizes);
+        notes.extend(unanswered(run));
         (samples, notes)
     }
+}
+
+/// One sentence for each query that has no value, or none that a ratio can be made of, in some usable blocks.
+fn unanswered(run: &Run) -> Vec<String> {
+    let online = |arm: &str| run.arms.iter().any(|one| one.name == arm && one.role != Role::OfflineAlone);
+    let blocks: Vec<&Block> = run.blocks.iter().filter(|block| block.valid && online(&block.arm)).collect();
+    let mut notes = Vec::new();
+    for query in &run.design.queries {
+        let label = query.metric.label();
+        let values: Vec<f64> =
+            blocks.iter().filter_map(|block| block.queried.get(&query.metric).copied()).collect();
+        let (none, low) = (blocks.len() - values.len(), values.iter().filter(|value| **value <= 0.0).count());
+        if none > 0 {
+            notes.push(format!("{label} has no value in {none} of {} blocks", blocks.len()));
+        }
+        if low > 0 {
+            notes.push(format!(
+                "{label} is not above 0 in {low} of {} blocks, which are left out of its comparisons: arms are compared by \
+                 ratios",
+                blocks.len()
+            ));
+        }
+    }
+    notes
 }
 
 /// One sentence for each percentile that is missing from some or all blocks. `sizes` are requests per block.

@@ -7,7 +7,7 @@ use crate::experiment::{Batch, Experiment, Offline};
 use crate::record::{Arm, Work};
 use crate::site::{Side, Site};
 use crate::tools::work::{WorkKind, WorkReader};
-use crate::workload::antagonist::Kind;
+use crate::workload::antagonist::{self, Kind};
 use crate::workload::burn::{CHUNK_ITERATIONS, WorkCounter};
 use commensal_drivers::members;
 use commensal_host::{Child, Host, Signal, SpawnSpec, Stderr, Stdin, Stdout};
@@ -72,10 +72,10 @@ impl Foreman<'_> {
         arm: &Arm,
         policy: Option<usize>,
     ) -> Result<Running, LabError> {
-        let named: Option<Kind> = arm.offline.as_ref().and_then(|name| name.parse().ok());
+        let named = arm.offline.as_ref().and_then(|name| antagonist::of_arm(name));
         match (&experiment.offline, named) {
-            (_, Some(kind)) => self.antagonist(kind, policy),
-            (Offline::BuiltIn(kind), None) => self.antagonist(*kind, policy),
+            (_, Some((kind, threads))) => self.antagonist(kind, threads, policy),
+            (Offline::BuiltIn(kind), None) => self.antagonist(*kind, None, policy),
             (Offline::Program(batch), None) => self.program(batch, policy),
             (Offline::Attached { expected_cpus, .. }, None) => {
                 self.site.pause(self.host, Side::Offline, false)?;
@@ -98,9 +98,14 @@ impl Foreman<'_> {
         Ok(self.site.start(self.host, Side::Warm, None, spec)?)
     }
 
-    /// As many threads as CPUs: nothing is left over.
-    fn antagonist(&mut self, kind: Kind, policy: Option<usize>) -> Result<Running, LabError> {
-        let threads = self.site.machine.topology.threads();
+    /// Unless told otherwise as many threads as CPUs: nothing is left over.
+    fn antagonist(
+        &mut self,
+        kind: Kind,
+        threads: Option<usize>,
+        policy: Option<usize>,
+    ) -> Result<Running, LabError> {
+        let threads = threads.unwrap_or_else(|| self.site.machine.topology.threads());
         let counter = WorkCounter::new(threads).map_err(LabError::Counter)?;
         let fd = counter.fd().try_clone_to_owned().map_err(LabError::Counter)?;
         let mut spec = SpawnSpec::new(&self.conduct.program).arg("workload");

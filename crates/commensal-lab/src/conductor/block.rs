@@ -7,7 +7,8 @@ use super::probe::{Probe, Snapshot, counters, fill, judge};
 use super::{Conduct, LabError, memory_file};
 use crate::experiment::{Experiment, Load, Rate};
 use crate::loadgen::{self, LoadError, LoadResult, LoadSpec, Phase};
-use crate::record::{Applied, Arm, Block, Lateness, Policy, Role, encode_histogram, percentile_us};
+use crate::prometheus::{self, QueryError};
+use crate::record::{Applied, Arm, Block, Lateness, Policy, Query, Role, encode_histogram, percentile_us};
 use crate::site::{ArmPolicy, Side, Site, SiteError};
 use crate::tools::{self, Reading, Tool};
 use commensal_host::{Host, Stderr, Stdin, Stdout, precise_thread};
@@ -16,7 +17,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How long the generator polls before a request is due: waking an idle virtual CPU takes most of 100 us, which
 /// is the lateness that a valid block may have. It costs a fifth of one CPU, the same in every arm.
@@ -61,6 +62,9 @@ pub(super) struct Runner<'a> {
     pub stop: &'a AtomicBool,
 }
 
+/// A block without its work, the totals of that at start and end, and when the measured part ended.
+type Measured = (Block, Option<(f64, f64)>, SystemTime);
+
 /// What a load came to.
 enum Answers {
     /// Of our generator.
@@ -89,8 +93,11 @@ impl Runner<'_> {
         }
         let outcome = self.with_offline(experiment, arm, policy, load);
         self.site.release(self.host)?;
-        let mut block = outcome?;
+        let (mut block, ended) = outcome?;
         block.arm.clone_from(&arm.name);
+        if arm.role != Role::OfflineAlone {
+            ask(&mut block, &experiment.design.queries, ended);
+        }
         Ok(block)
     }
 
@@ -100,7 +107,7 @@ impl Runner<'_> {
         arm: &mut Arm,
         policy: Option<usize>,
         load: Option<&LoadSpec>,
-    ) -> Result<Block, LabError> {
+    ) -> Result<(Block, SystemTime), LabError> {
         let mut offline = match arm.role {
             Role::Contended | Role::Isolated | Role::OfflineAlone => {
                 Some(self.foreman().start(experiment, arm, policy)?)
@@ -128,26 +135,25 @@ impl Runner<'_> {
             Some(offline) => self.foreman().end(experiment, offline)?,
             None => None,
         };
-        let (mut block, totals) = measured?;
+        let (mut block, totals, ended) = measured?;
         block.notes.extend(lost);
         if let Some(offline) = &offline {
             block.work = offline.work(totals, said, block.cpu.offline, block.measure_s);
         }
-        Ok(block)
+        Ok((block, ended))
     }
 
     fn foreman(&mut self) -> Foreman<'_> {
         Foreman { host: self.host, site: self.site, place: self.place, conduct: self.conduct }
     }
 
-    /// The block without its work, and the totals of that at start and end.
     fn measure(
         &mut self,
         experiment: &Experiment,
         role: Role,
         load: Option<&LoadSpec>,
         mut offline: Option<&mut batch::Running>,
-    ) -> Result<(Block, Option<(f64, f64)>), LabError> {
+    ) -> Result<Measured, LabError> {
         let mut probe = Probe::default();
         probe.judge = self.conduct.blame.then(|| judge(self.host, self.site).ok()).flatten();
         probe.counters = [Side::Online, Side::Offline].map(|side| counters(self.host, self.site, side).ok());
@@ -157,6 +163,7 @@ impl Runner<'_> {
             (Load::Http { .. }, Some(spec)) => self.own(spec, &mut probe, offline.as_deref())?,
             (load, _) => self.tool(experiment, load, &mut probe, offline.as_deref())?,
         };
+        let ended = SystemTime::now() - after.at.elapsed();
         let mut block = fill(&before, &after);
         match answers {
             Answers::Own(load) => {
@@ -175,7 +182,7 @@ impl Runner<'_> {
         if let Some(offline) = offline.as_mut() {
             block.notes.extend(offline.ended(self.host, self.site)?);
         }
-        Ok((block, before.total.zip(after.total)))
+        Ok((block, before.total.zip(after.total), ended))
     }
 
     /// Waits, and ends early when asked to stop.
@@ -356,6 +363,33 @@ impl Runner<'_> {
         self.not_stopped()?;
         Ok(result(exit.map(|exit| exit.status()), *tool, said, output.map(|path| self.host.read_file(&path))))
     }
+}
+
+/// Asks Prometheus what the measured part of a block came to, once the offline work is gone. What it does not answer is lost to
+/// this block alone.
+fn ask(block: &mut Block, queries: &[Query], ended: SystemTime) {
+    for query in queries {
+        match answer(query, block.measure_s, ended) {
+            Ok(value) => block.queried.extend(value.map(|value| (query.metric, value))),
+            Err(error) => block.notes.push(format!("{} has no value: {error}", query.metric.label())),
+        }
+    }
+}
+
+fn answer(query: &Query, window_s: f64, at: SystemTime) -> Result<Option<f64>, QueryError> {
+    let text = query.query.replace("$window", &format!("{}ms", (window_s * 1e3).round().max(1.0)));
+    let url = query.url.parse().map_err(|why| QueryError {
+        url: query.url.clone(),
+        query: text.clone(),
+        why,
+        way_out: "mend url",
+    })?;
+    prometheus::ask(&url, &text, at)
+}
+
+/// Asks each query once before the first block: a mistake is told now, and not after an hour.
+pub(super) fn try_queries(queries: &[Query], window_s: f64) -> Result<(), QueryError> {
+    queries.iter().try_for_each(|query| answer(query, window_s, SystemTime::now()).map(|_| ()))
 }
 
 /// What a tool came to: `file` is what it wrote, where that is read.

@@ -27,6 +27,7 @@ use super::shape::Mistakes;
 use super::{
     Attached, Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, Restart, Service, Short,
 };
+use super::{metrics, sweep};
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
 use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo, Windows};
@@ -69,6 +70,8 @@ struct RawFile {
     offline: RawOffline,
     #[serde(default)]
     requires: Vec<Requirement>,
+    #[serde(default)]
+    metric: Vec<metrics::RawMetric>,
 }
 
 #[derive(Deserialize, Default)]
@@ -95,6 +98,7 @@ struct RawDesign {
     per_round: Option<u32>,
     contended: Option<String>,
     contended_every: Option<u32>,
+    vary: Option<String>,
 }
 
 /// The keys of short windows.
@@ -219,6 +223,7 @@ struct RawOffline {
     cleanup: Vec<Vec<String>>,
     work: Option<String>,
     cpus: Option<f64>,
+    ramp: Option<Vec<u32>>,
 }
 
 /// Reads an experiment; `name` is what it is called, `cpus` those of the machine.
@@ -242,13 +247,15 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
     let own_service = raw.online.command.is_some() || raw.online.attach.is_some();
     let load = load(raw.load, own_service, &mut wrong);
     let mut raw_design = raw.design;
+    let (vary, ramp) = (raw_design.vary.take(), raw.offline.ramp.clone());
     let raw_short = RawShort::of(&mut raw_design);
-    let design = design(raw_design, &load, &mut wrong);
-    let short = short(raw_short, (&load, raw.restart, &isolations, design.0.rounds), &mut wrong);
+    let mut design = design(raw_design, &load, &mut wrong);
+    metrics::of_file(&raw.metric, &mut design.0, &mut wrong);
+    let short = short(raw_short, (&load, raw.restart, &isolations, &design.0), &mut wrong);
     let disk_bytes = read(raw.disk.as_deref(), "disk", &mut wrong, |text| text.parse::<Bytes>())
         .map_or(0, |bytes| bytes.0);
     let seed = design.1;
-    let experiment = Experiment {
+    let mut experiment = Experiment {
         name: name.to_owned(),
         about: raw.about,
         seed,
@@ -266,6 +273,16 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
         root: raw.root,
         source: Some(text.to_owned()),
     };
+    if let Some(vary) = vary
+        && let Err(why) = sweep::vary(&mut experiment, &vary)
+    {
+        wrong.at("design.vary", format!("design.vary = {vary:?}: {why}"));
+    }
+    if let Some(ramp) = ramp
+        && let Err(why) = sweep::ramp(&mut experiment, &ramp)
+    {
+        wrong.at("offline.ramp", format!("offline.ramp: {why}"));
+    }
     if wrong.none() { Ok(experiment) } else { Err(failed(wrong)) }
 }
 
@@ -458,7 +475,7 @@ fn design(raw: RawDesign, load: &Load, wrong: &mut Mistakes) -> (Design, u64) {
 /// How a run by short windows is planned, or why this experiment has none.
 fn short(
     raw: RawShort,
-    (load, restart, isolations, long_rounds): (&Load, Option<Restart>, &[Isolation], u32),
+    (load, restart, isolations, design): (&Load, Option<Restart>, &[Isolation], &Design),
     wrong: &mut Mistakes,
 ) -> Result<Short, String> {
     let obstacle = match (load, restart) {
@@ -467,6 +484,9 @@ fn short(
         )),
         (_, Some(Restart::Block | Restart::Round)) => {
             Some("restart asks for a fresh service again and again".to_owned())
+        }
+        _ if !design.queries.is_empty() => {
+            Some("Prometheus, which the file has a metric of, cannot tell short windows apart".to_owned())
         }
         // Where the file asks for short windows, such arms alone are left out.
         _ if raw.carry_over.as_deref() == Some("short") => None,
@@ -522,7 +542,7 @@ fn short(
     let per_round = count(raw.per_round, "per-round", default.windows.per_round);
     let contended_every = count(raw.contended_every, "contended-every", default.windows.contended_every);
     let windows = Windows { window_s, guard_s, per_round, contended_s, contended_every, ..default.windows };
-    Ok(Short { windows, within_s, long_rounds })
+    Ok(Short { windows, within_s, long_rounds: design.rounds })
 }
 
 fn online(raw: RawOnline, wrong: &mut Mistakes) -> Online {

@@ -2,7 +2,7 @@
 
 use super::file::{arms, latency, percent, percentile, window};
 use super::shape::Mistakes;
-use super::{Experiment, Load, Rate, Restart};
+use super::{Experiment, Load, Rate, Restart, metrics, sweep};
 use crate::isolation::Isolation;
 use crate::record::{MAX_ROUNDS, Metric, Slo};
 use std::time::Duration;
@@ -35,7 +35,20 @@ pub struct Overrides {
     pub adaptive: bool,
     /// How long the run may take, where it is by short windows.
     pub within: Option<Duration>,
+    /// One limit whose values are the isolated arms: `cpu.max=20%,50%`.
+    pub vary: Option<String>,
+    /// Threads of the built-in antagonist, each number an arm.
+    pub ramp: Option<Vec<u32>>,
+    /// What to ask Prometheus about every block: `NAME=QUERY`.
+    pub gate_queries: Vec<String>,
+    /// Where it is.
+    pub prometheus: Option<String>,
+    /// How often it scrapes.
+    pub scrape: Option<String>,
 }
+
+/// What each further value of a sweep may take.
+const MORE_S: f64 = 60.0;
 
 impl Overrides {
     /// The first option that asks for long blocks.
@@ -45,6 +58,7 @@ impl Overrides {
             ("--block", self.block_s.is_some()),
             ("--adaptive", self.adaptive),
             ("--restart", self.restart.is_some()),
+            ("--gate-query", !self.gate_queries.is_empty()),
         ]
         .into_iter()
         .find_map(|(option, given)| given.then_some(option))
@@ -88,6 +102,12 @@ impl Overrides {
                 experiment.short = Err(why);
             }
         }
+        if let Some(text) = &self.vary {
+            sweep::vary(experiment, text).map_err(|why| format!("--vary {text}: {why}"))?;
+        }
+        if let Some(threads) = &self.ramp {
+            sweep::ramp(experiment, threads).map_err(|why| format!("--ramp: {why}"))?;
+        }
         if let Some(restart) = &self.restart {
             experiment.restart = match restart.as_str() {
                 "block" => Restart::Block,
@@ -99,8 +119,16 @@ impl Overrides {
         if let Some(text) = &self.load {
             self.rate(text, experiment)?;
         }
+        let (url, every) = (self.prometheus.as_deref(), self.scrape.as_deref());
+        metrics::of_flags(
+            &self.gate_queries,
+            url.unwrap_or(metrics::URL),
+            every.unwrap_or(metrics::SCRAPE),
+            &mut experiment.design,
+        )?;
         self.rounds(experiment)?;
-        self.ways(experiment)
+        self.ways(experiment)?;
+        experiment.unasked().map_or(Ok(()), Err)
     }
 
     /// Chooses between short windows and long blocks.
@@ -114,7 +142,9 @@ impl Overrides {
                 Err(format!("--for is about short windows, and {option} asks for long blocks"))
             }
             (Ok(short), None, within) => {
-                let within_s = within.map_or(short.within_s, |within| within.as_secs_f64());
+                let values = experiment.design.sweep.as_ref().map_or(1, |sweep| sweep.points.len());
+                let default_s = short.within_s + MORE_S * values.saturating_sub(1) as f64;
+                let within_s = within.map_or(default_s, |within| within.as_secs_f64());
                 if !(1.0..=86_400.0).contains(&within_s) {
                     return Err(format!("--for {within_s} s is not within 1 s to 1 day"));
                 }

@@ -81,6 +81,9 @@ pub struct Block {
     /// Percentiles as a tool printed them, microseconds: in place of `hist` where a tool gives no distribution.
     #[serde(default)]
     pub percentiles_us: BTreeMap<Metric, f64>,
+    /// What Prometheus said of the block, for each query that had one number for it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub queried: BTreeMap<Metric, f64>,
     /// Mean latency, microseconds.
     #[serde(default)]
     pub mean_us: Option<f64>,

@@ -186,8 +186,15 @@ fn check_design(design: &Design) -> Result<(), RecordError> {
             return Err(RecordError::Range { field, value, range: "0 to 1000 %, 0 excluded" });
         }
     }
-    if design.percentiles.contains(&Metric::Qps) {
-        let field = "design.percentiles (qps)".to_owned();
+    for (index, query) in design.queries.iter().enumerate() {
+        let twice = design.queries[..index].iter().any(|other| other.metric == query.metric);
+        if twice || !matches!(query.metric, Metric::Query(_)) {
+            let field = format!("design.queries ({})", query.metric.label());
+            return Err(RecordError::Range { field, value: f64::NAN, range: "names of their own" });
+        }
+    }
+    if let Some(other) = design.percentiles.iter().find(|metric| metric.quantile().is_none()) {
+        let field = format!("design.percentiles ({})", other.label());
         return Err(RecordError::Range { field, value: f64::NAN, range: "the percentiles" });
     }
     Ok(())
@@ -229,6 +236,11 @@ mod tests {
         check(|r| r.design.threshold_pct = 0.0, "design.threshold_pct is 0");
         check(|r| r.design.threshold_pct = -5.0, "design.threshold_pct is -5");
         check(|r| r.design.percentiles = vec![Metric::Qps], "design.percentiles");
+        let query =
+            |metric| super::super::Query { metric, query: "up".into(), url: "u".into(), scrape_s: 1.0 };
+        check(|r| r.design.queries = vec![query(Metric::P50)], "design.queries (P50)");
+        let own = Metric::query("own", false).unwrap();
+        check(|r| r.design.queries = vec![query(own); 2], "design.queries (own)");
     }
 
     #[test]

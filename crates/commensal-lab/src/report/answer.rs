@@ -22,6 +22,11 @@ fn name(metric: Metric) -> String {
     if metric == Metric::P50 { "median".to_owned() } else { metric.label().to_owned() }
 }
 
+/// What harm is, of a latency and of anything else.
+fn worse(metric: Metric) -> &'static str {
+    if metric.quantile().is_some() { "slower" } else { "worse" }
+}
+
 /// Per cent with two digits that matter.
 fn pct(value: f64) -> String {
     if value.abs() < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
@@ -29,7 +34,7 @@ fn pct(value: f64) -> String {
 
 /// The gates on latency with the bounds of the verdict, in the order of the design.
 fn bounds<'a>(run: &'a Run, arm: &Arm) -> Vec<(&'a Comparison, [f64; 2])> {
-    let gates = run.design.gates.iter().filter(|gate| gate.quantile().is_some());
+    let gates = run.design.gates.iter().filter(|gate| **gate != Metric::Qps);
     gates
         .filter_map(|gate| against_strictest(run, &arm.name, *gate))
         .filter_map(|result| Some((result, result.one_sided?)))
@@ -43,8 +48,8 @@ fn at_most(run: &Run, results: &[(&Comparison, [f64; 2])]) -> String {
         .map(|(result, [_, hi])| {
             let theta = run.design.threshold_of(result.metric);
             let how = match hi {
-                hi if *hi <= 0.0 => "not slower".to_owned(),
-                hi => format!("at most {} % slower", pct(*hi)),
+                hi if *hi <= 0.0 => format!("not {}", worse(result.metric)),
+                hi => format!("at most {} % {}", pct(*hi), worse(result.metric)),
             };
             format!("{} is {how} than alone (bound {theta} %)", name(result.metric))
         })
@@ -78,9 +83,10 @@ fn failed(run: &Run, arm: &Arm) -> Option<String> {
     if let Some((result, [lo, _])) = worst {
         let theta = run.design.threshold_of(result.metric);
         return Some(format!(
-            "with isolation your service's {} is at least {} % slower than alone, {theta} % are allowed",
+            "with isolation your service's {} is at least {} % {} than alone, {theta} % are allowed",
             name(result.metric),
-            pct(*lo)
+            pct(*lo),
+            worse(result.metric)
         ));
     }
     // A gate other than latency has failed: the reasons say which.

@@ -1,6 +1,7 @@
 //! One row per block, for those who want to compute for themselves. ASCII numbers, missing values empty.
 
-use crate::record::{Blamed, Block, Metric, Role, Run, decode_histogram, percentile_us};
+use super::sweep::value;
+use crate::record::{Blamed, Block, Metric, Role, Run, Sweep, decode_histogram, percentile_us};
 
 const HEADER: &str = "round,pos,arm,role,valid,invalid_reason,measure_s,offered_per_s,achieved_per_s,requests,\
 errors,timeouts,online_crashed,p50_us,p75_us,p90_us,p95_us,p99_us,p99_9_us,service_p50_us,service_p99_us,\
@@ -12,13 +13,25 @@ wait_interrupts_s,preemptions,preemption_p99_us,wakeups,wakeup_p99_us,blame_miss
 
 /// The blocks as CSV (RFC 4180, `\n` at the end of lines). Percentiles without enough requests are empty.
 pub fn csv(run: &Run) -> String {
-    let mut out = format!("{HEADER}\n");
+    let queries = || run.design.queries.iter().map(|query| query.metric);
+    let titles = queries().map(|metric| format!(",{}", quoted(metric.label())));
+    let swept =
+        run.design.sweep.as_ref().map(|sweep| format!(",{}", quoted(&axis(sweep)))).unwrap_or_default();
+    let mut out = format!("{HEADER}{}{swept}\n", titles.collect::<String>());
     for block in &run.blocks {
         let role = run.arms.iter().find(|arm| arm.name == block.arm).map(|arm| arm.role);
-        out.push_str(&row(block, role).join(","));
+        let mut cells = row(block, role);
+        cells.extend(queries().map(|metric| number(block.queried.get(&metric).copied())));
+        cells.extend(run.design.sweep.as_ref().map(|_| number(value(run, &block.arm))));
+        out.push_str(&cells.join(","));
         out.push('\n');
     }
     out
+}
+
+/// `cpu.max, %`
+fn axis(sweep: &Sweep) -> String {
+    if sweep.unit.is_empty() { sweep.what.clone() } else { format!("{}, {}", sweep.what, sweep.unit) }
 }
 
 fn row(block: &Block, role: Option<Role>) -> Vec<String> {
@@ -102,7 +115,7 @@ fn number(value: Option<f64>) -> String {
 }
 
 /// A text field, in quotes when it needs them.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {

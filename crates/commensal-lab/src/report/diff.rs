@@ -161,7 +161,7 @@ pub fn compare(a: &Run, b: &Run) -> Diff {
         if first != second {
             notes.push(format!("arm {}: the driver is {first} and {second}", arm.name));
         }
-        for metric in Metric::ALL {
+        for metric in a.design.metrics() {
             let of = |run: &Run, samples: &Samples| match arm.role {
                 Role::Baseline => absolute(run, samples, &arm.name, metric),
                 _ => relative(run, &arm.name, metric),

@@ -3,6 +3,7 @@
 //! What is not decided is skipped with a message, or failed where the caller is strict.
 
 use super::charts::escape;
+use crate::analysis::{answered, need_not_hold};
 use crate::format::{brackets, change_pct, quantum, signed_pct};
 use crate::record::{Arm, Comparison, Metric, Role, Run};
 use crate::stats::holm;
@@ -80,6 +81,19 @@ fn cases(run: &Run) -> Vec<Case> {
             };
             cases.push(Case { class, name, outcome, message });
         }
+    }
+    // Which values of a limit hold is what was asked; that some does is what a build can fail on.
+    if let Some(sweep) = run.design.sweep.as_ref().filter(|sweep| !sweep.ramp)
+        && let Some(outcome) = run.verdict.filter(|_| answered(run).is_some())
+    {
+        let open = |arm: &Arm| run.arm_verdicts.get(&arm.name) != Some(&Verdict::Pass);
+        let open: BTreeSet<String> = (run.arms.iter())
+            .filter(|arm| need_not_hold(run, &arm.name) && open(arm))
+            .map(|arm| format!("{}.{}", run.experiment, arm.name))
+            .collect();
+        cases.retain(|case| !open.contains(&case.class));
+        let (class, name) = (run.experiment.clone(), format!("some {} holds", sweep.what));
+        cases.push(Case { class, name, outcome, message: why(run) });
     }
     // The verdict knows more than the gates. What they do not show must not look like success.
     let worst = run.verdict.unwrap_or(Verdict::Inconclusive);

@@ -1,6 +1,7 @@
 //! The report for a pull request or a job summary: at most 40 lines.
 
 use super::summary::summarise;
+use super::sweep::curves;
 use crate::record::Run;
 
 /// The most lines of the report.
@@ -21,13 +22,18 @@ pub fn markdown(run: &Run) -> String {
     let rows = summary.rows.len().min(MAX_LINES / 4);
     lines.extend(summary.rows[..rows].iter().map(|cells| row(cells)));
     lines.push(String::new());
+    // The one that the claim is about.
+    if let Some((_, curve)) = curves(run).pop() {
+        lines.extend(curve.markdown().lines().map(str::to_owned));
+        lines.push(String::new());
+    }
     let place = format!(
         "{} on {}, {} CPUs, kernel {}, seed {}, {}",
         run.experiment, run.machine.cpu, run.machine.threads, run.machine.kernel, run.seed, run.started
     );
     let mut items: Vec<String> = summary.facts;
     items.extend(summary.notes);
-    let room = MAX_LINES - lines.len() - 3;
+    let room = MAX_LINES.saturating_sub(lines.len() + 3);
     let more = items.len().saturating_sub(room);
     lines.extend(items.iter().take(room).map(|item| format!("- {}", escape(item))));
     if more > 0 {
@@ -41,7 +47,7 @@ pub fn markdown(run: &Run) -> String {
 }
 
 /// Keeps names from the outside in one cell and out of the markup.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {

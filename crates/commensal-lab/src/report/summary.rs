@@ -41,6 +41,7 @@ pub fn summarise(run: &Run) -> Summary {
     let (samples, _) = Samples::of(run);
     let mut metrics = COLUMNS.to_vec();
     metrics.extend(run.results.iter().map(|r| r.metric).filter(|m| *m == Metric::P999).take(1));
+    metrics.extend(run.design.queries.iter().map(|query| query.metric));
     let mut titles = vec![String::new()];
     titles.extend(metrics.iter().map(|m| m.label().to_owned()));
     // A run without a judge has no column for what it would have said.
@@ -186,7 +187,7 @@ fn evidence(run: &Run) -> Option<String> {
 }
 
 fn headline(run: &Run) -> String {
-    if let Some(answer) = answer(run) {
+    if let Some(answer) = crate::analysis::answered(run).or_else(|| answer(run)) {
         return answer;
     }
     let labels: Vec<&str> = gates(run).iter().map(|gate| gate.label()).collect();

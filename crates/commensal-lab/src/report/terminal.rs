@@ -2,6 +2,7 @@
 
 use super::answer::waits;
 use super::summary::summarise;
+use super::sweep::curves;
 use crate::record::Run;
 use crate::verdict::Verdict;
 use std::fmt::Write as _;
@@ -18,12 +19,16 @@ pub fn terminal(run: &Run, colour: bool) -> String {
     };
     let word = paint.map_or(summary.word.to_owned(), |code| format!("\x1b[{code}m{}\x1b[0m", summary.word));
     let mut out = format!("{word}  {}\n", summary.headline);
-    if let Some(waits) = waits(run) {
+    // Of several values each has its own, below.
+    if let Some(waits) = waits(run).filter(|_| run.design.sweep.is_none()) {
         let _ = writeln!(out, "{}{waits}", " ".repeat(summary.word.len() + 2));
     }
     let mut table = vec![summary.titles];
     table.extend(summary.rows);
     out.push_str(&aligned(&table));
+    for (title, curve) in curves(run) {
+        let _ = write!(out, "{title}\n{}", curve.terminal());
+    }
     for fact in summary.facts {
         out.push_str(&fact);
         out.push('\n');

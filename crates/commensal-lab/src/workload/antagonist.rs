@@ -127,6 +127,25 @@ impl FromStr for Kind {
     }
 }
 
+/// What the offline work of an arm is called: `memory`, or `memory:4` with so many threads.
+#[must_use]
+pub fn arm_name(kind: Kind, threads: usize) -> String {
+    format!("{kind}:{threads}")
+}
+
+/// Reads such a name; without a number there is a thread for each CPU.
+#[must_use]
+pub fn of_arm(name: &str) -> Option<(Kind, Option<usize>)> {
+    match name.split_once(':') {
+        None => Some((name.parse().ok()?, None)),
+        Some((kind, threads)) => {
+            let threads =
+                threads.parse().ok().filter(|threads| (1..=super::burn::MAX_THREADS).contains(threads));
+            Some((kind.parse().ok()?, Some(threads?)))
+        }
+    }
+}
+
 /// What to run.
 #[derive(Debug)]
 pub struct AntagonistOptions {

@@ -79,6 +79,11 @@ fn overrides(options: &LabRun) -> Overrides {
         min_offline_pct: options.min_offline,
         adaptive: options.adaptive,
         within: options.within,
+        vary: options.vary.clone(),
+        ramp: options.ramp.clone(),
+        gate_queries: options.gate_queries.clone(),
+        prometheus: options.prometheus.clone(),
+        scrape: options.scrape.clone(),
     }
 }
 
@@ -186,7 +191,8 @@ pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
     if let Some(replay) = lab_replay::named(context, &options.name)? {
         return Ok(lab_replay::check(context, &replay));
     }
-    let experiment = named(context, &options.name, &Overrides::default())?;
+    let mut experiment = named(context, &options.name, &Overrides::default())?;
+    Overrides::default().apply(&mut experiment).map_err(anyhow::Error::msg)?;
     let checked = required(context, &experiment)?;
     println!("{}: {}", experiment.name, experiment.about);
     for command in experiment.commands() {

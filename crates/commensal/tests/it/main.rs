@@ -34,6 +34,7 @@ mod scheduler;
 mod seeing;
 mod sense;
 mod support;
+mod sweeps;
 mod systemd;
 mod together;
 mod undo;

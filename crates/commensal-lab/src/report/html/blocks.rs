@@ -42,15 +42,23 @@ pub fn raw(seen: &Seen<'_>) -> String {
     for column in COLUMNS {
         let _ = write!(out, "<th scope=\"col\">{column}</th>");
     }
+    for query in &seen.run.design.queries {
+        let _ = write!(out, "<th scope=\"col\">{}</th>", escape(query.metric.label()));
+    }
     out.push_str("</tr></thead><tbody>\n");
     for (block, latency_us) in seen.run.blocks.iter().zip(&seen.latency_us) {
-        out.push_str(&row(block, latency_us));
+        let queried = seen.run.design.queries.iter().map(|query| block.queried.get(&query.metric).copied());
+        out.push_str(&row(block, latency_us, queried));
     }
     out.push_str("</tbody></table></div></details>\n");
     out
 }
 
-fn row(block: &Block, latency_us: &BTreeMap<Metric, f64>) -> String {
+fn row(
+    block: &Block,
+    latency_us: &BTreeMap<Metric, f64>,
+    queried: impl Iterator<Item = Option<f64>>,
+) -> String {
     let number = |value: Option<f64>| value.map_or("–".to_owned(), three_digits);
     let latency = |metric| number(latency_us.get(&metric).copied());
     let valid = match (block.valid, block.online_crashed, &block.invalid_reason) {
@@ -85,7 +93,7 @@ fn row(block: &Block, latency_us: &BTreeMap<Metric, f64>) -> String {
     ];
     let off = if block.valid { "" } else { " class=\"off\"" };
     let mut out = format!("<tr{off}><td>{}</td>", block.round.saturating_add(1));
-    for cell in cells {
+    for cell in cells.into_iter().chain(queried.map(number)) {
         let _ = write!(out, "<td>{cell}</td>");
     }
     out.push_str("</tr>\n");

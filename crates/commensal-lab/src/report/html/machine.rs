@@ -84,6 +84,9 @@ fn plan(run: &Run) -> Vec<(&'static str, String)> {
         let said = format!("{} within {latency} in every window of {} s", slo.metric.label(), slo.window_s);
         rows.push(("objective", said));
     }
+    for query in &design.queries {
+        rows.push(("asked", format!("{}: {} at {}", query.metric.label(), query.query, query.url)));
+    }
     if let Some(bounds) = design.blame {
         let (wait, stay) = (bounds.wait_ms_per_cpu_s, bounds.preemption_p99_us);
         rows.push((

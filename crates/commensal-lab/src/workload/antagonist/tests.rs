@@ -77,3 +77,14 @@ fn names_lead_to_kinds_and_back() {
     }
     assert!("gpu".parse::<Kind>().expect_err("none").contains("cpu, vector, l2, l3, memory, page-cache"));
 }
+
+#[test]
+fn arms_name_their_antagonist() {
+    for row in Kind::TABLE {
+        assert_eq!(of_arm(row.name), Some((row.kind, None)));
+        assert_eq!(of_arm(&arm_name(row.kind, 3)), Some((row.kind, Some(3))));
+    }
+    for wrong in ["", "gpu", "cpu:", "cpu:0", "cpu:4097", "cpu:-1", "cpu:2:2"] {
+        assert_eq!(of_arm(wrong), None, "{wrong}");
+    }
+}

@@ -1,0 +1,264 @@
+//! Metrics that Prometheus is asked for: `[[metric]]` in a file, `--gate-query` on the command line.
+
+use super::Experiment;
+use super::file::{percent, seconds};
+use super::shape::Mistakes;
+use crate::prometheus::{LONGEST_QUERY, Url};
+use crate::record::{Design, Metric, Query};
+use serde::Deserialize;
+
+/// Where Prometheus is unless told otherwise.
+pub const URL: &str = "http://127.0.0.1:9090";
+/// How often it scrapes unless told otherwise: as in the file that comes with it.
+pub const SCRAPE: &str = "15s";
+/// Most queries of an experiment: each may take seconds after every block.
+const MOST: usize = 8;
+/// Scrapes that a block must hold: a rate needs two, and the first and the last may lie at its edges.
+const SCRAPES: f64 = 4.0;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct RawMetric {
+    name: String,
+    query: String,
+    url: Option<String>,
+    better: Option<String>,
+    threshold: Option<String>,
+    scrape: Option<String>,
+    gate: Option<bool>,
+}
+
+/// Adds the metrics of a file to its design; what is wrong is told with line and column.
+pub(super) fn of_file(raw: &[RawMetric], design: &mut Design, wrong: &mut Mistakes) {
+    for (index, one) in raw.iter().enumerate() {
+        let mut failed = |value: &String, key: &str, why: String| {
+            wrong.at(&format!("metric[{index}].{key}"), format!("metric.{key} = {value:?}: {why}"));
+        };
+        let name = one.name.trim().to_owned();
+        let mut read = |value: &Option<String>, key: &str, default: &str| match value {
+            None => default.to_owned(),
+            Some(value) => {
+                let why = match key {
+                    "url" => value.parse::<Url>().err(),
+                    "better" => better(value).err(),
+                    "threshold" => percent(value).err(),
+                    _ => scrape(value).err(),
+                };
+                match why {
+                    Some(why) => {
+                        failed(value, key, why);
+                        default.to_owned()
+                    }
+                    None => value.clone(),
+                }
+            }
+        };
+        let url = read(&one.url, "url", URL);
+        let more = better(&read(&one.better, "better", "lower")).unwrap_or(false);
+        let threshold = percent(&read(&one.threshold, "threshold", "")).ok();
+        let every = read(&one.scrape, "scrape", SCRAPE);
+        if let Err(why) = query(&one.query) {
+            failed(&one.query, "query", why);
+            continue;
+        }
+        let metric = match Metric::query(&name, more) {
+            Ok(metric) => metric,
+            Err(why) => {
+                failed(&one.name, "name", why);
+                continue;
+            }
+        };
+        let (query, scrape_s) = (one.query.trim().to_owned(), scrape(&every).unwrap_or(15.0));
+        if let Err(why) = add(design, Query { metric, query, url, scrape_s }, one.gate != Some(false)) {
+            failed(&one.name, "name", why);
+            continue;
+        }
+        design.threshold_overrides_pct.extend(threshold.map(|pct| (metric, pct)));
+    }
+}
+
+/// Adds those of the command line: `NAME=QUERY`, where less is better, or `higher:NAME=QUERY`.
+pub(super) fn of_flags(given: &[String], url: &str, every: &str, design: &mut Design) -> Result<(), String> {
+    url.parse::<Url>().map_err(|why| format!("--prometheus {url}: {why}"))?;
+    let scrape_s = scrape(every).map_err(|why| format!("--scrape {every}: {why}"))?;
+    for text in given {
+        let failed = |why: String| format!("--gate-query {text}: {why}");
+        let (name, asked) = text.split_once('=').ok_or_else(|| failed("NAME=QUERY is needed".to_owned()))?;
+        let (name, more) = match name.split_once(':') {
+            Some(("higher", name)) => (name, true),
+            Some(("lower", name)) => (name, false),
+            _ => (name, false),
+        };
+        query(asked).map_err(failed)?;
+        let metric = Metric::query(name, more).map_err(failed)?;
+        let one = Query { metric, query: asked.trim().to_owned(), url: url.to_owned(), scrape_s };
+        add(design, one, true).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn add(design: &mut Design, query: Query, gate: bool) -> Result<(), String> {
+    if design.queries.iter().any(|known| known.metric.label() == query.metric.label()) {
+        return Err("another metric has that name".to_owned());
+    }
+    if design.queries.len() >= MOST {
+        return Err(format!("at most {MOST} metrics are asked for"));
+    }
+    design.gates.extend(gate.then_some(query.metric));
+    design.queries.push(query);
+    Ok(())
+}
+
+fn better(text: &str) -> Result<bool, String> {
+    match text.trim() {
+        "lower" => Ok(false),
+        "higher" => Ok(true),
+        _ => Err("there are \"lower\" and \"higher\"".to_owned()),
+    }
+}
+
+fn scrape(text: &str) -> Result<f64, String> {
+    match seconds(text)? {
+        time if (0.1..=3_600.0).contains(&time) => Ok(time),
+        _ => Err("not within 0.1 to 3600 s".to_owned()),
+    }
+}
+
+fn query(text: &str) -> Result<(), String> {
+    match text.trim().len() {
+        0 => Err("a query is needed".to_owned()),
+        1..=LONGEST_QUERY => Ok(()),
+        _ => Err(format!("longer than {LONGEST_QUERY} bytes")),
+    }
+}
+
+impl Experiment {
+    /// Why the metrics of Prometheus cannot be judged in blocks of this plan; `None` when they can.
+    #[must_use]
+    pub fn unasked(&self) -> Option<String> {
+        let design = &self.design;
+        let first = design.queries.first()?.metric.label();
+        if design.windows.is_some() {
+            return Some(format!(
+                "metric {first:?}: Prometheus cannot tell short windows apart; ask for long blocks, such as --rounds 12 --block 60"
+            ));
+        }
+        let short = design.queries.iter().find(|query| design.block_s < SCRAPES * query.scrape_s)?;
+        Some(format!(
+            "metric {:?}: a block of {} s is shorter than {SCRAPES} scrapes of {} s, which a rate needs; make it {} s, or say how often \
+             the server really scrapes (scrape = \"1 s\", --scrape 1s)",
+            short.metric.label(),
+            design.block_s,
+            short.scrape_s,
+            SCRAPES * short.scrape_s
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Overrides, parse};
+    use super::*;
+
+    const FILE: &str = r#"arms = ["baseline", "baseline2", "contended", "isolated"]
+[design]
+block = "60 s"
+[[metric]]
+name = "p95 of checkout"
+query = "histogram_quantile(0.95, rate(x[$window]))"
+threshold = "10 %"
+[[metric]]
+name = "hits"
+query = "rate(hits[$window])"
+url = "http://prom:9090"
+better = "higher"
+scrape = "5 s"
+gate = false
+"#;
+
+    #[test]
+    fn metrics_of_a_file_take_part() {
+        let design = parse("x", FILE).unwrap().design;
+        let (p95, hits) =
+            (Metric::query("p95 of checkout", false).unwrap(), Metric::query("hits", true).unwrap());
+        assert_eq!(design.gates, [Metric::P50, Metric::P90, Metric::Qps, p95]);
+        assert_eq!((design.threshold_of(p95), design.threshold_of(hits)), (10.0, 5.0));
+        let seen: Vec<_> =
+            design.queries.iter().map(|one| (one.metric, one.url.as_str(), one.scrape_s)).collect();
+        assert_eq!(seen, [(p95, URL, 15.0), (hits, "http://prom:9090", 5.0)]);
+        assert!(design.metrics().ends_with(&[p95, hits]));
+    }
+
+    /// Each mistake, in place of a line of a good file: its line, its column, what is wrong.
+    #[test]
+    fn mistakes_of_a_file() {
+        for (line, text, words) in [
+            (5, "name = \"\"", "x:5:8: metric.name = \"\": a name of 1 to 60"),
+            (5, "name = \"p99\"", "x:5:8: metric.name = \"p99\": that is what the lab measures"),
+            (6, "query =   \"\"", "x:6:11: metric.query = \"\": a query is needed"),
+            (7, "threshold = \"10\"", "x:7:13: metric.threshold = \"10\": an amount such as"),
+            (7, "thresold = \"10 %\"", "unknown key \"metric.thresold\"; did you mean \"metric.threshold\"?"),
+            (9, "name = \"p95 of checkout\"", "x:9:8: metric.name = \"p95 of checkout\": another metric"),
+            (11, "url = \"https://x\"", "x:11:7: metric.url = \"https://x\": TLS"),
+            (11, "url = \"prom\"", "an address such as http://127.0.0.1:9090"),
+            (12, "better = \"up\"", "x:12:10: metric.better = \"up\": there are \"lower\" and"),
+            (13, "scrape = \"0 s\"", "x:13:10: metric.scrape = \"0 s\": not within"),
+            (14, "gate = \"no\"", "x:14:8: metric.gate must be true or false"),
+        ] {
+            let mut lines: Vec<&str> = FILE.lines().collect();
+            lines[line - 1] = text;
+            let said = parse("x", &lines.join("\n")).unwrap_err().to_string();
+            assert!(said.contains(words), "{text}: {said}");
+        }
+        // All at once.
+        let all =
+            FILE.replace("\"10 %\"", "\"x\"").replace("\"higher\"", "\"x\"").replace("\"5 s\"", "\"x\"");
+        let said = parse("x", &all).unwrap_err().to_string();
+        assert!(
+            ["threshold", "better", "scrape"].iter().all(|key| said.contains(&format!("metric.{key}"))),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn gates_of_the_command_line() {
+        let apply = |queries: &[&str], block_s, change: &dyn Fn(&mut Overrides)| {
+            let mut overrides = Overrides { block_s: Some(block_s), ..Overrides::default() };
+            overrides.gate_queries = queries.iter().map(|&text| text.to_owned()).collect();
+            change(&mut overrides);
+            let mut experiment = super::super::shipped(super::super::QUICKSTART).unwrap().unwrap();
+            overrides.apply(&mut experiment).map(|()| experiment.design)
+        };
+        let design = apply(&["wait=sum(x{a=\"b\"})", "higher:hits=rate(y[$window])"], 60.0, &|_| ()).unwrap();
+        assert_eq!(design.queries[0].query, "sum(x{a=\"b\"})");
+        assert!(!design.queries[0].metric.more_is_better() && design.queries[1].metric.more_is_better());
+        assert_eq!(design.gates.len(), 5);
+        let fails = |queries: &[&str], block_s, change: &dyn Fn(&mut Overrides), words: &str| {
+            let said = apply(queries, block_s, change).unwrap_err();
+            assert!(said.contains(words), "{said}");
+        };
+        fails(&["wait"], 60.0, &|_| (), "--gate-query wait: NAME=QUERY");
+        fails(&["wait= "], 60.0, &|_| (), "a query is needed");
+        fails(&["=x"], 60.0, &|_| (), "a name of 1 to");
+        fails(&["a=x", "a=y"], 60.0, &|_| (), "another metric has that name");
+        fails(&["a=x"; 1], 60.0, &|one| one.prometheus = Some("ftp://x".to_owned()), "--prometheus ftp://x");
+        fails(&["a=x"; 1], 60.0, &|one| one.scrape = Some("never".to_owned()), "--scrape never");
+        fails(
+            &["a=x"],
+            59.0,
+            &|_| (),
+            "a block of 59 s is shorter than 4 scrapes of 15 s, which a rate needs; make it 60 s",
+        );
+        assert!(apply(&["a=x"], 2.0, &|one| one.scrape = Some("500ms".to_owned())).is_ok());
+        let nine: Vec<String> = (0..9).map(|number| format!("q{number}=x")).collect();
+        fails(&nine.iter().map(String::as_str).collect::<Vec<_>>(), 60.0, &|_| (), "at most 8");
+        // A query asks for long blocks, and is refused where windows are asked for.
+        for within in [None, Some(std::time::Duration::from_secs(60))] {
+            let overrides =
+                Overrides { gate_queries: vec!["a=x".to_owned()], within, ..Overrides::default() };
+            let mut experiment = super::super::shipped(super::super::QUICKSTART).unwrap().unwrap();
+            let said = overrides.apply(&mut experiment).unwrap_err();
+            assert!(said.contains("long blocks") || said.contains("4 scrapes"), "{said}");
+        }
+    }
+}

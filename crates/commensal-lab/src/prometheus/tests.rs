@@ -1,0 +1,240 @@
+//! A server of the test's own, with every reply that one can think of.
+
+use super::*;
+use std::net::TcpListener;
+
+/// What a server does once it has read the request.
+#[derive(Clone)]
+enum Does {
+    /// Sends this and ends the connection.
+    Sends(Vec<u8>),
+    /// Sends this and keeps the connection.
+    Keeps(Vec<u8>),
+    /// Sends nothing.
+    Waits,
+    /// Sends one byte in a while, for ever.
+    Drips,
+    /// Sends without an end.
+    Floods,
+}
+
+/// Asks a server that does so; also what it was asked.
+fn asked(does: Does, query: &str) -> (Result<Option<f64>, QueryError>, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url: Url = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        let mut byte = [0];
+        while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap_or(0) == 1 {
+            request.push(byte[0]);
+        }
+        match does {
+            Does::Sends(bytes) => drop(stream.write_all(&bytes)),
+            Does::Keeps(bytes) => {
+                let _ = stream.write_all(&bytes);
+                // Until the other side ends it.
+                let _ = stream.read(&mut byte);
+            }
+            Does::Waits => drop(stream.read(&mut byte)),
+            Does::Drips => {
+                while stream.write_all(b"H").is_ok() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+            Does::Floods => {
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+                while stream.write_all(&[b' '; 4096]).is_ok() {}
+            }
+        }
+        String::from_utf8(request).unwrap()
+    });
+    let patience = Duration::from_millis(500);
+    let got = ask_within(&url, query, UNIX_EPOCH + Duration::from_millis(1_700_000_000_250), patience);
+    (got, server.join().unwrap())
+}
+
+fn http(status: &str, headers: &str, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+fn ok(data: &str) -> Vec<u8> {
+    http("200 OK", "", &format!("{{\"status\":\"success\",\"data\":{data}}}"))
+}
+
+fn vector(result: &str) -> String {
+    format!("{{\"resultType\":\"vector\",\"result\":[{result}]}}")
+}
+
+#[test]
+fn one_number_or_none() {
+    let one = |value: &str| {
+        vector(&format!("{{\"metric\":{{\"a\":\"b\"}},\"value\":[1700000000.25,\"{value}\"]}}"))
+    };
+    let scalar = "{\"resultType\":\"scalar\",\"result\":[1,\"2.5\"]}".to_owned();
+    for (data, want) in [
+        (one("0.125"), Some(0.125)),
+        (one("1e+06"), Some(1e6)),
+        (one("0"), Some(0.0)),
+        (one("-3"), Some(-3.0)),
+        (scalar, Some(2.5)),
+        (one("NaN"), None),
+        (one("+Inf"), None),
+        (one("-Inf"), None),
+        (vector(""), None),
+    ] {
+        assert_eq!(asked(Does::Sends(ok(&data)), "up").0, Ok(want), "{data}");
+        // A server that keeps the connection is not waited for.
+        assert_eq!(asked(Does::Keeps(ok(&data)), "up").0, Ok(want), "{data}");
+    }
+    let body = format!("{{\"status\":\"success\",\"data\":{}}}", one("7"));
+    let (left, right) = body.split_at(20);
+    let chunks = format!(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{left}\r\n{:x}\r\n{right}\r\n0\r\n\r\n",
+        left.len(),
+        right.len()
+    );
+    assert_eq!(asked(Does::Keeps(chunks.clone().into_bytes()), "up").0, Ok(Some(7.0)));
+    assert_eq!(
+        asked(Does::Sends(format!("HTTP/1.0 200 OK\r\n\r\n{body}").into_bytes()), "up").0,
+        Ok(Some(7.0))
+    );
+    // What Prometheus warns of besides is no matter.
+    let warned =
+        http("200 OK", "", &format!("{{\"status\":\"success\",\"warnings\":[\"w\"],\"data\":{}}}", one("7")));
+    assert_eq!(asked(Does::Sends(warned), "up").0, Ok(Some(7.0)));
+    // A chunked reply that ends anywhere is not taken for a whole one.
+    for cut in 0..chunks.len() - 5 {
+        assert!(asked(Does::Sends(chunks.as_bytes()[..cut].to_vec()), "up").0.is_err(), "{cut}");
+    }
+}
+
+#[test]
+fn the_question() {
+    let query = "histogram_quantile(0.95, rate(x{a=\"b&c\"}[20s])) + é";
+    let (_, request) = asked(Does::Sends(ok(&vector(""))), query);
+    let want = "GET /api/v1/query?query=histogram_quantile%280.95%2C%20rate%28x%7Ba%3D%22b%26c%22%7D%5B20s%5D%29%29%20%2B%20\
+                %C3%A9&time=1700000000.250 HTTP/1.1\r\n";
+    assert!(request.starts_with(want), "{request}");
+    assert!(request.contains("\r\nConnection: close\r\n"), "{request}");
+}
+
+/// Every status with every body: one number comes of a success alone, and each refusal says what came and the way out.
+#[test]
+fn bad_replies() {
+    let good =
+        format!("{{\"status\":\"success\",\"data\":{}}}", vector("{\"metric\":{},\"value\":[1,\"5\"]}"));
+    let two = vector(
+        "{\"metric\":{\"pod\":\"a\"},\"value\":[1,\"1\"]},{\"metric\":{\"pod\":\"b\"},\"value\":[1,\"2\"]},\
+         {\"metric\":{},\"value\":[1,\"1\"]},{\"metric\":{},\"value\":[1,\"2\"]}",
+    );
+    let success = |data: &str| format!("{{\"status\":\"success\",\"data\":{data}}}");
+    let bodies: [(String, &str); 14] = [
+        (good, ""),
+        (String::new(), ""),
+        ("<html>log in</html>".to_owned(), ""),
+        (
+            "{\"status\":\"error\",\"errorType\":\"bad_data\",\"error\":\"parse error: unexpected <eof>\"}"
+                .to_owned(),
+            "parse error: unexpected <eof>",
+        ),
+        ("{\"status\":\"success\"}".to_owned(), "no data"),
+        ("{\"status\":\"success\",\"data\":null}".to_owned(), "no data"),
+        ("{\"status\":\"success\",\"data\":{\"resultType\":\"vector\"}}".to_owned(), "not that of the API"),
+        (success("{\"resultType\":\"matrix\",\"result\":[]}"), "a matrix instead of one number"),
+        (success("{\"resultType\":\"string\",\"result\":[1,\"x\"]}"), "a string instead"),
+        (success(&vector("{\"metric\":{},\"value\":[1,\"five\"]}")), "\"five\" is no number"),
+        (success(&vector("{\"metric\":{},\"value\":1}")), "not that of the API"),
+        (success(&two), "4 series instead of one: {pod=\"a\"}, {pod=\"b\"}, {} and 1 more"),
+        ("[".repeat(10_000), "not that of the API"),
+        ("\u{0}\u{1b}[2J".to_owned(), ""),
+    ];
+    for status in [
+        "200 OK",
+        "204 No Content",
+        "302 Found",
+        "400 Bad Request",
+        "401 Unauthorized",
+        "404 Not Found",
+        "422 X",
+        "503 Y",
+    ] {
+        for (at, (body, words)) in bodies.iter().enumerate() {
+            let code: u16 = status[..3].parse().unwrap();
+            let headers = if code == 302 { "Location: http://elsewhere:9/\r\n" } else { "" };
+            let got = asked(Does::Sends(http(status, headers, body)), "up").0;
+            if at == 0 && code < 300 {
+                assert_eq!(got, Ok(Some(5.0)), "{status}");
+                continue;
+            }
+            let said = got.unwrap_err().to_string();
+            assert!(
+                said.starts_with("Prometheus at http://127.0.0.1:") && said.contains(", asked \"up\": "),
+                "{said}"
+            );
+            assert!(said.contains("; ") && !said.chars().any(char::is_control) && said.len() < 700, "{said}");
+            match code {
+                302 => assert!(said.contains("a redirect to http://elsewhere:9/"), "{said}"),
+                200..=299 => assert!(said.contains(words), "{status} {body}: {said}"),
+                _ => assert!(said.contains(&format!("status {code}")), "{said}"),
+            }
+            if at == 3 && code != 302 {
+                assert!(said.contains(words), "{said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_servers() {
+    for (does, words) in [
+        (Does::Sends(Vec::new()), "ended early"),
+        (Does::Sends(b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{".to_vec()), "ended early"),
+        (
+            Does::Sends(
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nx".to_vec(),
+            ),
+            "ended early",
+        ),
+        (Does::Sends(b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()), "no HTTP"),
+        (Does::Waits, "no whole reply within 0.5 s"),
+        (Does::Keeps(b"HTTP/1.1 200 OK\r\n".to_vec()), "no whole reply within"),
+        (Does::Drips, "no HTTP"),
+        (Does::Floods, "longer than 1024 KiB"),
+    ] {
+        let said = asked(does, "up").0.unwrap_err().to_string();
+        let drips = words == "no HTTP" && said.contains("no whole reply");
+        assert!(said.contains(words) || drips, "{words}: {said}");
+    }
+    // Nobody listens there any more.
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let said = ask(&format!("http://{gone}").parse().unwrap(), "up", UNIX_EPOCH).unwrap_err().to_string();
+    assert!(said.contains("cannot be reached") && said.contains("see that it runs"), "{said}");
+}
+
+#[test]
+fn addresses() {
+    for (text, want) in [
+        ("http://127.0.0.1:9090", "http://127.0.0.1:9090"),
+        ("http://prom/", "http://prom:80"),
+        ("http://[::1]:9090/a/b/", "http://[::1]:9090/a/b"),
+        ("http://[::1]", "http://[::1]:80"),
+        (" http://h:1/prometheus/api/v1/query ", "http://h:1/prometheus"),
+    ] {
+        assert_eq!(text.parse::<Url>().map(|url| url.to_string()), Ok(want.to_owned()), "{text}");
+    }
+    for (text, words) in [
+        ("", "such as"),
+        ("127.0.0.1:9090", "such as"),
+        ("https://prom:9090", "TLS"),
+        ("http://:9090", "such as"),
+        ("http://h:0", "such as"),
+        ("http://h:99999", "such as"),
+        ("http://me:secret@h:9", "password"),
+        ("http://h:9/?x=1", "neither spaces nor"),
+        ("http://h:9/a b", "neither spaces nor"),
+    ] {
+        let said = text.parse::<Url>().unwrap_err();
+        assert!(said.contains(words), "{text}: {said}");
+    }
+}
