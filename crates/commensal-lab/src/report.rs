@@ -3,6 +3,7 @@
 mod answer;
 mod charts;
 mod csv;
+pub mod curve;
 mod diff;
 mod html;
 mod junit;

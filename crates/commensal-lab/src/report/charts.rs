@@ -4,6 +4,7 @@
 
 mod canvas;
 mod cpu;
+mod curve;
 mod order;
 #[cfg(feature = "png")]
 mod png;
@@ -16,6 +17,7 @@ mod waits;
 
 pub(super) use canvas::{COLOURS, STYLE};
 pub use canvas::{Canvas, NARROW, WIDE, escape, words};
+pub(super) use curve::draw as curve_chart;
 #[cfg(feature = "png")]
 pub use png::{PngError, png};
 pub use scale::{Scale, extent, log_steps, round_steps, trimmed};

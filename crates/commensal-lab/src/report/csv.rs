@@ -102,7 +102,7 @@ fn number(value: Option<f64>) -> String {
 }
 
 /// A text field, in quotes when it needs them.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {

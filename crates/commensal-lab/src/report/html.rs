@@ -77,37 +77,50 @@ fn first_screen(run: &Run, summary: &Summary) -> String {
         out.push_str(&items(run, "words", run.reasons.iter().take(3)));
     }
     out.push_str("</header>\n");
-    out.push_str(&table(summary));
+    out.push_str(&result(summary));
     out.push_str(&items(run, "facts", summary.facts.iter()));
     out
 }
 
-fn table(summary: &Summary) -> String {
-    let mut out = String::from(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"result\"><table class=\"main\">\n<thead><tr>",
+fn result(summary: &Summary) -> String {
+    let mut rows = vec![summary.titles.clone()];
+    rows[0][0] = "arm".to_owned();
+    rows.extend(summary.rows.iter().cloned());
+    let mut out = table("result", &rows);
+    out.push_str(
+        "<p class=\"caption\">The baseline is absolute: medians over its blocks. The others are changes against it, \
+         (arm − baseline) / baseline, paired by round; a positive latency is worse. CPU is the busy share of the machine, its \
+         change in percentage points.</p>\n",
     );
-    for (i, title) in summary.titles.iter().enumerate() {
-        let title = if i == 0 { "arm" } else { title };
-        let _ = write!(out, "<th scope=\"col\">{}</th>", escape(title));
+    out
+}
+
+/// A table whose rows stand as cards on a phone, each figure beside the title of its column; the first row has the titles.
+/// The roles are said because a browser forgets them where a table is laid out as anything else.
+pub(super) fn table(label: &str, rows: &[Vec<String>]) -> String {
+    let Some((titles, rows)) = rows.split_first() else { return String::new() };
+    let mut out = format!(
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table class=\"main\" role=\"table\">\n\
+         <thead role=\"rowgroup\"><tr role=\"row\">",
+        escape(label)
+    );
+    for title in titles {
+        let _ = write!(out, "<th scope=\"col\" role=\"columnheader\">{}</th>", escape(title));
     }
-    out.push_str("</tr></thead>\n<tbody>\n");
-    for row in &summary.rows {
-        out.push_str("<tr>");
-        for (i, cell) in row.iter().enumerate() {
-            let cell = escape(cell);
+    out.push_str("</tr></thead>\n<tbody role=\"rowgroup\">\n");
+    for row in rows {
+        out.push_str("<tr role=\"row\">");
+        for (i, (cell, title)) in row.iter().zip(titles).enumerate() {
+            let (cell, title) = (escape(cell), escape(title));
             let _ = if i == 0 {
-                write!(out, "<th scope=\"row\">{cell}</th>")
+                write!(out, "<th scope=\"row\" role=\"rowheader\">{cell}</th>")
             } else {
-                write!(out, "<td>{cell}</td>")
+                write!(out, "<td role=\"cell\" data-th=\"{title}\">{cell}</td>")
             };
         }
         out.push_str("</tr>\n");
     }
-    out.push_str(
-        "</tbody></table></div>\n<p class=\"caption\">The baseline is absolute: medians over its blocks. The others are \
-         changes against it, (arm − baseline) / baseline, paired by round; a positive latency is worse. CPU is the busy \
-         share of the machine, its change in percentage points.</p>\n",
-    );
+    out.push_str("</tbody></table></div>\n");
     out
 }
 

@@ -41,7 +41,7 @@ pub fn markdown(run: &Run) -> String {
 }
 
 /// Keeps names from the outside in one cell and out of the markup.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {

@@ -50,6 +50,7 @@ svg text{font-size:12px;fill:var(--ink);font-variant-numeric:tabular-nums}\
 svg .s{fill:var(--muted);font-size:11px}svg .b{font-weight:600}svg .h{font-weight:600;font-size:13px}\
 svg .e{text-anchor:end}svg .m{text-anchor:middle}\
 svg .axis{stroke:var(--rule);stroke-width:1}svg .grid{stroke:var(--grid);stroke-width:1}\
+svg .theta{stroke:var(--muted);stroke-width:1.2;stroke-dasharray:5 4}\
 svg .band{fill:var(--band)}svg .shade{fill:var(--shade)}\
 svg .est{stroke-width:2.2;stroke-linecap:round}svg .curve{fill:none;stroke-width:1.9;stroke-linejoin:round;stroke-linecap:round}\
 svg .thin{stroke-width:1.2}svg .ci{fill-opacity:.2}svg .pt{fill-opacity:.72}svg .inv{opacity:.35}\

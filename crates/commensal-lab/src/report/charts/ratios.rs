@@ -13,7 +13,7 @@ use crate::verdict::against_baseline;
 /// Height of the dots of one arm, pixels.
 const STRIP: f64 = 34.0;
 /// Changes that may be written at the axis, per cent; the first ones come first.
-const TICKS: [f64; 25] = [
+pub const TICKS: [f64; 25] = [
     0.0, 100.0, -50.0, 20.0, -20.0, 1000.0, -90.0, 10.0, -10.0, 50.0, 200.0, 500.0, -80.0, 5.0, -5.0, 2.0,
     -2.0, 1.0, -1.0, 10_000.0, -99.0, 2000.0, 5000.0, 0.5, -0.5,
 ];

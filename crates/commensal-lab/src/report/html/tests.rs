@@ -60,7 +60,7 @@ fn the_verdict_comes_first_and_the_raw_figures_last() {
     let order = [
         "<h1 class=\"PASS\">PASS</h1>",
         "With isolation your service",
-        "<table class=\"main\">",
+        "<table class=\"main\" role",
         "id=\"ratios\"",
         "id=\"spectrum\"",
         "id=\"timeline\"",

@@ -1,0 +1,316 @@
+//! Harm over a value that was swept: a limit, or how hard the offline work pushes. Data, its table in every form, and its page.
+//!
+//! Who sweeps fills a [`Curve`]; nothing here needs a machine. The picture is `charts::curve`.
+
+use super::charts::{Canvas, NARROW, WIDE, curve_chart, escape, trimmed, words};
+use super::html::sheet;
+use super::markdown::escape as markdown_escape;
+use super::terminal::aligned;
+use crate::format::{change_pct, plain, signed_pct};
+use crate::record::{Metric, Role, Run};
+use crate::verdict::{Verdict, against_baseline, against_strictest};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+
+/// What was swept, and what was found at each of its values.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Curve {
+    /// What was swept, such as `cpu.max`.
+    pub what: String,
+    /// The unit of its values, such as `%`; empty for a plain number.
+    pub unit: String,
+    /// The harm that is still called none, per cent, of each gate.
+    pub thresholds_pct: Vec<(Metric, f64)>,
+    /// The values; in any order.
+    pub points: Vec<CurvePoint>,
+}
+
+/// One value of what was swept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CurvePoint {
+    /// Where it stands on the axis.
+    pub at: f64,
+    /// How it is written, such as `20 %`.
+    pub label: String,
+    /// What was concluded there; `None` where nothing was.
+    pub verdict: Option<Verdict>,
+    /// The gates that were measured.
+    pub gates: Vec<CurveGate>,
+    /// Offline work in this arm over that in the contended arm, per cent.
+    pub offline_kept_pct: Option<f64>,
+}
+
+/// One gate at one value.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CurveGate {
+    /// The gate.
+    pub metric: Metric,
+    /// The harm, per cent: positive is worse, for throughput as well.
+    pub harm_pct: f64,
+    /// Its two-sided 95 % interval, per cent.
+    pub ci95: Option<[f64; 2]>,
+}
+
+impl CurvePoint {
+    /// What a concluded run says of one of its arms. The comparison of an isolated arm is the one that its verdict rests on.
+    pub fn of(run: &Run, arm: &str, at: f64, label: &str) -> Self {
+        let role = run.arms.iter().find(|other| other.name == arm).map(|other| other.role);
+        let isolated = role == Some(Role::Isolated);
+        let compared = if isolated { against_strictest } else { against_baseline };
+        let gate = |metric: &Metric| {
+            let result = compared(run, arm, *metric)?;
+            Some(CurveGate { metric: *metric, harm_pct: result.harm_pct, ci95: result.ci95 })
+        };
+        let only = run.arms.iter().filter(|other| other.role == Role::Isolated).count() == 1;
+        let of_run = run.verdict.filter(|verdict| only || *verdict == Verdict::Invalid);
+        let kept = run.offline.iter().find(|kept| kept.arm == arm);
+        Self {
+            at,
+            label: label.to_owned(),
+            verdict: run.arm_verdicts.get(arm).copied().or(of_run).filter(|_| isolated),
+            gates: run.design.gates.iter().filter_map(gate).collect(),
+            offline_kept_pct: kept.and_then(|kept| kept.kept_vs_contended_pct),
+        }
+    }
+
+    /// The figures of one gate.
+    pub fn gate(&self, metric: Metric) -> Option<&CurveGate> {
+        self.gates.iter().find(|gate| gate.metric == metric)
+    }
+}
+
+impl CurveGate {
+    /// `+2.1 % [−0.3, +4.5]`, as change of the metric itself.
+    pub(super) fn words(&self) -> String {
+        let change = |harm| change_pct(self.metric, harm);
+        let ends = self.ci95.map(|ends| format!(" {}", crate::format::brackets(ends.map(change), 0.1)));
+        format!("{}{}", signed_pct(change(self.harm_pct), 0.1), ends.unwrap_or_default())
+    }
+}
+
+impl Curve {
+    /// The gates of all points, each once, in the order of print.
+    pub fn metrics(&self) -> Vec<Metric> {
+        let used = |metric: &Metric| self.points.iter().any(|point| point.gate(*metric).is_some());
+        Metric::ALL.into_iter().filter(used).collect()
+    }
+
+    /// The points in the order of the axis.
+    pub fn sorted(&self) -> Vec<&CurvePoint> {
+        let mut points: Vec<&CurvePoint> = self.points.iter().collect();
+        points.sort_by(|a, b| a.at.total_cmp(&b.at));
+        points
+    }
+
+    /// The threshold of a gate, per cent.
+    pub fn threshold_pct(&self, metric: Metric) -> Option<f64> {
+        self.thresholds_pct.iter().find(|(of, _)| *of == metric).map(|(_, theta)| *theta)
+    }
+
+    /// `cpu.max, %`
+    pub(super) fn axis_title(&self) -> String {
+        if self.unit.is_empty() { self.what.clone() } else { format!("{}, {}", self.what, self.unit) }
+    }
+
+    /// Rows of cells with their titles first.
+    pub fn table(&self) -> Vec<Vec<String>> {
+        let metrics = self.metrics();
+        let kept = self.points.iter().any(|point| point.offline_kept_pct.is_some());
+        let mut titles = vec![self.what.clone(), "verdict".to_owned()];
+        titles.extend(metrics.iter().map(|metric| match self.threshold_pct(*metric) {
+            Some(theta) => format!("{} (bound {} %)", metric.label(), trimmed(theta)),
+            None => metric.label().to_owned(),
+        }));
+        titles.extend(kept.then(|| "offline work".to_owned()));
+        let mut rows = vec![titles];
+        for point in self.sorted() {
+            let verdict = point.verdict.map_or("–", Verdict::label);
+            let mut row = vec![point.label.clone(), verdict.to_owned()];
+            let cell = |metric: &Metric| point.gate(*metric).map_or("–".to_owned(), CurveGate::words);
+            row.extend(metrics.iter().map(cell));
+            let share =
+                || point.offline_kept_pct.map_or("–".to_owned(), |pct| format!("{} %", plain(pct, 1.0)));
+            row.extend(kept.then(share));
+            rows.push(row);
+        }
+        rows
+    }
+
+    /// The table for a terminal.
+    pub fn terminal(&self) -> String {
+        aligned(&self.table())
+    }
+
+    /// The table as Markdown.
+    pub fn markdown(&self) -> String {
+        let table = self.table();
+        let line = |cells: &[String]| {
+            let cells: Vec<String> = cells.iter().map(|cell| markdown_escape(cell)).collect();
+            format!("| {} |\n", cells.join(" | "))
+        };
+        let rule: Vec<&str> = (0..table[0].len()).map(|i| if i < 2 { ":--" } else { "--:" }).collect();
+        let rows: String = table[1..].iter().map(|row| line(row)).collect();
+        format!("{}| {} |\n{rows}", line(&table[0]), rule.join(" | "))
+    }
+
+    /// One row per value and gate, for those who compute for themselves; missing values are empty.
+    pub fn csv(&self) -> String {
+        let mut out =
+            "what,unit,at,label,verdict,metric,threshold_pct,harm_pct,ci95_low_pct,ci95_high_pct,offline_kept_pct\n"
+                .to_owned();
+        let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+        for point in self.sorted() {
+            for gate in &point.gates {
+                let cells = [
+                    super::csv::quoted(&self.what),
+                    super::csv::quoted(&self.unit),
+                    point.at.to_string(),
+                    super::csv::quoted(&point.label),
+                    point.verdict.map_or("", Verdict::label).to_owned(),
+                    gate.metric.label().to_lowercase(),
+                    number(self.threshold_pct(gate.metric)),
+                    gate.harm_pct.to_string(),
+                    number(gate.ci95.map(|[lo, _]| lo)),
+                    number(gate.ci95.map(|[_, hi]| hi)),
+                    number(point.offline_kept_pct),
+                ];
+                let _ = writeln!(out, "{}", cells.join(","));
+            }
+        }
+        out
+    }
+
+    fn title(&self) -> String {
+        format!("Harm over {}", self.what)
+    }
+
+    /// The picture alone; `from` says which run it is of. Words stand in it where there is nothing to draw.
+    pub fn svg(&self, from: &str) -> String {
+        curve_chart(self, WIDE).unwrap_or_else(|why| words(&why)).alone(&self.title(), from)
+    }
+
+    /// The picture for a desk and for a phone, with its caption, as part of a page.
+    pub fn figure(&self) -> String {
+        let draw = |width, id: &str| -> Result<String, String> {
+            let canvas: Canvas = curve_chart(self, width)?;
+            Ok(canvas.embedded(&format!("curve-{id}"), &self.title()))
+        };
+        match (draw(WIDE, "w"), draw(NARROW, "n")) {
+            (Ok(wide), Ok(narrow)) => format!(
+                "<p class=\"caption\">One line for each gate; the upright bars are 95 % intervals, the dashed line is the \
+                 harm that is still called none. The scale is logarithmic beyond it. Above zero is worse, for throughput as \
+                 well.</p>\n<figure><div class=\"wide\">{wide}</div><div class=\"narrow\">{narrow}</div></figure>\n"
+            ),
+            (Err(why), _) | (_, Err(why)) => format!("<p class=\"absent\">{}</p>\n", escape(&why)),
+        }
+    }
+
+    /// The table as part of a page; on a phone its rows stand as cards.
+    pub fn html_table(&self) -> String {
+        super::html::table("curve", &self.table())
+    }
+
+    /// A page of its own; `from` says which run it is of.
+    pub fn html(&self, from: &str) -> String {
+        let title = escape(&self.title());
+        format!(
+            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
+             <style>\n{}\n</style>\n</head>\n<body>\n<p class=\"kicker\">{}</p>\n<h1>{title}</h1>\n{}{}</body>\n</html>\n",
+            sheet(),
+            escape(from),
+            self.figure(),
+            self.html_table(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A limit that was swept: the higher, the more harm and the more work.
+    fn curve() -> Curve {
+        let point = |at: f64, p90: f64, verdict, kept| CurvePoint {
+            at,
+            label: format!("{at} %"),
+            verdict: Some(verdict),
+            gates: vec![
+                CurveGate { metric: Metric::P90, harm_pct: p90, ci95: Some([p90 - 3.0, p90 + 3.0]) },
+                CurveGate { metric: Metric::Qps, harm_pct: p90 / 10.0, ci95: None },
+            ],
+            offline_kept_pct: kept,
+        };
+        Curve {
+            what: "cpu.max".into(),
+            unit: "%".into(),
+            thresholds_pct: vec![(Metric::P90, 5.0), (Metric::Qps, 5.0)],
+            points: vec![
+                point(80.0, 120.0, Verdict::Fail, Some(81.4)),
+                point(20.0, 1.0, Verdict::Pass, Some(19.0)),
+                point(50.0, 6.0, Verdict::Inconclusive, None),
+            ],
+        }
+    }
+
+    #[test]
+    fn the_table_has_every_point_and_gate() {
+        let text = curve().terminal();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words(lines[0]), "cpu.max verdict QPS (bound 5 %) P90 (bound 5 %) offline work");
+        assert_eq!(words(lines[1]), "20 % PASS −0.1 % +1.0 % [−2.0, +4.0] 19 %");
+        assert_eq!(words(lines[2]), "50 % INCONCLUSIVE −0.6 % +6.0 % [+3.0, +9.0] –");
+        assert_eq!(words(lines[3]), "80 % FAIL −10.7 % +120.0 % [+117.0, +123.0] 81 %");
+        assert_eq!(curve().markdown().lines().count(), 5);
+        let csv = curve().csv();
+        let columns = csv.lines().next().unwrap().split(',').count();
+        assert_eq!(csv.lines().count(), 7);
+        assert!(csv.lines().all(|line| line.split(',').count() == columns), "{csv}");
+        assert!(csv.contains("cpu.max,%,80,80 %,FAIL,p90,5,120,117,123,81.4"), "{csv}");
+    }
+
+    #[test]
+    fn the_page_holds_the_table_and_both_pictures() {
+        let text = curve().html("quickstart & others");
+        assert!(
+            text.contains("<div class=\"narrow\"><svg") && text.contains("quickstart &amp; others"),
+            "{text}"
+        );
+        for row in curve().table() {
+            for cell in row {
+                assert!(text.contains(&escape(&cell)), "{cell}");
+            }
+        }
+        assert_eq!(text.matches("class=\"d pt").count(), 2 * (6 + 2), "gates and work kept, twice");
+        assert!(!text.contains("NaN"));
+    }
+
+    #[test]
+    fn what_cannot_be_drawn_is_said() {
+        let nothing = Curve { points: Vec::new(), ..curve() };
+        assert!(nothing.html("x").contains("class=\"absent\""));
+        assert!(nothing.svg("x").contains("No value of cpu.max"));
+        let mut wild = curve();
+        wild.points[0].at = f64::NAN;
+        wild.points[1].gates[0].harm_pct = f64::INFINITY;
+        wild.points[2].gates[0].ci95 = Some([f64::NEG_INFINITY, f64::NAN]);
+        wild.what = "</title><script>".into();
+        for text in [wild.html("<script>"), wild.svg("<script>")] {
+            assert!(!text.contains("NaN") && !text.contains("<script"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_point_is_what_the_run_says() {
+        let run = crate::fixture::concluded(12, [0.0, 0.5, 0.2], 0.01);
+        let point = CurvePoint::of(&run, "isolated", 30.0, "30 %");
+        assert_eq!(point.verdict, Some(Verdict::Fail));
+        assert_eq!(point.gates.len(), run.design.gates.len());
+        let harm = run.comparison("isolated", "baseline", Metric::P90).unwrap().harm_pct;
+        assert_eq!(point.gate(Metric::P90).unwrap().harm_pct, harm);
+        let contended = CurvePoint::of(&run, "contended", 30.0, "30 %");
+        assert!(contended.verdict.is_none() && contended.gate(Metric::P90).unwrap().harm_pct > 30.0);
+    }
+}
