@@ -190,10 +190,11 @@ impl Curve {
     }
 
     /// The picture for a desk and for a phone, with its caption, as part of a page.
-    pub fn figure(&self) -> String {
-        let draw = |width, id: &str| -> Result<String, String> {
+    /// `id` is not used twice on the page.
+    pub fn figure(&self, id: &str) -> String {
+        let draw = |width, which: &str| -> Result<String, String> {
             let canvas: Canvas = curve_chart(self, width)?;
-            Ok(canvas.embedded(&format!("curve-{id}"), &self.title()))
+            Ok(canvas.embedded(&format!("{id}-{which}"), &self.title()))
         };
         match (draw(WIDE, "w"), draw(NARROW, "n")) {
             (Ok(wide), Ok(narrow)) => format!(
@@ -219,7 +220,7 @@ impl Curve {
              <style>\n{}\n</style>\n</head>\n<body>\n<p class=\"kicker\">{}</p>\n<h1>{title}</h1>\n{}{}</body>\n</html>\n",
             sheet(),
             escape(from),
-            self.figure(),
+            self.figure("curve"),
             self.html_table(),
         )
     }
