@@ -87,12 +87,14 @@ fn gate(point: &Point, metric: Metric) -> Option<&GateEntry> {
     point.gates.iter().find(|gate| gate.metric == metric)
 }
 
-/// `+1.2 % [−0.3, +2.1], at most 2.0`, as change of the metric itself; the bound is harm.
+/// `+1.2 % [−0.3, +2.1], harm < 2.0`, as change of the metric itself; the bound is harm.
 fn figures(gate: &GateEntry) -> String {
     let change = |harm| change_pct(gate.metric, harm);
     let ends = gate.ci95.map(|ends| format!(" {}", brackets(ends.map(change), 0.1))).unwrap_or_default();
-    let bound =
-        gate.bound_pct.map(|bound| format!(", harm < {}", plain(bound.max(0.0), 0.1))).unwrap_or_default();
+    let bound = gate.bound_pct.map_or(String::new(), |bound| match plain(bound.max(0.0), 0.1) {
+        none if none == "0.0" => ", no harm".to_owned(),
+        most => format!(", harm < {most}"),
+    });
     format!("{}{ends}{bound}", signed_pct(change(gate.harm_pct), 0.1))
 }
 
@@ -107,14 +109,14 @@ fn day(started: &str) -> String {
 /// One row a run, the titles first.
 fn rows(one: &Series) -> Vec<Vec<String>> {
     let metrics = metrics(one);
-    let mut titles: Vec<String> = ["run", "version", "kernel", "verdict"].map(str::to_owned).to_vec();
+    let mut titles: Vec<String> = ["run", "version", "verdict", "changed"].map(str::to_owned).to_vec();
     for metric in &metrics {
         let thresholds: Vec<f64> =
             one.runs.iter().filter_map(|point| gate(point, *metric)).map(|gate| gate.threshold_pct).collect();
         let theta = thresholds.last().map(|theta| super::charts::trimmed(*theta)).unwrap_or_default();
         titles.push(format!("{} (bound {theta} %)", metric.label()));
     }
-    titles.extend(["offline work", "foreign CPUs", "changed", "record"].map(str::to_owned));
+    titles.extend(["offline work", "foreign CPUs", "kernel", "record"].map(str::to_owned));
     let mut rows = vec![titles];
     for point in &one.runs {
         let number = |value: Option<f64>, step, unit: &str| {
@@ -123,13 +125,13 @@ fn rows(one: &Series) -> Vec<Vec<String>> {
         let mut row = vec![
             day(&point.started),
             point.version.clone(),
-            point.kernel.clone(),
             point.verdict.map_or("–", Verdict::label).to_owned(),
+            changed(&point.changes),
         ];
         row.extend(metrics.iter().map(|metric| gate(point, *metric).map_or("–".to_owned(), figures)));
         row.push(number(point.offline_kept_pct, 1.0, " %"));
         row.push(number(point.foreign_cpus, 0.01, ""));
-        row.push(changed(&point.changes));
+        row.push(point.kernel.clone());
         row.push(point.record.clone());
         rows.push(row);
     }
@@ -174,7 +176,9 @@ fn spark(one: &Series, metric: Metric) -> String {
     let known = || harms.iter().flatten().copied().filter(|harm| harm.is_finite());
     let (lo, hi) = (known().fold(f64::INFINITY, f64::min), known().fold(f64::NEG_INFINITY, f64::max));
     let bar = |harm: &Option<f64>| match harm.filter(|harm| harm.is_finite()) {
-        Some(harm) if hi > lo => BARS[((harm - lo) / (hi - lo) * 7.0).round().clamp(0.0, 7.0) as usize],
+        Some(harm) if hi - lo >= 0.1 => {
+            BARS[((harm - lo) / (hi - lo) * 7.0).round().clamp(0.0, 7.0) as usize]
+        }
         Some(_) => BARS[0],
         None => ' ',
     };

@@ -69,7 +69,8 @@ fn first_screen(run: &Run, summary: &Summary) -> String {
         escape(&run.started),
         escape(&run.machine.cpu),
         escape(summary.word),
-        escape(&capitalised(run, claim))
+        // A number and its sign stay on one line.
+        escape(&capitalised(run, claim)).replace(" %", "\u{a0}%")
     );
     if !evidence.is_empty() {
         let _ = writeln!(out, "<p class=\"evidence\">{}</p>", escape(evidence));
@@ -110,9 +111,10 @@ pub(super) fn table(label: &str, rows: &[Vec<String>]) -> String {
     let hint = "<p class=\"hint desk\">The table is wider than the page: move it sideways.</p>";
     let hint = if titles.len() > FITS { hint } else { "" };
     let mut out = format!(
-        "{hint}<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table class=\"main\" role=\"table\">\n\
+        "{hint}<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table class=\"main{}\" role=\"table\">\n\
          <thead role=\"rowgroup\"><tr role=\"row\">",
-        escape(label)
+        escape(label),
+        if titles.len() >= FITS { " many" } else { "" }
     );
     for title in titles {
         let _ = write!(out, "<th scope=\"col\" role=\"columnheader\">{}</th>", escape(title));
@@ -125,7 +127,7 @@ pub(super) fn table(label: &str, rows: &[Vec<String>]) -> String {
             let _ = if i == 0 {
                 write!(out, "<th scope=\"row\" role=\"rowheader\">{cell}</th>")
             } else {
-                write!(out, "<td role=\"cell\" data-th=\"{title}\">{cell}</td>")
+                write!(out, "<td role=\"cell\" data-th=\"{title}\"><span>{cell}</span></td>")
             };
         }
         out.push_str("</tr>\n");

@@ -23,6 +23,7 @@ figure{margin:0}svg{display:block;max-width:100%;height:auto}.narrow{display:non
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.95rem}\
 .main{width:100%}.main th,.main td{padding-left:.9rem}.main th:first-child{padding-left:0;min-width:6.5rem;max-width:13rem;\
 white-space:normal;overflow-wrap:anywhere}\
+@media screen and (min-width:900px){.many{font-size:.84rem}.many th,.many td{padding-left:.6rem}.many thead th{font-size:.8rem}}\
 th,td{padding:.34rem 0 .34rem 1.3rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid);vertical-align:baseline}\
 th:first-child,td:first-child{padding-left:0;text-align:left}\
 thead th{color:var(--muted);font-weight:500;font-size:.84rem;border-bottom-color:var(--rule)}\
