@@ -256,6 +256,9 @@ _commensal() {
             commensal__subcmd__help__subcmd__density,simulate)
                 cmd="commensal__subcmd__help__subcmd__density__subcmd__simulate"
                 ;;
+            commensal__subcmd__help__subcmd__lab,baseline)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__baseline"
+                ;;
             commensal__subcmd__help__subcmd__lab,check)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__check"
                 ;;
@@ -264,6 +267,9 @@ _commensal() {
                 ;;
             commensal__subcmd__help__subcmd__lab,doctor)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__doctor"
+                ;;
+            commensal__subcmd__help__subcmd__lab,history)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__history"
                 ;;
             commensal__subcmd__help__subcmd__lab,list)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__list"
@@ -282,6 +288,18 @@ _commensal() {
                 ;;
             commensal__subcmd__help__subcmd__lab,show)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__show"
+                ;;
+            commensal__subcmd__help__subcmd__lab__subcmd__baseline,list)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__baseline__subcmd__list"
+                ;;
+            commensal__subcmd__help__subcmd__lab__subcmd__baseline,rm)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__baseline__subcmd__rm"
+                ;;
+            commensal__subcmd__help__subcmd__lab__subcmd__baseline,save)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__baseline__subcmd__save"
+                ;;
+            commensal__subcmd__help__subcmd__lab__subcmd__baseline,show)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__baseline__subcmd__show"
                 ;;
             commensal__subcmd__help__subcmd__sched,load)
                 cmd="commensal__subcmd__help__subcmd__sched__subcmd__load"
@@ -316,6 +334,9 @@ _commensal() {
             commensal__subcmd__help__subcmd__workload,thaw-guard)
                 cmd="commensal__subcmd__help__subcmd__workload__subcmd__thaw__subcmd__guard"
                 ;;
+            commensal__subcmd__lab,baseline)
+                cmd="commensal__subcmd__lab__subcmd__baseline"
+                ;;
             commensal__subcmd__lab,check)
                 cmd="commensal__subcmd__lab__subcmd__check"
                 ;;
@@ -327,6 +348,9 @@ _commensal() {
                 ;;
             commensal__subcmd__lab,help)
                 cmd="commensal__subcmd__lab__subcmd__help"
+                ;;
+            commensal__subcmd__lab,history)
+                cmd="commensal__subcmd__lab__subcmd__history"
                 ;;
             commensal__subcmd__lab,list)
                 cmd="commensal__subcmd__lab__subcmd__list"
@@ -346,6 +370,39 @@ _commensal() {
             commensal__subcmd__lab,show)
                 cmd="commensal__subcmd__lab__subcmd__show"
                 ;;
+            commensal__subcmd__lab__subcmd__baseline,help)
+                cmd="commensal__subcmd__lab__subcmd__baseline__subcmd__help"
+                ;;
+            commensal__subcmd__lab__subcmd__baseline,list)
+                cmd="commensal__subcmd__lab__subcmd__baseline__subcmd__list"
+                ;;
+            commensal__subcmd__lab__subcmd__baseline,rm)
+                cmd="commensal__subcmd__lab__subcmd__baseline__subcmd__rm"
+                ;;
+            commensal__subcmd__lab__subcmd__baseline,save)
+                cmd="commensal__subcmd__lab__subcmd__baseline__subcmd__save"
+                ;;
+            commensal__subcmd__lab__subcmd__baseline,show)
+                cmd="commensal__subcmd__lab__subcmd__baseline__subcmd__show"
+                ;;
+            commensal__subcmd__lab__subcmd__baseline__subcmd__help,help)
+                cmd="commensal__subcmd__lab__subcmd__baseline__subcmd__help__subcmd__help"
+                ;;
+            commensal__subcmd__lab__subcmd__baseline__subcmd__help,list)
+                cmd="commensal__subcmd__lab__subcmd__baseline__subcmd__help__subcmd__list"
+                ;;
+            commensal__subcmd__lab__subcmd__baseline__subcmd__help,rm)
+                cmd="commensal__subcmd__lab__subcmd__baseline__subcmd__help__subcmd__rm"
+                ;;
+            commensal__subcmd__lab__subcmd__baseline__subcmd__help,save)
+                cmd="commensal__subcmd__lab__subcmd__baseline__subcmd__help__subcmd__save"
+                ;;
+            commensal__subcmd__lab__subcmd__baseline__subcmd__help,show)
+                cmd="commensal__subcmd__lab__subcmd__baseline__subcmd__help__subcmd__show"
+                ;;
+            commensal__subcmd__lab__subcmd__help,baseline)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__baseline"
+                ;;
             commensal__subcmd__lab__subcmd__help,check)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__check"
                 ;;
@@ -357,6 +414,9 @@ _commensal() {
                 ;;
             commensal__subcmd__lab__subcmd__help,help)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__help"
+                ;;
+            commensal__subcmd__lab__subcmd__help,history)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__history"
                 ;;
             commensal__subcmd__lab__subcmd__help,list)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__list"
@@ -375,6 +435,18 @@ _commensal() {
                 ;;
             commensal__subcmd__lab__subcmd__help,show)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__show"
+                ;;
+            commensal__subcmd__lab__subcmd__help__subcmd__baseline,list)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__baseline__subcmd__list"
+                ;;
+            commensal__subcmd__lab__subcmd__help__subcmd__baseline,rm)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__baseline__subcmd__rm"
+                ;;
+            commensal__subcmd__lab__subcmd__help__subcmd__baseline,save)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__baseline__subcmd__save"
+                ;;
+            commensal__subcmd__lab__subcmd__help__subcmd__baseline,show)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__baseline__subcmd__show"
                 ;;
             commensal__subcmd__sched,help)
                 cmd="commensal__subcmd__sched__subcmd__help"
@@ -1855,8 +1927,78 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__lab)
-            opts="run list show check profile doctor report load diff"
+            opts="run list show check profile doctor report load diff baseline history"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__baseline)
+            opts="list show save rm"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__baseline__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__baseline__subcmd__rm)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__baseline__subcmd__save)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__baseline__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -1897,6 +2039,20 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__lab__subcmd__doctor)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__history)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2261,8 +2417,222 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version run list show check profile doctor report load diff help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version run list show check profile doctor report load diff baseline history help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__baseline)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version list show save rm help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__baseline__subcmd__help)
+            opts="list show save rm help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__baseline__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__baseline__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__baseline__subcmd__help__subcmd__rm)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__baseline__subcmd__help__subcmd__save)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__baseline__subcmd__help__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__baseline__subcmd__list)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__baseline__subcmd__rm)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__baseline__subcmd__save)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__baseline__subcmd__show)
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -2313,12 +2683,16 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__diff)
-            opts="-v -h -V --force --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-v -h -V --baseline --force --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --baseline)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -2377,8 +2751,78 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__help)
-            opts="run list show check profile doctor report load diff help"
+            opts="run list show check profile doctor report load diff baseline history help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__baseline)
+            opts="list show save rm"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__baseline__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__baseline__subcmd__rm)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__baseline__subcmd__save)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__baseline__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -2433,6 +2877,20 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__history)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -2523,6 +2981,36 @@ _commensal() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__history)
+            opts="-v -h -V --page --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --page)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -2818,6 +3306,10 @@ _commensal() {
                     return 0
                     ;;
                 -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --save-baseline)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -9,7 +9,7 @@ mod student;
 pub use signed_rank::{
     EXACT_UP_TO, SignedRank, Tail, critical_value, lower_tail_probability, normal_quantile, obrien_fleming,
 };
-pub use student::t_quantile;
+pub use student::{t_quantile, t_two_sided};
 
 use std::cmp::Ordering;
 

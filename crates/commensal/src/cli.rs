@@ -12,6 +12,7 @@ mod density_pin;
 mod density_run;
 mod doctor;
 mod lab;
+mod lab_history;
 mod lab_replay;
 mod lab_report;
 mod load;
@@ -264,8 +265,61 @@ pub enum LabVerb {
     /// Load an HTTP service on a schedule that does not wait for it, and say how long requests took since they were due.
     /// Exit status 4 when the measurement cannot be believed.
     Load(Box<LabLoad>),
-    /// Compare two recorded runs of one machine and one plan.
+    /// Compare two recorded runs of one machine and one plan, or one with a baseline.
     Diff(LabDiff),
+    /// Runs that are kept under a name, to compare later ones with.
+    Baseline(LabBaseline),
+    /// Show how the answers of this machine moved from run to run.
+    History(LabHistory),
+}
+
+/// `commensal lab baseline`.
+#[derive(Debug, Args)]
+pub struct LabBaseline {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: BaselineVerb,
+}
+
+/// `commensal lab baseline …`.
+#[derive(Debug, Subcommand)]
+pub enum BaselineVerb {
+    /// List the baselines. Exit status 2 when one cannot be read.
+    List,
+    /// Show the run of a baseline.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Keep a recorded run under a name, in place of what had it.
+    Save {
+        /// Its name: letters, digits, points, dashes and underscores.
+        name: String,
+        /// A run.json.
+        file: PathBuf,
+    },
+    /// Forget a baseline.
+    Rm {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// `commensal lab history`.
+#[derive(Debug, Args)]
+pub struct LabHistory {
+    /// Experiments whose runs to show, or records (run.json) in place of the runs that are remembered [default: all that are
+    /// remembered].
+    #[arg(value_name = "EXPERIMENT|FILE")]
+    pub what: Vec<String>,
+
+    /// Also write a page with charts.
+    #[arg(long, value_name = "FILE")]
+    pub page: Option<PathBuf>,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `commensal lab load`.
@@ -495,6 +549,10 @@ pub struct LabRun {
     #[arg(long, short, value_name = "FILE", default_value = "run.json")]
     pub out: PathBuf,
 
+    /// Keep the record under this name too, for `lab diff --baseline`; it replaces what had the name.
+    #[arg(long, value_name = "NAME", conflicts_with = "pilot")]
+    pub save_baseline: Option<String>,
+
     /// Print the record instead of the report.
     #[arg(long)]
     pub json: bool,
@@ -561,8 +619,13 @@ pub struct LabDiff {
     /// A run.json.
     pub a: PathBuf,
 
-    /// Another one.
-    pub b: PathBuf,
+    /// Another one, in place of a baseline.
+    #[arg(required_unless_present = "baseline", conflicts_with = "baseline")]
+    pub b: Option<PathBuf>,
+
+    /// Compare with this baseline, as the first of the two.
+    #[arg(long, value_name = "NAME")]
+    pub baseline: Option<String>,
 
     /// Compare although machine or plan differ.
     #[arg(long)]
@@ -780,7 +843,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             LabVerb::Profile(options) => lab::profile(&mut context, &options),
             LabVerb::Doctor(options) => lab::doctor(&mut context, &options),
             LabVerb::Report(options) => lab_report::report(&mut context, &options),
-            LabVerb::Diff(options) => lab_report::diff(&context, &options),
+            LabVerb::Diff(options) => lab_report::diff(&mut context, &options),
+            LabVerb::Baseline(options) => lab_history::baseline(&mut context, &options),
+            LabVerb::History(options) => lab_history::history(&mut context, &options),
             LabVerb::Load(options) => load::run(&mut context, &options),
         },
         Verb::Density(density) => match density.verb {

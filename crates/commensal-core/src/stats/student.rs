@@ -40,9 +40,33 @@ pub fn t_quantile(p: f64, df: u32) -> Option<f64> {
     Some(if p < 0.5 { -t } else { t })
 }
 
+/// The probability that a t variable with `df` degrees of freedom is at least as far from 0 as `t`; `None` for what is no
+/// number, or no degrees of freedom.
+pub fn t_two_sided(t: f64, df: u32) -> Option<f64> {
+    if t.is_nan() || df == 0 {
+        return None;
+    }
+    let theta = (t.abs() / f64::from(df).sqrt()).atan();
+    Some((1.0 - central_probability(theta, df)).clamp(0.0, 1.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn probabilities_and_quantiles_agree() {
+        for df in [1, 2, 3, 7, 20, 61, 500] {
+            for p in [0.001, 0.01, 0.05, 0.3, 0.9] {
+                let t = t_quantile(1.0 - p / 2.0, df).unwrap();
+                let (got, back) = (t_two_sided(t, df).unwrap(), t_two_sided(-t, df).unwrap());
+                assert!((got - p).abs() < 1e-9 && got == back, "df {df}: {got}, {p}");
+            }
+        }
+        assert_eq!(t_two_sided(0.0, 5), Some(1.0));
+        assert_eq!(t_two_sided(f64::INFINITY, 5), Some(0.0));
+        assert_eq!((t_two_sided(f64::NAN, 5), t_two_sided(1.0, 0)), (None, None));
+    }
 
     #[test]
     fn quantiles_are_those_of_the_published_table() {

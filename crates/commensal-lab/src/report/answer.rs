@@ -199,3 +199,121 @@ pub fn foreign(run: &Run) -> Option<String> {
         )
     })
 }
+
+/// Where there is no verdict: what was measured all the same, what was wrong, and what to do. Empty where there is one.
+pub fn anyway(run: &Run) -> Vec<String> {
+    let Some(Verdict::Invalid | Verdict::Broken) = run.verdict else { return Vec::new() };
+    let mut lines = Vec::new();
+    let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
+    let each: Vec<String> = isolated.filter_map(|arm| reached(run, arm)).take(3).collect();
+    if !each.is_empty() {
+        let harm = without(run).filter(|harm| harm.contains("worse")).unwrap_or_default();
+        lines.push(format!("measured all the same, and no result: {}{harm}", each.join("; ")));
+    }
+    lines.extend(run.reasons.first().map(|why| format!("what was wrong: {why}")));
+    lines.push(format!("what to do: {}", way_out(run)));
+    lines
+}
+
+/// `harm to your service's median is below 4.2 %, to its P90 below 9.1 %`: the bounds that an arm reached.
+fn reached(run: &Run, arm: &Arm) -> Option<String> {
+    let each: Vec<String> = bounds(run, arm)
+        .iter()
+        .map(|(result, [_, hi])| format!("{} below {} %", name(result.metric), pct(hi.max(0.0))))
+        .collect();
+    let several = run.arms.iter().filter(|other| other.role == Role::Isolated).count() > 1;
+    let of = if several { format!("arm {}: ", arm.name) } else { String::new() };
+    (!each.is_empty()).then(|| format!("{of}harm to your service's {}", each.join(", to its ")))
+}
+
+/// What helps against what makes a run INVALID or BROKEN, in the order in which the verdict looks for it.
+fn way_out(run: &Run) -> &'static str {
+    let all_hold = run
+        .arms
+        .iter()
+        .flat_map(|arm| &arm.policy)
+        .all(|policy| policy.applied.iter().all(|knob| knob.holds()));
+    let alone = |arm: &&Arm| matches!(arm.role, Role::Baseline | Role::Baseline2 | Role::PolicyOnly);
+    let fails = |arm: &Arm| {
+        let (asked, failed) = run.blocks_of(&arm.name).fold((0.0, 0.0), |(asked, failed), block| {
+            (asked + block.requests as f64, failed + (block.errors as f64 + block.timeouts as f64))
+        });
+        crate::verdict::service_failed(run, arm) || failed > asked * 0.01
+    };
+    let fails_alone = run.arms.iter().filter(alone).any(fails);
+    let bad: Vec<_> = run.blocks.iter().filter(|block| !block.valid).collect();
+    let late = bad
+        .iter()
+        .filter(|block| block.invalid_reason.as_deref().is_some_and(|why| why.contains("generator")));
+    let late = late.count() * 2 > bad.len();
+    if !all_hold {
+        "find who else writes these files (`commensal doctor` names managers of this machine), stop it, and run again"
+    } else if fails_alone {
+        "mend the service or ask less of it (--load): it fails before any offline work runs beside it"
+    } else if run.verdict == Some(Verdict::Broken) {
+        "look at what the service says when it fails beside the offline work; what it ran is at the end of the page"
+    } else if bad.len() * 5 > run.blocks.len() && late {
+        "ask for fewer requests (--load), or leave the load generator more CPU: it could not keep its own schedule"
+    } else if bad.len() * 5 > run.blocks.len() {
+        "remove the commonest reason, and run again; `commensal lab doctor` looks at the machine alone"
+    } else {
+        "stop what starts and ends by itself on this machine, or give the run more time (--for, --rounds)"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::conclude;
+    use crate::fixture;
+
+    /// Every way to INVALID says what was measured, what was wrong and what to do.
+    #[test]
+    fn an_invalid_run_still_answers() {
+        let check = |change: fn(&mut Run), wrong: &str, help: &str| {
+            let mut run = fixture::small_run();
+            change(&mut run);
+            conclude(&mut run);
+            assert!(matches!(run.verdict, Some(Verdict::Invalid | Verdict::Broken)), "{:?}", run.reasons);
+            let lines = anyway(&run);
+            let text = lines.join("\n");
+            assert_eq!(lines.len(), 3, "{text}");
+            assert!(
+                lines[0]
+                    .starts_with("measured all the same, and no result: harm to your service's median below"),
+                "{text}"
+            );
+            assert!(lines[1].contains(wrong) && lines[2].contains(help), "{text}");
+        };
+        let slower = |run: &mut Run| {
+            for block in run.blocks.iter_mut().filter(|block| block.arm == "baseline2") {
+                block.achieved = block.achieved.map(|per_s| per_s * 0.7);
+            }
+        };
+        check(slower, "the two identical arms differ on QPS", "starts and ends by itself");
+        check(
+            |run| run.arms[3].policy.as_mut().unwrap().applied[0].read = Some("0".into()),
+            "cpu.idle of /commensal/offline",
+            "who else writes",
+        );
+        check(
+            |run| {
+                run.blocks
+                    .iter_mut()
+                    .filter(|block| block.arm.starts_with("baseline"))
+                    .for_each(|block| block.errors = 900)
+            },
+            "without any offline work",
+            "--load",
+        );
+        let mut run = fixture::small_run();
+        for block in run.blocks.iter_mut().take(8) {
+            (block.valid, block.invalid_reason) = (false, Some("the generator was late".into()));
+        }
+        conclude(&mut run);
+        assert!(anyway(&run).last().unwrap().contains("its own schedule"), "{:?}", anyway(&run));
+        let mut good = fixture::small_run();
+        conclude(&mut good);
+        assert!(anyway(&good).is_empty());
+    }
+}

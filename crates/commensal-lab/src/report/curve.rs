@@ -191,11 +191,12 @@ impl Curve {
         curve_chart(self, WIDE).unwrap_or_else(|why| words(&why)).alone(&self.title(), from)
     }
 
-    /// The picture for a desk and for a phone, with its caption, as part of a page that may have several, which are numbered.
-    pub fn figure(&self, number: usize) -> String {
-        let draw = |width, id: &str| -> Result<String, String> {
+    /// The picture for a desk and for a phone, with its caption, as part of a page.
+    /// `id` is not used twice on the page.
+    pub fn figure(&self, id: &str) -> String {
+        let draw = |width, which: &str| -> Result<String, String> {
             let canvas: Canvas = curve_chart(self, width)?;
-            Ok(canvas.embedded(&format!("curve{number}-{id}"), &self.title()))
+            Ok(canvas.embedded(&format!("{id}-{which}"), &self.title()))
         };
         match (draw(WIDE, "w"), draw(NARROW, "n")) {
             (Ok(wide), Ok(narrow)) => format!(
@@ -221,7 +222,7 @@ impl Curve {
              <style>\n{}\n</style>\n</head>\n<body>\n<p class=\"kicker\">{}</p>\n<h1>{title}</h1>\n{}{}</body>\n</html>\n",
             sheet(),
             escape(from),
-            self.figure(0),
+            self.figure("curve"),
             self.html_table(),
         )
     }

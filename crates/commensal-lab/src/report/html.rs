@@ -3,6 +3,7 @@
 //! The first screen answers the question; everything after it is why one may believe the answer.
 
 mod blocks;
+mod glossary;
 mod machine;
 mod style;
 #[cfg(test)]
@@ -23,7 +24,12 @@ pub fn html(run: &Run) -> String {
     let mut body = first_screen(run, &summary);
     for (at, (title, curve)) in curves(run).into_iter().enumerate() {
         let title = escape(&capitalised(run, &title));
-        let _ = write!(body, "<h2 id=\"curve{at}\">{title}</h2>\n{}{}", curve.figure(at), curve.html_table());
+        let _ = write!(
+            body,
+            "<h2 id=\"sweep{at}\">{title}</h2>\n{}{}",
+            curve.figure(&format!("curve{at}")),
+            curve.html_table()
+        );
     }
     for kind in KINDS {
         let _ = writeln!(body, "<h2 id=\"{}\">{}</h2>", kind.name, kind.title);
@@ -44,6 +50,7 @@ pub fn html(run: &Run) -> String {
     body.push_str(&machine::environment(run));
     body.push_str(&in_words(run));
     body.push_str(&blocks::raw(&seen));
+    let mut body = glossary::linked(&body);
     let _ = writeln!(
         body,
         "<footer>commensal {}, schema {}. Every figure is computed from the blocks in the record.</footer>",
@@ -72,13 +79,16 @@ fn first_screen(run: &Run, summary: &Summary) -> String {
         escape(&run.started),
         escape(&run.machine.cpu),
         escape(summary.word),
-        escape(&capitalised(run, claim))
+        // A number and its sign stay on one line.
+        escape(&capitalised(run, claim)).replace(" %", "\u{a0}%")
     );
     if !evidence.is_empty() {
         let _ = writeln!(out, "<p class=\"evidence\">{}</p>", escape(evidence));
     }
     // Where there is no answer, the first question is why.
-    if matches!(run.verdict, Some(Verdict::Invalid | Verdict::Broken | Verdict::Inconclusive)) {
+    if !summary.anyway.is_empty() {
+        out.push_str(&items(run, "words", summary.anyway.iter()));
+    } else if run.verdict == Some(Verdict::Inconclusive) {
         out.push_str(&items(run, "words", run.reasons.iter().take(3)));
     }
     out.push_str("</header>\n");
@@ -95,19 +105,26 @@ fn result(summary: &Summary) -> String {
     out.push_str(
         "<p class=\"caption\">The baseline is absolute: medians over its blocks. The others are changes against it, \
          (arm − baseline) / baseline, paired by round; a positive latency is worse. CPU is the busy share of the machine, its \
-         change in percentage points.</p>\n",
+         change in percentage points. Figures of the charts can be pointed at.</p>\n",
     );
     out
 }
+
+/// Columns that a page on a desk has room for.
+const FITS: usize = 10;
 
 /// A table whose rows stand as cards on a phone, each figure beside the title of its column; the first row has the titles.
 /// The roles are said because a browser forgets them where a table is laid out as anything else.
 pub(super) fn table(label: &str, rows: &[Vec<String>]) -> String {
     let Some((titles, rows)) = rows.split_first() else { return String::new() };
+    // On a phone the rows are cards, and nothing lies beside the screen.
+    let hint = "<p class=\"hint desk\">The table is wider than the page: move it sideways.</p>";
+    let hint = if titles.len() > FITS { hint } else { "" };
     let mut out = format!(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table class=\"main\" role=\"table\">\n\
+        "{hint}<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table class=\"main{}\" role=\"table\">\n\
          <thead role=\"rowgroup\"><tr role=\"row\">",
-        escape(label)
+        escape(label),
+        if titles.len() >= FITS { " many" } else { "" }
     );
     for title in titles {
         let _ = write!(out, "<th scope=\"col\" role=\"columnheader\">{}</th>", escape(title));
@@ -120,7 +137,7 @@ pub(super) fn table(label: &str, rows: &[Vec<String>]) -> String {
             let _ = if i == 0 {
                 write!(out, "<th scope=\"row\" role=\"rowheader\">{cell}</th>")
             } else {
-                write!(out, "<td role=\"cell\" data-th=\"{title}\">{cell}</td>")
+                write!(out, "<td role=\"cell\" data-th=\"{title}\"><span>{cell}</span></td>")
             };
         }
         out.push_str("</tr>\n");

@@ -11,6 +11,9 @@ const MAX_LINES: usize = 40;
 pub fn markdown(run: &Run) -> String {
     let summary = summarise(run);
     let mut lines = vec![format!("**{}** {}", summary.word, escape(&summary.headline)), String::new()];
+    for line in &summary.anyway {
+        lines.extend([escape(line), String::new()]);
+    }
     let row = |cells: &[String]| {
         let cells: Vec<String> = cells.iter().map(|cell| escape(cell)).collect();
         format!("| {} |", cells.join(" | "))

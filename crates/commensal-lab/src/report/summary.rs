@@ -3,7 +3,7 @@
 //! The baseline row is absolute (medians over the valid blocks); the others are signed changes against it, from
 //! the paired Hodges-Lehmann estimates, each with the digits its noise floor supports.
 
-use super::answer::{answer, foreign};
+use super::answer::{answer, anyway, foreign};
 use crate::analysis::Samples;
 use crate::format::{
     brackets, change_pct, latency, plain, plus_minus_pct, quantum, sentence_list, signed, signed_pct,
@@ -26,6 +26,8 @@ pub struct Summary {
     pub word: &'static str,
     /// The rest of the verdict line.
     pub headline: String,
+    /// Where there is no verdict: what was measured all the same, what was wrong and what to do.
+    pub anyway: Vec<String>,
     /// The titles of the columns; the first, that of the arm names, is empty.
     pub titles: Vec<String>,
     /// The rows of the table, in the order of the arms.
@@ -55,7 +57,7 @@ pub fn summarise(run: &Run) -> Summary {
     let mut notes = run.reasons.clone();
     notes.extend(run.notes.iter().cloned());
     let word = run.verdict.map_or("NO VERDICT", Verdict::label);
-    Summary { word, headline: headline(run), titles, rows, facts: facts(run), notes }
+    Summary { word, headline: headline(run), anyway: anyway(run), titles, rows, facts: facts(run), notes }
 }
 
 fn row(run: &Run, arm: &Arm, metrics: &[Metric], samples: &Samples) -> Vec<String> {

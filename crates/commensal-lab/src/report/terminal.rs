@@ -19,6 +19,9 @@ pub fn terminal(run: &Run, colour: bool) -> String {
     };
     let word = paint.map_or(summary.word.to_owned(), |code| format!("\x1b[{code}m{}\x1b[0m", summary.word));
     let mut out = format!("{word}  {}\n", summary.headline);
+    for line in &summary.anyway {
+        let _ = writeln!(out, "{}{line}", " ".repeat(summary.word.len() + 2));
+    }
     // Of several values each has its own, below.
     if let Some(waits) = waits(run).filter(|_| run.design.sweep.is_none()) {
         let _ = writeln!(out, "{}{waits}", " ".repeat(summary.word.len() + 2));

@@ -1,6 +1,6 @@
 //! `lab run`, `list`, `show`, `check`, `doctor`.
 
-use super::{LabDoctor, LabName, LabProfile, LabRun, lab_replay};
+use super::{LabDoctor, LabName, LabProfile, LabRun, lab_history, lab_replay};
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
@@ -19,6 +19,12 @@ use std::time::Duration;
 /// Runs an experiment.
 pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     if let Some(replay) = lab_replay::named(context, &options.name)? {
+        if options.save_baseline.is_some() {
+            bail!(
+                "{} is a replay and makes no record of blocks, so --save-baseline has nothing to keep",
+                options.name
+            );
+        }
         return lab_replay::run(context, replay, options);
     }
     let overrides = overrides(options);
@@ -33,6 +39,9 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     // Found out now, not after three minutes.
     let out = absolute(&options.out)?;
     context.writable(&out).context("the record cannot be written")?;
+    if let Some(name) = &options.save_baseline {
+        lab_history::can_save(context, name)?;
+    }
     let earlier =
         options.resume.as_deref().map(|path| super::lab_report::record(context, path)).transpose()?;
     let (run, left) = conduct(
@@ -62,6 +71,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     saved.context("the record cannot be written")?;
     let written = context.host.state_replace(&page, &render::html(&run));
     written.with_context(|| format!("{} cannot be written", page.display()))?;
+    lab_history::keep_run(context, &run, &out, options.save_baseline.as_deref())?;
     Ok(if left { 2 } else { run.verdict.map_or(2, Verdict::exit_code) })
 }
 

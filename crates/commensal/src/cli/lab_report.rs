@@ -44,8 +44,13 @@ pub fn report(context: &mut Context, options: &LabReport) -> anyhow::Result<u8> 
 }
 
 /// Compares two recorded runs.
-pub fn diff(context: &Context, options: &LabDiff) -> anyhow::Result<u8> {
-    let (a, b) = (read(context, &options.a)?, read(context, &options.b)?);
+pub fn diff(context: &mut Context, options: &LabDiff) -> anyhow::Result<u8> {
+    let one = read(context, &options.a)?;
+    let (a, b) = match (&options.baseline, &options.b) {
+        (Some(name), _) => (super::lab_history::named(context, name)?, one),
+        (None, Some(other)) => (one, read(context, other)?),
+        (None, None) => bail!("name two records, or one and --baseline NAME"),
+    };
     if !options.force {
         render::comparable(&a, &b).context("they are not compared (--force does it anyway)")?;
     }

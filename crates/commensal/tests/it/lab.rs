@@ -59,6 +59,10 @@ fn a_short_run_ends_with_a_verdict_and_a_valid_record() {
     assert!(markdown.contains('|') && markdown.lines().count() <= 40, "{markdown}");
     let (csv, _) = program.expect(status, &["lab", "report", file, "--format", "csv"]);
     assert_eq!(csv.lines().count(), 5, "{csv}");
+    // It is remembered.
+    let (json, told) = program.expect(0, &["lab", "history", "quickstart", "--json"]);
+    let series: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(series[0]["runs"][0]["started"], run.started.as_str(), "{json}{told}");
     assert!(lab_groups().is_empty() || other_labs_run(), "{:?}", lab_groups());
     assert_nothing_left(&program.state());
 }

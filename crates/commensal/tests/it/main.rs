@@ -19,6 +19,7 @@ mod expel;
 mod experiments;
 mod faults;
 mod fixtures;
+mod history;
 mod lab;
 mod limits;
 mod load;

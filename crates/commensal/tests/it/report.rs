@@ -69,14 +69,42 @@ fn pages_are_whole_at_every_width_and_in_both_schemes() {
         conclude(&mut run);
         run
     };
-    let runs = [("forty", read("quickstart-40-rounds.json"), 4), ("rich", rich(), 5), ("bare", bare, 0)];
+    let invalid = {
+        let mut run = read("quickstart-40-rounds.json");
+        for block in run.blocks.iter_mut().filter(|block| block.arm == "baseline2") {
+            block.achieved = block.achieved.map(|per_s| per_s * 0.7);
+        }
+        conclude(&mut run);
+        run
+    };
+    let runs = [
+        ("forty", read("quickstart-40-rounds.json"), 4),
+        ("rich", rich(), 5),
+        ("windows", read("quickstart.json"), 5),
+        ("arms", read("../results/2026-11-22-http-vs-stress-ng.json"), 5),
+        ("bare", bare, 0),
+        ("invalid", invalid, 4),
+    ];
     for (name, run, pictures) in &runs {
         let file = folder.path().join(format!("{name}.html"));
         std::fs::write(&file, report::html(run)).unwrap();
-        for (width, scheme) in [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")] {
+        let mut wide = Vec::new();
+        for (width, scheme) in
+            [(1440, "light"), (1440, "dark"), (768, "light"), (360, "light"), (360, "dark")]
+        {
             browser.emulate(width, scheme);
             browser.open(&file);
             browser.check(&format!("{name} {width} {scheme}"), *pictures, Some(scheme));
+            let seen = browser.figures();
+            if width == 1440 {
+                wide = seen;
+            } else {
+                assert_eq!(seen, wide, "{name} {width}: not the figures of the wide page");
+            }
+            if *pictures > 0 {
+                let told = browser.told_on_touch();
+                assert!(told.starts_with("visible ") && told.len() > 15, "{name} {width}: {told}");
+            }
         }
     }
     browser.emulate(1280, "light");
@@ -94,7 +122,7 @@ fn a_recorded_run_in_every_form() {
     let file = recorded("quickstart-40-rounds.json");
     let file = file.to_str().unwrap();
     let (page, _) = program.expect(0, &["lab", "report", file, "--format", "html"]);
-    assert!(page.starts_with("<!doctype html>") && page.len() < 500_000);
+    assert!(page.starts_with("<!doctype html>") && page.len() < 600_000);
     program.expect(0, &["lab", "report", file, "--format", "html", "-o", "page.html"]);
     assert_eq!(std::fs::read_to_string(program.path("page.html")).unwrap(), page);
     let (markdown, _) = program.expect(0, &["lab", "report", file, "--format", "markdown", "--out", "-"]);

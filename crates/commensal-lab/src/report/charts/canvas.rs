@@ -9,6 +9,8 @@ use std::fmt::Write as _;
 pub const WIDE: f64 = 880.0;
 /// Width of a chart on a phone, pixels.
 pub const NARROW: f64 = 358.0;
+/// From one line of words to the next, pixels.
+pub const LINE: f64 = 14.0;
 /// The widest that a character of the labels is expected to be, pixels.
 const CHARACTER: f64 = 7.2;
 
@@ -60,7 +62,12 @@ svg .f4{fill:var(--arm4)}svg .f5{fill:var(--arm5)}svg .f6{fill:var(--arm6)}svg .
 svg .l0{stroke:var(--arm0)}svg .l1{stroke:var(--arm1)}svg .l2{stroke:var(--arm2)}svg .l3{stroke:var(--arm3)}\
 svg .l4{stroke:var(--arm4)}svg .l5{stroke:var(--arm5)}svg .l6{stroke:var(--arm6)}svg .l7{stroke:var(--arm7)}\
 svg .online{fill:var(--online)}svg .offline{fill:var(--offline)}svg .other{fill:var(--other)}svg .steal{fill:var(--steal)}\
-svg .kernel{fill:var(--kernel)}svg .nobody{fill:var(--nobody)}svg .interrupts{fill:var(--interrupts)}";
+svg .kernel{fill:var(--kernel)}svg .nobody{fill:var(--nobody)}svg .interrupts{fill:var(--interrupts)}\
+svg .hit{fill:transparent}svg .tip{outline:none}svg .tip .pt{stroke:var(--ink);stroke-opacity:0;stroke-width:7;pointer-events:all}\
+svg .say{visibility:hidden;pointer-events:none;font-weight:600;paint-order:stroke;stroke:var(--ground);stroke-width:5px}\
+svg .tip:hover .say,svg .tip:focus .say{visibility:visible}svg .tip:hover .hit,svg .tip:focus .hit{fill:var(--ink)}\
+svg .tip:hover .pt,svg .tip:focus .pt{stroke-opacity:1;stroke-width:1.5}\
+svg .tip:hover .d,svg .tip:focus .d{fill-opacity:1}";
 
 /// The style sheet with light colours in place of the variables.
 fn fixed_style() -> String {
@@ -129,6 +136,23 @@ impl Canvas {
             Some(tip) => format!("><title>{}</title></circle>\n", escape(tip)),
             None => "/>\n".to_owned(),
         });
+    }
+
+    /// What is drawn says `words` at `place` while a pointer is on it, or after a finger or the keyboard has chosen it: style
+    /// sheets alone do that. The words stand where the chart keeps room for them, so that no later mark covers them. Each of
+    /// their lines ends there when `class` is `e`.
+    pub fn tip(&mut self, words: &str, place: (f64, f64), class: &str, draw: impl FnOnce(&mut Self)) {
+        self.body.push_str("<g class=\"tip\" tabindex=\"-1\">");
+        draw(self);
+        if self.body.ends_with('\n') {
+            self.body.pop();
+        }
+        for (nth, line) in words.lines().enumerate() {
+            let (x, y) = (num(place.0), num(place.1 + nth as f64 * LINE));
+            let line = escape(line);
+            let _ = write!(self.body, "<text class=\"say {class}\" x=\"{x}\" y=\"{y}\">{line}</text>");
+        }
+        self.body.push_str("</g>\n");
     }
 
     /// A line through points.
@@ -260,7 +284,9 @@ mod tests {
         assert_eq!(escape("a<b>&\"'\u{1}\u{ffff}\n"), "a&lt;b&gt;&amp;&quot;&#39;\u{fffd}\u{fffd}\n");
         let mut canvas = Canvas::new(WIDE);
         canvas.text("t", (0.0, 0.0), "</text><script>");
-        canvas.dot("d", (0.0, 0.0), 1.0, Some("</title><script>"));
+        canvas.tip("</text><script>\n<script>", (0.0, 0.0), "e", |canvas| {
+            canvas.dot("d", (0.0, 0.0), 1.0, None)
+        });
         canvas.describe("<script>".to_owned());
         assert!(!canvas.embedded("x", "<script>").contains("<script>"));
         assert!(!canvas.alone("<script>", "<script>").contains("<script>"));

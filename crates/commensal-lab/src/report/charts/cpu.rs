@@ -33,7 +33,10 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
     let shown: Vec<_> = KINDS.iter().filter(|(_, _, of)| has(of)).collect();
     let key: Vec<(String, String)> =
         shown.iter().map(|(class, name, _)| ((*class).to_owned(), (*name).to_owned())).collect();
-    let top = canvas.key(0.0, 0.0, &key) + 14.0;
+    // Below the names there is room for what is said of a block.
+    let key_foot = canvas.key(0.0, 0.0, &key);
+    let said = (right, key_foot + 10.0);
+    let top = key_foot + if canvas.is_narrow() { 34.0 } else { 20.0 };
     let foot = top + HEIGHT;
     let machine = f64::from(seen.run.machine.threads);
     let most = highest.max(machine) * 1.04;
@@ -46,14 +49,20 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
     let order = Order::of(seen.run, (left, right));
     for (block, (from, to)) in seen.run.blocks.iter().zip(&order.spans) {
         let (mut below, faint) = (0.0, if block.valid { "" } else { " inv" });
-        for (class, _, of) in &shown {
-            let cpus = known(of(&block.cpu)).unwrap_or_default();
-            let (base, tip) = (y.at(below), y.at(below + cpus));
-            below += cpus;
-            if base - tip >= 0.2 {
-                canvas.rect(&format!("d {class}{faint}"), (*from, tip), ((to - from).max(1.0), base - tip));
+        canvas.tip(&words(seen, block, canvas.is_narrow()), said, "e", |canvas| {
+            for (class, _, of) in &shown {
+                let cpus = known(of(&block.cpu)).unwrap_or_default();
+                let (base, tip) = (y.at(below), y.at(below + cpus));
+                below += cpus;
+                if base - tip >= 0.2 {
+                    canvas.rect(
+                        &format!("d {class}{faint}"),
+                        (*from, tip),
+                        ((to - from).max(1.0), base - tip),
+                    );
+                }
             }
-        }
+        });
         let arm = format!("f{}", seen.colour(&block.arm));
         canvas.rect(&arm, (*from, foot + 3.0), ((to - from).max(1.0), 5.0));
     }
@@ -64,6 +73,17 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
     canvas.height = canvas.key(left, foot + 38.0, &arms_key(seen));
     describe(&mut canvas, seen);
     Ok(canvas)
+}
+
+/// `round 3, isolated: online 0.81, offline 1.02, other 0.10, steal 0.00 CPUs`; in two lines where one has no room.
+fn words(seen: &Seen<'_>, block: &Block, narrow: bool) -> String {
+    let each: Vec<String> = (KINDS.iter())
+        .filter_map(|(class, _, of)| {
+            Some(format!("{class} {:.2}", of(&block.cpu).filter(|cpus| cpus.is_finite())?))
+        })
+        .collect();
+    let between = if narrow { "\n" } else { " " };
+    format!("{}:{between}{} CPUs", seen.place(block), each.join(", "))
 }
 
 fn known(cpus: Option<f64>) -> Option<f64> {

@@ -61,7 +61,9 @@ pub fn draw(curve: &Curve, width: f64) -> Result<Canvas, String> {
         .enumerate()
         .map(|(i, metric)| (format!("f{}", colour(i)), metric.label().to_owned()))
         .collect();
-    let top = canvas.key(0.0, 0.0, &key) + 8.0;
+    let key_foot = canvas.key(0.0, 0.0, &key);
+    // Between the names and the picture, what is said of a point.
+    let (said, top) = ((0.0, key_foot + 10.0), key_foot + 22.0);
     let (left, right) = (54.0, width - 14.0);
     let foot = top + HARM;
     let x = across(&points, (left + 24.0, right - 24.0));
@@ -71,7 +73,7 @@ pub fn draw(curve: &Curve, width: f64) -> Result<Canvas, String> {
     for (i, metric) in metrics.iter().enumerate() {
         // Intervals of gates at one value stand beside each other.
         let aside = (i as f64 - (metrics.len() as f64 - 1.0) / 2.0) * 5.0;
-        line(&mut canvas, curve, &points, (*metric, colour(i)), &|point| x(point) + aside, &harm);
+        line(&mut canvas, curve, &points, (*metric, colour(i)), &|point| x(point) + aside, (&harm, said));
     }
     let foot = verdicts(&mut canvas, &points, &x, foot);
     let foot = kept(&mut canvas, curve, &points, &x, (left, right), foot);
@@ -152,7 +154,7 @@ fn line(
     points: &[&CurvePoint],
     (metric, colour): (Metric, usize),
     x: &dyn Fn(&CurvePoint) -> f64,
-    harm: &Harm,
+    (harm, said): (&Harm, (f64, f64)),
 ) {
     let gates: Vec<_> = (points.iter())
         .filter_map(|point| Some((*point, point.gate(metric)?)))
@@ -170,7 +172,9 @@ fn line(
         }
         let verdict = point.verdict.map(|verdict| format!(", {}", verdict.label())).unwrap_or_default();
         let tip = format!("{} {}: {} {}{verdict}", curve.what, point.label, metric.label(), gate.words());
-        canvas.dot(&format!("d pt f{colour}"), (at, harm.at(gate.harm_pct)), 4.2, Some(&tip));
+        canvas.tip(&tip, said, "", |canvas| {
+            canvas.dot(&format!("d pt f{colour}"), (at, harm.at(gate.harm_pct)), 4.2, None);
+        });
     }
 }
 
@@ -219,7 +223,9 @@ fn kept(
     }
     for (point, pct) in kept {
         let tip = format!("{} {}: {pct:.0} % of the offline work", curve.what, point.label);
-        canvas.dot("d pt f0", (x(point), y.at(pct)), 4.2, Some(&tip));
+        canvas.tip(&tip, (right, above + 16.0), "e", |canvas| {
+            canvas.dot("d pt f0", (x(point), y.at(pct)), 4.2, None)
+        });
     }
     foot
 }

@@ -19,6 +19,9 @@ impl Order {
     /// Places the blocks between two pixels.
     pub fn of(run: &Run, (left, right): (f64, f64)) -> Self {
         let ends: Option<Vec<(f64, f64)>> = run.blocks.iter().map(span).collect();
+        // A block of short windows is spread over its round, among those of the other arms: it has no place in time.
+        let in_turn = |ends: &Vec<(f64, f64)>| ends.windows(2).all(|pair| pair[0].0 <= pair[1].0);
+        let ends = ends.filter(|ends| run.design.windows.is_none() && in_turn(ends));
         let timed = ends.is_some();
         let counted = || (0..run.blocks.len()).map(|i| (i as f64 + 0.06, i as f64 + 0.94)).collect();
         let ends = ends.unwrap_or_else(counted);

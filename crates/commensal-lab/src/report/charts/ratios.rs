@@ -112,7 +112,7 @@ fn panel(canvas: &mut Canvas, seen: &Seen<'_>, metric: Metric, rows: &[Row<'_>])
     ticks(canvas, &axis, metric, theta, (first - 4.0, foot));
     for (i, row) in rows.iter().enumerate() {
         let y = first + i as f64 * step + if narrow { 16.0 } else { 0.0 };
-        strip(canvas, seen, metric, row, (&axis, y));
+        strip(canvas, seen, metric, row, (&axis, y), (right, top + 13.0));
     }
     canvas.height = foot + 20.0;
 }
@@ -140,7 +140,14 @@ fn ticks(canvas: &mut Canvas, axis: &Axis, metric: Metric, theta: f64, (top, foo
     canvas.line("axis", (axis.scale.at(f64::MIN), foot), (axis.scale.at(f64::MAX), foot));
 }
 
-fn strip(canvas: &mut Canvas, seen: &Seen<'_>, metric: Metric, row: &Row<'_>, (axis, y): (&Axis, f64)) {
+fn strip(
+    canvas: &mut Canvas,
+    seen: &Seen<'_>,
+    metric: Metric,
+    row: &Row<'_>,
+    (axis, y): (&Axis, f64),
+    said: (f64, f64),
+) {
     let colour = seen.colour(&row.arm.name);
     let narrow = canvas.is_narrow();
     if let Some(result) = row.result {
@@ -163,8 +170,9 @@ fn strip(canvas: &mut Canvas, seen: &Seen<'_>, metric: Metric, row: &Row<'_>, (a
     for (i, (round, log)) in row.rounds.iter().enumerate() {
         let down = (i as f64 + 0.5) / n as f64 * (STRIP - 2.0 * r) + r;
         let tip = format!("round {}: {}", round.saturating_add(1), signed_pct(pct_of_log(*log), 0.1));
-        let tip = Some(tip.as_str()).filter(|_| !narrow);
-        canvas.dot(&format!("d pt f{colour}"), (axis.at(*log), y + down), r, tip);
+        canvas.tip(&tip, said, "e", |canvas| {
+            canvas.dot(&format!("d pt f{colour}"), (axis.at(*log), y + down), r, None);
+        });
     }
     let (value, ends, sample) = figures(seen, metric, row);
     let name = &row.arm.name;

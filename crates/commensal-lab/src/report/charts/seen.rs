@@ -51,6 +51,11 @@ impl<'a> Seen<'a> {
         }
     }
 
+    /// `round 3, isolated`: where a block stands.
+    pub fn place(&self, block: &Block) -> String {
+        format!("round {}, {}", block.round.saturating_add(1), super::canvas::fitted(&block.arm, 130.0))
+    }
+
     /// Whether offline work ran in a block.
     pub fn has_offline(&self, block: &Block) -> bool {
         let role = self.run.arms.iter().find(|arm| arm.name == block.arm).map(|arm| arm.role);

@@ -63,6 +63,7 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
         let thin = if curve.colour == 1 { " thin" } else { "" };
         canvas.curve(&format!("d curve{thin} l{}", curve.colour), &points);
     }
+    points_said(&mut canvas, seen, &curves, (&x, &y), (left + 6.0, top + 12.0));
     if !narrow {
         names(&mut canvas, &curves, (&x, &y), right + 10.0);
     }
@@ -81,6 +82,34 @@ fn points(histogram: &LatencyHistogram) -> Vec<(f64, f64)> {
     let at = |i: usize| nines * i as f64 / POINTS as f64;
     let point = |i| Some((at(i), percentile_us(histogram, 1.0 - 10.0_f64.powf(-at(i)))?.max(1.0)));
     (0..=POINTS).filter_map(point).collect()
+}
+
+/// Percentiles that are said of each curve.
+const SAID: [(&str, f64); 5] =
+    [("50 %", 0.5), ("90 %", 0.9), ("99 %", 0.99), ("99.9 %", 0.999), ("99.99 %", 0.9999)];
+
+/// Places on the curves that tell their value: in the corner that no curve reaches.
+fn points_said(
+    canvas: &mut Canvas,
+    seen: &Seen<'_>,
+    curves: &[Curve<'_>],
+    (x, y): (&Scale, &Scale),
+    place: (f64, f64),
+) {
+    for curve in curves {
+        let arm = seen.run.arms.iter().position(|arm| arm.name == curve.name);
+        let Some(merged) = arm.and_then(|at| seen.merged[at].as_ref()) else { continue };
+        let last = curve.points.last().map_or(0.0, |(nines, _)| *nines);
+        for (label, share) in SAID {
+            let nines = -(1.0_f64 - share).log10();
+            let Some(us) = percentile_us(merged, share).filter(|_| nines <= last) else { continue };
+            let name = super::canvas::fitted(curve.name, 110.0);
+            let said = format!("{name}: {label} within {}", latency(us));
+            canvas.tip(&said, place, "", |canvas| {
+                canvas.dot("hit", (x.at(nines), y.at(us.max(1.0).log10())), 6.0, None)
+            });
+        }
+    }
 }
 
 fn share_axis(canvas: &mut Canvas, x: &Scale, (left, right): (f64, f64), foot: f64) {

@@ -109,12 +109,22 @@ fn panel(
     for (i, block) in seen.run.blocks.iter().enumerate() {
         let (colour, faint) = (seen.colour(&block.arm), if block.valid { "" } else { " inv" });
         let curve = curve(order, panel, block, (i, every), &at);
+        let said = match panel.blocks[i] {
+            Some(value) if panel.logarithmic => format!("{}: {}", seen.place(block), latency(value)),
+            Some(value) => format!("{}: {}/s", seen.place(block), three_digits(value)),
+            None => seen.place(block),
+        };
+        let place = (canvas.width(), top - 10.0);
         if curve.len() > 1 {
-            canvas.curve(&format!("d curve thin l{colour}{faint}"), &curve);
+            canvas.tip(&said, place, "e", |canvas| {
+                canvas.curve(&format!("d curve thin l{colour}{faint}"), &curve)
+            });
         } else if let Some(value) = panel.blocks[i] {
             let (from, to) = order.spans[i];
             let size = ((to - from).max(LEAST), 3.0);
-            canvas.rect(&format!("d f{colour}{faint}"), (from, at(value) - 1.5), size);
+            canvas.tip(&said, place, "e", |canvas| {
+                canvas.rect(&format!("d f{colour}{faint}"), (from, at(value) - 1.5), size);
+            });
         }
     }
     describe(canvas, seen, panel);

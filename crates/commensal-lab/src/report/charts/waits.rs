@@ -54,7 +54,9 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
         (0..KINDS.len()).filter(|kind| bars.iter().any(|bar| bar.ms[*kind] > 0.0)).collect();
     let key: Vec<(String, String)> =
         shown.iter().map(|kind| (KINDS[*kind].0.to_owned(), KINDS[*kind].1.to_owned())).collect();
-    let top = canvas.key(0.0, 0.0, &key) + 12.0;
+    let key_foot = canvas.key(0.0, 0.0, &key);
+    // Below the names there is room for what is said of a part of a bar.
+    let (said, top) = ((width, key_foot + 10.0), key_foot + 22.0);
     let (left, right) = if narrow { (0.0, width - 66.0) } else { (150.0, width - 110.0) };
     let x = Scale::new((0.0, most), (left, right));
     let step = BAR + if narrow { 26.0 } else { 12.0 };
@@ -66,7 +68,7 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
     }
     for (i, bar) in bars.iter().enumerate() {
         let y = top + i as f64 * step + if narrow { 20.0 } else { 6.0 };
-        draw_bar(&mut canvas, seen, bar, (&x, y));
+        draw_bar(&mut canvas, seen, bar, (&x, y), said);
     }
     canvas.text("s", (left, foot + 33.0), "ms of waiting per second that online work had a CPU");
     canvas.height = foot + 40.0;
@@ -87,7 +89,7 @@ fn bar<'a>(seen: &Seen<'a>, arm: &'a Arm) -> Option<Bar<'a>> {
     Some(Bar { arm, ms: KINDS.map(|(_, _, of)| per_second(of)), blocks: blocks.len() })
 }
 
-fn draw_bar(canvas: &mut Canvas, seen: &Seen<'_>, bar: &Bar<'_>, (x, y): (&Scale, f64)) {
+fn draw_bar(canvas: &mut Canvas, seen: &Seen<'_>, bar: &Bar<'_>, (x, y): (&Scale, f64), said: (f64, f64)) {
     let mut from = 0.0;
     let name = format!("b f{}", seen.colour(&bar.arm.name));
     if canvas.is_narrow() {
@@ -101,7 +103,10 @@ fn draw_bar(canvas: &mut Canvas, seen: &Seen<'_>, bar: &Bar<'_>, (x, y): (&Scale
         if end - start < 0.2 {
             continue;
         }
-        canvas.rect(&format!("d gap {class}"), (start, y), (end - start, BAR));
+        let tip = format!("{}: {class} {} ms per CPU-second", fitted(&bar.arm.name, 150.0), three_digits(ms));
+        canvas.tip(&tip, said, "e", |canvas| {
+            canvas.rect(&format!("d gap {class}"), (start, y), (end - start, BAR));
+        });
         if end - start > text_width(words) + 8.0 {
             let ink = if matches!(*class, "offline" | "other" | "nobody") { "in" } else { "inw" };
             canvas.text(ink, (start + 6.0, y + 16.0), words);

@@ -36,7 +36,7 @@ const COLUMNS: [&str; 23] = [
 pub fn raw(seen: &Seen<'_>) -> String {
     let mut out = format!(
         "<h2 id=\"blocks\">The raw figures</h2>\n<details><summary>All {} blocks, in the order of measurement</summary>\n\
-         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"raw figures\"><table class=\"raw\"><thead><tr>",
+         <p class=\"hint always\">The table is wider than the screen: move it sideways.</p><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"raw figures\"><table class=\"raw\"><thead><tr>",
         seen.run.blocks.len()
     );
     for column in COLUMNS {

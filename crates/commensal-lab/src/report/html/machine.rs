@@ -139,7 +139,7 @@ fn policy(arm: &Arm) -> String {
         return out;
     }
     out.push_str(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"control files\"><table class=\"left\"><thead><tr>\
+        "<p class=\"hint\">The table is wider than the screen: move it sideways.</p><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"control files\"><table class=\"left\"><thead><tr>\
          <th scope=\"col\">control group</th><th scope=\"col\">file</th><th scope=\"col\">wanted</th>\
          <th scope=\"col\">read back</th><th scope=\"col\"></th></tr></thead><tbody>\n",
     );

@@ -23,6 +23,7 @@ figure{margin:0}svg{display:block;max-width:100%;height:auto}.narrow{display:non
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.95rem}\
 .main{width:100%}.main th,.main td{padding-left:.9rem}.main th:first-child{padding-left:0;min-width:6.5rem;max-width:13rem;\
 white-space:normal;overflow-wrap:anywhere}\
+@media screen and (min-width:900px){.many{font-size:.84rem}.many th,.many td{padding-left:.6rem}.many thead th{font-size:.8rem}}\
 th,td{padding:.34rem 0 .34rem 1.3rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid);vertical-align:baseline}\
 th:first-child,td:first-child{padding-left:0;text-align:left}\
 thead th{color:var(--muted);font-weight:500;font-size:.84rem;border-bottom-color:var(--rule)}\
@@ -36,10 +37,21 @@ pre{margin:.5rem 0;padding:.8rem;background:var(--band);overflow-x:auto;white-sp
 details{margin:1rem 0}summary{cursor:pointer;color:var(--muted)}\
 .no{color:var(--bad);font-weight:600}\
 footer{margin-top:3.2rem;padding-top:.8rem;border-top:1px solid var(--grid);color:var(--muted);font-size:.84rem}\
+.word{color:inherit;text-decoration:underline dotted;text-underline-offset:.18em;text-decoration-color:var(--muted)}\
+.word:hover,.word:focus-visible{text-decoration-style:solid}dt:target,dt:target+dd{background:var(--band)}\
+.hint{display:none;margin:.4rem 0 0;color:var(--muted);font-size:.84rem}.hint.always{display:block}\
+.hint+.scroll{margin-top:.3rem}.left td{white-space:normal}\
 @media screen and (max-width:699px){body{padding:1.5rem 1rem 3rem}h1{font-size:2rem}.headline{font-size:1.12rem}\
 .wide{display:none}.narrow{display:block;max-width:440px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}\
-table{font-size:.88rem}th,td{padding-left:1rem}\
-.main th:first-child{position:sticky;left:0;background:var(--ground);padding-right:.4rem;max-width:8rem}}\
+table{font-size:.88rem}th,td{padding-left:1rem}}\
+@media screen and (min-width:900px){.hint.desk{display:block}}\
+@media screen and (max-width:899px){.hint:not(.desk){display:block}.hint+.scroll{border-right:2px solid var(--rule)}\
+.main,.main tbody,.main th,.main td{display:block}.main thead{position:absolute;width:1px;height:1px;overflow:hidden;\
+clip-path:inset(50%)}.main tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,19rem),1fr));column-gap:2rem;\
+margin:0 0 1.1rem;border-top:1px solid var(--rule)}.main th:first-child{max-width:none;grid-column:1/-1;\
+border-bottom:0;padding:.4rem 0 .1rem;font-size:1rem}.main td{display:flex;flex-wrap:wrap;justify-content:space-between;\
+gap:0 1rem;padding:.22rem 0;white-space:normal;overflow-wrap:anywhere;text-align:right}\
+.main td::before{content:attr(data-th);color:var(--muted);text-align:left}}\
 @media print{body{padding:0;max-width:none;font-size:10.5pt}h2{margin-top:1.6rem;break-after:avoid}\
 figure,tr,dl{break-inside:avoid}.caption{break-after:avoid}.scroll{overflow:visible}table{font-size:8.5pt}\
 th,td{padding-left:.7rem}.raw{font-size:5.5pt}.raw th,.raw td{padding-left:.3rem}}\

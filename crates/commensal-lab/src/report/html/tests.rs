@@ -138,7 +138,7 @@ fn missing_data_is_told_in_words() {
 fn forty_rounds_of_six_arms_are_small_enough_and_the_same_twice() {
     let run = large();
     let text = html(&run);
-    assert!(text.len() < 500_000, "{} bytes", text.len());
+    assert!(text.len() < 800_000, "{} bytes", text.len());
     assert_eq!(text, html(&run));
     assert!(text.contains("and 220 more in the record"));
     let again = Run::from_json(run.to_json().unwrap().as_bytes()).unwrap();
@@ -194,4 +194,16 @@ fn extreme_numbers_are_drawn() {
         }
     });
     assert!(text.contains("id=\"ratios\"") && !text.contains("NaN"));
+}
+
+#[test]
+fn every_word_leads_to_its_meaning_and_every_meaning_is_led_to() {
+    for text in [html(&large()), page(|_| {}), page(|run| run.blocks.truncate(4))] {
+        let after = |mark: &str| -> std::collections::BTreeSet<String> {
+            text.split(mark).skip(1).filter_map(|rest| Some(rest.split('"').next()?.to_owned())).collect()
+        };
+        let (links, targets) = (after("href=\"#word-"), after("<dt id=\"word-"));
+        assert!(links.len() > 8, "{links:?}");
+        assert_eq!(links, targets);
+    }
 }

@@ -26,6 +26,19 @@ const FLAGS: [&str; 9] = [
 const CHECK: &str = r"
 const [pictures, page] = arguments, wrong = [];
 if (page) {
+  for (const link of document.querySelectorAll('a.word'))
+    if (!document.getElementById(link.hash.slice(1))) wrong.push(`${link.textContent} leads nowhere`);
+  for (const cell of document.querySelectorAll('table.main td, table.main tbody th')) {
+    const box = cell.getBoundingClientRect(), frame = cell.closest('.scroll').getBoundingClientRect();
+    if (!box.width || !box.height || box.left < frame.left - 1 || box.right > frame.right + 1)
+      wrong.push(`${cell.textContent} is outside its table at ${innerWidth}`);
+  }
+  document.querySelectorAll('details').forEach(one => one.open = true);
+  for (const box of document.querySelectorAll('.scroll'))
+    if (box.scrollWidth > box.clientWidth + 1 && !box.previousElementSibling?.matches('.hint') )
+      wrong.push(`${box.getAttribute('aria-label')} is cut without a hint`);
+    else if (box.scrollWidth > box.clientWidth + 1 && !box.previousElementSibling.getClientRects().length)
+      wrong.push(`the hint of ${box.getAttribute('aria-label')} is hidden`);
   const root = document.scrollingElement;
   if (root.scrollWidth > innerWidth) wrong.push(`the page is ${root.scrollWidth} wide, the window ${innerWidth}`);
 }
@@ -42,7 +55,7 @@ for (const svg of shown) {
     if (flat || style.visibility !== 'visible' || style.display === 'none' || (style.fill === 'none' && style.stroke === 'none'))
       wrong.push(`${name}: a ${mark.tagName} cannot be seen`);
   }
-  const texts = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
+  const texts = [...svg.querySelectorAll('text')].filter(text => getComputedStyle(text).visibility === 'visible').map(text => [text.textContent, text.getBoundingClientRect()]);
   for (const [words, box] of texts)
     if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 || box.bottom > frame.bottom + 1)
       wrong.push(`${name}: ${words} leaves the picture`);
@@ -143,6 +156,32 @@ impl Browser {
         self.devtools("Emulation.setDeviceMetricsOverride", &metrics);
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.devtools("Emulation.setEmulatedMedia", &features);
+    }
+
+    /// All that a reader sees of figures at this width: the cells of tables with the titles of their columns, the lists, and
+    /// what can be pointed at in the pictures.
+    pub fn figures(&mut self) -> Vec<String> {
+        let script = "const seen = [];
+            document.querySelectorAll('details').forEach(one => one.open = true);
+            for (const cell of document.querySelectorAll('td, dd, tbody th, .facts li, .headline'))
+              if (cell.getClientRects().length) seen.push((cell.dataset.th || '') + '|' + cell.textContent);
+            for (const svg of document.querySelectorAll('svg'))
+              if (svg.getClientRects().length) for (const tip of svg.querySelectorAll('.tip'))
+                seen.push([...tip.querySelectorAll('.say')].map(one => one.textContent).join(' '));
+            return seen.sort();";
+        let seen = self.command("execute/sync", &json!({"script": script, "args": []}));
+        seen.as_array().unwrap().iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+
+    /// What a finger on the first mark of the first picture is told.
+    pub fn told_on_touch(&mut self) -> String {
+        let script =
+            "const tip = [...document.querySelectorAll('svg .tip')].find(one => one.getClientRects().length);
+            tip.focus();
+            const say = tip.querySelector('.say');
+            return getComputedStyle(say).visibility + ' ' + say.textContent;";
+        let told = self.command("execute/sync", &json!({"script": script, "args": []}));
+        told.as_str().unwrap_or_default().to_owned()
     }
 
     pub fn open(&mut self, file: &Path) {
