@@ -11,7 +11,8 @@
 
 use super::batch::{self, Foreman};
 use super::probe::{Probe, Snapshot, blamed, fill, judge};
-use super::{Chosen, Conductor, Event, LabError, block, decided, service, validity};
+use super::slowing::Slowing;
+use super::{Chosen, Conductor, Event, LabError, block, decided, service, slowing, validity};
 use crate::loadgen::{self, Gathered, LoadError, Outcome, Sample, Trace};
 use crate::record::{
     Arm, Block, LatencyHistogram, Lateness, Role, Run, SinceSwitch, Windows, encode_histogram, new_histogram,
@@ -74,6 +75,7 @@ impl Conductor<'_> {
         spec.warmup = Duration::ZERO;
         spec.keep_partial = true;
         let mut work = Frozen { offline: None, warm: None };
+        let slowing = Slowing::begin(&self.conduct.harms, &run.arms, addr)?;
         let outcome = self.begin(run, chosen, &mut work).and_then(|()| {
             let (trace, over) = (Arc::new(Trace::default()), AtomicBool::new(false));
             std::thread::scope(|scope| {
@@ -88,6 +90,7 @@ impl Conductor<'_> {
                     windows,
                     since: BTreeMap::new(),
                     probe: Probe::default(),
+                    slowing,
                 };
                 let rounds = rounds.all(run, chosen, (&mut work, service), &|| generator.is_finished());
                 over.store(true, Ordering::Relaxed);
@@ -170,6 +173,8 @@ struct Rounds<'a, 'c> {
     /// Latency by arm and time since the switch.
     since: BTreeMap<(usize, usize), LatencyHistogram>,
     probe: Probe,
+    /// Where arms are slower by order.
+    slowing: Option<Slowing>,
 }
 
 impl Rounds<'_, '_> {
@@ -192,6 +197,11 @@ impl Rounds<'_, '_> {
             conductor.sleep(PAUSE)?;
         }
         conductor.sleep(Duration::from_secs_f64(conductor.experiment.design.warmup_s))?;
+        if let Some(slowing) = &mut self.slowing {
+            let _ = self.trace.take();
+            conductor.sleep(slowing::PILOT)?;
+            slowing.plan(&self.trace.take().samples)?;
+        }
         let total = run.design.rounds as usize;
         // A run that is gone on with has whole rounds.
         for round in run.rounds_begun()..run.design.rounds {
@@ -232,6 +242,7 @@ impl Rounds<'_, '_> {
             let gathered = self.gathered(&windows)?;
             self.record(run, round, (&windows, &gathered), work, crashed);
             run.since_switch = self.table(run);
+            run.added_time = self.slowing.as_ref().map(Slowing::added).unwrap_or_default();
             validity::judge_round(run, round);
             (self.conductor.tell)(Event::Recorded(run));
             if crashed.is_some() {
@@ -288,6 +299,9 @@ impl Rounds<'_, '_> {
             _ => policy,
         };
         self.switch(role, policy)?;
+        if let Some(slowing) = &mut self.slowing {
+            slowing.switch(arm)?;
+        }
         let began = self.trace.began().unwrap_or_else(Instant::now);
         let since = || u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let switched_ns = since();

@@ -1,9 +1,11 @@
 //! The built-in online workload: an HTTP/1.1 server that burns a known amount of CPU per request.
 //!
 //! It is the server of the Group Identity experiment: `GET /cpu?cpu=N&count=M`, with `GET /metrics` in the
-//! same shape. It listens on 127.0.0.1 only, has no memory or disk work, and ends by signal.
+//! same shape. It listens on 127.0.0.1 only, has no memory or disk work, and ends by signal. `POST /slow?ns=N` makes every
+//! later request take N nanoseconds longer, a harm of known size, and answers with what was added so far.
 
 mod metrics;
+mod slow;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +18,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use metrics::Metrics;
+use slow::Slow;
+pub use slow::SoFar;
 use std::convert::Infallible;
 use std::io::{self, ErrorKind, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -59,7 +63,14 @@ pub struct HttpServer {
     listener: TcpListener,
     addr: SocketAddr,
     workers: usize,
-    metrics: Arc<Metrics>,
+    state: Arc<State>,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+struct State {
+    metrics: Metrics,
+    slow: Slow,
 }
 
 impl HttpServer {
@@ -81,7 +92,7 @@ impl HttpServer {
         listener.set_nonblocking(true).map_err(refused)?;
         let addr = listener.local_addr().map_err(refused)?;
         let metrics = Metrics::new().ok_or_else(|| refused(io::Error::other("no histogram")))?;
-        Ok(Self { listener, addr, workers, metrics: Arc::new(metrics) })
+        Ok(Self { listener, addr, workers, state: Arc::new(State { metrics, slow: Slow::default() }) })
     }
 
     /// Where it listens.
@@ -113,9 +124,9 @@ impl HttpServer {
                 };
                 // Without it small answers may wait 40 ms for an acknowledgement. A failure means a dead peer.
                 let _ = stream.set_nodelay(true);
-                let metrics = Arc::clone(&self.metrics);
+                let state = Arc::clone(&self.state);
                 tokio::spawn(async move {
-                    let service = service_fn(move |request| answer(request, Arc::clone(&metrics)));
+                    let service = service_fn(move |request| answer(request, Arc::clone(&state)));
                     // A client that breaks off is its own affair: nothing to report.
                     let _ = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
@@ -128,17 +139,20 @@ impl HttpServer {
 
 type Answer = Response<Full<Bytes>>;
 
-async fn answer(request: Request<Incoming>, metrics: Arc<Metrics>) -> Result<Answer, Infallible> {
+async fn answer(request: Request<Incoming>, state: Arc<State>) -> Result<Answer, Infallible> {
+    let State { metrics, slow } = &*state;
+    let query = request.uri().query().unwrap_or("");
     let (path, (status, body)) = match (request.method(), request.uri().path()) {
-        (&Method::GET, "/cpu") => ("/cpu", cpu(request.uri().query().unwrap_or(""), &metrics)),
+        (&Method::GET, "/cpu") => ("/cpu", cpu(query, metrics, slow)),
         (&Method::GET, "/metrics") => ("/metrics", (StatusCode::OK, metrics.render())),
         (&Method::GET, "/healthz") => ("/healthz", (StatusCode::OK, "ok\n".to_owned())),
         (&Method::POST, "/reset") => {
             metrics.reset();
             ("/reset", (StatusCode::OK, "reset\n".to_owned()))
         }
+        (&Method::POST, "/slow") => ("/slow", slower(query, slow)),
         _ => {
-            let routes = "GET /cpu?cpu=N&count=M, GET /metrics, GET /healthz, POST /reset";
+            let routes = "GET /cpu?cpu=N&count=M, GET /metrics, GET /healthz, POST /reset, POST /slow?ns=N";
             ("other", (StatusCode::NOT_FOUND, format!("not found; there are {routes}\n")))
         }
     };
@@ -150,8 +164,20 @@ async fn answer(request: Request<Incoming>, metrics: Arc<Metrics>) -> Result<Ans
     Ok(response)
 }
 
+/// Sets what every later request takes longer; the body is what was added before.
+fn slower(query: &str, slow: &Slow) -> (StatusCode, String) {
+    let asked = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == "ns");
+    match asked.map(|(_, value)| value.parse()) {
+        Some(Ok(ns)) if ns <= slow::MOST_NS => {
+            slow.set(ns);
+            (StatusCode::OK, format!("{}\n", slow.so_far()))
+        }
+        _ => (StatusCode::BAD_REQUEST, format!("use /slow?ns=N with N from 0 to {}\n", slow::MOST_NS)),
+    }
+}
+
 /// Burns what the query asks for on the calling worker; the body is the end value of the chain.
-fn cpu(query: &str, metrics: &Metrics) -> (StatusCode, String) {
+fn cpu(query: &str, metrics: &Metrics, slow: &Slow) -> (StatusCode, String) {
     let began = Instant::now();
     let (threads, count) = match parse_query(query) {
         Ok(asked) => asked,
@@ -159,6 +185,7 @@ fn cpu(query: &str, metrics: &Metrics) -> (StatusCode, String) {
     };
     match burn_on(threads, count) {
         Ok(value) => {
+            slow.spin();
             metrics.record_cpu(began.elapsed());
             (StatusCode::OK, format!("{value:016x}\n"))
         }

@@ -1,0 +1,202 @@
+//! Arms whose requests take longer by a known time: how long, told to the service at each switch, and what the service says it
+//! added.
+
+use super::LabError;
+use crate::loadgen::{Outcome, Sample};
+use crate::record::{AddedTime, Arm, KnownHarm, Metric};
+use crate::stats::percentile;
+use crate::workload::http::SoFar;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long the service alone is measured before the first round: some 6,000 requests.
+pub(super) const PILOT: Duration = Duration::from_secs(3);
+/// How long the service may take to obey.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest answer to an order.
+const MOST_ANSWER: usize = 4096;
+
+/// The service's orders during a run.
+#[derive(Debug)]
+pub(super) struct Slowing {
+    stream: TcpStream,
+    harms: Vec<KnownHarm>,
+    /// By arm of the run.
+    arms: Vec<AddedTime>,
+    /// The arm that is on, and what the service had added before.
+    on: Option<usize>,
+    before: SoFar,
+}
+
+impl Slowing {
+    /// Connects to the service; nothing where no arm is slower by order.
+    pub fn begin(harms: &[KnownHarm], arms: &[Arm], addr: SocketAddr) -> Result<Option<Slowing>, LabError> {
+        if harms.is_empty() {
+            return Ok(None);
+        }
+        let connected = TcpStream::connect_timeout(&addr, PATIENCE).and_then(|stream| {
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            Ok(stream)
+        });
+        let stream = connected.map_err(|error| lost(&error.to_string()))?;
+        let none = |arm: &Arm| AddedTime { arm: arm.name.clone(), asked_ns: 0, requests: 0, added_ns: 0 };
+        Ok(Some(Slowing {
+            stream,
+            harms: harms.to_vec(),
+            arms: arms.iter().map(none).collect(),
+            on: None,
+            before: SoFar::default(),
+        }))
+    }
+
+    /// Decides how much is added, from requests to the service alone.
+    pub fn plan(&mut self, alone: &[Sample]) -> Result<(), LabError> {
+        let answered = alone.iter().filter(|sample| sample.outcome == Outcome::Answered);
+        let mut latencies: Vec<f64> = answered.map(|sample| sample.latency_us as f64).collect();
+        latencies.sort_unstable_by(f64::total_cmp);
+        for arm in &mut self.arms {
+            let Some(harm) = self.harms.iter().find(|harm| harm.arm == arm.arm) else { continue };
+            let us = percentile(&latencies, harm.of.quantile().unwrap_or(0.5))
+                .filter(|_| latencies.len() as u64 >= Metric::P95.requests_needed())
+                .ok_or_else(|| lost("it answered too few requests alone to say how long they take"))?;
+            arm.asked_ns = (us * harm.pct * 10.0).round() as u64;
+        }
+        Ok(())
+    }
+
+    /// Orders what an arm has, and counts what the one before it had.
+    pub fn switch(&mut self, arm: usize) -> Result<(), LabError> {
+        let asked_ns = self.arms.get(arm).map_or(0, |arm| arm.asked_ns);
+        let now = self.order(asked_ns)?;
+        if let Some(over) = self.on.and_then(|on| self.arms.get_mut(on)) {
+            over.requests += now.requests.saturating_sub(self.before.requests);
+            over.added_ns += now.added_ns.saturating_sub(self.before.added_ns);
+        }
+        (self.on, self.before) = (Some(arm), now);
+        Ok(())
+    }
+
+    /// What was added so far, without the window that is on.
+    pub fn added(&self) -> Vec<AddedTime> {
+        self.arms.clone()
+    }
+
+    /// Tells the service, and waits until it has obeyed.
+    fn order(&mut self, ns: u64) -> Result<SoFar, LabError> {
+        let request = format!("POST /slow?ns={ns} HTTP/1.1\r\nHost: lab\r\nContent-Length: 0\r\n\r\n");
+        self.stream.write_all(request.as_bytes()).map_err(|error| lost(&error.to_string()))?;
+        let mut text = Vec::new();
+        loop {
+            if let Some(body) = body(&text) {
+                return body.parse().map_err(|()| lost(&format!("it answered {body:?}")));
+            }
+            let mut piece = [0; 512];
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Err(lost("it closed the connection")),
+                Ok(read) if text.len() < MOST_ANSWER => text.extend_from_slice(&piece[..read]),
+                Ok(_) => return Err(lost("its answer does not end")),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(lost(&error.to_string())),
+            }
+        }
+    }
+}
+
+/// The body of an answer, once it is whole: a line.
+fn body(answer: &[u8]) -> Option<&str> {
+    let (_, body) = std::str::from_utf8(answer).ok()?.split_once("\r\n\r\n")?;
+    body.strip_suffix('\n')
+}
+
+fn lost(why: &str) -> LabError {
+    LabError::Service(format!("it could not be told how much slower to be: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Role;
+    use crate::workload::http::{HttpOptions, HttpServer};
+    use std::time::Instant;
+
+    fn arm(name: &str) -> Arm {
+        Arm { name: name.to_owned(), role: Role::Baseline, policy: None, offline: None }
+    }
+
+    fn harm(arm: &str, pct: f64, of: Metric) -> KnownHarm {
+        KnownHarm { arm: arm.to_owned(), pct, of }
+    }
+
+    /// Requests of 100 to 199 us, equally often.
+    fn alone(requests: u64) -> Vec<Sample> {
+        let sample = |i: u64| Sample {
+            due_ns: i,
+            latency_us: 100 + i % 100,
+            service_us: None,
+            outcome: Outcome::Answered,
+        };
+        (0..requests).map(sample).collect()
+    }
+
+    fn get(addr: SocketAddr, times: u32) -> Duration {
+        let mut stream = TcpStream::connect(addr).unwrap();
+        let began = Instant::now();
+        for _ in 0..times {
+            stream.write_all(b"GET /cpu?cpu=1&count=1 HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+            let mut text = Vec::new();
+            while body(&text).is_none() {
+                let mut piece = [0; 512];
+                let read = stream.read(&mut piece).unwrap();
+                assert!(read > 0);
+                text.extend_from_slice(&piece[..read]);
+            }
+        }
+        began.elapsed()
+    }
+
+    #[test]
+    fn each_arm_has_what_was_ordered_and_the_service_counts_it() {
+        let server = HttpServer::bind(HttpOptions { port: 0, workers: 2 }).unwrap();
+        let addr = server.addr();
+        std::thread::spawn(move || server.run());
+        let arms = ["baseline", "slow", "slower"].map(arm);
+        // 150 us at the median and 189 us at P90: 3 ms and 1.89 ms.
+        let harms = [harm("slow", 2_000.0, Metric::P50), harm("slower", 1_000.0, Metric::P90)];
+        let mut slowing = Slowing::begin(&harms, &arms, addr).unwrap().unwrap();
+        slowing.plan(&alone(4_000)).unwrap();
+        let asked: Vec<u64> = slowing.added().iter().map(|arm| arm.asked_ns).collect();
+        assert_eq!(asked, [0, 2_980_000, 1_890_000]);
+        let mut took = Vec::new();
+        for arm in [1, 0, 2, 1, 0] {
+            slowing.switch(arm).unwrap();
+            took.push(get(addr, 5));
+        }
+        slowing.switch(0).unwrap();
+        // The client's own clock agrees that so much was added at least.
+        assert!(took[0] >= Duration::from_micros(5 * 2_980) && took[2] >= Duration::from_micros(5 * 1_890));
+        let added = slowing.added();
+        let requests: Vec<u64> = added.iter().map(|arm| arm.requests).collect();
+        assert_eq!(requests, [10, 10, 5]);
+        assert_eq!(added[0].added_ns, 0);
+        for arm in &added[1..] {
+            assert!(arm.added_ns >= arm.asked_ns * arm.requests, "{arm:?}");
+        }
+    }
+
+    #[test]
+    fn a_service_that_is_gone_or_silent_alone_is_told() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let harms = [harm("slow", 5.0, Metric::P50)];
+        assert!(Slowing::begin(&[], &[arm("slow")], addr).unwrap().is_none());
+        let mut slowing = Slowing::begin(&harms, &[arm("slow")], addr).unwrap().unwrap();
+        let few = slowing.plan(&alone(10)).unwrap_err().to_string();
+        assert!(few.contains("too few requests alone"), "{few}");
+        drop(listener.accept().unwrap());
+        drop(listener);
+        let gone = slowing.switch(0).unwrap_err().to_string();
+        assert!(gone.contains("could not be told how much slower"), "{gone}");
+    }
+}
