@@ -5,9 +5,11 @@
 //! in place of isolation an arm has a service that takes a known time longer for each request. One run has an arm for each harm,
 //! and each is judged as the one isolated arm of a run of its own, at the same looks, so that a run gives one answer per harm.
 //!
-//! **What is true.** A request takes `d` longer, spun by the service and counted by it, so a percentile `Q` of the latencies
-//! becomes `Q + d`, and the harm is `d / Q`, with `Q` of the service alone in the same rounds. Requests that wait behind slower
-//! ones are the one thing that this leaves out: at a fifth of a CPU they are few. Throughput is not harmed.
+//! **What is true.** An answer comes `d` later, spun by the service and counted by it. A request holds its worker equally long
+//! in every arm, those alone among them: there the time comes after the answer. So load and queues are the same everywhere, a
+//! percentile `Q` of the latencies becomes `Q + d`, and the harm is `d / Q`, with `Q` of the service alone in the same rounds.
+//! Throughput is not harmed. What this leaves out is a service that loses its CPU within `d`, which the clock of the service
+//! counts.
 
 mod answer;
 mod record;

@@ -318,7 +318,7 @@ pub struct SinceSwitch {
     pub p90_us: f64,
 }
 
-/// A harm of known size: the requests of an arm take longer by a share of a percentile of the service alone.
+/// A harm of known size: the answers of an arm come later by a share of a percentile of the service alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KnownHarm {
     /// The arm.
@@ -329,7 +329,7 @@ pub struct KnownHarm {
     pub of: Metric,
 }
 
-/// What the service added to the requests of an arm, by its own count.
+/// By how much the service made the answers of an arm come later, by its own count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AddedTime {
     /// The arm.

@@ -20,7 +20,7 @@ pub struct Answer {
     pub asked_us: f64,
     /// What it added on average, by its own count.
     pub counted_us: Option<f64>,
-    /// CPU time that it used more per request than alone, by the kernel's accounting.
+    /// CPU time that it used more per request than alone, by the kernel's accounting: hardly any, since load is to be the same.
     pub cpu_us: Option<f64>,
     /// The verdict that `quickstart` would have given.
     pub verdict: Verdict,

@@ -1,5 +1,8 @@
-//! Arms whose requests take longer by a known time: how long, told to the service at each switch, and what the service says it
+//! Arms whose answers come later by a known time: how much, told to the service at each switch, and what the service says it
 //! added.
+//!
+//! A request holds its worker equally long in every arm, those alone among them: what does not come before the answer comes
+//! after it. So the arms have the same load and the same queues, and each latency differs by what was ordered and by nothing else.
 
 use super::LabError;
 use crate::loadgen::{Outcome, Sample};
@@ -10,8 +13,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// How long the service alone is measured before the first round: some 6,000 requests.
-pub(super) const PILOT: Duration = Duration::from_secs(3);
+/// How long the service alone is measured before the first round, twice: some 5,000 requests.
+pub(super) const PILOT: Duration = Duration::from_millis(2_500);
+/// The first part of a pilot, which is not used: the order before may still show.
+const SETTLED_NS: u64 = 200_000_000;
 /// How long the service may take to obey.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest answer to an order.
@@ -24,6 +29,8 @@ pub(super) struct Slowing {
     harms: Vec<KnownHarm>,
     /// By arm of the run.
     arms: Vec<AddedTime>,
+    /// For how long each request holds its worker besides its work, ns.
+    held_ns: u64,
     /// The arm that is on, and what the service had added before.
     on: Option<usize>,
     before: SoFar,
@@ -46,14 +53,18 @@ impl Slowing {
             stream,
             harms: harms.to_vec(),
             arms: arms.iter().map(none).collect(),
+            held_ns: 0,
             on: None,
             before: SoFar::default(),
         }))
     }
 
-    /// Decides how much is added, from requests to the service alone.
+    /// Decides how much is added, from requests to the service alone; once more for requests that hold their workers as long
+    /// as those of the rounds.
     pub fn plan(&mut self, alone: &[Sample]) -> Result<(), LabError> {
-        let answered = alone.iter().filter(|sample| sample.outcome == Outcome::Answered);
+        let first_ns = alone.first().map_or(0, |sample| sample.due_ns) + SETTLED_NS;
+        let answered =
+            alone.iter().filter(|sample| sample.outcome == Outcome::Answered && sample.due_ns >= first_ns);
         let mut latencies: Vec<f64> = answered.map(|sample| sample.latency_us as f64).collect();
         latencies.sort_unstable_by(f64::total_cmp);
         for arm in &mut self.arms {
@@ -63,7 +74,9 @@ impl Slowing {
                 .ok_or_else(|| lost("it answered too few requests alone to say how long they take"))?;
             arm.asked_ns = (us * harm.pct * 10.0).round() as u64;
         }
-        Ok(())
+        self.held_ns = self.arms.iter().map(|arm| arm.asked_ns).max().unwrap_or(0);
+        // Alone, until the first switch.
+        self.order(0).map(|_| ())
     }
 
     /// Orders what an arm has, and counts what the one before it had.
@@ -84,8 +97,11 @@ impl Slowing {
     }
 
     /// Tells the service, and waits until it has obeyed.
-    fn order(&mut self, ns: u64) -> Result<SoFar, LabError> {
-        let request = format!("POST /slow?ns={ns} HTTP/1.1\r\nHost: lab\r\nContent-Length: 0\r\n\r\n");
+    fn order(&mut self, before_ns: u64) -> Result<SoFar, LabError> {
+        let after_ns = self.held_ns.saturating_sub(before_ns);
+        let request = format!(
+            "POST /slow?before={before_ns}&after={after_ns} HTTP/1.1\r\nHost: lab\r\nContent-Length: 0\r\n\r\n"
+        );
         self.stream.write_all(request.as_bytes()).map_err(|error| lost(&error.to_string()))?;
         let mut text = Vec::new();
         loop {
@@ -132,7 +148,7 @@ mod tests {
     /// Requests of 100 to 199 us, equally often.
     fn alone(requests: u64) -> Vec<Sample> {
         let sample = |i: u64| Sample {
-            due_ns: i,
+            due_ns: i * 1_000_000,
             latency_us: 100 + i % 100,
             service_us: None,
             outcome: Outcome::Answered,
@@ -140,10 +156,12 @@ mod tests {
         (0..requests).map(sample).collect()
     }
 
-    fn get(addr: SocketAddr, times: u32) -> Duration {
+    /// The shortest time from a request to its answer of some, each after its connection's worker is free again.
+    fn shortest(addr: SocketAddr, times: u32) -> Duration {
         let mut stream = TcpStream::connect(addr).unwrap();
-        let began = Instant::now();
-        for _ in 0..times {
+        let mut one = || {
+            std::thread::sleep(Duration::from_millis(4));
+            let began = Instant::now();
             stream.write_all(b"GET /cpu?cpu=1&count=1 HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
             let mut text = Vec::new();
             while body(&text).is_none() {
@@ -152,8 +170,9 @@ mod tests {
                 assert!(read > 0);
                 text.extend_from_slice(&piece[..read]);
             }
-        }
-        began.elapsed()
+            began.elapsed()
+        };
+        (0..times).map(|_| one()).min().unwrap_or_default()
     }
 
     #[test]
@@ -168,17 +187,25 @@ mod tests {
         slowing.plan(&alone(4_000)).unwrap();
         let asked: Vec<u64> = slowing.added().iter().map(|arm| arm.asked_ns).collect();
         assert_eq!(asked, [0, 2_980_000, 1_890_000]);
-        let mut took = Vec::new();
-        for arm in [1, 0, 2, 1, 0] {
+        // The client's own clock agrees that so much came before each answer.
+        for arm in [1, 2, 1] {
             slowing.switch(arm).unwrap();
-            took.push(get(addr, 5));
+            let asked = Duration::from_nanos(asked[arm]);
+            assert!(shortest(addr, 5) >= asked, "{asked:?}");
         }
+        // Alone it comes after the answer, whenever this machine lets a client see that.
         slowing.switch(0).unwrap();
-        // The client's own clock agrees that so much was added at least.
-        assert!(took[0] >= Duration::from_micros(5 * 2_980) && took[2] >= Duration::from_micros(5 * 1_890));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut alone = 5;
+        while shortest(addr, 1) >= Duration::from_nanos(asked[1]) {
+            assert!(Instant::now() < deadline, "no answer came before what was ordered for after it");
+            alone += 1;
+        }
+        shortest(addr, 4);
+        slowing.switch(1).unwrap();
         let added = slowing.added();
         let requests: Vec<u64> = added.iter().map(|arm| arm.requests).collect();
-        assert_eq!(requests, [10, 10, 5]);
+        assert_eq!(requests, [alone, 10, 5]);
         assert_eq!(added[0].added_ns, 0);
         for arm in &added[1..] {
             assert!(arm.added_ns >= arm.asked_ns * arm.requests, "{arm:?}");
@@ -194,6 +221,7 @@ mod tests {
         let mut slowing = Slowing::begin(&harms, &[arm("slow")], addr).unwrap().unwrap();
         let few = slowing.plan(&alone(10)).unwrap_err().to_string();
         assert!(few.contains("too few requests alone"), "{few}");
+        slowing.held_ns = 5;
         drop(listener.accept().unwrap());
         drop(listener);
         let gone = slowing.switch(0).unwrap_err().to_string();

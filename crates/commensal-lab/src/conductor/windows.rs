@@ -198,9 +198,11 @@ impl Rounds<'_, '_> {
         }
         conductor.sleep(Duration::from_secs_f64(conductor.experiment.design.warmup_s))?;
         if let Some(slowing) = &mut self.slowing {
-            let _ = self.trace.take();
-            conductor.sleep(slowing::PILOT)?;
-            slowing.plan(&self.trace.take().samples)?;
+            for _ in 0..2 {
+                let _ = self.trace.take();
+                conductor.sleep(slowing::PILOT)?;
+                slowing.plan(&self.trace.take().samples)?;
+            }
         }
         let total = run.design.rounds as usize;
         // A run that is gone on with has whole rounds.
