@@ -8,8 +8,8 @@
 //! **What is true.** An answer comes `d` later, spun by the service and counted by it. A request holds its worker equally long
 //! in every arm, those alone among them: there the time comes after the answer. So load and queues are the same everywhere, a
 //! percentile `Q` of the latencies becomes `Q + d`, and the harm is `d / Q`, with `Q` of the service alone in the same rounds.
-//! Throughput is not harmed. What this leaves out is a service that loses its CPU within `d`, which the clock of the service
-//! counts.
+//! Throughput is not harmed. A service that loses its CPU within `d` answers later still; it counts how often and by how much,
+//! and the truth is the percentile of the latencies alone with that on top of as many of them.
 
 mod answer;
 mod record;

@@ -330,7 +330,7 @@ pub struct KnownHarm {
 }
 
 /// By how much the service made the answers of an arm come later, by its own count.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AddedTime {
     /// The arm.
     pub arm: String,
@@ -340,6 +340,8 @@ pub struct AddedTime {
     pub requests: u64,
     /// What it added to all of them, nanoseconds by the clock.
     pub added_ns: u64,
+    /// By how much answers came later than asked, microseconds, and how many did; the others came within one.
+    pub over_us: Vec<(f64, u64)>,
 }
 
 /// The share of an isolated arm's requests over a latency, against the service alone.

@@ -2,11 +2,14 @@
 
 use crate::analysis::{Samples, conclude};
 use crate::conductor::judge_round;
-use crate::format::{log_of_pct, pct_of_log};
-use crate::record::{Block, Comparison, KnownHarm, Metric, Role, Run};
+use crate::format::pct_of_log;
+use crate::record::{
+    AddedTime, Block, Comparison, KnownHarm, LatencyHistogram, Metric, Role, Run, decode_histogram,
+};
 use crate::stats::{mean, median};
 use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The percentiles whose true harm is known.
 pub const KNOWN: [Metric; 2] = [Metric::P50, Metric::P90];
@@ -137,7 +140,7 @@ fn answer(run: &Run, harm: &KnownHarm) -> Option<Answer> {
         Some(Gate {
             metric,
             threshold_pct,
-            true_pct: true_pct(&then, asked_us, metric)?,
+            true_pct: true_pct(&then, added, metric)?,
             harm_pct: shown.harm_pct,
             ci95: shown.ci95,
             one_sided: shown.one_sided,
@@ -158,19 +161,82 @@ fn answer(run: &Run, harm: &KnownHarm) -> Option<Answer> {
     })
 }
 
-/// `d / Q` over the rounds, per cent, with `Q` of both identical arms.
-fn true_pct(run: &Run, added_us: f64, metric: Metric) -> Option<f64> {
-    let (samples, _) = Samples::of(run);
-    let alone = |arm: usize, round| samples.get(arm, round, metric);
-    let at = |role| run.arms.iter().position(|arm| arm.role == role);
-    let (first, second) = (at(Role::Baseline)?, at(Role::Baseline2)?);
+/// The harm over the rounds, per cent: what a percentile of the service alone (both identical arms together) becomes when each
+/// latency has what was asked on top, and as many as the service counted have what was too much as well.
+fn true_pct(run: &Run, added: &AddedTime, metric: Metric) -> Option<f64> {
+    let quantile = metric.quantile()?;
+    let alone = [run.arm_with(Role::Baseline)?, run.arm_with(Role::Baseline2)?].map(|arm| arm.name.as_str());
     let harms: Vec<f64> = (0..run.rounds_begun())
         .filter_map(|round| {
-            mean(&[first, second].into_iter().filter_map(|arm| alone(arm, round)).collect::<Vec<_>>())
+            let blocks = run.blocks.iter().filter(|block| block.round == round && block.valid);
+            let its = blocks.filter(|block| alone.contains(&block.arm.as_str()));
+            let latencies =
+                Latencies::of(its.filter_map(|block| decode_histogram(block.hist.as_deref()?).ok()));
+            let (before, after) = (latencies.quantile(quantile)?, latencies.later(added, quantile)?);
+            Some((after / before).ln())
         })
-        .map(|us| log_of_pct(added_us / us * 100.0))
         .collect();
     median(&harms).map(pct_of_log)
+}
+
+/// Latencies, microseconds: how many were at most so long.
+struct Latencies(Vec<(f64, u64)>);
+
+impl Latencies {
+    fn of(histograms: impl Iterator<Item = LatencyHistogram>) -> Latencies {
+        let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+        for histogram in histograms {
+            for one in histogram.iter_recorded() {
+                *counts.entry(one.value_iterated_to()).or_default() += one.count_since_last_iteration();
+            }
+        }
+        let mut sum = 0;
+        let mut up_to = |(us, count): (u64, u64)| {
+            sum += count;
+            (us as f64, sum)
+        };
+        Latencies(counts.into_iter().map(&mut up_to).collect())
+    }
+
+    /// How many are at most so long.
+    fn within(&self, us: f64) -> f64 {
+        let at = self.0.partition_point(|(value, _)| *value <= us);
+        at.checked_sub(1).map_or(0.0, |at| self.0[at].1 as f64)
+    }
+
+    fn all(&self) -> f64 {
+        self.0.last().map_or(0.0, |(_, all)| *all as f64)
+    }
+
+    fn quantile(&self, quantile: f64) -> Option<f64> {
+        let rank = quantile * self.all();
+        self.0.iter().find(|(_, up_to)| *up_to as f64 >= rank).map(|(us, _)| *us)
+    }
+
+    /// The percentile of the same latencies with what was added, whichever had how much of it.
+    fn later(&self, added: &AddedTime, quantile: f64) -> Option<f64> {
+        let asked_us = added.asked_ns as f64 / 1e3;
+        let requests = added.requests.max(1) as f64;
+        let over = added.over_us.iter().map(|(us, count)| (asked_us + us, *count as f64 / requests));
+        let mut parts: Vec<(f64, f64)> = over.collect();
+        let late: f64 = parts.iter().map(|(_, share)| share).sum();
+        parts.push((asked_us, (1.0 - late).max(0.0)));
+        let rank = quantile * self.all();
+        let within =
+            |us: f64| parts.iter().map(|(later, share)| share * self.within(us - later)).sum::<f64>();
+        let mut lo = self.quantile(quantile)? + asked_us;
+        if parts.len() == 1 {
+            return Some(lo);
+        }
+        lo -= 1.0;
+        let mut hi = self.0.last()?.0 + parts.iter().map(|(later, _)| *later).fold(0.0, f64::max);
+        while hi - lo > 0.01 {
+            let middle = f64::midpoint(lo, hi);
+            // A hair of rounding is no request.
+            if within(middle) >= rank - 1e-6 { hi = middle } else { lo = middle }
+        }
+        Some(hi)
+    }
 }
 
 /// CPU time per request over that of the service alone, microseconds.
@@ -214,7 +280,7 @@ pub fn seen(run: &Run, whole: bool) -> Vec<Seen> {
 mod tests {
     use super::super::Plan;
     use super::*;
-    use crate::record::{AddedTime, encode_histogram, new_histogram};
+    use crate::record::{encode_histogram, new_histogram};
     use crate::rng::Rng;
 
     /// A run of the plan in which requests take a log-normal time, a harmed arm's a constant longer, and a round is as slow as
@@ -230,7 +296,13 @@ mod tests {
             // The median is BASE_US, and P90 1.47 times that.
             let of = harm.map_or(0.0, |harm| if harm.of == Metric::P90 { BASE_US * 1.467 } else { BASE_US });
             let asked_ns = (harm.map_or(0.0, |harm| harm.pct) * of * 10.0) as u64;
-            let added = AddedTime { arm: arm.name.clone(), asked_ns, requests: 10, added_ns: asked_ns * 10 };
+            let added = AddedTime {
+                arm: arm.name.clone(),
+                asked_ns,
+                requests: 10,
+                added_ns: asked_ns * 10,
+                over_us: Vec::new(),
+            };
             run.added_time.push(added);
         }
         for round in 0..run.design.rounds {
@@ -275,6 +347,27 @@ mod tests {
             if cdf(mid) < u { lo = mid } else { hi = mid }
         }
         lo
+    }
+
+    #[test]
+    fn what_is_added_moves_a_percentile_by_as_much_and_what_is_too_much_by_its_share() {
+        let mut histogram = new_histogram().unwrap();
+        (101..=200).for_each(|us| histogram.saturating_record(us));
+        let latencies = Latencies::of([histogram].into_iter());
+        assert_eq!((latencies.quantile(0.5), latencies.quantile(0.9)), (Some(150.0), Some(190.0)));
+        let check = |over_us: Vec<(f64, u64)>, quantile: f64, want: f64| {
+            let arm = "slow".to_owned();
+            let added = AddedTime { arm, asked_ns: 12_500, requests: 100, added_ns: 0, over_us };
+            let got = latencies.later(&added, quantile).unwrap();
+            assert!((got - want).abs() < 1.02, "{got} {want}");
+        };
+        check(vec![], 0.5, 162.5);
+        check(vec![], 0.9, 202.5);
+        // All of them 40 too late is 40 more.
+        check(vec![(40.0, 100)], 0.5, 202.5);
+        // A tenth far too late: the median is that of the others at 50 of 90, P90 where the others end.
+        check(vec![(1_000.0, 10)], 0.5, 100.0 + 50.0 / 0.9 + 12.5);
+        check(vec![(1_000.0, 10)], 0.9, 212.5);
     }
 
     #[test]

@@ -27,8 +27,8 @@ const MOST_ANSWER: usize = 4096;
 pub(super) struct Slowing {
     stream: TcpStream,
     harms: Vec<KnownHarm>,
-    /// By arm of the run.
-    arms: Vec<AddedTime>,
+    /// By arm of the run: its name, what is asked, and what came of it.
+    arms: Vec<(String, u64, SoFar)>,
     /// For how long each request holds its worker besides its work, ns.
     held_ns: u64,
     /// The arm that is on, and what the service had added before.
@@ -48,7 +48,7 @@ impl Slowing {
             Ok(stream)
         });
         let stream = connected.map_err(|error| lost(&error.to_string()))?;
-        let none = |arm: &Arm| AddedTime { arm: arm.name.clone(), asked_ns: 0, requests: 0, added_ns: 0 };
+        let none = |arm: &Arm| (arm.name.clone(), 0, SoFar::default());
         Ok(Some(Slowing {
             stream,
             harms: harms.to_vec(),
@@ -67,25 +67,24 @@ impl Slowing {
             alone.iter().filter(|sample| sample.outcome == Outcome::Answered && sample.due_ns >= first_ns);
         let mut latencies: Vec<f64> = answered.map(|sample| sample.latency_us as f64).collect();
         latencies.sort_unstable_by(f64::total_cmp);
-        for arm in &mut self.arms {
-            let Some(harm) = self.harms.iter().find(|harm| harm.arm == arm.arm) else { continue };
+        for (arm, asked_ns, _) in &mut self.arms {
+            let Some(harm) = self.harms.iter().find(|harm| harm.arm == *arm) else { continue };
             let us = percentile(&latencies, harm.of.quantile().unwrap_or(0.5))
                 .filter(|_| latencies.len() as u64 >= Metric::P95.requests_needed())
                 .ok_or_else(|| lost("it answered too few requests alone to say how long they take"))?;
-            arm.asked_ns = (us * harm.pct * 10.0).round() as u64;
+            *asked_ns = (us * harm.pct * 10.0).round() as u64;
         }
-        self.held_ns = self.arms.iter().map(|arm| arm.asked_ns).max().unwrap_or(0);
+        self.held_ns = self.arms.iter().map(|(_, asked_ns, _)| *asked_ns).max().unwrap_or(0);
         // Alone, until the first switch.
         self.order(0).map(|_| ())
     }
 
     /// Orders what an arm has, and counts what the one before it had.
     pub fn switch(&mut self, arm: usize) -> Result<(), LabError> {
-        let asked_ns = self.arms.get(arm).map_or(0, |arm| arm.asked_ns);
+        let asked_ns = self.arms.get(arm).map_or(0, |(_, asked_ns, _)| *asked_ns);
         let now = self.order(asked_ns)?;
-        if let Some(over) = self.on.and_then(|on| self.arms.get_mut(on)) {
-            over.requests += now.requests.saturating_sub(self.before.requests);
-            over.added_ns += now.added_ns.saturating_sub(self.before.added_ns);
+        if let Some((_, _, came)) = self.on.and_then(|on| self.arms.get_mut(on)) {
+            *came = came.and(&now.since(&self.before));
         }
         (self.on, self.before) = (Some(arm), now);
         Ok(())
@@ -93,7 +92,14 @@ impl Slowing {
 
     /// What was added so far, without the window that is on.
     pub fn added(&self) -> Vec<AddedTime> {
-        self.arms.clone()
+        let one = |(arm, asked_ns, came): &(String, u64, SoFar)| AddedTime {
+            arm: arm.clone(),
+            asked_ns: *asked_ns,
+            requests: came.requests,
+            added_ns: came.added_ns,
+            over_us: came.over_us(),
+        };
+        self.arms.iter().map(one).collect()
     }
 
     /// Tells the service, and waits until it has obeyed.

@@ -93,7 +93,7 @@ impl HttpServer {
         listener.set_nonblocking(true).map_err(refused)?;
         let addr = listener.local_addr().map_err(refused)?;
         let metrics = Metrics::new().ok_or_else(|| refused(io::Error::other("no histogram")))?;
-        Ok(Self { listener, addr, workers, state: Arc::new(State { metrics, slow: Slow::default() }) })
+        Ok(Self { listener, addr, workers, state: Arc::new(State { metrics, slow: Slow::new() }) })
     }
 
     /// Where it listens.
