@@ -16,6 +16,8 @@ const LEAST_COVERED: f64 = 0.93;
 const LEAST_FOUND: f64 = 0.95;
 /// A gross harm of P90, per cent.
 const GROSS_PCT: f64 = 30.0;
+/// What must be left of it where the machine could not be given all of it.
+const GROSS_TRUE_PCT: f64 = 20.0;
 /// Fewer answers than that say little about a share of 5 %.
 const ENOUGH: usize = 100;
 
@@ -170,6 +172,9 @@ pub fn summarise(record: &Calibration) -> Summary {
         .iter()
         .filter(|harm| harm.of == Metric::P90 && harm.pct >= GROSS_PCT)
         .flat_map(of)
+        .filter(|answer| {
+            answer.gates.iter().any(|gate| gate.metric == Metric::P90 && gate.true_pct >= GROSS_TRUE_PCT)
+        })
         .collect();
     let found =
         gross.iter().filter(|answer| answer.verdict != Verdict::Invalid && beyond(answer, Metric::P90));

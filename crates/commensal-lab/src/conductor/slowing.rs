@@ -17,6 +17,8 @@ use std::time::Duration;
 pub(super) const PILOT: Duration = Duration::from_millis(2_500);
 /// The first part of a pilot, which is not used: the order before may still show.
 const SETTLED_NS: u64 = 200_000_000;
+/// Share of all CPUs that requests may be held for besides their work: more, and nothing is left to measure.
+const MOST_HELD: f64 = 0.3;
 /// How long the service may take to obey.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest answer to an order.
@@ -31,6 +33,7 @@ pub(super) struct Slowing {
     arms: Vec<(String, u64, SoFar)>,
     /// For how long each request holds its worker besides its work, ns.
     held_ns: u64,
+    cpus: f64,
     /// The arm that is on, and what the service had added before.
     on: Option<usize>,
     before: SoFar,
@@ -38,7 +41,11 @@ pub(super) struct Slowing {
 
 impl Slowing {
     /// Connects to the service; nothing where no arm is slower by order.
-    pub fn begin(harms: &[KnownHarm], arms: &[Arm], addr: SocketAddr) -> Result<Option<Slowing>, LabError> {
+    pub fn begin(
+        harms: &[KnownHarm],
+        arms: &[Arm],
+        (addr, cpus): (SocketAddr, usize),
+    ) -> Result<Option<Slowing>, LabError> {
         if harms.is_empty() {
             return Ok(None);
         }
@@ -54,29 +61,41 @@ impl Slowing {
             harms: harms.to_vec(),
             arms: arms.iter().map(none).collect(),
             held_ns: 0,
+            cpus: cpus.max(1) as f64,
             on: None,
             before: SoFar::default(),
         }))
     }
 
     /// Decides how much is added, from requests to the service alone; once more for requests that hold their workers as long
-    /// as those of the rounds.
-    pub fn plan(&mut self, alone: &[Sample]) -> Result<(), LabError> {
+    /// as those of the rounds. Says which harms are less than what is wanted, since this much would keep the machine busy.
+    pub fn plan(&mut self, alone: &[Sample]) -> Result<Vec<String>, LabError> {
         let first_ns = alone.first().map_or(0, |sample| sample.due_ns) + SETTLED_NS;
         let answered =
             alone.iter().filter(|sample| sample.outcome == Outcome::Answered && sample.due_ns >= first_ns);
         let mut latencies: Vec<f64> = answered.map(|sample| sample.latency_us as f64).collect();
         latencies.sort_unstable_by(f64::total_cmp);
+        let last_ns = alone.iter().map(|sample| sample.due_ns).max().unwrap_or(0);
+        let per_s = latencies.len() as f64 / (last_ns.saturating_sub(first_ns).max(1) as f64 / 1e9);
+        let most_us = MOST_HELD * self.cpus / per_s.max(1.0) * 1e6;
+        let mut less = Vec::new();
         for (arm, asked_ns, _) in &mut self.arms {
             let Some(harm) = self.harms.iter().find(|harm| harm.arm == *arm) else { continue };
             let us = percentile(&latencies, harm.of.quantile().unwrap_or(0.5))
                 .filter(|_| latencies.len() as u64 >= Metric::P95.requests_needed())
                 .ok_or_else(|| lost("it answered too few requests alone to say how long they take"))?;
-            *asked_ns = (us * harm.pct * 10.0).round() as u64;
+            let wanted_us = us * harm.pct / 100.0;
+            if wanted_us > most_us {
+                less.push(format!(
+                    "{arm} is less than that: {most_us:.0} us, since {wanted_us:.0} us at {per_s:.0} requests/s would keep the CPUs busy"
+                ));
+            }
+            *asked_ns = (wanted_us.min(most_us) * 1e3).round() as u64;
         }
         self.held_ns = self.arms.iter().map(|(_, asked_ns, _)| *asked_ns).max().unwrap_or(0);
         // Alone, until the first switch.
-        self.order(0).map(|_| ())
+        self.order(0)?;
+        Ok(less)
     }
 
     /// Orders what an arm has, and counts what the one before it had.
@@ -189,8 +208,8 @@ mod tests {
         let arms = ["baseline", "slow", "slower"].map(arm);
         // 150 us at the median and 189 us at P90: 3 ms and 1.89 ms.
         let harms = [harm("slow", 2_000.0, Metric::P50), harm("slower", 1_000.0, Metric::P90)];
-        let mut slowing = Slowing::begin(&harms, &arms, addr).unwrap().unwrap();
-        slowing.plan(&alone(4_000)).unwrap();
+        let mut slowing = Slowing::begin(&harms, &arms, (addr, 64)).unwrap().unwrap();
+        assert_eq!(slowing.plan(&alone(4_000)).unwrap(), [""; 0]);
         let asked: Vec<u64> = slowing.added().iter().map(|arm| arm.asked_ns).collect();
         assert_eq!(asked, [0, 2_980_000, 1_890_000]);
         // The client's own clock agrees that so much came before each answer.
@@ -202,19 +221,27 @@ mod tests {
         // Alone it comes after the answer, whenever this machine lets a client see that.
         slowing.switch(0).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let mut alone = 5;
+        let mut seen = 5;
         while shortest(addr, 1) >= Duration::from_nanos(asked[1]) {
             assert!(Instant::now() < deadline, "no answer came before what was ordered for after it");
-            alone += 1;
+            seen += 1;
         }
         shortest(addr, 4);
         slowing.switch(1).unwrap();
+        // One CPU cannot be held for 3 ms a thousand times in a second.
+        slowing.cpus = 1.0;
+        let less = slowing.plan(&alone(4_000)).unwrap();
+        assert!(
+            less.len() == 2 && less[0].contains("slow is less than that: 300 us, since 2980 us"),
+            "{less:?}"
+        );
         let added = slowing.added();
+        assert!(added.iter().all(|arm| arm.asked_ns <= 300_100), "{added:?}");
         let requests: Vec<u64> = added.iter().map(|arm| arm.requests).collect();
-        assert_eq!(requests, [alone, 10, 5]);
+        assert_eq!(requests, [seen, 10, 5]);
         assert_eq!(added[0].added_ns, 0);
         for arm in &added[1..] {
-            assert!(arm.added_ns >= arm.asked_ns * arm.requests, "{arm:?}");
+            assert!(arm.added_ns >= asked[1].min(asked[2]) * arm.requests, "{arm:?}");
         }
     }
 
@@ -223,8 +250,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         let harms = [harm("slow", 5.0, Metric::P50)];
-        assert!(Slowing::begin(&[], &[arm("slow")], addr).unwrap().is_none());
-        let mut slowing = Slowing::begin(&harms, &[arm("slow")], addr).unwrap().unwrap();
+        assert!(Slowing::begin(&[], &[arm("slow")], (addr, 2)).unwrap().is_none());
+        let mut slowing = Slowing::begin(&harms, &[arm("slow")], (addr, 2)).unwrap().unwrap();
         let few = slowing.plan(&alone(10)).unwrap_err().to_string();
         assert!(few.contains("too few requests alone"), "{few}");
         slowing.held_ns = 5;

@@ -75,7 +75,8 @@ impl Conductor<'_> {
         spec.warmup = Duration::ZERO;
         spec.keep_partial = true;
         let mut work = Frozen { offline: None, warm: None };
-        let slowing = Slowing::begin(&self.conduct.harms, &run.arms, addr)?;
+        let slowing =
+            Slowing::begin(&self.conduct.harms, &run.arms, (addr, self.site.machine.topology.threads()))?;
         let outcome = self.begin(run, chosen, &mut work).and_then(|()| {
             let (trace, over) = (Arc::new(Trace::default()), AtomicBool::new(false));
             std::thread::scope(|scope| {
@@ -198,11 +199,13 @@ impl Rounds<'_, '_> {
         }
         conductor.sleep(Duration::from_secs_f64(conductor.experiment.design.warmup_s))?;
         if let Some(slowing) = &mut self.slowing {
+            let mut less = Vec::new();
             for _ in 0..2 {
                 let _ = self.trace.take();
                 conductor.sleep(slowing::PILOT)?;
-                slowing.plan(&self.trace.take().samples)?;
+                less = slowing.plan(&self.trace.take().samples)?;
             }
+            run.caveats.extend(less);
         }
         let total = run.design.rounds as usize;
         // A run that is gone on with has whole rounds.

@@ -13,9 +13,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Six rounds of four arms, the least there can be: half a minute. The gross harm is four times the median, so that a build
-/// beside the test does not hide it.
-const SHORT: [&str; 6] = ["lab", "calibrate", "--for", "1s", "--harm", "0,400"];
+/// Six rounds of four arms, the least there can be: half a minute.
+const SHORT: [&str; 6] = ["lab", "calibrate", "--for", "1s", "--harm", "0,60"];
 
 fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
     SHORT.iter().copied().chain(more.iter().copied()).collect()
@@ -35,7 +34,7 @@ fn a_known_harm_is_found_and_none_is_not_and_an_interrupted_calibration_goes_on(
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     // The goals may not hold beside other tests; trouble is something else.
     assert!([Some(0), Some(1)].contains(&output.status.code()), "{out}{err}");
-    assert!(out.contains("+0 %") && out.contains("+400 %") && out.contains("beside: busy:0.1"), "{out}");
+    assert!(out.contains("+0 %") && out.contains("+60 %") && out.contains("beside: busy:0.1"), "{out}");
     let file = program.path("calibration.json");
     let first = record(&file);
     let done = &first.runs[0];
