@@ -8,10 +8,12 @@
 //! round share one. In the isolated arm the policy is on before the first offline instruction runs.
 
 mod batch;
+mod beside;
 mod block;
 mod place;
 mod probe;
 mod service;
+mod slowing;
 mod validity;
 mod windows;
 
@@ -19,12 +21,13 @@ use crate::analysis;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
 use crate::prometheus::QueryError;
-use crate::record::{self, Arm, Block, Machine, Role, Run, Sweep, Tool};
+use crate::record::{self, Arm, Block, KnownHarm, Machine, Role, Run, Sweep, Tool};
 use crate::site::{self, Guard, Side, Site, SiteError, Wanted};
 use crate::tools::ParseError;
 use crate::verdict::Verdict;
 use crate::workload::cpu::calibrate;
 use batch::Foreman;
+pub use beside::Beside;
 use commensal_core::actual::Hierarchy;
 use commensal_core::topology;
 use commensal_core::windows::blocks;
@@ -39,6 +42,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
+pub(crate) use validity::judge_round;
 
 /// How long a command of an experiment may take that prepares something.
 const PREPARE: Duration = Duration::from_secs(600);
@@ -124,6 +128,10 @@ pub struct Conduct {
     pub programs: Vec<(String, String)>,
     /// What an interrupted run of this experiment had recorded.
     pub earlier: Option<Run>,
+    /// Arms of short windows in which the built-in service is slower by a known time.
+    pub harms: Vec<KnownHarm>,
+    /// A neighbour that takes no part, and runs as long as the run does.
+    pub beside: Option<Beside>,
 }
 
 /// What happens, for a progress display and for saving as it goes.
@@ -240,14 +248,17 @@ impl Conductor<'_> {
         self.keeper().prepare(experiment)?;
         Foreman { host: self.host, site: self.site, place: &self.place, conduct: self.conduct }
             .prepare(experiment, self.stop)?;
+        let mut beside = self.conduct.beside.as_ref().map(|beside| beside.start(self)).transpose()?;
         let mut service = None;
         let outcome = self.find_knee(&mut run, &mut service).and_then(|()| match run.design.windows {
             Some(windows) => self.by_windows(&mut run, &chosen, &mut service, windows),
             None => self.rounds(&mut run, &chosen, &mut service, begun),
         });
         let ended = self.end(&mut service);
+        let left = beside.as_mut().map(|child| self.site.stop(self.host, Side::Client, child));
         outcome?;
         ended?;
+        left.transpose()?;
         note_once(&mut run);
         Ok(run)
     }
@@ -366,7 +377,7 @@ impl Conductor<'_> {
                 let mut recorded = self.one(run, (arm, policy), seed, service)?;
                 (recorded.round, recorded.pos, recorded.at_s) = (round, pos, Some(at_s));
                 run.blocks.push(recorded);
-                validity::judge_round(run, round);
+                judge_round(run, round);
                 (self.tell)(Event::Recorded(run));
                 if self.stop.load(Ordering::Relaxed) {
                     return Err(LabError::Stopped);

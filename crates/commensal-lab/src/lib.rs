@@ -9,6 +9,7 @@
 //!                  ├─ workload  the service and the antagonists (child processes of this program)
 //!                  ├─ loadgen   open loop, latency from the intended start
 //!                  └─ tools     what load generators and batch programs of others print, as numbers
+//! calibrate ─► the same with a harm of known size in place of isolation: how often the verdict is right
 //! replay ─► a program that measures by itself, several times ─► its tables with their spread
 //! ```
 //!
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+pub mod calibrate;
 pub mod conductor;
 pub mod doctor;
 pub mod experiment;
@@ -37,6 +39,6 @@ pub mod workload;
 pub use commensal_core::{rng, stats};
 
 #[cfg(test)]
-mod calibration;
-#[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod simulated;

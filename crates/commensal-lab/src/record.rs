@@ -90,6 +90,9 @@ pub struct Run {
     /// Latency by the time since the last switch, where rounds are made of short windows.
     #[serde(default)]
     pub since_switch: Vec<SinceSwitch>,
+    /// What the service added to the requests of each arm, by order of a calibration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub added_time: Vec<AddedTime>,
     /// What became of the offline work, one entry per isolated arm.
     #[serde(default)]
     pub offline: Vec<OfflineKept>,
@@ -280,6 +283,32 @@ pub struct SinceSwitch {
     pub p50_us: f64,
     /// Their 90th percentile, microseconds.
     pub p90_us: f64,
+}
+
+/// A harm of known size: the answers of an arm come later by a share of a percentile of the service alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct KnownHarm {
+    /// The arm.
+    pub arm: String,
+    /// The share, per cent.
+    pub pct: f64,
+    /// Of which percentile.
+    pub of: Metric,
+}
+
+/// By how much the service made the answers of an arm come later, by its own count.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AddedTime {
+    /// The arm.
+    pub arm: String,
+    /// What it was told to add to each request, nanoseconds.
+    pub asked_ns: u64,
+    /// Requests that it served while the arm was on, in guards as well.
+    pub requests: u64,
+    /// What it added to all of them, nanoseconds by the clock.
+    pub added_ns: u64,
+    /// By how much answers came later than asked, microseconds, and how many did; the others came within one.
+    pub over_us: Vec<(f64, u64)>,
 }
 
 /// The share of an isolated arm's requests over a latency, against the service alone.

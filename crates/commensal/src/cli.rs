@@ -12,6 +12,7 @@ mod density_pin;
 mod density_run;
 mod doctor;
 mod lab;
+mod lab_calibrate;
 mod lab_history;
 mod lab_replay;
 mod lab_report;
@@ -260,6 +261,9 @@ pub enum LabVerb {
     /// Say within about a minute whether this machine can decide an experiment's threshold, and how long a run would take: its two
     /// identical arms alone. Exit status 0 when it can, 4 when not.
     Doctor(LabDoctor),
+    /// Say how often the lab is right on this machine: runs with harms of known size in place of isolation, and a table of
+    /// right, wrong and open answers. Exit status 0 when the goals hold, 1 when not.
+    Calibrate(LabCalibrate),
     /// Show a recorded run again, with the verdict that its blocks support.
     Report(LabReport),
     /// Load an HTTP service on a schedule that does not wait for it, and say how long requests took since they were due.
@@ -582,6 +586,48 @@ pub struct LabDoctor {
     pub json: bool,
 }
 
+/// `commensal lab calibrate`.
+#[derive(Debug, Args)]
+pub struct LabCalibrate {
+    /// Runs in all, with those that the record has already; each gives an answer for every harm.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub runs: u32,
+
+    /// How long a run may take; at least six rounds are run.
+    #[arg(long = "for", value_name = "TIME", value_parser = load::time, default_value = "90s")]
+    pub within: Duration,
+
+    /// Seed of the first run; each later one has the next.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// The harms: what each request takes longer, in per cent of the median or of P90 of the service alone [default:
+    /// 0,3,5,10,30, and beside a neighbour p90:30 as well].
+    #[arg(long, value_name = "LIST")]
+    pub harm: Option<String>,
+
+    /// A neighbour meanwhile: busy:CPUS, such as busy:0.5, or a command for the shell, which is started again whenever it
+    /// ends.
+    #[arg(long, value_name = "NEIGHBOUR")]
+    pub beside: Option<commensal_lab::conductor::Beside>,
+
+    /// Do not look who made the service wait.
+    #[arg(long)]
+    pub no_blame: bool,
+
+    /// The record. One that is there already is gone on with.
+    #[arg(long, short, value_name = "FILE", default_value = "calibration.json")]
+    pub out: PathBuf,
+
+    /// Print the tables as Markdown.
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
+
+    /// Print the counts as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `commensal lab report`.
 #[derive(Debug, Args)]
 pub struct LabReport {
@@ -842,6 +888,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             LabVerb::Check(options) => lab::check(&mut context, &options),
             LabVerb::Profile(options) => lab::profile(&mut context, &options),
             LabVerb::Doctor(options) => lab::doctor(&mut context, &options),
+            LabVerb::Calibrate(options) => lab_calibrate::run(&mut context, &options),
             LabVerb::Report(options) => lab_report::report(&mut context, &options),
             LabVerb::Diff(options) => lab_report::diff(&mut context, &options),
             LabVerb::Baseline(options) => lab_history::baseline(&mut context, &options),

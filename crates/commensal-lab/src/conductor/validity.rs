@@ -10,7 +10,7 @@ use crate::record::{Arm, Block, Role, Run};
 const CONTENTION_MIN: f64 = 0.25;
 
 /// Judges the blocks of a round, each against the baseline of its own round.
-pub(super) fn judge_round(run: &mut Run, round: u32) {
+pub(crate) fn judge_round(run: &mut Run, round: u32) {
     let threads = f64::from(run.machine.threads.max(1));
     let name = run.arm_with(Role::Baseline).map(|arm| arm.name.clone());
     let baseline = run.blocks.iter().find(|block| block.round == round && Some(&block.arm) == name.as_ref());

@@ -16,7 +16,8 @@ mod settle;
 
 use super::batch::{self, Foreman};
 use super::probe::{Probe, Snapshot, blamed, fill, judge};
-use super::{Chosen, Conductor, Event, LabError, block, decided, favoured, service, validity};
+use super::slowing::Slowing;
+use super::{Chosen, Conductor, Event, LabError, block, decided, favoured, service, slowing, validity};
 use crate::loadgen::{self, Gathered, LoadError, Outcome, Sample, Trace};
 use crate::record::{
     Arm, Block, LatencyHistogram, Lateness, Role, Run, SinceSwitch, Windows, encode_histogram, new_histogram,
@@ -80,6 +81,8 @@ impl Conductor<'_> {
         spec.warmup = Duration::ZERO;
         spec.keep_partial = true;
         let mut work = Frozen { offline: None, warm: None };
+        let slowing =
+            Slowing::begin(&self.conduct.harms, &run.arms, (addr, self.site.machine.topology.threads()))?;
         let outcome = self.begin(run, chosen, &mut work).and_then(|()| {
             let (trace, over) = (Arc::new(Trace::default()), AtomicBool::new(false));
             std::thread::scope(|scope| {
@@ -95,6 +98,7 @@ impl Conductor<'_> {
                     since_replan: 0,
                     since: BTreeMap::new(),
                     probe: Probe::default(),
+                    slowing,
                 };
                 let rounds = rounds.all(run, chosen, (&mut work, service), &|| generator.is_finished());
                 over.store(true, Ordering::Relaxed);
@@ -182,6 +186,8 @@ struct Rounds<'a, 'c> {
     /// Latency by arm and time since the switch.
     since: BTreeMap<(usize, usize), LatencyHistogram>,
     probe: Probe,
+    /// Where arms are slower by order.
+    slowing: Option<Slowing>,
 }
 
 impl Rounds<'_, '_> {
@@ -204,6 +210,15 @@ impl Rounds<'_, '_> {
             conductor.sleep(PAUSE)?;
         }
         conductor.sleep(Duration::from_secs_f64(conductor.experiment.design.warmup_s))?;
+        if let Some(slowing) = &mut self.slowing {
+            let mut less = Vec::new();
+            for _ in 0..2 {
+                let _ = self.trace.take();
+                conductor.sleep(slowing::PILOT)?;
+                less = slowing.plan(&self.trace.take().samples)?;
+            }
+            run.caveats.extend(less);
+        }
         let total = run.design.rounds as usize;
         let seed = self.conductor.experiment.seed;
         // A run that is gone on with has whole rounds. Their number and their windows may change on the way.
@@ -237,9 +252,10 @@ impl Rounds<'_, '_> {
             let gathered = self.gathered(&windows)?;
             self.record(run, round, (&windows, &gathered), work, crashed);
             run.since_switch = self.table(run);
-            if crashed.is_none() && self.replan(run, round) {
+            if crashed.is_none() && self.slowing.is_none() && self.replan(run, round) {
                 continue;
             }
+            run.added_time = self.slowing.as_ref().map(Slowing::added).unwrap_or_default();
             validity::judge_round(run, round);
             (self.conductor.tell)(Event::Recorded(run));
             if crashed.is_some() {
@@ -283,6 +299,9 @@ impl Rounds<'_, '_> {
     fn window(&mut self, run: &Run, (arm, policy): Chosen, work: &Frozen) -> Result<Window, LabError> {
         let role = run.arms[arm].role;
         self.switch(role, favoured(run, role), policy)?;
+        if let Some(slowing) = &mut self.slowing {
+            slowing.switch(arm)?;
+        }
         let began = self.trace.began().unwrap_or_else(Instant::now);
         let since = || u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let switched_ns = since();

@@ -1,9 +1,11 @@
 //! The built-in online workload: an HTTP/1.1 server that burns a known amount of CPU per request.
 //!
 //! It is the server of the Group Identity experiment: `GET /cpu?cpu=N&count=M`, with `GET /metrics` in the
-//! same shape. It listens on 127.0.0.1 only, has no memory or disk work, and ends by signal.
+//! same shape. It listens on 127.0.0.1 only, has no memory or disk work, and ends by signal. `POST /slow?before=N&after=M`
+//! makes every later answer come N nanoseconds later, a harm of known size, and says what was added so far.
 
 mod metrics;
+mod slow;
 #[cfg(test)]
 mod tests;
 
@@ -16,10 +18,13 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use metrics::Metrics;
+pub use slow::SoFar;
+use slow::{Connection, Slow};
 use std::convert::Infallible;
 use std::io::{self, ErrorKind, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// Most threads one request may use.
@@ -59,7 +64,14 @@ pub struct HttpServer {
     listener: TcpListener,
     addr: SocketAddr,
     workers: usize,
-    metrics: Arc<Metrics>,
+    state: Arc<State>,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+struct State {
+    metrics: Metrics,
+    slow: Slow,
 }
 
 impl HttpServer {
@@ -81,7 +93,7 @@ impl HttpServer {
         listener.set_nonblocking(true).map_err(refused)?;
         let addr = listener.local_addr().map_err(refused)?;
         let metrics = Metrics::new().ok_or_else(|| refused(io::Error::other("no histogram")))?;
-        Ok(Self { listener, addr, workers, metrics: Arc::new(metrics) })
+        Ok(Self { listener, addr, workers, state: Arc::new(State { metrics, slow: Slow::new() }) })
     }
 
     /// Where it listens.
@@ -113,12 +125,14 @@ impl HttpServer {
                 };
                 // Without it small answers may wait 40 ms for an acknowledgement. A failure means a dead peer.
                 let _ = stream.set_nodelay(true);
-                let metrics = Arc::clone(&self.metrics);
+                let (state, owed_ns) = (Arc::clone(&self.state), Arc::new(AtomicU64::new(0)));
                 tokio::spawn(async move {
-                    let service = service_fn(move |request| answer(request, Arc::clone(&metrics)));
+                    let connection = Connection { stream, owed_ns: Arc::clone(&owed_ns) };
+                    let service =
+                        service_fn(move |request| answer(request, Arc::clone(&state), Arc::clone(&owed_ns)));
                     // A client that breaks off is its own affair: nothing to report.
                     let _ = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service)
+                        .serve_connection(TokioIo::new(connection), service)
                         .await;
                 });
             }
@@ -128,17 +142,24 @@ impl HttpServer {
 
 type Answer = Response<Full<Bytes>>;
 
-async fn answer(request: Request<Incoming>, metrics: Arc<Metrics>) -> Result<Answer, Infallible> {
+async fn answer(
+    request: Request<Incoming>,
+    state: Arc<State>,
+    owed_ns: Arc<AtomicU64>,
+) -> Result<Answer, Infallible> {
+    let State { metrics, slow } = &*state;
+    let query = request.uri().query().unwrap_or("");
     let (path, (status, body)) = match (request.method(), request.uri().path()) {
-        (&Method::GET, "/cpu") => ("/cpu", cpu(request.uri().query().unwrap_or(""), &metrics)),
+        (&Method::GET, "/cpu") => ("/cpu", cpu(query, metrics, (slow, &owed_ns))),
         (&Method::GET, "/metrics") => ("/metrics", (StatusCode::OK, metrics.render())),
         (&Method::GET, "/healthz") => ("/healthz", (StatusCode::OK, "ok\n".to_owned())),
         (&Method::POST, "/reset") => {
             metrics.reset();
             ("/reset", (StatusCode::OK, "reset\n".to_owned()))
         }
+        (&Method::POST, "/slow") => ("/slow", slower(query, slow)),
         _ => {
-            let routes = "GET /cpu?cpu=N&count=M, GET /metrics, GET /healthz, POST /reset";
+            let routes = "GET /cpu?cpu=N&count=M, GET /metrics, GET /healthz, POST /reset, POST /slow?before=N&after=M";
             ("other", (StatusCode::NOT_FOUND, format!("not found; there are {routes}\n")))
         }
     };
@@ -150,8 +171,28 @@ async fn answer(request: Request<Incoming>, metrics: Arc<Metrics>) -> Result<Ans
     Ok(response)
 }
 
+/// Sets by how much every later answer comes later, and how long its worker is held afterwards; the body is what was added
+/// before.
+fn slower(query: &str, slow: &Slow) -> (StatusCode, String) {
+    let asked = |name| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let (_, value) = pairs.find(|(key, _)| *key == name)?;
+        value.parse().ok().filter(|ns| *ns <= slow::MOST_NS)
+    };
+    match asked("before").zip(asked("after")) {
+        Some((before_ns, after_ns)) => {
+            slow.set(before_ns, after_ns);
+            (StatusCode::OK, format!("{}\n", slow.so_far()))
+        }
+        None => {
+            let most = slow::MOST_NS;
+            (StatusCode::BAD_REQUEST, format!("use /slow?before=N&after=M, each 0 to {most} nanoseconds\n"))
+        }
+    }
+}
+
 /// Burns what the query asks for on the calling worker; the body is the end value of the chain.
-fn cpu(query: &str, metrics: &Metrics) -> (StatusCode, String) {
+fn cpu(query: &str, metrics: &Metrics, (slow, owed_ns): (&Slow, &AtomicU64)) -> (StatusCode, String) {
     let began = Instant::now();
     let (threads, count) = match parse_query(query) {
         Ok(asked) => asked,
@@ -159,6 +200,7 @@ fn cpu(query: &str, metrics: &Metrics) -> (StatusCode, String) {
     };
     match burn_on(threads, count) {
         Ok(value) => {
+            slow.before(owed_ns);
             metrics.record_cpu(began.elapsed());
             (StatusCode::OK, format!("{value:016x}\n"))
         }

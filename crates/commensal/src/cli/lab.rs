@@ -5,15 +5,17 @@ use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
 use commensal_host::{Host, LinuxHost};
-use commensal_lab::conductor::{self, Conduct, Event};
+use commensal_lab::conductor::{self, Beside, Conduct, Event};
 use commensal_lab::experiment::{self, Checked, Experiment, Overrides, SHIPPED, parse, shipped};
-use commensal_lab::record::{Role, Run};
+use commensal_lab::record::{KnownHarm, Role, Run};
 use commensal_lab::verdict::Verdict;
 use commensal_lab::workload::antagonist::Kind;
 use commensal_lab::{doctor as noise, replay, report as render};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Runs an experiment.
@@ -53,6 +55,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
             out: Some(&out),
             programs: checked.programs,
             earlier,
+            ..Manner::default()
         },
     )?;
     let saved = context.host.state_replace(&out, &run.to_json()?);
@@ -282,23 +285,27 @@ pub(super) fn absolute(path: &Path) -> anyhow::Result<std::path::PathBuf> {
 
 /// How an experiment is conducted.
 #[derive(Default)]
-struct Manner<'a> {
-    port: u16,
-    blame: bool,
-    out: Option<&'a Path>,
-    programs: Vec<(String, String)>,
-    earlier: Option<Run>,
+pub(super) struct Manner<'a> {
+    pub port: u16,
+    pub blame: bool,
+    pub out: Option<&'a Path>,
+    pub programs: Vec<(String, String)>,
+    pub earlier: Option<Run>,
+    pub harms: Vec<KnownHarm>,
+    pub beside: Option<Beside>,
+    /// Raised by signals; one of its own where there is none.
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 /// Conducts an experiment with a progress bar, and saves the record after every block. Also tells what could not
 /// be removed; whether there was anything.
-fn conduct(
+pub(super) fn conduct(
     context: &mut Context,
     experiment: &Experiment,
     manner: Manner<'_>,
 ) -> anyhow::Result<(Run, bool)> {
-    let Manner { port, blame, out, programs, earlier } = manner;
-    let stop = stop_flag(&context.host)?;
+    let Manner { port, blame, out, programs, earlier, harms, beside, stop } = manner;
+    let stop = stop.map_or_else(|| stop_flag(&context.host), Ok)?;
     let conduct = Conduct {
         program: std::env::current_exe().context("this program's own file cannot be found")?,
         state_dir: context.state_dir.clone(),
@@ -310,6 +317,8 @@ fn conduct(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         programs,
         earlier,
+        harms,
+        beside,
     };
     let bar = progress(experiment);
     let mut files = LinuxHost::new();

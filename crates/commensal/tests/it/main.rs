@@ -10,6 +10,7 @@ mod agent_faults;
 mod antagonist;
 mod bad_input;
 mod blame;
+mod calibrate;
 mod canary;
 mod containers;
 mod delegation;

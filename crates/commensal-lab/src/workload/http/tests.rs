@@ -38,6 +38,13 @@ fn every_route_answers() {
     assert_eq!(ask(addr, "GET", "/cpu?cpu=64&count=0").0, 200);
     assert_eq!(ask(addr, "GET", "/metrics").0, 200);
     assert_eq!(ask(addr, "POST", "/reset").0, 200);
+    // Three computed, and none was slowed.
+    let (status, told) = ask(addr, "POST", "/slow?before=7&after=0");
+    assert!(status == 200 && told.starts_with("requests 3 added_ns 0 over 0 "), "{told}");
+    for wrong in ["", "?before=1", "?after=1", "?before=x&after=0", "?before=0&after=2000000000"] {
+        assert_eq!(ask(addr, "POST", &format!("/slow{wrong}")).0, 400, "{wrong}");
+    }
+    assert_eq!(ask(addr, "GET", "/slow?before=1&after=0").0, 404);
     assert_eq!(ask(addr, "GET", "/").0, 404);
     assert_eq!(ask(addr, "POST", "/cpu?cpu=1&count=1").0, 404);
     assert_eq!(ask(addr, "GET", "/reset").0, 404);

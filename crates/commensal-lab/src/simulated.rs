@@ -1,4 +1,5 @@
-//! Is the verdict as reliable as it says? Seeded simulations through the real analysis and verdict.
+//! Is the verdict as reliable as it says? Seeded simulations through the real analysis and verdict; `calibrate` asks the same
+//! of a real machine.
 //!
 //! Blocks carry a log-normal noise of 3 %, optionally with 15 % of the blocks slowed by up to 65 %. Errors that
 //! should be at most 5 % may come out at 7 % in 2000 repetitions (4 standard errors).

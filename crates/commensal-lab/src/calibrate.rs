@@ -1,0 +1,198 @@
+//! Is the verdict right on this machine? Runs with harms of known size in place of isolation, and the count of what the lab says
+//! of them.
+//!
+//! The service, the load, the windows, the statistics and the verdict are those of `quickstart`. Only the offline work is missing:
+//! in place of isolation an arm has a service that takes a known time longer for each request. One run has an arm for each harm,
+//! and each is judged as the one isolated arm of a run of its own, at the same looks, so that a run gives one answer per harm.
+//!
+//! **What is true.** An answer comes `d` later, spun by the service and counted by it. A request holds its worker equally long
+//! in every arm, those alone among them: there the time comes after the answer. So load and queues are the same everywhere, a
+//! percentile `Q` of the latencies becomes `Q + d`, and the harm is `d / Q`, with `Q` of the service alone in the same rounds.
+//! Throughput is not harmed. A service that loses its CPU within `d` answers later still; it counts how often and by how much,
+//! and the truth is the percentile of the latencies alone with that on top of as many of them.
+
+mod answer;
+mod record;
+mod table;
+
+pub use answer::{Answer, Gate, Seen, answers, seen};
+pub use record::{Calibration, CalibrationError, Done};
+pub use table::{Goal, Row, Summary, markdown, summarise, terminal};
+
+use crate::conductor::Beside;
+use crate::experiment::{Experiment, Overrides, QUICKSTART, shipped};
+use crate::format::plain;
+use crate::record::{Arm, KnownHarm, Metric, Role};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The harms of a calibration whose user names none.
+pub const HARMS: &str = "0,3,5,10,30";
+/// What is added beside a neighbour: the gross harm that has to be found there.
+pub const GROSS: &str = "p90:30";
+/// Most that a harm may be, per cent.
+const MOST_PCT: f64 = 1_000.0;
+/// Most harms of a run.
+const MOST_HARMS: usize = 12;
+
+/// What is planned; runs of different plans are not counted together.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The harms, in the order of the table.
+    pub harms: Vec<KnownHarm>,
+    /// How long a run may take, seconds.
+    pub seconds: f64,
+    /// Seed of the first run; each later one has the next.
+    pub seed: u64,
+    /// The neighbour.
+    pub beside: Option<String>,
+    /// Whether the waits were judged as well.
+    pub blame: bool,
+}
+
+/// Reads a list such as `0,3,5,10,30,p90:30`: per cent of the median, or of the percentile named.
+///
+/// # Errors
+/// A sentence on what is wrong with it.
+pub fn harms(text: &str) -> Result<Vec<KnownHarm>, String> {
+    let mut harms: Vec<KnownHarm> = Vec::new();
+    for word in text.split(',').map(str::trim) {
+        let (of, number) = match word.split_once(':') {
+            None => (Metric::P50, word),
+            Some(("p50", number)) => (Metric::P50, number),
+            Some(("p90", number)) => (Metric::P90, number),
+            Some((other, _)) => {
+                return Err(format!("{word}: a harm is a share of p50 or p90, not of {other}"));
+            }
+        };
+        let pct: Option<f64> = number.parse().ok().filter(|pct| (0.0..=MOST_PCT).contains(pct));
+        let pct = pct.ok_or_else(|| format!("{word:?} is not a harm of 0 to {MOST_PCT} per cent"))?;
+        let harm = KnownHarm { arm: name(pct, of), pct, of };
+        if harms.contains(&harm) {
+            return Err(format!("{word} is named twice"));
+        }
+        harms.push(harm);
+    }
+    if harms.len() > MOST_HARMS {
+        return Err(format!("{} harms are more than {MOST_HARMS}: a run has an arm for each", harms.len()));
+    }
+    Ok(harms)
+}
+
+/// The name of an arm.
+fn name(pct: f64, of: Metric) -> String {
+    let step = if pct.fract() == 0.0 { 1.0 } else { 0.1 };
+    match of {
+        Metric::P50 => format!("+{} %", plain(pct, step)),
+        of => format!("+{} % of {}", plain(pct, step), of.label()),
+    }
+}
+
+/// The quickstart within a time.
+fn quickstart(seed: u64, seconds: f64) -> Experiment {
+    let within = Some(Duration::from_secs_f64(seconds.max(1.0)));
+    let overrides = Overrides { seed: Some(seed), within, ..Overrides::default() };
+    match shipped(QUICKSTART) {
+        Some(Ok(mut experiment)) => {
+            let planned = overrides.apply(&mut experiment);
+            debug_assert!(planned.is_ok(), "{planned:?}");
+            experiment
+        }
+        _ => unreachable!("the shipped quickstart is read by its own test"),
+    }
+}
+
+impl Plan {
+    /// The plan of a user's words.
+    ///
+    /// # Errors
+    /// A sentence on what is wrong with the harms.
+    pub fn new(
+        harms_text: Option<&str>,
+        seconds: f64,
+        seed: u64,
+        beside: Option<&Beside>,
+    ) -> Result<Plan, String> {
+        let usual = beside.map_or_else(|| HARMS.to_owned(), |_| format!("{HARMS},{GROSS}"));
+        let harms = harms(harms_text.unwrap_or(&usual))?;
+        Ok(Plan { harms, seconds, seed, beside: beside.map(ToString::to_string), blame: true })
+    }
+
+    /// The experiment of one run, from 0: that of `quickstart` with other arms.
+    #[must_use]
+    pub fn experiment(&self, run: u32) -> Experiment {
+        let seed = self.seed.wrapping_add(u64::from(run));
+        let mut experiment = quickstart(seed, self.seconds);
+        "calibrate".clone_into(&mut experiment.name);
+        "the built-in HTTP service alone, slower by known times".clone_into(&mut experiment.about);
+        experiment.arms.retain(|arm| matches!(arm.role, Role::Baseline | Role::Baseline2));
+        let slower = |harm: &KnownHarm| Arm {
+            name: harm.arm.clone(),
+            role: Role::PolicyOnly,
+            policy: None,
+            offline: None,
+        };
+        experiment.arms.extend(self.harms.iter().map(slower));
+        experiment.isolations.clear();
+        if let Some(windows) = experiment.design.windows {
+            experiment.design.by_windows(windows, &experiment.arms, self.seconds);
+        }
+        experiment
+    }
+
+    /// The time in which `quickstart` has as many rounds, seconds.
+    #[must_use]
+    pub fn quickstart_s(&self) -> f64 {
+        let quickstart = quickstart(self.seed, self.seconds);
+        let rounds = f64::from(self.experiment(0).design.rounds);
+        quickstart
+            .design
+            .windows
+            .map_or(0.0, |windows| rounds * quickstart.design.round_s(windows, &quickstart.arms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_harms() {
+        let names =
+            |text: &str| harms(text).map(|all| all.into_iter().map(|one| one.arm).collect::<Vec<_>>());
+        assert_eq!(names(HARMS).unwrap(), ["+0 %", "+3 %", "+5 %", "+10 %", "+30 %"]);
+        assert_eq!(names("p90:30, 2.5").unwrap(), ["+30 % of P90", "+2.5 %"]);
+        let wrong = [
+            ("", "is not a harm"),
+            ("3,,5", "is not a harm"),
+            ("-1", "is not a harm"),
+            ("nan", "is not a harm"),
+            ("1e9", "is not a harm"),
+            ("p99:5", "p50 or p90, not of p99"),
+            ("3,p50:3", "p50:3 is named twice"),
+            ("0,1,2,3,4,5,6,7,8,9,10,11,12", "13 harms are more than 12"),
+        ];
+        for (text, want) in wrong {
+            let said = harms(text).unwrap_err();
+            assert!(said.contains(want), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_a_quickstart_with_other_arms() {
+        let plan = Plan::new(None, 90.0, 7, None).unwrap();
+        let (run, quick) = (plan.experiment(2), quickstart(9, plan.quickstart_s() + 0.01));
+        assert_eq!(run.seed, 9);
+        assert_eq!(run.arms.len(), 7);
+        assert!(run.duration_s() <= 90.0, "{}", run.duration_s());
+        assert_eq!(run.design.rounds, quick.design.rounds);
+        assert_eq!((&run.design.looks, &run.design.gates), (&quick.design.looks, &quick.design.gates));
+        let of = |one: &Experiment| one.design.windows.map(|it| (it.window_s, it.guard_s, it.per_round));
+        assert_eq!(of(&run), of(&quick));
+        assert_eq!(run.design.threshold_overrides_pct, quick.design.threshold_overrides_pct);
+        assert_eq!((run.load, run.online), (quick.load, quick.online));
+        let beside = Plan::new(None, 90.0, 7, Some(&Beside::Busy(1.0))).unwrap();
+        assert_eq!(beside.harms.last().map(|harm| harm.arm.as_str()), Some("+30 % of P90"));
+        assert_eq!(beside.beside.as_deref(), Some("busy:1"));
+    }
+}

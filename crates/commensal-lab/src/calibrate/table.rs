@@ -1,0 +1,550 @@
+//! How often the lab was right: counted by harm, against the goals, as text for a terminal and as Markdown.
+
+use super::answer::KNOWN;
+use super::{Answer, Calibration, Done, Gate};
+use crate::format::{plain, signed};
+use crate::record::Metric;
+use crate::stats::{mean, median};
+use crate::verdict::Verdict;
+use serde::Serialize;
+
+/// How far from its threshold a harm must be for an answer to be right or wrong, as a factor.
+const APART: f64 = 1.5;
+/// The goals.
+const MOST_FALSE: f64 = 0.05;
+const LEAST_COVERED: f64 = 0.93;
+const LEAST_FOUND: f64 = 0.95;
+/// A gross harm of P90, per cent.
+const GROSS_PCT: f64 = 30.0;
+/// What must be left of it where the machine could not be given all of it.
+const GROSS_TRUE_PCT: f64 = 20.0;
+/// Fewer answers than that say little about a share of 5 %.
+const ENOUGH: usize = 100;
+
+/// What the answer to a harm should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Expected {
+    /// Every gate is far below its threshold.
+    Pass,
+    /// Some gate is far above.
+    Fail,
+    /// Neither: within a factor of a threshold, where both answers can be had.
+    Either,
+}
+
+/// What should be said of it.
+fn expected(answer: &Answer) -> Expected {
+    let times = |gate: &Gate| gate.true_pct / gate.threshold_pct;
+    if answer.gates.iter().any(|gate| times(gate) >= APART) {
+        Expected::Fail
+    } else if answer.gates.iter().all(|gate| times(gate) <= 1.0 / APART) {
+        Expected::Pass
+    } else {
+        Expected::Either
+    }
+}
+
+/// The answers to one harm.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// The harm.
+    pub harm: String,
+    /// Answers.
+    pub answers: usize,
+    /// PASS.
+    pub pass: usize,
+    /// FAIL or BROKEN.
+    pub fail: usize,
+    /// INCONCLUSIVE.
+    pub open: usize,
+    /// INVALID.
+    pub invalid: usize,
+    /// Those that must be PASS or FAIL by what is true, and are.
+    pub right: usize,
+    /// Those that are the opposite.
+    pub wrong: usize,
+    /// Those of which either can be said.
+    pub either: usize,
+    /// What the service was told to add to a request, and what it counted, microseconds (medians).
+    pub asked_us: Option<f64>,
+    /// See `asked_us`.
+    pub counted_us: Option<f64>,
+    /// CPU time more per request by the kernel's accounting, microseconds (median).
+    pub cpu_us: Option<f64>,
+    /// By percentile.
+    pub gates: Vec<Shown>,
+}
+
+/// One percentile over all answers to a harm.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Shown {
+    /// The percentile.
+    pub metric: Metric,
+    /// The true harm, per cent (median).
+    pub true_pct: Option<f64>,
+    /// The harm shown, per cent (median).
+    pub harm_pct: Option<f64>,
+    /// Intervals, of answers that are not INVALID, and those that have the truth in them.
+    pub intervals: usize,
+    /// See `intervals`.
+    pub covered: usize,
+    /// The upper bound reached, per cent (median).
+    pub bound_pct: Option<f64>,
+    /// Answers in which all rounds prove on this percentile alone a harm beyond its threshold.
+    pub beyond: usize,
+}
+
+/// A goal.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Goal {
+    /// What.
+    pub what: &'static str,
+    /// How often, of how many.
+    pub count: usize,
+    /// See `count`.
+    pub of: usize,
+    /// The share that is allowed or asked for.
+    pub share: f64,
+    /// Whether the share is the most, or the least.
+    pub most: bool,
+    /// Whether it holds; `None` where there was nothing to count.
+    pub holds: Option<bool>,
+}
+
+impl Goal {
+    fn new(what: &'static str, (count, of): (usize, usize), (share, most): (f64, bool)) -> Goal {
+        let seen = count as f64 / of.max(1) as f64;
+        let holds = (of > 0).then_some(if most { seen <= share } else { seen >= share });
+        Goal { what, count, of, share, most, holds }
+    }
+
+    fn describe(&self) -> String {
+        let (than, pct) = (if self.most { "at most" } else { "at least" }, self.share * 100.0);
+        match self.holds {
+            None => format!("{}: not tested (goal: {than} {pct:.0} %)", self.what),
+            Some(holds) => format!(
+                "{}: {} of {}, {} % (goal: {than} {pct:.0} %){}",
+                self.what,
+                self.count,
+                self.of,
+                plain(self.count as f64 / self.of.max(1) as f64 * 100.0, 0.1),
+                if holds { "" } else { ": NOT REACHED" }
+            ),
+        }
+    }
+}
+
+/// All of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Summary {
+    /// Runs.
+    pub runs: usize,
+    /// By harm, in the order of the plan.
+    pub rows: Vec<Row>,
+    /// The goals.
+    pub goals: Vec<Goal>,
+    /// What else a reader must know.
+    pub facts: Vec<String>,
+}
+
+impl Summary {
+    /// Whether every goal that could be tested holds.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.goals.iter().all(|goal| goal.holds != Some(false))
+            && self.goals.iter().any(|goal| goal.holds.is_some())
+    }
+}
+
+/// Counts.
+#[must_use]
+pub fn summarise(record: &Calibration) -> Summary {
+    let of = |harm: &crate::record::KnownHarm| -> Vec<&Answer> {
+        record.runs.iter().flat_map(|run| &run.answers).filter(|answer| answer.harm == *harm).collect()
+    };
+    let rows: Vec<Row> = record.plan.harms.iter().map(|harm| row(&harm.arm, &of(harm))).collect();
+    let sum = |of: &dyn Fn(&Row) -> usize| rows.iter().map(of).sum::<usize>();
+    let gates = |of: fn(&Shown) -> usize| sum(&|row| row.gates.iter().map(of).sum());
+    let gross: Vec<&Answer> = record
+        .plan
+        .harms
+        .iter()
+        .filter(|harm| harm.of == Metric::P90 && harm.pct >= GROSS_PCT)
+        .flat_map(of)
+        .filter(|answer| {
+            answer.gates.iter().any(|gate| gate.metric == Metric::P90 && gate.true_pct >= GROSS_TRUE_PCT)
+        })
+        .collect();
+    let found =
+        gross.iter().filter(|answer| answer.verdict != Verdict::Invalid && beyond(answer, Metric::P90));
+    let goals = vec![
+        Goal::new(
+            "false answers (PASS of 1.5 times a threshold or more, FAIL of 2/3 of it or less)",
+            (sum(&|row| row.wrong), sum(&|row| row.answers - row.either)),
+            (MOST_FALSE, true),
+        ),
+        Goal::new(
+            "harm within its interval",
+            (gates(|one| one.covered), gates(|one| one.intervals)),
+            (LEAST_COVERED, false),
+        ),
+        Goal::new(
+            "harm of +30 % on P90 proven on P90 alone",
+            (found.count(), gross.len()),
+            (LEAST_FOUND, false),
+        ),
+    ];
+    Summary { runs: record.runs.len(), rows, goals, facts: facts(record) }
+}
+
+fn beyond(answer: &Answer, metric: Metric) -> bool {
+    answer.gates.iter().any(|gate| gate.metric == metric && gate.beyond)
+}
+
+fn row(harm: &str, answers: &[&Answer]) -> Row {
+    let count = |of: &dyn Fn(&Answer) -> bool| answers.iter().filter(|answer| of(answer)).count();
+    let said = |verdict| count(&|answer| answer.verdict == verdict);
+    let failed = |answer: &Answer| matches!(answer.verdict, Verdict::Fail | Verdict::Broken);
+    let passed = |answer: &Answer| answer.verdict == Verdict::Pass;
+    let must = |answer: &Answer, want| expected(answer) == want;
+    let middle = |of: &dyn Fn(&Answer) -> Option<f64>| {
+        median(&answers.iter().filter_map(|answer| of(answer)).collect::<Vec<f64>>())
+    };
+    let shown = |metric: Metric| {
+        let its: Vec<(&Answer, &Gate)> = answers
+            .iter()
+            .flat_map(|answer| answer.gates.iter().map(|gate| (*answer, gate)))
+            .filter(|(_, gate)| gate.metric == metric)
+            .collect();
+        let middle = |of: &dyn Fn(&Gate) -> Option<f64>| {
+            median(&its.iter().filter_map(|(_, gate)| of(gate)).collect::<Vec<f64>>())
+        };
+        let covers = its
+            .iter()
+            .filter(|(answer, _)| answer.verdict != Verdict::Invalid)
+            .filter_map(|(_, gate)| gate.covers());
+        let covers: Vec<bool> = covers.collect();
+        Shown {
+            metric,
+            true_pct: middle(&|gate| Some(gate.true_pct)),
+            harm_pct: middle(&|gate| Some(gate.harm_pct)),
+            intervals: covers.len(),
+            covered: covers.iter().filter(|covers| **covers).count(),
+            bound_pct: middle(&|gate| gate.one_sided.map(|[_, hi]| hi)),
+            beyond: its.iter().filter(|(_, gate)| gate.beyond).count(),
+        }
+    };
+    Row {
+        harm: harm.to_owned(),
+        answers: answers.len(),
+        pass: said(Verdict::Pass),
+        fail: count(&failed),
+        open: said(Verdict::Inconclusive),
+        invalid: said(Verdict::Invalid),
+        right: count(&|answer| {
+            (passed(answer) && must(answer, Expected::Pass))
+                || (failed(answer) && must(answer, Expected::Fail))
+        }),
+        wrong: count(&|answer| {
+            (passed(answer) && must(answer, Expected::Fail))
+                || (failed(answer) && must(answer, Expected::Pass))
+        }),
+        either: count(&|answer| must(answer, Expected::Either)),
+        asked_us: middle(&|answer| Some(answer.asked_us)),
+        counted_us: middle(&|answer| answer.counted_us),
+        cpu_us: middle(&|answer| answer.cpu_us),
+        gates: KNOWN.map(shown).to_vec(),
+    }
+}
+
+fn facts(record: &Calibration) -> Vec<String> {
+    let plan = &record.plan;
+    let experiment = plan.experiment(0);
+    let mut facts = Vec::new();
+    let per_round = experiment.design.windows.map_or(0, |windows| windows.per_round);
+    facts.push(format!(
+        "each answer rests on at most {} rounds of {per_round} windows, as many as `lab run quickstart --for {:.0}s` has",
+        experiment.design.rounds,
+        plan.quickstart_s().ceil()
+    ));
+    let of = |of: fn(&Done) -> Option<f64>| record.runs.iter().filter_map(of).collect::<Vec<f64>>();
+    let range = |values: &[f64], step: f64| {
+        let ends = values
+            .iter()
+            .copied()
+            .fold((f64::INFINITY, 0.0), |(lo, hi), one| (f64::min(lo, one), f64::max(hi, one)));
+        mean(values)
+            .map(|mean| format!("{} ({} to {})", plain(mean, step), plain(ends.0, step), plain(ends.1, step)))
+    };
+    if let Some(alone) = range(&of(|run| run.alone_us), 1.0) {
+        facts.push(format!("the service alone answers half of its requests within {alone} us"));
+    }
+    if let Some(foreign) = range(&of(|run| run.foreign_cpus), 0.01) {
+        let stolen = range(&of(|run| run.steal_cpus), 0.01)
+            .map(|steal| format!("; the hypervisor took {steal}"))
+            .unwrap_or_default();
+        facts.push(format!("programs that take no part used {foreign} CPUs{stolen}"));
+    }
+    if let Some(beside) = &plan.beside {
+        facts.push(format!("beside: {beside}"));
+    }
+    let answers: usize = record.runs.iter().map(|run| run.answers.len()).sum();
+    if answers < ENOUGH {
+        facts.push(format!("{answers} answers say little of a share of 5 %: {ENOUGH} are wanted"));
+    }
+    let mut caveats: Vec<&String> = record.runs.iter().flat_map(|run| &run.caveats).collect();
+    caveats.sort();
+    caveats.dedup();
+    facts.extend(caveats.into_iter().cloned());
+    if let Some(machine) = &record.machine {
+        facts.push(format!("{}, {} CPUs, kernel {}", machine.cpu, machine.threads, machine.kernel));
+    }
+    facts
+}
+
+const ANSWERS: [&str; 11] = [
+    "harm",
+    "answers",
+    "PASS",
+    "FAIL",
+    "open",
+    "INVALID",
+    "right",
+    "wrong",
+    "added us",
+    "counted us",
+    "CPU us",
+];
+const INTERVALS: [&str; 7] = ["harm", "gate", "true %", "shown %", "covered", "bound %", "beyond"];
+
+fn number(value: Option<f64>, step: f64) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| plain(value, step))
+}
+
+fn answer_cells(row: &Row) -> Vec<String> {
+    // Nothing can be right or wrong of what either can be said.
+    let judged = |count: usize| if row.either == row.answers { "-".to_owned() } else { count.to_string() };
+    let counts = [row.answers, row.pass, row.fail, row.open, row.invalid].map(|count| count.to_string());
+    let mut cells = vec![row.harm.clone()];
+    cells.extend(counts);
+    cells.extend([judged(row.right), judged(row.wrong)]);
+    cells.extend([row.asked_us, row.counted_us, row.cpu_us].map(|us| number(us, 0.1)));
+    cells
+}
+
+fn interval_cells(row: &Row) -> Vec<Vec<String>> {
+    let one = |shown: &Shown| {
+        let step = 0.1;
+        vec![
+            row.harm.clone(),
+            shown.metric.label().to_owned(),
+            number(shown.true_pct, step),
+            shown.harm_pct.map_or_else(|| "-".to_owned(), |pct| signed(pct, step)),
+            format!("{} of {}", shown.covered, shown.intervals),
+            number(shown.bound_pct, step),
+            format!("{} of {}", shown.beyond, row.answers),
+        ]
+    };
+    row.gates.iter().map(one).collect()
+}
+
+fn tables(summary: &Summary) -> [(Vec<String>, Vec<Vec<String>>); 2] {
+    let titles = |titles: &[&str]| titles.iter().map(|title| (*title).to_owned()).collect();
+    [
+        (titles(&ANSWERS), summary.rows.iter().map(answer_cells).collect()),
+        (titles(&INTERVALS), summary.rows.iter().flat_map(interval_cells).collect()),
+    ]
+}
+
+/// The tables, the goals and what else must be known, for a terminal.
+#[must_use]
+pub fn terminal(summary: &Summary) -> String {
+    let mut text = format!("{} runs\n", summary.runs);
+    for (titles, rows) in tables(summary) {
+        let lines: Vec<&Vec<String>> = std::iter::once(&titles).chain(&rows).collect();
+        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+        for line in lines {
+            let cells: Vec<String> = (line.iter().zip(&widths).enumerate())
+                .map(|(column, (cell, width))| match column {
+                    0 => format!("{cell:width$}"),
+                    _ => format!("{cell:>width$}"),
+                })
+                .collect();
+            text.push_str(&format!("\n{}", cells.join("  ").trim_end()));
+        }
+        text.push('\n');
+    }
+    text.push('\n');
+    for goal in &summary.goals {
+        text.push_str(&format!("{}\n", goal.describe()));
+    }
+    for fact in &summary.facts {
+        text.push_str(&format!("{fact}\n"));
+    }
+    text
+}
+
+/// The same as Markdown.
+#[must_use]
+pub fn markdown(summary: &Summary) -> String {
+    let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let mut text = format!("{} runs.\n", summary.runs);
+    for (titles, rows) in tables(summary) {
+        let rule: Vec<String> =
+            (0..titles.len()).map(|column| if column == 0 { ":--" } else { "--:" }.to_owned()).collect();
+        text.push('\n');
+        text.push_str(&row(&titles));
+        text.push_str(&row(&rule));
+        rows.iter().for_each(|cells| text.push_str(&row(cells)));
+    }
+    text.push('\n');
+    for line in summary.goals.iter().map(Goal::describe).chain(summary.facts.iter().cloned()) {
+        text.push_str(&format!("- {line}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Plan;
+    use super::*;
+    use crate::record::{KnownHarm, Tool};
+
+    fn gate(metric: Metric, (true_pct, width): (f64, f64), beyond: bool) -> Gate {
+        let threshold_pct = if metric == Metric::P50 { 5.0 } else { 10.0 };
+        Gate {
+            metric,
+            threshold_pct,
+            true_pct,
+            harm_pct: true_pct + 0.2,
+            ci95: Some([true_pct - width, true_pct + width]),
+            one_sided: Some([true_pct - width * 0.8, true_pct + width * 0.8]),
+            beyond,
+        }
+    }
+
+    fn answer(harm: &KnownHarm, verdict: Verdict, width: f64) -> Answer {
+        let (p50, p90) = match harm.of {
+            Metric::P90 => (harm.pct * 1.5, harm.pct),
+            _ => (harm.pct, harm.pct / 1.5),
+        };
+        Answer {
+            harm: harm.clone(),
+            asked_us: harm.pct * 1.6,
+            counted_us: Some(harm.pct * 1.6),
+            cpu_us: Some(harm.pct * 1.6),
+            verdict,
+            rounds: 10,
+            level: 0.026,
+            gates: vec![
+                gate(Metric::P50, (p50, width), p50 > 7.0),
+                gate(Metric::P90, (p90, width), p90 > 14.0),
+            ],
+            reasons: Vec::new(),
+        }
+    }
+
+    fn record(harms: &str, verdicts: &[&[Verdict]]) -> Calibration {
+        let plan = Plan::new(Some(harms), 90.0, 1, None).unwrap();
+        let mut record = Calibration::new(plan, Tool::default());
+        for run in verdicts {
+            let answers = record.plan.harms.iter().zip(*run);
+            let answers = answers.map(|(harm, verdict)| answer(harm, *verdict, 1.0)).collect();
+            record.runs.push(Done {
+                seed: 1,
+                started: String::new(),
+                rounds: 10,
+                offered_per_s: Some(2_100.0),
+                alone_us: Some(160.0),
+                foreign_cpus: Some(0.25),
+                steal_cpus: Some(0.01),
+                answers,
+                blocks: Vec::new(),
+                caveats: vec!["one remark".to_owned()],
+            });
+        }
+        record
+    }
+
+    use Verdict::{Broken, Fail, Inconclusive, Invalid, Pass};
+
+    #[test]
+    fn right_and_wrong_follow_from_what_is_true() {
+        let check = |harms: &str, verdict: Verdict, want: (usize, usize, usize)| {
+            let row = &summarise(&record(harms, &[&[verdict]])).rows[0];
+            assert_eq!((row.right, row.wrong, row.either), want, "{harms} {verdict:?}");
+        };
+        for (harms, right, wrong) in
+            [("0", Pass, Fail), ("3", Pass, Fail), ("10", Fail, Pass), ("p90:30", Fail, Pass)]
+        {
+            check(harms, right, (1, 0, 0));
+            check(harms, wrong, (0, 1, 0));
+            check(harms, Inconclusive, (0, 0, 0));
+            check(harms, Invalid, (0, 0, 0));
+        }
+        check("0", Broken, (0, 1, 0));
+        check("10", Broken, (1, 0, 0));
+        // Within a factor of its threshold either may be said.
+        for verdict in [Pass, Fail, Inconclusive] {
+            check("3.5", verdict, (0, 0, 1));
+            check("5", verdict, (0, 0, 1));
+            check("7.4", verdict, (0, 0, 1));
+        }
+    }
+
+    #[test]
+    fn goals_hold_or_not_and_nothing_counted_is_not_tested() {
+        let holds =
+            |record: &Calibration| summarise(record).goals.iter().map(|goal| goal.holds).collect::<Vec<_>>();
+        let good = record("0,10", &[&[Pass, Fail], &[Inconclusive, Invalid]]);
+        assert_eq!(holds(&good), [Some(true), Some(true), None]);
+        assert!(summarise(&good).holds());
+        let wrong = record("0,10", &[&[Fail, Fail]]);
+        assert_eq!(holds(&wrong), [Some(false), Some(true), None]);
+        assert!(!summarise(&wrong).holds());
+        let mut uncovered = record("0,10", &[&[Pass, Fail]]);
+        uncovered.runs[0].answers[0].gates[0].ci95 = Some([1.0, 2.0]);
+        assert_eq!(holds(&uncovered), [Some(true), Some(false), None]);
+        // Intervals of INVALID answers are no promise.
+        uncovered.runs[0].answers[0].verdict = Invalid;
+        assert_eq!(holds(&uncovered), [Some(true), Some(true), None]);
+        assert_eq!(holds(&record("p90:30", &[&[Fail]])), [Some(true), Some(true), Some(true)]);
+        // Not found because nothing was said, and not by the median in its place.
+        assert_eq!(holds(&record("p90:30", &[&[Invalid]]))[2], Some(false));
+        let mut by_median = record("p90:30", &[&[Fail]]);
+        by_median.runs[0].answers[0].gates[1].beyond = false;
+        assert_eq!(holds(&by_median)[2], Some(false));
+        assert!(!summarise(&record("0", &[])).holds(), "nothing was tested");
+    }
+
+    #[test]
+    fn both_forms_say_the_same() {
+        let record = record("0,5,p90:30", &[&[Pass, Pass, Fail], &[Pass, Fail, Inconclusive]]);
+        let summary = summarise(&record);
+        let (text, marked) = (terminal(&summary), markdown(&summary));
+        assert!(text.starts_with("2 runs\n\nharm "), "{text}");
+        let row = "+5 %                2     1     1     0        0      -      -";
+        assert!(text.contains(row), "{text}");
+        assert!(marked.contains("| +5 % | 2 | 1 | 1 | 0 | 0 | - | - | 8.0 | 8.0 | 8.0 |"), "{marked}");
+        assert!(
+            marked.contains("| +30 % of P90 | P90 | 30.0 | +30.2 | 2 of 2 | 30.8 | 2 of 2 |"),
+            "{marked}"
+        );
+        for said in [
+            "false answers (PASS of 1.5 times a threshold or more, FAIL of 2/3 of it or less): 0 of 4, 0.0 % (goal: at most 5 %)",
+            "harm within its interval: 12 of 12, 100.0 % (goal: at least 93 %)",
+            "harm of +30 % on P90 proven on P90 alone: 2 of 2",
+            "programs that take no part used 0.25 (0.25 to 0.25) CPUs; the hypervisor took 0.01",
+            "6 answers say little of a share of 5 %",
+            "lab run quickstart --for",
+            "one remark",
+        ] {
+            assert!(text.contains(said) && marked.contains(said), "{said}\n{text}");
+        }
+        assert_eq!(text.matches("one remark").count(), 1);
+        let narrow = text.lines().take(14).map(|line| line.chars().count()).max();
+        assert!(narrow <= Some(100), "{narrow:?}\n{text}");
+    }
+}

@@ -1,0 +1,263 @@
+//! Arms whose answers come later by a known time: how much, told to the service at each switch, and what the service says it
+//! added.
+//!
+//! A request holds its worker equally long in every arm, those alone among them: what does not come before the answer comes
+//! after it. So the arms have the same load and the same queues, and each latency differs by what was ordered and by nothing else.
+
+use super::LabError;
+use crate::loadgen::{Outcome, Sample};
+use crate::record::{AddedTime, Arm, KnownHarm, Metric};
+use crate::stats::percentile;
+use crate::workload::http::SoFar;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long the service alone is measured before the first round, twice: some 5,000 requests.
+pub(super) const PILOT: Duration = Duration::from_millis(2_500);
+/// The first part of a pilot, which is not used: the order before may still show.
+const SETTLED_NS: u64 = 200_000_000;
+/// Share of all CPUs that requests may be held for besides their work: more, and nothing is left to measure.
+const MOST_HELD: f64 = 0.3;
+/// How long the service may take to obey.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest answer to an order.
+const MOST_ANSWER: usize = 4096;
+
+/// The service's orders during a run.
+#[derive(Debug)]
+pub(super) struct Slowing {
+    stream: TcpStream,
+    harms: Vec<KnownHarm>,
+    /// By arm of the run: its name, what is asked, and what came of it.
+    arms: Vec<(String, u64, SoFar)>,
+    /// For how long each request holds its worker besides its work, ns.
+    held_ns: u64,
+    cpus: f64,
+    /// The arm that is on, and what the service had added before.
+    on: Option<usize>,
+    before: SoFar,
+}
+
+impl Slowing {
+    /// Connects to the service; nothing where no arm is slower by order.
+    pub fn begin(
+        harms: &[KnownHarm],
+        arms: &[Arm],
+        (addr, cpus): (SocketAddr, usize),
+    ) -> Result<Option<Slowing>, LabError> {
+        if harms.is_empty() {
+            return Ok(None);
+        }
+        let connected = TcpStream::connect_timeout(&addr, PATIENCE).and_then(|stream| {
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            Ok(stream)
+        });
+        let stream = connected.map_err(|error| lost(&error.to_string()))?;
+        let none = |arm: &Arm| (arm.name.clone(), 0, SoFar::default());
+        Ok(Some(Slowing {
+            stream,
+            harms: harms.to_vec(),
+            arms: arms.iter().map(none).collect(),
+            held_ns: 0,
+            cpus: cpus.max(1) as f64,
+            on: None,
+            before: SoFar::default(),
+        }))
+    }
+
+    /// Decides how much is added, from requests to the service alone; once more for requests that hold their workers as long
+    /// as those of the rounds. Says which harms are less than what is wanted, since this much would keep the machine busy.
+    pub fn plan(&mut self, alone: &[Sample]) -> Result<Vec<String>, LabError> {
+        let first_ns = alone.first().map_or(0, |sample| sample.due_ns) + SETTLED_NS;
+        let answered =
+            alone.iter().filter(|sample| sample.outcome == Outcome::Answered && sample.due_ns >= first_ns);
+        let mut latencies: Vec<f64> = answered.map(|sample| sample.latency_us as f64).collect();
+        latencies.sort_unstable_by(f64::total_cmp);
+        let last_ns = alone.iter().map(|sample| sample.due_ns).max().unwrap_or(0);
+        let per_s = latencies.len() as f64 / (last_ns.saturating_sub(first_ns).max(1) as f64 / 1e9);
+        let most_us = MOST_HELD * self.cpus / per_s.max(1.0) * 1e6;
+        let mut less = Vec::new();
+        for (arm, asked_ns, _) in &mut self.arms {
+            let Some(harm) = self.harms.iter().find(|harm| harm.arm == *arm) else { continue };
+            let us = percentile(&latencies, harm.of.quantile().unwrap_or(0.5))
+                .filter(|_| latencies.len() as u64 >= Metric::P95.requests_needed())
+                .ok_or_else(|| lost("it answered too few requests alone to say how long they take"))?;
+            let wanted_us = us * harm.pct / 100.0;
+            if wanted_us > most_us {
+                less.push(format!(
+                    "{arm} is less than that: {most_us:.0} us, since {wanted_us:.0} us at {per_s:.0} requests/s would keep the CPUs busy"
+                ));
+            }
+            *asked_ns = (wanted_us.min(most_us) * 1e3).round() as u64;
+        }
+        self.held_ns = self.arms.iter().map(|(_, asked_ns, _)| *asked_ns).max().unwrap_or(0);
+        // Alone, until the first switch.
+        self.order(0)?;
+        Ok(less)
+    }
+
+    /// Orders what an arm has, and counts what the one before it had.
+    pub fn switch(&mut self, arm: usize) -> Result<(), LabError> {
+        let asked_ns = self.arms.get(arm).map_or(0, |(_, asked_ns, _)| *asked_ns);
+        let now = self.order(asked_ns)?;
+        if let Some((_, _, came)) = self.on.and_then(|on| self.arms.get_mut(on)) {
+            *came = came.and(&now.since(&self.before));
+        }
+        (self.on, self.before) = (Some(arm), now);
+        Ok(())
+    }
+
+    /// What was added so far, without the window that is on.
+    pub fn added(&self) -> Vec<AddedTime> {
+        let one = |(arm, asked_ns, came): &(String, u64, SoFar)| AddedTime {
+            arm: arm.clone(),
+            asked_ns: *asked_ns,
+            requests: came.requests,
+            added_ns: came.added_ns,
+            over_us: came.over_us(),
+        };
+        self.arms.iter().map(one).collect()
+    }
+
+    /// Tells the service, and waits until it has obeyed.
+    fn order(&mut self, before_ns: u64) -> Result<SoFar, LabError> {
+        let after_ns = self.held_ns.saturating_sub(before_ns);
+        let request = format!(
+            "POST /slow?before={before_ns}&after={after_ns} HTTP/1.1\r\nHost: lab\r\nContent-Length: 0\r\n\r\n"
+        );
+        self.stream.write_all(request.as_bytes()).map_err(|error| lost(&error.to_string()))?;
+        let mut text = Vec::new();
+        loop {
+            if let Some(body) = body(&text) {
+                return body.parse().map_err(|()| lost(&format!("it answered {body:?}")));
+            }
+            let mut piece = [0; 512];
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Err(lost("it closed the connection")),
+                Ok(read) if text.len() < MOST_ANSWER => text.extend_from_slice(&piece[..read]),
+                Ok(_) => return Err(lost("its answer does not end")),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(lost(&error.to_string())),
+            }
+        }
+    }
+}
+
+/// The body of an answer, once it is whole: a line.
+fn body(answer: &[u8]) -> Option<&str> {
+    let (_, body) = std::str::from_utf8(answer).ok()?.split_once("\r\n\r\n")?;
+    body.strip_suffix('\n')
+}
+
+fn lost(why: &str) -> LabError {
+    LabError::Service(format!("it could not be told how much slower to be: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Role;
+    use crate::workload::http::{HttpOptions, HttpServer};
+    use std::time::Instant;
+
+    fn arm(name: &str) -> Arm {
+        Arm { name: name.to_owned(), role: Role::Baseline, policy: None, offline: None }
+    }
+
+    fn harm(arm: &str, pct: f64, of: Metric) -> KnownHarm {
+        KnownHarm { arm: arm.to_owned(), pct, of }
+    }
+
+    /// Requests of 100 to 199 us, equally often.
+    fn alone(requests: u64) -> Vec<Sample> {
+        let sample = |i: u64| Sample {
+            due_ns: i * 1_000_000,
+            latency_us: 100 + i % 100,
+            service_us: None,
+            outcome: Outcome::Answered,
+        };
+        (0..requests).map(sample).collect()
+    }
+
+    /// The shortest time from a request to its answer of some, each after its connection's worker is free again.
+    fn shortest(addr: SocketAddr, times: u32) -> Duration {
+        let mut stream = TcpStream::connect(addr).unwrap();
+        let mut one = || {
+            std::thread::sleep(Duration::from_millis(4));
+            let began = Instant::now();
+            stream.write_all(b"GET /cpu?cpu=1&count=1 HTTP/1.1\r\nHost: t\r\n\r\n").unwrap();
+            let mut text = Vec::new();
+            while body(&text).is_none() {
+                let mut piece = [0; 512];
+                let read = stream.read(&mut piece).unwrap();
+                assert!(read > 0);
+                text.extend_from_slice(&piece[..read]);
+            }
+            began.elapsed()
+        };
+        (0..times).map(|_| one()).min().unwrap_or_default()
+    }
+
+    #[test]
+    fn each_arm_has_what_was_ordered_and_the_service_counts_it() {
+        let server = HttpServer::bind(HttpOptions { port: 0, workers: 2 }).unwrap();
+        let addr = server.addr();
+        std::thread::spawn(move || server.run());
+        let arms = ["baseline", "slow", "slower"].map(arm);
+        // 150 us at the median and 189 us at P90: 3 ms and 1.89 ms.
+        let harms = [harm("slow", 2_000.0, Metric::P50), harm("slower", 1_000.0, Metric::P90)];
+        let mut slowing = Slowing::begin(&harms, &arms, (addr, 64)).unwrap().unwrap();
+        assert_eq!(slowing.plan(&alone(4_000)).unwrap(), [""; 0]);
+        let asked: Vec<u64> = slowing.added().iter().map(|arm| arm.asked_ns).collect();
+        assert_eq!(asked, [0, 2_980_000, 1_890_000]);
+        // The client's own clock agrees that so much came before each answer.
+        for arm in [1, 2, 1] {
+            slowing.switch(arm).unwrap();
+            let asked = Duration::from_nanos(asked[arm]);
+            assert!(shortest(addr, 5) >= asked, "{asked:?}");
+        }
+        // Alone it comes after the answer, whenever this machine lets a client see that.
+        slowing.switch(0).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut seen = 5;
+        while shortest(addr, 1) >= Duration::from_nanos(asked[1]) {
+            assert!(Instant::now() < deadline, "no answer came before what was ordered for after it");
+            seen += 1;
+        }
+        shortest(addr, 4);
+        slowing.switch(1).unwrap();
+        // One CPU cannot be held for 3 ms a thousand times in a second.
+        slowing.cpus = 1.0;
+        let less = slowing.plan(&alone(4_000)).unwrap();
+        assert!(
+            less.len() == 2 && less[0].contains("slow is less than that: 300 us, since 2980 us"),
+            "{less:?}"
+        );
+        let added = slowing.added();
+        assert!(added.iter().all(|arm| arm.asked_ns <= 300_100), "{added:?}");
+        let requests: Vec<u64> = added.iter().map(|arm| arm.requests).collect();
+        assert_eq!(requests, [seen, 10, 5]);
+        assert_eq!(added[0].added_ns, 0);
+        for arm in &added[1..] {
+            assert!(arm.added_ns >= asked[1].min(asked[2]) * arm.requests, "{arm:?}");
+        }
+    }
+
+    #[test]
+    fn a_service_that_is_gone_or_silent_alone_is_told() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let harms = [harm("slow", 5.0, Metric::P50)];
+        assert!(Slowing::begin(&[], &[arm("slow")], (addr, 2)).unwrap().is_none());
+        let mut slowing = Slowing::begin(&harms, &[arm("slow")], (addr, 2)).unwrap().unwrap();
+        let few = slowing.plan(&alone(10)).unwrap_err().to_string();
+        assert!(few.contains("too few requests alone"), "{few}");
+        slowing.held_ns = 5;
+        drop(listener.accept().unwrap());
+        drop(listener);
+        let gone = slowing.switch(0).unwrap_err().to_string();
+        assert!(gone.contains("could not be told how much slower"), "{gone}");
+    }
+}

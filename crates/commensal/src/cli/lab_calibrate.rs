@@ -1,0 +1,100 @@
+//! `lab calibrate`: how often the lab is right on this machine.
+
+use super::LabCalibrate;
+use super::lab::{Manner, absolute, conduct};
+use crate::context::Context;
+use crate::signals::stop_flag;
+use anyhow::Context as _;
+use commensal_host::Host;
+use commensal_lab::calibrate::{Calibration, Done, Plan, markdown, summarise, terminal};
+use commensal_lab::record::Tool;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Runs what the record lacks, and counts.
+pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> {
+    let plan = Plan::new(
+        options.harm.as_deref(),
+        options.within.as_secs_f64(),
+        options.seed,
+        options.beside.as_ref(),
+    )
+    .map_err(anyhow::Error::msg)?;
+    let plan = Plan { blame: !options.no_blame, ..plan };
+    let tool =
+        Tool { version: env!("CARGO_PKG_VERSION").to_owned(), args: std::env::args().skip(1).collect() };
+    let out = absolute(&options.out)?;
+    let mut record = record(context, &out, plan, tool)?;
+    let stop = stop_flag(&context.host)?;
+    let experiment = record.plan.experiment(0);
+    if record.runs.len() < options.runs as usize {
+        context.writable(&out).context("the record cannot be written")?;
+        eprintln!(
+            "{} runs of about {:.0} s, {} arms each; the record is {}",
+            options.runs as usize - record.runs.len(),
+            experiment.duration_s(),
+            experiment.arms.len(),
+            out.display()
+        );
+    }
+    let mut left = false;
+    for number in u32::try_from(record.runs.len()).unwrap_or(u32::MAX)..options.runs {
+        let manner = Manner {
+            blame: record.plan.blame,
+            harms: record.plan.harms.clone(),
+            beside: options.beside.clone(),
+            stop: Some(Arc::clone(&stop)),
+            ..Manner::default()
+        };
+        let outcome = conduct(context, &record.plan.experiment(number), manner);
+        let (run, remains) = match outcome {
+            Ok(done) => done,
+            Err(error) => {
+                let (runs, all) = (record.runs.len(), options.runs);
+                return Err(error.context(format!(
+                    "{runs} of {all} runs are in {}; the same command goes on",
+                    out.display()
+                )));
+            }
+        };
+        left |= remains;
+        let done = record.add(&run)?;
+        eprintln!("run {} of {}: {}", number + 1, options.runs, said(done));
+        // Before the next one begins: it is on the disk when this returns.
+        context.host.state_replace(&out, &record.to_json()?).context("the record cannot be written")?;
+        if left || stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    let summary = summarise(&record);
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&summary)?);
+    } else if options.markdown {
+        print!("{}", markdown(&summary));
+    } else {
+        print!("{}", terminal(&summary));
+    }
+    Ok(match (left || stop.load(Ordering::Relaxed), summary.holds()) {
+        (true, _) => 2,
+        (false, holds) => u8::from(!holds),
+    })
+}
+
+/// The record that is there, if it is of this plan, or a new one.
+fn record(context: &mut Context, out: &Path, plan: Plan, tool: Tool) -> anyhow::Result<Calibration> {
+    let Some(text) = context.host.state_read(out)? else { return Ok(Calibration::new(plan, tool)) };
+    let cannot = || format!("{} cannot be gone on with", out.display());
+    let earlier = Calibration::from_json(&text).with_context(cannot)?;
+    earlier.may_go_on(&plan, &tool).with_context(cannot)?;
+    Ok(earlier)
+}
+
+/// The answers of one run in a line.
+fn said(done: &Done) -> String {
+    let answers: Vec<String> =
+        done.answers.iter().map(|answer| format!("{} {}", answer.harm.arm, answer.verdict.label())).collect();
+    let foreign =
+        done.foreign_cpus.map(|cpus| format!("; {cpus:.2} CPUs used by others")).unwrap_or_default();
+    format!("{}{foreign}", answers.join(", "))
+}
