@@ -20,7 +20,7 @@ use crate::design;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
 use crate::record::{self, Arm, Block, Machine, Role, Run, Tool};
-use crate::site::{self, Guard, Side, Site, SiteError, Wanted};
+use crate::site::{self, Claim, Guard, Side, Site, SiteError, Wanted};
 use crate::tools::ParseError;
 use crate::verdict::Verdict;
 use crate::workload::cpu::calibrate;
@@ -157,6 +157,7 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Run, LabError> {
+    let claim = Claim::take(host)?;
     let attached = service::attached(host, experiment)?;
     let wanted = Wanted {
         isolations: &experiment.isolations,
@@ -183,7 +184,8 @@ pub fn run(
     let folder = conduct.state_dir.join("lab-files");
     let result = place.and_then(|place| {
         let rate_per_s = experiment.design.offered_per_s.unwrap_or(0.0);
-        Conductor { host, experiment, conduct, place, site: &mut site, stop, tell, rate_per_s }.whole()
+        let port = conduct.port;
+        Conductor { host, experiment, conduct, place, site: &mut site, stop, tell, rate_per_s, port }.whole()
     });
     let removed = host.state_remove_all(&folder);
     let left = site.close(host)?;
@@ -193,6 +195,7 @@ pub fn run(
     let mut run = result?;
     removed?;
     watched?;
+    run.caveats.extend(claim.beside(host));
     analysis::conclude(&mut run);
     Ok(run)
 }
@@ -207,6 +210,8 @@ struct Conductor<'a> {
     tell: &'a mut dyn FnMut(Event<'_>),
     /// Offered requests per second.
     rate_per_s: f64,
+    /// Where the built-in service is to listen; 0 is any free port.
+    port: u16,
 }
 
 /// An arm that takes place, and which policy it has.
@@ -261,6 +266,7 @@ impl Conductor<'_> {
             site: self.site,
             place: &self.place,
             conduct: self.conduct,
+            port: self.port,
             stop: self.stop,
         }
     }
