@@ -20,6 +20,7 @@ mod experiments;
 mod faults;
 mod fixtures;
 mod lab;
+mod lab_faults;
 mod limits;
 mod load;
 mod members;
