@@ -140,7 +140,14 @@ pub(super) fn notes(run: &Run) -> Vec<String> {
     notes.extend(health::without_isolation(run));
     let rounds: BTreeSet<u32> = run.blocks.iter().map(|block| block.round).collect();
     let looked = run.design.looks.contains(&run.rounds_begun());
-    if rounds.len() < run.design.rounds as usize && !looked {
+    let deaths = run.blocks.iter().filter(|block| block.online_crashed).count();
+    let short = rounds.len() < run.design.rounds as usize && !looked;
+    if short && deaths > 0 {
+        let (done, planned) = (rounds.len(), run.design.rounds);
+        notes.push(format!(
+            "the service died {deaths} times, and the run ended after {done} of {planned} rounds"
+        ));
+    } else if short {
         notes.push(format!(
             "{} of {} planned rounds were run; stopping when the figures look good makes errors commoner than 5 %",
             rounds.len(),
