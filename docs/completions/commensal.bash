@@ -2339,7 +2339,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__doctor)
-            opts="-v -h -V --threshold --block --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-v -h -V --threshold --block --load --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2350,6 +2350,10 @@ _commensal() {
                     return 0
                     ;;
                 --block)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --load)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

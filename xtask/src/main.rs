@@ -1,15 +1,19 @@
-//! Development tasks: `cargo xtask ci | tidy | gen | bench | soak | vm`.
+//! Development tasks: `cargo xtask ci | test | tidy | gen | bench | soak | vm`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a development tool works on the source tree directly")]
 
+mod artifact;
 mod bench;
 mod ci;
 mod features;
 mod generate;
+mod interrupt;
 mod objects;
+mod runner;
 mod soak;
 mod stage;
 mod tally;
+mod test;
 mod tidy;
 mod vm;
 
@@ -27,12 +31,14 @@ struct Xtask {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Everything that must hold before a change lands: format, lints, tidy, generated files, tests.
+    /// Everything that must hold before a change lands: format, lints, tidy, generated files, `test --all`.
     Ci {
         /// The long runs as well: many property cases, a whole quickstart.
         #[arg(long)]
         long: bool,
     },
+    /// Run the tests of the default members on the running kernel, in some minutes; or all that there are.
+    Test(test::Args),
     /// Rules of the tree that no compiler checks.
     Tidy,
     /// Write man pages, completions, the knob reference, the schema of run.json and the compiled BPF programs.
@@ -69,6 +75,7 @@ fn main() -> ExitCode {
 fn run() -> anyhow::Result<ExitCode> {
     match Xtask::parse().task {
         Task::Ci { long } => ci::run(long)?,
+        Task::Test(args) => test::run(&args)?,
         Task::Tidy => {
             let problems = tidy::problems(&root())?;
             if !problems.is_empty() {

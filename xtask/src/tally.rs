@@ -8,8 +8,8 @@ use std::time::Instant;
 pub struct Tally {
     pub passed: usize,
     pub failed: usize,
-    /// `test: reason`, of tests that returned early: the harness has counted them as passed.
-    returned: Vec<String>,
+    /// Tests that returned early, which the harness has counted as passed, and their reasons.
+    returned: BTreeMap<String, Vec<String>>,
     /// `what: reason`, of what was not even started.
     not_started: Vec<String>,
     /// Rows of the conformance script that did not run, by kernel and reason.
@@ -18,15 +18,10 @@ pub struct Tally {
     kernels: Vec<(String, usize, usize)>,
     /// Tests that failed, by name.
     failures: Vec<String>,
-    /// Tests that failed beside others and passed by themselves.
-    second: Vec<String>,
 }
 
-/// More failures than that are no accident of a busy machine.
-const MOST_AGAIN: usize = 12;
-
 impl Tally {
-    /// Takes one line of a test run's output.
+    /// Takes one line of what a whole test program prints, in a guest.
     pub fn line(&mut self, line: &str) {
         if let Some(rest) = line.strip_prefix("test result:") {
             self.passed += number_before(rest, " passed");
@@ -36,36 +31,44 @@ impl Tally {
         {
             self.failures.push(name.to_owned());
         } else if let Some(rest) = line.strip_prefix("skipped: ") {
-            self.returned.push(rest.to_owned());
-        } else if let Some(rest) = line.strip_prefix("row skipped: ") {
+            let (test, reason) = rest.split_once(": ").unwrap_or((rest, ""));
+            self.returned(test, reason);
+        } else {
+            self.rows(line);
+        }
+    }
+
+    /// Takes one test that was a process of its own.
+    pub fn test(&mut self, title: &str, passed: bool, output: &[String]) {
+        output.iter().for_each(|line| self.rows(line));
+        if !passed {
+            self.failed += 1;
+            self.failures.push(title.to_owned());
+            return;
+        }
+        self.passed += 1;
+        for skip in output.iter().filter_map(|line| line.strip_prefix("skipped: ")) {
+            let reason = skip.split_once(": ").map_or(skip, |(_, reason)| reason);
+            self.returned(title, reason);
+        }
+    }
+
+    fn returned(&mut self, test: &str, reason: &str) {
+        let reasons = self.returned.entry(test.to_owned()).or_default();
+        if !reasons.iter().any(|other| other == reason) {
+            reasons.push(reason.to_owned());
+        }
+    }
+
+    /// Takes what the conformance script says of its rows.
+    fn rows(&mut self, line: &str) {
+        if let Some(rest) = line.strip_prefix("row skipped: ") {
             let reason = rest.rsplit(": ").next().unwrap_or(rest).to_owned();
             *self.rows.entry((String::new(), reason)).or_default() += 1;
         } else if let Some(rest) = line.strip_prefix("kernel: ") {
             let (ran, skipped) = (number_before(rest, " rows ran"), number_before(rest, " skipped"));
             self.kernels.push((String::new(), ran, skipped));
         }
-    }
-
-    /// The tests that get a second run, one after the other and by themselves: others of the suite use every CPU, and so
-    /// do neighbours of a virtual machine, for seconds at a time. `None`: nothing failed, or too much for an accident,
-    /// or something failed that has no name (a program that died, or did not build).
-    pub fn wants_again(&self) -> Option<&[String]> {
-        let named = self.failures.len() == self.failed;
-        (named && (1..=MOST_AGAIN).contains(&self.failed)).then_some(&*self.failures)
-    }
-
-    /// Takes the outcome of that second run: who passes there has passed, and is told at the end.
-    pub fn again(&mut self, alone: &Tally) {
-        // A run that broke off proves nothing.
-        if alone.passed + alone.failed < self.failures.len() || alone.failures.len() != alone.failed {
-            return;
-        }
-        let (failed, passed): (Vec<String>, Vec<String>) =
-            self.failures.drain(..).partition(|name| alone.failures.contains(name));
-        self.failed = failed.len();
-        self.passed += passed.len();
-        self.failures = failed;
-        self.second.extend(passed);
     }
 
     /// Rows of the conformance script that ran.
@@ -86,9 +89,11 @@ impl Tally {
             kernel.clone_into(name);
         }
         if let Some(place) = skips {
-            let named = self.returned.iter_mut().chain(&mut self.not_started);
-            for skip in named.chain(&mut self.failures).chain(&mut self.second) {
-                *skip = format!("{place}: {skip}");
+            let of_place = |name: &str| format!("{place}: {name}");
+            self.returned =
+                self.returned.into_iter().map(|(test, reasons)| (of_place(&test), reasons)).collect();
+            for name in self.not_started.iter_mut().chain(&mut self.failures) {
+                *name = of_place(name);
             }
         }
         self
@@ -102,7 +107,6 @@ impl Tally {
         self.not_started.extend(other.not_started);
         self.kernels.extend(other.kernels);
         self.failures.extend(other.failures);
-        self.second.extend(other.second);
         for (key, count) in other.rows {
             *self.rows.entry(key).or_default() += count;
         }
@@ -123,8 +127,11 @@ impl Tally {
         for ((kernel, reason), count) in &self.rows {
             println!("conformance rows not run on {kernel}: {count} ({reason})");
         }
-        for skip in self.returned.iter().chain(&self.not_started) {
-            println!("skipped: {skip}");
+        for (test, reasons) in &self.returned {
+            println!("skipped: {test}: {}", reasons.join("; "));
+        }
+        for what in &self.not_started {
+            println!("skipped: {what}");
         }
         if !self.kernels.is_empty() {
             println!("conformance rows by kernel:");
@@ -132,9 +139,6 @@ impl Tally {
         let width = self.kernels.iter().map(|(kernel, _, _)| kernel.len()).max().unwrap_or(0);
         for (kernel, ran, skipped) in &self.kernels {
             println!("  {kernel:width$}  {ran:>4} ran, {skipped:>4} skipped");
-        }
-        for name in &self.second {
-            println!("failed beside others, passed by itself in a second run: {name}");
         }
         for name in &self.failures {
             println!("failed: {name}");
@@ -164,9 +168,11 @@ impl Quiet {
             "failures:" => self.0 = false,
             _ => {}
         }
-        self.0 &= !line.starts_with("test result:");
-        // A failed run of the conformance script would drown its wrong rows in these.
-        !self.0 && !line.starts_with("row skipped: ")
+        let closes = line.starts_with("test result:");
+        self.0 &= !closes;
+        // A failed run of the conformance script would drown its wrong rows in those. What a harness counts is added up
+        // at the end: in the middle it reads as if a run closed there.
+        !self.0 && !closes && !line.starts_with("row skipped: ")
     }
 }
 
@@ -200,7 +206,7 @@ test result: FAILED. 9 passed; 2 failed; 0 ignored; 0 measured; 40 filtered out;
     fn lines_are_counted() {
         let tally = of(RUN);
         assert_eq!((tally.passed, tally.failed), (23, 2));
-        assert_eq!(tally.returned, ["a_full_disk: unshare: No such file or directory"]);
+        assert_eq!(tally.returned["a_full_disk"], ["unshare: No such file or directory"]);
         let reason = (String::new(), "no v1 hierarchy with cpu".to_owned());
         assert_eq!(tally.rows, BTreeMap::from([(reason, 2)]));
         assert_eq!(tally.kernels, [(String::new(), 290, 150)]);
@@ -212,37 +218,24 @@ test result: FAILED. 9 passed; 2 failed; 0 ignored; 0 measured; 40 filtered out;
         all.add(of(RUN).on("VM v1 6.1", Some("v1")));
         all.skip("kernel tests in VMs: v2: no QEMU".to_owned());
         assert_eq!((all.passed, all.failed, all.returned.len(), all.not_started.len()), (46, 4, 2, 1));
-        assert_eq!(all.returned[1], "v1: a_full_disk: unshare: No such file or directory");
+        assert_eq!(all.returned["v1: a_full_disk"], ["unshare: No such file or directory"]);
         let kernels: Vec<&str> = all.kernels.iter().map(|(kernel, _, _)| kernel.as_str()).collect();
         assert_eq!(kernels, ["machine 6.18", "VM v1 6.1"]);
         assert!(all.rows.keys().any(|(kernel, _)| kernel == "VM v1 6.1"));
     }
 
     #[test]
-    fn a_second_run_alone_decides() {
-        let first =
-            "test a ... ok\ntest b ... FAILED\ntest c ... FAILED\ntest result: FAILED. 1 passed; 2 failed;";
-        let mut tally = of(first);
-        assert_eq!(tally.wants_again().unwrap(), ["b", "c"]);
-        // One that broke off, and one that ran.
-        tally.again(&of("test b ... ok"));
-        assert_eq!((tally.passed, tally.failed), (1, 2));
-        tally.again(&of("test b ... ok\ntest c ... FAILED\ntest result: FAILED. 1 passed; 1 failed;"));
-        assert_eq!(
-            (tally.passed, tally.failed, tally.second.as_slice()),
-            (2, 1, ["b".to_owned()].as_slice())
-        );
-        assert_eq!(tally.failures, ["c"]);
-    }
-
-    #[test]
-    fn what_is_no_accident_gets_no_second_run() {
-        assert!(of("test result: ok. 3 passed; 0 failed;").wants_again().is_none());
-        // Two failed and one is named.
-        assert!(of("test a ... FAILED\ntest result: FAILED. 0 passed; 2 failed;").wants_again().is_none());
-        let many: String = (0..=MOST_AGAIN).map(|n| format!("test t{n} ... FAILED\n")).collect();
-        let all = format!("{many}test result: FAILED. 0 passed; {} failed;", MOST_AGAIN + 1);
-        assert!(of(&all).wants_again().is_none());
+    fn a_test_of_its_own_process_counts_once() {
+        let mut tally = Tally::default();
+        let output: Vec<String> =
+            RUN.lines().map(str::to_owned).chain(["skipped: b: no disk".to_owned()]).collect();
+        tally.test("host real::a", true, &output);
+        tally.test("host real::b", true, &[]);
+        tally.test("host real::c", false, &output);
+        assert_eq!((tally.passed, tally.failed), (2, 1));
+        assert_eq!(tally.failures, ["host real::c"]);
+        assert_eq!(tally.returned["host real::a"], ["unshare: No such file or directory", "no disk"]);
+        assert_eq!((tally.returned.len(), tally.kernels.len()), (1, 2));
     }
 
     #[test]
@@ -250,6 +243,6 @@ test result: FAILED. 9 passed; 2 failed; 0 ignored; 0 measured; 40 filtered out;
         let text = "running 1 test\nsuccesses:\nchatter\nfailures:\nrow skipped: 21: no\nwhy\ntest result: FAILED. 1 passed; 1 failed;";
         let mut quiet = Quiet::default();
         let shown: Vec<&str> = text.lines().filter(|line| quiet.shows(line)).collect();
-        assert_eq!(shown, ["running 1 test", "failures:", "why", "test result: FAILED. 1 passed; 1 failed;"]);
+        assert_eq!(shown, ["running 1 test", "failures:", "why"]);
     }
 }

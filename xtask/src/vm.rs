@@ -7,6 +7,7 @@ mod kernel;
 mod qemu;
 mod rootfs;
 
+use crate::interrupt;
 use crate::tally::{Quiet, Tally};
 use anyhow::{Context, bail};
 use image::Image;
@@ -287,14 +288,14 @@ pub fn kernels(long: bool) -> anyhow::Result<Tally> {
                 all.add(tests_in(layout, tests, &base, &suite, &args)?);
             }
             // What was stopped in the middle is not missing.
-            Err(_) if qemu::interrupted() => return Err(Trouble::Interrupted.into()),
+            Err(_) if interrupt::interrupted() => return Err(Trouble::Interrupted.into()),
             Err(error) => all.skip(format!("kernel tests in VMs: {}: {error:#}", layout.name)),
         }
     }
     Ok(all)
 }
 
-/// Runs the layout's tests in one guest, and those that failed once more in another.
+/// Runs the layout's tests in one guest.
 fn tests_in(
     layout: &Layout,
     tests: guest::Filters,
@@ -302,18 +303,11 @@ fn tests_in(
     suite: &guest::Suite,
     args: &Args,
 ) -> anyhow::Result<Tally> {
-    let fill = |script: String| {
-        move |image: &Image| {
-            suite.add_to(image, tests)?;
-            image.text("/etc/command", &script, 0o644)
-        }
+    let fill = |image: &Image| {
+        suite.add_to(image, tests)?;
+        image.text("/etc/command", &suite.script(tests), 0o644)
     };
-    let (mut tally, release) = run_in(layout, base, args, fill(suite.script(tests)))?;
-    if let Some(names) = tally.wants_again() {
-        println!("once more, by themselves: {}", names.join(", "));
-        let (alone, _) = run_in(layout, base, args, fill(suite.script_again(tests, names)))?;
-        tally.again(&alone);
-    }
+    let (mut tally, release) = run_in(layout, base, args, fill)?;
     // What a kernel of somebody's has is not known.
     if args.kernel.is_none() && tally.rows_ran() < layout.rows {
         let ran = tally.rows_ran();
@@ -360,7 +354,6 @@ fn run_in(
             // Neither is a reason to lose what other places have found.
             Some(Trouble::LimitReached { out, .. } | Trouble::Died { out, .. }) => {
                 count(out);
-                // What has no name gets no second run.
                 tally.failed += 1;
                 Some(format!("{error}"))
             }
@@ -383,7 +376,7 @@ fn in_guest(
     live: bool,
     fill: impl FnOnce(&Image) -> anyhow::Result<()>,
 ) -> anyhow::Result<Report> {
-    qemu::watch()?;
+    interrupt::watch()?;
     let (scratch, _lock) = scratch()?;
     let image = Image::new(scratch.path().join("root"), &base.kernel, layout.first)?;
     let wants_files = if args.out.is_some() { "1" } else { "" };

@@ -1,10 +1,11 @@
 //! The canary as plain data: what is asked for, what its windows showed, and what a snapshot says of it. When windows begin
-//! and end is [`commensal_core::canary`]'s, how the loop carries it out [`crate::agent`]'s, and what the figures prove is
-//! said by who asked, from these.
+//! and end is [`commensal_core::canary`]'s, how the loop carries it out [`crate::agent`]'s, and what the figures show
+//! [`commensal_core::windows`]'.
 
-use commensal_core::canary::{Limits, Terms};
+use commensal_core::canary::{ERROR, Limits, Terms};
+use commensal_core::windows::{Effect, Series, effects};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Without a sign of who asked for so long, a canary ends.
@@ -24,6 +25,8 @@ pub struct Request {
     pub off_pct: u32,
     /// Of the order.
     pub seed: u64,
+    /// Whether it goes on to its end when an effect is shown before.
+    pub whole: bool,
     /// A window without isolation ends when an online group waits longer for offline work, ms per second that its threads
     /// have a CPU.
     pub max_blamed_ms: u32,
@@ -39,6 +42,7 @@ impl Default for Request {
             settle_ms: 1_000,
             off_pct: 50,
             seed: 1,
+            whole: false,
             max_blamed_ms: 500,
             max_run_delay: 20,
         }
@@ -66,6 +70,7 @@ impl Request {
             settle_ms: self.settle_ms,
             off_pct: self.off_pct,
             seed: self.seed,
+            whole: self.whole,
         }
     }
 
@@ -108,10 +113,46 @@ pub struct Report {
     pub off_s: f64,
     /// Windows that were broken off, or that nothing can be said of, and why.
     pub aborted: Vec<String>,
+    /// The error on one side that a conclusion from it may make: what the looks at it have left of the whole.
+    pub level: Option<f64>,
     /// Why nobody says who made online work wait, if nobody does.
     pub no_judge: Option<String>,
     /// Windows that were measured from beginning to end, in order.
     pub windows: Vec<Window>,
+}
+
+/// A figure's name and unit, and where it is.
+type Row = (&'static str, fn(&Figures) -> Option<f64>);
+
+/// What is compared.
+const ROWS: [Row; 5] = [
+    ("blamed wait, ms per CPU-s", |figures| figures.blamed_ms_per_cpu_s),
+    ("run delay, ms/s", |figures| figures.run_delay_ms_per_s),
+    ("CPU pressure, %", |figures| figures.pressure_pct[0]),
+    ("memory pressure, %", |figures| figures.pressure_pct[1]),
+    ("disk pressure, %", |figures| figures.pressure_pct[2]),
+];
+
+impl Report {
+    /// What its windows show of each figure of each online group: those of the pairs that have both windows.
+    #[must_use]
+    pub fn effects(&self) -> Vec<Effect> {
+        effects(&self.series(), self.level.unwrap_or(ERROR))
+    }
+
+    fn series(&self) -> Vec<Series> {
+        let mut pairs: BTreeMap<u32, [Option<&Window>; 2]> = BTreeMap::new();
+        for window in &self.windows {
+            pairs.entry(window.pair).or_default()[usize::from(window.off)] = Some(window);
+        }
+        let names: BTreeSet<&String> = self.windows.iter().flat_map(|window| window.groups.keys()).collect();
+        let one = |name: &String, (figure, of): Row| {
+            let value = |window: Option<&Window>| window?.groups.get(name).and_then(of);
+            let both = pairs.values().filter_map(|[on, off]| value(*on).zip(value(*off)));
+            Series { subject: name.clone(), figure: figure.to_owned(), pairs: both.collect() }
+        };
+        names.into_iter().flat_map(|name| ROWS.map(|row| one(name, row))).collect()
+    }
 }
 
 /// A window that was measured.
@@ -158,5 +199,28 @@ mod tests {
         for bad in [&b"{\"sead\": 9}"[..], b"7", b"{\"seed\": -1}", b"{"] {
             assert!(Request::parse(bad).unwrap_err().starts_with("the terms of a canary: "));
         }
+    }
+
+    #[test]
+    fn pairs_that_have_both_windows_are_compared() {
+        let window = |pair: u32, off: bool, delay: Option<f64>| {
+            let figures = Figures { run_delay_ms_per_s: delay, cpus: Some(1.0), ..Figures::default() };
+            Window { pair, off, groups: [("web".to_owned(), figures)].into(), ..Window::default() }
+        };
+        let windows = vec![
+            window(0, true, Some(9.0)),
+            window(0, false, Some(2.0)),
+            window(1, false, Some(3.0)),
+            window(2, false, Some(4.0)),
+            window(2, true, Some(5.0)),
+            window(3, true, None),
+            window(3, false, Some(1.0)),
+        ];
+        let effects = Report { windows, ..Report::default() }.effects();
+        let pairs: Vec<usize> = effects.iter().map(|one| one.pairs).collect();
+        assert_eq!(pairs, [0, 2, 0, 0, 0]);
+        assert_eq!((effects[1].figure.as_str(), effects[1].difference), ("run delay, ms/s", Some(4.0)));
+        assert_eq!((effects[1].with, effects[1].without), (Some(3.0), Some(7.0)));
+        assert_eq!(Report::default().effects(), []);
     }
 }

@@ -1,5 +1,6 @@
 //! A canary: isolation is taken from offline work for short windows, so that its effect on online work can be shown. This is
-//! when it is on and off, and when that ends; what is measured meanwhile is the caller's.
+//! when it is on and off, and when that ends; the order and what pairs show are [`crate::windows`]', what is measured is the
+//! caller's.
 //!
 //! ```text
 //! on   ▔▔▔▔▔▔▔▔▔▔▔▔|        |▔▔▔▔▔▔▔▔|▔▔▔▔▔▔▔▔|        |▔▔▔▔
@@ -9,9 +10,10 @@
 //!
 //! **Invariants.** The windows of a pair have one length, and which of them comes first is random, but half of every four
 //! pairs begins with each. A pair begins only when the time without isolation stays within its share of all time so far, at
-//! every moment; a late end of a window is made up for by a longer rest. After every end isolation is on.
+//! every moment; a late end of a window is made up for by a longer rest. A pair of which either window went beyond the limits
+//! is void. After every end isolation is on.
 
-use crate::rng::Rng;
+use crate::windows::{Looks, firsts};
 
 /// The longest canary, ms.
 pub const LONGEST_MS: u64 = 3_600_000;
@@ -25,8 +27,8 @@ pub const FEWEST_PAIRS: u64 = 6;
 pub const MOST_PAIRS: u64 = 600;
 /// So many windows that had to be broken off end the canary.
 pub const MOST_ABORTED: u32 = 3;
-/// Pairs of which half begin with each side.
-const BALANCED: u64 = 4;
+/// How often what a canary says is wrong, on one side, over all its figures and looks.
+pub const ERROR: f64 = 0.025;
 /// The time in which harm is looked for, ms, and from how much of it on it is believed.
 pub const HARM_OVER_MS: u64 = 500;
 /// See [`HARM_OVER_MS`].
@@ -77,6 +79,8 @@ pub struct Terms {
     pub off_pct: u32,
     /// Of the order.
     pub seed: u64,
+    /// Whether it goes on to its end when what it is to show is shown before.
+    pub whole: bool,
 }
 
 impl Terms {
@@ -86,6 +90,12 @@ impl Terms {
     pub fn pairs(&self) -> u64 {
         let rest = self.length_ms.saturating_sub(self.window_ms);
         rest * u64::from(self.off_pct) / (self.window_ms.max(1) * 100)
+    }
+
+    /// How long a canary with so many pairs of such windows is, ms.
+    #[must_use]
+    pub fn length_for(&self, pairs: u64) -> u64 {
+        pairs * self.window_ms * 100 / u64::from(self.off_pct.max(1)) + self.window_ms
     }
 
     /// Whether it can be.
@@ -112,13 +122,12 @@ impl Terms {
         }
         let pairs = self.pairs();
         if pairs < FEWEST_PAIRS {
-            let per_pair = self.window_ms * 100 / u64::from(self.off_pct);
             return Err(format!(
                 "{} s have room for {pairs} pairs of windows of {} s, and an interval needs {FEWEST_PAIRS}: take {} s, or \
                  shorter windows",
                 seconds(self.length_ms),
                 seconds(self.window_ms),
-                seconds(FEWEST_PAIRS * per_pair + self.window_ms).ceil()
+                seconds(self.length_for(FEWEST_PAIRS)).ceil()
             ));
         }
         if pairs > MOST_PAIRS {
@@ -129,18 +138,17 @@ impl Terms {
         Ok(())
     }
 
+    /// After which pairs it is looked whether the canary is decided.
+    #[must_use]
+    pub fn looks(&self) -> Looks {
+        let pairs = u32::try_from(self.pairs()).unwrap_or(u32::MAX);
+        if self.whole { Looks::new(ERROR, vec![pairs]) } else { Looks::plan(ERROR, pairs) }
+    }
+
     /// The side with which each pair begins.
     fn order(&self) -> Vec<Side> {
-        let mut rng = Rng::new(self.seed);
-        let mut order = Vec::new();
-        while (order.len() as u64) < self.pairs() {
-            let mut few: Vec<Side> =
-                (0..BALANCED).map(|pair| if pair % 2 == 0 { Side::On } else { Side::Off }).collect();
-            rng.shuffle(&mut few);
-            order.extend(few);
-        }
-        order.truncate(usize::try_from(self.pairs()).unwrap_or(usize::MAX));
-        order
+        let firsts = firsts(self.seed, u32::try_from(self.pairs()).unwrap_or(u32::MAX));
+        firsts.into_iter().map(|first| [Side::On, Side::Off][first]).collect()
     }
 }
 
@@ -149,6 +157,10 @@ impl Terms {
 pub enum End {
     /// Its time is over.
     Complete,
+    /// What it is to show is shown.
+    Decided,
+    /// The pairs that can come are too few to show anything.
+    Hopeless,
     /// Too many windows had to be broken off.
     Harm,
     /// Somebody said so.
@@ -171,6 +183,8 @@ impl End {
     pub fn words(self) -> &'static str {
         match self {
             End::Complete => "its time was over",
+            End::Decided => "it was decided",
+            End::Hopeless => "too few windows could still come to show anything",
             End::Harm => "three windows had to be broken off",
             End::Stopped => "it was stopped",
             End::ClientGone => "who had started it was gone",
@@ -231,6 +245,9 @@ pub struct Canary {
     pair: usize,
     off_ms: u64,
     aborted: u32,
+    /// Pairs that are no evidence, and whether the one under way is among them.
+    void: usize,
+    is_void: bool,
 }
 
 impl Canary {
@@ -241,7 +258,17 @@ impl Canary {
     pub fn new(terms: Terms, now_ms: u64) -> Result<Canary, String> {
         terms.check()?;
         let order = terms.order();
-        Ok(Canary { terms, order, began_ms: now_ms, stage: Stage::Rest, pair: 0, off_ms: 0, aborted: 0 })
+        Ok(Canary {
+            terms,
+            order,
+            began_ms: now_ms,
+            stage: Stage::Rest,
+            pair: 0,
+            off_ms: 0,
+            aborted: 0,
+            void: 0,
+            is_void: false,
+        })
     }
 
     /// Which side is to be in force.
@@ -260,6 +287,12 @@ impl Canary {
             Stage::Window { window, .. } => Some(window),
             Stage::Rest | Stage::Between { .. } | Stage::Over => None,
         }
+    }
+
+    /// Pairs that are over, void or not.
+    #[must_use]
+    pub fn pairs_over(&self) -> u32 {
+        u32::try_from(self.pair).unwrap_or(u32::MAX)
     }
 
     /// Windows that were broken off.
@@ -307,6 +340,10 @@ impl Canary {
         match self.stage {
             Stage::Over => None,
             Stage::Rest => {
+                if ((self.order.len() - self.void) as u64) < FEWEST_PAIRS {
+                    self.stage = Stage::Over;
+                    return Some(Change::Over(End::Hopeless));
+                }
                 let Some(at) = self.next_pair_ms().filter(|at| self.has_room(now_ms.max(*at))) else {
                     self.stage = Stage::Over;
                     return Some(Change::Over(End::Complete));
@@ -325,7 +362,7 @@ impl Canary {
             {
                 self.off_ms = self.off_ms(now_ms);
                 if second {
-                    (self.pair, self.stage) = (self.pair + 1, Stage::Rest);
+                    self.rest();
                 } else {
                     self.stage = Stage::Between { side: window.side.other() };
                 }
@@ -342,12 +379,23 @@ impl Canary {
         Change::Begins(window)
     }
 
-    /// Breaks the open window off, and with it its pair. The third time is the end.
-    pub fn abort(&mut self, now_ms: u64) -> Option<Change> {
+    fn rest(&mut self) {
+        (self.pair, self.stage, self.is_void) = (self.pair + 1, Stage::Rest, false);
+    }
+
+    /// The pair of the window that is open, or was the last, is no evidence.
+    pub fn void(&mut self) {
+        self.void += usize::from(!std::mem::replace(&mut self.is_void, true));
+    }
+
+    /// Breaks the open window off, and with it its pair. The third time is the end, when isolation was off or could not be
+    /// switched; with isolation on there is no harm to be ended, and the pair is void alone.
+    pub fn abort(&mut self, now_ms: u64, harm: bool) -> Option<Change> {
         let Stage::Window { .. } = self.stage else { return None };
         self.off_ms = self.off_ms(now_ms);
-        self.aborted += 1;
-        (self.pair, self.stage) = (self.pair + 1, Stage::Rest);
+        self.void();
+        self.rest();
+        self.aborted += u32::from(harm);
         if self.aborted < MOST_ABORTED {
             return None;
         }
@@ -393,7 +441,7 @@ mod tests {
     use proptest::prelude::*;
 
     const TERMS: Terms =
-        Terms { length_ms: 300_000, window_ms: 5_000, settle_ms: 1_000, off_pct: 50, seed: 7 };
+        Terms { length_ms: 300_000, window_ms: 5_000, settle_ms: 1_000, off_pct: 50, seed: 7, whole: false };
 
     /// Runs one with a clock whose steps `step` gives; every change with its time.
     fn run(
@@ -412,7 +460,7 @@ mod tests {
             }
             if let Some(window) = canary.window().filter(|one| one.side == Side::Off && abort(one.pair)) {
                 assert_eq!(canary.window(), Some(window));
-                if let Some(over) = canary.abort(now + 1) {
+                if let Some(over) = canary.abort(now + 1, true) {
                     seen.push((now + 1, over));
                     return (canary, seen);
                 }
@@ -443,23 +491,6 @@ mod tests {
         }
         assert_eq!(seen.last().unwrap().1, Change::Over(End::Complete));
         assert_eq!((canary.side(), canary.off_ms(u64::MAX), canary.due_ms()), (Side::On, 145_000, u64::MAX));
-    }
-
-    #[test]
-    fn the_order_is_random_but_balanced() {
-        let orders: Vec<Vec<Side>> = (0..50).map(|seed| Terms { seed, ..TERMS }.order()).collect();
-        assert_eq!(orders[3], Terms { seed: 3, ..TERMS }.order());
-        for order in &orders {
-            for four in order.chunks_exact(4) {
-                assert_eq!(four.iter().filter(|side| **side == Side::Off).count(), 2, "{order:?}");
-            }
-        }
-        // No pair begins with the same side under every seed, and no seed only alternates.
-        for pair in 0..29 {
-            let off = orders.iter().filter(|order| order[pair] == Side::Off).count();
-            assert!((10..=40).contains(&off), "pair {pair}: {off} of 50");
-        }
-        assert!(orders.iter().all(|order| order.windows(2).any(|two| two[0] == two[1])));
     }
 
     #[test]
@@ -500,6 +531,30 @@ mod tests {
     }
 
     #[test]
+    fn what_no_pairs_can_show_is_not_gone_on_with() {
+        // 29 pairs: after 24 void ones five can still come.
+        let mut canary = Canary::new(TERMS, 0).unwrap();
+        let (mut now, mut over) = (0, None);
+        while over.is_none() {
+            now = canary.due_ms().max(now);
+            match canary.step(now) {
+                Some(Change::Over(end)) => over = Some(end),
+                Some(Change::Settled(window))
+                    if window.side == Side::On && canary.pairs_over().is_multiple_of(2) =>
+                {
+                    // With isolation there is nothing to be ended, and its pair is void all the same.
+                    assert_eq!(canary.abort(now, false), None);
+                }
+                // Said twice of one pair, it is void once.
+                Some(Change::Settled(_) | Change::Ends(_)) => canary.void(),
+                _ => {}
+            }
+        }
+        assert_eq!((over, canary.pairs_over(), canary.aborted()), (Some(End::Hopeless), 24, 0));
+        assert_eq!(canary.side(), Side::On);
+    }
+
+    #[test]
     fn an_end_before_its_time_leaves_isolation_on() {
         let mut canary = Canary::new(TERMS, 0).unwrap();
         let mut now = 0;
@@ -508,7 +563,10 @@ mod tests {
             canary.step(now);
         }
         canary.end(now + 10);
-        assert_eq!((canary.side(), canary.step(now + 20), canary.abort(now + 20)), (Side::On, None, None));
+        assert_eq!(
+            (canary.side(), canary.step(now + 20), canary.abort(now + 20, true)),
+            (Side::On, None, None)
+        );
         assert_eq!(canary.off_ms(u64::MAX), 10);
     }
 
@@ -532,7 +590,7 @@ mod tests {
             broken in prop::collection::btree_set(0u32..30, 0..4),
         ) {
             let length_ms = (pairs * window_ms * 100).div_ceil(u64::from(off_pct)) + window_ms;
-            let terms = Terms { length_ms, window_ms, settle_ms: window_ms / 5, off_pct, seed };
+            let terms = Terms { length_ms, window_ms, settle_ms: window_ms / 5, off_pct, seed, whole: false };
             prop_assume!(terms.check().is_ok());
             let mut late = lates.iter().copied().cycle();
             let mut canary = Canary::new(terms, 0).unwrap();
@@ -549,7 +607,7 @@ mod tests {
                     overrun = overrun.max(now - window.from_ms - window_ms);
                 }
                 if !over && canary.window().is_some_and(|window| window.side == Side::Off && broken.contains(&window.pair)) {
-                    over |= canary.abort(now).is_some();
+                    over |= canary.abort(now, true).is_some();
                 }
                 match (before, canary.side()) {
                     (Side::On, Side::Off) => off_from = Some(now),

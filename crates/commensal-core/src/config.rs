@@ -568,7 +568,9 @@ impl Reader<'_> {
 }
 
 /// The known name closest to what was written, if it is close enough to be a slip.
-fn nearest<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
+/// The known name that a mistyped one most likely means: at most three edits away.
+#[must_use]
+pub fn nearest<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
     let last = |text: &str| text.rsplit('.').next().unwrap_or_default().to_owned();
     let distance = |name: &str| {
         let whole = strsim::damerau_levenshtein(given, name);

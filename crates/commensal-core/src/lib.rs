@@ -5,6 +5,7 @@
 //!                                                                  ├─► plan ─► Plan { steps, unmet }
 //! kernel ── sensors ──► Machine, ActualState, Capabilities ────────┘
 //!              └──────► use, waits, pressure ── control ──► what offline work may have now, and why
+//! seed ── windows ──► when which setting is in force;  pairs ── windows, stats ──► estimates, bounds, what is shown
 //! ```
 //!
 //! **Invariant:** nothing here opens a file, reads a clock, starts a thread, looks at the environment
@@ -32,6 +33,8 @@ pub mod process;
 pub mod rng;
 pub mod safe;
 pub mod scheduler;
+pub mod stats;
 pub mod topology;
 pub mod units;
 pub mod vendor;
+pub mod windows;

@@ -16,10 +16,9 @@ pub use tail::over_objective;
 
 use crate::format::{log_of_pct, pct_of_log};
 use crate::record::{Arm, Attribution, Comparison, Design, Metric, Role, Run};
-use crate::stats::{
-    EXACT_UP_TO, Interval, SignedRank, Tail, by_value, mean, mean_t_interval, standard_deviation,
-};
+use crate::stats::{Interval, SignedRank, Tail, by_value};
 use crate::verdict;
+use commensal_core::windows::Paired;
 use std::collections::BTreeMap;
 
 /// What the comparison of the arms gives.
@@ -146,26 +145,25 @@ fn compare_logs(
     (design, level): (&Design, f64),
     logs: &[f64],
 ) -> Option<Comparison> {
-    let ranks = SignedRank::new(logs)?;
+    let paired = Paired::new(logs, log_of_pct(design.threshold_of(metric)), level)?;
     let in_pct = |i: Interval| {
         let i = i.map(pct_of_log);
         [i.lo, i.hi]
     };
-    let exact = ranks.pairs() <= EXACT_UP_TO;
     Some(Comparison {
         arm: arm.to_owned(),
         vs: vs.to_owned(),
         metric,
-        harm_pct: pct_of_log(ranks.estimate()),
-        ci95: ranks.interval(Tail::TwoSided95).map(in_pct),
-        one_sided: ranks.interval(Tail::OneSided(level)).map(in_pct),
-        mean_pct: pct_of_log(mean(logs)?),
-        mean_t_ci95: mean_t_interval(logs).map(in_pct),
-        p_fail: ranks.p_at_most(log_of_pct(design.threshold_of(metric))),
-        p_equal: Some(ranks.p_equal(0.0)),
-        sd_log: standard_deviation(logs),
-        rounds: u32::try_from(ranks.pairs()).unwrap_or(u32::MAX),
-        method: if exact { "hl-signed-rank" } else { "hl-signed-rank-normal" }.to_owned(),
+        harm_pct: pct_of_log(paired.estimate),
+        ci95: paired.ci95.map(in_pct),
+        one_sided: paired.bounds.map(in_pct),
+        mean_pct: pct_of_log(paired.mean),
+        mean_t_ci95: paired.mean_t_ci95.map(in_pct),
+        p_fail: paired.p_beyond,
+        p_equal: Some(paired.p_equal),
+        sd_log: paired.standard_deviation,
+        rounds: paired.pairs,
+        method: if paired.exact { "hl-signed-rank" } else { "hl-signed-rank-normal" }.to_owned(),
     })
 }
 

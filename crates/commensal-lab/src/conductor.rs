@@ -16,7 +16,6 @@ mod validity;
 mod windows;
 
 use crate::analysis;
-use crate::design;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
 use crate::record::{self, Arm, Block, Machine, Role, Run, Tool};
@@ -27,6 +26,7 @@ use crate::workload::cpu::calibrate;
 use batch::Foreman;
 use commensal_core::actual::Hierarchy;
 use commensal_core::topology;
+use commensal_core::windows::blocks;
 use commensal_host::{Host, Stderr, Stdout};
 use commensal_sensors::{machine, mounts};
 use place::Place;
@@ -171,7 +171,11 @@ pub fn run(
         conduct.cgroup_root.as_ref(),
         &wanted,
     )?;
-    let freezes = wanted.freezes || wanted.attached[Side::Offline as usize].is_some();
+    // Where offline work cannot be frozen and thawed, the same is measured by long blocks.
+    let carries_over = site.carries_over().filter(|_| experiment.design.windows.is_some());
+    let long = carries_over.is_some().then(|| experiment.by_long_blocks());
+    let experiment = long.as_ref().unwrap_or(experiment);
+    let freezes = experiment.design.windows.is_some() || wanted.attached[Side::Offline as usize].is_some();
     let guard = match freezes.then(|| Guard::start(host, &conduct.program, &conduct.state_dir)).transpose() {
         Ok(guard) => guard,
         Err(error) => {
@@ -185,7 +189,9 @@ pub fn run(
     let result = place.and_then(|place| {
         let rate_per_s = experiment.design.offered_per_s.unwrap_or(0.0);
         let port = conduct.port;
-        Conductor { host, experiment, conduct, place, site: &mut site, stop, tell, rate_per_s, port }.whole()
+        let site = &mut site;
+        Conductor { host, experiment, conduct, place, site, stop, tell, rate_per_s, port, carries_over }
+            .whole()
     });
     let removed = host.state_remove_all(&folder);
     let left = site.close(host)?;
@@ -212,6 +218,8 @@ struct Conductor<'a> {
     rate_per_s: f64,
     /// Where the built-in service is to listen; 0 is any free port.
     port: u16,
+    /// Why the run has long blocks in place of the short windows that were planned.
+    carries_over: Option<String>,
 }
 
 /// An arm that takes place, and which policy it has.
@@ -221,6 +229,9 @@ impl Conductor<'_> {
     fn whole(&mut self) -> Result<Run, LabError> {
         let experiment = self.experiment;
         let mut run = record(self.host, experiment, self.conduct, self.site);
+        if let Some(why) = &self.carries_over {
+            run.caveats.push(format!("measured by long blocks instead of short windows: {why}"));
+        }
         let chosen = self.choose(&mut run);
         self.place.set("count", calibrate(Duration::from_micros(REQUEST_US)).to_string());
         let begun = Instant::now();
@@ -231,7 +242,7 @@ impl Conductor<'_> {
         Foreman { host: self.host, site: self.site, place: &self.place, conduct: self.conduct }
             .prepare(experiment, self.stop)?;
         let mut service = None;
-        let outcome = self.find_knee(&mut run, &mut service).and_then(|()| match experiment.design.windows {
+        let outcome = self.find_knee(&mut run, &mut service).and_then(|()| match run.design.windows {
             Some(windows) => self.by_windows(&mut run, &chosen, &mut service, windows),
             None => self.rounds(&mut run, &chosen, &mut service, begun),
         });
@@ -257,7 +268,14 @@ impl Conductor<'_> {
             run.caveats.push(format!("arm {name} is left out: {why}"));
         }
         run.arms = possible.iter().map(|(arm, _)| self.experiment.arms[*arm].clone()).collect();
-        possible.into_iter().enumerate().map(|(index, (_, policy))| (index, policy)).collect()
+        let first = possible.iter().find_map(|(_, policy)| *policy);
+        let mut chosen = Vec::new();
+        for (index, (_, policy)) in possible.into_iter().enumerate() {
+            // The service alone under the policy: under the first one.
+            let under = matches!(run.arms[index].role, Role::PolicyOnly | Role::Warm);
+            chosen.push((index, if under { first } else { policy }));
+        }
+        chosen
     }
 
     fn keeper(&mut self) -> Keeper<'_> {
@@ -313,6 +331,11 @@ impl Conductor<'_> {
         }
         run.design.knee_per_s = Some(found.per_s);
         run.design.offered_per_s = Some(self.rate_per_s);
+        if let (Some(_), Ok(short)) = (run.design.windows, &self.experiment.short) {
+            // Windows are as long as this load needs.
+            let windows = short.windows_for(&run.design, &self.experiment.isolations);
+            run.design.by_windows(windows, &run.arms, short.within_s);
+        }
         Ok(())
     }
 
@@ -327,7 +350,7 @@ impl Conductor<'_> {
         let at = |role| run.arms.iter().position(|arm| arm.role == role);
         let pair = at(Role::Baseline).zip(at(Role::Baseline2));
         let rounds = usize::try_from(experiment.design.rounds).unwrap_or(usize::MAX);
-        let order = design::order(experiment.seed, rounds, chosen.len(), pair);
+        let order = blocks(experiment.seed, rounds, chosen.len(), pair);
         let total = rounds.saturating_mul(chosen.len());
         // A run that was gone on with continues the time of its first part.
         let before = run.blocks.iter().filter_map(|block| Some(block.at_s? + block.measure_s));
@@ -381,7 +404,8 @@ impl Conductor<'_> {
             conduct: self.conduct,
             stop: self.stop,
         };
-        let mut recorded = runner.run(experiment, &mut run.arms[arm], policy, load.as_ref())?;
+        let favoured = favoured(run, run.arms[arm].role);
+        let mut recorded = runner.run(experiment, (&mut run.arms[arm], favoured), policy, load.as_ref())?;
         let crashed = match service.as_mut() {
             Some(service) => service.gone(self.host, self.site)?,
             None => false,
@@ -392,6 +416,17 @@ impl Conductor<'_> {
             self.end(service)?;
         }
         Ok(recorded)
+    }
+}
+
+/// Whether the online side has what the policies give it in arms of this role: what is compared with each other has the same.
+/// Offline work without isolation is compared with the service as it is, all else with the service under the policy, and where no
+/// arm shows that, the service alone has it, too.
+fn favoured(run: &Run, role: Role) -> bool {
+    match role {
+        Role::Contended => false,
+        Role::Baseline | Role::Baseline2 => run.arm_with(Role::PolicyOnly).is_none(),
+        Role::PolicyOnly | Role::Warm | Role::Isolated | Role::OfflineAlone => true,
     }
 }
 
@@ -417,6 +452,11 @@ fn go_on(run: &mut Run, earlier: &Run) -> Result<(), LabError> {
     // What was found out on the way is taken over; what was planned must be equal.
     let mut planned = earlier.design.clone();
     (planned.offered_per_s, planned.knee_per_s) = (run.design.offered_per_s, run.design.knee_per_s);
+    if planned.windows.is_some() && run.design.windows.is_some() {
+        // Their length follows the load and what was seen of the first rounds.
+        (planned.windows, planned.rounds) = (run.design.windows, run.design.rounds);
+        planned.looks.clone_from(&run.design.looks);
+    }
     if (earlier.seed, &planned) != (run.seed, &run.design) {
         return refuse("the design");
     }
@@ -515,7 +555,7 @@ fn run_command(
 
 /// A run before its first block.
 fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &Conduct, site: &Site) -> Run {
-    let mut caveats: Vec<String> = Vec::new();
+    let mut caveats: Vec<String> = experiment.left_out.clone();
     for (policy, arm) in
         site.policies.iter().zip(experiment.arms.iter().filter(|arm| arm.role == Role::Isolated))
     {

@@ -1,18 +1,20 @@
-//! Can this machine support the verdict you want, and how long would it take? The two identical arms alone,
-//! for about a minute.
+//! Can this machine support the verdict you want, and how long would it take? The experiment's two identical arms alone, for about
+//! a minute where it has short windows.
 
 use crate::analysis::{Samples, compare};
-use crate::experiment::{Choice, Experiment, noise_check};
+use crate::experiment::Experiment;
 use crate::record::{Metric, Run};
 use crate::stats::rounds_needed;
 use crate::verdict::Verdict;
 use serde::Serialize;
 
-/// Rounds of the check: with 5 s blocks about a minute.
-const ROUNDS: u32 = 4;
-/// More rounds than this is not a practical answer.
+/// More rounds of long blocks than this is not a practical answer.
 const MAX_ROUNDS: u32 = 60;
-/// Spare on the estimated spread: four rounds know it only roughly.
+/// A longer run than this by short windows is none, seconds.
+const MAX_S: f64 = 1_800.0;
+/// Fewer rounds than this give no interval.
+const LEAST_ROUNDS: u32 = 6;
+/// Spare on the estimated spread: a few rounds know it only roughly.
 const SPARE: f64 = 1.25;
 
 /// The answer for one gate metric.
@@ -45,14 +47,12 @@ pub struct Report {
     pub rounds: Option<u32>,
     /// How long the experiment with so many rounds takes, seconds.
     pub duration_s: Option<f64>,
-    /// Smallest threshold that 6 rounds of it could decide, per cent.
+    /// Rounds that the experiment has by itself.
+    pub default_rounds: u32,
+    /// Smallest threshold that those could decide, per cent.
     pub threshold_with_default_rounds_pct: Option<f64>,
-}
-
-/// The experiment of the check.
-#[must_use]
-pub fn experiment(choice: &Choice) -> Experiment {
-    noise_check(&Choice { rounds: ROUNDS, ..*choice })
+    /// Whether the experiment is measured by short windows: then its time is chosen, else its rounds.
+    pub by_windows: bool,
 }
 
 /// Judges a finished check; `of` is the experiment that it is for.
@@ -61,13 +61,16 @@ pub fn judge(run: &Run, of: &Experiment) -> Report {
     let (samples, _) = Samples::of(run);
     let findings = compare(&run.arms, &run.design, &samples);
     let threshold_pct = of.design.threshold_pct;
-    let margin = (threshold_pct / 100.0).ln_1p();
+    let most = match of.design.windows {
+        Some(windows) => (MAX_S / of.design.round_s(windows, &of.arms)) as u32,
+        None => MAX_ROUNDS,
+    };
     let gate = |metric: &Metric| {
         let result = findings.results.iter().find(|result| result.metric == *metric);
         let sd_log = result.and_then(|result| result.sd_log);
-        let rounds =
-            sd_log.and_then(|sd| rounds_needed(sd * SPARE, margin)).map(|k| k.max(Choice::QUICKSTART.rounds));
-        Gate { metric: *metric, sd_log, rounds: rounds.filter(|rounds| *rounds <= MAX_ROUNDS) }
+        let margin = (of.design.threshold_of(*metric) / 100.0).ln_1p();
+        let rounds = sd_log.and_then(|sd| rounds_needed(sd * SPARE, margin)).map(|k| k.max(LEAST_ROUNDS));
+        Gate { metric: *metric, sd_log, rounds: rounds.filter(|rounds| *rounds <= most) }
     };
     let gates: Vec<Gate> = run.design.gates.iter().map(gate).collect();
     let invalid: Vec<_> = run.blocks.iter().filter(|block| !block.valid).collect();
@@ -86,7 +89,11 @@ pub fn judge(run: &Run, of: &Experiment) -> Report {
         longer.design.rounds = rounds;
         longer.duration_s()
     };
-    let worst = gates.iter().map(|gate| gate.sd_log).collect::<Option<Vec<f64>>>();
+    // Gates may have thresholds of their own: that of the whole grows by what the worst of them needs.
+    let reach = |gate: &Gate| {
+        Some(decidable_pct(gate.sd_log?, of.design.rounds) / of.design.threshold_of(gate.metric))
+    };
+    let worst = gates.iter().map(reach).collect::<Option<Vec<f64>>>();
     let worst = worst.and_then(|all| all.into_iter().reduce(f64::max)).filter(|_| usable);
     let median = |pick: fn(&crate::record::Block) -> Option<f64>| {
         let values: Option<Vec<f64>> = run.blocks.iter().map(pick).collect();
@@ -101,14 +108,15 @@ pub fn judge(run: &Run, of: &Experiment) -> Report {
         steal_cpus: median(|block| block.cpu.steal),
         rounds,
         duration_s: rounds.map(duration),
-        threshold_with_default_rounds_pct: worst.map(default_threshold_pct),
+        default_rounds: of.design.rounds,
+        threshold_with_default_rounds_pct: worst.map(|ratio| ratio * threshold_pct),
+        by_windows: of.design.windows.is_some(),
     }
 }
 
-/// The margin at which `rounds_needed` gives the default number of rounds: its formula solved for it.
-fn default_threshold_pct(sd_log: f64) -> f64 {
-    let rounds = f64::from(Choice::QUICKSTART.rounds);
-    ((1.645 + 0.84) * sd_log * SPARE / rounds.sqrt()).exp_m1() * 100.0
+/// The margin at which `rounds_needed` gives so many rounds: its formula solved for it.
+fn decidable_pct(sd_log: f64, rounds: u32) -> f64 {
+    ((1.645 + 0.84) * sd_log * SPARE / f64::from(rounds).sqrt()).exp_m1() * 100.0
 }
 
 impl Report {
@@ -128,10 +136,13 @@ impl Report {
         };
         let threshold = self.threshold_pct;
         match (self.rounds, self.duration_s) {
-            (Some(rounds), Some(seconds)) => line(format!(
-                "YES  a {threshold} % threshold can be decided here now: --rounds {rounds}, about {}",
-                minutes(seconds)
-            )),
+            (Some(rounds), Some(seconds)) => {
+                let how = match self.by_windows {
+                    true => format!("--for {:.0}s, {rounds} rounds", (seconds / 10.0).ceil() * 10.0),
+                    false => format!("--rounds {rounds}, about {}", minutes(seconds)),
+                };
+                line(format!("YES  a {threshold} % threshold can be decided here now: {how}"));
+            }
             _ => line(format!("NO   a {threshold} % threshold cannot be decided here now")),
         }
         for gate in &self.gates {
@@ -139,7 +150,7 @@ impl Report {
                 gate.sd_log.map_or("unknown".to_owned(), |sd| format!("{:.1} %", sd.exp_m1() * 100.0));
             let rounds = gate
                 .rounds
-                .map_or(format!("more than {MAX_ROUNDS} rounds"), |rounds| format!("{rounds} rounds"));
+                .map_or("more rounds than are practical".to_owned(), |rounds| format!("{rounds} rounds"));
             line(format!(
                 "     {:<4} two identical blocks differ by {spread} (sd): {rounds}",
                 gate.metric.label()
@@ -158,8 +169,8 @@ impl Report {
         ));
         if let (None, Some(threshold)) = (self.rounds, self.threshold_with_default_rounds_pct) {
             line(format!(
-                "     the default {} rounds could decide a threshold of {threshold:.0} %",
-                Choice::QUICKSTART.rounds
+                "     the experiment's own {} rounds could decide a threshold of {threshold:.0} %",
+                self.default_rounds
             ));
         }
         text

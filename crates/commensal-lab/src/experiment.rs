@@ -1,21 +1,21 @@
 //! What a run is made of: sides, load, arms, rounds, times, gates. Plain data, decided before the first block.
 //!
-//! Built in are `quickstart` and the doctor's noise check; everything else is a file ([`parse`]), of which some are
-//! shipped ([`SHIPPED`]).
+//! Each is a file ([`parse`]); some are shipped ([`SHIPPED`]), `quickstart` first.
 
 mod file;
 mod overrides;
 mod requirements;
+mod shape;
 mod shipped;
 
 pub use file::{FileError, parse};
 pub use overrides::{Overrides, objective};
 pub use requirements::{Checked, Missing, check};
-pub use shipped::{SHIPPED, shipped};
+pub use shipped::{QUICKSTART, SHIPPED, shipped};
 
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
-use crate::record::{Arm, BlameBounds, Design, Metric, Role, Windows};
+use crate::record::{Arm, Design, Role, Windows};
 use crate::tools::Tool;
 use crate::tools::work::WorkKind;
 use crate::workload::antagonist::Kind;
@@ -23,8 +23,8 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Requests per second of the built-in service: 2 100 requests of 100 us each are a fifth of one CPU, and
-/// five seconds of them give the 10 000 samples that P99 needs with five standard deviations to spare.
+/// Requests per second of the built-in service where a file says nothing of its load: 2 100 requests of 100 us each are a fifth of
+/// one CPU.
 const RATE_PER_S: f64 = 2_100.0;
 
 /// CPU time of one request, us.
@@ -32,10 +32,6 @@ pub const REQUEST_US: u64 = 100;
 
 /// What the built-in service is asked for: `{count}` is what takes [`REQUEST_US`] on this machine.
 pub const BUILT_IN_PATH: &str = "/cpu?cpu=1&count={count}";
-
-/// One request is one wake-up, and to get another task off a CPU takes the kernel 5 to 10 us by any mechanism: at 10,000
-/// requests per CPU-second that alone is 50 to 100 ms. Without isolation it is 400 ms (Linux 6.18, two virtual CPUs).
-const BLAME: BlameBounds = BlameBounds { wait_ms_per_cpu_s: 100.0, preemption_p99_us: 100.0 };
 
 /// An experiment: who is online, who is offline, how load is made, which arms there are.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,10 +42,14 @@ pub struct Experiment {
     pub about: String,
     /// Seed of the order of arms and of the request schedules.
     pub seed: u64,
-    /// The plan of the run, as it is recorded.
+    /// The plan of the run, as it is recorded: by long blocks, until [`Experiment::by_windows`].
     pub design: Design,
+    /// How it is measured by short windows, or why it cannot be.
+    pub short: Result<Short, String>,
     /// The arms.
     pub arms: Vec<Arm>,
+    /// Arms that the plan has no place for, and why.
+    pub left_out: Vec<String>,
     /// How the isolated arms isolate, in their order.
     pub isolations: Vec<Isolation>,
     /// The service.
@@ -221,127 +221,36 @@ pub struct Requirement {
     pub at_least: Option<String>,
 }
 
-/// What the user may choose.
+/// How a run by short windows is planned.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Choice {
-    /// Rounds.
-    pub rounds: u32,
-    /// Measured seconds per block.
-    pub block_s: f64,
-    /// Seed.
-    pub seed: u64,
-    /// Harm that still counts as none, per cent.
-    pub threshold_pct: f64,
+pub struct Short {
+    /// The windows; they are as much longer as the load needs.
+    pub windows: Windows,
+    /// How long the run may take, seconds.
+    pub within_s: f64,
+    /// Rounds of the same experiment by long blocks.
+    pub long_rounds: u32,
 }
 
-impl Choice {
-    /// The defaults of `quickstart`: 6 rounds of 5 s blocks, about three minutes.
-    pub const QUICKSTART: Choice = Choice { rounds: 6, block_s: 5.0, seed: 1, threshold_pct: 5.0 };
-
-    /// Checks the ranges.
-    ///
-    /// # Errors
-    /// A sentence with the option and its range.
-    pub fn validate(&self) -> Result<(), String> {
-        if self.rounds == 0 || u64::from(self.rounds) > crate::record::MAX_ROUNDS as u64 {
-            return Err(format!("--rounds {} is not within 1 to {}", self.rounds, crate::record::MAX_ROUNDS));
-        }
-        if !(0.2..=3_600.0).contains(&self.block_s) {
-            return Err(format!("--block {} is not within 0.2 to 3600 seconds", self.block_s));
-        }
-        if !(0.1..=1_000.0).contains(&self.threshold_pct) {
-            return Err(format!("--threshold {} is not within 0.1 to 1000 per cent", self.threshold_pct));
-        }
-        Ok(())
+impl Default for Short {
+    /// 100 ms hold 210 requests at 2,100 per second, and ten of them the 2,000 that P95 needs.
+    fn default() -> Short {
+        let windows = Windows {
+            window_s: 0.1,
+            guard_s: 0.02,
+            tail_s: 0.0,
+            per_round: 10,
+            contended_s: 2.0,
+            contended_every: 2,
+        };
+        Short { windows, within_s: 170.0, long_rounds: 6 }
     }
-}
-
-fn arm(name: &str, role: Role) -> Arm {
-    Arm { name: name.to_owned(), role, policy: None, offline: None }
-}
-
-fn design(choice: &Choice) -> Design {
-    let p99 = RATE_PER_S * choice.block_s >= 10_500.0;
-    let mut percentiles = vec![Metric::P50, Metric::P90, Metric::P95];
-    percentiles.extend(p99.then_some(Metric::P99));
-    Design {
-        rounds: choice.rounds,
-        block_s: choice.block_s,
-        settle_s: 0.5,
-        warmup_s: 1.0,
-        offered_per_s: Some(RATE_PER_S),
-        threshold_pct: choice.threshold_pct,
-        gates: vec![Metric::P50, Metric::P90, Metric::Qps],
-        percentiles,
-        blame: Some(BLAME),
-        ..Design::default()
-    }
-}
-
-fn built_in(name: &str, about: &str, choice: &Choice, arms: Vec<Arm>) -> Experiment {
-    let isolated = arms.iter().filter(|arm| arm.role == Role::Isolated).count();
-    Experiment {
-        name: name.to_owned(),
-        about: about.to_owned(),
-        seed: choice.seed,
-        design: design(choice),
-        arms,
-        isolations: vec![Isolation::default(); isolated],
-        online: Online::BuiltIn,
-        load: Load::Http {
-            path: BUILT_IN_PATH.to_owned(),
-            rate: Rate::PerSecond(RATE_PER_S),
-            connections: 64,
-            arrival: Arrival::Poisson,
-        },
-        offline: Offline::BuiltIn(Kind::Cpu),
-        restart: Restart::Round,
-        requires: Vec::new(),
-        disk_bytes: 0,
-        root: false,
-        source: None,
-    }
-}
-
-/// The main job: an HTTP service beside CPU burners, with and without isolation, and alone twice.
-#[must_use]
-pub fn quickstart(choice: &Choice) -> Experiment {
-    let arms = vec![
-        arm("baseline", Role::Baseline),
-        arm("baseline2", Role::Baseline2),
-        arm("contended", Role::Contended),
-        arm("isolated", Role::Isolated),
-    ];
-    let about = "the built-in HTTP service beside CPU burners on every CPU; needs nothing but this program";
-    built_in("quickstart", about, choice, arms)
-}
-
-/// The windows of `quickstart`: 100 ms hold 210 requests, and ten of them the 2,000 that P95 needs.
-const WINDOWS: Windows =
-    Windows { window_s: 0.1, guard_s: 0.02, per_round: 10, contended_s: 2.0, contended_every: 2 };
-
-/// The same by short windows, within a time.
-#[must_use]
-pub fn quickstart_within(choice: &Choice, seconds: f64) -> Experiment {
-    let mut experiment = quickstart(choice);
-    experiment.arms.insert(2, arm("policy-only", Role::PolicyOnly));
-    experiment.arms.insert(3, arm("warm", Role::Warm));
-    // Its error is twice the median's in the same time.
-    experiment.design.threshold_overrides_pct.insert(Metric::P90, 2.0 * choice.threshold_pct);
-    experiment.design.by_windows(WINDOWS, &experiment.arms, seconds);
-    experiment
-}
-
-/// The two identical arms alone: what the machine itself does to a measurement.
-#[must_use]
-pub fn noise_check(choice: &Choice) -> Experiment {
-    let arms = vec![arm("baseline", Role::Baseline), arm("baseline2", Role::Baseline2)];
-    built_in("doctor", "the built-in HTTP service alone, twice", choice, arms)
 }
 
 /// The service of an experiment against each of these antagonists, and with `isolated` against each under isolation as well.
 #[must_use]
 pub fn profile(of: &Experiment, kinds: &[Kind], isolated: bool) -> Experiment {
+    let arm = |name: &str, role| Arm { name: name.to_owned(), role, policy: None, offline: None };
     let mut arms = vec![arm("baseline", Role::Baseline), arm("baseline2", Role::Baseline2)];
     for kind in kinds {
         let name = kind.to_string();
@@ -351,10 +260,78 @@ pub fn profile(of: &Experiment, kinds: &[Kind], isolated: bool) -> Experiment {
     }
     let isolations =
         arms.iter().filter(|arm| arm.role == Role::Isolated).map(|_| Isolation::default()).collect();
-    Experiment { arms, isolations, offline: Offline::BuiltIn(Kind::Cpu), ..of.clone() }
+    Experiment { arms, isolations, offline: Offline::BuiltIn(Kind::Cpu), ..of.by_long_blocks() }
 }
 
+impl Short {
+    /// As long as the load and the isolations ask for.
+    #[must_use]
+    pub fn windows_for(&self, design: &Design, isolations: &[Isolation]) -> Windows {
+        let least = isolations.iter().map(Isolation::least_window_s).fold(0.0, f64::max);
+        let windows = self.windows.for_load(design.offered_per_s, design.requests_wanted());
+        Windows { window_s: windows.window_s.max(least), ..windows }
+    }
+}
+
+/// Rounds of the check of the machine by long blocks, and the time of the one by short windows, seconds.
+const CHECK: (u32, f64) = (4, 60.0);
+
 impl Experiment {
+    /// Plans short windows that end within a time, where the experiment has them.
+    pub fn by_windows(&mut self, within_s: f64) {
+        let Ok(short) = &mut self.short else { return };
+        short.within_s = within_s;
+        let short = *short;
+        // Offline work alone has no requests, and the load goes on all the time.
+        self.arms.retain(|arm| arm.role != Role::OfflineAlone);
+        // The file asks for short windows: means that act slowly are for its long blocks.
+        let mut isolations = std::mem::take(&mut self.isolations).into_iter();
+        let (mut arms, mut left_out) = (Vec::new(), Vec::new());
+        for arm in std::mem::take(&mut self.arms) {
+            let isolation = if arm.role == Role::Isolated { isolations.next() } else { None };
+            match isolation.as_ref().and_then(Isolation::carries_over) {
+                Some(why) => left_out
+                    .push(format!("arm {} is left out: {why}; --rounds has it, by long blocks", arm.name)),
+                None => {
+                    self.isolations.extend(isolation);
+                    arms.push(arm);
+                }
+            }
+        }
+        self.arms = arms;
+        self.left_out.extend(left_out);
+        let windows = short.windows_for(&self.design, &self.isolations);
+        self.design.by_windows(windows, &self.arms, within_s);
+    }
+
+    /// The same by long blocks, without the arms that only short windows have time for.
+    #[must_use]
+    pub fn by_long_blocks(&self) -> Experiment {
+        let mut long = self.clone();
+        if let Ok(short) = &self.short {
+            long.design.rounds = short.long_rounds;
+        }
+        long.design.looks.clear();
+        long.design.windows = None;
+        long.arms.retain(|arm| !matches!(arm.role, Role::PolicyOnly | Role::Warm));
+        long
+    }
+
+    /// The two identical arms alone: what the machine itself does to this measurement.
+    #[must_use]
+    pub fn check_of_machine(&self) -> Experiment {
+        let mut check = self.clone();
+        check.arms.retain(|arm| matches!(arm.role, Role::Baseline | Role::Baseline2));
+        check.isolations.clear();
+        if check.design.windows.is_some() {
+            check.by_windows(CHECK.1);
+        } else {
+            check.design.rounds = CHECK.0;
+        }
+        check.design.looks.clear();
+        check
+    }
+
     /// How long it will take, seconds: blocks with their settling, warm-up and draining, and restarts of the service.
     #[must_use]
     pub fn duration_s(&self) -> f64 {

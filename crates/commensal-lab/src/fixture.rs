@@ -42,7 +42,7 @@ pub fn design(rounds: u32) -> Design {
 /// A run whose blocks hold no histograms.
 pub fn bare_run(rounds: u32) -> Run {
     let arms = arms();
-    let order = crate::design::order(42, rounds as usize, arms.len(), Some((0, 1)));
+    let order = commensal_core::windows::blocks(42, rounds as usize, arms.len(), Some((0, 1)));
     let mut blocks = Vec::new();
     for (round, order) in (0..).zip(order) {
         for (pos, arm) in (0..).zip(order) {

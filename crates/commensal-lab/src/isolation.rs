@@ -174,6 +174,35 @@ impl Isolation {
         self.named.iter().map(word).collect::<Vec<_>>().join(" + ")
     }
 
+    /// Why it cannot be switched on and off within milliseconds; `None` when it can.
+    #[must_use]
+    pub fn carries_over(&self) -> Option<String> {
+        self.named.iter().find_map(|means| {
+            let why = match means {
+                Means::SchedIdle | Means::Nice => "tasks have it from their start",
+                Means::Frame => "its controller takes seconds to find its place",
+                Means::Scheduler(_) => "a scheduler takes seconds to be loaded",
+                Means::Disk(_) => "the page cache remembers what was read and written",
+                Means::GroupIdentity
+                | Means::QosLevel
+                | Means::SchedExt
+                | Means::CpuIdle
+                | Means::MinWeight
+                | Means::CpuSplit(_)
+                | Means::Quota(_) => return None,
+            };
+            let only = Isolation { best: false, named: vec![means.clone()] };
+            Some(format!("{} cannot be switched on and off for short windows: {why}", only.describe()))
+        })
+    }
+
+    /// The shortest window in which it shows what it does, seconds: a quota is handed out every 100 ms.
+    #[must_use]
+    pub fn least_window_s(&self) -> f64 {
+        let quota = self.named.iter().any(|means| matches!(means, Means::Quota(_)));
+        if quota { 0.5 } else { 0.0 }
+    }
+
     fn has(&self, means: &Means) -> bool {
         self.named.contains(means)
     }

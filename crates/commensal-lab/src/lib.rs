@@ -17,9 +17,7 @@
 
 pub mod analysis;
 pub mod conductor;
-pub mod design;
 pub mod doctor;
-pub mod effect;
 pub mod experiment;
 pub mod format;
 pub mod isolation;
@@ -29,12 +27,11 @@ pub mod replay;
 pub mod report;
 pub mod scheduler;
 pub mod site;
-pub mod stats;
 pub mod tools;
 pub mod verdict;
 pub mod workload;
 
-pub use commensal_core::rng;
+pub use commensal_core::{rng, stats};
 
 #[cfg(test)]
 mod calibration;

@@ -19,14 +19,17 @@ pub use histogram::{
 pub use load::{MAX_ROUNDS, RecordError};
 pub use schema::json_schema;
 
-use crate::stats::obrien_fleming;
 use crate::verdict::Verdict;
+use commensal_core::windows::{Looks, Turns};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The name in the `schema` field of every document this version reads and writes.
 pub const SCHEMA: &str = "commensal.lab/1";
+
+/// How often a conclusion is wrong, on one side, over all looks.
+const ERROR: f64 = 0.05;
 
 /// One number per block that arms are compared on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -268,6 +271,9 @@ pub struct Windows {
     pub window_s: f64,
     /// Discarded after each switch, seconds.
     pub guard_s: f64,
+    /// Before the next switch, seconds: a request that is due so late counts nowhere, since it may not end before the switch.
+    #[serde(default)]
+    pub tail_s: f64,
     /// Windows of each arm in a round.
     pub per_round: u32,
     /// Measured part of the one window of a contended arm, seconds: harm without isolation takes a second or two to settle.
@@ -281,21 +287,30 @@ impl Windows {
     const SWITCH_S: f64 = 0.006;
 
     /// Longest window that a rate may ask for, seconds.
-    const LONGEST_S: f64 = 0.5;
+    const LONGEST_S: f64 = 5.0;
 
-    /// As long as it takes for the windows of an arm in a round to hold the requests that P95 needs.
+    /// The turns of an arm: harm without isolation is gross, so few windows show it.
     #[must_use]
-    pub fn for_rate(self, rate_per_s: Option<f64>) -> Windows {
-        let needed = Metric::P95.requests_needed() as f64 * 1.05;
+    pub fn turns(&self, role: Role) -> Turns {
+        match role {
+            Role::Contended => Turns { times: 1, every: self.contended_every },
+            _ => Turns { times: self.per_round, every: 1 },
+        }
+    }
+
+    /// As long as it takes for the windows of an arm in a round to hold so many requests.
+    #[must_use]
+    pub fn for_load(self, rate_per_s: Option<f64>, requests: u64) -> Windows {
+        let needed = requests as f64 * 1.05;
         let fits = rate_per_s.map(|rate| needed / rate / f64::from(self.per_round.max(1)));
         let window_s = fits.map_or(self.window_s, |fits| fits.clamp(self.window_s, Self::LONGEST_S));
-        Windows { window_s, ..self }
+        Windows { window_s, contended_s: self.contended_s.max(window_s), ..self }
     }
 
     /// How long a round takes on average, seconds, with so many arms of short windows and so many contended ones.
     #[must_use]
     pub fn round_s(&self, short: usize, contended: usize) -> f64 {
-        let around = self.guard_s + Self::SWITCH_S;
+        let around = self.guard_s + self.tail_s + Self::SWITCH_S;
         let short = short as f64 * f64::from(self.per_round) * (self.window_s + around);
         short + contended as f64 * (self.contended_s + around) / f64::from(self.contended_every.max(1))
     }
@@ -359,18 +374,19 @@ impl Design {
         self.threshold_overrides_pct.get(&metric).copied().unwrap_or(self.threshold_pct)
     }
 
-    /// The error that the conclusion after so many rounds may make on one side: 5 % for a single look. Several looks share it
-    /// by a spending function of Lan and DeMets (1983) in the manner of O'Brien and Fleming: early looks get little of it. What
-    /// each look gets is the growth of that function since the last one, so that all together err at most as often as it says.
+    /// The error that the conclusion after so many rounds may make on one side: 5 %, shared by the looks.
     #[must_use]
     pub fn level(&self, rounds: u32) -> f64 {
-        const ALL: f64 = 0.05;
-        let last = f64::from(self.looks.last().copied().unwrap_or(self.rounds).max(1));
-        let spent = |rounds: u32| obrien_fleming(ALL, f64::from(rounds) / last);
-        let Some(look) = self.looks.iter().position(|look| rounds <= *look) else {
-            return if self.looks.is_empty() { ALL } else { self.level(last as u32) };
-        };
-        spent(self.looks[look]) - look.checked_sub(1).map_or(0.0, |before| spent(self.looks[before]))
+        Looks::new(ERROR, self.looks.clone()).level(rounds)
+    }
+
+    /// The requests that a block needs for the percentiles that decide, and for those that are to be printed up to P95: P99 is
+    /// printed where the load is high enough for it anyway.
+    #[must_use]
+    pub fn requests_wanted(&self) -> u64 {
+        let of =
+            |metrics: &[Metric]| metrics.iter().map(|metric| metric.requests_needed()).max().unwrap_or(0);
+        of(&self.gates).max(of(&self.percentiles).min(Metric::P95.requests_needed()))
     }
 
     /// How long a round of windows takes with these arms, seconds.
@@ -380,7 +396,7 @@ impl Design {
         windows.round_s(arms.len() - contended, contended)
     }
 
-    /// Plans rounds of windows that end within a time, with looks at half and three quarters of them.
+    /// Plans rounds of windows that end within a time, with looks before the last one.
     pub fn by_windows(&mut self, windows: Windows, arms: &[Arm], seconds: f64) {
         const LEAST: u32 = 6;
         /// Contended windows that are wanted for an interval.
@@ -392,9 +408,7 @@ impl Design {
             windows.contended_every = 1;
         }
         self.rounds = fit(windows).max(LEAST);
-        self.looks = vec![self.rounds.div_ceil(2), (self.rounds * 3).div_ceil(4), self.rounds];
-        self.looks.retain(|look| *look >= LEAST);
-        self.looks.dedup();
+        self.looks = Looks::plan(ERROR, self.rounds).at().to_vec();
         self.windows = Some(windows);
     }
 

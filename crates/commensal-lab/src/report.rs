@@ -8,6 +8,7 @@ mod html;
 mod junit;
 mod markdown;
 mod profile;
+mod since;
 pub mod style;
 mod summary;
 mod terminal;

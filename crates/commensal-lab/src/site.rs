@@ -122,6 +122,8 @@ pub struct Site {
     online: (Vec<Step>, bool),
     /// What freezes the offline side and the warm one, and whether each is frozen.
     pauses: [(Vec<Step>, bool); 2],
+    /// Why the run's own offline work cannot be frozen, where it was asked for and cannot.
+    stays_hot: Option<String>,
     /// The policy that is on.
     on: Option<usize>,
     /// The frame that moves now.
@@ -204,6 +206,7 @@ fn build(
     let policies::All { actual, policies, online, mut structure } =
         policies::all(host, &found, &looked, wanted)?;
     let mut pauses = [(Vec::new(), false), (Vec::new(), false)];
+    let mut stays_hot = None;
     for (pause, name) in pauses.iter_mut().zip(["batch", "warm"]) {
         if !policies::pauses(name, wanted) {
             continue;
@@ -211,9 +214,15 @@ fn build(
         let planned = policies::pause(host, &actual, &looked, wanted, name)?;
         let path =
             wanted.attached[Side::Offline as usize].map_or_else(|| name.to_owned(), ToString::to_string);
-        let (needed, steps) = planned.map_err(|why| SiteError::Pause(path, why))?;
-        policies::add(&mut structure, &needed);
-        pause.0 = steps;
+        match planned {
+            Ok((needed, steps)) => {
+                policies::add(&mut structure, &needed);
+                pause.0 = steps;
+            }
+            // Its own work can be started and ended instead.
+            Err(why) if wanted.attached[Side::Offline as usize].is_none() => stays_hot = Some(why),
+            Err(why) => return Err(SiteError::Pause(path, why)),
+        }
     }
     step_aside(host, &structure, &actual, planned.desired.aside.name(), &mut journal)?;
     if let Some(failure) = apply(host, &structure, &actual, &mut journal).failure {
@@ -232,6 +241,7 @@ fn build(
         policies,
         online: (online, false),
         pauses,
+        stays_hot,
         on: None,
         moving: None,
         scheduled: None,
@@ -275,6 +285,17 @@ fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 4], prefix: &str) {
 }
 
 impl Site {
+    /// Why arms cannot follow each other within milliseconds here; `None` when they can.
+    #[must_use]
+    pub fn carries_over(&self) -> Option<String> {
+        let of_tasks = self.policies.iter().filter(|policy| policy.obstacle.is_none()).find_map(|policy| {
+            (policy.tasks != Tasks::default())
+                .then(|| format!("{} is given to tasks at their start", policy.driver))
+        });
+        let frozen = self.stays_hot.as_ref().map(|why| format!("offline work cannot be frozen: {why}"));
+        frozen.or(of_tasks)
+    }
+
     /// Freezes the offline side or the warm one, or lets it go on; nothing where the run does not freeze it.
     ///
     /// # Errors

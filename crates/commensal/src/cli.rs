@@ -256,7 +256,8 @@ pub enum LabVerb {
     /// Run one service against each built-in antagonist, and print what each does to it. Exit status 0, or 4 when this
     /// machine cannot tell.
     Profile(LabProfile),
-    /// Say within about a minute whether this machine can decide a threshold, and how long a run would take.
+    /// Say within about a minute whether this machine can decide an experiment's threshold, and how long a run would take: its two
+    /// identical arms alone. Exit status 0 when it can, 4 when not.
     Doctor(LabDoctor),
     /// Show a recorded run again, with the verdict that its blocks support.
     Report(LabReport),
@@ -400,8 +401,8 @@ pub struct LabRun {
     /// The experiment: a name of `lab list`, or a file.
     pub name: String,
 
-    /// How long a run by short windows may take; one that is decided ends earlier [default: 170s].
-    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with_all = ["rounds", "block", "adaptive"])]
+    /// How long a run by short windows may take; one that is decided ends earlier [default: the experiment's].
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     pub within: Option<Duration>,
 
     /// Rounds of long blocks; each runs every arm once. Below 6 no interval exists [default: the experiment's].
@@ -444,7 +445,7 @@ pub struct LabRun {
     #[arg(long, value_name = "PER CENT")]
     pub min_offline: Option<f64>,
 
-    /// Only the two identical arms for four rounds: what the machine itself does, and the rounds that are needed.
+    /// The same as `lab doctor`: only the two identical arms, and how long a run would take.
     #[arg(long, conflicts_with_all = ["arms", "rounds", "adaptive", "resume"])]
     pub pilot: bool,
 
@@ -480,13 +481,21 @@ pub struct LabRun {
 /// `commensal lab doctor`.
 #[derive(Debug, Args)]
 pub struct LabDoctor {
-    /// The threshold that you want to decide, in per cent.
-    #[arg(long, value_name = "PER CENT", default_value_t = 5.0)]
-    pub threshold: f64,
+    /// The experiment: a name of `lab list`, or a file.
+    #[arg(default_value = "quickstart")]
+    pub name: String,
 
-    /// Measured seconds per block.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
-    pub block: f64,
+    /// The threshold that you want to decide, in per cent [default: the experiment's].
+    #[arg(long, value_name = "PER CENT")]
+    pub threshold: Option<f64>,
+
+    /// Measured seconds per long block; by long blocks even where the experiment has short windows.
+    #[arg(long, value_name = "SECONDS")]
+    pub block: Option<f64>,
+
+    /// Offered load: requests per second, or a share of the most that the service sustains alone, such as 60%.
+    #[arg(long, value_name = "RATE")]
+    pub load: Option<String>,
 
     /// Print JSON.
     #[arg(long)]

@@ -1,13 +1,11 @@
 //! The kernel tests as a guest runs them: which, where their programs are, and the script that starts them.
 
 use super::image::Image;
-use crate::root;
-use anyhow::{Context, bail};
-use serde_json::Value;
+use crate::artifact::{self, Artifact};
+use anyhow::Context;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 /// Some tests, by package: filters of the one integration binary.
 pub type Filters = &'static [(&'static str, &'static [&'static str])];
@@ -125,16 +123,9 @@ pub struct Suite {
 impl Suite {
     /// Builds the tests, or finds them built.
     pub fn build() -> anyhow::Result<Suite> {
-        let mut command = crate::cargo();
         // The SQL engine has no tests of kernels, and takes long to build.
-        command.args(["test", "--no-run", "--workspace", "--exclude", crate::ci::SQL]);
-        command.arg("--all-features").args(crate::features::without_scheduler());
-        command.arg("--message-format=json-render-diagnostics");
-        let done = command.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo test")?;
-        if !done.status.success() {
-            bail!("the tests do not build");
-        }
-        Suite::find(&String::from_utf8_lossy(&done.stdout))
+        let which = ["--workspace", "--exclude", crate::test::SQL, "--all-features"];
+        Suite::find(&artifact::messages(&[&which, crate::features::without_scheduler()].concat())?)
     }
 
     /// Finds the programs in cargo's messages.
@@ -198,53 +189,11 @@ impl Suite {
         script + "exit $status\n"
     }
 
-    /// The command that runs the tests of these names alone.
-    pub fn script_again(&self, wanted: Filters, names: &[String]) -> String {
-        let mut script = "exec 2>&1\nstatus=0\n".to_owned();
-        let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
-        for (folder, test, _) in self.programs(wanted) {
-            let (folder, test) = (quoted(&folder.display().to_string()), quoted(&test.display().to_string()));
-            let names = names.join(" ");
-            let _ = writeln!(
-                script,
-                "cd {folder} && {test} --exact {names} --show-output --test-threads=1 || status=1"
-            );
-        }
-        script + "exit $status\n"
-    }
-
     /// Folder, program and filters of these tests.
     fn programs(&self, wanted: Filters) -> impl Iterator<Item = (&Path, &Path, &'static [&'static str])> {
         wanted.iter().filter_map(|(package, filters)| {
             let (_, folder, test) = self.tests.iter().find(|(name, _, _)| name == package)?;
             Some((folder.as_path(), test.as_path(), *filters))
-        })
-    }
-}
-
-/// A program that cargo built.
-struct Artifact {
-    package: String,
-    folder: PathBuf,
-    kind: String,
-    name: String,
-    is_test: bool,
-    executable: PathBuf,
-}
-
-impl Artifact {
-    fn read(line: &str) -> Option<Artifact> {
-        let message: Value = serde_json::from_str(line).ok()?;
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        // The form of package_id has changed between versions of cargo; the folder's name has not.
-        let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
-        Some(Artifact {
-            package: folder.file_name()?.to_str()?.to_owned(),
-            kind: text(&message["target"]["kind"][0])?,
-            name: text(&message["target"]["name"])?,
-            is_test: message["profile"]["test"].as_bool()?,
-            executable: PathBuf::from(message["executable"].as_str()?),
-            folder,
         })
     }
 }
@@ -290,8 +239,6 @@ mod tests {
         assert!(script.contains("'/t/it-1' on_machine:: limits:: "), "{script}");
         let script = suite.script(OF_SYSTEMD);
         assert!(script.contains("'/t/it-1' systemd:: ") && !script.contains("/t/it-2"), "{script}");
-        let script = suite.script_again(OF_SYSTEMD, &["systemd::a".to_owned()]);
-        assert!(script.contains("'/t/it-1' --exact 'systemd::a' --show-output"), "{script}");
         assert!(Suite::find("").is_err());
     }
 

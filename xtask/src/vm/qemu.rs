@@ -2,15 +2,13 @@
 //! or file left behind.
 
 use super::tool;
+use crate::interrupt::interrupted;
 use anyhow::Context;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Emulated CPUs stand still when the machine is busy: watchdogs would call that a lockup.
@@ -110,23 +108,6 @@ pub fn boot(boot: &Boot) -> anyhow::Result<Report> {
             done => return done,
         }
     }
-}
-
-/// Whether a signal asked us to end since `watch`.
-static INTERRUPTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
-
-/// From now on a signal does not end xtask at once: what is temporary goes first.
-pub fn watch() -> anyhow::Result<()> {
-    let flag = INTERRUPTED.get_or_init(Arc::default);
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(flag)).context("watch for signals")?;
-    }
-    Ok(())
-}
-
-/// Whether a signal asked us to end.
-pub fn interrupted() -> bool {
-    INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
 /// Ends with its owner, whatever the way.

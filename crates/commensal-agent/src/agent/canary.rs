@@ -19,6 +19,7 @@ use commensal_core::canary::{Canary, Change, End, Limits, Side};
 use commensal_core::class::Mechanism;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::{Class, GroupSpec};
+use commensal_core::windows::Looks;
 use commensal_host::Host;
 use measure::{Measured, Watch};
 use std::borrow::Cow;
@@ -38,6 +39,7 @@ const STANDSTILL_MS: u64 = 500;
 /// One that runs.
 pub(super) struct Running {
     canary: Canary,
+    looks: Looks,
     limits: Limits,
     generation: u64,
     began_ms: u64,
@@ -54,9 +56,9 @@ pub(super) struct Running {
     measured: Option<Measured>,
     /// With isolation, by group: time, s, and run delay, ms.
     calm: BTreeMap<String, (f64, f64)>,
-    /// The same without, since it was compared last.
-    harsh: BTreeMap<String, (f64, f64)>,
-    /// Why the open window has to be broken off.
+    /// The same in the open window, since it was compared last.
+    recent: BTreeMap<String, (f64, f64)>,
+    /// Why the open window has to be broken off, or is no evidence.
     hurts: Option<String>,
     report: Report,
 }
@@ -67,7 +69,7 @@ impl Running {
         let side = self.canary.side();
         if now_ms >= self.look_ms {
             self.look_ms = now_ms + u64::try_from(FAST.as_millis()).unwrap_or(u64::MAX);
-            if side == Side::Off && self.hurts.is_none() {
+            if self.is_held_to_limits() && self.hurts.is_none() {
                 self.hurts = self.watch.harm(now_ms, &self.limits);
             }
         }
@@ -83,29 +85,45 @@ impl Running {
         self.silent_ms > u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// Whether a window is open in which no more may be suffered than the limits say. With isolation there is nothing to be ended;
+    /// but if bad moments voided pairs only when they fell into windows without, what is left would show that those are better.
+    fn is_held_to_limits(&self) -> bool {
+        let open = self.canary.window().map(|window| window.side);
+        open == Some(Side::Off) || open == Some(Side::On) && self.in_force == Side::On
+    }
+
+    /// What a round has brought.
+    fn in_force(&mut self) {
+        let side = self.canary.side();
+        if std::mem::replace(&mut self.in_force, side) != side && side == Side::On {
+            self.watch.begin();
+        }
+    }
+
     /// Takes in what was used since the last tick.
     fn take_in(&mut self, sample: &Sample, online: &[String]) {
         if let Some(measured) = &mut self.measured {
             measured.add(sample, online);
         }
-        let delay = |name: &String| sample.groups.get(name).and_then(|rates| rates.run_delay_ms_per_s);
-        match (self.canary.side(), self.in_force) {
-            (Side::On, Side::On) => {
-                for name in online {
-                    let Some(delay) = delay(name) else { continue };
-                    let calm = self.calm.entry(name.clone()).or_default();
-                    *calm = (calm.0 + sample.seconds, calm.1 + delay * sample.seconds);
-                }
+        let side = self.canary.side();
+        if side != self.in_force {
+            return;
+        }
+        let add = |sums: &mut BTreeMap<String, (f64, f64)>| {
+            for name in online {
+                let delay = sample.groups.get(name).and_then(|rates| rates.run_delay_ms_per_s);
+                let Some(delay) = delay else { continue };
+                let sum = sums.entry(name.clone()).or_default();
+                *sum = (sum.0 + sample.seconds, sum.1 + delay * sample.seconds);
             }
-            (Side::Off, Side::Off) => {
-                for name in online {
-                    let Some(delay) = delay(name) else { continue };
-                    let harsh = self.harsh.entry(name.clone()).or_default();
-                    *harsh = (harsh.0 + sample.seconds, harsh.1 + delay * sample.seconds);
-                }
-                self.hurts = self.hurts.take().or_else(|| self.delayed());
-            }
-            _ => {}
+        };
+        if self.canary.window().is_some() {
+            add(&mut self.recent);
+            self.hurts = self.hurts.take().or_else(|| self.delayed());
+        }
+        // What is beyond the limits is no measure for them.
+        if side == Side::On && self.hurts.is_none() {
+            add(&mut self.calm);
         }
     }
 
@@ -113,7 +131,7 @@ impl Running {
     fn delayed(&mut self) -> Option<String> {
         let (calm, limits) = (&self.calm, &self.limits);
         let mut too_much = None;
-        self.harsh.retain(|name, (seconds, sum)| {
+        self.recent.retain(|name, (seconds, sum)| {
             if *seconds < DELAY_OVER_S {
                 return true;
             }
@@ -136,7 +154,9 @@ impl Running {
         self.measured = None;
         let side = window.side.name();
         self.report.aborted.push(format!("pair {}, isolation {side}: {why}", window.pair + 1));
-        self.canary.abort(now_ms)
+        // Isolation that cannot be put back is as bad as one that is missing.
+        let harm = window.side == Side::Off || self.in_force == Side::Off;
+        self.canary.abort(now_ms, harm)
     }
 
     /// What has become of it; why it is over, if it is.
@@ -151,7 +171,7 @@ impl Running {
                 Change::Begins(_) => {
                     self.measured = None;
                     self.watch.begin();
-                    self.harsh.clear();
+                    self.recent.clear();
                     self.report.no_judge = self.watch.follow(host, planned);
                 }
                 Change::Settled(window) if self.in_force == window.side => {
@@ -173,6 +193,7 @@ impl Running {
                         let why = "the machine stood still for most of it";
                         let which = format!("pair {}, isolation {}: {why}", pair + 1, side.name());
                         self.report.aborted.push(which);
+                        self.canary.void();
                         continue;
                     }
                     let end = self.watch.totals();
@@ -183,6 +204,9 @@ impl Running {
                         seconds: measured.seconds,
                         groups: measured.figures(end.as_ref()),
                     });
+                    if self.is_decided() {
+                        return Some(End::Decided);
+                    }
                 }
                 Change::Over(end) => return Some(end),
             }
@@ -190,19 +214,34 @@ impl Running {
         None
     }
 
+    /// Whether it is time to look, and an effect is shown.
+    fn is_decided(&self) -> bool {
+        let over = self.canary.pairs_over();
+        let level = Some(self.looks.level(over));
+        self.looks.is_due(over)
+            && Report { level, ..self.report.clone() }.effects().iter().any(|one| one.shown.is_decided())
+    }
+
     fn shown(&self, now_ms: u64) -> Shown {
-        let over = self.report.windows.iter().map(|window| window.pair).max();
         let end_ms = self.began_ms + self.report.request.length_ms;
         Shown {
             off: self.canary.side() == Side::Off,
-            pairs: [over.map_or(0, |pair| u64::from(pair) + 1), self.report.pairs],
+            pairs: [u64::from(self.canary.pairs_over()), self.report.pairs],
             aborted: self.canary.aborted(),
             left_ms: end_ms.saturating_sub(now_ms),
         }
     }
 
-    fn report(&self, now_ms: u64) -> Report {
+    /// As it stands, or at its end: then no look will come that could err.
+    fn report(&self, now_ms: u64, end: Option<End>) -> Report {
+        let over = self.canary.pairs_over();
+        let level = match end {
+            None | Some(End::Decided) => self.looks.level(over),
+            Some(_) => self.looks.rest(over),
+        };
         Report {
+            level: Some(level),
+            ended: end.map(|end| end.words().to_owned()),
             seconds: now_ms.saturating_sub(self.began_ms) as f64 / 1e3,
             off_s: self.canary.off_ms(now_ms) as f64 / 1e3,
             ..self.report.clone()
@@ -257,7 +296,7 @@ impl Agent<'_> {
         let Some(running) = &mut self.canary else { return };
         running.retry_ms = now_ms + u64::try_from(FAST.as_millis()).unwrap_or(u64::MAX);
         if done {
-            running.in_force = running.canary.side();
+            running.in_force();
         }
     }
 
@@ -322,6 +361,7 @@ impl Agent<'_> {
         };
         Ok(Running {
             canary,
+            looks: request.terms().looks(),
             limits: request.limits(),
             generation: self.groups.state.generation,
             began_ms: now.ms,
@@ -333,7 +373,7 @@ impl Agent<'_> {
             watch,
             measured: None,
             calm: BTreeMap::new(),
-            harsh: BTreeMap::new(),
+            recent: BTreeMap::new(),
             hurts: None,
             report,
         })
@@ -419,7 +459,7 @@ impl Agent<'_> {
         match end {
             Some(end) => self.canary_over(now, running, end),
             None => {
-                self.canary_report = Some(Arc::new(running.report(now.ms)));
+                self.canary_report = Some(Arc::new(running.report(now.ms, None)));
                 self.canary = Some(running);
             }
         }
@@ -431,8 +471,7 @@ impl Agent<'_> {
 
     fn canary_over(&mut self, now: &Now, mut running: Running, end: End) {
         running.canary.end(now.ms);
-        let mut report = running.report(now.ms);
-        report.ended = Some(end.words().to_owned());
+        let report = running.report(now.ms, Some(end));
         self.note_canary(now, "running", "over", end.words());
         self.canary_report = Some(Arc::new(report));
         self.all_done = false;

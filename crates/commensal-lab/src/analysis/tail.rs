@@ -2,8 +2,9 @@
 //! needs more requests than a block of short windows has; counts over a fixed latency can be paired and bounded all the same.
 
 use crate::record::{Block, LatencyHistogram, OverObjective, Role, Run, decode_histogram};
-use crate::stats::{SignedRank, Tail};
+use crate::stats::SignedRank;
 use crate::verdict::Verdict;
+use commensal_core::windows::{Answer, Paired};
 use std::collections::BTreeMap;
 
 /// The objective, where the user names none, is this percentile of the service alone.
@@ -87,7 +88,6 @@ fn one(
     let pct = |one: &LatencyHistogram| over(one, objective_us) / one.len().max(1) as f64 * 100.0;
     let differences: Vec<f64> =
         its.iter().filter_map(|(round, one)| Some(pct(one) - pct(alone.get(round)?))).collect();
-    let ranks = SignedRank::new(&differences)?;
     let whole = |blocks: &BTreeMap<u32, LatencyHistogram>| {
         let (missed, all) = blocks.values().fold((0.0, 0.0), |(missed, all), one| {
             (missed + over(one, objective_us), all + one.len() as f64)
@@ -98,18 +98,16 @@ fn one(
     if run.design.slo.is_none() && missed.max(missed_isolated) < FEWEST {
         return None;
     }
-    let bounds =
-        ranks.interval(Tail::OneSided(run.design.level(run.rounds_begun()))).map(|ends| [ends.lo, ends.hi]);
     let steal = steal_beside(run, arm, vs);
     // More of it in the isolated arm makes a tail that is not isolation's; a harm in spite of less of it is.
     let alike = steal.is_none_or(|(more, p)| more <= STEAL || p >= SURE);
-    let (harmed, most) = (bounds.is_some_and(|[lo, _]| lo > 0.0), allowed(alone_pct));
-    let verdict = match bounds {
-        None => Verdict::Inconclusive,
-        Some(_) if harmed && !alike => Verdict::Inconclusive,
-        Some([lo, _]) if lo > most => Verdict::Fail,
-        Some([_, hi]) if hi <= most => Verdict::Pass,
-        Some(_) => Verdict::Inconclusive,
+    let paired = Paired::new(&differences, allowed(alone_pct), run.design.level(run.rounds_begun()))?;
+    let harmed = paired.bounds.is_some_and(|ends| ends.lo > 0.0);
+    let verdict = match paired.answer {
+        _ if harmed && !alike => Verdict::Inconclusive,
+        Answer::Beyond => Verdict::Fail,
+        Answer::Within => Verdict::Pass,
+        Answer::Open => Verdict::Inconclusive,
     };
     Some(OverObjective {
         arm: arm.to_owned(),
@@ -117,8 +115,8 @@ fn one(
         objective_us,
         alone_pct,
         arm_pct,
-        difference_pct: ranks.estimate(),
-        one_sided: bounds,
+        difference_pct: paired.estimate,
+        one_sided: paired.bounds.map(|ends| [ends.lo, ends.hi]),
         steal_alike: alike,
         steal_more: steal.map(|(more, _)| more),
         verdict,

@@ -76,12 +76,11 @@ impl Runner<'_> {
     pub fn run(
         &mut self,
         experiment: &Experiment,
-        arm: &mut Arm,
+        (arm, favoured): (&mut Arm, bool),
         policy: Option<usize>,
         load: Option<&LoadSpec>,
     ) -> Result<Block, LabError> {
-        // What is compared with each other has the same online side; offline work without isolation has none.
-        self.site.favour_online(self.host, arm.role != Role::Contended)?;
+        self.site.favour_online(self.host, favoured)?;
         if let Some(policy) = policy {
             match self.site.isolate(self.host, policy) {
                 Err(SiteError::Scheduler(why)) => return Ok(unscheduled(&arm.name, &why)),
@@ -108,6 +107,10 @@ impl Runner<'_> {
             }
             Role::Baseline | Role::Baseline2 | Role::PolicyOnly | Role::Warm => None,
         };
+        let mut warm = match arm.role {
+            Role::Warm => Some(self.foreman().warm()?),
+            _ => None,
+        };
         let measured = self.measure(experiment, arm.role, load, offline.as_mut());
         if let Some(policy) = policy {
             // At the end of the block: a policy that somebody undid meanwhile was not in force.
@@ -118,6 +121,9 @@ impl Runner<'_> {
         let lost = self.site.scheduler_lost(self.host).map(|why| format!("{UNSCHEDULED}: {why}"));
         // Before the offline work is ended: on a busy machine a thread of the idle class gets no CPU to die on.
         self.site.release(self.host)?;
+        if let Some(child) = &mut warm {
+            self.site.stop(self.host, Side::Warm, child)?;
+        }
         let said = match &mut offline {
             Some(offline) => self.foreman().end(experiment, offline)?,
             None => None,

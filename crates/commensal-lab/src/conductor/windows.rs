@@ -7,19 +7,25 @@
 //! ```
 //! What the windows of one arm saw in one round becomes that round's block. Windows of 100 ms that follow each other meet the
 //! same machine, where blocks of seconds meet another one each: the error of a median falls to a sixth
-//! (`docs/decisions/0038`).
+//! (`docs/decisions/0040`).
+//!
+//! A request belongs to the window in which it was due, with all the time that it took, also where it ended after the next switch.
+//! What is due in the guard after a switch, or in the tail before one, belongs to none.
+
+mod settle;
 
 use super::batch::{self, Foreman};
 use super::probe::{Probe, Snapshot, blamed, fill, judge};
-use super::{Chosen, Conductor, Event, LabError, block, decided, service, validity};
+use super::{Chosen, Conductor, Event, LabError, block, decided, favoured, service, validity};
 use crate::loadgen::{self, Gathered, LoadError, Outcome, Sample, Trace};
 use crate::record::{
     Arm, Block, LatencyHistogram, Lateness, Role, Run, SinceSwitch, Windows, encode_histogram, new_histogram,
     percentile_us,
 };
-use crate::rng::Rng;
 use crate::site::Side;
+use crate::tools::work::WorkKind;
 use commensal_blame::Figures;
+use commensal_core::windows::Schedule;
 use commensal_host::{Child, precise_thread};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,6 +96,7 @@ impl Conductor<'_> {
                     conductor: self,
                     trace: &trace,
                     windows,
+                    since_replan: 0,
                     since: BTreeMap::new(),
                     probe: Probe::default(),
                 };
@@ -166,11 +173,16 @@ impl Conductor<'_> {
     }
 }
 
+/// After so many rounds the table by time since the switch is looked at; by then it holds thousands of requests.
+const LOOK_ROUNDS: [u32; 2] = [2, 4];
+
 /// The rounds of a run while its load goes on.
 struct Rounds<'a, 'c> {
     conductor: &'a mut Conductor<'c>,
     trace: &'a Trace,
     windows: Windows,
+    /// Rounds since the windows are as they are now, and since the run began.
+    since_replan: u32,
     /// Latency by arm and time since the switch.
     since: BTreeMap<(usize, usize), LatencyHistogram>,
     probe: Probe,
@@ -198,27 +210,20 @@ impl Rounds<'_, '_> {
         conductor.sleep(Duration::from_secs_f64(conductor.experiment.design.warmup_s))?;
         let total = run.design.rounds as usize;
         let mut deaths = 0;
-        // A run that is gone on with has whole rounds.
-        for round in run.rounds_begun()..run.design.rounds {
-            let seed = self.conductor.experiment.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(round));
-            let mut rng = Rng::new(seed);
+        let seed = self.conductor.experiment.seed;
+        // A run that is gone on with has whole rounds. Their number and their windows may change on the way.
+        let mut next = run.rounds_begun();
+        while next < run.design.rounds {
+            let round = next;
+            next += 1;
+            let turns = chosen.iter().map(|(arm, _)| self.windows.turns(run.arms[*arm].role)).collect();
+            let schedule = Schedule::new(seed, turns);
             (self.conductor.tell)(Event::Block { done: round as usize, total, round: round + 1 });
-            let mut order = Vec::new();
-            for (arm, _) in chosen {
-                let contended = run.arms[*arm].role == Role::Contended;
-                let times = match contended {
-                    true if round % self.windows.contended_every.max(1) == 0 => 1,
-                    true => 0,
-                    false => self.windows.per_round,
-                };
-                order.extend((0..times).map(|_| *arm));
-            }
-            rng.shuffle(&mut order);
             let (mut windows, mut crashed) = (Vec::new(), None);
-            for arm in order {
-                let policy = chosen.iter().find(|(index, _)| *index == arm).and_then(|(_, policy)| *policy);
-                windows.push(self.window(run, (arm, policy), chosen, work)?);
-                if let Some(policy) = policy {
+            for turn in schedule.cycle(round) {
+                let (arm, policy) = chosen[turn];
+                windows.push(self.window(run, (arm, policy), work)?);
+                if let Some(policy) = policy.filter(|_| run.arms[arm].role == Role::Isolated) {
                     self.note_policy(&mut run.arms[arm], policy, work);
                 }
                 if load_ended() {
@@ -237,6 +242,9 @@ impl Rounds<'_, '_> {
             let gathered = self.gathered(&windows)?;
             self.record(run, round, (&windows, &gathered), work, crashed);
             run.since_switch = self.table(run);
+            if crashed.is_none() && self.replan(run, round) {
+                continue;
+            }
             validity::judge_round(run, round);
             (self.conductor.tell)(Event::Recorded(run));
             if crashed.is_some() {
@@ -254,7 +262,7 @@ impl Rounds<'_, '_> {
 
     /// Starts a service that has died anew, alone, and waits until the requests that met nobody are over; whether it serves.
     fn again(&mut self, run: &mut Run, service: &mut Option<service::Running>) -> Result<bool, LabError> {
-        self.switch(Role::Baseline, None)?;
+        self.switch(Role::Baseline, false, None)?;
         self.conductor.end(service)?;
         match self.conductor.start(service) {
             Ok(_) => {}
@@ -276,7 +284,7 @@ impl Rounds<'_, '_> {
     }
 
     /// Switches to an arm: what stands still first, then the policy, then what goes on.
-    fn switch(&mut self, role: Role, policy: Option<usize>) -> Result<(), LabError> {
+    fn switch(&mut self, role: Role, favoured: bool, policy: Option<usize>) -> Result<(), LabError> {
         let Conductor { host, site, .. } = &mut *self.conductor;
         let offline = matches!(role, Role::Contended | Role::Isolated);
         let warm = role == Role::Warm;
@@ -289,8 +297,7 @@ impl Rounds<'_, '_> {
         if site.isolated() != policy {
             site.release(*host)?;
         }
-        // Offline work without isolation is compared with the service as it is, all else with the service under the policy.
-        site.favour_online(*host, !matches!(role, Role::Baseline | Role::Baseline2 | Role::Contended))?;
+        site.favour_online(*host, favoured)?;
         if let Some(policy) = policy.filter(|policy| site.isolated() != Some(*policy)) {
             site.isolate(*host, policy)?;
         }
@@ -303,21 +310,9 @@ impl Rounds<'_, '_> {
         Ok(())
     }
 
-    fn window(
-        &mut self,
-        run: &Run,
-        (arm, policy): Chosen,
-        chosen: &[Chosen],
-        work: &Frozen,
-    ) -> Result<Window, LabError> {
+    fn window(&mut self, run: &Run, (arm, policy): Chosen, work: &Frozen) -> Result<Window, LabError> {
         let role = run.arms[arm].role;
-        // Alone under the policy: under the first one.
-        let first = chosen.iter().find_map(|(_, policy)| *policy);
-        let policy = match role {
-            Role::PolicyOnly | Role::Warm => first,
-            _ => policy,
-        };
-        self.switch(role, policy)?;
+        self.switch(role, favoured(run, role), policy)?;
         let began = self.trace.began().unwrap_or_else(Instant::now);
         let since = || u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let switched_ns = since();
@@ -330,6 +325,8 @@ impl Rounds<'_, '_> {
             .sleep(Duration::from_secs_f64(length).saturating_sub(Duration::from_nanos(looked_ns)))?;
         let to_ns = since();
         let after = self.look(work);
+        // What was due in the window may end before the switch.
+        self.conductor.sleep(Duration::from_secs_f64(self.windows.tail_s))?;
         let blame =
             after.blame.as_ref().zip(before.blame.as_ref()).map(|(after, before)| after.since(before));
         let mut counted = fill(&before, &after);
@@ -387,6 +384,13 @@ impl Rounds<'_, '_> {
                 let total = its.iter().map(|window| window.work).sum::<Option<f64>>();
                 block.work =
                     offline.work(total.map(|total| (0.0, total)), None, block.cpu.offline, block.measure_s);
+                if block.work.offline.is_none() {
+                    // A program that says only at its end what it did has used its CPU time meanwhile.
+                    (block.work.offline, block.work.unit) = (
+                        block.cpu.offline,
+                        block.cpu.offline.map(|_| WorkKind::CpuSeconds.unit().to_owned()),
+                    );
+                }
                 let (host, site) = (&mut *self.conductor.host, &*self.conductor.site);
                 block.notes.extend(offline.ended(host, site).ok().flatten());
             }
@@ -395,6 +399,41 @@ impl Rounds<'_, '_> {
             block.at_s = its.first().map(|window| window.from_ns as f64 / 1e9);
             run.blocks.push(block);
         }
+    }
+
+    /// Lengthens guard and windows where the table by time since the switch shows that an arm has not settled within the guard,
+    /// or requests take long for these windows. Rounds before that do not count. Whether it did.
+    fn replan(&mut self, run: &mut Run, round: u32) -> bool {
+        self.since_replan += 1;
+        if !LOOK_ROUNDS.contains(&self.since_replan) {
+            return false;
+        }
+        let settling = |arm: usize| {
+            let role = run.arms[arm].role;
+            let buckets = (0..EDGES_MS.len()).filter_map(|bucket| {
+                Some((f64::from(EDGES_MS[bucket]) / 1e3, self.since.get(&(arm, bucket))?))
+            });
+            // Offline work without isolation has windows of its own length, and takes seconds to settle.
+            settle::Seen {
+                decides: role != Role::Contended,
+                alone: role == Role::Baseline,
+                buckets: buckets.collect(),
+            }
+        };
+        let seen: Vec<settle::Seen<'_>> = (0..run.arms.len()).map(settling).collect();
+        let Some((windows, why)) = settle::lengthened(self.windows, &seen) else { return false };
+        let Ok(short) = &self.conductor.experiment.short else { return false };
+        let spent = f64::from(run.rounds_begun()) * run.design.round_s(self.windows, &run.arms);
+        run.design.by_windows(windows, &run.arms, (short.within_s - spent).max(short.within_s / 2.0));
+        // Rounds are counted from the first one of the run.
+        let shift = round + 1;
+        run.design.rounds += shift;
+        run.design.looks.iter_mut().for_each(|look| *look += shift);
+        run.blocks.clear();
+        run.caveats.push(format!("the first {shift} rounds do not count: {why}"));
+        self.windows = windows;
+        self.since_replan = 0;
+        true
     }
 
     fn since_switch(&mut self, windows: &[Window], samples: &[Sample]) {
@@ -464,6 +503,7 @@ fn requests(
         return;
     };
     let within = |ns: u64| windows.iter().any(|window| (window.from_ns..window.to_ns).contains(&ns));
+    // A request counts where it was due, with all the time that it took, whenever that ended.
     let mut answered = 0_u64;
     for sample in &gathered.samples {
         if sample.outcome == Outcome::Answered && within(sample.due_ns + sample.latency_us * 1_000) {

@@ -1,4 +1,4 @@
-//! An experiment's file: TOML to [`Experiment`]. All mistakes of values in one error; of keys, the first.
+//! An experiment's file: TOML to [`Experiment`]. All mistakes in one error, each with line and column.
 //!
 //! ```toml
 //! about = "my service beside my batch job"
@@ -23,10 +23,13 @@
 //! `{port}`, `{dir}`, `{cpus}`, `{seconds}`, `{concurrency}`, `{program}`, `{online-group}` and `{offline-group}` are put in
 //! wherever a command, a file or a path has them.
 
-use super::{Attached, Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, Restart, Service};
+use super::shape::Mistakes;
+use super::{
+    Attached, Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, Restart, Service, Short,
+};
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
-use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo};
+use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo, Windows};
 use crate::report::Style;
 use crate::tools::Tool;
 use crate::tools::work::WorkKind;
@@ -39,11 +42,11 @@ use std::time::Duration;
 
 /// What is wrong with a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name}: {}", .wrong.join("\n  "))]
+#[error("{}", .wrong.join("\n  "))]
 pub struct FileError {
     /// The file.
     pub name: String,
-    /// Every mistake.
+    /// Every mistake, `NAME:LINE:COLUMN: what is wrong`, in the order of the text.
     pub wrong: Vec<String>,
 }
 
@@ -53,8 +56,7 @@ struct RawFile {
     #[serde(default)]
     about: String,
     arms: Vec<String>,
-    #[serde(default)]
-    restart: Restart,
+    restart: Option<Restart>,
     #[serde(default)]
     root: bool,
     disk: Option<String>,
@@ -86,6 +88,52 @@ struct RawDesign {
     min_offline: Option<String>,
     slo: Option<RawSlo>,
     blame: Option<RawBlame>,
+    carry_over: Option<String>,
+    r#for: Option<String>,
+    window: Option<String>,
+    guard: Option<String>,
+    per_round: Option<u32>,
+    contended: Option<String>,
+    contended_every: Option<u32>,
+}
+
+/// The keys of short windows.
+#[derive(Default)]
+struct RawShort {
+    carry_over: Option<String>,
+    within: Option<String>,
+    window: Option<String>,
+    guard: Option<String>,
+    per_round: Option<u32>,
+    contended: Option<String>,
+    contended_every: Option<u32>,
+}
+
+impl RawShort {
+    /// Takes them out of the design's.
+    fn of(raw: &mut RawDesign) -> RawShort {
+        RawShort {
+            carry_over: raw.carry_over.take(),
+            within: raw.r#for.take(),
+            window: raw.window.take(),
+            guard: raw.guard.take(),
+            per_round: raw.per_round.take(),
+            contended: raw.contended.take(),
+            contended_every: raw.contended_every.take(),
+        }
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &'static str> {
+        let given = [
+            ("for", self.within.is_some()),
+            ("window", self.window.is_some()),
+            ("guard", self.guard.is_some()),
+            ("per-round", self.per_round.is_some()),
+            ("contended", self.contended.is_some()),
+            ("contended-every", self.contended_every.is_some()),
+        ];
+        given.into_iter().filter(|(_, given)| *given).map(|(key, _)| key)
+    }
 }
 
 #[derive(Deserialize)]
@@ -178,14 +226,25 @@ struct RawOffline {
 /// # Errors
 /// [`FileError`] with everything that is wrong.
 pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
-    let failed = |wrong: Vec<String>| FileError { name: name.to_owned(), wrong };
-    let raw: RawFile =
-        toml::from_str(text).map_err(|error| failed(vec![error.to_string().trim_end().to_owned()]))?;
-    let mut wrong = Vec::new();
+    let failed = |wrong: Mistakes| FileError { name: name.to_owned(), wrong: wrong.lines() };
+    let mut wrong = Mistakes::of(name, text);
+    if !wrong.none() {
+        return Err(failed(wrong));
+    }
+    let raw: RawFile = match toml::from_str(text) {
+        Ok(raw) => raw,
+        Err(error) => {
+            wrong.of_toml(&error);
+            return Err(failed(wrong));
+        }
+    };
     let (arms, isolations) = arms(&raw.arms, &mut wrong);
     let own_service = raw.online.command.is_some() || raw.online.attach.is_some();
     let load = load(raw.load, own_service, &mut wrong);
-    let design = design(raw.design, &load, &mut wrong);
+    let mut raw_design = raw.design;
+    let raw_short = RawShort::of(&mut raw_design);
+    let design = design(raw_design, &load, &mut wrong);
+    let short = short(raw_short, (&load, raw.restart, &isolations, design.0.rounds), &mut wrong);
     let disk_bytes = read(raw.disk.as_deref(), "disk", &mut wrong, |text| text.parse::<Bytes>())
         .map_or(0, |bytes| bytes.0);
     let seed = design.1;
@@ -194,31 +253,33 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
         about: raw.about,
         seed,
         design: design.0,
+        short,
         arms,
+        left_out: Vec::new(),
         isolations,
         online: online(raw.online, &mut wrong),
         load,
         offline: offline(raw.offline, &mut wrong),
-        restart: raw.restart,
+        restart: raw.restart.unwrap_or_default(),
         requires: raw.requires,
         disk_bytes,
         root: raw.root,
         source: Some(text.to_owned()),
     };
-    if wrong.is_empty() { Ok(experiment) } else { Err(failed(wrong)) }
+    if wrong.none() { Ok(experiment) } else { Err(failed(wrong)) }
 }
 
 /// A value in text, if there is one; what is wrong with it is noted under its key.
 fn read<T, E: std::fmt::Display>(
     text: Option<&str>,
     key: &str,
-    wrong: &mut Vec<String>,
+    wrong: &mut Mistakes,
     parse: impl Fn(&str) -> Result<T, E>,
 ) -> Option<T> {
     match parse(text?) {
         Ok(value) => Some(value),
         Err(why) => {
-            wrong.push(format!("{key} = {:?}: {why}", text.unwrap_or_default()));
+            wrong.at(key, format!("{key} = {:?}: {why}", text.unwrap_or_default()));
             None
         }
     }
@@ -271,46 +332,55 @@ pub(super) fn window(text: &str) -> Result<f64, String> {
     }
 }
 
-pub(super) fn arms(names: &[String], wrong: &mut Vec<String>) -> (Vec<Arm>, Vec<Isolation>) {
+pub(super) fn arms(names: &[String], wrong: &mut Mistakes) -> (Vec<Arm>, Vec<Isolation>) {
     let (mut arms, mut isolations): (Vec<Arm>, Vec<Isolation>) = (Vec::new(), Vec::new());
-    for name in names {
+    for (index, name) in names.iter().enumerate() {
+        let key = format!("arms[{index}]");
         let role = match name.as_str() {
             "baseline" => Role::Baseline,
             "baseline2" => Role::Baseline2,
+            "policy-only" => Role::PolicyOnly,
+            "warm" => Role::Warm,
             "contended" => Role::Contended,
             "offline-alone" => Role::OfflineAlone,
             isolated => match isolated.strip_prefix("isolated") {
                 Some(rest) if rest.is_empty() || rest.starts_with(':') => {
                     match Isolation::parse(rest.strip_prefix(':').unwrap_or("best")) {
                         Ok(isolation) => isolations.push(isolation),
-                        Err(why) => wrong.push(format!("arm {name}: {why}")),
+                        Err(why) => wrong.at(&key, format!("arm {name}: {why}")),
                     }
                     Role::Isolated
                 }
                 _ => {
-                    wrong.push(format!(
-                        "arm {name:?}: there are baseline, baseline2, contended, offline-alone, isolated and isolated:MEANS"
-                    ));
+                    wrong.at(
+                        &key,
+                        format!(
+                            "arm {name:?}: there are baseline, baseline2, policy-only, warm, contended, offline-alone, isolated and isolated:MEANS"
+                        ),
+                    );
                     continue;
                 }
             },
         };
         if arms.iter().any(|arm| arm.name == *name) {
-            wrong.push(format!("arm {name} is named twice"));
+            wrong.at(&key, format!("arm {name} is named twice"));
         }
         arms.push(Arm { name: name.clone(), role, policy: None, offline: None });
     }
     for (role, name) in [(Role::Baseline, "baseline"), (Role::Baseline2, "baseline2")] {
         if !arms.iter().any(|arm| arm.role == role) {
-            wrong.push(format!(
-                "arms: {name} is missing; without two identical arms nobody knows what the machine itself does to the figures"
-            ));
+            wrong.at(
+                "arms",
+                format!(
+                    "arms: {name} is missing; without two identical arms nobody knows what the machine itself does to the figures"
+                ),
+            );
         }
     }
     (arms, isolations)
 }
 
-fn design(raw: RawDesign, load: &Load, wrong: &mut Vec<String>) -> (Design, u64) {
+fn design(raw: RawDesign, load: &Load, wrong: &mut Mistakes) -> (Design, u64) {
     let default = Design {
         rounds: 12,
         block_s: 20.0,
@@ -332,7 +402,7 @@ fn design(raw: RawDesign, load: &Load, wrong: &mut Vec<String>) -> (Design, u64)
     let warmup_s = time(raw.warmup, "design.warmup", default.warmup_s, 0.0..=600.0);
     let rounds = raw.rounds.unwrap_or(default.rounds);
     if rounds == 0 || u64::from(rounds) > MAX_ROUNDS as u64 {
-        wrong.push(format!("design.rounds = {rounds}: not within 1 to {MAX_ROUNDS}"));
+        wrong.at("design.rounds", format!("design.rounds = {rounds}: not within 1 to {MAX_ROUNDS}"));
     }
     let threshold_pct =
         read(raw.threshold.as_deref(), "design.threshold", wrong, percent).unwrap_or(default.threshold_pct);
@@ -385,14 +455,87 @@ fn design(raw: RawDesign, load: &Load, wrong: &mut Vec<String>) -> (Design, u64)
     (design, raw.seed.unwrap_or(1))
 }
 
-fn online(raw: RawOnline, wrong: &mut Vec<String>) -> Online {
+/// How a run by short windows is planned, or why this experiment has none.
+fn short(
+    raw: RawShort,
+    (load, restart, isolations, long_rounds): (&Load, Option<Restart>, &[Isolation], u32),
+    wrong: &mut Mistakes,
+) -> Result<Short, String> {
+    let obstacle = match (load, restart) {
+        (Load::Tool { tool, .. }, _) => Some(format!(
+            "{tool} says when it has ended how its requests went, and not when each of them was due"
+        )),
+        (_, Some(Restart::Block | Restart::Round)) => {
+            Some("restart asks for a fresh service again and again".to_owned())
+        }
+        // Where the file asks for short windows, such arms alone are left out.
+        _ if raw.carry_over.as_deref() == Some("short") => None,
+        _ => isolations.iter().find_map(Isolation::carries_over),
+    };
+    let long = match (raw.carry_over.as_deref(), obstacle) {
+        (None, obstacle) => obstacle,
+        (Some("short"), None) => None,
+        (Some("short"), Some(obstacle)) => {
+            wrong.at(
+                "design.carry-over",
+                format!("design.carry-over = \"short\" asks for short windows, but {obstacle}"),
+            );
+            return Err(obstacle);
+        }
+        (Some("long"), _) => Some("its file says carry-over = \"long\"".to_owned()),
+        (Some(other), _) => {
+            wrong.at(
+                "design.carry-over",
+                format!("design.carry-over = {other:?}: \"short\" where what one arm does to the machine is over within milliseconds, \"long\" where it is not (page cache, memory, controllers)"),
+            );
+            return Err(String::new());
+        }
+    };
+    if let Some(long) = long {
+        for key in raw.keys() {
+            wrong.at(
+                &format!("design.{key}"),
+                format!("design.{key} is about short windows, and this experiment has long blocks: {long}"),
+            );
+        }
+        return Err(long);
+    }
+    let mut time = |text: Option<String>, key: &str, range: std::ops::RangeInclusive<f64>| {
+        let checked = |text: &str| match seconds(text)? {
+            time if range.contains(&time) => Ok(time),
+            _ => Err(format!("not within {} to {} s", range.start(), range.end())),
+        };
+        read(text.as_deref(), &format!("design.{key}"), wrong, checked)
+    };
+    let default = Short::default();
+    let within_s = time(raw.within, "for", 1.0..=86_400.0).unwrap_or(default.within_s);
+    let window_s = time(raw.window, "window", 0.02..=10.0).unwrap_or(default.windows.window_s);
+    let guard_s = time(raw.guard, "guard", 0.001..=5.0).unwrap_or(default.windows.guard_s);
+    let contended_s = time(raw.contended, "contended", 0.1..=60.0).unwrap_or(default.windows.contended_s);
+    let mut count = |number: Option<u32>, key: &str, default: u32| {
+        let number = number.unwrap_or(default);
+        if !(1..=1_000).contains(&number) {
+            wrong.at(&format!("design.{key}"), format!("design.{key} = {number}: not within 1 to 1000"));
+        }
+        number
+    };
+    let per_round = count(raw.per_round, "per-round", default.windows.per_round);
+    let contended_every = count(raw.contended_every, "contended-every", default.windows.contended_every);
+    let windows = Windows { window_s, guard_s, per_round, contended_s, contended_every, ..default.windows };
+    Ok(Short { windows, within_s, long_rounds })
+}
+
+fn online(raw: RawOnline, wrong: &mut Mistakes) -> Online {
     if let Some(to) = raw.attach {
         if raw.command.is_some() {
-            wrong.push("online: either command or attach".to_owned());
+            wrong.at("online.attach", "online: either command or attach");
         }
         let addr = read(raw.address.as_deref(), "online.address", wrong, |text| text.parse::<SocketAddr>());
         if addr.is_none() && raw.address.is_none() {
-            wrong.push("online.address is missing: where it serves, such as \"127.0.0.1:8080\"".to_owned());
+            wrong.at(
+                "online.address",
+                "online.address is missing: where it serves, such as \"127.0.0.1:8080\"",
+            );
         }
         return Online::Attached(Attached {
             to,
@@ -403,7 +546,7 @@ fn online(raw: RawOnline, wrong: &mut Vec<String>) -> Online {
         let empty =
             raw.files.is_empty() && raw.prepare.is_empty() && raw.setup.is_empty() && raw.ready.is_none();
         if !empty {
-            wrong.push("online.command is missing".to_owned());
+            wrong.at("online.command", "online.command is missing");
         }
         return Online::BuiltIn;
     };
@@ -424,9 +567,9 @@ fn online(raw: RawOnline, wrong: &mut Vec<String>) -> Online {
     })
 }
 
-fn offline(raw: RawOffline, wrong: &mut Vec<String>) -> Offline {
+fn offline(raw: RawOffline, wrong: &mut Mistakes) -> Offline {
     if let Some(cpus) = raw.cpus.filter(|cpus| !(cpus.is_finite() && *cpus > 0.0)) {
-        wrong.push(format!("offline.cpus = {cpus}: a number above 0 is needed"));
+        wrong.at("offline.cpus", format!("offline.cpus = {cpus}: a number above 0 is needed"));
     }
     if let Some(to) = raw.attach {
         if raw.built_in.is_some()
@@ -435,24 +578,25 @@ fn offline(raw: RawOffline, wrong: &mut Vec<String>) -> Offline {
             || !raw.prepare.is_empty()
             || !raw.cleanup.is_empty()
         {
-            wrong.push(
-                "offline: what is attached to runs already; only work and cpus go with attach".to_owned(),
+            wrong.at(
+                "offline.attach",
+                "offline: what is attached to runs already; only work and cpus go with attach",
             );
         }
         if raw.work.is_some_and(|work| work != WorkKind::CpuSeconds.to_string()) {
-            wrong.push("offline.work: of work that runs already only cpu-seconds are known".to_owned());
+            wrong.at("offline.work", "offline.work: of work that runs already only cpu-seconds are known");
         }
         return Offline::Attached { to, expected_cpus: raw.cpus };
     }
     let Some(command) = raw.command else {
         if !raw.files.is_empty() || !raw.prepare.is_empty() || raw.work.is_some() || raw.cpus.is_some() {
-            wrong.push("offline.command is missing".to_owned());
+            wrong.at("offline.command", "offline.command is missing");
         }
         let kind = read(raw.built_in.as_deref(), "offline.built-in", wrong, |name| name.parse());
         return Offline::BuiltIn(kind.unwrap_or(Kind::Cpu));
     };
     if raw.built_in.is_some() {
-        wrong.push("offline: either command or built-in".to_owned());
+        wrong.at("offline.built-in", "offline: either command or built-in");
     }
     commands("offline", &[std::slice::from_ref(&command), &raw.prepare, &raw.cleanup], wrong);
     Offline::Program(Batch {
@@ -467,24 +611,30 @@ fn offline(raw: RawOffline, wrong: &mut Vec<String>) -> Offline {
 }
 
 /// Each command has a program.
-fn commands(side: &str, all: &[&[Vec<String>]], wrong: &mut Vec<String>) {
+fn commands(side: &str, all: &[&[Vec<String>]], wrong: &mut Mistakes) {
     let empty = |command: &&Vec<String>| command.first().is_none_or(String::is_empty);
     if all.iter().flat_map(|commands| commands.iter()).any(|command| empty(&command)) {
-        wrong.push(format!("{side}: a command is empty; write it as [\"program\", \"argument\", …]"));
+        wrong.at(
+            &format!("{side}.command"),
+            format!("{side}: a command is empty; write it as [\"program\", \"argument\", …]"),
+        );
     }
 }
 
 /// Files go into the run's own folder, and nowhere else.
-fn names(files: BTreeMap<String, String>, key: &str, wrong: &mut Vec<String>) -> BTreeMap<String, String> {
+fn names(files: BTreeMap<String, String>, key: &str, wrong: &mut Mistakes) -> BTreeMap<String, String> {
     for name in files.keys() {
         if name.is_empty() || name.starts_with('.') || name.contains('/') {
-            wrong.push(format!("{key}.{name:?}: a plain file name is needed; it is written into {{dir}}"));
+            wrong.at(
+                &format!("{key}.{name}"),
+                format!("{key}.{name:?}: a plain file name is needed; it is written into {{dir}}"),
+            );
         }
     }
     files
 }
 
-fn load(raw: Option<RawLoad>, own_service: bool, wrong: &mut Vec<String>) -> Load {
+fn load(raw: Option<RawLoad>, own_service: bool, wrong: &mut Mistakes) -> Load {
     let none = Load::Http {
         path: super::BUILT_IN_PATH.to_owned(),
         rate: Rate::PerSecond(super::RATE_PER_S),
@@ -493,8 +643,9 @@ fn load(raw: Option<RawLoad>, own_service: bool, wrong: &mut Vec<String>) -> Loa
     };
     let Some(raw) = raw else {
         if own_service {
-            wrong.push(
-                "[load] is missing: http = \"/path\" with a rate, or tool = \"…\" with a command".to_owned(),
+            wrong.at(
+                "online",
+                "[load] is missing: http = \"/path\" with a rate, or tool = \"…\" with a command",
             );
         }
         return none;
@@ -502,14 +653,14 @@ fn load(raw: Option<RawLoad>, own_service: bool, wrong: &mut Vec<String>) -> Loa
     match (raw.http, raw.tool, raw.command) {
         (Some(path), None, None) => {
             if !path.starts_with('/') {
-                wrong.push(format!("load.http = {path:?}: a path such as \"/\" is needed"));
+                wrong.at("load.http", format!("load.http = {path:?}: a path such as \"/\" is needed"));
             }
             let rate = match raw.rate {
                 Some(value) => rate(&value, wrong),
                 None => {
-                    wrong.push(
-                        "load.rate is missing: requests per second, or \"60 %\" of what the service can do"
-                            .to_owned(),
+                    wrong.at(
+                        "load.http",
+                        "load.rate is missing: requests per second, or \"60 %\" of what the service can do",
                     );
                     Rate::PerSecond(1.0)
                 }
@@ -520,7 +671,10 @@ fn load(raw: Option<RawLoad>, own_service: bool, wrong: &mut Vec<String>) -> Loa
             };
             let connections = raw.connections.unwrap_or(64);
             if !(1..=60_000).contains(&connections) {
-                wrong.push(format!("load.connections = {connections}: not within 1 to 60000"));
+                wrong.at(
+                    "load.connections",
+                    format!("load.connections = {connections}: not within 1 to 60000"),
+                );
             }
             Load::Http { path, rate, connections, arrival }
         }
@@ -533,15 +687,16 @@ fn load(raw: Option<RawLoad>, own_service: bool, wrong: &mut Vec<String>) -> Loa
             Load::Tool { tool, command, stdin, output, concurrency }
         }
         _ => {
-            wrong.push(
-                "[load] needs either http = \"/path\" with a rate, or tool = \"…\" with a command".to_owned(),
+            wrong.at(
+                "load",
+                "[load] needs either http = \"/path\" with a rate, or tool = \"…\" with a command",
             );
             none
         }
     }
 }
 
-fn rate(value: &RawRate, wrong: &mut Vec<String>) -> Rate {
+fn rate(value: &RawRate, wrong: &mut Mistakes) -> Rate {
     let (number, text) = match value {
         RawRate::Number(number) => (Some(*number), number.to_string()),
         RawRate::Share(text) => match percent(text) {
@@ -552,9 +707,12 @@ fn rate(value: &RawRate, wrong: &mut Vec<String>) -> Rate {
     match number {
         Some(number) if number.is_finite() && number > 0.0 && number <= 1e6 => Rate::PerSecond(number),
         _ => {
-            wrong.push(format!(
-                "load.rate = {text}: requests per second up to 1000000, or up to \"100 %\" of what the service can do"
-            ));
+            wrong.at(
+                "load.rate",
+                format!(
+                    "load.rate = {text}: requests per second up to 1000000, or up to \"100 %\" of what the service can do"
+                ),
+            );
             Rate::PerSecond(1.0)
         }
     }
@@ -572,6 +730,39 @@ mod tests {
         assert_eq!((experiment.design.rounds, experiment.design.block_s), (12, 20.0));
         assert_eq!((experiment.online, experiment.offline), (Online::BuiltIn, Offline::BuiltIn(Kind::Cpu)));
         assert_eq!(experiment.isolations, [Isolation::default()]);
+    }
+
+    /// What makes an experiment one of short windows or of long blocks, and what it says of the latter.
+    #[test]
+    fn carry_over() {
+        let arms =
+            |isolated: &str| format!("arms = [\"baseline\", \"baseline2\", \"contended\", \"{isolated}\"]\n");
+        let long = "[design]\ncarry-over = \"long\"\n";
+        let tool = "[load]\ntool = \"wrk\"\ncommand = [\"wrk\"]\n";
+        for (text, why) in [
+            (arms("isolated"), None),
+            (arms("isolated:cpu.idle"), None),
+            (arms("isolated:quota=50%"), None),
+            (arms("isolated:cpuset"), None),
+            (arms("isolated:nice"), Some("from their start")),
+            (arms("isolated:sched-idle"), Some("from their start")),
+            (arms("isolated:frame"), Some("its controller")),
+            (arms("isolated:best+io=10MiB/s"), Some("the page cache")),
+            (arms("isolated:scheduler=scx_rusty"), Some("to be loaded")),
+            (format!("{}{long}", arms("isolated")), Some("carry-over")),
+            (format!("{}{tool}", arms("isolated")), Some("when each of them was due")),
+            (format!("restart = \"block\"\n{}", arms("isolated")), Some("fresh service")),
+            (format!("restart = \"never\"\n{}", arms("isolated")), None),
+        ] {
+            let short = parse("x", &text).unwrap_or_else(|error| panic!("{text}: {error}")).short;
+            match (short, why) {
+                (Ok(short), None) => assert_eq!(short, Short { long_rounds: 12, ..Short::default() }),
+                (Err(said), Some(why)) => assert!(said.contains(why), "{text}: {said}"),
+                (short, why) => panic!("{text}: {short:?}, wanted {why:?}"),
+            }
+        }
+        let quota = parse("x", &arms("isolated:quota=50%")).unwrap();
+        assert_eq!(quota.short.unwrap().windows_for(&quota.design, &quota.isolations).window_s, 0.5);
     }
 
     #[test]
@@ -628,11 +819,64 @@ at-least = "1.2"
                 assert!(error.contains(word), "{word}: {error}");
             }
         };
-        check("comand = 1", &["unknown field `comand`", "line 2"]);
-        check("[online]\ncomand = [\"x\"]", &["unknown field `comand`"]);
+        check("comand = 1", &["x:2:1: unknown key \"comand\""]);
         check(
-            "[design]\nrounds = 0\nblock = \"1 h 1\"\ngates = [\"P42\"]",
-            &["rounds = 0", "design.block", "P42", "QPS, P50"],
+            "[online]\ncomand = [\"x\"]",
+            &["x:3:1: unknown key \"online.comand\"; did you mean \"online.command\"?"],
+        );
+        check("[desing]\nrounds = 3", &["x:2:2: unknown key \"desing\"", "known keys here: about, arms"]);
+        check(
+            "[design]\nrounds = 0\nblock = \"1 h 1\"\ngates = [\"P50\", \"P42\"]",
+            &["x:3:10: design.rounds = 0", "x:4:9: design.block", "x:5:9: ", "P42", "QPS, P50"],
+        );
+        // Kinds, and all of them in one pass.
+        check(
+            "about = 5\nroot = \"yes\"\n[design]\nrounds = \"6\"\ngates = \"P50\"\n[online]\nprepare = [\"x\"]\nready = 5\n[load]\nrate = true",
+            &[
+                "x:2:9: about must be a text",
+                "x:3:8: root must be true or false",
+                "x:5:10: design.rounds must be a whole number",
+                "x:6:9: design.gates must be a list of texts",
+                "x:8:11: online.prepare must be a list of commands",
+                "x:9:9: online.ready must be a text or a table",
+                "x:11:8: load.rate must be a number, or a text",
+            ],
+        );
+        check("design = 5", &["x:2:10: design must be a table: write [design]"]);
+        check(
+            "[[requires]]\nprogram = 1\npackage = \"x\"\nat_least = \"2\"",
+            &[
+                "x:3:11: requires.program",
+                "x:5:1: unknown key \"requires.at_least\"; did you mean \"requires.at-least\"?",
+            ],
+        );
+        check("[[requires]]\nprogram = \"x\"", &["x:2:1: missing field `package`"]);
+        check("[design\nrounds = 1", &["x:2:8: "]);
+        // Short windows.
+        check(
+            "[design]\nwindow = \"20 s\"\nguard = \"0 s\"\nper-round = 0\nfor = \"0 s\"",
+            &[
+                "x:3:10: design.window",
+                "x:4:9: design.guard",
+                "x:5:13: design.per-round = 0",
+                "x:6:7: design.for",
+            ],
+        );
+        check(
+            "[design]\ncarry-over = \"medium\"",
+            &["x:3:14: design.carry-over = \"medium\"", "\"long\" where it is not"],
+        );
+        check(
+            "[design]\ncarry-over = \"long\"\nguard = \"1 s\"",
+            &["x:4:9: design.guard is about short windows", "carry-over = \"long\""],
+        );
+        check(
+            "restart = \"round\"\n[design]\ncarry-over = \"short\"",
+            &["x:4:14: design.carry-over = \"short\"", "a fresh service again and again"],
+        );
+        check(
+            "[design]\ncarry-over = \"short\"\n[load]\ntool = \"wrk\"\ncommand = [\"wrk\"]",
+            &["x:3:14: ", "not when each of them was due"],
         );
         check("[design]\nblock = \"2 h\"", &["not within 0.2 to 3600 s"]);
         check("[design]\nthreshold = \"5\"", &["such as \"5 %\""]);
@@ -662,7 +906,12 @@ at-least = "1.2"
         let error = parse("x", "arms = [\"baseline\", \"isolated:magic\", \"best\", \"baseline\"]")
             .unwrap_err()
             .to_string();
-        for word in ["magic", "\"best\"", "baseline is named twice", "baseline2 is missing"] {
+        for word in [
+            "x:1:21: arm isolated:magic",
+            "x:1:39: arm \"best\"",
+            "x:1:47: arm baseline is named twice",
+            "x:1:8: arms: baseline2 is missing",
+        ] {
             assert!(error.contains(word), "{word}: {error}");
         }
         assert!(parse("x", "").unwrap_err().to_string().contains("arms"));

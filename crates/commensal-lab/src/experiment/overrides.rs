@@ -1,12 +1,12 @@
 //! What the command line changes of an experiment.
 
 use super::file::{arms, latency, percent, percentile, window};
-use super::{Choice, Experiment, Load, Rate, Restart};
-use crate::record::{MAX_ROUNDS, Metric, Role, Slo};
+use super::shape::Mistakes;
+use super::{Experiment, Load, Rate, Restart};
+use crate::isolation::Isolation;
+use crate::record::{MAX_ROUNDS, Metric, Slo};
 use std::time::Duration;
 
-/// Rounds of a pilot.
-const PILOT: u32 = 4;
 /// Rounds after which an adaptive run looks.
 const LOOKS: [u32; 3] = [8, 16, 24];
 
@@ -31,61 +31,41 @@ pub struct Overrides {
     pub slo: Option<(String, String)>,
     /// Least share of the offline work that is kept, per cent.
     pub min_offline_pct: Option<f64>,
-    /// The two identical arms alone.
-    pub pilot: bool,
     /// Several looks.
     pub adaptive: bool,
     /// How long the run may take, where it is by short windows.
     pub within: Option<Duration>,
 }
 
-/// What `quickstart` may take.
-const WITHIN: Duration = Duration::from_secs(170);
-
 impl Overrides {
-    /// The choices that a built-in experiment knows; `default` where nothing is given.
-    ///
-    /// # Errors
-    /// A sentence with the option and its range.
-    pub fn choice(&self, default: Choice) -> Result<Choice, String> {
-        let choice = Choice {
-            rounds: self.rounds.unwrap_or(default.rounds),
-            block_s: self.block_s.unwrap_or(default.block_s),
-            seed: self.seed.unwrap_or(default.seed),
-            threshold_pct: self.threshold_pct.unwrap_or(default.threshold_pct),
-        };
-        choice.validate().map(|()| choice)
+    /// The first option that asks for long blocks.
+    fn long(&self) -> Option<&'static str> {
+        [
+            ("--rounds", self.rounds.is_some()),
+            ("--block", self.block_s.is_some()),
+            ("--adaptive", self.adaptive),
+            ("--restart", self.restart.is_some()),
+        ]
+        .into_iter()
+        .find_map(|(option, given)| given.then_some(option))
     }
 
-    /// The time for a run by short windows, seconds; `None` for one by long blocks, which whoever names rounds or blocks asks for.
-    #[must_use]
-    pub fn budget_s(&self) -> Option<f64> {
-        let long = self.rounds.is_some()
-            || self.block_s.is_some()
-            || self.adaptive
-            || self.pilot
-            || self.arms.is_some()
-            || self.restart.is_some();
-        (self.within.is_some() || !long).then(|| self.within.unwrap_or(WITHIN).as_secs_f64())
-    }
-
-    /// Changes an experiment.
+    /// Changes an experiment, and plans it: by short windows where it has them and no option asks for long blocks.
     ///
     /// # Errors
     /// A sentence with the option and what is possible.
     pub fn apply(&self, experiment: &mut Experiment) -> Result<(), String> {
         let design = &mut experiment.design;
-        let given = Choice {
-            rounds: design.rounds,
-            block_s: design.block_s,
-            seed: experiment.seed,
-            threshold_pct: design.threshold_pct,
-        };
-        let choice = self.choice(given)?;
-        design.rounds = choice.rounds;
-        design.block_s = choice.block_s;
-        design.threshold_pct = choice.threshold_pct;
-        experiment.seed = choice.seed;
+        design.rounds = self.rounds.unwrap_or(design.rounds);
+        design.block_s = self.block_s.unwrap_or(design.block_s);
+        let given = self.threshold_pct.unwrap_or(design.threshold_pct);
+        // Thresholds of single metrics keep their ratio to it.
+        let ratio = given / design.threshold_pct;
+        design.threshold_overrides_pct.values_mut().for_each(|pct| *pct *= ratio);
+        design.threshold_pct = given;
+        ranges(design.rounds, design.block_s, design.threshold_pct)?;
+        experiment.seed = self.seed.unwrap_or(experiment.seed);
+        let design = &mut experiment.design;
         if let Some(pct) = self.min_offline_pct {
             if !(pct > 0.0 && pct <= 100.0) {
                 return Err(format!("--min-offline {pct} is not above 0 and at most 100"));
@@ -96,10 +76,16 @@ impl Overrides {
             design.slo = Some(slo(text, window)?);
         }
         if let Some(names) = &self.arms {
-            let mut wrong = Vec::new();
+            let mut wrong = Mistakes::default();
             (experiment.arms, experiment.isolations) = arms(names, &mut wrong);
-            if !wrong.is_empty() {
-                return Err(format!("--arms: {}", wrong.join("; ")));
+            if !wrong.none() {
+                return Err(format!("--arms: {}", wrong.lines().join("; ")));
+            }
+            // Means that are named here may need long blocks, which the file's do not.
+            if let (Ok(_), Some(why)) =
+                (&experiment.short, experiment.isolations.iter().find_map(Isolation::carries_over))
+            {
+                experiment.short = Err(why);
             }
         }
         if let Some(restart) = &self.restart {
@@ -113,12 +99,36 @@ impl Overrides {
         if let Some(text) = &self.load {
             self.rate(text, experiment)?;
         }
-        if let Some(windows) = experiment.design.windows {
-            let windows = windows.for_rate(experiment.design.offered_per_s);
-            let seconds = self.within.unwrap_or(WITHIN).as_secs_f64();
-            experiment.design.by_windows(windows, &experiment.arms, seconds);
+        self.rounds(experiment)?;
+        self.ways(experiment)
+    }
+
+    /// Chooses between short windows and long blocks.
+    fn ways(&self, experiment: &mut Experiment) -> Result<(), String> {
+        match (&experiment.short, self.long(), self.within) {
+            (Err(why), _, Some(_)) => Err(format!(
+                "--for: {} is measured by long blocks, whose time --rounds and --block decide: {why}",
+                experiment.name
+            )),
+            (Ok(_), Some(option), Some(_)) => {
+                Err(format!("--for is about short windows, and {option} asks for long blocks"))
+            }
+            (Ok(short), None, within) => {
+                let within_s = within.map_or(short.within_s, |within| within.as_secs_f64());
+                if !(1.0..=86_400.0).contains(&within_s) {
+                    return Err(format!("--for {within_s} s is not within 1 s to 1 day"));
+                }
+                experiment.by_windows(within_s);
+                Ok(())
+            }
+            (Ok(_), Some(_), None) if self.arms.is_none() => {
+                let (rounds, looks) = (experiment.design.rounds, experiment.design.looks.clone());
+                *experiment = experiment.by_long_blocks();
+                (experiment.design.rounds, experiment.design.looks) = (rounds, looks);
+                Ok(())
+            }
+            _ => Ok(()),
         }
-        self.rounds(experiment)
     }
 
     fn rate(&self, text: &str, experiment: &mut Experiment) -> Result<(), String> {
@@ -145,11 +155,6 @@ impl Overrides {
     }
 
     fn rounds(&self, experiment: &mut Experiment) -> Result<(), String> {
-        if self.pilot {
-            experiment.arms.retain(|arm| matches!(arm.role, Role::Baseline | Role::Baseline2));
-            experiment.isolations.clear();
-            experiment.design.rounds = PILOT;
-        }
         if self.adaptive {
             let most = LOOKS[LOOKS.len() - 1];
             if self.rounds.is_some_and(|rounds| rounds != most) || most as usize > MAX_ROUNDS {
@@ -160,6 +165,20 @@ impl Overrides {
         }
         Ok(())
     }
+}
+
+/// Checks what may be given on a command line.
+fn ranges(rounds: u32, block_s: f64, threshold_pct: f64) -> Result<(), String> {
+    if rounds == 0 || u64::from(rounds) > MAX_ROUNDS as u64 {
+        return Err(format!("--rounds {rounds} is not within 1 to {MAX_ROUNDS}"));
+    }
+    if !(0.2..=3_600.0).contains(&block_s) {
+        return Err(format!("--block {block_s} is not within 0.2 to 3600 seconds"));
+    }
+    if !(0.1..=1_000.0).contains(&threshold_pct) {
+        return Err(format!("--threshold {threshold_pct} is not within 0.1 to 1000 per cent"));
+    }
+    Ok(())
 }
 
 /// `p99=5ms` and the length of its windows.
@@ -181,10 +200,11 @@ pub fn objective(text: &str) -> Result<(Metric, f64), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::quickstart;
+    use crate::experiment::{QUICKSTART, shipped};
+    use crate::record::Role;
 
     fn changed(overrides: &Overrides) -> Result<Experiment, String> {
-        let mut experiment = quickstart(&Choice::QUICKSTART);
+        let mut experiment = shipped(QUICKSTART).unwrap().unwrap();
         overrides.apply(&mut experiment).map(|()| experiment)
     }
 
@@ -207,10 +227,52 @@ mod tests {
             experiment.design.slo,
             Some(Slo { metric: Metric::P99, latency_us: 500.0, window_s: 2.0 })
         );
-        let pilot = changed(&Overrides { pilot: true, ..Overrides::default() }).unwrap();
-        assert_eq!((pilot.arms.len(), pilot.isolations.len(), pilot.design.rounds), (2, 0, 4));
+        let check = changed(&Overrides::default()).unwrap().check_of_machine();
+        assert_eq!((check.arms.len(), check.isolations.len()), (2, 0));
+        assert!(check.design.windows.is_some() && check.duration_s() < 61.0);
+        let check =
+            changed(&Overrides { block_s: Some(1.0), ..Overrides::default() }).unwrap().check_of_machine();
+        assert_eq!((check.design.windows, check.design.rounds), (None, 4));
+        let thresholds =
+            changed(&Overrides { threshold_pct: Some(2.0), ..Overrides::default() }).unwrap().design;
+        assert_eq!((thresholds.threshold_of(Metric::P50), thresholds.threshold_of(Metric::P90)), (2.0, 4.0));
         let adaptive = changed(&Overrides { adaptive: true, ..Overrides::default() }).unwrap();
         assert_eq!((adaptive.design.rounds, adaptive.design.looks), (24, vec![8, 16, 24]));
+    }
+
+    /// Options x ways: which of them asks for long blocks, and what the plan is then.
+    #[test]
+    fn the_way_follows_the_options() {
+        let none = Overrides::default();
+        let for_10 = Some(Duration::from_secs(10));
+        let short = |overrides: &Overrides| changed(overrides).unwrap();
+        for within in [None, for_10] {
+            let arms = Some(
+                ["baseline", "baseline2", "isolated:cpu.idle", "offline-alone"].map(str::to_owned).to_vec(),
+            );
+            for arms in [None, arms] {
+                let experiment = short(&Overrides { within, arms, ..none.clone() });
+                assert!(experiment.design.windows.is_some());
+                assert!(experiment.arms.iter().all(|arm| arm.role != Role::OfflineAlone));
+            }
+        }
+        let long = [
+            Overrides { rounds: Some(6), ..none.clone() },
+            Overrides { block_s: Some(1.0), ..none.clone() },
+            Overrides { adaptive: true, ..none.clone() },
+            Overrides { restart: Some("round".to_owned()), ..none.clone() },
+            Overrides {
+                arms: Some(["baseline", "baseline2", "isolated:nice"].map(str::to_owned).to_vec()),
+                ..none
+            },
+        ];
+        for overrides in long {
+            let experiment = changed(&overrides).unwrap();
+            assert_eq!(experiment.design.windows, None, "{overrides:?}");
+            assert!(experiment.arms.iter().all(|arm| arm.role != Role::Warm), "{overrides:?}");
+            let error = changed(&Overrides { within: for_10, ..overrides }).unwrap_err();
+            assert!(error.contains("long blocks"), "{error}");
+        }
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! The experiments that come with the program: files of `experiments/`, read at build time.
 
-use super::{Choice, Experiment, FileError, parse, quickstart};
+use super::{Experiment, FileError, parse};
+
+/// The main job: an HTTP service beside CPU burners, with and without isolation, and alone twice.
+pub const QUICKSTART: &str = "quickstart";
 
 /// Name and file of each.
 pub const SHIPPED: &[(&str, &str)] = &[
+    (QUICKSTART, include_str!("../../../../experiments/quickstart.toml")),
     ("clickhouse-vs-stress", include_str!("../../../../experiments/clickhouse-vs-stress.toml")),
+    ("clickhouse-rate-vs-stress", include_str!("../../../../experiments/clickhouse-rate-vs-stress.toml")),
     ("http-vs-stress-ng", include_str!("../../../../experiments/http-vs-stress-ng.toml")),
     ("nginx-vs-ffmpeg", include_str!("../../../../experiments/nginx-vs-ffmpeg.toml")),
     ("nginx-wrk-vs-ffmpeg", include_str!("../../../../experiments/nginx-wrk-vs-ffmpeg.toml")),
@@ -22,9 +27,6 @@ pub const SHIPPED: &[(&str, &str)] = &[
 /// # Errors
 /// Never for a program that passed its own tests.
 pub fn shipped(name: &str) -> Option<Result<Experiment, FileError>> {
-    if name == "quickstart" {
-        return Some(Ok(quickstart(&Choice::QUICKSTART)));
-    }
     let (name, text) = SHIPPED.iter().find(|(known, _)| *known == name)?;
     Some(parse(name, text))
 }

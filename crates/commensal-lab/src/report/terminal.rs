@@ -35,6 +35,9 @@ pub fn terminal(run: &Run, colour: bool) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "  {note}");
     }
+    if let Some(table) = super::since::table(run) {
+        out.push_str(&aligned(&table));
+    }
     out
 }
 

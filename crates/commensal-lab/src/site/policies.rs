@@ -190,8 +190,12 @@ pub(super) fn all(
     Ok(All { actual, policies, online, structure })
 }
 
-/// Whether a step writes a knob of an online group or of the parent of the run's own.
+/// Whether a step writes a knob of an online group or of the parent of the run's own, by which it gets more than others. Which CPUs
+/// it may use is what one policy takes from it, and goes with that policy alone.
 fn of_online(step: &Step, desired: &DesiredState) -> bool {
+    if written(step).is_some_and(|knob| knob.row().controller == Controller::Cpuset) {
+        return false;
+    }
     let online = desired.groups.iter().filter(|group| group.class == Class::Online);
     let member = online.flat_map(|group| &group.members).any(|member| member.path == step.place.path);
     written(step).is_some() && (member || step.place.path == desired.online_parent)
@@ -229,7 +233,8 @@ pub(super) fn pause(
     let unmet = plan.unmet.iter().find(|unmet| unmet.what.contains("frozen"));
     Ok(match (unmet, plan.settings()) {
         (Some(unmet), _) => Err(unmet.because.clone()),
-        (None, []) => Err("it is frozen already".to_owned()),
+        (None, []) if look.hierarchies.is_empty() => Err("no cgroup is mounted".to_owned()),
+        (None, []) => Err("there is no group of its own that could be".to_owned()),
         (None, steps) => Ok((plan.structure().to_vec(), steps.to_vec())),
     })
 }

@@ -57,7 +57,8 @@ pub enum AgentOrder {
     /// Write again.
     Resume,
     /// Prove what isolation does on this machine now: take it from the offline groups for short windows in random order, and
-    /// compare what online groups wait. Exit status 0 when an effect is shown, 3 when not.
+    /// compare what online groups wait. It ends as soon as the effect is shown. Exit status 0: online groups wait longer without
+    /// isolation; 1: they wait longer with it; 3: neither is shown.
     Canary(Canary),
 }
 
@@ -92,6 +93,10 @@ pub struct Canary {
     /// … or when its run delay is more than so many times that with isolation (and above 200 ms per second).
     #[arg(long, value_name = "FACTOR", default_value_t = 20)]
     pub max_run_delay: u32,
+
+    /// Go on to the end also when the effect is shown before.
+    #[arg(long)]
+    pub whole: bool,
 
     /// Print JSON.
     #[arg(long)]

@@ -1,5 +1,4 @@
-//! `agent canary`: has the agent take isolation away for short windows, and says what that showed. The agent measures; the
-//! statistics are the lab's.
+//! `agent canary`: has the agent take isolation away for short windows, and says what that showed, in the lab's words.
 
 mod report;
 
@@ -21,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// So many questions in a row may go unanswered: the agent can be in the middle of a long tick.
 const UNANSWERED: u32 = 3;
 
-/// Runs one. Status 0 when an effect is shown, 3 when not, 2 when it could not be carried out.
+/// Runs one. The status is the verdict's, or 2 when it could not be carried out.
 pub fn run(context: &mut Context, options: &Canary) -> anyhow::Result<u8> {
     let socket = context.state_dir.join(SOCKET);
     let request = request(options);
@@ -44,7 +43,7 @@ pub fn run(context: &mut Context, options: &Canary) -> anyhow::Result<u8> {
     } else {
         print!("{}", judged.text(&report));
     }
-    Ok(judged.word.exit_code())
+    Ok(judged.verdict.exit_code())
 }
 
 fn request(options: &Canary) -> Request {
@@ -56,6 +55,7 @@ fn request(options: &Canary) -> Request {
         settle_ms: ms(options.settle.unwrap_or(options.window / 5)),
         off_pct: options.off,
         seed: options.seed.unwrap_or_else(clock),
+        whole: options.whole,
         max_blamed_ms: options.max_blamed,
         max_run_delay: options.max_run_delay,
     }

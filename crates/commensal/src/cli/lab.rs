@@ -6,9 +6,7 @@ use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
 use commensal_host::{Host, LinuxHost};
 use commensal_lab::conductor::{self, Conduct, Event};
-use commensal_lab::experiment::{
-    self, Checked, Choice, Experiment, Overrides, SHIPPED, parse, quickstart, quickstart_within, shipped,
-};
+use commensal_lab::experiment::{self, Checked, Experiment, Overrides, SHIPPED, parse, shipped};
 use commensal_lab::record::{Role, Run};
 use commensal_lab::verdict::Verdict;
 use commensal_lab::workload::antagonist::Kind;
@@ -24,8 +22,10 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
         return lab_replay::run(context, replay, options);
     }
     let overrides = overrides(options);
-    let mut experiment = named(context, &options.name, &overrides)?;
-    overrides.apply(&mut experiment).map_err(anyhow::Error::msg)?;
+    if options.pilot {
+        return doctor_of(context, &options.name, &overrides, options.json);
+    }
+    let experiment = named(context, &options.name, &overrides)?;
     let checked = required(context, &experiment)?;
     if !checked.missing.is_empty() {
         bail!("{}", lacking(&options.name, &checked));
@@ -49,15 +49,9 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     // Told only once it is on the disk; what was measured is shown even when the disk is full.
     let saved = context.host.state_replace(&out, &run.to_json()?);
     let page = out.with_extension("html");
-    let written = match saved.is_ok() && !options.pilot {
-        true => Some(context.host.state_replace(&page, &render::html(&run))),
-        false => None,
-    };
+    let written = saved.is_ok().then(|| context.host.state_replace(&page, &render::html(&run)));
     if options.json {
         println!("{}", run.to_json()?);
-    } else if options.pilot {
-        let whole = named(context, &options.name, &overrides)?;
-        print!("{}", noise::judge(&run, &whole).describe());
     } else {
         print!("{}", render::terminal(&run, std::io::stdout().is_terminal()));
         let style =
@@ -92,30 +86,26 @@ fn overrides(options: &LabRun) -> Overrides {
         restart: options.restart.clone(),
         slo: options.slo.clone().map(|slo| (slo, options.window.clone())),
         min_offline_pct: options.min_offline,
-        pilot: options.pilot,
         adaptive: options.adaptive,
         within: options.within,
     }
 }
 
-/// The experiment of a name or in a file.
+/// The experiment of a name or in a file, as it is planned with these options.
 fn named(context: &Context, name: &str, overrides: &Overrides) -> anyhow::Result<Experiment> {
-    if name == "quickstart" {
-        let choice = overrides.choice(Choice::QUICKSTART).map_err(anyhow::Error::msg)?;
-        return Ok(match overrides.budget_s() {
-            Some(seconds) => quickstart_within(&choice, seconds),
-            None => quickstart(&choice),
-        });
-    }
+    let mut experiment = found(context, name)?;
+    overrides.apply(&mut experiment).map_err(anyhow::Error::msg)?;
+    Ok(experiment)
+}
+
+/// The experiment of a name or in a file.
+fn found(context: &Context, name: &str) -> anyhow::Result<Experiment> {
     if let Some(known) = shipped(name) {
         return Ok(known?);
     }
     if !name.contains('/') && !name.ends_with(".toml") {
         let names: Vec<&str> = SHIPPED.iter().chain(replay::SHIPPED).map(|(name, _)| *name).collect();
-        bail!(
-            "no experiment {name:?}; there are quickstart, {}; or name a file: ./{name}.toml",
-            names.join(", ")
-        );
+        bail!("no experiment {name:?}; there are {}; or name a file: ./{name}.toml", names.join(", "));
     }
     let text = context.host.read_file(&absolute(Path::new(name))?)?;
     Ok(parse(name, &text)?)
@@ -140,8 +130,7 @@ fn lacking(name: &str, checked: &Checked) -> String {
 pub fn list() -> anyhow::Result<u8> {
     let about =
         |name: &str| shipped(name).transpose().map(|known| known.map(|one| one.about).unwrap_or_default());
-    let names = ["quickstart"].into_iter().chain(SHIPPED.iter().map(|(name, _)| *name));
-    for name in names {
+    for (name, _) in SHIPPED {
         println!("{name:22} {}", about(name)?);
     }
     for (name, text) in replay::SHIPPED {
@@ -152,33 +141,11 @@ pub fn list() -> anyhow::Result<u8> {
 
 /// Prints an experiment's file.
 pub fn show(context: &Context, options: &LabName) -> anyhow::Result<u8> {
-    if options.name == "quickstart" {
-        println!("# built in; a file has no keys for its windows yet");
-        let quick = quickstart_within(&Choice::QUICKSTART, 170.0);
-        let names: Vec<String> = quick.arms.iter().map(|arm| format!("{:?}", arm.name)).collect();
-        println!("# arms: {}", names.join(", "));
-        if let Some(windows) = quick.design.windows {
-            println!(
-                "# {} rounds of {} windows of {} s for each arm after a guard of {} s, and a contended one of {} s in every {}nd round",
-                quick.design.rounds,
-                windows.per_round,
-                windows.window_s,
-                windows.guard_s,
-                windows.contended_s,
-                windows.contended_every
-            );
-        }
-        println!("# by long blocks, such as --rounds 6 asks for, the same as this file:");
-        println!("arms = [\"baseline\", \"baseline2\", \"contended\", \"isolated\"]");
-        println!("[design]\nrounds = 6\nblock = \"5 s\"\nsettle = \"500 ms\"\nwarmup = \"1 s\"");
-        return Ok(0);
-    }
     if let Some(replay) = lab_replay::named(context, &options.name)? {
         print!("{}", replay.source);
         return Ok(0);
     }
-    let experiment = named(context, &options.name, &Overrides::default())?;
-    print!("{}", experiment.source.unwrap_or_default());
+    print!("{}", found(context, &options.name)?.source.unwrap_or_default());
     Ok(0)
 }
 
@@ -196,8 +163,7 @@ pub fn profile(context: &mut Context, options: &LabProfile) -> anyhow::Result<u8
     for (index, load) in loads.iter().enumerate() {
         let (rounds, block_s) = (Some(options.rounds), Some(options.block));
         let overrides = Overrides { rounds, block_s, load: load.clone(), ..Overrides::default() };
-        let mut of = named(context, &options.name, &overrides)?;
-        overrides.apply(&mut of).map_err(anyhow::Error::msg)?;
+        let of = named(context, &options.name, &overrides)?;
         let experiment = experiment::profile(&of, &kinds, options.isolated);
         let checked = required(context, &experiment)?;
         if !checked.missing.is_empty() {
@@ -237,11 +203,21 @@ pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
     }
     let arms: Vec<&str> = experiment.arms.iter().map(|arm| arm.name.as_str()).collect();
     println!("  arms: {}", arms.join(", "));
-    println!(
-        "  {} rounds, about {:.0} minutes",
-        experiment.design.rounds,
-        (experiment.duration_s() / 60.0).ceil()
-    );
+    let minutes = (experiment.duration_s() / 60.0).ceil();
+    let rounds = experiment.design.rounds;
+    match (experiment.design.windows, &experiment.short) {
+        (Some(windows), _) => println!(
+            "  by short windows of {} ms, {rounds} rounds, at most about {minutes:.0} minutes",
+            windows.window_s * 1e3
+        ),
+        (None, Err(why)) => {
+            println!(
+                "  by long blocks of {} s, {rounds} rounds, about {minutes:.0} minutes: {why}",
+                experiment.design.block_s
+            );
+        }
+        (None, Ok(_)) => println!("  {rounds} rounds, about {minutes:.0} minutes"),
+    }
     for (program, version) in &checked.programs {
         println!("  {program}: {version}");
     }
@@ -266,11 +242,26 @@ fn told(left: &[String]) -> bool {
 
 /// Says whether this machine can decide a threshold.
 pub fn doctor(context: &mut Context, options: &LabDoctor) -> anyhow::Result<u8> {
-    let choice = Choice { block_s: options.block, threshold_pct: options.threshold, ..Choice::QUICKSTART };
-    choice.validate().map_err(anyhow::Error::msg)?;
-    let (run, left) = conduct(context, &noise::experiment(&choice), Manner::default())?;
-    let report = noise::judge(&run, &quickstart(&choice));
-    if options.json {
+    let overrides = Overrides {
+        threshold_pct: options.threshold,
+        block_s: options.block,
+        load: options.load.clone(),
+        ..Overrides::default()
+    };
+    doctor_of(context, &options.name, &overrides, options.json)
+}
+
+/// The same, also for `lab run --pilot`.
+fn doctor_of(context: &mut Context, name: &str, overrides: &Overrides, json: bool) -> anyhow::Result<u8> {
+    let of = named(context, name, overrides)?;
+    let check = of.check_of_machine();
+    let checked = required(context, &check)?;
+    if !checked.missing.is_empty() {
+        bail!("{}", lacking(name, &checked));
+    }
+    let (run, left) = conduct(context, &check, Manner { programs: checked.programs, ..Manner::default() })?;
+    let report = noise::judge(&run, &of);
+    if json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print!("{}", report.describe());

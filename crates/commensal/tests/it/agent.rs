@@ -124,7 +124,7 @@ impl Theirs {
     }
 
     /// A group below it.
-    fn child(&self, name: &str) -> Theirs {
+    pub fn child(&self, name: &str) -> Theirs {
         let name = format!("{}/{name}", self.name);
         for mount in mounts() {
             // Below the root of v2 controllers have to be handed on.
@@ -140,7 +140,7 @@ impl Theirs {
         read("cpu.weight").or_else(|| read("cpu.shares")).unwrap().trim().parse().unwrap()
     }
 
-    fn set_weight(&self, weight: u64) {
+    pub fn set_weight(&self, weight: u64) {
         let file = if self.cpu.join("cpu.weight").exists() { "cpu.weight" } else { "cpu.shares" };
         std::fs::write(self.cpu.join(file), weight.to_string()).unwrap();
     }
@@ -370,9 +370,13 @@ fn the_guard_brings_the_safe_state() {
             ]
             .concat(),
         );
-        let mut agent = Agent::start(&program, &groups, &["--lease", "500ms"]);
+        // A lease that an agent which gets hardly any CPU keeps as well: one whose lease ends is ended by its guard.
+        let mut agent = Agent::start(&program, &groups, &["--lease", "10s"]);
         let etl = own(&program, "etl");
-        until("all are limited", || limited(&etl) && web.counted() && limited(&tmp.cpu));
+        until("all are limited", || {
+            assert_eq!(agent.child.try_wait().unwrap(), None, "{}", agent.said());
+            limited(&etl) && web.counted() && limited(&tmp.cpu)
+        });
         // The guard knows the groups once the first tick is over.
         until("the groups are kept", || program.state().join("agent-groups.json").exists());
         agent.signal(kill);

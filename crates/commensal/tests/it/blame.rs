@@ -6,7 +6,7 @@ mod program;
 mod scenarios;
 mod subjects;
 
-use crate::support::can_write_cgroups;
+use crate::support::{Alone, alone, can_write_cgroups};
 use commensal_blame::figures::Kind;
 use commensal_blame::{Figures, Judge, NoJudge, Scope, Subject};
 use commensal_core::knob::{Controller, Version};
@@ -15,11 +15,9 @@ use commensal_sensors::mounts;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Held by each of these tests: they would be each other's noise.
-static ALONE: Mutex<()> = Mutex::new(());
 /// How long killed processes may take to leave their group.
 const END_PATIENCE: Duration = Duration::from_secs(20);
 /// One process that never sleeps.
@@ -31,13 +29,13 @@ struct Scene {
     top: PathBuf,
     unified: bool,
     running: Vec<Child>,
-    _alone: MutexGuard<'static, ()>,
+    _alone: Alone,
 }
 
 impl Scene {
     /// `None` where groups cannot be made or the judge cannot work, which it prints.
     fn new(test: &'static str) -> Option<Scene> {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = alone();
         // Asked once: an emulated CPU takes seconds for it.
         static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
         let obstacle = OBSTACLE.get_or_init(|| match Judge::attach(&LinuxHost::new(), &Scope::default()) {

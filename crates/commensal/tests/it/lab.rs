@@ -111,11 +111,14 @@ fn other_labs_run() -> bool {
 /// Starts a long run and waits until `until` holds.
 fn start(program: &Program, until: impl Fn(&[String]) -> bool) -> Child {
     let args = ["lab", "run", "quickstart", "--rounds", "9", "--block", "1"];
-    let child = program.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !until(&workloads(child.id())) {
-        assert!(Instant::now() < deadline, "the run did not get there within a minute");
-        std::thread::sleep(Duration::from_millis(10));
+    let mut child = program.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut ended = None;
+    crate::agent::until("the run gets there", || {
+        ended = child.try_wait().unwrap();
+        ended.is_some() || until(&workloads(child.id()))
+    });
+    if let Some(status) = ended {
+        panic!("{status}: {}", text(&child.wait_with_output().unwrap().stderr));
     }
     child
 }
@@ -359,6 +362,8 @@ fn two_runs_at_once_are_refused() {
     }
     let program = Program::new("both");
     let child = start(&program, |lines| !lines.is_empty());
+    // It has children before it has the lock: one that it asks about the machine is the first.
+    crate::agent::until("the run has the lock", || locks(child.id(), &program.state().join("lab.lock")));
     let refused = |of: &Program, args: &[&str]| {
         let output = of.command(args).env("COMMENSAL_LAB_SCOPE", &program.prefix).output().unwrap();
         let err = text(&output.stderr);
@@ -376,9 +381,20 @@ fn two_runs_at_once_are_refused() {
     [&program, &other].iter().for_each(|of| assert_nothing_left(&of.state()));
 }
 
+/// Whether the process has locked the file, as the kernel lists it: trying would take the lock from the run.
+fn locks(pid: u32, file: &std::path::Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(inode) = std::fs::metadata(file).map(|data| format!(":{}", data.ino())) else { return false };
+    let listed = std::fs::read_to_string("/proc/locks").unwrap();
+    listed.lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields.get(4).is_some_and(|of| *of == pid.to_string())
+            && fields.get(5).is_some_and(|of| of.ends_with(&inode))
+    })
+}
+
 pub fn assert_gone(children: &[String]) {
     assert!(!children.is_empty());
-    let deadline = Instant::now() + Duration::from_secs(5);
     for child in children {
         let (pid, command) = child.split_once(' ').unwrap();
         let alive = || {
@@ -387,10 +403,7 @@ pub fn assert_gone(children: &[String]) {
                 .replace('\0', " ");
             !now.is_empty() && now == command
         };
-        while alive() {
-            assert!(Instant::now() < deadline, "{child} outlived its run");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        crate::agent::until(&format!("{child} ends with its run"), || !alive());
     }
 }
 

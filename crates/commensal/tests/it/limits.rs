@@ -7,7 +7,7 @@ mod disk;
 mod memory;
 mod tasks;
 
-use crate::support::{Program, can_write_cgroups};
+use crate::support::{Alone, Program, alone, can_write_cgroups};
 use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::knob::{Controller, Version};
 use commensal_core::observe::GroupUse;
@@ -18,11 +18,7 @@ use commensal_sensors::{machine, mounts};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// Held by each of these tests: they would measure each other.
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// How long a killed command may take to be gone. Only a frozen or an uninterruptible one takes longer than a moment.
 const END_PATIENCE: Duration = Duration::from_secs(20);
@@ -31,13 +27,13 @@ const END_PATIENCE: Duration = Duration::from_secs(20);
 struct Scene {
     program: Program,
     hierarchies: Vec<Hierarchy>,
-    _alone: MutexGuard<'static, ()>,
+    _alone: Alone,
 }
 
 impl Scene {
     /// `None` where groups cannot be made, which it prints.
     fn new(test: &str) -> Option<Scene> {
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = alone();
         if !can_write_cgroups(test) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Helpers: a planned world on any host, the program as a child, scratch names.
+//! Helpers: a planned world on any host, the program as a child, scratch names, the lock of tests that measure.
 
 use commensal_core::actual::ActualState;
 use commensal_core::config::{self, ConfigError};
@@ -190,4 +190,18 @@ pub fn cpu_mount() -> PathBuf {
     let cpu = commensal_core::knob::Controller::Cpu;
     let found = hierarchies.iter().find(|hierarchy| hierarchy.controllers.contains(&cpu));
     PathBuf::from(&found.expect("checked by can_write_cgroups").mount)
+}
+
+/// Held by a test that fills the CPUs or measures: one of them at a time, in whatever process each is (with `cargo xtask test`
+/// a process of its own). It goes with the process that has it.
+#[derive(Debug)]
+pub struct Alone(#[allow(dead_code, reason = "held, not read")] std::fs::File);
+
+/// Waits until no other test measures.
+pub fn alone() -> Alone {
+    let user = Host::euid(&commensal_host::LinuxHost::new());
+    let path = std::env::temp_dir().join(format!("commensal-tests-alone-{user}.lock"));
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+    file.lock().unwrap();
+    Alone(file)
 }

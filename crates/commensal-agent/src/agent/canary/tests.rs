@@ -8,6 +8,7 @@ use crate::sense::GroupRates;
 use commensal_core::config::parse;
 use commensal_core::group::GroupName;
 use commensal_core::units::MicroCpus;
+use commensal_core::windows::Shown;
 use commensal_host::fake::FakeHost;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -188,4 +189,96 @@ fn sums_of_a_window_are_weighted_and_missing_stays_missing() {
     assert_eq!(measured.figures(None)["web"].blamed_ms_per_cpu_s, None);
     measured.add(&sample(1.0, None), &online);
     assert_eq!(measured.figures(None)["web"].run_delay_ms_per_s, None);
+}
+
+/// A canary on a machine in memory, without a judge, with a tick every half second of its own clock. `delay` says how long `web`
+/// waits for a CPU in the tick before this moment, ms per second.
+fn conduct(request: Request, mut delay: impl FnMut(Side, Option<u32>, u64) -> f64) -> Report {
+    const TICK_MS: u64 = 500;
+    let fake = machine(true);
+    let mut host = fake.another();
+    let planned = round(&mut keeper(&mut host), &mut host, 0, false).planned;
+    let mut running = Running {
+        canary: Canary::new(request.terms(), 0).unwrap(),
+        looks: request.terms().looks(),
+        limits: request.limits(),
+        generation: 1,
+        began_ms: 0,
+        silent_ms: 0,
+        seen_ms: 0,
+        in_force: Side::On,
+        retry_ms: 0,
+        look_ms: 0,
+        watch: Watch::default(),
+        measured: None,
+        calm: BTreeMap::new(),
+        recent: BTreeMap::new(),
+        hurts: None,
+        report: Report { request, pairs: request.terms().pairs(), ..Report::default() },
+    };
+    let online = ["web".to_owned()];
+    for tick in 1.. {
+        let now_ms = tick * TICK_MS;
+        let pair = running.canary.window().map(|window| window.pair);
+        let waited = delay(running.in_force, pair, now_ms);
+        running.take_in(&sample(TICK_MS as f64 / 1e3, Some(waited)), &online);
+        if let Some(end) = running.advance(&host, now_ms, &planned) {
+            running.canary.end(now_ms);
+            return running.report(now_ms, Some(end));
+        }
+        running.in_force();
+    }
+    unreachable!("it ends")
+}
+
+/// What a group waits while nothing special happens.
+fn calm(at_ms: u64) -> f64 {
+    20.0 + (at_ms / 500 * 7 % 11) as f64
+}
+
+#[test]
+fn a_canary_ends_when_it_is_decided_or_hopeless() {
+    let harmed = |side: Side, at_ms: u64| calm(at_ms) + if side == Side::Off { 60.0 } else { 0.0 };
+    let ended = |report: &Report| report.ended.clone().unwrap();
+    let shown = |report: &Report| report.effects().iter().any(|one| one.shown == Shown::Effect);
+    // 29 pairs, and looks after 15 and 22 of them.
+    let early = conduct(Request::default(), |side, _, at| harmed(side, at));
+    assert_eq!((ended(&early), early.windows.len()), (End::Decided.words().to_owned(), 30), "{early:?}");
+    assert!(shown(&early) && early.level.unwrap() < 0.002, "{:?}", early.level);
+    // Whoever wants all of it gets it, and has the whole error left.
+    let whole = conduct(Request { whole: true, ..Request::default() }, |side, _, at| harmed(side, at));
+    assert_eq!((ended(&whole), whole.windows.len()), (End::Complete.words().to_owned(), 58));
+    assert!(shown(&whole) && whole.level == Some(0.025), "{:?}", whole.level);
+    // Nothing to be seen: to its end, with what the looks have left.
+    let nothing = conduct(Request::default(), |_, _, at| calm(at));
+    assert_eq!(ended(&nothing), End::Complete.words());
+    assert!(!shown(&nothing) && (0.01..0.02).contains(&nothing.level.unwrap()), "{:?}", nothing.level);
+    // Somebody else's burst in every window: nearly all are void, whichever side they hit, and there is no use in going on.
+    let burst = |side, pair: Option<u32>, at| match pair {
+        Some(pair) if pair > 1 && side == Side::On => 900.0,
+        _ => calm(at),
+    };
+    let hopeless = conduct(Request::default(), burst);
+    assert_eq!(ended(&hopeless), End::Hopeless.words(), "{:?}", hopeless.aborted);
+    assert!(hopeless.aborted.iter().all(|why| why.contains("isolation on: group web waited 900 ms")));
+}
+
+/// The limits hold in both windows of a pair, and only harm without isolation ends the canary.
+#[test]
+fn what_goes_beyond_the_limits_voids_its_pair_on_either_side() {
+    for side in [Side::On, Side::Off] {
+        let hit = |now: Side, pair: Option<u32>, at| match pair {
+            Some(2 | 5 | 7 | 11) if now == side => 900.0,
+            _ => calm(at),
+        };
+        let report = conduct(Request::default(), hit);
+        let void: Vec<&str> = report.aborted.iter().map(|why| why.split(',').next().unwrap()).collect();
+        let whole = |pair: u32| report.windows.iter().filter(|window| window.pair == pair).count() == 2;
+        let (ended, pairs) = match side {
+            Side::On => (End::Complete, &["pair 3", "pair 6", "pair 8", "pair 12"][..]),
+            Side::Off => (End::Harm, &["pair 3", "pair 6", "pair 8"][..]),
+        };
+        assert_eq!((report.ended.as_deref(), &void[..]), (Some(ended.words()), pairs), "{side:?}");
+        assert!(![2, 5, 7].into_iter().any(whole) && whole(3), "{side:?}");
+    }
 }

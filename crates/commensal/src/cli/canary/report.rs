@@ -1,24 +1,12 @@
-//! What a canary's windows show, in words. Pure.
+//! What a canary's windows show, in the lab's words. Pure.
 
-use commensal_agent::canary::{Figures, Report, Request, Window};
-use commensal_core::canary::DELAY_FLOOR_MS;
-use commensal_lab::effect::{Effect, Series, Word, judge as judge_all};
+use commensal_agent::canary::{Report, Request};
+use commensal_core::canary::{DELAY_FLOOR_MS, LONGEST_MS};
+use commensal_core::windows::{Effect, Shown};
+use commensal_lab::verdict::Verdict;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
-
-/// A figure's name and unit, and where it is.
-type Row = (&'static str, fn(&Figures) -> Option<f64>);
-
-/// What is compared.
-const ROWS: [Row; 5] = [
-    ("blamed wait, ms per CPU-s", |figures| figures.blamed_ms_per_cpu_s),
-    ("run delay, ms/s", |figures| figures.run_delay_ms_per_s),
-    ("CPU pressure, %", |figures| figures.pressure_pct[0]),
-    ("memory pressure, %", |figures| figures.pressure_pct[1]),
-    ("disk pressure, %", |figures| figures.pressure_pct[2]),
-];
 
 /// What a canary has shown.
 #[derive(Debug)]
@@ -27,17 +15,27 @@ pub struct Judged {
     pub effects: Vec<Effect>,
     /// Figures that were not there, and why.
     pub missing: Vec<String>,
-    /// On the whole.
-    pub word: Word,
+    /// PASS: online work waits longer without isolation. FAIL: it waits longer with it, whatever else.
+    pub verdict: Verdict,
+    /// The same as a sentence, with the interval or how far one came.
+    pub sentence: String,
 }
 
 /// What is going to happen and within which limits, before it does.
 pub fn before(request: &Request) -> String {
+    let looks: Vec<String> = request.terms().looks().at().iter().map(u32::to_string).collect();
+    let ends = match request.whole {
+        true => "it goes on to its end".to_owned(),
+        false => {
+            format!("it ends as soon as an effect is shown, looked for after {} pairs", looks.join(", "))
+        }
+    };
     format!(
         "canary of {}: {} pairs of windows of {}, of which the first {} are left out; seed {}\n\
+         {ends}\n\
          limits: isolation is off for at most {} % of the time, one window at a time; a window ends at once when an online \
          group waits\n  more than {} ms per CPU-second for offline work, or more than {} times as long for a CPU as with \
-         isolation (and above\n  {DELAY_FLOOR_MS} ms/s); three such windows end the canary; Ctrl-C ends it\n",
+         isolation (and above\n  {DELAY_FLOOR_MS} ms/s); three such windows without isolation end the canary; Ctrl-C ends it\n",
         time(request.length_ms),
         request.terms().pairs(),
         time(request.window_ms),
@@ -55,31 +53,30 @@ fn time(ms: u64) -> String {
 
 /// Compares the windows of each pair that has both.
 pub fn judge(report: &Report) -> Judged {
-    let mut pairs: BTreeMap<u32, [Option<&Window>; 2]> = BTreeMap::new();
-    for window in &report.windows {
-        pairs.entry(window.pair).or_default()[usize::from(window.off)] = Some(window);
-    }
-    let whole: Vec<(&Window, &Window)> =
-        pairs.values().filter_map(|[on, off]| Some(((*on)?, (*off)?))).collect();
-    let names: BTreeSet<&String> = report.windows.iter().flat_map(|window| window.groups.keys()).collect();
-    let (mut series, mut missing) = (Vec::new(), Vec::new());
-    for name in names {
-        for (figure, of) in ROWS {
-            let value = |window: &Window| window.groups.get(name).and_then(of);
-            let both = whole.iter().filter_map(|(on, off)| Some((value(on)?, value(off)?)));
-            let pairs: Vec<(f64, f64)> = both.collect();
-            if pairs.is_empty() && !whole.is_empty() {
-                missing.push(format!("group {name}: {figure}: {}", absent(figure, report)));
-                continue;
-            }
-            series.push(Series { subject: name.clone(), figure: figure.to_owned(), pairs });
+    let (effects, absent): (Vec<Effect>, Vec<Effect>) =
+        report.effects().into_iter().partition(|effect| effect.pairs > 0);
+    let because = |effect: &Effect| {
+        let (subject, figure) = (&effect.subject, &effect.figure);
+        format!("group {subject}: {figure}: {}", missing(figure, report))
+    };
+    // Without any pair there is nothing to be missed.
+    let missing = if effects.is_empty() { Vec::new() } else { absent.iter().map(because).collect() };
+    let with = |shown: Shown| list(&effects, shown);
+    let (verdict, sentence) = match (with(Shown::Effect), with(Shown::Reverse)) {
+        (None, None) => (Verdict::Inconclusive, open(&effects, report)),
+        (Some(longer), None) => {
+            (Verdict::Pass, format!("online work waits longer without isolation: {longer}"))
         }
-    }
-    let (effects, word) = judge_all(&series);
-    Judged { effects, missing, word }
+        (None, Some(longer)) => (Verdict::Fail, format!("online work waits longer with isolation: {longer}")),
+        (Some(without), Some(with)) => (
+            Verdict::Fail,
+            format!("online work waits longer with isolation: {with}; and longer without it: {without}"),
+        ),
+    };
+    Judged { effects, missing, verdict, sentence }
 }
 
-fn absent(figure: &str, report: &Report) -> String {
+fn missing(figure: &str, report: &Report) -> String {
     match (&report.no_judge, figure.contains("pressure")) {
         (_, true) => "this kernel does not count it for the group (PSI, cgroup v2)".to_owned(),
         (Some(why), false) if figure.starts_with("blamed") => format!("no judge: {why}"),
@@ -87,11 +84,68 @@ fn absent(figure: &str, report: &Report) -> String {
     }
 }
 
+/// The figures of which this is shown, by how much.
+fn list(effects: &[Effect], shown: Shown) -> Option<String> {
+    let of = |effect: &&Effect| effect.shown == shown;
+    let all: Vec<String> =
+        effects.iter().filter(of).map(|one| format!("{} {}", named(one), change(one))).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
+
+fn named(effect: &Effect) -> String {
+    format!("{} {}", effect.subject, effect.figure)
+}
+
+/// Without isolation, against with it.
+fn change(effect: &Effect) -> String {
+    match (effect.difference, effect.ci95) {
+        (Some(difference), Some([lo, hi])) => format!("{difference:+.2} [{lo:+.2}, {hi:+.2}]"),
+        (Some(difference), None) => format!("{difference:+.2} (no interval)"),
+        (None, _) => "-".to_owned(),
+    }
+}
+
+/// Why nothing is shown: the bound that was reached, and what would do.
+fn open(effects: &[Effect], report: &Report) -> String {
+    let limits = "without isolation online work suffers more than the limits allow, which is why there are so few; allow \
+                  more with --max-blamed and --max-run-delay";
+    if effects.iter().all(|effect| effect.shown == Shown::TooFew) {
+        let way_out = match report.aborted.len() > 2 {
+            true => limits,
+            false => "take more time (--for), or shorter windows (--window)",
+        };
+        let pairs = effects.iter().map(|effect| effect.pairs).max().unwrap_or(0);
+        return format!("{pairs} whole pairs of windows are too few; {way_out}");
+    }
+    let bounds = effects.iter().filter(|effect| effect.ci95.is_some() && effect.shown == Shown::Nothing);
+    // The first figure that moves at all, in the order of the table: what is blamed on offline work, then all waits.
+    let told = bounds.clone().find(|effect| effect.ci95 != Some([0.0, 0.0])).or(bounds.clone().next());
+    let Some(told) = told else { return "no effect of isolation is shown".to_owned() };
+    let more = told.pairs_needed.map(|pairs| {
+        let ms = report.request.terms().length_for(u64::from(pairs));
+        match ms <= LONGEST_MS {
+            true => format!(
+                "; about {pairs} pairs (--for {}) would show as much",
+                time(ms.div_ceil(1_000) * 1_000)
+            ),
+            false => {
+                format!("; about {pairs} pairs would show as much, which are longer than a canary may be")
+            }
+        }
+    });
+    format!(
+        "no effect of isolation is shown: without it {} {}{}; offline work may not have met online work on a CPU",
+        named(told),
+        change(told),
+        more.unwrap_or_default(),
+    )
+}
+
 impl Judged {
-    /// For reading in a terminal.
+    /// For reading in a terminal: the answer, then what it rests on.
     pub fn text(&self, report: &Report) -> String {
-        let mut out = String::new();
-        let heads = ["GROUP", "FIGURE", "ON", "OFF", "DIFFERENCE (95 %)", "PAIRS", ""].map(str::to_owned);
+        let mut out = format!("{}  {}\n", self.verdict.label(), self.sentence);
+        let heads = ["GROUP", "FIGURE", "ON", "OFF", "OFF - ON [95 %]", "PAIRS", ""].map(str::to_owned);
         let rows = self.effects.iter().map(row);
         let rows: Vec<[String; 7]> = std::iter::once(heads).chain(rows).collect();
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -104,45 +158,26 @@ impl Judged {
             let _ = writeln!(out, "missing: {missing}");
         }
         for aborted in &report.aborted {
-            let _ = writeln!(out, "broken off: {aborted}");
+            let _ = writeln!(out, "void: {aborted}");
         }
         let share = if report.seconds > 0.0 { report.off_s / report.seconds * 100.0 } else { 0.0 };
         let _ = writeln!(
             out,
-            "{} windows measured, {} broken off; isolation was off for {:.1} of {:.1} s ({share:.0} %); it ended because {}",
+            "{} windows measured, {} void; isolation was off for {:.1} of {:.1} s ({share:.0} %); it ended because {}",
             report.windows.len(),
             report.aborted.len(),
             report.off_s,
             report.seconds,
             report.ended.as_deref().unwrap_or("the agent went away"),
         );
-        let _ = writeln!(out, "verdict: {}", self.word.words());
-        if let Some(hint) = self.hint(report) {
-            let _ = writeln!(out, "  {hint}");
-        }
         out
-    }
-
-    /// The way out of a verdict that says nothing.
-    fn hint(&self, report: &Report) -> Option<&'static str> {
-        match self.word {
-            Word::Shown => None,
-            Word::TooFew if report.aborted.len() > 2 => Some(
-                "without isolation online work suffers more than the limits allow, which is why there are so few; allow \
-                 more with --max-blamed and --max-run-delay",
-            ),
-            Word::TooFew => Some("take more time (--for), or shorter windows (--window)"),
-            Word::NotShown => Some(
-                "that is no proof that there is none: offline work may not have met online work on a CPU meanwhile",
-            ),
-            Word::Reversed => Some("online work waits longer with isolation: look at `commensal explain`"),
-        }
     }
 
     /// For programs.
     pub fn as_json(&self, report: &Report) -> Value {
         json!({
-            "verdict": self.word,
+            "verdict": self.verdict,
+            "sentence": self.sentence,
             "effects": self.effects,
             "missing": self.missing,
             "canary": report,
@@ -152,31 +187,29 @@ impl Judged {
 
 fn row(effect: &Effect) -> [String; 7] {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
-    let difference = match (effect.difference, effect.ci95) {
-        (Some(difference), Some([lo, hi])) => format!("{difference:+.2} ({lo:+.2} to {hi:+.2})"),
-        (Some(difference), None) => format!("{difference:+.2} (no interval)"),
-        (None, _) => "-".to_owned(),
-    };
     [
         effect.subject.clone(),
         effect.figure.clone(),
         number(effect.with),
         number(effect.without),
-        difference,
+        change(effect),
         effect.pairs.to_string(),
-        effect.word.words().to_owned(),
+        effect.shown.words().to_owned(),
     ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use commensal_agent::canary::{Figures, Window};
+    use std::collections::BTreeMap;
 
-    /// Ten pairs in which run delay differs and CPU pressure does not, and one whose window without was broken off.
-    fn report() -> Report {
+    /// Ten pairs in which run delay differs by `delay` and CPU pressure does not, and one whose window without was broken off.
+    fn report(delay: f64) -> Report {
         let window = |pair: u32, off: bool| {
+            let of_side = if off { delay } else { 0.0 };
             let figures = Figures {
-                run_delay_ms_per_s: Some(2.0 + f64::from(pair) * 0.1 + if off { 90.0 } else { 0.0 }),
+                run_delay_ms_per_s: Some(200.0 + f64::from(pair) * 0.1 + of_side),
                 pressure_pct: [Some(if pair.is_multiple_of(2) == off { 1.0 } else { 2.0 }), None, Some(0.0)],
                 ..Figures::default()
             };
@@ -199,53 +232,95 @@ mod tests {
 
     #[test]
     fn each_figure_has_its_word_and_what_is_missing_its_reason() {
-        let report = report();
+        let report = report(90.0);
         let judged = judge(&report);
-        let words: Vec<(&str, Word, usize)> =
-            judged.effects.iter().map(|one| (one.figure.as_str(), one.word, one.pairs)).collect();
+        let words: Vec<(&str, Shown, usize)> =
+            judged.effects.iter().map(|one| (one.figure.as_str(), one.shown, one.pairs)).collect();
         assert_eq!(
             words,
             [
-                ("run delay, ms/s", Word::Shown, 10),
-                ("CPU pressure, %", Word::NotShown, 10),
-                ("disk pressure, %", Word::NotShown, 10),
+                ("run delay, ms/s", Shown::Effect, 10),
+                ("CPU pressure, %", Shown::Nothing, 10),
+                ("disk pressure, %", Shown::Nothing, 10),
             ]
         );
-        assert_eq!((judged.word, judged.effects[0].difference), (Word::Shown, Some(90.0)));
+        assert_eq!((judged.verdict, judged.effects[0].difference), (Verdict::Pass, Some(90.0)));
         let text = judged.text(&report);
+        let answer =
+            "PASS  online work waits longer without isolation: web run delay, ms/s +90.00 [+90.00, +90.00]\n";
+        assert!(text.starts_with(answer), "{text}");
         for part in [
             "missing: group web: blamed wait, ms per CPU-s: no judge: clang is missing",
             "missing: group web: memory pressure, %: this kernel does not count it",
-            "broken off: pair 11",
-            "21 windows measured, 1 broken off; isolation was off for 53.0 of 110.0 s (48 %)",
-            "verdict: effect shown",
-            "+90.00 (+90.00 to +90.00)",
+            "void: pair 11",
+            "21 windows measured, 1 void; isolation was off for 53.0 of 110.0 s (48 %)",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
         }
-        assert_eq!(judged.as_json(&report)["verdict"], "shown");
+        let json = judged.as_json(&report);
+        assert_eq!((&json["verdict"], &json["effects"][0]["shown"]), (&json!("PASS"), &json!("effect")));
     }
 
     #[test]
-    fn few_windows_say_nothing() {
-        let mut few = report();
+    fn each_verdict_has_its_sentence_and_status() {
+        let mut few = report(90.0);
         few.windows.truncate(8);
-        let judged = judge(&few);
-        assert_eq!((judged.word, judged.word.exit_code()), (Word::TooFew, 3));
-        assert!(judged.text(&few).contains("too few windows\n  take more time"), "{}", judged.text(&few));
-        few.aborted = vec!["x".to_owned(); 3];
-        assert!(judged.text(&few).contains("--max-blamed"));
-        let nothing = judge(&Report::default());
-        assert_eq!((nothing.word, nothing.effects.len(), nothing.missing.len()), (Word::TooFew, 0, 0));
+        let mut harmed = few.clone();
+        harmed.aborted = vec!["x".to_owned(); 3];
+        let mut both = report(-90.0);
+        for window in &mut both.windows {
+            let figures = window.groups.get_mut("web").unwrap();
+            figures.pressure_pct[0] = Some(if window.off { 9.0 } else { f64::from(window.pair) * 0.1 });
+        }
+        // A look that may err less shows less.
+        let strict = Report { level: Some(0.0005), ..report(90.0) };
+        for (report, status, words) in [
+            (report(-90.0), 1, "FAIL  online work waits longer with isolation: web run delay, ms/s -90.00 ["),
+            (both, 1, "; and longer without it: web CPU pressure, % +"),
+            (
+                report(0.0),
+                3,
+                "INCONCLUSIVE  no effect of isolation is shown: without it web CPU pressure, % +0.00 [-1.00, +1.00]",
+            ),
+            (strict, 3, "INCONCLUSIVE  10 whole pairs of windows are too few; take more time"),
+            (few, 3, "INCONCLUSIVE  4 whole pairs of windows are too few; take more time"),
+            (harmed, 3, "--max-blamed"),
+            (Report::default(), 3, "INCONCLUSIVE  0 whole pairs"),
+        ] {
+            let judged = judge(&report);
+            let text = judged.text(&report);
+            assert_eq!(judged.verdict.exit_code(), status, "{text}");
+            assert!(text.contains(words), "{words} in\n{text}");
+        }
+        assert_eq!(judge(&Report::default()).missing, [""; 0]);
+    }
+
+    #[test]
+    fn more_time_is_named_where_it_would_do() {
+        let mut report = report(0.0);
+        for (index, window) in report.windows.iter_mut().enumerate() {
+            let figures = window.groups.get_mut("web").unwrap();
+            let wave = if index % 4 < 2 { 6.0 } else { -4.0 };
+            figures.run_delay_ms_per_s = Some(200.0 + if window.off { wave } else { 0.0 });
+        }
+        let judged = judge(&report);
+        assert!(judged.sentence.contains(" pairs (--for "), "{}", judged.sentence);
     }
 
     #[test]
     fn the_limits_are_stated() {
         let words = before(&Request { off_pct: 20, ..Request::default() });
-        for part in
-            ["11 pairs of windows of 5s", "at most 20 %", "500 ms per CPU-second", "20 times", "seed 1"]
-        {
+        for part in [
+            "11 pairs of windows of 5s",
+            "at most 20 %",
+            "500 ms per CPU-second",
+            "20 times",
+            "seed 1",
+            "after 9, 11 pairs",
+        ] {
             assert!(words.contains(part), "{part} in\n{words}");
         }
+        let whole = before(&Request { whole: true, ..Request::default() });
+        assert!(!whole.contains("looked for") && whole.contains("its end"), "{whole}");
     }
 }

@@ -8,7 +8,7 @@ use commensal_core::knob::Version;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// CPU that an agent may take while a member moves to and fro, of one CPU: far above what it takes, far below a loop that
 /// answers each move.
@@ -119,18 +119,19 @@ fn a_process_that_leaves_its_group() {
     // To and fro, a hundred times a second and more.
     mover.lists("in", &moved);
     let (before, ticks) = (figures(agent.child.id()), asked(&program).ticks);
+    let begun = Instant::now();
     mover.touch("to-and-fro");
-    std::thread::sleep(Duration::from_secs(4));
-    let after = figures(agent.child.id());
-    let cpu = (after.2 - before.2) as f64 / 4_000.0;
-    let times = std::fs::read_to_string(program.path("moved")).unwrap().lines().count();
+    let times = || std::fs::read_to_string(program.path("moved")).unwrap_or_default().lines().count();
+    // As often as a machine that others use as well lets it, and for as long as several ticks take.
+    until("it has moved often", || times() > 5 && begun.elapsed() > Duration::from_secs(4));
+    let (after, seconds, times) = (figures(agent.child.id()), begun.elapsed().as_secs_f64(), times());
+    let cpu = (after.2 - before.2) as f64 / 1e3 / seconds;
     println!(
-        "{test}: {times} times to and fro in 4 s; agent {:.1} % of a CPU, KiB {} -> {}",
+        "{test}: {times} times to and fro in {seconds:.1} s; agent {:.1} % of a CPU, KiB {} -> {}",
         cpu * 1e2,
         before.1,
         after.1
     );
-    assert!(times > 5, "{times}");
     assert!(cpu < MOST_CPU, "{cpu}");
     assert!(agent.child.try_wait().unwrap().is_none() && asked(&program).ticks > ticks);
     assert!(agent.said().lines().count() < 20, "{}", agent.said());

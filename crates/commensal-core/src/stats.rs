@@ -1,4 +1,4 @@
-//! The statistics the verdict rests on, over plain slices of numbers.
+//! The statistics that the lab's verdict and the agent's canary rest on, over plain slices of numbers.
 //!
 //! Paired log-ratios go in; a Hodges-Lehmann estimate with exact signed-rank bounds comes out. The percentile
 //! bootstrap is left out on purpose: with 5 rounds it raises a false alarm 17 % of the time, with 12 still 9 %.
@@ -7,7 +7,7 @@ mod signed_rank;
 mod student;
 
 pub use signed_rank::{
-    EXACT_UP_TO, SignedRank, Tail, critical_value, lower_tail_probability, obrien_fleming,
+    EXACT_UP_TO, SignedRank, Tail, critical_value, lower_tail_probability, normal_quantile, obrien_fleming,
 };
 pub use student::t_quantile;
 
@@ -36,7 +36,7 @@ impl Interval {
 }
 
 /// The order of two numbers that are known not to be NaN; NaN sorts last.
-pub(crate) fn by_value(a: &f64, b: &f64) -> Ordering {
+pub fn by_value(a: &f64, b: &f64) -> Ordering {
     a.partial_cmp(b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
@@ -48,11 +48,6 @@ pub fn walsh_averages(xs: &[f64]) -> Vec<f64> {
     }
     out.sort_unstable_by(by_value);
     out
-}
-
-/// The Hodges-Lehmann estimate: the median of the Walsh averages. `None` for no data or data that is not finite.
-pub fn hodges_lehmann(xs: &[f64]) -> Option<f64> {
-    SignedRank::new(xs).map(|s| s.estimate())
 }
 
 /// The value at rank `ceil(p n)` of ascending data (nearest rank), `p` in 0..=1; `None` for no data.
@@ -106,26 +101,39 @@ pub fn mean_t_interval(xs: &[f64]) -> Option<Interval> {
     Some(Interval { lo: m - half, hi: m + half })
 }
 
-/// The rounds that prove a harm of zero to be under a threshold, 80 % of the time.
+/// The rounds that prove a harm of zero to be under a threshold with an error of 5 %, 80 % of the time.
 ///
-/// `K = ((1.645 + 0.84) s / margin)^2`, where `sd_log` is the standard deviation of the paired log-ratios and
-/// `margin_log` the distance from the true harm to the threshold on the log scale: `ln(1 + threshold)` when the
-/// harm is zero. Never below 6, because below that no two-sided 95 % interval exists. `None` when the margin is
-/// not positive, the inputs are not finite, or the answer is beyond a million.
+/// `sd_log` is the standard deviation of the paired log-ratios and `margin_log` the distance from the true harm to the
+/// threshold on the log scale: `ln(1 + threshold)` when the harm is zero. Never below 6, because below that no two-sided 95 %
+/// interval exists.
 pub fn rounds_needed(sd_log: f64, margin_log: f64) -> Option<u32> {
-    if !sd_log.is_finite() || !margin_log.is_finite() || margin_log <= 0.0 || sd_log < 0.0 {
+    pairs_needed(sd_log, margin_log, 0.05).map(|rounds| rounds.max(6))
+}
+
+/// The pairs after which a bound with an error of `level` on its side is closer to the centre of differences than `margin`,
+/// 80 % of the time.
+///
+/// `K = ((z + 0.84) s / margin)^2`, where `z` leaves `level` above it in the normal distribution and `s` is the standard
+/// deviation of the differences, in the unit of the margin. `None` when the margin is not positive, the inputs are not
+/// finite, or the answer is beyond a million.
+pub fn pairs_needed(sd: f64, margin: f64, level: f64) -> Option<u32> {
+    if !sd.is_finite() || !margin.is_finite() || margin <= 0.0 || sd < 0.0 {
         return None;
     }
-    let rounds = ((1.645 + 0.84) * sd_log / margin_log).powi(2).ceil();
-    if rounds > 1e6 { None } else { Some((rounds as u32).max(6)) }
+    let pairs = ((normal_quantile(1.0 - level) + 0.84) * sd / margin).powi(2).ceil();
+    if pairs > 1e6 { None } else { Some(pairs as u32) }
 }
 
 /// The fewest rounds at which `gates` metrics can all be proven harmful under Holm's correction.
-///
-/// The smallest one-sided signed-rank p-value is `2^-K`, and Holm's first step asks for `0.05 / gates`.
 pub fn rounds_for_holm(gates: usize) -> u32 {
-    let gates = u32::try_from(gates.max(1)).unwrap_or(u32::MAX);
-    (1..64).find(|&k| 0.5_f64.powi(k) * f64::from(gates) <= 0.05).map_or(64, i32::unsigned_abs)
+    fewest_pairs(gates, 0.05)
+}
+
+/// The fewest pairs at which one of `gates` figures can be shown to differ on one side with an error of `level` over all of
+/// them: the smallest one-sided signed-rank p-value is `2^-K`, and Holm's first step asks for `level / gates`.
+pub fn fewest_pairs(gates: usize, level: f64) -> u32 {
+    let gates = f64::from(u32::try_from(gates.max(1)).unwrap_or(u32::MAX));
+    (1..64).find(|&k| 0.5_f64.powi(k) * gates <= level).map_or(64, i32::unsigned_abs)
 }
 
 /// Holm's step-down procedure at 5 %: which of the hypotheses behind these p-values are rejected.
@@ -162,6 +170,10 @@ mod tests {
 
     fn close(got: f64, want: f64, tolerance: f64) {
         assert!((got - want).abs() <= tolerance, "got {got}, want {want}");
+    }
+
+    fn hodges_lehmann(xs: &[f64]) -> Option<f64> {
+        SignedRank::new(xs).map(|ranks| ranks.estimate())
     }
 
     #[test]

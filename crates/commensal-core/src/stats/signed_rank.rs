@@ -116,7 +116,7 @@ impl SignedRank {
     }
 
     /// Takes `n (n + 1) / 2` ascending values that play the part of the Walsh averages of `n` pairs.
-    pub(crate) fn from_sorted_walsh(n: usize, walsh: Vec<f64>) -> Option<Self> {
+    pub fn from_sorted_walsh(n: usize, walsh: Vec<f64>) -> Option<Self> {
         (n > 0 && walsh.len() == n * (n + 1) / 2).then_some(Self { n, walsh })
     }
 
@@ -161,8 +161,9 @@ impl SignedRank {
     }
 }
 
-/// Where the standard normal distribution function reaches `p`, within 1e-6 for `p` of 1e-6 to 1 - 1e-6.
-fn normal_quantile(p: f64) -> f64 {
+/// Where the standard normal distribution function reaches `p`, within 1e-5 for `p` of 1e-3 to 1 - 1e-3 and 1e-2 for 1e-5 to
+/// 1 - 1e-5.
+pub fn normal_quantile(p: f64) -> f64 {
     let (mut low, mut high) = (-8.0_f64, 8.0_f64);
     for _ in 0..60 {
         let middle = f64::midpoint(low, high);
@@ -331,5 +332,48 @@ mod tests {
         assert_eq!(s.interval(Tail::TwoSided95), Some(Interval { lo: 0.0, hi: 0.0 }));
         assert_eq!(s.p_at_most(0.0), 1.0);
         assert_eq!(s.p_equal(0.0), 1.0);
+    }
+
+    /// Every figure against scipy's, with ties, zeros and few pairs; `fixtures/stats/signed_rank.py` makes the table.
+    #[test]
+    fn figures_are_those_of_scipy() {
+        let table = include_str!("../../../../fixtures/stats/signed_rank.txt");
+        let close = |got: f64, want: &str, what: &str| {
+            let want: f64 = want.parse().unwrap();
+            assert!((got - want).abs() <= 1e-9 * want.abs().max(1.0), "{what}: got {got}, want {want}");
+        };
+        let (mut samples, mut bounds, mut quantiles) = (0, 0, 0);
+        for line in table.lines().filter(|line| !line.starts_with('#')) {
+            let cells: Vec<&str> = line.split(" | ").collect();
+            if let ["quantile", p, want] = cells[..] {
+                let (p, want): (f64, f64) = (p.parse().unwrap(), want.parse().unwrap());
+                // As far as the distribution function is off, where it is that flat.
+                let tolerance = 2e-7 / ((-want * want / 2.0).exp() / std::f64::consts::TAU.sqrt());
+                assert!((normal_quantile(p) - want).abs() <= tolerance, "{line}: {}", normal_quantile(p));
+                quantiles += 1;
+                continue;
+            }
+            let differences: Vec<f64> = cells[1].split(' ').map(|one| one.parse().unwrap()).collect();
+            let ranks = SignedRank::new(&differences).unwrap();
+            close(ranks.estimate(), cells[2], line);
+            close(ranks.p_at_most(0.0), cells[3], line);
+            close(ranks.p_at_least(0.0), cells[4], line);
+            samples += 1;
+            for (level, cell) in [0.05, 0.025, 0.0264, 0.0015].into_iter().zip(&cells[5..]) {
+                let ends = ranks.interval(Tail::OneSided(level));
+                let what = format!("at {level}: {line}");
+                match (ends, cell.split_once(' ')) {
+                    (None, None) => assert_eq!(*cell, "none", "{what}"),
+                    (Some(ends), Some((lo, hi))) => {
+                        close(ends.lo, lo, &what);
+                        close(ends.hi, hi, &what);
+                        bounds += 1;
+                    }
+                    other => panic!("{what}: {other:?}"),
+                }
+            }
+        }
+        println!("{samples} samples, {bounds} pairs of bounds, {quantiles} quantiles");
+        assert!(samples >= 90 && bounds >= 200 && quantiles >= 9);
     }
 }

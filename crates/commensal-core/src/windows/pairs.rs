@@ -1,0 +1,97 @@
+//! What the differences within pairs say about one threshold.
+
+use crate::stats::{EXACT_UP_TO, Interval, SignedRank, Tail, mean, mean_t_interval, standard_deviation};
+
+/// Where the centre of the differences lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Below the threshold, for certain within the error.
+    Within,
+    /// Above it, likewise.
+    Beyond,
+    /// Either, or nobody knows.
+    Open,
+}
+
+/// Differences within pairs, judged. In their unit; a logarithm of a ratio is a difference.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Paired {
+    /// How many.
+    pub pairs: u32,
+    /// The Hodges-Lehmann estimate of their centre.
+    pub estimate: f64,
+    /// The two-sided 95 % interval of one look; `None` below six pairs.
+    pub ci95: Option<Interval>,
+    /// Each end is a bound on one side at the level that was asked for; `None` where so few pairs have none.
+    pub bounds: Option<Interval>,
+    /// The probability of such differences, were the centre at most the threshold.
+    pub p_beyond: f64,
+    /// … were it 0, on both sides.
+    pub p_equal: f64,
+    /// The arithmetic mean, for readers who expect it; as its interval and the standard deviation it decides nothing.
+    pub mean: f64,
+    /// Student's interval of the mean.
+    pub mean_t_ci95: Option<Interval>,
+    /// Of the differences.
+    pub standard_deviation: Option<f64>,
+    /// Whether the probabilities are exact, or those of a normal approximation.
+    pub exact: bool,
+    /// By the bounds.
+    pub answer: Answer,
+}
+
+impl Paired {
+    /// Judges differences at an error of `level` on each side; `None` without any, or when one is not finite.
+    #[must_use]
+    pub fn new(differences: &[f64], threshold: f64, level: f64) -> Option<Paired> {
+        let ranks = SignedRank::new(differences)?;
+        let bounds = ranks.interval(Tail::OneSided(level));
+        Some(Paired {
+            pairs: u32::try_from(ranks.pairs()).unwrap_or(u32::MAX),
+            estimate: ranks.estimate(),
+            ci95: ranks.interval(Tail::TwoSided95),
+            bounds,
+            p_beyond: ranks.p_at_most(threshold),
+            p_equal: ranks.p_equal(0.0),
+            mean: mean(differences)?,
+            mean_t_ci95: mean_t_interval(differences),
+            standard_deviation: standard_deviation(differences),
+            exact: ranks.pairs() <= EXACT_UP_TO,
+            answer: match bounds {
+                Some(ends) if ends.lo > threshold => Answer::Beyond,
+                Some(ends) if ends.hi < threshold => Answer::Within,
+                _ => Answer::Open,
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_answer() {
+        let up = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        for (threshold, level, answer) in [
+            (0.5, 0.05, Answer::Beyond),
+            (3.5, 0.05, Answer::Open),
+            (6.5, 0.05, Answer::Within),
+            // On the bound is neither.
+            (2.0, 0.05, Answer::Open),
+            (5.0, 0.05, Answer::Open),
+            (0.5, 0.001, Answer::Open),
+        ] {
+            let paired = Paired::new(&up, threshold, level).unwrap();
+            assert_eq!(paired.answer, answer, "{threshold} at {level}: {paired:?}");
+            assert_eq!(paired.answer == Answer::Beyond, paired.p_beyond <= level);
+        }
+        let one = Paired::new(&[2.0], 0.0, 0.05).unwrap();
+        assert_eq!(
+            (one.pairs, one.estimate, one.ci95, one.bounds, one.answer),
+            (1, 2.0, None, None, Answer::Open)
+        );
+        assert_eq!(Paired::new(&[], 0.0, 0.05), None);
+        assert_eq!(Paired::new(&[1.0, f64::NAN], 0.0, 0.05), None);
+    }
+}

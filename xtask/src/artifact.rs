@@ -1,0 +1,53 @@
+//! The programs that cargo builds for tests, from its messages.
+
+use crate::root;
+use anyhow::{Context, bail};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// A program that cargo built.
+#[derive(Debug)]
+pub struct Artifact {
+    pub package: String,
+    /// The package's own.
+    pub folder: PathBuf,
+    pub kind: String,
+    pub name: String,
+    pub is_test: bool,
+    pub executable: PathBuf,
+}
+
+impl Artifact {
+    pub fn read(line: &str) -> Option<Artifact> {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        // The form of package_id has changed between versions of cargo; the folder's name has not.
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+        Some(Artifact {
+            package: folder.file_name()?.to_str()?.to_owned(),
+            kind: text(&message["target"]["kind"][0])?,
+            name: text(&message["target"]["name"])?,
+            is_test: message["profile"]["test"].as_bool()?,
+            executable: PathBuf::from(message["executable"].as_str()?),
+            folder,
+        })
+    }
+}
+
+/// Builds the tests of these packages, or finds them built, and returns cargo's messages.
+pub fn messages(which: &[&str]) -> anyhow::Result<String> {
+    let mut command = crate::cargo();
+    command.args(["test", "--no-run"]).args(which).arg("--message-format=json-render-diagnostics");
+    let done = command.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo test")?;
+    if !done.status.success() {
+        bail!("the tests do not build");
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// The same as programs that hold tests.
+pub fn tests(which: &[&str]) -> anyhow::Result<Vec<Artifact>> {
+    let found = messages(which)?;
+    Ok(found.lines().filter_map(Artifact::read).filter(|one| one.is_test).collect())
+}

@@ -1,0 +1,184 @@
+//! Runs tests, each as a process of its own with a time limit, in the groups of `.config/nextest.toml`: what
+//! `cargo nextest run` does, on a machine that has nothing but cargo (`docs/decisions/0050`).
+
+pub mod config;
+mod process;
+
+use crate::artifact::Artifact;
+use crate::tally::Tally;
+use crate::{interrupt, root};
+use anyhow::{Context, bail};
+use config::{Config, Terms};
+use process::Done;
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// How often somebody who waits is told how far it is.
+const PROGRESS: Duration = Duration::from_secs(30);
+/// How soon a signal is seen.
+const POLL: Duration = Duration::from_millis(100);
+/// So many of the longest tests are named at the end.
+const LONGEST: usize = 10;
+
+/// The package whose tests the configuration names.
+const GROUPED: &str = "commensal";
+
+/// One test.
+#[derive(Debug)]
+struct Test<'p> {
+    program: &'p Artifact,
+    name: String,
+    terms: Terms,
+}
+
+impl Test<'_> {
+    /// As a person finds it: with the package, since names of modules repeat.
+    fn title(&self) -> String {
+        format!("{} {}", self.program.package, self.name)
+    }
+}
+
+/// Runs the tests of these programs that `profile` wants and whose names contain one of `filters` (all without any), with
+/// more variables in their environment.
+pub fn run(
+    programs: &[Artifact],
+    profile: &str,
+    filters: &[String],
+    variables: &[(&str, &str)],
+) -> anyhow::Result<Tally> {
+    let config = Config::read(&root(), profile)?;
+    let mut tally = Tally::default();
+    let (mut waiting, mut found) = (Vec::new(), Vec::new());
+    for program in programs {
+        for name in names(program)? {
+            if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter)) {
+                continue;
+            }
+            found.push(name.clone());
+            if config.runs(&name) {
+                let terms = config.terms(&name);
+                waiting.push(Test { program, name, terms });
+            } else {
+                tally.skip(format!("{} {name}: runs with `cargo xtask test --all`", program.package));
+            }
+        }
+    }
+    // The groups are about the integration tests of one package.
+    if filters.is_empty() && programs.iter().any(|program| program.package == GROUPED) {
+        let found: Vec<&str> = found.iter().map(String::as_str).collect();
+        let unused = config.unused(&found);
+        if !unused.is_empty() {
+            bail!("no test is called {} ({})", unused.join(" or "), config::FILE);
+        }
+    }
+    // A stable sort: tests of a program stay in the order of their names.
+    waiting.sort_by_key(|test| std::cmp::Reverse(test.terms.priority));
+    interrupt::watch()?;
+    Schedule { config, all: waiting.len(), waiting, running: Vec::new(), begun: Instant::now() }
+        .run(variables, &mut tally)?;
+    Ok(tally)
+}
+
+/// The tests that a program has.
+fn names(program: &Artifact) -> anyhow::Result<Vec<String>> {
+    let mut command = Command::new(&program.executable);
+    let output = command.args(["--list", "--format", "terse"]).current_dir(&program.folder).output();
+    let output = output.with_context(|| format!("list the tests of {}", program.executable.display()))?;
+    if !output.status.success() {
+        bail!("{} does not list its tests: {}", program.executable.display(), output.status);
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect())
+}
+
+struct Schedule<'p> {
+    config: Config,
+    all: usize,
+    waiting: Vec<Test<'p>>,
+    /// Titles, groups and threads.
+    running: Vec<(String, Option<String>, usize)>,
+    begun: Instant,
+}
+
+impl<'p> Schedule<'p> {
+    fn run(mut self, variables: &[(&str, &str)], tally: &mut Tally) -> anyhow::Result<()> {
+        let (send, receive) = mpsc::channel();
+        let mut told = Instant::now();
+        let mut times = BTreeMap::new();
+        std::thread::scope(|scope| {
+            loop {
+                while let Some(test) = self.next().filter(|_| !interrupt::interrupted()) {
+                    self.running.push((test.title(), test.terms.group.clone(), test.terms.threads));
+                    let send = send.clone();
+                    scope.spawn(move || {
+                        let done = process::run(test.program, &test.name, test.terms.limit, variables);
+                        let _ = send.send((test, done));
+                    });
+                }
+                if self.running.is_empty() {
+                    break;
+                }
+                match receive.recv_timeout(POLL) {
+                    Ok((test, done)) => {
+                        let title = test.title();
+                        self.running.retain(|(other, ..)| *other != title);
+                        let done = done.with_context(|| format!("run {title}"))?;
+                        times.insert((done.took, title.clone()), ());
+                        self.told(&title, &done, tally);
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => break,
+                }
+                if told.elapsed() >= PROGRESS {
+                    told = Instant::now();
+                    self.progress();
+                }
+            }
+            if interrupt::interrupted() {
+                bail!("interrupted");
+            }
+            Ok(())
+        })?;
+        if self.all > LONGEST {
+            println!("{} tests in {} s; the longest:", self.all, self.begun.elapsed().as_secs());
+            for (took, title) in times.keys().rev().take(LONGEST) {
+                println!("{:7.1} s  {title}", took.as_secs_f64());
+            }
+        }
+        Ok(())
+    }
+
+    /// The first test that waits and may run now.
+    fn next(&mut self) -> Option<Test<'p>> {
+        let group_has_room = |test: &Test| match &test.terms.group {
+            None => true,
+            Some(group) => {
+                let beside = self.running.iter().filter(|(_, of, _)| of.as_ref() == Some(group)).count();
+                beside < self.config.groups.get(group).copied().unwrap_or(1)
+            }
+        };
+        let index = self.waiting.iter().position(group_has_room)?;
+        // One that takes more threads is not overtaken by those that take fewer: it would never have its turn.
+        let taken: usize = self.running.iter().map(|(.., threads)| threads).sum();
+        (taken + self.waiting[index].terms.threads <= self.config.threads).then(|| self.waiting.remove(index))
+    }
+
+    fn progress(&self) {
+        let done = self.all - self.waiting.len() - self.running.len();
+        let names: Vec<&str> = self.running.iter().map(|(title, ..)| title.as_str()).collect();
+        println!("{:4} s  {done} of {}; now {}", self.begun.elapsed().as_secs(), self.all, names.join(", "));
+    }
+
+    /// Counts the test, and shows what a failed one printed.
+    fn told(&self, title: &str, done: &Done, tally: &mut Tally) {
+        tally.test(title, done.failure.is_none(), &done.output);
+        let Some(failure) = &done.failure else { return };
+        println!("\n---- {title}: {failure}, after {:.1} s", done.took.as_secs_f64());
+        for line in done.output.iter().filter(|line| !line.starts_with("row skipped: ")) {
+            println!("{line}");
+        }
+        println!("---- end of {title}\n");
+    }
+}

@@ -1,0 +1,267 @@
+//! Reads `.config/nextest.toml`: the keys and filters that stand there. What this reader does not know is an error, so that
+//! `cargo nextest run` and `cargo xtask test` never mean different things by one file.
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+/// The file, from the top of the tree.
+pub const FILE: &str = ".config/nextest.toml";
+const DEFAULT: &str = "default";
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct File {
+    profile: BTreeMap<String, Profile>,
+    test_groups: BTreeMap<String, Group>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Profile {
+    test_threads: Option<usize>,
+    retries: Option<u32>,
+    fail_fast: Option<bool>,
+    slow_timeout: Option<SlowTimeout>,
+    default_filter: Option<String>,
+    #[serde(default)]
+    overrides: Vec<Override>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Group {
+    max_threads: usize,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct SlowTimeout {
+    period: String,
+    terminate_after: u32,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Override {
+    filter: String,
+    test_group: Option<String>,
+    slow_timeout: Option<SlowTimeout>,
+    threads_required: Option<usize>,
+    priority: Option<i8>,
+}
+
+/// One profile, with what it takes from the default one.
+#[derive(Debug)]
+pub struct Config {
+    /// How many tests run at a time.
+    pub threads: usize,
+    limit: Duration,
+    /// Which tests the profile runs.
+    wanted: Filter,
+    rules: Vec<Rule>,
+    /// How many tests of a group run at a time.
+    pub groups: BTreeMap<String, usize>,
+}
+
+/// What holds for some tests.
+#[derive(Debug)]
+struct Rule {
+    filter: Filter,
+    group: Option<String>,
+    limit: Option<Duration>,
+    threads: Option<usize>,
+    priority: Option<i8>,
+}
+
+/// What holds for one test.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Terms {
+    pub group: Option<String>,
+    pub limit: Duration,
+    /// How many of the threads it takes.
+    pub threads: usize,
+    /// Higher ones start first.
+    pub priority: i8,
+}
+
+impl Config {
+    /// Reads the profile of this name.
+    pub fn read(root: &Path, profile: &str) -> anyhow::Result<Config> {
+        let path = root.join(FILE);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        Config::parse(&text, profile).with_context(|| format!("profile {profile} of {FILE}"))
+    }
+
+    fn parse(text: &str, profile: &str) -> anyhow::Result<Config> {
+        let mut file: File = toml::from_str(text)?;
+        let default = file.profile.remove(DEFAULT).context("there is no profile.default")?;
+        let own = match profile {
+            DEFAULT => Profile::default(),
+            _ => file.profile.remove(profile).with_context(|| format!("there is no profile.{profile}"))?,
+        };
+        for one in [&own, &default].into_iter().chain(file.profile.values()) {
+            if one.retries.unwrap_or(0) > 0 || one.fail_fast == Some(true) {
+                bail!(
+                    "a test gets one try, and a failure does not end the run: retries is 0 and fail-fast false"
+                );
+            }
+        }
+        let timeout = own.slow_timeout.or(default.slow_timeout).context("there is no slow-timeout")?;
+        let filter = own.default_filter.or(default.default_filter).unwrap_or_else(|| "all()".to_owned());
+        // The profile's own come first: the first match of each setting counts.
+        let overrides = own.overrides.into_iter().chain(default.overrides);
+        let rules = overrides.map(Rule::parse).collect::<anyhow::Result<Vec<_>>>()?;
+        let groups: BTreeMap<String, usize> =
+            file.test_groups.into_iter().map(|(name, group)| (name, group.max_threads)).collect();
+        if let Some(name) =
+            rules.iter().filter_map(|rule| rule.group.as_ref()).find(|name| !groups.contains_key(*name))
+        {
+            bail!("there is no test-groups.{name}");
+        }
+        Ok(Config {
+            threads: own.test_threads.or(default.test_threads).context("there is no test-threads")?,
+            limit: timeout.limit()?,
+            wanted: Filter::parse(&filter)?,
+            rules,
+            groups,
+        })
+    }
+
+    /// Whether the profile runs the test.
+    pub fn runs(&self, test: &str) -> bool {
+        self.wanted.matches(test)
+    }
+
+    pub fn terms(&self, test: &str) -> Terms {
+        let rules = || self.rules.iter().filter(|rule| rule.filter.matches(test));
+        Terms {
+            group: rules().find_map(|rule| rule.group.clone()),
+            limit: rules().find_map(|rule| rule.limit).unwrap_or(self.limit),
+            // More than there are would wait for ever.
+            threads: rules().find_map(|rule| rule.threads).unwrap_or(1).min(self.threads),
+            priority: rules().find_map(|rule| rule.priority).unwrap_or(0),
+        }
+    }
+
+    /// Patterns that match none of these tests: a renamed module would leave its group without a word.
+    pub fn unused(&self, tests: &[&str]) -> Vec<String> {
+        let filters = self.rules.iter().map(|rule| &rule.filter).chain([&self.wanted]);
+        let patterns = filters.flat_map(|filter| &filter.patterns);
+        let unused = patterns.filter(|pattern| !tests.iter().any(|test| pattern.matches(test)));
+        unused.map(|pattern| pattern.as_str().to_owned()).collect()
+    }
+}
+
+impl Rule {
+    fn parse(given: Override) -> anyhow::Result<Rule> {
+        Ok(Rule {
+            filter: Filter::parse(&given.filter)?,
+            group: given.test_group,
+            limit: given.slow_timeout.map(|timeout| timeout.limit()).transpose()?,
+            threads: given.threads_required,
+            priority: given.priority,
+        })
+    }
+}
+
+impl SlowTimeout {
+    /// After how long nextest ends the test.
+    fn limit(&self) -> anyhow::Result<Duration> {
+        let period = humantime::parse_duration(&self.period).with_context(|| self.period.clone())?;
+        Ok(period * self.terminate_after)
+    }
+}
+
+/// `all()`, `test(#GLOB) | test(#GLOB)`, or `not (...)` around the latter.
+#[derive(Debug)]
+struct Filter {
+    patterns: Vec<glob::Pattern>,
+    /// Whether it matches what none of the patterns does.
+    not: bool,
+}
+
+impl Filter {
+    fn parse(text: &str) -> anyhow::Result<Filter> {
+        if text == "all()" {
+            return Ok(Filter { patterns: Vec::new(), not: true });
+        }
+        let inner = text.strip_prefix("not (").and_then(|rest| rest.strip_suffix(')'));
+        let pattern = |term: &str| {
+            let glob = term.trim().strip_prefix("test(#").and_then(|rest| rest.strip_suffix(')'));
+            let glob = glob.with_context(|| format!("{term:?} is not test(#GLOB)"))?;
+            glob::Pattern::new(glob).with_context(|| glob.to_owned())
+        };
+        let patterns = inner.unwrap_or(text).split('|').map(pattern).collect::<anyhow::Result<_>>()?;
+        Ok(Filter { patterns, not: inner.is_some() })
+    }
+
+    fn matches(&self, test: &str) -> bool {
+        self.patterns.iter().any(|pattern| pattern.matches(test)) != self.not
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+[profile.default]
+test-threads = 3
+slow-timeout = { period = "60s", terminate-after = 2 }
+default-filter = "not (test(#docker::*))"
+[profile.all]
+default-filter = "all()"
+[[profile.all.overrides]]
+filter = "test(#lab::*)"
+slow-timeout = { period = "1m", terminate-after = 9 }
+[test-groups.measures]
+max-threads = 1
+[[profile.default.overrides]]
+filter = "test(#lab::*) | test(#limits::*)"
+test-group = "measures"
+priority = 100
+"#;
+
+    #[test]
+    fn a_profile_adds_to_the_default_one() {
+        let config = Config::parse(TEXT, DEFAULT).unwrap();
+        assert_eq!((config.threads, config.groups["measures"]), (3, 1));
+        assert!(config.runs("lab::a") && !config.runs("docker::b"));
+        let terms = |group: Option<&str>, minutes: u64, priority| Terms {
+            group: group.map(str::to_owned),
+            limit: Duration::from_secs(60 * minutes),
+            threads: 1,
+            priority,
+        };
+        assert_eq!(config.terms("lab::a"), terms(Some("measures"), 2, 100));
+        assert_eq!(config.terms("output::lab::a"), terms(None, 2, 0));
+        let all = Config::parse(TEXT, "all").unwrap();
+        assert!(all.runs("docker::b"));
+        assert_eq!(all.terms("lab::a"), terms(Some("measures"), 9, 100));
+        assert_eq!(config.unused(&["lab::a", "docker::b"]), ["limits::*"]);
+    }
+
+    #[test]
+    fn what_nextest_would_understand_otherwise_is_refused() {
+        let refused = |from: &str, to: &str, words: &str| {
+            assert!(TEXT.contains(from));
+            let error = Config::parse(&TEXT.replace(from, to), "all").unwrap_err();
+            assert!(format!("{error:#}").contains(words), "{error:#}");
+        };
+        refused("priority = 100", "run-extra-args = []", "run-extra-args");
+        refused("test(#limits::*)", "package(x)", "is not test(#GLOB)");
+        refused("test-group = \"measures\"", "test-group = \"others\"", "there is no test-groups.others");
+        refused("test-threads = 3", "test-threads = 3\nretries = 1", "one try");
+        assert!(Config::parse(TEXT, "none").is_err());
+    }
+
+    #[test]
+    fn the_file_of_the_tree_is_understood() {
+        for profile in [DEFAULT, "all", "long"] {
+            Config::read(&crate::root(), profile).unwrap();
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! One test as a process: starts it in a process group of its own, collects what it prints, and ends the group at the limit.
+
+use crate::artifact::Artifact;
+use crate::interrupt;
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::io::{BufRead, BufReader, PipeReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often the end of a test is looked for: at first often, since most tests take milliseconds.
+const POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
+const AT_FIRST: Duration = Duration::from_millis(200);
+/// How long a test that is told to end may take for it.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long output is waited for once the test has ended: a process that it left behind may hold the pipe for ever.
+const REST: Duration = Duration::from_secs(1);
+
+/// A test that has ended.
+#[derive(Debug)]
+pub struct Done {
+    /// Why it has not passed.
+    pub failure: Option<String>,
+    /// Lines of the test itself.
+    pub output: Vec<String>,
+    pub took: Duration,
+}
+
+/// Runs one test of the program.
+pub fn run(
+    program: &Artifact,
+    name: &str,
+    limit: Duration,
+    variables: &[(&str, &str)],
+) -> anyhow::Result<Done> {
+    let begun = Instant::now();
+    let (reader, writer) = std::io::pipe().context("make a pipe")?;
+    let mut command = Command::new(&program.executable);
+    command.args([name, "--exact", "--nocapture"]).current_dir(&program.folder);
+    command.envs(variables.iter().copied()).stdin(Stdio::null()).process_group(0);
+    command.stdout(writer.try_clone().context("share a pipe")?).stderr(writer);
+    let mut child = command.spawn().with_context(|| program.executable.display().to_string())?;
+    // With it go this process's own ends for writing.
+    drop(command);
+    let (lines, all) = collect(reader);
+    let failure = match wait(&mut child, begun, limit)? {
+        Some(status) if status.success() => None,
+        Some(status) => Some(format!("it ended with {status}")),
+        None if interrupt::interrupted() => Some("it was interrupted".to_owned()),
+        None => Some(format!("it did not end within {} s", limit.as_secs())),
+    };
+    let took = begun.elapsed();
+    let _ = all.recv_timeout(REST);
+    let lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+    let output = lines.iter().filter_map(|line| of_the_test(name, line)).map(str::to_owned).collect();
+    Ok(Done { failure, output, took })
+}
+
+/// Reads to the end of the pipe, and says when that is.
+fn collect(reader: PipeReader) -> (Arc<Mutex<Vec<String>>>, Receiver<()>) {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let (whole, all) = mpsc::channel();
+    let taken = Arc::clone(&lines);
+    std::thread::spawn(move || {
+        for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).into_owned();
+            taken.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        }
+        let _ = whole.send(());
+    });
+    (lines, all)
+}
+
+/// Its status; `None` when it had to be ended.
+fn wait(child: &mut Child, begun: Instant, limit: Duration) -> anyhow::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait().context("wait for a test")? {
+            return Ok(Some(status));
+        }
+        let since = begun.elapsed();
+        if since >= limit || interrupt::interrupted() {
+            break;
+        }
+        std::thread::sleep(if since < AT_FIRST { POLL.0 } else { POLL.1 });
+    }
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process has a number")?;
+    // What it started may have ended already; then there is nothing to tell.
+    let _ = kill_process_group(group, Signal::TERM);
+    let told = Instant::now();
+    while child.try_wait().context("wait for a test")?.is_none() && told.elapsed() < GRACE {
+        std::thread::sleep(POLL.1);
+    }
+    let _ = kill_process_group(group, Signal::KILL);
+    child.wait().context("wait for a test")?;
+    Ok(None)
+}
+
+/// The line without what the harness adds to it; `None` for lines that are the harness's alone.
+fn of_the_test<'l>(name: &str, line: &'l str) -> Option<&'l str> {
+    // On one CPU the harness names the test before it runs, and the test's first line follows on the same one.
+    let line = line.strip_prefix(&format!("test {name} ... ")).unwrap_or(line);
+    let harness = ["running 1 test", "test result: ", "failures:", "successes:"];
+    let verdict = ["", "ok", "FAILED"].contains(&line) || line.trim() == name;
+    (!verdict && !harness.iter().any(|word| line.starts_with(word))).then_some(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A program that takes the harness's arguments.
+    fn program(folder: &tempfile::TempDir, script: &str) -> Artifact {
+        let executable = folder.path().join("it");
+        std::fs::write(&executable, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&executable, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Artifact {
+            package: "p".to_owned(),
+            folder: folder.path().to_owned(),
+            kind: "test".to_owned(),
+            name: "it".to_owned(),
+            is_test: true,
+            executable,
+        }
+    }
+
+    fn done(script: &str, limit: Duration) -> Done {
+        let folder = tempfile::tempdir().unwrap();
+        run(&program(&folder, script), "a::b", limit, &[("VARIABLE", "value")]).unwrap()
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn output_and_status_of_a_test() {
+        let all = "echo 'running 1 test'; echo \"test $1 ... $VARIABLE\"; echo oh >&2; echo ok; echo 'test result: ok. 1 passed'";
+        let passed = done(all, LONG);
+        assert_eq!((passed.failure, passed.output), (None, vec!["value".to_owned(), "oh".to_owned()]));
+        assert_eq!(done("exit 101", LONG).failure.unwrap(), "it ended with exit status: 101");
+        assert!(done("kill -9 $$", LONG).failure.unwrap().contains("signal: 9"));
+    }
+
+    #[test]
+    fn a_test_that_hangs_ends_with_all_that_it_started() {
+        let hangs = done("sleep 1000 & echo $!; wait", Duration::from_millis(300));
+        assert!(hangs.failure.unwrap().contains("did not end within"));
+        let proc = format!("/proc/{}/stat", hangs.output[0]);
+        // Nobody waits for an orphan but the first process, which may take its time.
+        let gone = || std::fs::read_to_string(&proc).map_or(true, |stat| stat.contains(") Z "));
+        let begun = Instant::now();
+        while !gone() {
+            assert!(begun.elapsed() < LONG, "{proc}");
+            std::thread::sleep(POLL.1);
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_left_behind_is_not_waited_for() {
+        let left = done("sleep 1000 & echo $!", LONG);
+        assert_eq!((left.failure, left.output.len()), (None, 1));
+        let pid = Pid::from_raw(left.output[0].parse().unwrap()).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    }
+}

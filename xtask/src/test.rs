@@ -1,0 +1,148 @@
+//! The tests, by tier: those of the default members on the running kernel, in minutes and with nothing but cargo; or all that
+//! there are, with the SQL engine, a browser, containers, the scheduler's programs and kernels in virtual machines.
+
+use crate::ci::step;
+use crate::tally::{Tally, running_release};
+use crate::{artifact, features, root, runner, soak, vm};
+use anyhow::{Context, bail};
+use std::process::Stdio;
+use std::time::Instant;
+
+/// Run the tests of the default members on the running kernel, in some minutes; or all that there are.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Everything: also the tests of the SQL engine and of xtask, a browser, containers, and kernels in virtual machines.
+    #[arg(long)]
+    all: bool,
+    /// Only tests whose names contain one of these; with --all those in virtual machines are left out.
+    filters: Vec<String>,
+}
+
+/// What only `--all` runs.
+const LEFT_OUT: [&str; 2] = [
+    "commensal-sql and xtask: their tests run with `cargo xtask test --all` (DataFusion is built for them)",
+    "kernel tests in VMs: they run with `cargo xtask test --all`",
+];
+
+/// The SQL engine is built by itself: together with it the other crates would be built with what its dependencies want
+/// of theirs, and not as they are shipped.
+pub const SQL: &str = "commensal-sql";
+/// As README has it.
+const QUICKSTART: &str = "cargo run --release -- lab run quickstart";
+
+/// `cargo xtask test`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let tally = match (args.all, args.filters.is_empty()) {
+        (true, true) => everything(false)?,
+        (true, false) => of_all_packages(false, &args.filters)?,
+        (false, _) => quick(&args.filters)?,
+    };
+    tally.print(started);
+    if tally.failed > 0 {
+        bail!("{} failed", tally.failed);
+    }
+    Ok(())
+}
+
+/// What tests need that programs do not: the fake host. The scheduler's programs are left out, since they take clang.
+const FAKE: [&str; 2] = ["--features", "commensal-host/fake"];
+
+/// The default members.
+fn quick(filters: &[String]) -> anyhow::Result<Tally> {
+    step("tests of the default members");
+    let programs = artifact::tests(&FAKE)?;
+    let tally = runner::run(&programs, "default", filters, &[])?;
+    let mut tally = tally.on(&here(), None);
+    if filters.is_empty() {
+        LEFT_OUT.iter().for_each(|what| tally.skip((*what).to_owned()));
+    }
+    Ok(tally)
+}
+
+/// All tests; with `long` those that take long as well.
+pub fn everything(long: bool) -> anyhow::Result<Tally> {
+    let mut tally = of_all_packages(long, &[])?;
+    step("`cargo run` is the program");
+    runs_the_program()?;
+    step("kernels");
+    tally.add(vm::kernels(long)?);
+    if long {
+        step("a soak of the agent");
+        soaked(&mut tally);
+        step("a whole quickstart");
+        tally.long_run(quickstart()?);
+    }
+    Ok(tally)
+}
+
+fn of_all_packages(long: bool, filters: &[String]) -> anyhow::Result<Tally> {
+    let others =
+        [&["--workspace", "--exclude", SQL, "--all-features"], features::without_scheduler()].concat();
+    let (profile, variables): (_, &[_]) = if long { ("long", &LONG) } else { ("all", &[]) };
+    let mut tally = Tally::default();
+    for (what, which) in [("tests", others.as_slice()), ("tests of the SQL engine", &["--package", SQL])] {
+        step(what);
+        tally.add(runner::run(&artifact::tests(which)?, profile, filters, variables)?);
+    }
+    Ok(tally.on(&here(), None))
+}
+
+/// What the long tier asks of tests that can do more.
+const LONG: [(&str, &str); 4] = [
+    ("PROPTEST_CASES", "2000"),
+    ("COMMENSAL_SCENARIOS", "6x2"),
+    ("COMMENSAL_KILL_ROUNDS", "200"),
+    ("COMMENSAL_MOTO", "1"),
+];
+
+fn here() -> String {
+    format!("machine {}", running_release())
+}
+
+fn soaked(tally: &mut Tally) {
+    if let Some(why) = soak::obstacle() {
+        return tally.skip(format!("the soak of the agent: {why}"));
+    }
+    let done = soak::run(&soak::Args::of_ci());
+    if let Err(error) = &done {
+        println!("{error:#}");
+    }
+    tally.long_run(done.ok().map(|()| 0));
+}
+
+/// What README tells everybody to begin with `cargo run` at the top of the tree: with a second program among the default
+/// members cargo does not know which one is meant, unless a manifest says so. The features
+/// are those of the tests; dependencies that tests want otherwise are built once more for it.
+fn runs_the_program() -> anyhow::Result<()> {
+    let mut command = crate::cargo();
+    command.args(["run", "--quiet"]).args(["--all-features", "--", "--version"]);
+    let output = command.current_dir(root()).stderr(Stdio::inherit()).output().context("cargo run")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let wanted = concat!("commensal ", env!("CARGO_PKG_VERSION"), "\n");
+    if !output.status.success() || said != wanted {
+        bail!("`cargo run -- --version` at the top of the tree does not say {wanted:?} but {said:?}");
+    }
+    print!("{said}");
+    Ok(())
+}
+
+/// README's first command, with more rounds; the record of somebody's own run stays as it is.
+fn quickstart() -> anyhow::Result<Option<i32>> {
+    let mut command = crate::cargo();
+    command.args(QUICKSTART.split(' ').skip(1));
+    command.args(["--rounds", "12", "--out"]).arg(root().join("target/run.json"));
+    Ok(command.current_dir(root()).status()?.code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quickstart_is_the_one_that_readme_tells() {
+        let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+        assert!(readme.lines().any(|line| line.starts_with(&format!("$ {QUICKSTART} "))));
+        assert!(QUICKSTART.starts_with("cargo "));
+    }
+}
