@@ -3173,7 +3173,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__report)
-            opts="-o -v -h -V --format --out --style --chart --strict --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-o -v -h -V --format --out --style --chart --strict --exit-verdict --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -225,7 +225,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l load -d 'Offered load: requests per second, or a share of the most that the service sustains alone, such as 60%' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l arms -d 'Arms, in place of the experiment\'s: baseline,baseline2,contended,isolated:cpu.idle,…' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l restart -d 'When the service is started anew: block, round or never [default: the experiment\'s]' -r
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l slo -d 'Objective to count windows against, such as p99=5ms' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l slo -d 'Objective, such as p99=5ms: a gate on the share of requests over that latency, and windows are counted against it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l window -d 'Length of a window of the objective' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l min-offline -d 'Least share of the offline work that an isolated arm must keep, in per cent' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from run" -l vary -d 'One limit of the offline work, each of its values an isolated arm of one run: cpu.max=20%,50%,80%. Ends with the largest that holds; 0 when the least value does. Means may stand before it: best+cpu.max=50%,80%' -r
@@ -302,6 +302,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l strict -d 'In JUnit, what is inconclusive or invalid has failed instead of being skipped'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l exit-verdict -d 'End with the status of the verdict, as the run itself did: 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l json -d 'Print the record with its results computed anew'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -334,7 +335,7 @@ complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from diff" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from diff" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from diff" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from diff" -l force -d 'Compare although machine or plan differ'
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from diff" -l force -d 'Compare although machine or plan differ (another kernel or cgroup version is told and compared in any case)'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from diff" -l json -d 'Print JSON'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from diff" -s v -l verbose -d 'Print what happens in detail (to standard error)'
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from diff" -s h -l help -d 'Print help'

@@ -22,6 +22,7 @@ use commensal_host::Host;
 use commensal_lab::conductor::describe;
 use commensal_lab::record::Tool;
 use commensal_lab::rng::Rng;
+use commensal_lab::site::Claim;
 use commensal_lab::stats::median;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,6 +117,8 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Ladder, RunError> {
+    // Cells and a lab's run would measure each other.
+    let _claim = Claim::take(host).map_err(CellsError::from)?;
     let field =
         Field::open(host, conduct.state_dir.clone(), &conduct.probe_name, conduct.cgroup_root.as_ref())?;
     possible(experiment, &field)?;

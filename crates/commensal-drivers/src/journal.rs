@@ -42,9 +42,18 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Whether it is still there; a process that has its number by now is another one.
+    /// Whether it is still there; a process that has its number by now is another one, and one that is dead and stays in the
+    /// table until its parent looks does nothing any more.
     pub fn runs(&self, host: &mut dyn Host) -> bool {
         host.process(self.pid).is_ok_and(|process| process.start_ticks == self.start_ticks)
+            && !self.is_dead(host)
+    }
+
+    fn is_dead(&self, host: &dyn Host) -> bool {
+        let stat = host.read_file(Path::new(&format!("/proc/{}/stat", self.pid))).unwrap_or_default();
+        // The name before it is in brackets and may hold anything.
+        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+        matches!(state, Some('Z' | 'X' | 'x'))
     }
 }
 

@@ -86,7 +86,8 @@ pub fn compare(arms: &[Arm], design: &Design, samples: &Samples) -> Findings {
         }
     }
     if let Some(baseline2) = find(Role::Baseline2) {
-        let floor = |r: &Comparison| r.ci95.map(|[lo, hi]| (r.metric, (hi - lo) / 2.0));
+        // Five rounds have no 95 % interval; the widest that they have, of 94 %, is their floor.
+        let floor = |r: &Comparison| r.ci95.or(r.one_sided).map(|[lo, hi]| (r.metric, (hi - lo) / 2.0));
         let (a, b) = (&arms[baseline2].name, &arms[baseline].name);
         findings.noise_floor_pct =
             findings.results.iter().filter(|r| r.arm == *a && r.vs == *b).filter_map(floor).collect();
@@ -275,7 +276,22 @@ mod tests {
         let aa = run.comparison("baseline2", "baseline", Metric::P90).unwrap().ci95.unwrap();
         assert_eq!(run.noise_floor_pct[&Metric::P90], (aa[1] - aa[0]) / 2.0);
         let five = fixture::concluded(5, [0.0, 0.5, 0.01], 0.02);
-        assert!(five.noise_floor_pct.is_empty());
+        let aa = five.comparison("baseline2", "baseline", Metric::P90).unwrap();
+        let [lo, hi] = aa.one_sided.unwrap();
+        assert_eq!((aa.ci95, five.noise_floor_pct[&Metric::P90]), (None, (hi - lo) / 2.0));
+        assert!(fixture::concluded(4, [0.0, 0.5, 0.01], 0.02).noise_floor_pct.is_empty());
+    }
+
+    #[test]
+    fn an_invalid_block_costs_its_round_and_no_more() {
+        for arm in ["baseline", "baseline2", "contended", "isolated"] {
+            let mut run = fixture::small_run();
+            run.blocks.iter_mut().find(|block| block.arm == arm).unwrap().valid = false;
+            conclude(&mut run);
+            let text = crate::report::terminal(&run, false);
+            assert!(!text.contains("noise floor unknown"), "{arm}: {text}");
+            assert_eq!(text.contains("of 5 rounds"), arm.starts_with("baseline"), "{arm}: {text}");
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
 use crate::prometheus::QueryError;
 use crate::record::{self, Arm, Block, KnownHarm, Machine, Role, Run, Sweep, Tool};
-use crate::site::{self, Guard, Side, Site, SiteError, Wanted};
+use crate::site::{self, Claim, Guard, Side, Site, SiteError, Wanted};
 use crate::tools::ParseError;
 use crate::verdict::Verdict;
 use crate::workload::cpu::calibrate;
@@ -169,6 +169,7 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Run, LabError> {
+    let claim = Claim::take(host)?;
     block::try_queries(&experiment.design.queries, experiment.design.block_s).map_err(LabError::Query)?;
     let attached = service::attached(host, experiment)?;
     let wanted = Wanted {
@@ -200,7 +201,9 @@ pub fn run(
     let folder = conduct.state_dir.join("lab-files");
     let result = place.and_then(|place| {
         let rate_per_s = experiment.design.offered_per_s.unwrap_or(0.0);
-        Conductor { host, experiment, conduct, place, site: &mut site, stop, tell, rate_per_s, carries_over }
+        let port = conduct.port;
+        let site = &mut site;
+        Conductor { host, experiment, conduct, place, site, stop, tell, rate_per_s, port, carries_over }
             .whole()
     });
     let removed = host.state_remove_all(&folder);
@@ -211,6 +214,7 @@ pub fn run(
     let mut run = result?;
     removed?;
     watched?;
+    run.caveats.extend(claim.beside(host));
     analysis::conclude(&mut run);
     Ok(run)
 }
@@ -225,6 +229,8 @@ struct Conductor<'a> {
     tell: &'a mut dyn FnMut(Event<'_>),
     /// Offered requests per second.
     rate_per_s: f64,
+    /// Where the built-in service is to listen; 0 is any free port.
+    port: u16,
     /// Why the run has long blocks in place of the short windows that were planned.
     carries_over: Option<String>,
 }
@@ -294,6 +300,7 @@ impl Conductor<'_> {
             site: self.site,
             place: &self.place,
             conduct: self.conduct,
+            port: self.port,
             stop: self.stop,
         }
     }

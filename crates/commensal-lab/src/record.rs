@@ -78,7 +78,8 @@ pub struct Run {
     /// Comparisons of arms, computed from the blocks.
     #[serde(default)]
     pub results: Vec<Comparison>,
-    /// Half-width of the two-sided 95 % interval between the two identical arms, in per cent, per metric.
+    /// Half-width of the two-sided 95 % interval between the two identical arms, in per cent, per metric; of five rounds, of
+    /// their widest interval, which is one of 94 %.
     #[serde(default)]
     pub noise_floor_pct: BTreeMap<Metric, f64>,
     /// The share of the harm that each isolated arm removes.
@@ -328,9 +329,12 @@ pub struct OverObjective {
     pub difference_pct: f64,
     /// Its one-sided bounds, percentage points.
     pub one_sided: Option<[f64; 2]>,
-    /// Whether the hypervisor took as much from both arms: else the tail may be its doing.
+    /// Whether the hypervisor took no more from this arm, significantly and by 0.05 CPUs: else the tail may be its doing.
     pub steal_alike: bool,
-    /// FAIL when half as many again are proven to be over it, PASS when fewer are.
+    /// How much more it took from this arm, CPUs, over the rounds; `None` where the machine does not tell.
+    #[serde(default)]
+    pub steal_more: Option<f64>,
+    /// FAIL when half as many again, and 0.1 % of the requests, are proven to be over it; PASS when fewer are.
     pub verdict: Verdict,
 }
 

@@ -3,11 +3,13 @@
 //! Everything written goes through plan, drivers and journal, so that a run killed at any moment is undone
 //! by the next one or by `commensal restore`. The groups are the run's own: two parents named after its pid.
 
+mod claim;
 mod guard;
 mod moving;
 mod policies;
 mod scheduled;
 
+pub use claim::Claim;
 pub use guard::{Guard, keep_watch};
 pub use policies::{ArmPolicy, Tasks};
 
@@ -44,6 +46,17 @@ pub enum SiteError {
     /// Two runs at once would measure each other.
     #[error("another lab run is using this machine (it holds {0}); two at once would measure each other")]
     Busy(String),
+    /// So would two with state directories of their own.
+    #[error(
+        "another lab run is using this machine: process {pid}{command}; two at once would measure each other: wait for it, or \
+         end it with kill -INT {pid}"
+    )]
+    Claimed {
+        /// The process that runs it; in another pid namespace it is 0.
+        pid: i32,
+        /// What that is, in brackets; empty where it is not known.
+        command: String,
+    },
     /// The delegated group cannot be used.
     #[error(transparent)]
     NoRoom(#[from] commensal_drivers::NoRoom),

@@ -7,11 +7,12 @@
 
 mod arm;
 mod environment;
+mod health;
 
-pub(crate) use arm::{rounds_to_decide, threshold_words};
-pub(crate) use environment::service_failed;
+pub(crate) use arm::{Gate, each, rounds_to_decide, threshold_words};
+pub(crate) use health::service_failed;
 
-use crate::record::{Comparison, Metric, Role, Run};
+use crate::record::{Arm, Comparison, Metric, Role, Run};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -55,7 +56,7 @@ impl Verdict {
     }
 
     /// How bad it is among the arms of one run: the worst arm decides.
-    fn rank(self) -> u8 {
+    pub(crate) fn rank(self) -> u8 {
         match self {
             Self::Pass => 0,
             Self::Inconclusive => 1,
@@ -92,13 +93,17 @@ fn conclusion(
     notes: &mut Vec<String>,
     arms: &mut BTreeMap<String, Verdict>,
 ) -> (Verdict, Vec<String>) {
-    let broken_ground = environment::unusable(run);
-    if !broken_ground.is_empty() {
-        return (Verdict::Invalid, broken_ground);
+    let not_in_force = environment::not_in_force(run);
+    if !not_in_force.is_empty() {
+        return (Verdict::Invalid, not_in_force);
     }
-    let broken = environment::broken_arms(run);
+    let broken = health::broken_arms(run);
     if !broken.is_empty() {
         return (Verdict::Broken, broken);
+    }
+    let by_itself = health::fails_by_itself(run);
+    if !by_itself.is_empty() {
+        return (Verdict::Invalid, by_itself);
     }
     if let Some(reason) = environment::too_many_invalid_blocks(run) {
         return (Verdict::Invalid, vec![reason]);
@@ -107,8 +112,10 @@ fn conclusion(
     if gates.is_empty() {
         return (Verdict::Inconclusive, vec!["no gate metric can be judged in this run".to_owned()]);
     }
-    let (verdict, reasons) = environment::identical(run, &gates);
+    let (verdict, mut reasons) = environment::identical(run, &gates);
     if verdict != Verdict::Pass {
+        let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
+        reasons.extend(isolated.filter_map(|arm| health::too_rare(run, arm)));
         return (verdict, reasons);
     }
     notes.extend(environment::about_contention(run, &gates));
@@ -119,27 +126,12 @@ fn conclusion(
     let (mut worst, mut reasons) = (Verdict::Pass, Vec::new());
     for arm in isolated {
         let (mut verdict, mut why) = arm::judge(run, arm, &gates);
-        // The waits are a gate of their own, where there was a judge.
-        if let Some(blame) = run.blame.iter().find(|blame| blame.arm == arm.name) {
-            if blame.verdict.rank() > verdict.rank() {
-                verdict = blame.verdict;
+        for part in beside_gates(run, arm) {
+            if part.verdict.rank() > verdict.rank() {
+                verdict = part.verdict;
                 why.clear();
             }
-            why.extend(blame.reasons.iter().cloned());
-        }
-        if let Some((tail, reason)) = tail(run, &arm.name) {
-            if tail.rank() > verdict.rank() {
-                verdict = tail;
-                why.clear();
-            }
-            why.push(reason);
-        }
-        if let Some((kept, reason)) = enough_offline(run, &arm.name) {
-            if kept.rank() > verdict.rank() {
-                verdict = kept;
-                why.clear();
-            }
-            why.push(reason);
+            why.extend(part.reasons);
         }
         notes.extend(arm::gains(run, arm, &gates));
         arms.insert(arm.name.clone(), verdict);
@@ -155,17 +147,59 @@ fn conclusion(
     (worst, reasons)
 }
 
-/// What the tail adds, if it is significantly worse than alone: such an arm passes only when it is proven to stay within its bound.
+/// What an arm is judged by beside its gates.
+pub(crate) struct Part {
+    pub name: &'static str,
+    pub verdict: Verdict,
+    pub reasons: Vec<String>,
+}
+
+/// Every part of the judgement on an isolated arm that is there beside its gates: waits, tail, offline work, rare failures.
+pub(crate) fn beside_gates(run: &Run, arm: &Arm) -> Vec<Part> {
+    let part = |name, (verdict, reasons)| Part { name, verdict, reasons };
+    let one = |(verdict, reason)| (verdict, vec![reason]);
+    let blame = run.blame.iter().find(|blame| blame.arm == arm.name);
+    let rare = health::too_rare(run, arm).map(|reason| (Verdict::Inconclusive, reason));
+    let all = [
+        blame.map(|blame| part("waits blamed on offline work", (blame.verdict, blame.reasons.clone()))),
+        tail(run, &arm.name).map(|tail| part("requests over the objective", one(tail))),
+        enough_offline(run, &arm.name).map(|kept| part("offline work that is kept", one(kept))),
+        rare.map(|rare| part("the service does not fail", one(rare))),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+/// What the tail adds. An objective that the user named is a gate; without one, only a tail that is significantly worse than
+/// alone counts, and such an arm passes only when it is proven to stay within its bound.
 fn tail(run: &Run, arm: &str) -> Option<(Verdict, String)> {
     let tail = run.over_objective.iter().find(|tail| tail.arm == arm)?;
-    let [lo, _] = tail.one_sided?;
-    (lo > 0.0 && tail.steal_alike).then(|| {
-        let said = format!(
-            "arm {arm}: {:.2} % of the requests take longer than {:.0} µs, alone {:.2} %; half as many again are allowed",
-            tail.arm_pct, tail.objective_us, tail.alone_pct
-        );
-        (tail.verdict, said)
-    })
+    let harmed = tail.one_sided.is_some_and(|[lo, _]| lo > 0.0);
+    if !harmed && run.design.slo.is_none() {
+        return None;
+    }
+    let said = format!(
+        "arm {arm}: {:.2} % of the requests take longer than {:.0} µs, {} {:.2} %",
+        tail.arm_pct,
+        tail.objective_us,
+        if run.arm_with(Role::Warm).is_some_and(|warm| warm.name == tail.vs) {
+            "on warm CPUs"
+        } else {
+            "alone"
+        },
+        tail.alone_pct
+    );
+    let bound = "half as many again are allowed, or 0.1 % of the requests";
+    let why = match (tail.verdict, tail.steal_more) {
+        (Verdict::Inconclusive, Some(more)) if harmed && !tail.steal_alike => format!(
+            "{said}; but the hypervisor took {more:.2} CPUs more from that arm, so the two cannot be compared"
+        ),
+        (Verdict::Inconclusive, _) if tail.one_sided.is_none() => {
+            format!("{said}; so few rounds give no bound")
+        }
+        (Verdict::Inconclusive, _) => format!("{said}; that may be on either side of the bound: {bound}"),
+        _ => format!("{said}; {bound}"),
+    };
+    Some((tail.verdict, why))
 }
 
 /// Whether an isolated arm keeps as much of the offline work as is asked for; `None` when that is proven, or nothing is asked
@@ -227,7 +261,6 @@ mod tests {
     use super::*;
     use crate::analysis::{Samples, conclude_from};
     use crate::fixture::{bare_run, concluded, simulate};
-    use crate::record::Arm;
     use crate::rng::Rng;
 
     fn check(run: &Run, verdict: Verdict, expect: &str) {
@@ -340,8 +373,20 @@ mod tests {
     #[test]
     fn a_service_that_fails_under_isolation_is_broken() {
         let mut run = good();
-        run.blocks.iter_mut().find(|b| b.arm == "isolated").unwrap().online_crashed = true;
-        check(&run, Verdict::Broken, "crashed in 1 of 12 blocks of arm isolated");
+        let mut crash = |blocks: usize| {
+            run.blocks
+                .iter_mut()
+                .filter(|b| b.arm == "isolated")
+                .take(blocks)
+                .for_each(|b| b.online_crashed = true);
+            run.clone()
+        };
+        check(
+            &crash(1),
+            Verdict::Inconclusive,
+            "crashed in 1 of 12 blocks of arm isolated, and in none of 24",
+        );
+        check(&crash(3), Verdict::Broken, "crashed in 3 of 12 blocks of arm isolated");
 
         let mut run = good();
         for block in run.blocks.iter_mut().filter(|b| b.arm == "isolated") {
@@ -351,7 +396,7 @@ mod tests {
             block.valid = false;
         }
         check(&run, Verdict::Broken, "1.1 % of the requests");
-        for block in run.blocks.iter_mut().filter(|b| b.arm == "baseline") {
+        for block in run.blocks.iter_mut().filter(|b| b.arm.starts_with("baseline")) {
             block.errors = 900;
         }
         check(&run, Verdict::Invalid, "without any offline work");

@@ -491,7 +491,7 @@ pub struct LabRun {
     #[arg(long, value_name = "WHEN")]
     pub restart: Option<String>,
 
-    /// Objective to count windows against, such as p99=5ms.
+    /// Objective, such as p99=5ms: a gate on the share of requests over that latency, and windows are counted against it.
     #[arg(long, value_name = "PERCENTILE=LATENCY")]
     pub slo: Option<String>,
 
@@ -654,6 +654,10 @@ pub struct LabReport {
     #[arg(long)]
     pub strict: bool,
 
+    /// End with the status of the verdict, as the run itself did: 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID.
+    #[arg(long)]
+    pub exit_verdict: bool,
+
     /// Print the record with its results computed anew.
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
@@ -673,7 +677,7 @@ pub struct LabDiff {
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
 
-    /// Compare although machine or plan differ.
+    /// Compare although machine or plan differ (another kernel or cgroup version is told and compared in any case).
     #[arg(long)]
     pub force: bool,
 

@@ -89,6 +89,8 @@ pub(super) struct Keeper<'a> {
     pub site: &'a Site,
     pub place: &'a Place,
     pub conduct: &'a Conduct,
+    /// Where the built-in service listens; 0 is any free port.
+    pub port: u16,
     pub stop: &'a AtomicBool,
 }
 
@@ -212,7 +214,7 @@ impl Keeper<'_> {
             .arg("workload")
             .arg("http")
             .arg("--port")
-            .arg(self.conduct.port.to_string())
+            .arg(self.port.to_string())
             .arg("--workers")
             .arg(workers.to_string());
         spec.stdout = Stdout::Pipe;

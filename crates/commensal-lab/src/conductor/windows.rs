@@ -39,6 +39,8 @@ const EDGES_MS: [u32; 10] = [0, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000];
 const SETTLE: Duration = Duration::from_secs(6);
 /// How long offline work runs before it is frozen for the first time, under the policy.
 const FIRST: Duration = Duration::from_millis(700);
+/// Deaths of the service after which the run ends: as many tell a service that dies by itself from one that isolation kills.
+const DEATHS: u32 = 4;
 /// Between two looks whether something has happened.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -72,6 +74,8 @@ impl Conductor<'_> {
     ) -> Result<(), LabError> {
         let experiment = self.experiment;
         let addr = self.start(service)?.addr;
+        // The generator knows this one: a service that is started anew listens there, too.
+        self.port = addr.port();
         let spec = block::requests(experiment, &self.place, (addr, experiment.seed, self.rate_per_s));
         let Some(mut spec) = spec else {
             return Err(LabError::Attached("short windows need the built-in load generator".to_owned()));
@@ -220,6 +224,7 @@ impl Rounds<'_, '_> {
             run.caveats.extend(less);
         }
         let total = run.design.rounds as usize;
+        let mut deaths = 0;
         let seed = self.conductor.experiment.seed;
         // A run that is gone on with has whole rounds. Their number and their windows may change on the way.
         let mut next = run.rounds_begun();
@@ -259,14 +264,39 @@ impl Rounds<'_, '_> {
             validity::judge_round(run, round);
             (self.conductor.tell)(Event::Recorded(run));
             if crashed.is_some() {
-                self.conductor.end(service)?;
-                return Ok(());
+                deaths += 1;
+                if deaths == DEATHS || !self.again(run, service)? {
+                    return self.conductor.end(service);
+                }
             }
             if decided(run, round + 1) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Starts a service that has died anew, alone, and waits until the requests that met nobody are over; whether it serves.
+    fn again(&mut self, run: &mut Run, service: &mut Option<service::Running>) -> Result<bool, LabError> {
+        self.switch(Role::Baseline, false, None)?;
+        self.conductor.end(service)?;
+        match self.conductor.start(service) {
+            Ok(_) => {}
+            Err(LabError::Service(why)) => {
+                run.caveats.push(format!("the service died, and did not start again: {why}"));
+                return Ok(false);
+            }
+            Err(other) => return Err(other),
+        }
+        let since = self.trace.began().map_or(Duration::ZERO, |began| began.elapsed());
+        let since_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        let patience = Instant::now() + SETTLE;
+        while self.trace.settled_ns() < since_ns && Instant::now() < patience {
+            self.conductor.sleep(PAUSE)?;
+        }
+        self.conductor.sleep(Duration::from_secs_f64(self.conductor.experiment.design.warmup_s))?;
+        drop(self.trace.take());
+        Ok(true)
     }
 
     /// Switches to an arm: what stands still first, then the policy, then what goes on.
@@ -364,7 +394,9 @@ impl Rounds<'_, '_> {
                 continue;
             }
             let mut block = pooled(&its);
-            requests(&mut block, &its, gathered, self.conductor.rate_per_s);
+            // What was under way when the service died in another arm's window is that arm's doing.
+            let answered_only = crashed.is_some_and(|crashed| crashed != arm);
+            requests(&mut block, &its, (gathered, answered_only), self.conductor.rate_per_s);
             if matches!(run.arms[arm].role, Role::Contended | Role::Isolated)
                 && let Some(offline) = &mut work.offline
             {
@@ -478,7 +510,12 @@ fn pooled(windows: &[&Window]) -> Block {
 
 /// What became of the requests that were due in these windows. Throughput is what was answered within the windows, as a share of
 /// what was due in them: the schedule is a random one, and its own luck is no effect.
-fn requests(block: &mut Block, windows: &[&Window], gathered: &Gathered, rate_per_s: f64) {
+fn requests(
+    block: &mut Block,
+    windows: &[&Window],
+    (gathered, answered_only): (&Gathered, bool),
+    rate_per_s: f64,
+) {
     let (Ok(mut latency), Ok(mut service), Ok(mut lateness)) =
         (new_histogram(), new_histogram(), new_histogram())
     else {
@@ -491,7 +528,7 @@ fn requests(block: &mut Block, windows: &[&Window], gathered: &Gathered, rate_pe
         if sample.outcome == Outcome::Answered && within(sample.due_ns + sample.latency_us * 1_000) {
             answered += 1;
         }
-        if !within(sample.due_ns) {
+        if !within(sample.due_ns) || (answered_only && sample.outcome != Outcome::Answered) {
             continue;
         }
         block.requests += 1;

@@ -79,6 +79,9 @@ pub struct ArmBlame {
     pub one_sided: Option<[f64; 2]>,
     /// Median over rounds of the 99th percentile of the preemption delay, microseconds.
     pub preemption_p99_us: Option<f64>,
+    /// One-sided bounds of its centre over the rounds, microseconds; `None` below 5 rounds that have one.
+    #[serde(default)]
+    pub preemption_p99_one_sided: Option<[f64; 2]>,
     /// Preemption delays in all rounds.
     pub preemptions: u64,
     /// How much longer online work waited than in the baseline of the same round, whoever had the CPU, milliseconds per

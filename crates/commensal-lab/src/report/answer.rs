@@ -59,16 +59,17 @@ fn at_most(run: &Run, results: &[(&Comparison, [f64; 2])]) -> String {
 
 fn held(run: &Run, arm: &Arm) -> Option<String> {
     let results = bounds(run, arm);
-    let tail = run.over_objective.iter().find(|tail| tail.arm == arm.name).and_then(tail);
+    let tail = run.over_objective.iter().find(|tail| tail.arm == arm.name).and_then(|one| tail(run, one));
     (!results.is_empty()).then(|| format!("{}{}", at_most(run, &results), tail.unwrap_or_default()))
 }
 
-/// A significant tail, even one within its bound.
-fn tail(tail: &OverObjective) -> Option<String> {
+/// An objective that the user named, or a significant tail, even one within its bound.
+fn tail(run: &Run, tail: &OverObjective) -> Option<String> {
     let [lo, _] = tail.one_sided?;
-    (lo > 0.0 && tail.steal_alike).then(|| {
+    let but = if lo > 0.0 { "but " } else { "" };
+    (lo > 0.0 || run.design.slo.is_some()).then(|| {
         format!(
-            "; but {:.2} % of its requests take longer than {}, alone {:.2} %",
+            "; {but}{:.2} % of its requests take longer than {}, alone {:.2} %",
             tail.arm_pct,
             latency(tail.objective_us),
             tail.alone_pct
@@ -178,6 +179,22 @@ pub fn waits(run: &Run) -> Option<String> {
         pct(with),
         pct(others)
     ))
+}
+
+/// What the hypervisor took from each arm, CPUs, where it took anything: the far tail of an arm depends on it.
+pub fn stolen(run: &Run) -> Option<String> {
+    let each: Vec<(&str, f64)> = run
+        .arms
+        .iter()
+        .filter_map(|arm| {
+            let seen: Vec<f64> = run.blocks_of(&arm.name).filter_map(|block| block.cpu.steal).collect();
+            Some((arm.name.as_str(), crate::stats::mean(&seen)?))
+        })
+        .collect();
+    let said: Vec<String> = each.iter().map(|(arm, mean)| format!("{arm} {mean:.2}")).collect();
+    each.iter()
+        .any(|(_, mean)| *mean >= 0.005)
+        .then(|| format!("CPUs taken by the hypervisor: {}", said.join(", ")))
 }
 
 /// What programs that take no part used of the CPUs: told, and no reason to leave anything out.

@@ -1,11 +1,16 @@
-//! Two runs side by side: what each says about an arm, and whether their intervals have anything in common.
+//! Two runs side by side: what each says about an arm, and by how much they differ for certain.
 //!
+//! The difference is that of the two samples of rounds: of the paired log-ratios of an arm against its reference, or of the
+//! logarithms of the reference itself, by Hodges and Lehmann with the exact bounds of the rank-sum test. That two intervals
+//! overlap says nothing: they may when the difference is certain.
 //! Runs on other machines or by other plans measure something else, so they are refused unless somebody insists.
 
+mod rank_sum;
+
 use super::terminal::aligned;
-use crate::analysis::Samples;
-use crate::format::{brackets, change_pct, latency, quantum, signed_pct, three_digits};
-use crate::record::{Design, Metric, Role, Run};
+use crate::analysis::{Samples, paired_log_ratios};
+use crate::format::{brackets, change_pct, latency, pct_of_log, quantum, signed_pct, three_digits};
+use crate::record::{Design, Machine, Metric, Role, Run};
 use crate::stats::{SignedRank, Tail};
 use crate::verdict::{Verdict, against_baseline};
 use serde::Serialize;
@@ -18,12 +23,10 @@ const SAME_LOAD: f64 = 1.02;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DiffError {
     /// They were made on different machines.
-    #[error("the runs were made on different machines: {a}, and {b}")]
+    #[error("the runs were made on different machines: {}", differences.join("; "))]
     Machine {
-        /// Where the first was made.
-        a: String,
-        /// Where the second was made.
-        b: String,
+        /// Each field with both values.
+        differences: Vec<String>,
     },
     /// They were planned differently.
     #[error("the runs were planned differently: {}", differences.join("; "))]
@@ -55,8 +58,10 @@ pub struct DiffRow {
     pub a: Estimate,
     /// In the second run.
     pub b: Estimate,
-    /// Whether the two intervals have a value in common; `None` where one of them does not exist.
-    pub intervals_overlap: Option<bool>,
+    /// How much worse the second is, per cent, positive for harm; `None` where a run has no rounds with it.
+    pub worse_pct: Option<f64>,
+    /// Its two-sided 95 % interval; `None` where the rounds are too few for any.
+    pub worse_ci95: Option<[f64; 2]>,
     /// The step in which changes may be printed, per cent; `None` for figures that are absolute.
     #[serde(skip)]
     step_pct: Option<f64>,
@@ -92,14 +97,52 @@ pub fn diff(a: &Run, b: &Run) -> Result<String, DiffError> {
 /// # Errors
 /// When machine or plan differ.
 pub fn comparable(a: &Run, b: &Run) -> Result<(), DiffError> {
-    if a.machine.fingerprint != b.machine.fingerprint {
-        let place = |run: &Run| {
-            format!("{} with {} CPUs and kernel {}", run.machine.cpu, run.machine.threads, run.machine.kernel)
-        };
-        return Err(DiffError::Machine { a: place(a), b: place(b) });
+    let machines = of_machine(&a.machine, &b.machine);
+    if !machines.is_empty() {
+        return Err(DiffError::Machine { differences: machines });
     }
     let differences = differences(a, b);
     if differences.is_empty() { Ok(()) } else { Err(DiffError::Design { differences }) }
+}
+
+/// Main memory that differs by less, as a ratio, is the same: each kernel keeps another bit of it for itself.
+const SAME_MEMORY: f64 = 1.05;
+
+/// What makes two machines different ones. What is installed on a machine may change, and is told by [`of_system`].
+fn of_machine(a: &Machine, b: &Machine) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut check = |name: &str, a: String, b: String| {
+        if a != b {
+            found.push(format!("{name} is {a} and {b}"));
+        }
+    };
+    let unknown = || "unknown".to_owned();
+    check("the CPU", a.cpu.clone(), b.cpu.clone());
+    check("the number of cores", a.cores.to_string(), b.cores.to_string());
+    check("the number of CPUs", a.threads.to_string(), b.threads.to_string());
+    let smt = |of: &Machine| of.smt.map_or_else(unknown, |on| if on { "on" } else { "off" }.to_owned());
+    check("SMT", smt(a), smt(b));
+    let virt = |of: &Machine| of.virt.clone().unwrap_or_else(unknown);
+    check("the hypervisor", virt(a), virt(b));
+    if let (Some(a), Some(b)) = (a.memory_bytes, b.memory_bytes)
+        && a.max(b) as f64 > a.min(b) as f64 * SAME_MEMORY
+    {
+        check("the memory", format!("{} MiB", a >> 20), format!("{} MiB", b >> 20));
+    }
+    found
+}
+
+/// What changed on the machine between the runs: told, and no reason not to compare them.
+fn of_system(a: &Machine, b: &Machine) -> Vec<String> {
+    let mut found = Vec::new();
+    if a.kernel != b.kernel {
+        found.push(format!("the kernel is {} and {}", a.kernel, b.kernel));
+    }
+    let cgroup = |of: &Machine| of.cgroup.clone().unwrap_or_else(|| "none".to_owned());
+    if cgroup(a) != cgroup(b) {
+        found.push(format!("the cgroup hierarchy is {} and {}", cgroup(a), cgroup(b)));
+    }
+    found
 }
 
 /// The fields of the plan in which two runs differ. Runs of more or fewer rounds, and in other styles, still compare.
@@ -146,10 +189,9 @@ fn same_load(a: &Design, b: &Design) -> bool {
 
 /// Compares two concluded runs, whatever they are.
 pub fn compare(a: &Run, b: &Run) -> Diff {
-    let mut notes = Vec::new();
-    if a.machine.fingerprint != b.machine.fingerprint {
-        notes.push("the runs were made on different machines".to_owned());
-    }
+    let mut notes = of_system(&a.machine, &b.machine);
+    let machines = of_machine(&a.machine, &b.machine);
+    notes.extend(machines.iter().map(|what| format!("the runs were made on different machines: {what}")));
     notes.extend(differences(a, b));
     let (mut rows, samples) = (Vec::new(), [Samples::of(a).0, Samples::of(b).0]);
     for arm in &a.arms {
@@ -170,7 +212,17 @@ pub fn compare(a: &Run, b: &Run) -> Diff {
                 let floor = |run: &Run| run.noise_floor_pct.get(&metric).copied();
                 let step = quantum(floor(a)).max(quantum(floor(b)));
                 let step_pct = (arm.role != Role::Baseline).then_some(step);
-                rows.push(row(&arm.name, metric, [a_has, b_has], step_pct));
+                let logs = |run: &Run, samples: &Samples| logs(run, samples, &arm.name, metric);
+                let worse = rank_sum::shift(&logs(a, &samples[0]), &logs(b, &samples[1]));
+                rows.push(DiffRow {
+                    arm: arm.name.clone(),
+                    metric,
+                    a: a_has,
+                    b: b_has,
+                    worse_pct: worse.as_ref().map(|worse| pct_of_log(worse.estimate)),
+                    worse_ci95: worse.and_then(|worse| worse.ci95).map(|ends| ends.map(pct_of_log)),
+                    step_pct,
+                });
             }
         }
     }
@@ -182,9 +234,17 @@ pub fn compare(a: &Run, b: &Run) -> Diff {
     Diff { verdicts: [a.verdict, b.verdict], rows, notes }
 }
 
-fn row(arm: &str, metric: Metric, [a, b]: [Estimate; 2], step_pct: Option<f64>) -> DiffRow {
-    let overlap = a.ci95.zip(b.ci95).map(|(a, b)| a[0] <= b[1] && b[0] <= a[1]);
-    DiffRow { arm: arm.to_owned(), metric, a, b, intervals_overlap: overlap, step_pct }
+/// The rounds of one run, as logarithms that are positive for harm: ratios to the reference that the report has, or the level of
+/// the baseline.
+fn logs(run: &Run, samples: &Samples, arm: &str, metric: Metric) -> Vec<f64> {
+    let place = |name: &str| run.arms.iter().position(|other| other.name == name);
+    let Some(index) = place(arm) else { return Vec::new() };
+    if run.arms[index].role == Role::Baseline {
+        let sign = if metric.more_is_better() { -1.0 } else { 1.0 };
+        return samples.values(index, metric).into_iter().map(|value| sign * value.ln()).collect();
+    }
+    let vs = against_baseline(run, arm, metric).and_then(|result| place(&result.vs));
+    vs.map(|vs| paired_log_ratios(samples, metric, index, vs)).unwrap_or_default()
 }
 
 /// The level of a metric in one arm: Hodges-Lehmann estimate over rounds, on the logarithms.
@@ -207,17 +267,19 @@ impl Diff {
     pub fn text(&self) -> String {
         let word = |verdict: Option<Verdict>| verdict.map_or("NO VERDICT", Verdict::label);
         let mut out = format!("A {}, B {}\n", word(self.verdicts[0]), word(self.verdicts[1]));
-        let mut table = vec![["", "A", "", "B", "", "95 % intervals"].map(str::to_owned).to_vec()];
+        let mut table = vec![["", "A", "", "B", "", "B is worse by (95 %)"].map(str::to_owned).to_vec()];
         table.extend(self.rows.iter().map(DiffRow::cells));
         out.push_str(&aligned(&table));
         if self.rows.is_empty() {
             out.push_str("no metric was measured in an arm of both runs\n");
         }
-        let apart = self.rows.iter().filter(|row| row.intervals_overlap == Some(false)).count();
-        let known = self.rows.iter().filter(|row| row.intervals_overlap.is_some()).count();
+        let differ = self.rows.iter().filter(|row| row.differs() == Some(true)).count();
+        let known = self.rows.iter().filter(|row| row.differs().is_some()).count();
+        let chance = (known as f64 * 0.05).ceil();
         let _ = writeln!(
             out,
-            "{apart} of {known} pairs of intervals are apart. Apart is a difference; overlapping is no proof of sameness."
+            "{differ} of {known} differ at 5 % each, of which up to {chance:.0} would by chance; where none is shown the interval says \
+             how large a difference may still be."
         );
         for note in &self.notes {
             let _ = writeln!(out, "  {note}");
@@ -227,6 +289,11 @@ impl Diff {
 }
 
 impl DiffRow {
+    /// Whether a difference is shown; `None` where the rounds are too few to show any.
+    fn differs(&self) -> Option<bool> {
+        self.worse_ci95.map(|[lo, hi]| lo > 0.0 || hi < 0.0)
+    }
+
     fn cells(&self) -> Vec<String> {
         let absolute = |value: f64| match self.metric.quantile() {
             Some(_) => latency(value),
@@ -243,17 +310,20 @@ impl DiffRow {
             }
         };
         let ([a, a_ends], [b, b_ends]) = (of(&self.a), of(&self.b));
-        vec![format!("{} {}", self.arm, self.metric.label()), a, a_ends, b, b_ends, self.said().to_owned()]
+        vec![format!("{} {}", self.arm, self.metric.label()), a, a_ends, b, b_ends, self.said()]
     }
 
-    fn said(&self) -> &'static str {
-        let higher = self.b.value > self.a.value;
-        match self.intervals_overlap {
-            None => "unknown: 6 rounds are needed",
-            Some(true) => "overlap",
-            Some(false) if higher == self.metric.more_is_better() => "apart: B is better",
-            Some(false) => "apart: B is worse",
-        }
+    fn said(&self) -> String {
+        let Some(worse) = self.worse_pct else { return "unknown".to_owned() };
+        let Some([lo, hi]) = self.worse_ci95 else {
+            return format!("{}: too few rounds for an interval", signed_pct(worse, 0.1));
+        };
+        let word = match self.differs() {
+            Some(true) if worse > 0.0 => "worse",
+            Some(true) => "better",
+            _ => "not shown",
+        };
+        format!("{} {}: {word}", signed_pct(worse, 0.1), brackets([lo, hi], 0.1))
     }
 }
 
@@ -261,10 +331,32 @@ impl DiffRow {
 mod tests {
     use super::*;
     use crate::analysis::conclude;
-    use crate::fixture::{concluded, small_run};
+    use crate::fixture::small_run;
+    use crate::record::{Block, decode_histogram, encode_histogram, new_histogram};
 
     fn concluded_small() -> Run {
         let mut run = small_run();
+        conclude(&mut run);
+        run
+    }
+
+    /// Twelve rounds of [`small_run`], the isolated arm harmed and every round of the run with noise of its own.
+    fn harmed(harm: f64, seed: u64) -> Run {
+        let (mut run, mut rng) = (small_run(), crate::rng::Rng::new(seed));
+        let again = run.blocks.clone().into_iter().map(|block| Block { round: block.round + 6, ..block });
+        run.blocks.extend(again.collect::<Vec<_>>());
+        for block in &mut run.blocks {
+            let factor = if block.arm == "isolated" { 1.0 + harm } else { 1.0 };
+            let factor = factor * (0.01 * rng.normal()).exp();
+            let mut scaled = new_histogram().unwrap();
+            for value in decode_histogram(block.hist.as_deref().unwrap()).unwrap().iter_recorded() {
+                let us = value.value_iterated_to() as f64 * factor;
+                scaled.saturating_record_n(us as u64, value.count_at_value());
+            }
+            block.hist = Some(encode_histogram(&scaled).unwrap());
+            block.achieved = block.achieved.map(|per_s| per_s / factor);
+        }
+        run.design.rounds = 12;
         conclude(&mut run);
         run
     }
@@ -273,25 +365,47 @@ mod tests {
     fn a_run_does_not_differ_from_itself() {
         let run = concluded_small();
         let compared = compare(&run, &run);
-        assert!(
-            compared.notes.is_empty() && compared.rows.iter().all(|row| row.intervals_overlap == Some(true))
-        );
+        assert!(compared.notes.is_empty() && compared.rows.iter().all(|row| row.differs() == Some(false)));
         let text = diff(&run, &run).unwrap();
-        assert!(text.starts_with("A PASS, B PASS\n"), "{text}");
-        assert!(text.contains("\n0 of ") && text.contains(" pairs of intervals are apart."), "{text}");
+        assert!(text.starts_with("A PASS, B PASS\n") && text.contains("\n0 of "), "{text}");
         assert!(text.contains("baseline P50") && text.contains(" µs"), "{text}");
     }
 
     #[test]
-    fn intervals_apart_say_who_is_worse() {
-        let (a, b) = (concluded(12, [0.0, 0.5, 0.0], 0.01), concluded(12, [0.0, 0.5, 0.2], 0.01));
+    fn a_difference_says_who_is_worse_and_by_how_much() {
+        let (a, b) = (harmed(0.0, 1), harmed(0.2, 2));
         let text = diff(&a, &b).unwrap();
         let line = |arm: &str| text.lines().find(|line| line.starts_with(arm)).unwrap_or_default();
-        assert!(line("isolated P90").ends_with("apart: B is worse"), "{text}");
-        assert!(line("isolated QPS").ends_with("apart: B is worse"), "{text}");
-        assert!(line("contended P90").ends_with("overlap"), "{text}");
+        assert!(line("isolated P90").ends_with(": worse"), "{text}");
+        assert!(line("isolated QPS").ends_with(": worse"), "{text}");
+        let found = compare(&a, &b);
+        let p90 = found.rows.iter().find(|row| row.arm == "isolated" && row.metric == Metric::P90).unwrap();
+        let [lo, hi] = p90.worse_ci95.unwrap();
+        assert!(lo < 20.0 && 20.0 < hi && hi - lo < 6.0, "{p90:?}");
         let back = diff(&b, &a).unwrap();
-        assert!(back.contains("apart: B is better"), "{back}");
+        assert!(
+            back.lines().any(|line| line.starts_with("isolated P90") && line.ends_with(": better")),
+            "{back}"
+        );
+    }
+
+    /// A harm of 2 % with a noise of 1 %: the two intervals overlap, and the difference is certain all the same.
+    #[test]
+    fn overlapping_intervals_may_differ_for_certain() {
+        let (mut shown, mut overlapping) = (0, 0);
+        for seed in 0..20 {
+            let found = compare(&harmed(0.0, 100 + seed), &harmed(0.017, 200 + seed));
+            let p50 = found
+                .rows
+                .into_iter()
+                .find(|row| row.arm == "isolated" && row.metric == Metric::P50)
+                .unwrap();
+            let (a, b) = (p50.a.ci95.unwrap(), p50.b.ci95.unwrap());
+            let differs = p50.differs() == Some(true);
+            shown += u32::from(differs);
+            overlapping += u32::from(differs && a[0] <= b[1] && b[0] <= a[1]);
+        }
+        assert!(shown >= 8 && overlapping >= 2, "{shown} {overlapping}");
     }
 
     #[test]
@@ -304,12 +418,30 @@ mod tests {
             // Who insists gets the figures with the difference beside them.
             assert!(compare(&a, &b).text().contains("  the ") || !compare(&a, &b).notes.is_empty());
         };
-        check(|run| run.machine.fingerprint = "sha256:11".into(), "different machines: AMD EPYC with 2 CPUs");
+        check(|run| run.machine.cpu = "Xeon".into(), "different machines: the CPU is AMD EPYC and Xeon");
+        check(|run| run.machine.threads = 4, "the number of CPUs is 2 and 4");
+        check(|run| run.machine.memory_bytes = Some(16 << 30), "the memory is 8192 MiB and 16384 MiB");
+        check(|run| run.machine.virt = Some("none".into()), "the hypervisor is kvm and none");
         check(|run| run.design.block_s = 5.0, "the measured part of a block is 20 s and 5 s");
         check(|run| run.design.offered_per_s = None, "the offered load is 400 per second and closed");
         check(|run| run.design.offered_per_s = Some(500.0), "400 per second and 500 per second");
         check(|run| run.design.threshold_pct = 10.0, "the set of gates is P50 within 5 %");
         check(|run| run.experiment = "other".into(), "experiment is http-vs-stress-ng and other");
+    }
+
+    #[test]
+    fn another_kernel_is_told_and_compared() {
+        let check = |change: fn(&mut Run), expect: &str| {
+            let (a, mut b) = (concluded_small(), concluded_small());
+            change(&mut b);
+            b.machine.fingerprint = "sha256:other".into();
+            let said = diff(&a, &b).unwrap();
+            assert!(said.contains(expect), "{said}");
+        };
+        check(|run| run.machine.kernel = "6.18.1".into(), "the kernel is 6.18.0 and 6.18.1");
+        check(|run| run.machine.cgroup = Some("v2".into()), "the cgroup hierarchy is v1 and v2");
+        // Each kernel keeps another bit of the memory.
+        check(|run| run.machine.memory_bytes = Some((8 << 30) - (3 << 20)), "0 of ");
     }
 
     #[test]
@@ -324,8 +456,10 @@ mod tests {
 
     #[test]
     fn few_rounds_are_unknown() {
-        let run = concluded(4, [0.0, 0.5, 0.0], 0.01);
+        let mut run = small_run();
+        run.blocks.retain(|block| block.round < 3);
+        conclude(&mut run);
         let text = diff(&run, &run).unwrap();
-        assert!(text.contains("unknown: 6 rounds are needed") && text.contains("0 of 0 pairs"), "{text}");
+        assert!(text.contains("too few rounds for an interval") && text.contains("0 of 0 differ"), "{text}");
     }
 }

@@ -5,9 +5,8 @@
 use super::charts::escape;
 use crate::analysis::{answered, need_not_hold};
 use crate::format::{brackets, change_pct, quantum, signed_pct};
-use crate::record::{Arm, Comparison, Metric, Role, Run};
-use crate::stats::holm;
-use crate::verdict::{Verdict, against_baseline, against_strictest, service_failed};
+use crate::record::{Arm, Metric, Role, Run};
+use crate::verdict::{Gate, Verdict, beside_gates, each, service_failed};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -66,20 +65,18 @@ fn cases(run: &Run) -> Vec<Case> {
             .copied()
             .filter(|gate| run.design.plans_for(*gate) && seen.insert(*gate))
             .collect();
-        let failed = proven_failures(run, arm, &gates);
         let class = format!("{}.{}", run.experiment, arm.name);
-        for gate in gates {
-            let (outcome, message) = gate_outcome(run, arm, gate, failed.contains(&gate));
-            let name = format!("{} within {} %", gate.label(), run.design.threshold_of(gate));
+        // Where the environment allows no judgement of an arm, each of its cases is what the run as a whole is.
+        let whole = whole(run, arm);
+        let outcome = |own: (Verdict, String)| whole.map_or(own, |verdict| (verdict, why(run)));
+        for gate in each(run, arm, &gates) {
+            let name = format!("{} within {} %", gate.metric.label(), run.design.threshold_of(gate.metric));
+            let (outcome, message) = outcome((gate.verdict, said(run, &gate)));
             cases.push(Case { class: class.clone(), name, outcome, message });
         }
-        if let Some(blame) = run.blame.iter().find(|blame| blame.arm == arm.name) {
-            let name = "waits blamed on offline work".to_owned();
-            let (outcome, message) = match run.verdict {
-                Some(Verdict::Invalid) => (Verdict::Invalid, why(run)),
-                _ => (blame.verdict, blame.reasons.join("; ")),
-            };
-            cases.push(Case { class, name, outcome, message });
+        for part in beside_gates(run, arm) {
+            let (outcome, message) = outcome((part.verdict, part.reasons.join("; ")));
+            cases.push(Case { class: class.clone(), name: part.name.to_owned(), outcome, message });
         }
     }
     // Which values of a limit hold is what was asked; that some does is what a build can fail on.
@@ -95,13 +92,24 @@ fn cases(run: &Run) -> Vec<Case> {
         let (class, name) = (run.experiment.clone(), format!("some {} holds", sweep.what));
         cases.push(Case { class, name, outcome, message: why(run) });
     }
-    // The verdict knows more than the gates. What they do not show must not look like success.
-    let worst = run.verdict.unwrap_or(Verdict::Inconclusive);
-    if worst != Verdict::Pass && !cases.iter().any(|case| case.outcome == worst) {
+    // What the cases do not show must not look like success.
+    let verdict = run.verdict.unwrap_or(Verdict::Inconclusive);
+    if verdict != Verdict::Pass && !cases.iter().any(|case| case.outcome == verdict) {
         let (class, name) = (run.experiment.clone(), "verdict".to_owned());
-        cases.push(Case { class, name, outcome: worst, message: why(run) });
+        cases.push(Case { class, name, outcome: verdict, message: why(run) });
     }
     cases
+}
+
+/// The verdict of every case of an arm that was not judged by itself.
+fn whole(run: &Run, arm: &Arm) -> Option<Verdict> {
+    match run.verdict {
+        None => Some(Verdict::Inconclusive),
+        Some(Verdict::Broken) => {
+            Some(if service_failed(run, arm) { Verdict::Broken } else { Verdict::Inconclusive })
+        }
+        Some(verdict) => (!run.arm_verdicts.contains_key(&arm.name)).then_some(verdict),
+    }
 }
 
 /// The reasons of the verdict in one line.
@@ -109,52 +117,21 @@ fn why(run: &Run) -> String {
     if run.reasons.is_empty() { "the run is not concluded".to_owned() } else { run.reasons.join("; ") }
 }
 
-/// The gates on which harm above the threshold is proven, all gates of the arm considered.
-fn proven_failures(run: &Run, arm: &Arm, gates: &[Metric]) -> BTreeSet<Metric> {
-    let judged: Vec<&Comparison> = gates
-        .iter()
-        .filter_map(|gate| against_strictest(run, &arm.name, *gate))
-        .filter(|result| result.one_sided.is_some())
-        .collect();
-    let p_values: Vec<f64> = judged.iter().map(|result| result.p_fail).collect();
-    judged
-        .iter()
-        .zip(holm(&p_values))
-        .filter(|(_, rejected)| *rejected)
-        .map(|(result, _)| result.metric)
-        .collect()
-}
-
-fn gate_outcome(run: &Run, arm: &Arm, gate: Metric, failed: bool) -> (Verdict, String) {
-    if run.verdict.is_none_or(|verdict| verdict == Verdict::Invalid) {
-        return (run.verdict.unwrap_or(Verdict::Inconclusive), why(run));
-    }
-    if service_failed(run, arm) {
-        return (Verdict::Broken, why(run));
-    }
-    let Some(result) = against_strictest(run, &arm.name, gate) else {
-        return (
-            Verdict::Inconclusive,
-            format!("{} was not measured in both arms of any round", gate.label()),
-        );
+/// What a gate shows.
+fn said(run: &Run, gate: &Gate<'_>) -> String {
+    let Some(result) = gate.result else {
+        return format!("{} was not measured in both arms of any round", gate.metric.label());
     };
-    let step = quantum(run.noise_floor_pct.get(&gate).copied());
-    let change = |harm| change_pct(gate, harm);
+    let step = quantum(run.noise_floor_pct.get(&gate.metric).copied());
+    let change = |harm| change_pct(gate.metric, harm);
     let ends = result.ci95.map(|ends| format!(" {}", brackets(ends.map(change), step))).unwrap_or_default();
     let said = format!("{}{ends}, {} rounds", signed_pct(change(result.harm_pct), step), result.rounds);
-    let theta = run.design.threshold_of(gate);
-    let Some([_, most]) = result.one_sided else {
-        return (Verdict::Inconclusive, format!("{said}: at least 5 rounds are needed for any bound"));
-    };
-    // Without two identical arms that were compared on it, nothing is known about the ground a figure stands on.
-    let ground = run.arm_with(Role::Baseline2).and_then(|twin| against_baseline(run, &twin.name, gate));
-    if ground.is_none_or(|twin| twin.one_sided.is_none()) {
-        return (Verdict::Inconclusive, format!("{said}: no second baseline to compare it with"));
-    }
-    match () {
-        () if failed => (Verdict::Fail, format!("{said}: harmed by more than {theta} %")),
-        () if most < theta => (Verdict::Pass, said),
-        () => (Verdict::Inconclusive, format!("{said}: {theta} % is neither held nor left for certain")),
+    let theta = run.design.threshold_of(gate.metric);
+    match gate.verdict {
+        _ if result.one_sided.is_none() => format!("{said}: at least 5 rounds are needed for any bound"),
+        Verdict::Fail => format!("{said}: harmed by more than {theta} %"),
+        Verdict::Pass => said,
+        _ => format!("{said}: {theta} % is neither held nor left for certain"),
     }
 }
 
@@ -162,6 +139,8 @@ fn gate_outcome(run: &Run, arm: &Arm, gate: Metric, failed: bool) -> (Verdict, S
 mod tests {
     use super::*;
     use crate::fixture::concluded;
+    use crate::record::ArmBlame;
+    use crate::verdict::judge;
 
     fn check(run: &Run, strict: bool, expect: [usize; 3], holds: &str) {
         let text = junit(run, strict);
@@ -191,35 +170,104 @@ mod tests {
         check(&noisy, true, [3, 3, 0], "<failure type=\"INVALID\"");
     }
 
-    #[test]
-    fn waits_are_a_case_where_there_was_a_judge() {
-        let mut run = concluded(12, [0.0, 0.5, 0.0], 0.01);
-        run.blame.push(crate::record::ArmBlame {
+    fn waits(verdict: Verdict) -> ArmBlame {
+        ArmBlame {
             arm: "isolated".into(),
             rounds: 12,
             offline_ms_per_cpu_s: 80.0,
             ci95: None,
             one_sided: None,
             preemption_p99_us: None,
+            preemption_p99_one_sided: None,
             preemptions: 0,
             total_difference_ms_per_cpu_s: None,
             total_difference_ci95: None,
             total_difference_one_sided: None,
-            verdict: Verdict::Fail,
+            verdict,
             reasons: vec!["80 ms per CPU-second".into()],
-        });
-        run.verdict = Some(Verdict::Fail);
+        }
+    }
+
+    /// Judged again, with what was put into it since.
+    fn judged(mut run: Run) -> Run {
+        let found = judge(&run);
+        (run.verdict, run.arm_verdicts, run.reasons) = (Some(found.verdict), found.arms, found.reasons);
+        run
+    }
+
+    #[test]
+    fn waits_are_a_case_where_there_was_a_judge() {
+        let mut run = concluded(12, [0.0, 0.5, 0.0], 0.01);
+        run.blame.push(waits(Verdict::Fail));
+        let mut run = judged(run);
         check(&run, false, [4, 1, 0], "<failure type=\"FAIL\" message=\"80 ms per CPU-second\">");
-        run.verdict = Some(Verdict::Invalid);
-        check(&run, false, [4, 0, 4], "name=\"waits blamed on offline work\"");
+        run.arms[3].policy.as_mut().unwrap().applied[0].read = Some("0".into());
+        check(&judged(run), false, [4, 0, 4], "name=\"waits blamed on offline work\"");
     }
 
     #[test]
     fn a_service_that_died_fails_every_gate() {
         let mut run = concluded(12, [0.0, 0.5, 0.0], 0.01);
-        run.blocks.iter_mut().find(|block| block.arm == "isolated").unwrap().online_crashed = true;
-        run.verdict = Some(Verdict::Broken);
-        check(&run, false, [3, 3, 0], "type=\"BROKEN\"");
+        run.blocks
+            .iter_mut()
+            .filter(|block| block.arm == "isolated")
+            .for_each(|block| block.online_crashed = true);
+        check(&judged(run), false, [3, 3, 0], "type=\"BROKEN\"");
+    }
+
+    /// Every way in which a gate can end, with every way in which the rest can: the cases say what the verdict says.
+    #[test]
+    fn the_cases_and_the_verdict_agree() {
+        use Verdict::{Broken, Fail, Inconclusive, Pass};
+        let mut seen = std::collections::BTreeMap::new();
+        let (twins, gates) = ([0.0, 0.3], [(0.0, 0.01), (0.04, 0.03), (0.3, 0.01)]);
+        let blames = [None, Some(Pass), Some(Inconclusive), Some(Fail)];
+        let kept = [None, Some([78.0, 84.0]), Some([20.0, 40.0]), Some([2.0, 9.0])];
+        for (twin, (harm, sd)) in twins.iter().flat_map(|twin| gates.iter().map(move |gate| (twin, gate))) {
+            let base = concluded(12, [*twin, 0.5, *harm], *sd);
+            for (blame, kept) in blames.iter().flat_map(|blame| kept.iter().map(move |kept| (blame, kept))) {
+                for (crashed, arms) in
+                    [(0, "isolated"), (1, "isolated"), (12, "isolated"), (2, "baseline")].into_iter()
+                {
+                    for (twins, floor) in [(true, true), (true, false), (false, true)] {
+                        let mut run = base.clone();
+                        run.blame.extend(blame.map(waits));
+                        run.design.min_offline_pct = kept.map(|_| 30.0);
+                        run.offline[0].kept_vs_contended_ci95 = *kept;
+                        let its = run.blocks.iter_mut().filter(|block| block.arm == arms);
+                        its.take(crashed).for_each(|block| block.online_crashed = true);
+                        if !twins {
+                            run.arms.retain(|arm| arm.role != Role::Baseline2);
+                        }
+                        if !floor {
+                            run.results.iter_mut().for_each(|result| result.one_sided = None);
+                        }
+                        let run = judged(run);
+                        let verdict = run.verdict.unwrap();
+                        *seen.entry(verdict.label()).or_insert(0) += 1;
+                        let cases = cases(&run);
+                        let worst = cases.iter().map(|case| case.outcome).max_by_key(|one| one.rank());
+                        assert_eq!(
+                            worst,
+                            Some(verdict),
+                            "{blame:?} {kept:?} {crashed} {arms}: {:?}",
+                            run.reasons
+                        );
+                        let failed = junit(&run, false).contains("<failure ");
+                        assert_eq!(
+                            failed,
+                            matches!(verdict, Fail | Broken),
+                            "{verdict:?}: {:?}",
+                            run.reasons
+                        );
+                        let strictly = junit(&run, true).contains("<failure ");
+                        assert_eq!(strictly, verdict != Pass, "{verdict:?}: {:?}", run.reasons);
+                    }
+                }
+            }
+        }
+        let all: Vec<&str> = seen.keys().copied().collect();
+        assert_eq!(all, ["BROKEN", "FAIL", "INCONCLUSIVE", "INVALID", "PASS"], "{seen:?}");
     }
 
     #[test]

@@ -8,24 +8,52 @@ use crate::stats::{holm, rounds_for_holm, rounds_needed};
 /// Above this many rounds a question counts as out of reach.
 const PRACTICAL_ROUNDS: u32 = 1_000;
 
-/// The verdict on one arm, with a sentence for each gate that matters.
-pub(super) fn judge(run: &Run, arm: &Arm, gates: &[Metric]) -> (Verdict, Vec<String>) {
-    let (mut judged, mut open) = (Vec::new(), Vec::new());
-    for &gate in gates {
-        match against_strictest(run, &arm.name, gate) {
-            Some(result) if result.one_sided.is_some() => judged.push(result),
-            other => open.push(too_few(&arm.name, gate, other.map_or(0, |result| result.rounds))),
-        }
-    }
+/// One gate of an arm, judged among the others.
+pub(crate) struct Gate<'a> {
+    pub metric: Metric,
+    /// What it rests on; `None` where it was not measured in both arms of any round.
+    pub result: Option<&'a Comparison>,
+    pub verdict: Verdict,
+}
+
+/// Each gate of an arm: FAIL where harm beyond the threshold is proven, all gates considered, PASS where harm is proven to stay
+/// below it.
+pub(crate) fn each<'a>(run: &'a Run, arm: &Arm, gates: &[Metric]) -> Vec<Gate<'a>> {
+    let results: Vec<_> =
+        gates.iter().map(|gate| (*gate, against_strictest(run, &arm.name, *gate))).collect();
+    let judged: Vec<&Comparison> = results
+        .iter()
+        .filter_map(|(_, result)| *result)
+        .filter(|result| result.one_sided.is_some())
+        .collect();
     // Several looks share the error.
     let share = 0.05 / run.design.level(run.rounds_begun());
     let p_values: Vec<f64> = judged.iter().map(|result| (result.p_fail * share).min(1.0)).collect();
-    let rejected = holm(&p_values);
-    let failed: Vec<String> = judged
+    let failed: Vec<Metric> = judged
         .iter()
-        .zip(rejected)
+        .zip(holm(&p_values))
         .filter(|(_, rejected)| *rejected)
-        .map(|(result, _)| {
+        .map(|(result, _)| result.metric)
+        .collect();
+    let verdict =
+        |metric: Metric, result: Option<&Comparison>| match result.and_then(|result| result.one_sided) {
+            Some(_) if failed.contains(&metric) => Verdict::Fail,
+            Some([_, hi]) if hi < run.design.threshold_of(metric) => Verdict::Pass,
+            _ => Verdict::Inconclusive,
+        };
+    results
+        .into_iter()
+        .map(|(metric, result)| Gate { metric, result, verdict: verdict(metric, result) })
+        .collect()
+}
+
+/// The verdict on one arm, with a sentence for each gate that matters.
+pub(super) fn judge(run: &Run, arm: &Arm, gates: &[Metric]) -> (Verdict, Vec<String>) {
+    let gates = each(run, arm, gates);
+    let of = |verdict: Verdict| gates.iter().filter(move |gate| gate.verdict == verdict);
+    let failed: Vec<String> = of(Verdict::Fail)
+        .filter_map(|gate| gate.result)
+        .map(|result| {
             let theta = run.design.threshold_of(result.metric);
             format!(
                 "arm {}: {} is harmed by more than {theta} % ({})",
@@ -38,11 +66,14 @@ pub(super) fn judge(run: &Run, arm: &Arm, gates: &[Metric]) -> (Verdict, Vec<Str
     if !failed.is_empty() {
         return (Verdict::Fail, failed);
     }
-    for result in &judged {
-        if result.one_sided.is_some_and(|[_, hi]| hi >= run.design.threshold_of(result.metric)) {
-            open.push(undecided(run, arm, result, judged.len()));
-        }
-    }
+    let judged: Vec<&Comparison> =
+        gates.iter().filter_map(|gate| gate.result).filter(|result| result.one_sided.is_some()).collect();
+    let open: Vec<String> = of(Verdict::Inconclusive)
+        .map(|gate| match gate.result {
+            Some(result) if result.one_sided.is_some() => undecided(run, arm, result, judged.len()),
+            other => too_few(&arm.name, gate.metric, other.map_or(0, |result| result.rounds)),
+        })
+        .collect();
     if !open.is_empty() {
         return (Verdict::Inconclusive, open);
     }

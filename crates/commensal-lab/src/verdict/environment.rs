@@ -1,80 +1,18 @@
 //! What must hold before any arm is judged: the service runs alone, the policy is in force, the generator keeps
 //! its schedule, and two identical arms come out alike.
 
-use super::{Verdict, against_baseline};
-use crate::analysis::{online_failed, proven_harmful};
+use super::{Verdict, against_baseline, health};
+use crate::analysis::proven_harmful;
 use crate::format::{brackets, change_pct, quantum, signed_pct};
-use crate::record::{Arm, Comparison, Metric, Role, Run};
+use crate::record::{Comparison, Metric, Role, Run};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The share of failed requests above which a service counts as broken.
-const BROKEN_ERROR_SHARE: f64 = 0.01;
 /// The share of invalid blocks above which a run counts as invalid.
 const INVALID_BLOCK_SHARE: f64 = 0.2;
 
-/// How the online service fared in one arm, over all blocks, usable or not.
-struct Health {
-    blocks: usize,
-    /// Blocks in which it died or answered nothing.
-    crashed: usize,
-    died: bool,
-    error_share: f64,
-}
-
-impl Health {
-    fn of(run: &Run, arm: &str) -> Self {
-        let (mut health, mut requests, mut failed) =
-            (Self { blocks: 0, crashed: 0, died: false, error_share: 0.0 }, 0.0, 0.0);
-        for block in run.blocks_of(arm) {
-            health.blocks += 1;
-            health.crashed += usize::from(online_failed(block));
-            health.died |= block.online_crashed;
-            requests += block.requests as f64;
-            failed += block.errors as f64 + block.timeouts as f64;
-        }
-        health.error_share = if requests > 0.0 { failed / requests } else { 0.0 };
-        health
-    }
-
-    fn what(&self) -> &'static str {
-        if self.died { "crashed" } else { "answered nothing" }
-    }
-
-    /// What went wrong, or nothing.
-    fn complaint(&self, arm: &str) -> Option<String> {
-        if self.crashed > 0 {
-            let (crashed, blocks) = (self.crashed, self.blocks);
-            let what = self.what();
-            return Some(format!("the online service {what} in {crashed} of {blocks} blocks of arm {arm}"));
-        }
-        (self.error_share > BROKEN_ERROR_SHARE).then(|| {
-            let pct = self.error_share * 100.0;
-            format!("{pct:.1} % of the requests of arm {arm} failed or timed out, more than 1 %")
-        })
-    }
-}
-
-/// Whether an arm has no figures worth a cell: the service failed under isolation, or in every single block.
-pub(crate) fn service_failed(run: &Run, arm: &Arm) -> bool {
-    let health = Health::of(run, &arm.name);
-    let failed = arm.role == Role::Isolated && health.complaint(&arm.name).is_some();
-    failed || (health.blocks > 0 && health.crashed == health.blocks)
-}
-
-/// Why nothing in this run is evidence: a service that fails on its own, a policy that is not in force.
-pub(super) fn unusable(run: &Run) -> Vec<String> {
+/// Policies that were not in force: nothing in such a run is evidence.
+pub(super) fn not_in_force(run: &Run) -> Vec<String> {
     let mut reasons = Vec::new();
-    let alone = [Role::Baseline, Role::Baseline2, Role::PolicyOnly, Role::Warm];
-    for arm in run.arms.iter().filter(|arm| alone.contains(&arm.role)) {
-        let health = Health::of(run, &arm.name);
-        if health.crashed > 0 {
-            let name = &arm.name;
-            let what = health.what();
-            reasons.push(format!("the online service {what} without any offline work (arm {name})"));
-        } else if let Some(complaint) = health.complaint(&arm.name) {
-            reasons.push(format!("{complaint}, without any offline work"));
-        }
-    }
     for arm in &run.arms {
         let applied = arm.policy.iter().flat_map(|policy| &policy.applied);
         for knob in applied.filter(|knob| !knob.holds()) {
@@ -93,12 +31,6 @@ pub(super) fn unusable(run: &Run) -> Vec<String> {
         }
     }
     reasons
-}
-
-/// The isolated arms in which the service failed.
-pub(super) fn broken_arms(run: &Run) -> Vec<String> {
-    let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
-    isolated.filter_map(|arm| Health::of(run, &arm.name).complaint(&arm.name)).collect()
 }
 
 /// Whether too many blocks had to be thrown away, with the commonest reason.
@@ -204,13 +136,18 @@ pub(super) fn notes(run: &Run) -> Vec<String> {
         if let Some((driver, why)) = arm.policy.as_ref().and_then(|p| Some((&p.driver, p.weak.as_ref()?))) {
             notes.push(format!("arm {}: driver {driver} protects weakly: {why}", arm.name));
         }
-        if arm.role == Role::Contended {
-            notes.extend(Health::of(run, &arm.name).complaint(&arm.name));
-        }
     }
+    notes.extend(health::without_isolation(run));
     let rounds: BTreeSet<u32> = run.blocks.iter().map(|block| block.round).collect();
     let looked = run.design.looks.contains(&run.rounds_begun());
-    if rounds.len() < run.design.rounds as usize && !looked {
+    let deaths = run.blocks.iter().filter(|block| block.online_crashed).count();
+    let short = rounds.len() < run.design.rounds as usize && !looked;
+    if short && deaths > 0 {
+        let (done, planned) = (rounds.len(), run.design.rounds);
+        notes.push(format!(
+            "the service died {deaths} times, and the run ended after {done} of {planned} rounds"
+        ));
+    } else if short {
         notes.push(format!(
             "{} of {} planned rounds were run; stopping when the figures look good makes errors commoner than 5 %",
             rounds.len(),

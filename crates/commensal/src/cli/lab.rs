@@ -58,8 +58,10 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
             ..Manner::default()
         },
     )?;
+    // Told only once it is on the disk; what was measured is shown even when the disk is full.
     let saved = context.host.state_replace(&out, &run.to_json()?);
     let page = out.with_extension("html");
+    let written = saved.is_ok().then(|| context.host.state_replace(&page, &render::html(&run)));
     if options.json {
         println!("{}", run.to_json()?);
     } else {
@@ -69,11 +71,18 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
         if let Some(style) = style {
             print!("\n{}", render::styled(&run, style));
         }
-        println!("\nrecord: {}   page: {}   (again: commensal lab report)", out.display(), page.display());
+        match (&saved, &written) {
+            (Ok(()), Some(Ok(()))) => println!(
+                "\nrecord: {}   page: {}   (again: commensal lab report)",
+                out.display(),
+                page.display()
+            ),
+            (Ok(()), _) => println!("\nrecord: {}   (again: commensal lab report)", out.display()),
+            (Err(_), _) => {}
+        }
     }
     saved.context("the record cannot be written")?;
-    let written = context.host.state_replace(&page, &render::html(&run));
-    written.with_context(|| format!("{} cannot be written", page.display()))?;
+    written.transpose().with_context(|| format!("{} cannot be written", page.display()))?;
     lab_history::keep_run(context, &run, &out, options.save_baseline.as_deref())?;
     Ok(if left { 2 } else { run.verdict.map_or(2, Verdict::exit_code) })
 }

@@ -7,6 +7,7 @@ use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
 use commensal_host::{Host, LinuxHost};
 use commensal_lab::replay::{self, Ground, Replay, SHIPPED};
+use commensal_lab::site::Claim;
 use std::path::{Path, PathBuf};
 
 /// The replay of a name or in a file; `None` when it is none.
@@ -42,6 +43,8 @@ pub(super) fn run(context: &mut Context, mut replay: Replay, options: &LabRun) -
     }
     let out = absolute(&options.out)?;
     context.writable(&out).context("the record cannot be written")?;
+    // It would measure a run of the lab, and that it.
+    let _claim = Claim::take(&context.host)?;
     let stop = stop_flag(&context.host)?;
     let dir = context.state_dir.join("replay-files");
     let ground = Ground { dir: &dir, path: &path(), stop: &stop, version: env!("CARGO_PKG_VERSION") };

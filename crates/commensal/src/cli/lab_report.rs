@@ -29,7 +29,7 @@ pub fn report(context: &mut Context, options: &LabReport) -> anyhow::Result<u8> 
         (_, Format::Junit) => render::junit(&run, options.strict),
         (_, Format::Svg | Format::Png) => {
             pictures(context, &run, options, file)?;
-            return Ok(status(&run));
+            return Ok(status(&run, options));
         }
     };
     match file {
@@ -40,7 +40,7 @@ pub fn report(context: &mut Context, options: &LabReport) -> anyhow::Result<u8> 
             put(context, &file, &text)?;
         }
     }
-    Ok(status(&run))
+    Ok(status(&run, options))
 }
 
 /// Compares two recorded runs.
@@ -76,8 +76,9 @@ pub(super) fn record(context: &Context, file: &Path) -> anyhow::Result<Run> {
     Run::from_json(text.as_bytes()).with_context(|| format!("{} is not a record", file.display()))
 }
 
-fn status(run: &Run) -> u8 {
-    run.verdict.map_or(2, Verdict::exit_code)
+/// Showing a record has succeeded whatever it says, unless its verdict is asked for.
+fn status(run: &Run, options: &LabReport) -> u8 {
+    if options.exit_verdict { run.verdict.map_or(2, Verdict::exit_code) } else { 0 }
 }
 
 /// The charts, as files in a folder or one of them on standard output.
@@ -108,17 +109,37 @@ fn pictures(
         }
         return Ok(());
     };
+    // All are drawn before there is a folder for them.
+    let ending = if is_png { "png" } else { "svg" };
+    let mut drawn = Vec::new();
+    for chart in charts {
+        let picture = if is_png { png(&chart.svg)? } else { chart.svg.into_bytes() };
+        drawn.push((format!("{}.{ending}", chart.name), picture, chart.missing));
+    }
     let folder = absolute(folder)?;
-    if !folder.is_dir() {
+    let ours = !folder.is_dir();
+    if ours {
         context.host.state_dir(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
     }
-    for chart in charts {
-        let file = folder.join(format!("{}.{}", chart.name, if is_png { "png" } else { "svg" }));
+    let written = put_all(context, &folder, drawn);
+    if written.is_err() && ours {
+        // It was made for what could not be written.
+        let _ = context.host.state_remove_all(&folder);
+    }
+    written
+}
+
+fn put_all(
+    context: &mut Context,
+    folder: &Path,
+    drawn: Vec<(String, Vec<u8>, Option<String>)>,
+) -> anyhow::Result<()> {
+    for (name, picture, missing) in drawn {
+        let file = folder.join(name);
         context.writable(&file)?;
-        let picture = if is_png { png(&chart.svg)? } else { chart.svg.into_bytes() };
         let written = context.host.state_replace_bytes(&file, &picture);
         written.with_context(|| format!("{} cannot be written", file.display()))?;
-        match chart.missing {
+        match missing {
             Some(why) => eprintln!("{}: only words: {why}", file.display()),
             None => eprintln!("{}", file.display()),
         }

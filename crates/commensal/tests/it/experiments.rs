@@ -363,14 +363,60 @@ fn a_service_that_dies_beside_offline_work() {
     let program = Program::new("dies");
     let online = "[online]\ncommand = [\"sh\", \"-c\", \"{program} workload http --port {port} --workers 1 & while kill -0 $!; do test -e {dir}/boom && kill -9 $!; sleep 0.02; done\"]\nready = { http = \"/healthz\" }\n";
     let offline = "[offline]\ncommand = [\"sh\", \"-c\", \"touch {dir}/boom; while :; do :; done\"]\ncleanup = [[\"rm\", \"-f\", \"{dir}/boom\"]]\n";
-    // No contended arm: it would say INVALID, as nothing can be compared then.
     let arms = "arms = [\"baseline\", \"baseline2\", \"isolated\"]\n";
+    let three = SHORT.replace("rounds = 1", "rounds = 3");
     let (status, run, said) =
-        run(&program, &format!("{arms}{SHORT}{online}{LOAD}{offline}"), &["--no-blame"]);
+        run(&program, &format!("{arms}{three}{online}{LOAD}{offline}"), &["--no-blame"]);
     assert!(status == 1 && said.contains("BROKEN"), "{status} {said}");
     let run = run.unwrap();
     assert!(run.blocks_of("baseline").all(|block| !block.online_crashed));
     assert!(run.blocks_of("isolated").all(|block| block.online_crashed), "{run:?}");
+    nothing_left(&program);
+}
+
+/// A service that dies by itself half a second after each start dies beside isolated offline work as well: isolation is not to
+/// blame.
+#[test]
+fn a_service_that_dies_by_itself() {
+    if !can_write_cgroups("a_service_that_dies_by_itself") {
+        return;
+    }
+    let program = Program::new("fragile");
+    let online = "[online]\ncommand = [\"timeout\", \"0.5\", \"{program}\", \"workload\", \"http\", \"--port\", \"{port}\", \"--workers\", \"1\"]\nready = { http = \"/healthz\" }\n";
+    let design = SHORT.replace("rounds = 1", "rounds = 3");
+    let (status, run, said) =
+        run(&program, &format!("{FOUR}restart = \"block\"\n{design}{online}{LOAD}{HOG}"), &["--no-blame"]);
+    assert!(status == 4 && said.contains("it fails by itself"), "{status} {said}");
+    assert!(run.unwrap().blocks_of("isolated").any(|block| block.online_crashed));
+    nothing_left(&program);
+}
+
+/// It listens and answers nobody: a request that never ends must not make a run that never does.
+#[test]
+fn a_service_that_never_answers() {
+    if !can_write_cgroups("a_service_that_never_answers") {
+        return;
+    }
+    let program = Program::new("silent");
+    // Stopped once it has served: connections are accepted by the kernel still.
+    let online = "[online]\ncommand = [\"sh\", \"-c\", \"{program} workload http --port {port} --workers 1 & while kill -0 $!; do test -e {dir}/still && kill -STOP $!; sleep 0.02; done\"]\nready = { http = \"/healthz\" }\nsetup = [[\"touch\", \"{dir}/still\"]]\ncleanup = [[\"rm\", \"-f\", \"{dir}/still\"]]\n";
+    let (status, run, said) = run(&program, &format!("{FOUR}{SHORT}{online}{LOAD}{HOG}"), &["--no-blame"]);
+    assert!(status == 4 && said.contains("answered nothing without any offline work"), "{status} {said}");
+    assert!(run.unwrap().blocks.iter().all(|block| block.requests > 0 && block.achieved == Some(0.0)));
+    nothing_left(&program);
+}
+
+/// It listens only after a while, and is waited for.
+#[test]
+fn a_service_that_listens_late() {
+    if !can_write_cgroups("a_service_that_listens_late") {
+        return;
+    }
+    let program = Program::new("late");
+    let online = "[online]\ncommand = [\"sh\", \"-c\", \"sleep 1; exec {program} workload http --port {port} --workers 1\"]\nready = { http = \"/healthz\" }\nready-within = \"30 s\"\n";
+    let (status, run, said) = run(&program, &format!("{FOUR}{SHORT}{online}{LOAD}{HOG}"), &["--no-blame"]);
+    assert!(VERDICTS.contains(&status), "{status} {said}");
+    assert!(run.unwrap().blocks.iter().all(|block| block.errors == 0 && block.requests > 50), "{said}");
     nothing_left(&program);
 }
 
@@ -517,6 +563,7 @@ fn a_full_disk() {
     let output = Command::new("unshare")
         .args(["--mount", "sh", "-c", &script])
         .current_dir(program.dir.path())
+        .env("COMMENSAL_LAB_SCOPE", &program.prefix)
         .output()
         .unwrap();
     if output.status.code() == Some(99) || text(&output.stderr).contains("unshare:") {
@@ -528,7 +575,9 @@ fn a_full_disk() {
         status == 2 && err.contains("the record cannot be written") && err.contains("ENOSPC"),
         "{status} {err}"
     );
-    assert!(text(&output.stdout).contains("baseline"), "what was found out is at least printed");
+    let out = text(&output.stdout);
+    assert!(out.contains("baseline"), "what was found out is at least printed");
+    assert!(!out.contains("record: "), "nothing is said to be where it is not: {out}");
     nothing_left(&program);
 }
 

@@ -22,6 +22,7 @@ mod faults;
 mod fixtures;
 mod history;
 mod lab;
+mod lab_faults;
 mod limits;
 mod load;
 mod members;

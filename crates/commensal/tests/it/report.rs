@@ -135,8 +135,12 @@ fn a_recorded_run_in_every_form() {
         block.achieved = block.achieved.map(|per_s| per_s * 0.7);
     }
     std::fs::write(program.path("invalid.json"), invalid.to_json().unwrap()).unwrap();
-    let (junit, _) = program.expect(4, &["lab", "report", "invalid.json", "--format", "junit", "--strict"]);
+    let args = ["lab", "report", "invalid.json", "--format", "junit", "--strict"];
+    let (junit, _) = program.expect(0, &args);
     assert!(junit.contains("failures=\"3\""), "{junit}");
+    // Who gates on the verdict asks for it.
+    let (again, _) = program.expect(4, &[&args[..], &["--exit-verdict"]].concat());
+    assert_eq!(again, junit);
 }
 
 #[test]
@@ -156,6 +160,13 @@ fn charts_become_files() {
     assert!(told.contains("name a folder with --out"), "{told}");
     let (_, told) = program.expect(2, &["lab", "report", file, "--format", "svg", "--chart", "x"]);
     assert!(told.contains("there is no chart \"x\"; there are ratios"), "{told}");
+    // What fails leaves no folder behind.
+    let output = program.run(&["lab", "report", file, "--format", "png", "-o", "pictures"]);
+    let drawn = output.status.code() == Some(0);
+    assert_eq!(program.path("pictures").exists(), drawn, "{output:?}");
+    assert!(cfg!(feature = "png") || !drawn, "{output:?}");
+    std::fs::write(program.path("no-folder"), "").unwrap();
+    program.expect(2, &["lab", "report", file, "--format", "svg", "-o", "no-folder"]);
     let output = program.run(&["lab", "report", file, "--format", "png", "--chart", "ratios"]);
     if cfg!(feature = "png") {
         let fonts = !crate::support::text(&output.stderr).contains("no font");
@@ -174,7 +185,11 @@ fn two_records_are_compared() {
     let (text, _) = program.expect(0, &["lab", "diff", a, b]);
     assert!(text.starts_with("A PASS, B PASS\n") && text.contains("isolated P99"), "{text}");
     let mut other = read("quickstart-40-rounds.json");
-    other.machine.fingerprint = "sha256:other".into();
+    (other.machine.fingerprint, other.machine.kernel) = ("sha256:other".into(), "6.18.99".into());
+    std::fs::write(program.path("kernel.json"), other.to_json().unwrap()).unwrap();
+    let (told, _) = program.expect(0, &["lab", "diff", a, "kernel.json"]);
+    assert!(told.contains("the kernel is ") && told.contains("6.18.99"), "{told}");
+    other.machine.cpu = "another one".into();
     std::fs::write(program.path("other.json"), other.to_json().unwrap()).unwrap();
     let (_, told) = program.expect(2, &["lab", "diff", a, "other.json"]);
     assert!(told.contains("different machines") && told.contains("--force"), "{told}");

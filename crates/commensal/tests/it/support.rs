@@ -111,6 +111,8 @@ impl Program {
         let mut command = Command::new(env!("CARGO_BIN_EXE_commensal"));
         command.arg("--state-dir").arg(self.state()).arg("--cgroup-prefix").arg(&self.prefix);
         command.args(args).current_dir(self.dir.path());
+        // Tests measure nothing: labs of several may run side by side.
+        command.env("COMMENSAL_LAB_SCOPE", &self.prefix);
         command
     }
 
