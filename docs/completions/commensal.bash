@@ -609,7 +609,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__agent__subcmd__canary)
-            opts="-v -h -V --for --window --settle --off --seed --max-blamed --max-run-delay --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-v -h -V --for --window --settle --off --seed --max-blamed --max-run-delay --whole --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
