@@ -47,7 +47,7 @@ pub enum KeepError {
         /// The file.
         file: String,
         /// What is wrong.
-        source: RecordError,
+        source: Box<RecordError>,
     },
     /// Somebody else has been writing the history all the time.
     #[error("another run holds {0} for more than 10 s")]
@@ -142,7 +142,7 @@ pub fn baseline(host: &mut dyn Host, state_dir: &Path, name: &str) -> Result<Run
     Run::from_json(text.as_bytes()).map_err(|source| KeepError::Damaged {
         name: name.to_owned(),
         file: file.display().to_string(),
-        source,
+        source: Box::new(source),
     })
 }
 
@@ -227,6 +227,7 @@ pub fn remembered(host: &mut dyn Host, state_dir: &Path) -> Result<(Vec<Entry>, 
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests damage files, and look at the documents")]
 mod tests {
     use super::*;
     use crate::fixture::concluded;

@@ -14,6 +14,7 @@ mod doctor;
 mod lab;
 mod lab_calibrate;
 mod lab_history;
+mod lab_history_args;
 mod lab_replay;
 mod lab_report;
 mod load;
@@ -29,6 +30,7 @@ mod workload;
 
 pub use agent_args::{Agent, AgentOrder, Canary, Guard, OnExit};
 pub use density_args::{Density, DensityVerb};
+pub use lab_history_args::{BaselineVerb, LabBaseline, LabHistory};
 pub use sched_args::{Sched, SchedVerb};
 
 use crate::context::Context;
@@ -275,55 +277,6 @@ pub enum LabVerb {
     Baseline(LabBaseline),
     /// Show how the answers of this machine moved from run to run.
     History(LabHistory),
-}
-
-/// `commensal lab baseline`.
-#[derive(Debug, Args)]
-pub struct LabBaseline {
-    /// What to do.
-    #[command(subcommand)]
-    pub verb: BaselineVerb,
-}
-
-/// `commensal lab baseline …`.
-#[derive(Debug, Subcommand)]
-pub enum BaselineVerb {
-    /// List the baselines. Exit status 2 when one cannot be read.
-    List,
-    /// Show the run of a baseline.
-    Show {
-        /// Its name.
-        name: String,
-    },
-    /// Keep a recorded run under a name, in place of what had it.
-    Save {
-        /// Its name: letters, digits, points, dashes and underscores.
-        name: String,
-        /// A run.json.
-        file: PathBuf,
-    },
-    /// Forget a baseline.
-    Rm {
-        /// Its name.
-        name: String,
-    },
-}
-
-/// `commensal lab history`.
-#[derive(Debug, Args)]
-pub struct LabHistory {
-    /// Experiments whose runs to show, or records (run.json) in place of the runs that are remembered [default: all that are
-    /// remembered].
-    #[arg(value_name = "EXPERIMENT|FILE")]
-    pub what: Vec<String>,
-
-    /// Also write a page with charts.
-    #[arg(long, value_name = "FILE")]
-    pub page: Option<PathBuf>,
-
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// `commensal lab load`.

@@ -100,9 +100,11 @@ fn draw_bar(canvas: &mut Canvas, seen: &Seen<'_>, bar: &Bar<'_>, (x, y): (&Scale
     for ((class, words, _), ms) in KINDS.iter().zip(bar.ms) {
         let (start, end) = (x.at(from), x.at(from + ms));
         from += ms;
-        if end - start < 0.2 {
+        if ms <= 0.0 {
             continue;
         }
+        // Also what is thin on a phone can be pointed at.
+        let end = end.max(start + 0.3);
         let tip = format!("{}: {class} {} ms per CPU-second", fitted(&bar.arm.name, 150.0), three_digits(ms));
         canvas.tip(&tip, said, "e", |canvas| {
             canvas.rect(&format!("d gap {class}"), (start, y), (end - start, BAR));

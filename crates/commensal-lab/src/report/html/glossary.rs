@@ -197,6 +197,7 @@ fn starts(text: &str, form: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "tests damage files, and look at the documents")]
 mod tests {
     use super::*;
 

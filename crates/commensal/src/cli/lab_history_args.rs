@@ -1,0 +1,53 @@
+//! Options of `lab baseline` and `lab history`.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// `commensal lab baseline`.
+#[derive(Debug, Args)]
+pub struct LabBaseline {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: BaselineVerb,
+}
+
+/// `commensal lab baseline …`.
+#[derive(Debug, Subcommand)]
+pub enum BaselineVerb {
+    /// List the baselines. Exit status 2 when one cannot be read.
+    List,
+    /// Show the run of a baseline.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Keep a recorded run under a name, in place of what had it.
+    Save {
+        /// Its name: letters, digits, points, dashes and underscores.
+        name: String,
+        /// A run.json.
+        file: PathBuf,
+    },
+    /// Forget a baseline.
+    Rm {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// `commensal lab history`.
+#[derive(Debug, Args)]
+pub struct LabHistory {
+    /// Experiments whose runs to show, or records (run.json) in place of the runs that are remembered [default: all that are
+    /// remembered].
+    #[arg(value_name = "EXPERIMENT|FILE")]
+    pub what: Vec<String>,
+
+    /// Also write a page with charts.
+    #[arg(long, value_name = "FILE")]
+    pub page: Option<PathBuf>,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
