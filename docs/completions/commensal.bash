@@ -256,6 +256,9 @@ _commensal() {
             commensal__subcmd__help__subcmd__density,simulate)
                 cmd="commensal__subcmd__help__subcmd__density__subcmd__simulate"
                 ;;
+            commensal__subcmd__help__subcmd__lab,calibrate)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__calibrate"
+                ;;
             commensal__subcmd__help__subcmd__lab,check)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__check"
                 ;;
@@ -316,6 +319,9 @@ _commensal() {
             commensal__subcmd__help__subcmd__workload,thaw-guard)
                 cmd="commensal__subcmd__help__subcmd__workload__subcmd__thaw__subcmd__guard"
                 ;;
+            commensal__subcmd__lab,calibrate)
+                cmd="commensal__subcmd__lab__subcmd__calibrate"
+                ;;
             commensal__subcmd__lab,check)
                 cmd="commensal__subcmd__lab__subcmd__check"
                 ;;
@@ -345,6 +351,9 @@ _commensal() {
                 ;;
             commensal__subcmd__lab,show)
                 cmd="commensal__subcmd__lab__subcmd__show"
+                ;;
+            commensal__subcmd__lab__subcmd__help,calibrate)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__calibrate"
                 ;;
             commensal__subcmd__lab__subcmd__help,check)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__check"
@@ -1855,8 +1864,22 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__lab)
-            opts="run list show check profile doctor report load diff"
+            opts="run list show check profile doctor calibrate report load diff"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__calibrate)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -2261,12 +2284,66 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version run list show check profile doctor report load diff help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version run list show check profile doctor calibrate report load diff help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__calibrate)
+            opts="-o -v -h -V --runs --for --seed --harm --beside --no-blame --out --markdown --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --runs)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --harm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --beside)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --state-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -2373,8 +2450,22 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__help)
-            opts="run list show check profile doctor report load diff help"
+            opts="run list show check profile doctor calibrate report load diff help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__calibrate)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
