@@ -30,6 +30,7 @@ mod workload;
 
 pub use agent_args::{Agent, AgentOrder, Canary, Guard, OnExit};
 pub use density_args::{Density, DensityVerb};
+pub use lab_calibrate::LabCalibrate;
 pub use lab_history_args::{BaselineVerb, LabBaseline, LabHistory};
 pub use sched_args::{Sched, SchedVerb};
 
@@ -535,48 +536,6 @@ pub struct LabDoctor {
     pub load: Option<String>,
 
     /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `commensal lab calibrate`.
-#[derive(Debug, Args)]
-pub struct LabCalibrate {
-    /// Runs in all, with those that the record has already; each gives an answer for every harm.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub runs: u32,
-
-    /// How long a run may take; at least six rounds are run.
-    #[arg(long = "for", value_name = "TIME", value_parser = load::time, default_value = "90s")]
-    pub within: Duration,
-
-    /// Seed of the first run; each later one has the next.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-
-    /// The harms: what each request takes longer, in per cent of the median or of P90 of the service alone [default:
-    /// 0,3,5,10,30, and beside a neighbour p90:30 as well].
-    #[arg(long, value_name = "LIST")]
-    pub harm: Option<String>,
-
-    /// A neighbour meanwhile: busy:CPUS, such as busy:0.5, or a command for the shell, which is started again whenever it
-    /// ends.
-    #[arg(long, value_name = "NEIGHBOUR")]
-    pub beside: Option<commensal_lab::conductor::Beside>,
-
-    /// Do not look who made the service wait.
-    #[arg(long)]
-    pub no_blame: bool,
-
-    /// The record. One that is there already is gone on with.
-    #[arg(long, short, value_name = "FILE", default_value = "calibration.json")]
-    pub out: PathBuf,
-
-    /// Print the tables as Markdown.
-    #[arg(long, conflicts_with = "json")]
-    pub markdown: bool,
-
-    /// Print the counts as JSON.
     #[arg(long)]
     pub json: bool,
 }
