@@ -210,8 +210,14 @@ mod tests {
     #[test]
     fn short_windows_tell_the_shares() {
         let mut run = run_with([60, 60, 80], [0.0; 2], true);
-        run.design.windows =
-            crate::experiment::quickstart_within(&crate::experiment::Choice::QUICKSTART, 60.0).design.windows;
+        run.design.windows = Some(crate::record::Windows {
+            window_s: 0.1,
+            guard_s: 0.02,
+            tail_s: 0.0,
+            per_round: 10,
+            contended_s: 2.0,
+            contended_every: 2,
+        });
         conclude(&mut run);
         let text = crate::report::terminal(&run, false);
         assert!(text.contains("requests over 5.00 ms: baseline 0.35 %, isolated 0.45 %"), "{text}");
