@@ -259,6 +259,9 @@ _commensal() {
             commensal__subcmd__help__subcmd__lab,baseline)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__baseline"
                 ;;
+            commensal__subcmd__help__subcmd__lab,calibrate)
+                cmd="commensal__subcmd__help__subcmd__lab__subcmd__calibrate"
+                ;;
             commensal__subcmd__help__subcmd__lab,check)
                 cmd="commensal__subcmd__help__subcmd__lab__subcmd__check"
                 ;;
@@ -337,6 +340,9 @@ _commensal() {
             commensal__subcmd__lab,baseline)
                 cmd="commensal__subcmd__lab__subcmd__baseline"
                 ;;
+            commensal__subcmd__lab,calibrate)
+                cmd="commensal__subcmd__lab__subcmd__calibrate"
+                ;;
             commensal__subcmd__lab,check)
                 cmd="commensal__subcmd__lab__subcmd__check"
                 ;;
@@ -402,6 +408,9 @@ _commensal() {
                 ;;
             commensal__subcmd__lab__subcmd__help,baseline)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__baseline"
+                ;;
+            commensal__subcmd__lab__subcmd__help,calibrate)
+                cmd="commensal__subcmd__lab__subcmd__help__subcmd__calibrate"
                 ;;
             commensal__subcmd__lab__subcmd__help,check)
                 cmd="commensal__subcmd__lab__subcmd__help__subcmd__check"
@@ -1927,7 +1936,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__help__subcmd__lab)
-            opts="run list show check profile doctor report load diff baseline history"
+            opts="run list show check profile doctor calibrate report load diff baseline history"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1999,6 +2008,20 @@ _commensal() {
         commensal__subcmd__help__subcmd__lab__subcmd__baseline__subcmd__show)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__help__subcmd__lab__subcmd__calibrate)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -2417,7 +2440,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab)
-            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version run list show check profile doctor report load diff baseline history help"
+            opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version run list show check profile doctor calibrate report load diff baseline history help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2656,6 +2679,60 @@ _commensal() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        commensal__subcmd__lab__subcmd__calibrate)
+            opts="-o -v -h -V --runs --for --seed --harm --beside --no-blame --out --markdown --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --runs)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --for)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --harm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --beside)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --out)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cgroup-root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         commensal__subcmd__lab__subcmd__check)
             opts="-v -h -V --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -2751,7 +2828,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__help)
-            opts="run list show check profile doctor report load diff baseline history help"
+            opts="run list show check profile doctor calibrate report load diff baseline history help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -2823,6 +2900,20 @@ _commensal() {
         commensal__subcmd__lab__subcmd__help__subcmd__baseline__subcmd__show)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        commensal__subcmd__lab__subcmd__help__subcmd__calibrate)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -3219,7 +3310,7 @@ _commensal() {
             return 0
             ;;
         commensal__subcmd__lab__subcmd__run)
-            opts="-o -v -h -V --for --rounds --block --seed --threshold --load --arms --restart --slo --window --min-offline --vary --ramp --gate-query --prometheus --scrape --pilot --adaptive --resume --port --no-blame --style --out --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
+            opts="-o -v -h -V --for --rounds --block --seed --threshold --load --arms --restart --slo --window --min-offline --vary --ramp --gate-query --prometheus --scrape --pilot --adaptive --resume --port --no-blame --style --out --save-baseline --json --state-dir --cgroup-prefix --cgroup-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

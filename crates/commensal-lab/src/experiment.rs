@@ -8,6 +8,7 @@ mod overrides;
 mod requirements;
 mod shape;
 mod shipped;
+mod short;
 mod sweep;
 
 pub use file::{FileError, parse};

@@ -211,9 +211,9 @@ mod tests {
     fn short_windows_tell_the_shares() {
         let mut run = run_with([60, 60, 80], [0.0; 2], true);
         run.design.windows = Some(crate::record::Windows {
-            tail_s: 0.0,
             window_s: 0.1,
             guard_s: 0.02,
+            tail_s: 0.0,
             per_round: 10,
             contended_s: 2.0,
             contended_every: 2,

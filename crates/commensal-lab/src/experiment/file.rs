@@ -24,13 +24,12 @@
 //! wherever a command, a file or a path has them.
 
 use super::shape::Mistakes;
-use super::{
-    Attached, Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, Restart, Service, Short,
-};
+use super::short;
+use super::{Attached, Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, Restart, Service};
 use super::{metrics, sweep};
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
-use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo, Windows};
+use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo};
 use crate::report::Style;
 use crate::tools::Tool;
 use crate::tools::work::WorkKind;
@@ -76,7 +75,7 @@ struct RawFile {
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawDesign {
+pub(super) struct RawDesign {
     rounds: Option<u32>,
     block: Option<String>,
     settle: Option<String>,
@@ -91,53 +90,14 @@ struct RawDesign {
     min_offline: Option<String>,
     slo: Option<RawSlo>,
     blame: Option<RawBlame>,
-    carry_over: Option<String>,
-    r#for: Option<String>,
-    window: Option<String>,
-    guard: Option<String>,
-    per_round: Option<u32>,
-    contended: Option<String>,
-    contended_every: Option<u32>,
+    pub carry_over: Option<String>,
+    pub r#for: Option<String>,
+    pub window: Option<String>,
+    pub guard: Option<String>,
+    pub per_round: Option<u32>,
+    pub contended: Option<String>,
+    pub contended_every: Option<u32>,
     vary: Option<String>,
-}
-
-/// The keys of short windows.
-#[derive(Default)]
-struct RawShort {
-    carry_over: Option<String>,
-    within: Option<String>,
-    window: Option<String>,
-    guard: Option<String>,
-    per_round: Option<u32>,
-    contended: Option<String>,
-    contended_every: Option<u32>,
-}
-
-impl RawShort {
-    /// Takes them out of the design's.
-    fn of(raw: &mut RawDesign) -> RawShort {
-        RawShort {
-            carry_over: raw.carry_over.take(),
-            within: raw.r#for.take(),
-            window: raw.window.take(),
-            guard: raw.guard.take(),
-            per_round: raw.per_round.take(),
-            contended: raw.contended.take(),
-            contended_every: raw.contended_every.take(),
-        }
-    }
-
-    fn keys(&self) -> impl Iterator<Item = &'static str> {
-        let given = [
-            ("for", self.within.is_some()),
-            ("window", self.window.is_some()),
-            ("guard", self.guard.is_some()),
-            ("per-round", self.per_round.is_some()),
-            ("contended", self.contended.is_some()),
-            ("contended-every", self.contended_every.is_some()),
-        ];
-        given.into_iter().filter(|(_, given)| *given).map(|(key, _)| key)
-    }
 }
 
 #[derive(Deserialize)]
@@ -248,10 +208,10 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
     let load = load(raw.load, own_service, &mut wrong);
     let mut raw_design = raw.design;
     let (vary, ramp) = (raw_design.vary.take(), raw.offline.ramp.clone());
-    let raw_short = RawShort::of(&mut raw_design);
+    let raw_short = short::RawShort::of(&mut raw_design);
     let mut design = design(raw_design, &load, &mut wrong);
     metrics::of_file(&raw.metric, &mut design.0, &mut wrong);
-    let short = short(raw_short, (&load, raw.restart, &isolations, &design.0), &mut wrong);
+    let short = short::plan(raw_short, (&load, raw.restart, &isolations, &design.0), &mut wrong);
     let disk_bytes = read(raw.disk.as_deref(), "disk", &mut wrong, |text| text.parse::<Bytes>())
         .map_or(0, |bytes| bytes.0);
     let seed = design.1;
@@ -287,7 +247,7 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
 }
 
 /// A value in text, if there is one; what is wrong with it is noted under its key.
-fn read<T, E: std::fmt::Display>(
+pub(super) fn read<T, E: std::fmt::Display>(
     text: Option<&str>,
     key: &str,
     wrong: &mut Mistakes,
@@ -470,79 +430,6 @@ fn design(raw: RawDesign, load: &Load, wrong: &mut Mistakes) -> (Design, u64) {
         ..default
     };
     (design, raw.seed.unwrap_or(1))
-}
-
-/// How a run by short windows is planned, or why this experiment has none.
-fn short(
-    raw: RawShort,
-    (load, restart, isolations, design): (&Load, Option<Restart>, &[Isolation], &Design),
-    wrong: &mut Mistakes,
-) -> Result<Short, String> {
-    let obstacle = match (load, restart) {
-        (Load::Tool { tool, .. }, _) => Some(format!(
-            "{tool} says when it has ended how its requests went, and not when each of them was due"
-        )),
-        (_, Some(Restart::Block | Restart::Round)) => {
-            Some("restart asks for a fresh service again and again".to_owned())
-        }
-        _ if !design.queries.is_empty() => {
-            Some("Prometheus, which the file has a metric of, cannot tell short windows apart".to_owned())
-        }
-        // Where the file asks for short windows, such arms alone are left out.
-        _ if raw.carry_over.as_deref() == Some("short") => None,
-        _ => isolations.iter().find_map(Isolation::carries_over),
-    };
-    let long = match (raw.carry_over.as_deref(), obstacle) {
-        (None, obstacle) => obstacle,
-        (Some("short"), None) => None,
-        (Some("short"), Some(obstacle)) => {
-            wrong.at(
-                "design.carry-over",
-                format!("design.carry-over = \"short\" asks for short windows, but {obstacle}"),
-            );
-            return Err(obstacle);
-        }
-        (Some("long"), _) => Some("its file says carry-over = \"long\"".to_owned()),
-        (Some(other), _) => {
-            wrong.at(
-                "design.carry-over",
-                format!("design.carry-over = {other:?}: \"short\" where what one arm does to the machine is over within milliseconds, \"long\" where it is not (page cache, memory, controllers)"),
-            );
-            return Err(String::new());
-        }
-    };
-    if let Some(long) = long {
-        for key in raw.keys() {
-            wrong.at(
-                &format!("design.{key}"),
-                format!("design.{key} is about short windows, and this experiment has long blocks: {long}"),
-            );
-        }
-        return Err(long);
-    }
-    let mut time = |text: Option<String>, key: &str, range: std::ops::RangeInclusive<f64>| {
-        let checked = |text: &str| match seconds(text)? {
-            time if range.contains(&time) => Ok(time),
-            _ => Err(format!("not within {} to {} s", range.start(), range.end())),
-        };
-        read(text.as_deref(), &format!("design.{key}"), wrong, checked)
-    };
-    let default = Short::default();
-    let within_s = time(raw.within, "for", 1.0..=86_400.0).unwrap_or(default.within_s);
-    let window_s = time(raw.window, "window", 0.02..=10.0).unwrap_or(default.windows.window_s);
-    let guard_s = time(raw.guard, "guard", 0.001..=5.0).unwrap_or(default.windows.guard_s);
-    let contended_s = time(raw.contended, "contended", 0.1..=60.0).unwrap_or(default.windows.contended_s);
-    let mut count = |number: Option<u32>, key: &str, default: u32| {
-        let number = number.unwrap_or(default);
-        if !(1..=1_000).contains(&number) {
-            wrong.at(&format!("design.{key}"), format!("design.{key} = {number}: not within 1 to 1000"));
-        }
-        number
-    };
-    let per_round = count(raw.per_round, "per-round", default.windows.per_round);
-    let contended_every = count(raw.contended_every, "contended-every", default.windows.contended_every);
-    let windows = Windows { window_s, guard_s, per_round, contended_s, contended_every, ..default.windows };
-    Ok(Short { windows, within_s, long_rounds: design.rounds })
 }
 
 fn online(raw: RawOnline, wrong: &mut Mistakes) -> Online {
@@ -750,39 +637,6 @@ mod tests {
         assert_eq!((experiment.design.rounds, experiment.design.block_s), (12, 20.0));
         assert_eq!((experiment.online, experiment.offline), (Online::BuiltIn, Offline::BuiltIn(Kind::Cpu)));
         assert_eq!(experiment.isolations, [Isolation::default()]);
-    }
-
-    /// What makes an experiment one of short windows or of long blocks, and what it says of the latter.
-    #[test]
-    fn carry_over() {
-        let arms =
-            |isolated: &str| format!("arms = [\"baseline\", \"baseline2\", \"contended\", \"{isolated}\"]\n");
-        let long = "[design]\ncarry-over = \"long\"\n";
-        let tool = "[load]\ntool = \"wrk\"\ncommand = [\"wrk\"]\n";
-        for (text, why) in [
-            (arms("isolated"), None),
-            (arms("isolated:cpu.idle"), None),
-            (arms("isolated:quota=50%"), None),
-            (arms("isolated:cpuset"), None),
-            (arms("isolated:nice"), Some("from their start")),
-            (arms("isolated:sched-idle"), Some("from their start")),
-            (arms("isolated:frame"), Some("its controller")),
-            (arms("isolated:best+io=10MiB/s"), Some("the page cache")),
-            (arms("isolated:scheduler=scx_rusty"), Some("to be loaded")),
-            (format!("{}{long}", arms("isolated")), Some("carry-over")),
-            (format!("{}{tool}", arms("isolated")), Some("when each of them was due")),
-            (format!("restart = \"block\"\n{}", arms("isolated")), Some("fresh service")),
-            (format!("restart = \"never\"\n{}", arms("isolated")), None),
-        ] {
-            let short = parse("x", &text).unwrap_or_else(|error| panic!("{text}: {error}")).short;
-            match (short, why) {
-                (Ok(short), None) => assert_eq!(short, Short { long_rounds: 12, ..Short::default() }),
-                (Err(said), Some(why)) => assert!(said.contains(why), "{text}: {said}"),
-                (short, why) => panic!("{text}: {short:?}, wanted {why:?}"),
-            }
-        }
-        let quota = parse("x", &arms("isolated:quota=50%")).unwrap();
-        assert_eq!(quota.short.unwrap().windows_for(&quota.design, &quota.isolations).window_s, 0.5);
     }
 
     #[test]

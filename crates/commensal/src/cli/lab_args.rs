@@ -1,0 +1,386 @@
+//! Options of `commensal lab`.
+
+use super::{LabBaseline, LabCalibrate, LabHistory, load};
+use clap::{Args, Subcommand};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `commensal lab`.
+#[derive(Debug, Args)]
+pub struct Lab {
+    /// Which part.
+    #[command(subcommand)]
+    pub verb: LabVerb,
+}
+
+/// `commensal lab …`.
+#[derive(Debug, Subcommand)]
+pub enum LabVerb {
+    /// Run an experiment: verdict, table, run.json, report.html. Exit status 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4
+    /// INVALID.
+    Run(Box<LabRun>),
+    /// List the experiments that come with this program.
+    List,
+    /// Print an experiment's file, to be changed and run.
+    Show(LabName),
+    /// Look whether everything that an experiment needs is there. Exit status 0 when it is, 2 when not.
+    Check(LabName),
+    /// Run one service against each built-in antagonist, and print what each does to it. Exit status 0, or 4 when this
+    /// machine cannot tell.
+    Profile(LabProfile),
+    /// Say within about a minute whether this machine can decide an experiment's threshold, and how long a run would take: its two
+    /// identical arms alone. Exit status 0 when it can, 4 when not.
+    Doctor(LabDoctor),
+    /// Say how often the lab is right on this machine: runs with harms of known size in place of isolation, and a table of
+    /// right, wrong and open answers. Exit status 0 when the goals hold, 1 when not.
+    Calibrate(LabCalibrate),
+    /// Show a recorded run again, with the verdict that its blocks support.
+    Report(LabReport),
+    /// Load an HTTP service on a schedule that does not wait for it, and say how long requests took since they were due.
+    /// Exit status 4 when the measurement cannot be believed.
+    Load(Box<LabLoad>),
+    /// Compare two recorded runs of one machine and one plan, or one with a baseline.
+    Diff(LabDiff),
+    /// Runs that are kept under a name, to compare later ones with.
+    Baseline(LabBaseline),
+    /// Show how the answers of this machine moved from run to run.
+    History(LabHistory),
+}
+
+/// `commensal lab load`.
+#[derive(Debug, Args)]
+pub struct LabLoad {
+    /// What to ask for, such as http://127.0.0.1:8080/path. Only http://.
+    #[arg(required_unless_present = "listen", conflicts_with = "listen")]
+    pub url: Option<String>,
+
+    /// Requests per second, whatever the service does.
+    #[arg(long, value_name = "N", value_parser = load::rate)]
+    #[arg(required_unless_present_any = ["closed", "find_knee", "listen"])]
+    pub rate: Option<f64>,
+
+    /// Length of the measured part [default: 10s].
+    #[arg(long, value_name = "TIME", value_parser = load::time)]
+    pub r#for: Option<Duration>,
+
+    /// Load before it, of which nothing counts.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "2s")]
+    pub warmup: Duration,
+
+    /// Connections; a request that finds none free waits, and that wait counts.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub connections: usize,
+
+    /// How requests are spread: poisson as from independent users, constant with equal gaps.
+    #[arg(long, value_enum, default_value_t = Spacing::Poisson)]
+    pub arrival: Spacing,
+
+    /// Decides the schedule: the same seed, the same due times.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// A request without an answer so long after it was due is given up, and counts with this time.
+    #[arg(long, value_name = "TIME", value_parser = load::time, default_value = "5s")]
+    pub timeout: Duration,
+
+    /// Instead of a rate: N connections that send again as soon as they are answered, as most tools do. It under-states
+    /// stalls.
+    #[arg(long, value_name = "N", conflicts_with_all = ["rate", "find_knee"])]
+    pub closed: Option<usize>,
+
+    /// An objective, such as p99=5ms: how many windows and requests met it.
+    #[arg(long, value_name = "P=TIME", value_parser = load::objective)]
+    pub slo: Option<(commensal_lab::record::Metric, f64)>,
+
+    /// Length of a window of the objective, whole seconds.
+    #[arg(long, value_name = "TIME", value_parser = load::whole_seconds, default_value = "1s", requires = "slo")]
+    pub window: Duration,
+
+    /// Search the highest rate that the service keeps up with, instead of measuring at one: open-loop steps of 1.5 s.
+    #[arg(long, conflicts_with_all = ["rate", "slo", "series", "hdr", "for", "from"])]
+    pub find_knee: bool,
+
+    /// Print one line per second as well.
+    #[arg(long)]
+    pub series: bool,
+
+    /// Write an HdrHistogram interval log, one interval per second.
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    pub hdr: Option<PathBuf>,
+
+    /// Let the load come from another machine, where `commensal lab load --listen` runs.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub from: Option<String>,
+
+    /// Wait for the orders of `--from` and carry them out, one after the other, until Ctrl-C. Whoever reaches the port can
+    /// make this machine send requests: --rate and --for bound what is accepted [default: 10000 per second, 60s].
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["from", "closed", "find_knee", "slo", "series", "hdr"])]
+    pub listen: Option<SocketAddr>,
+
+    /// Let --listen take an address that others can reach.
+    #[arg(long, requires = "listen")]
+    pub allow_remote: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How requests are spread over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Spacing {
+    /// Exponential gaps.
+    Poisson,
+    /// Equal gaps.
+    Constant,
+}
+
+/// `commensal lab profile`.
+#[derive(Debug, Args)]
+pub struct LabProfile {
+    /// The experiment whose service and load are taken: a name of `lab list`, or a file.
+    #[arg(default_value = "quickstart")]
+    pub name: String,
+
+    /// Antagonists, in place of all: cpu,vector,l2,l3,memory,page-cache,fork,disk,network.
+    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    pub against: Vec<commensal_lab::workload::antagonist::Kind>,
+
+    /// Run each under isolation as well.
+    #[arg(long)]
+    pub isolated: bool,
+
+    /// Offered loads: requests per second, or shares of the most that the service sustains alone, such as 20%,60%.
+    #[arg(long, value_name = "RATES", value_delimiter = ',')]
+    pub load: Vec<String>,
+
+    /// Rounds; each runs every arm once.
+    #[arg(long, default_value_t = 6)]
+    pub rounds: u32,
+
+    /// Measured seconds per block.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    pub block: f64,
+
+    /// Where to write the record; with several loads, a number is added to its name.
+    #[arg(long, short, value_name = "FILE", default_value = "profile.json")]
+    pub out: PathBuf,
+}
+
+/// An experiment by name or file.
+#[derive(Debug, Args)]
+pub struct LabName {
+    /// The experiment: a name of `lab list`, or a file.
+    pub name: String,
+}
+
+/// `commensal lab run`.
+#[derive(Debug, Args)]
+pub struct LabRun {
+    /// The experiment: a name of `lab list`, or a file.
+    pub name: String,
+
+    /// How long a run by short windows may take; one that is decided ends earlier [default: the experiment's].
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub within: Option<Duration>,
+
+    /// Rounds of long blocks; each runs every arm once. Below 6 no interval exists [default: the experiment's].
+    #[arg(long)]
+    pub rounds: Option<u32>,
+
+    /// Measured seconds per long block [default: the experiment's].
+    #[arg(long, value_name = "SECONDS")]
+    pub block: Option<f64>,
+
+    /// Seed of the order of the arms and of the requests [default: the experiment's].
+    #[arg(long)]
+    pub seed: Option<u64>,
+
+    /// Harm that still counts as none, in per cent [default: the experiment's].
+    #[arg(long, value_name = "PER CENT")]
+    pub threshold: Option<f64>,
+
+    /// Offered load: requests per second, or a share of the most that the service sustains alone, such as 60%.
+    #[arg(long, value_name = "RATE")]
+    pub load: Option<String>,
+
+    /// Arms, in place of the experiment's: baseline,baseline2,contended,isolated:cpu.idle,…
+    #[arg(long, value_name = "ARMS", value_delimiter = ',')]
+    pub arms: Option<Vec<String>>,
+
+    /// When the service is started anew: block, round or never [default: the experiment's].
+    #[arg(long, value_name = "WHEN")]
+    pub restart: Option<String>,
+
+    /// Objective, such as p99=5ms: a gate on the share of requests over that latency, and windows are counted against it.
+    #[arg(long, value_name = "PERCENTILE=LATENCY")]
+    pub slo: Option<String>,
+
+    /// Length of a window of the objective.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub window: String,
+
+    /// Least share of the offline work that an isolated arm must keep, in per cent.
+    #[arg(long, value_name = "PER CENT")]
+    pub min_offline: Option<f64>,
+
+    /// One limit of the offline work, each of its values an isolated arm of one run: cpu.max=20%,50%,80%. Ends with the largest
+    /// that holds; 0 when the least value does. Means may stand before it: best+cpu.max=50%,80%.
+    #[arg(long, value_name = "KEY=VALUES", conflicts_with_all = ["arms", "pilot", "ramp"])]
+    pub vary: Option<String>,
+
+    /// Threads of the built-in offline work, each number an arm without and one with isolation: 0,1,2,4. Asks for long blocks.
+    #[arg(long, value_name = "THREADS", value_delimiter = ',', conflicts_with_all = ["pilot", "within"])]
+    pub ramp: Option<Vec<u32>>,
+
+    /// A gate on what Prometheus says of every block, such as 'p95 of checkout=histogram_quantile(0.95, …[$window])'; less is
+    /// better, or more with higher:NAME=QUERY. Can be given several times; asks for long blocks.
+    #[arg(long = "gate-query", value_name = "NAME=QUERY")]
+    pub gate_queries: Vec<String>,
+
+    /// The Prometheus that --gate-query asks [default: http://127.0.0.1:9090].
+    #[arg(long, value_name = "URL", requires = "gate_queries")]
+    pub prometheus: Option<String>,
+
+    /// How often it scrapes the service [default: 15s]; a block must hold four scrapes.
+    #[arg(long, value_name = "TIME", requires = "gate_queries")]
+    pub scrape: Option<String>,
+
+    /// The same as `lab doctor`: only the two identical arms, and how long a run would take.
+    #[arg(long, conflicts_with_all = ["arms", "rounds", "adaptive", "resume"])]
+    pub pilot: bool,
+
+    /// Look after 8, 16 and 24 rounds, and end when it is decided; each look has a third of the error.
+    #[arg(long, conflicts_with = "rounds")]
+    pub adaptive: bool,
+
+    /// Go on with an interrupted run's record; it is then the record of the whole.
+    #[arg(long, value_name = "FILE")]
+    pub resume: Option<PathBuf>,
+
+    /// Port of the service; 0 is any free one.
+    #[arg(long, default_value_t = 0)]
+    pub port: u16,
+
+    /// Do not look who made the service wait: an experiment about latency alone.
+    #[arg(long)]
+    pub no_blame: bool,
+
+    /// The table of a document, after ours: openeuler, alinux, plugsched or default [default: the experiment's].
+    #[arg(long, value_name = "NAME")]
+    pub style: Option<commensal_lab::report::Style>,
+
+    /// Where to write the record; the page with the charts goes beside it, as .html.
+    #[arg(long, short, value_name = "FILE", default_value = "run.json")]
+    pub out: PathBuf,
+
+    /// Keep the record under this name too, for `lab diff --baseline`; it replaces what had the name.
+    #[arg(long, value_name = "NAME", conflicts_with = "pilot")]
+    pub save_baseline: Option<String>,
+
+    /// Print the record instead of the report.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal lab doctor`.
+#[derive(Debug, Args)]
+pub struct LabDoctor {
+    /// The experiment: a name of `lab list`, or a file.
+    #[arg(default_value = "quickstart")]
+    pub name: String,
+
+    /// The threshold that you want to decide, in per cent [default: the experiment's].
+    #[arg(long, value_name = "PER CENT")]
+    pub threshold: Option<f64>,
+
+    /// Measured seconds per long block; by long blocks even where the experiment has short windows.
+    #[arg(long, value_name = "SECONDS")]
+    pub block: Option<f64>,
+
+    /// Offered load: requests per second, or a share of the most that the service sustains alone, such as 60%.
+    #[arg(long, value_name = "RATE")]
+    pub load: Option<String>,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `commensal lab report`.
+#[derive(Debug, Args)]
+pub struct LabReport {
+    /// A run.json.
+    pub file: PathBuf,
+
+    /// In which form.
+    #[arg(long, value_enum, default_value_t = Format::Terminal)]
+    pub format: Format,
+
+    /// Where to write: a file, a folder for all charts, or - for standard output [default: -].
+    #[arg(long, short, value_name = "PATH")]
+    pub out: Option<PathBuf>,
+
+    /// The table of a document, in place of ours: openeuler, alinux, plugsched or default.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["format", "json"])]
+    pub style: Option<commensal_lab::report::Style>,
+
+    /// Of the charts only this one: ratios, spectrum, timeline, cpu, waits.
+    #[arg(long, value_name = "NAME")]
+    pub chart: Option<String>,
+
+    /// In JUnit, what is inconclusive or invalid has failed instead of being skipped.
+    #[arg(long)]
+    pub strict: bool,
+
+    /// End with the status of the verdict, as the run itself did: 0 PASS, 1 FAIL or BROKEN, 3 INCONCLUSIVE, 4 INVALID.
+    #[arg(long)]
+    pub exit_verdict: bool,
+
+    /// Print the record with its results computed anew.
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+}
+
+/// `commensal lab diff`.
+#[derive(Debug, Args)]
+pub struct LabDiff {
+    /// A run.json.
+    pub a: PathBuf,
+
+    /// Another one, in place of a baseline.
+    #[arg(required_unless_present = "baseline", conflicts_with = "baseline")]
+    pub b: Option<PathBuf>,
+
+    /// Compare with this baseline, as the first of the two.
+    #[arg(long, value_name = "NAME")]
+    pub baseline: Option<String>,
+
+    /// Compare although machine or plan differ (another kernel or cgroup version is told and compared in any case).
+    #[arg(long)]
+    pub force: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Forms of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For reading in a terminal.
+    Terminal,
+    /// For a pull request or a wiki.
+    Markdown,
+    /// One row per block.
+    Csv,
+    /// One page with charts, for a browser; it needs no network.
+    Html,
+    /// One testcase per gate metric of each isolated arm, for a CI server.
+    Junit,
+    /// The charts, each a file.
+    Svg,
+    /// The charts at twice their size; needs a build with the feature `png`.
+    Png,
+}
