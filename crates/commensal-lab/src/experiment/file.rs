@@ -685,14 +685,15 @@ at-least = "1.2"
         assert_eq!(experiment.requires[0].at_least.as_deref(), Some("1.2"));
     }
 
+    fn check(text: &str, words: &[&str]) {
+        let error = parse("x", &format!("{ARMS}{text}")).unwrap_err().to_string();
+        for word in words {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+    }
+
     #[test]
-    fn mistakes() {
-        let check = |text: &str, words: &[&str]| {
-            let error = parse("x", &format!("{ARMS}{text}")).unwrap_err().to_string();
-            for word in words {
-                assert!(error.contains(word), "{word}: {error}");
-            }
-        };
+    fn mistakes_of_keys_and_kinds() {
         check("comand = 1", &["x:2:1: unknown key \"comand\""]);
         check(
             "[online]\ncomand = [\"x\"]",
@@ -726,6 +727,10 @@ at-least = "1.2"
         );
         check("[[requires]]\nprogram = \"x\"", &["x:2:1: missing field `package`"]);
         check("[design\nrounds = 1", &["x:2:8: "]);
+    }
+
+    #[test]
+    fn mistakes_of_values() {
         // Short windows.
         check(
             "[design]\nwindow = \"20 s\"\nguard = \"0 s\"\nper-round = 0\nfor = \"0 s\"",

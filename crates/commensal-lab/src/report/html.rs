@@ -26,7 +26,7 @@ pub fn html(run: &Run) -> String {
         let title = escape(&capitalised(run, &title));
         let _ = write!(
             body,
-            "<h2 id=\"sweep{at}\">{title}</h2>\n{}{}",
+            "<h2 id=\"curve{at}\">{title}</h2>\n{}{}",
             curve.figure(&format!("curve{at}")),
             curve.html_table()
         );
