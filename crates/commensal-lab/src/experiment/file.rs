@@ -76,8 +76,8 @@ struct RawFile {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct RawDesign {
-    rounds: Option<u32>,
-    block: Option<String>,
+    pub rounds: Option<u32>,
+    pub block: Option<String>,
     settle: Option<String>,
     warmup: Option<String>,
     threshold: Option<String>,

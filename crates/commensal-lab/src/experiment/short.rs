@@ -16,6 +16,8 @@ pub(super) struct RawShort {
     per_round: Option<u32>,
     contended: Option<String>,
     contended_every: Option<u32>,
+    /// Whether the file speaks of long blocks.
+    of_blocks: bool,
 }
 
 impl RawShort {
@@ -29,6 +31,7 @@ impl RawShort {
             per_round: raw.per_round.take(),
             contended: raw.contended.take(),
             contended_every: raw.contended_every.take(),
+            of_blocks: raw.rounds.is_some() || raw.block.is_some(),
         }
     }
 
@@ -66,6 +69,9 @@ pub(super) fn plan(
         _ => isolations.iter().find_map(Isolation::carries_over),
     };
     let long = match (raw.carry_over.as_deref(), obstacle) {
+        (None, None) if raw.of_blocks && raw.keys().next().is_none() => {
+            Some("its file has rounds or a block, and no carry-over = \"short\"".to_owned())
+        }
         (None, obstacle) => obstacle,
         (Some("short"), None) => None,
         (Some("short"), Some(obstacle)) => {
@@ -141,6 +147,10 @@ mod tests {
             (arms("isolated:best+io=10MiB/s"), Some("the page cache")),
             (arms("isolated:scheduler=scx_rusty"), Some("to be loaded")),
             (format!("{}{long}", arms("isolated")), Some("carry-over")),
+            (format!("{}[design]\nrounds = 12", arms("isolated")), Some("rounds or a block")),
+            (format!("{}[design]\nblock = \"20 s\"", arms("isolated")), Some("rounds or a block")),
+            (format!("{}[design]\nrounds = 12\nfor = \"170 s\"", arms("isolated")), None),
+            (format!("{}[design]\nrounds = 12\ncarry-over = \"short\"", arms("isolated")), None),
             (format!("{}{tool}", arms("isolated")), Some("when each of them was due")),
             (format!("restart = \"block\"\n{}", arms("isolated")), Some("fresh service")),
             (format!("restart = \"never\"\n{}", arms("isolated")), None),

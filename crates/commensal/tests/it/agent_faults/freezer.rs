@@ -139,10 +139,9 @@ fn a_victim_in_a_frozen_group_dies() {
         .filter(|one| one.new.as_deref() == Some("killed"))
         .map(|one| one.what.clone())
         .collect();
-    let left: Vec<u32> =
-        before.into_iter().filter(|pid| !killed.contains(&format!("process {pid}"))).collect();
+    let mut left = before.iter().filter(|pid| !killed.contains(&format!("process {pid}")));
     let now = members_of(&program);
-    assert!(left.iter().all(|pid| now.contains(pid)), "{left:?} {now:?}");
+    assert!(left.all(|pid| now.contains(pid)), "{before:?} {now:?}");
     assert_eq!(agent.end("TERM"), Some(0));
     until("the group goes on", || frozen(&program, "etl") != Some(true));
     until("the victim's command is told", || large.try_wait().unwrap().is_some());
