@@ -226,7 +226,7 @@ pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
     let rounds = experiment.design.rounds;
     match (experiment.design.windows, &experiment.short) {
         (Some(windows), _) => println!(
-            "  by short windows of {} ms, {rounds} rounds, at most about {minutes:.0} minutes",
+            "  by short windows of {} ms, {rounds} rounds, about {minutes:.0} minutes at most",
             windows.window_s * 1e3
         ),
         (None, Err(why)) => {

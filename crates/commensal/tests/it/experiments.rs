@@ -431,7 +431,7 @@ fn what_is_refused_before_anything_starts() {
             assert!(said.contains(word), "{word}: {said}");
         }
     };
-    check("arm = []", &["unknown field `arm`", "expected one of"]);
+    check("arm = []", &["mine.toml:1:1: unknown key \"arm\"; did you mean \"arms\"?"]);
     check(
         &format!("{FOUR}[offline]\ncommand = [\"no-such-program-7\"]\n"),
         &["no-such-program-7 is not installed"],
@@ -599,8 +599,10 @@ fn what_comes_with_the_program() {
     assert_eq!(output.status.code(), Some(if complete { 0 } else { 2 }), "{said}");
     assert!(complete || said.contains("apt-get install --no-install-recommends"), "{said}");
     let (quick, _) = program.expect(0, &["lab", "show", "quickstart"]);
+    assert!(quick.contains("carry-over"), "{quick}");
     std::fs::write(program.path("mine.toml"), quick).unwrap();
-    program.expect(0, &["lab", "check", "./mine.toml"]);
+    let (said, _) = program.expect(0, &["lab", "check", "./mine.toml"]);
+    assert!(said.contains("by short windows of 100 ms"), "{said}");
 }
 
 #[test]
