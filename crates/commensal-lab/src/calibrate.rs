@@ -89,24 +89,24 @@ fn name(pct: f64, of: Metric) -> String {
 }
 
 /// The quickstart within a time.
-fn quickstart(seed: u64, seconds: f64) -> Experiment {
-    let within = Some(Duration::from_secs_f64(seconds.max(1.0)));
-    let overrides = Overrides { seed: Some(seed), within, ..Overrides::default() };
-    match shipped(QUICKSTART) {
-        Some(Ok(mut experiment)) => {
-            let planned = overrides.apply(&mut experiment);
-            debug_assert!(planned.is_ok(), "{planned:?}");
-            experiment
-        }
-        _ => unreachable!("the shipped quickstart is read by its own test"),
-    }
+///
+/// # Errors
+/// When the time is not one that a run may have.
+fn quickstart(seed: u64, seconds: f64) -> Result<Experiment, String> {
+    let within =
+        Duration::try_from_secs_f64(seconds).map_err(|error| format!("--for {seconds} s: {error}"))?;
+    let overrides = Overrides { seed: Some(seed), within: Some(within), ..Overrides::default() };
+    let known = shipped(QUICKSTART).ok_or_else(|| format!("there is no experiment {QUICKSTART}"))?;
+    let mut experiment = known.map_err(|error| error.to_string())?;
+    overrides.apply(&mut experiment)?;
+    Ok(experiment)
 }
 
 impl Plan {
     /// The plan of a user's words.
     ///
     /// # Errors
-    /// A sentence on what is wrong with the harms.
+    /// A sentence on what is wrong with the harms or with the time.
     pub fn new(
         harms_text: Option<&str>,
         seconds: f64,
@@ -115,14 +115,17 @@ impl Plan {
     ) -> Result<Plan, String> {
         let usual = beside.map_or_else(|| HARMS.to_owned(), |_| format!("{HARMS},{GROSS}"));
         let harms = harms(harms_text.unwrap_or(&usual))?;
-        Ok(Plan { harms, seconds, seed, beside: beside.map(ToString::to_string), blame: true })
+        let plan = Plan { harms, seconds, seed, beside: beside.map(ToString::to_string), blame: true };
+        plan.experiment(0).map(|_| plan)
     }
 
     /// The experiment of one run, from 0: that of `quickstart` with other arms.
-    #[must_use]
-    pub fn experiment(&self, run: u32) -> Experiment {
+    ///
+    /// # Errors
+    /// When a run cannot take that long.
+    pub fn experiment(&self, run: u32) -> Result<Experiment, String> {
         let seed = self.seed.wrapping_add(u64::from(run));
-        let mut experiment = quickstart(seed, self.seconds);
+        let mut experiment = quickstart(seed, self.seconds)?;
         "calibrate".clone_into(&mut experiment.name);
         "the built-in HTTP service alone, slower by known times".clone_into(&mut experiment.about);
         experiment.arms.retain(|arm| matches!(arm.role, Role::Baseline | Role::Baseline2));
@@ -137,18 +140,18 @@ impl Plan {
         if let Some(windows) = experiment.design.windows {
             experiment.design.by_windows(windows, &experiment.arms, self.seconds);
         }
-        experiment
+        Ok(experiment)
     }
 
     /// The time in which `quickstart` has as many rounds, seconds.
-    #[must_use]
-    pub fn quickstart_s(&self) -> f64 {
-        let quickstart = quickstart(self.seed, self.seconds);
-        let rounds = f64::from(self.experiment(0).design.rounds);
-        quickstart
-            .design
-            .windows
-            .map_or(0.0, |windows| rounds * quickstart.design.round_s(windows, &quickstart.arms))
+    ///
+    /// # Errors
+    /// When a run cannot take as long as planned.
+    pub fn quickstart_s(&self) -> Result<f64, String> {
+        let quickstart = quickstart(self.seed, self.seconds)?;
+        let rounds = f64::from(self.experiment(0)?.design.rounds);
+        let round_s = |windows| quickstart.design.round_s(windows, &quickstart.arms);
+        Ok(quickstart.design.windows.map_or(0.0, |windows| rounds * round_s(windows)))
     }
 }
 
@@ -181,7 +184,8 @@ mod tests {
     #[test]
     fn a_run_is_a_quickstart_with_other_arms() {
         let plan = Plan::new(None, 90.0, 7, None).unwrap();
-        let (run, quick) = (plan.experiment(2), quickstart(9, plan.quickstart_s() + 0.01));
+        let (run, quick) =
+            (plan.experiment(2).unwrap(), quickstart(9, plan.quickstart_s().unwrap() + 0.01).unwrap());
         assert_eq!(run.seed, 9);
         assert_eq!(run.arms.len(), 7);
         assert!(run.duration_s() <= 90.0, "{}", run.duration_s());
@@ -194,5 +198,10 @@ mod tests {
         let beside = Plan::new(None, 90.0, 7, Some(&Beside::Busy(1.0))).unwrap();
         assert_eq!(beside.harms.last().map(|harm| harm.arm.as_str()), Some("+30 % of P90"));
         assert_eq!(beside.beside.as_deref(), Some("busy:1"));
+        // Nothing is planned that would be measured by long blocks in silence.
+        for seconds in [0.5, -1.0, f64::NAN, 1e6, 1e300] {
+            let said = Plan::new(None, seconds, 7, None).unwrap_err();
+            assert!(said.contains("--for"), "{seconds}: {said}");
+        }
     }
 }

@@ -334,6 +334,7 @@ impl Experiment {
         let mut check = self.clone();
         check.arms.retain(|arm| matches!(arm.role, Role::Baseline | Role::Baseline2));
         check.isolations.clear();
+        check.design.sweep = None;
         if check.design.windows.is_some() {
             check.by_windows(CHECK.1);
         } else {

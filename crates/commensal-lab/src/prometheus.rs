@@ -3,19 +3,24 @@
 //! Plain HTTP over one connection, and nothing of a reply is trusted: it has a deadline and a greatest length, and must be what
 //! the API documents (`GET /api/v1/query`, stable since Prometheus 2.0).
 
+use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::header::{ACCEPT, CONNECTION, HOST, LOCATION};
+use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::str::FromStr;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::net::TcpStream;
 
 /// How long one question may take.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest reply, bytes: one number takes 200.
-const LONGEST: u64 = 1 << 20;
+const LONGEST: usize = 1 << 20;
 /// Longest query, bytes: it goes into the address.
 pub const LONGEST_QUERY: usize = 4_096;
 /// Series that are named in a message.
@@ -101,9 +106,7 @@ fn ask_within(url: &Url, query: &str, at: SystemTime, patience: Duration) -> Res
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let target =
         format!("{}/api/v1/query?query={}&time={:.3}", url.path, encoded(query), since.as_secs_f64());
-    get(url, &target, Instant::now() + patience)
-        .map_err(|error| of_connection(&error, patience))
-        .and_then(|bytes| reply(&bytes))
+    get(url, &target, patience)
         .and_then(|(status, to, body)| answer(status, to.as_deref(), &body))
         .map_err(|(why, way_out)| QueryError { url: url.to_string(), query: query.to_owned(), why, way_out })
 }
@@ -120,119 +123,72 @@ fn encoded(text: &str) -> String {
     out
 }
 
-fn of_connection(error: &io::Error, patience: Duration) -> Wrong {
-    match error.kind() {
-        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => (
-            format!("no whole reply within {} s", patience.as_secs_f64()),
-            "see that it is not overloaded, or ask for less",
-        ),
-        io::ErrorKind::FileTooLarge => (format!("a reply longer than {} KiB", LONGEST >> 10), ASK_FOR_LESS),
-        _ => (format!("it cannot be reached: {error}"), IS_IT_THERE),
-    }
-}
+/// Status, the place that a redirect names, and body.
+type Reply = (u16, Option<String>, Bytes);
 
-/// Everything that the server sends until it ends the connection.
-fn get(url: &Url, target: &str, deadline: Instant) -> io::Result<Vec<u8>> {
-    let left = || {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::Error::from(io::ErrorKind::TimedOut)) } else { Ok(left) }
-    };
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    let host = url.host.trim_start_matches('[').trim_end_matches(']');
-    let mut stream = None;
-    for addr in (host, url.port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&addr, left()?) {
-            Ok(connected) => {
-                stream = Some(connected);
-                break;
-            }
-            Err(error) => last = error,
-        }
-    }
-    let Some(mut stream) = stream else { return Err(last) };
-    stream.set_write_timeout(Some(left()?))?;
-    let request = format!(
-        "GET {target} HTTP/1.1\r\nHost: {}:{}\r\nAccept: application/json\r\nConnection: close\r\n\r\n",
-        url.host, url.port
-    );
-    stream.write_all(request.as_bytes())?;
-    let (mut bytes, mut piece) = (Vec::new(), [0; 16 << 10]);
-    loop {
-        stream.set_read_timeout(Some(left()?))?;
-        let read = match stream.read(&mut piece) {
-            Ok(0) => return Ok(bytes),
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // A server that resets after its reply has replied.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !bytes.is_empty() => {
-                return Ok(bytes);
-            }
-            Err(error) => return Err(error),
-        };
-        bytes.extend_from_slice(&piece[..read]);
-        if bytes.len() as u64 > LONGEST {
-            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
-        }
-        if complete(&bytes) {
-            return Ok(bytes);
-        }
-    }
-}
-
-/// Whether the bytes are a whole reply, of a server that keeps the connection although it was asked not to.
-fn complete(bytes: &[u8]) -> bool {
-    reply(bytes).is_ok_and(|_| {
-        let head = String::from_utf8_lossy(bytes).to_ascii_lowercase();
-        let head = head.split("\r\n\r\n").next().unwrap_or_default().to_owned();
-        head.contains("\r\ncontent-length:") || head.contains("\r\ntransfer-encoding:")
+/// Asks once, and waits for the whole reply no longer than that. Looking up the server's name counts as waiting.
+fn get(url: &Url, target: &str, patience: Duration) -> Result<Reply, Wrong> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| unreachable(&error.to_string()))?;
+    let reply = runtime.block_on(async { tokio::time::timeout(patience, exchange(url, target)).await });
+    // A name that is still being looked up is not waited for.
+    runtime.shutdown_background();
+    reply.unwrap_or_else(|_| {
+        let why = format!("no whole reply within {} s", patience.as_secs_f64());
+        Err((why, "see that it is not overloaded, or ask for less"))
     })
 }
 
-/// Status, the place that a redirect names, and body.
-fn reply(bytes: &[u8]) -> Result<(u16, Option<String>, Vec<u8>), Wrong> {
-    let not_http = || ("the reply is no HTTP".to_owned(), IS_IT_PROMETHEUS);
-    let early = || ("the reply ended early".to_owned(), IS_IT_THERE);
-    let mut headers = [httparse::EMPTY_HEADER; 64];
-    let mut head = httparse::Response::new(&mut headers);
-    let start = match head.parse(bytes) {
-        Ok(httparse::Status::Complete(start)) => start,
-        Ok(httparse::Status::Partial) => return Err(early()),
-        Err(_) => return Err(not_http()),
+async fn exchange(url: &Url, target: &str) -> Result<Reply, Wrong> {
+    let host = url.host.trim_start_matches('[').trim_end_matches(']');
+    let stream =
+        TcpStream::connect((host, url.port)).await.map_err(|error| unreachable(&error.to_string()))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| of_http(&error))?;
+    let request = Request::get(target)
+        .header(HOST, format!("{}:{}", url.host, url.port))
+        .header(ACCEPT, "application/json")
+        .header(CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| unreachable(&error.to_string()))?;
+    let reply = async {
+        let response = sender.send_request(request).await.map_err(|error| of_http(&error))?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, LONGEST).collect().await.map_err(|error| of_body(error.as_ref()))?;
+        let to = head.headers.get(LOCATION).map(|to| String::from_utf8_lossy(to.as_bytes()).into_owned());
+        Ok((head.status.as_u16(), to, body.to_bytes()))
     };
-    let header = |name: &str| {
-        let found = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
-        found.map(|header| String::from_utf8_lossy(header.value).trim().to_owned())
-    };
-    let rest = &bytes[start..];
-    let chunked = header("transfer-encoding").is_some_and(|how| how.to_ascii_lowercase().contains("chunked"));
-    let body = match header("content-length").and_then(|text| text.parse::<usize>().ok()) {
-        _ if chunked => dechunked(rest).ok_or_else(early)?,
-        Some(length) => rest.get(..length).ok_or_else(early)?.to_vec(),
-        None => rest.to_vec(),
-    };
-    Ok((head.code.ok_or_else(not_http)?, header("location"), body))
+    // The connection moves the bytes; the reply says how it went.
+    tokio::pin!(reply, connection);
+    tokio::select! {
+        reply = &mut reply => reply,
+        _ = &mut connection => reply.await,
+    }
 }
 
-/// The body of a chunked reply; `None` while its end is missing.
-fn dechunked(mut rest: &[u8]) -> Option<Vec<u8>> {
-    let mut body = Vec::new();
-    loop {
-        let Ok(httparse::Status::Complete((start, size))) = httparse::parse_chunk_size(rest) else {
-            return None;
-        };
-        let size = usize::try_from(size).ok()?;
-        if size == 0 {
-            return Some(body);
-        }
-        let end = start.checked_add(size)?;
-        body.extend_from_slice(rest.get(start..end)?);
-        rest = rest.get(end.checked_add(2)?..)?;
+fn unreachable(why: &str) -> Wrong {
+    (format!("it cannot be reached: {why}"), IS_IT_THERE)
+}
+
+fn of_http(error: &hyper::Error) -> Wrong {
+    match error.is_parse() {
+        true => ("the reply is no HTTP".to_owned(), IS_IT_PROMETHEUS),
+        false => ("the reply ended early".to_owned(), IS_IT_THERE),
     }
+}
+
+fn of_body(error: &(dyn Error + Send + Sync + 'static)) -> Wrong {
+    if error.is::<LengthLimitError>() {
+        return (format!("a reply longer than {} KiB", LONGEST >> 10), ASK_FOR_LESS);
+    }
+    error.downcast_ref::<hyper::Error>().map_or_else(|| unreachable(&error.to_string()), of_http)
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Reply {
+struct Said {
     status: String,
     #[serde(default)]
     error: Option<String>,
@@ -257,7 +213,7 @@ struct Series {
 /// What a reply says.
 fn answer(status: u16, redirect: Option<&str>, body: &[u8]) -> Result<Option<f64>, Wrong> {
     const MEND: &str = "mend the query, or see that url names a Prometheus server";
-    let reply: Option<Reply> = serde_json::from_slice(body).ok();
+    let reply: Option<Said> = serde_json::from_slice(body).ok();
     match (status, &reply) {
         (300..=399, _) => {
             let to = redirect.map(|to| format!(" to {}", short(to))).unwrap_or_default();
@@ -267,7 +223,7 @@ fn answer(status: u16, redirect: Option<&str>, body: &[u8]) -> Result<Option<f64
             ));
         }
         (200..=299, Some(reply)) if reply.status == "success" => {}
-        (_, Some(Reply { error: Some(error), .. })) => {
+        (_, Some(Said { error: Some(error), .. })) => {
             return Err((format!("refused with status {status}: {}", short(error)), MEND));
         }
         (200..=299, _) => return Err(("the reply is not that of the API".to_owned(), IS_IT_PROMETHEUS)),

@@ -286,7 +286,7 @@ pub struct SinceSwitch {
     pub p90_us: f64,
 }
 
-/// A harm of known size: the answers of an arm come later by a share of a percentile of the service alone.
+/// A known harm: every answer of an arm is delayed by a share of a latency percentile that the service has without delays.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KnownHarm {
     /// The arm.

@@ -20,7 +20,7 @@ struct Nature {
     effect: f64,
     /// Share of the windows that somebody else's burst falls into.
     bursts: f64,
-    /// Above this much a window without isolation is broken off.
+    /// Wait above which a window is left out: one without isolation always, one with it where `alike` is set.
     limit: f64,
     /// Whether a window with isolation is held to the limit as well, as it has to be.
     alike: bool,

@@ -15,7 +15,7 @@ pub const MOST_MORE: f64 = 0.5;
 pub const AT_LEAST_PCT: f64 = 0.1;
 /// Steal that the isolated arm must have more of, CPUs, for the hypervisor to be a suspect.
 const STEAL: f64 = 0.05;
-/// How sure that difference must be.
+/// Significance level of that difference in steal.
 const SURE: f64 = 0.05;
 /// Fewest requests over an objective that nobody named, alone or isolated, for a share to mean anything.
 const FEWEST: f64 = 100.0;

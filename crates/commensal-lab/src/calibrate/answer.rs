@@ -287,7 +287,7 @@ mod tests {
     /// its luck has it.
     pub fn simulated(plan: &Plan, seed: u64, noise: f64) -> Run {
         const BASE_US: f64 = 160.0;
-        let experiment = plan.experiment(0);
+        let experiment = plan.experiment(0).unwrap();
         let mut rng = Rng::new(seed);
         let mut run = Run { design: experiment.design.clone(), arms: experiment.arms, ..Run::default() };
         run.machine.threads = 2;

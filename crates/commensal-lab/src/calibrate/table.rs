@@ -260,14 +260,15 @@ fn row(harm: &str, answers: &[&Answer]) -> Row {
 
 fn facts(record: &Calibration) -> Vec<String> {
     let plan = &record.plan;
-    let experiment = plan.experiment(0);
     let mut facts = Vec::new();
-    let per_round = experiment.design.windows.map_or(0, |windows| windows.per_round);
-    facts.push(format!(
-        "each answer rests on at most {} rounds of {per_round} windows, as many as `lab run quickstart --for {:.0}s` has",
-        experiment.design.rounds,
-        plan.quickstart_s().ceil()
-    ));
+    if let (Ok(experiment), Ok(quickstart_s)) = (plan.experiment(0), plan.quickstart_s()) {
+        let per_round = experiment.design.windows.map_or(0, |windows| windows.per_round);
+        facts.push(format!(
+            "each answer rests on at most {} rounds of {per_round} windows, as many as `lab run quickstart --for {:.0}s` has",
+            experiment.design.rounds,
+            quickstart_s.ceil()
+        ));
+    }
     let of = |of: fn(&Done) -> Option<f64>| record.runs.iter().filter_map(of).collect::<Vec<f64>>();
     let range = |values: &[f64], step: f64| {
         let ends = values

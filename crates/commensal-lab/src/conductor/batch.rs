@@ -98,7 +98,7 @@ impl Foreman<'_> {
         Ok(self.site.start(self.host, Side::Warm, None, spec)?)
     }
 
-    /// Unless told otherwise as many threads as CPUs: nothing is left over.
+    /// Starts a built-in antagonist with so many threads; without a number with one for each CPU, so that none is left idle.
     fn antagonist(
         &mut self,
         kind: Kind,

@@ -179,6 +179,12 @@ impl Runner<'_> {
             }
             Answers::None => block.series = probe.series(&[]),
         }
+        if role == Role::Warm {
+            // The threads that keep CPUs from idling are the run's own, and no foreigners.
+            let own = block.cpu.client.unwrap_or(0.0) + after.warm_cpus(&before).unwrap_or(0.0);
+            block.cpu.client = Some(own);
+            block.series.iter_mut().for_each(|tick| tick.cpu.client = Some(own));
+        }
         if let Some(offline) = offline.as_mut() {
             block.notes.extend(offline.ended(self.host, self.site)?);
         }

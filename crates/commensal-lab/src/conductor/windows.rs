@@ -185,7 +185,7 @@ struct Rounds<'a, 'c> {
     conductor: &'a mut Conductor<'c>,
     trace: &'a Trace,
     windows: Windows,
-    /// Rounds since the windows are as they are now, and since the run began.
+    /// Rounds since guard and windows got the length that they have.
     since_replan: u32,
     /// Latency by arm and time since the switch.
     since: BTreeMap<(usize, usize), LatencyHistogram>,

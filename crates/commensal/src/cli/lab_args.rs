@@ -326,7 +326,7 @@ pub struct LabReport {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["format", "json"])]
     pub style: Option<commensal_lab::report::Style>,
 
-    /// Of the charts only this one: ratios, spectrum, timeline, cpu, waits.
+    /// Draw this chart alone: ratios, spectrum, timeline, cpu or waits.
     #[arg(long, value_name = "NAME")]
     pub chart: Option<String>,
 

@@ -71,7 +71,7 @@ pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> 
     let out = absolute(&options.out)?;
     let mut record = record(context, &out, plan, tool)?;
     let stop = stop_flag(&context.host)?;
-    let experiment = record.plan.experiment(0);
+    let experiment = record.plan.experiment(0).map_err(anyhow::Error::msg)?;
     if record.runs.len() < options.runs as usize {
         context.writable(&out).context("the record cannot be written")?;
         eprintln!(
@@ -91,7 +91,8 @@ pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> 
             stop: Some(Arc::clone(&stop)),
             ..Manner::default()
         };
-        let outcome = conduct(context, &record.plan.experiment(number), manner);
+        let experiment = record.plan.experiment(number).map_err(anyhow::Error::msg)?;
+        let outcome = conduct(context, &experiment, manner);
         let (run, remains) = match outcome {
             Ok(done) => done,
             Err(error) => {

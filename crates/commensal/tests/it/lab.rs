@@ -105,6 +105,28 @@ fn short_windows_freeze_and_thaw_and_leave_nothing() {
     assert_nothing_left(&program.state());
 }
 
+/// Every arm that short windows have can be had by long blocks as well; the threads of the warm one are nobody else's.
+#[test]
+fn every_arm_by_long_blocks() {
+    if !can_write_cgroups("every_arm_by_long_blocks") {
+        return;
+    }
+    let program = Program::new("arms");
+    let arms = "baseline,baseline2,policy-only,warm,contended,isolated";
+    let output = program.run(&[&QUICK[..], &["--arms", arms]].concat());
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(VERDICTS.contains(&output.status.code().unwrap()), "{out}{err}");
+    let run = Run::from_json(&std::fs::read(program.path("run.json")).unwrap()).unwrap();
+    let mut names: Vec<&str> = run.blocks.iter().map(|block| block.arm.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["baseline", "baseline2", "contended", "isolated", "policy-only", "warm"]);
+    let client = |arm: &str| run.blocks_of(arm).filter_map(|block| block.cpu.client).sum::<f64>();
+    assert!(client("warm") > client("baseline"), "{} {}", client("warm"), client("baseline"));
+    let policy = |arm: &str| run.arms.iter().find(|one| one.name == arm).unwrap().policy.is_some();
+    assert!(policy("policy-only") && policy("warm") && policy("isolated") && !policy("baseline"));
+    assert_nothing_left(&program.state());
+}
+
 /// A user without cgroups of their own cannot freeze: the same experiment is measured by long blocks, and the record says why.
 #[test]
 fn who_cannot_freeze_has_long_blocks() {
