@@ -316,7 +316,7 @@ svg\t'The charts, each a file'
 png\t'The charts at twice their size; needs a build with the feature `png`'"
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -s o -l out -d 'Where to write: a file, a folder for all charts, or - for standard output [default: -]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l style -d 'The table of a document, in place of ours: openeuler, alinux, plugsched or default' -r
-complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l chart -d 'Of the charts only this one: ratios, spectrum, timeline, cpu, waits' -r
+complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l chart -d 'Draw this chart alone: ratios, spectrum, timeline, cpu or waits' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l state-dir -d 'Where the undo journal is kept [default: /var/lib/commensal as root, else $XDG_STATE_HOME/commensal]' -r -F
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l cgroup-prefix -d 'First part of the names of commensal\'s own cgroups: NAME-online and NAME-offline' -r
 complete -c commensal -n "__fish_commensal_using_subcommand lab; and __fish_seen_subcommand_from report" -l cgroup-root -d 'Make commensal\'s own cgroups below this one [default: the root; as another user, or where systemd manages the tree, the cgroup that was delegated to this process]. `/` insists on the root although systemd manages it' -r

@@ -23,6 +23,7 @@ mod counters;
 pub mod fake;
 mod linux;
 mod locks;
+mod names;
 mod process;
 mod state;
 mod waiting;
@@ -32,6 +33,7 @@ pub use commensal_core::process::{Cookie, Exit, Policy, Signal};
 pub use counters::{Counters, Event};
 pub use linux::LinuxHost;
 pub use locks::{Lock, LockFile, Watch};
+pub use names::{hold_name, name_holder};
 pub use process::{Child, Process, SpawnSpec, Stderr, Stdin, Stdout, precise_thread};
 pub use waiting::{For, GroupWatch, PressureTrigger, Seen, Stream};
 

@@ -7,12 +7,10 @@
 //! runs in a container is not seen.
 
 use super::SiteError;
-use commensal_host::Host;
-use rustix::net::sockopt::socket_peercred;
+use commensal_host::{Host, hold_name, name_holder};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 /// Set apart by tests, which measure nothing and may run side by side.
@@ -41,7 +39,7 @@ impl Claim {
 
     fn take_as(host: &dyn Host, prefix: String, uid: u32) -> Result<Claim, SiteError> {
         let mut seen = BTreeSet::new();
-        let mut of = |user: u32| match holder(&format!("{prefix}{user}")) {
+        let mut of = |user: u32| match name_holder(&format!("{prefix}{user}")) {
             Some((pid, owner)) if owner == user => {
                 Err(SiteError::Claimed { pid, command: command(host, pid) })
             }
@@ -54,7 +52,7 @@ impl Claim {
         if uid != 0 {
             of(0)?;
         }
-        let held = match name(&format!("{prefix}{uid}")).and_then(|name| UnixListener::bind_addr(&name)) {
+        let held = match hold_name(&format!("{prefix}{uid}")) {
             Ok(held) => Some(held),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 of(uid)?;
@@ -82,7 +80,7 @@ impl Claim {
             .collect();
         for user in others {
             if let Some((pid, owner)) =
-                holder(&format!("{}{user}", self.prefix)).filter(|(_, owner)| *owner == user)
+                name_holder(&format!("{}{user}", self.prefix)).filter(|(_, owner)| *owner == user)
             {
                 self.seen.insert(format!(
                     "user {owner} ran a lab at the same time (process {pid}): the two measured each other"
@@ -96,17 +94,6 @@ impl Claim {
         self.look(host);
         self.seen.into_iter().collect()
     }
-}
-
-fn name(of: &str) -> std::io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(of)
-}
-
-/// The process and the user that hold a name, as the kernel knows them.
-fn holder(of: &str) -> Option<(i32, u32)> {
-    let stream = name(of).and_then(|name| UnixStream::connect_addr(&name)).ok()?;
-    let held = socket_peercred(&stream).ok()?;
-    Some((held.pid.as_raw_nonzero().get(), held.uid.as_raw()))
 }
 
 /// Its command line in brackets, where it can be read.
@@ -143,7 +130,7 @@ mod tests {
     fn a_name_that_somebody_else_has_taken_refuses_nobody() {
         let (host, prefix) = (LinuxHost::new(), prefix("squatter"));
         let somebody = host.euid() + 1;
-        let _squatter = UnixListener::bind_addr(&name(&format!("{prefix}{somebody}")).unwrap()).unwrap();
+        let _squatter = hold_name(&format!("{prefix}{somebody}")).unwrap();
         let claim = Claim::take_as(&host, prefix.clone(), somebody).unwrap();
         let told = claim.beside(&host).join("\n");
         assert!(
