@@ -135,6 +135,30 @@ pub fn concluded(rounds: u32, harms: [f64; 3], sd: f64) -> Run {
     run
 }
 
+/// A concluded run of twelve rounds with two isolated arms, `isolated` and `isolated:quota=80%`, and their harms to latency as
+/// fractions.
+pub fn two_isolated(harms: [f64; 2]) -> Run {
+    let mut run = bare_run(12);
+    run.arms.push(Arm {
+        name: "isolated:quota=80%".into(),
+        role: Role::Isolated,
+        policy: None,
+        offline: None,
+    });
+    let (mut rng, mut samples) = (Rng::new(23), Samples::empty(5));
+    let four = simulate(&mut rng, 12, [0.0, 0.5, 0.0], (0.005, 0.0), &run.design.gates);
+    for (arm, round) in (0..5_usize).flat_map(|arm| (0..12).map(move |round| (arm, round))) {
+        for metric in run.design.gates.clone() {
+            let harm = arm.checked_sub(3).map_or(0.0, |isolated| harms[isolated]);
+            let harm = if metric.more_is_better() { 0.0 } else { harm };
+            let value = four.get(arm.min(3), round, metric).unwrap_or_default();
+            samples.set(arm, round, metric, value * (1.0 + harm));
+        }
+    }
+    conclude_from(&mut run, &samples, Vec::new());
+    run
+}
+
 /// Per-block values of `metrics` for the four arms; a share `bursts` of blocks is slowed by up to 65 %.
 pub fn simulate(
     rng: &mut Rng,

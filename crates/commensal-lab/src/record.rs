@@ -253,13 +253,18 @@ impl Windows {
         }
     }
 
-    /// As long as it takes for the windows of an arm in a round to hold so many requests.
+    /// As long as it takes for the windows of an arm in a round to hold so many requests, and for the one window of a contended
+    /// arm. Requests come at random: one arm and round in some thousands has fewer.
     #[must_use]
     pub fn for_load(self, rate_per_s: Option<f64>, requests: u64) -> Windows {
-        let needed = requests as f64 * 1.05;
-        let fits = rate_per_s.map(|rate| needed / rate / f64::from(self.per_round.max(1)));
-        let window_s = fits.map_or(self.window_s, |fits| fits.clamp(self.window_s, Self::LONGEST_S));
-        Windows { window_s, contended_s: self.contended_s.max(window_s), ..self }
+        const ERRORS: f64 = 3.5;
+        let Some(rate) = rate_per_s else { return self };
+        let takes_s = (requests as f64 + ERRORS * (requests as f64).sqrt()) / rate;
+        let each_s = takes_s / f64::from(self.per_round.max(1));
+        let window_s = each_s.max(self.window_s).min(Self::LONGEST_S.max(self.window_s));
+        let longest_s = self.contended_s.max(2.0 * Self::LONGEST_S);
+        let contended_s = takes_s.min(longest_s).max(self.contended_s).max(window_s);
+        Windows { window_s, contended_s, ..self }
     }
 
     /// How long a round takes on average, seconds, with so many arms of short windows and so many contended ones.

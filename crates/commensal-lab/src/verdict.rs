@@ -259,7 +259,7 @@ pub(crate) fn against_strictest<'a>(run: &'a Run, arm: &str, metric: Metric) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::{Samples, conclude_from};
+    use crate::analysis::conclude_from;
     use crate::fixture::{bare_run, concluded, simulate};
     use crate::rng::Rng;
 
@@ -448,27 +448,8 @@ mod tests {
 
     #[test]
     fn the_worst_of_several_isolated_arms_decides() {
-        let mut run = bare_run(12);
-        run.arms.push(Arm {
-            name: "isolated:quota".into(),
-            role: Role::Isolated,
-            policy: None,
-            offline: None,
-        });
-        let mut rng = Rng::new(23);
-        let mut samples = Samples::empty(5);
-        let first = simulate(&mut rng, 12, [0.0, 0.5, 0.0], (0.005, 0.0), &run.design.gates);
-        for arm in 0..5 {
-            for round in 0..12 {
-                for metric in run.design.gates.clone() {
-                    let harmed = if arm == 4 && !metric.more_is_better() { 1.3 } else { 1.0 };
-                    let value = first.get(arm.min(3), round, metric).unwrap();
-                    samples.set(arm, round, metric, value * harmed);
-                }
-            }
-        }
-        conclude_from(&mut run, &samples, Vec::new());
-        check(&run, Verdict::Fail, "arm isolated:quota");
+        let run = crate::fixture::two_isolated([0.0, 0.3]);
+        check(&run, Verdict::Fail, "arm isolated:quota=80%");
         assert!(run.reasons.iter().any(|r| r.contains("arm isolated:")), "{:?}", run.reasons);
     }
 

@@ -14,21 +14,27 @@ pub(crate) fn judge_round(run: &mut Run, round: u32) {
     let threads = f64::from(run.machine.threads.max(1));
     let name = run.arm_with(Role::Baseline).map(|arm| arm.name.clone());
     let baseline = run.blocks.iter().find(|block| block.round == round && Some(&block.arm) == name.as_ref());
-    let baseline = baseline.map(|block| LoadBaseline::of(&LoadFigures::of_block(block)));
-    let arms = run.arms.clone();
+    let baseline = baseline.map(|block| LoadBaseline::of(&LoadFigures::of_block(block, 0)));
+    let (arms, windows) = (run.arms.clone(), run.design.windows);
     for block in run.blocks.iter_mut().filter(|block| block.round == round) {
         let Some(arm) = arms.iter().find(|arm| arm.name == block.arm) else { continue };
-        let reasons = reasons(block, arm, baseline, threads);
+        let windows = windows.map_or(0, |windows| windows.turns(arm.role).times);
+        let reasons = reasons(block, arm, (baseline, windows), threads);
         block.valid = reasons.is_empty();
         block.invalid_reason = (!reasons.is_empty()).then(|| reasons.join("; "));
     }
 }
 
-fn reasons(block: &Block, arm: &Arm, baseline: Option<LoadBaseline>, threads: f64) -> Vec<String> {
+fn reasons(
+    block: &Block,
+    arm: &Arm,
+    (baseline, windows): (Option<LoadBaseline>, u32),
+    threads: f64,
+) -> Vec<String> {
     let beside = matches!(arm.role, Role::Contended | Role::Isolated | Role::OfflineAlone);
     let mut reasons = Vec::new();
     if arm.role != Role::OfflineAlone {
-        let figures = LoadFigures::of_block(block);
+        let figures = LoadFigures::of_block(block, windows);
         let baseline = baseline.unwrap_or_else(|| LoadBaseline::of(&figures));
         reasons.extend(invalid_reasons(&figures, &baseline, beside));
     }
@@ -88,6 +94,33 @@ mod tests {
             "contended",
             "was late",
         );
+    }
+
+    /// Slow requests under way at the ends of short windows are no service that does not keep up.
+    #[test]
+    fn a_short_window_may_miss_some() {
+        let check = |missing: u64, service_us: u64, valid: bool| {
+            let mut run = fixture::small_run();
+            let windows = crate::experiment::Short::default().windows;
+            run.design.windows = Some(crate::record::Windows { per_round: 5, ..windows });
+            let mut service = crate::record::new_histogram().unwrap();
+            service.saturating_record(service_us);
+            let block = run.blocks.iter_mut().find(|block| block.arm == "baseline2").unwrap();
+            let round = block.round;
+            (block.offered, block.requests) = (Some(93.0), 200);
+            block.achieved = Some(93.0 * (200 - missing) as f64 / 200.0);
+            block.service_hist = crate::record::encode_histogram(&service).ok();
+            judge_round(&mut run, round);
+            let block =
+                run.blocks.iter().find(|block| block.arm == "baseline2" && block.round == round).unwrap();
+            assert_eq!(block.valid, valid, "{missing} of 200: {:?}", block.invalid_reason);
+        };
+        check(1, 100, true);
+        check(3, 100, false);
+        // 0.47 are under way at either end of each of five windows: 8.6 are four standard errors.
+        check(8, 5_000, true);
+        check(9, 5_000, false);
+        check(40, 5_000, false);
     }
 
     #[test]

@@ -5,17 +5,80 @@ use crate::record::{Arm, Comparison, Metric, OverObjective, Role, Run};
 use crate::stats::median;
 use crate::verdict::{Verdict, against_baseline, against_strictest};
 
-/// The rest of the verdict's line, where one isolated arm has been judged on latency; `None` where there is nothing of the kind.
+/// The rest of the verdict's line, where isolated arms have been judged on latency; `None` where there is nothing of the kind.
+/// Of several arms it counts those that hold, and tells of the one that decided.
 pub fn answer(run: &Run) -> Option<String> {
-    let mut isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
-    let (arm, None) = (isolated.next()?, isolated.next()) else { return None };
-    let with = match run.verdict? {
+    let verdict = run.verdict?;
+    let arm = decisive(run, verdict)?;
+    let with = match verdict {
         Verdict::Pass => held(run, arm)?,
         Verdict::Fail => failed(run, arm)?,
         Verdict::Inconclusive => open(run, arm)?,
         Verdict::Invalid | Verdict::Broken => return None,
     };
-    Some(format!("{with}{}", without(run).unwrap_or_default()))
+    let each = counted(run).map(|each| format!("{each}; ")).unwrap_or_default();
+    Some(format!("{each}{with}{}", without(run).unwrap_or_default()))
+}
+
+fn isolated(run: &Run) -> impl Iterator<Item = &Arm> {
+    run.arms.iter().filter(|arm| arm.role == Role::Isolated)
+}
+
+/// The isolated arm that has the run's verdict; of several, the one that is nearest to a threshold, or farthest beyond it.
+fn decisive(run: &Run, verdict: Verdict) -> Option<&Arm> {
+    let room = |arm: &Arm| {
+        let each = bounds(run, arm).into_iter();
+        each.map(|(result, [lo, hi])| {
+            let bound = if verdict == Verdict::Fail { lo } else { hi };
+            bound / run.design.threshold_of(result.metric)
+        })
+        .fold(f64::NEG_INFINITY, f64::max)
+    };
+    let its = |arm: &&Arm| run.arm_verdicts.get(&arm.name).is_none_or(|own| *own == verdict);
+    // Of equal ones the first.
+    isolated(run).filter(its).reduce(|best, arm| if room(arm) > room(best) { arm } else { best })
+}
+
+/// `2 of 3 arms hold (cpu.idle, cpuset), not decided: weight`; `None` of a single arm.
+fn counted(run: &Run) -> Option<String> {
+    let of = |verdict| -> Vec<&str> {
+        let its = |arm: &&Arm| run.arm_verdicts.get(&arm.name) == Some(&verdict);
+        isolated(run).filter(its).map(means).collect()
+    };
+    let (hold, open, fail) = (of(Verdict::Pass), of(Verdict::Inconclusive), of(Verdict::Fail));
+    let all = hold.len() + open.len() + fail.len();
+    let mut said = match hold.len() {
+        0 => format!("none of {all} arms holds"),
+        1 => format!("1 of {all} arms holds ({})", hold[0]),
+        many => format!("{many} of {all} arms hold ({})", hold.join(", ")),
+    };
+    for (names, how) in [(open, "not decided"), (fail, "too much harm")] {
+        if !names.is_empty() {
+            said += &format!(", {how}: {}", names.join(", "));
+        }
+    }
+    (all > 1).then_some(said)
+}
+
+/// What isolates in an arm, as its name says.
+fn means(arm: &Arm) -> &str {
+    arm.name.strip_prefix("isolated:").unwrap_or(&arm.name)
+}
+
+/// `with isolation`, or with which where several arms have one.
+fn with(run: &Run, arm: &Arm) -> String {
+    let several = isolated(run).nth(1).is_some();
+    let how = arm.name.strip_prefix("isolated:").filter(|_| several).unwrap_or("isolation");
+    format!("with {how}")
+}
+
+/// Why an arm has its verdict, as the judge says it first.
+fn why<'r>(run: &'r Run, arm: &Arm) -> Option<&'r str> {
+    let about = format!("arm {}: ", arm.name);
+    run.reasons
+        .iter()
+        .find_map(|reason| reason.strip_prefix(&about))
+        .or(run.reasons.first().map(String::as_str))
 }
 
 fn name(metric: Metric) -> String {
@@ -42,7 +105,7 @@ fn bounds<'a>(run: &'a Run, arm: &Arm) -> Vec<(&'a Comparison, [f64; 2])> {
 }
 
 /// `your service's median is at most 2.1 % slower than alone (bound 5 %)`, for each of the gates.
-fn at_most(run: &Run, results: &[(&Comparison, [f64; 2])]) -> String {
+fn at_most(run: &Run, arm: &Arm, results: &[(&Comparison, [f64; 2])]) -> String {
     let each: Vec<String> = results
         .iter()
         .map(|(result, [_, hi])| {
@@ -54,13 +117,13 @@ fn at_most(run: &Run, results: &[(&Comparison, [f64; 2])]) -> String {
             format!("{} is {how} than alone (bound {theta} %)", name(result.metric))
         })
         .collect();
-    format!("with isolation your service's {}", each.join(", its "))
+    format!("{} your service's {}", with(run, arm), each.join(", its "))
 }
 
 fn held(run: &Run, arm: &Arm) -> Option<String> {
     let results = bounds(run, arm);
     let tail = run.over_objective.iter().find(|tail| tail.arm == arm.name).and_then(|one| tail(run, one));
-    (!results.is_empty()).then(|| format!("{}{}", at_most(run, &results), tail.unwrap_or_default()))
+    (!results.is_empty()).then(|| format!("{}{}", at_most(run, arm, &results), tail.unwrap_or_default()))
 }
 
 /// An objective that the user named, or a significant tail, even one within its bound.
@@ -84,20 +147,17 @@ fn failed(run: &Run, arm: &Arm) -> Option<String> {
     if let Some((result, [lo, _])) = worst {
         let theta = run.design.threshold_of(result.metric);
         return Some(format!(
-            "with isolation your service's {} is at least {} % {} than alone, {theta} % are allowed",
+            "{} your service's {} is at least {} % {} than alone, {theta} % are allowed",
+            with(run, arm),
             name(result.metric),
             pct(*lo),
             worse(result.metric)
         ));
     }
     // A gate other than latency has failed: the reasons say which.
-    let why = run.reasons.first()?;
-    let held = at_most(run, &results);
-    Some(if results.is_empty() {
-        why.clone()
-    } else {
-        format!("{held}; but {}", why.trim_start_matches("arm isolated: "))
-    })
+    let why = why(run, arm)?;
+    let held = at_most(run, arm, &results);
+    Some(if results.is_empty() { why.to_owned() } else { format!("{held}; but {why}") })
 }
 
 /// The bound that was reached, and what it takes to decide.
@@ -109,18 +169,16 @@ fn open(run: &Run, arm: &Arm) -> Option<String> {
         let room = |one: &&(&Comparison, [f64; 2])| one.1[1] / run.design.threshold_of(one.0.metric);
         room(a).total_cmp(&room(b))
     }) else {
-        let why = run.reasons.first()?;
-        return (!results.is_empty()).then(|| {
-            format!("{}; not decided: {}", at_most(run, &results), why.trim_start_matches("arm isolated: "))
-        });
+        let why = why(run, arm)?;
+        return (!results.is_empty()).then(|| format!("{}; not decided: {why}", at_most(run, arm, &results)));
     };
     let theta = run.design.threshold_of(result.metric);
     let (metric, decided) =
         (name(result.metric), results.iter().filter(|one| !undecided(one)).copied().collect::<Vec<_>>());
     let first = if decided.is_empty() {
-        format!("with isolation harm to your service's {metric} is below {} %", pct(*hi))
+        format!("{} harm to your service's {metric} is below {} %", with(run, arm), pct(*hi))
     } else {
-        format!("{}; harm to its {metric} is below {} %", at_most(run, &decided), pct(*hi))
+        format!("{}; harm to its {metric} is below {} %", at_most(run, arm, &decided), pct(*hi))
     };
     let takes = minutes(run, result, theta)
         .map_or(format!("{theta} % is out of reach at this noise"), |text| {
@@ -221,8 +279,7 @@ pub fn foreign(run: &Run) -> Option<String> {
 pub fn anyway(run: &Run) -> Vec<String> {
     let Some(Verdict::Invalid | Verdict::Broken) = run.verdict else { return Vec::new() };
     let mut lines = Vec::new();
-    let isolated = run.arms.iter().filter(|arm| arm.role == Role::Isolated);
-    let each: Vec<String> = isolated.filter_map(|arm| reached(run, arm)).take(3).collect();
+    let each: Vec<String> = isolated(run).filter_map(|arm| reached(run, arm)).take(3).collect();
     if !each.is_empty() {
         let harm = without(run).filter(|harm| harm.contains("worse")).unwrap_or_default();
         lines.push(format!("measured all the same, and no result: {}{harm}", each.join("; ")));
@@ -238,7 +295,7 @@ fn reached(run: &Run, arm: &Arm) -> Option<String> {
         .iter()
         .map(|(result, [_, hi])| format!("{} below {} %", name(result.metric), pct(hi.max(0.0))))
         .collect();
-    let several = run.arms.iter().filter(|other| other.role == Role::Isolated).count() > 1;
+    let several = isolated(run).nth(1).is_some();
     let of = if several { format!("arm {}: ", arm.name) } else { String::new() };
     (!each.is_empty()).then(|| format!("{of}harm to your service's {}", each.join(", to its ")))
 }
@@ -283,6 +340,40 @@ mod tests {
     use super::*;
     use crate::analysis::conclude;
     use crate::fixture;
+
+    /// Several isolated arms: how many hold, then the one that decided.
+    #[test]
+    fn several_arms_have_one_sentence() {
+        let said = |harms: [f64; 2]| {
+            let run = fixture::two_isolated(harms);
+            (run.verdict.unwrap(), answer(&run).unwrap())
+        };
+        let (verdict, text) = said([0.0, 0.0]);
+        assert_eq!(verdict, Verdict::Pass);
+        assert!(text.starts_with("2 of 2 arms hold (isolated, quota=80%); with "), "{text}");
+        assert!(text.contains("% worse") || text.contains("; without it"), "{text}");
+        let (verdict, text) = said([0.0, 0.3]);
+        assert_eq!(verdict, Verdict::Fail);
+        assert!(
+            text.starts_with(
+                "1 of 2 arms holds (isolated), too much harm: quota=80%; with quota=80% your service's "
+            ),
+            "{text}"
+        );
+        assert!(text.contains("slower than alone, 5 % are allowed"), "{text}");
+        let (verdict, text) = said([0.3, 0.6]);
+        assert_eq!(verdict, Verdict::Fail);
+        assert!(
+            text.starts_with("none of 2 arms holds, too much harm: isolated, quota=80%; with quota=80% "),
+            "{text}"
+        );
+        let (verdict, text) = said([0.048, 0.0]);
+        assert_eq!(verdict, Verdict::Inconclusive);
+        assert!(
+            text.starts_with("1 of 2 arms holds (quota=80%), not decided: isolated; with isolation "),
+            "{text}"
+        );
+    }
 
     /// Every way to INVALID says what was measured, what was wrong and what to do.
     #[test]
