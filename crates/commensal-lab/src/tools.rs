@@ -8,7 +8,6 @@ mod clickhouse;
 mod fio;
 mod hdrlog;
 mod jsonlines;
-mod memtier;
 mod pgbench;
 mod redis;
 #[cfg(test)]
@@ -65,8 +64,6 @@ pub enum Tool {
     Pgbench,
     /// `redis-benchmark --csv` of one test.
     RedisBenchmark,
-    /// `memtier_benchmark --json-out-file`.
-    Memtier,
     /// `fio --output-format=json+` (or `json`).
     Fio,
     /// One JSON object per line: `{"latency_us": 123}`, or a summary with `qps`, `p50_us`, `p99_us`, `requests`.
@@ -77,12 +74,11 @@ pub enum Tool {
 
 impl Tool {
     /// The names that [`Tool::from_str`] knows, with the tools.
-    pub const NAMES: [(&'static str, Self); 10] = [
+    pub const NAMES: [(&'static str, Self); 9] = [
         ("clickhouse-benchmark", Self::ClickhouseBenchmark),
         ("wrk", Self::Wrk),
         ("pgbench", Self::Pgbench),
         ("redis-benchmark", Self::RedisBenchmark),
-        ("memtier", Self::Memtier),
         ("fio", Self::Fio),
         ("json-lines", Self::JsonLines),
         ("hdr-log", Self::HdrLog(TimeUnit::Ns)),
@@ -209,7 +205,6 @@ pub fn parse(tool: Tool, text: &str, concurrency: Option<u32>) -> Result<Reading
         Tool::Wrk => wrk::parse(text)?,
         Tool::Pgbench => pgbench::parse(text)?,
         Tool::RedisBenchmark => redis::parse(text)?,
-        Tool::Memtier => memtier::parse(text)?,
         Tool::Fio => fio::parse(text)?,
         Tool::JsonLines => jsonlines::parse(text)?,
         Tool::HdrLog(unit) => hdrlog::parse(text, unit)?,

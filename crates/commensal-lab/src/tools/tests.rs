@@ -10,7 +10,7 @@ macro_rules! captured {
     };
 }
 
-const CAPTURED: [(Tool, &str); 14] = [
+const CAPTURED: [(Tool, &str); 13] = [
     (Tool::Wrk, captured!("wrk.txt")),
     (Tool::Wrk, captured!("wrk-errors.txt")),
     (Tool::Wrk, captured!("wrk-no-latency.txt")),
@@ -21,7 +21,6 @@ const CAPTURED: [(Tool, &str); 14] = [
     (Tool::Pgbench, captured!("pgbench-log.txt")),
     (Tool::Pgbench, captured!("pgbench-rate.txt")),
     (Tool::RedisBenchmark, captured!("redis.txt")),
-    (Tool::Memtier, captured!("memtier.json")),
     (Tool::Fio, captured!("fio-lat.json")),
     (Tool::Fio, captured!("fio-clat.json")),
     (Tool::Fio, captured!("fio-plain.json")),
@@ -164,18 +163,6 @@ fn redis_benchmark() {
         "the figures of one test (choose it with -t); line 3",
     );
     refused(Tool::RedisBenchmark, "\"GET\",\"1234.5\"\n", "version 6.2 or later");
-}
-
-#[test]
-fn memtier() {
-    let percentiles = [(P50, 463.0), (P95, 799.0), (P99, 1215.0), (P999, 3023.0)];
-    let reading = check(Tool::Memtier, captured!("memtier.json"), 100_000, 20_000.0, &percentiles);
-    assert_eq!((reading.mean_us, reading.seconds), (Some(500.0), Some(5.0)));
-    assert_eq!(reading.notes, [closed_loop(Tool::Memtier)], "ten connections at 20000/s take 0.5 ms each");
-    let slow = parse(Tool::Memtier, captured!("memtier.json"), Some(200)).unwrap();
-    assert!(has_note(&slow, "Little's law does not hold"), "{:?}", slow.notes);
-    let none = captured!("memtier.json").replace("\"Ops/sec\": 20000.00", "\"Ops/sec\": -nan");
-    refused(Tool::Memtier, &none, "line 27 is \",\\\"Ops/sec\\\": -nan\"");
 }
 
 #[test]
