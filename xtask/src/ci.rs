@@ -21,6 +21,7 @@ pub fn run(long: bool) -> anyhow::Result<()> {
     licences()?;
     step("generated files");
     generate::run(&root(), None, true)?;
+    generate::package(tempfile::tempdir()?.path())?;
     let tally = test::everything(long)?;
     tally.print(started);
     if tally.failed > 0 {

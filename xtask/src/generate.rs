@@ -1,5 +1,5 @@
-//! Files that are derived from one definition each: man pages and completions from the command line, the
-//! knob reference from the knob table, the JSON Schema from the types of run.json.
+//! Files that are derived from one definition each. The knob reference, from the knob table, and the compiled BPF programs lie in
+//! the tree; man pages and completions, from the command line, and the JSON Schemas of records are written for packages alone.
 
 use anyhow::bail;
 use clap::CommandFactory;
@@ -15,7 +15,7 @@ use std::path::Path;
 pub enum Part {
     /// The compiled BPF programs.
     Bpf,
-    /// Everything else.
+    /// The reference of all knobs.
     Texts,
 }
 
@@ -31,51 +31,43 @@ pub fn run(root: &Path, part: Option<Part>, check: bool) -> anyhow::Result<()> {
 }
 
 fn texts(root: &Path, check: bool) -> anyhow::Result<()> {
-    let mut stale = Vec::new();
-    for (name, text) in files()? {
-        let path = root.join(&name);
-        if std::fs::read(&path).ok().as_deref() == Some(&text) {
-            continue;
-        }
-        if check {
-            stale.push(name);
-        } else {
-            std::fs::create_dir_all(path.parent().unwrap_or(root))?;
-            std::fs::write(&path, text)?;
-            println!("wrote {name}");
-        }
+    let name = "docs/reference/knobs.md";
+    let (path, text) = (root.join(name), knobs());
+    if std::fs::read_to_string(&path).ok().as_ref() == Some(&text) {
+        return Ok(());
     }
-    if !stale.is_empty() {
-        bail!("not up to date: {} (run `cargo xtask gen`)", stale.join(", "));
+    if check {
+        bail!("not up to date: {name} (run `cargo xtask gen`)");
+    }
+    std::fs::write(&path, text)?;
+    println!("wrote {name}");
+    Ok(())
+}
+
+/// Writes what a package has beside the program: man pages, completions, JSON Schemas.
+pub fn package(out: &Path) -> anyhow::Result<()> {
+    for (name, text) in packaged()? {
+        let path = out.join(&name);
+        std::fs::create_dir_all(path.parent().unwrap_or(out))?;
+        std::fs::write(&path, text)?;
     }
     Ok(())
 }
 
-fn files() -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+fn packaged() -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
-    files.insert("docs/reference/knobs.md".to_owned(), knobs().into_bytes());
-    files.insert("docs/reference/run.schema.json".to_owned(), schema().into_bytes());
+    files.insert("schema/run.schema.json".to_owned(), commensal_lab::record::json_schema().into_bytes());
     let ladder = commensal_density::record::json_schema();
-    files.insert("docs/reference/density.schema.json".to_owned(), ladder.into_bytes());
+    files.insert("schema/density.schema.json".to_owned(), ladder.into_bytes());
     let mut command = Cli::command();
     command.build();
     manual(&command, &mut files)?;
     for (shell, name) in
         [(Shell::Bash, "commensal.bash"), (Shell::Zsh, "_commensal"), (Shell::Fish, "commensal.fish")]
     {
-        let mut text = Vec::new();
-        clap_complete::generate(shell, &mut Cli::command(), "commensal", &mut text);
-        files.insert(format!("docs/completions/{name}"), text);
+        files.insert(format!("completions/{name}"), commensal::cli::completions(shell)?.into_bytes());
     }
     Ok(files)
-}
-
-fn schema() -> String {
-    let mut text = commensal_lab::record::json_schema();
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
-    text
 }
 
 /// One page per verb, as git does it: commensal-lab-run(1).
@@ -83,7 +75,7 @@ fn manual(command: &clap::Command, files: &mut BTreeMap<String, Vec<u8>>) -> any
     let mut page = Vec::new();
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
-    files.insert(format!("docs/man/{name}.1"), page);
+    files.insert(format!("man/{name}.1"), page);
     for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help") {
         manual(verb, files)?;
     }

@@ -41,7 +41,7 @@ enum Task {
     Test(test::Args),
     /// Rules of the tree that no compiler checks.
     Tidy,
-    /// Write man pages, completions, the knob reference, the schema of run.json and the compiled BPF programs.
+    /// Write the knob reference and the compiled BPF programs; with --out what a package has beside the program.
     Gen {
         /// What to write [default: everything; the BPF programs where their compiler is].
         #[arg(value_enum)]
@@ -49,6 +49,9 @@ enum Task {
         /// Only say whether they are up to date.
         #[arg(long)]
         check: bool,
+        /// Write man pages, completions and JSON Schemas into this folder.
+        #[arg(long, value_name = "DIR", conflicts_with_all = ["part", "check"])]
+        out: Option<PathBuf>,
     },
     /// Measure what DESIGN promises, as ratios within one run.
     Bench {
@@ -82,7 +85,8 @@ fn run() -> anyhow::Result<ExitCode> {
                 bail!("{}", problems.join("\n"));
             }
         }
-        Task::Gen { part, check } => generate::run(&root(), part, check)?,
+        Task::Gen { out: Some(out), .. } => generate::package(&out)?,
+        Task::Gen { part, check, .. } => generate::run(&root(), part, check)?,
         Task::Bench { parts } => bench::run(&parts)?,
         Task::Soak(args) => soak::run(&args)?,
         Task::Vm(args) => return vm::run(&args),

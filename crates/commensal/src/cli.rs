@@ -41,7 +41,7 @@ pub use sched_args::{Sched, SchedVerb};
 use crate::context::Context;
 use crate::output;
 use anyhow::anyhow;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -111,6 +111,12 @@ pub enum Verb {
     Density(Density),
     /// Load, watch and unload the scheduler that keeps offline work off the CPU while the machine runs.
     Sched(Sched),
+    /// Print what completes this command line in a shell, such as for `source <(commensal completions bash)`.
+    Completions {
+        /// The shell.
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
     /// The lab's built-in workloads (started by the lab itself).
     #[command(hide = true)]
     Workload(Workload),
@@ -389,11 +395,36 @@ fn bound(text: &str) -> Result<f64, String> {
 /// Whether the command line, although it cannot be parsed, is one of `run`.
 fn is_run() -> bool {
     let verbs = [
-        "doctor", "plan", "apply", "restore", "run", "agent", "guard", "queue", "status", "explain", "top",
-        "blame", "lab", "density", "sched", "help",
+        "doctor",
+        "plan",
+        "apply",
+        "restore",
+        "run",
+        "agent",
+        "guard",
+        "queue",
+        "status",
+        "explain",
+        "top",
+        "blame",
+        "lab",
+        "density",
+        "sched",
+        "completions",
+        "help",
     ];
     let first = std::env::args().skip(1).find(|arg| verbs.contains(&arg.as_str()));
     first.is_some_and(|verb| verb == "run")
+}
+
+/// What completes the command line in a shell.
+///
+/// # Errors
+/// Never in practice: the text is UTF-8.
+pub fn completions(shell: clap_complete::Shell) -> anyhow::Result<String> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "commensal", &mut text);
+    Ok(String::from_utf8(text)?)
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<u8> {
@@ -401,6 +432,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         && !matches!(workload.verb, WorkloadVerb::ThawGuard)
     {
         return workload::run(&workload.verb);
+    }
+    if let Verb::Completions { shell } = cli.verb {
+        print!("{}", completions(shell)?);
+        return Ok(0);
     }
     let mut context = Context::new(cli.state_dir, cli.cgroup_prefix, cli.cgroup_root.as_deref())?;
     match cli.verb {
@@ -414,6 +449,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             Some(AgentOrder::Canary(options)) => canary::run(&mut context, options),
             Some(order) => agent::order(&context, order),
         },
+        Verb::Completions { .. } => Ok(0),
         Verb::Workload(_) => workload::thaw_guard(&mut context),
         Verb::Guard(options) => agent::guard(&mut context, &options),
         Verb::Status(options) => status::run(&mut context, &options),

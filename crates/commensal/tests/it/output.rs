@@ -91,3 +91,19 @@ fn as_in_a_shell() {
     let output = Command::new("sh").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
     assert_eq!((text(&output.stdout), text(&output.stderr)), ("etl".to_owned(), String::new()));
 }
+
+/// What the shells themselves make of the completions.
+#[test]
+fn shells_take_the_completions() {
+    let program = Program::new("completions");
+    for (shell, file) in [("bash", "commensal.bash"), ("zsh", "_commensal"), ("fish", "commensal.fish")] {
+        let (text, _) = program.expect(0, &["completions", shell]);
+        assert!(text.contains("calibrate") && text.contains("state-dir"), "{shell}");
+        std::fs::write(program.path(file), text).unwrap();
+    }
+    let script = "source ./commensal.bash && COMP_WORDS=(commensal lab cal) COMP_CWORD=2 && \
+                  $(complete -p commensal | sed 's/.*-F \\([^ ]*\\).*/\\1/') commensal cal lab; echo \"${COMPREPLY[@]}\"";
+    let bash = Command::new("bash").args(["-c", script]).current_dir(program.path("")).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&bash.stdout).trim(), "calibrate", "{bash:?}");
+    program.expect(2, &["completions", "csh"]);
+}

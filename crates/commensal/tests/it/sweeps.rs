@@ -23,8 +23,7 @@ fn quick(program: &Program, args: &[&str]) -> (String, String, Run) {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(VERDICTS.contains(&output.status.code().unwrap()), "{args:?}\n{out}{err}");
     let record = std::fs::read_to_string(program.path("run.json")).unwrap();
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/run.schema.json");
-    let schema: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let schema: serde_json::Value = serde_json::from_str(&commensal_lab::record::json_schema()).unwrap();
     let value: serde_json::Value = serde_json::from_str(&record).unwrap();
     let schema = jsonschema::validator_for(&schema).unwrap();
     let problems: Vec<String> = schema.iter_errors(&value).map(|error| error.to_string()).collect();
