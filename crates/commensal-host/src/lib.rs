@@ -180,9 +180,6 @@ pub trait Host {
     /// Replaces a state file as a whole and durably (write aside, `fsync`, rename).
     fn state_replace(&mut self, path: &Path, text: &str) -> Result<()>;
 
-    /// The same for what is no text.
-    fn state_replace_bytes(&mut self, path: &Path, bytes: &[u8]) -> Result<()>;
-
     /// Gives a state file another name, durably; what had that name is gone.
     fn state_rename(&mut self, from: &Path, to: &Path) -> Result<()>;
 

@@ -514,10 +514,6 @@ impl Host for LinuxHost {
         state::remove(path)
     }
 
-    fn state_replace_bytes(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
-        state::replace(path, bytes)
-    }
-
     fn state_remove_all(&mut self, path: &Path) -> Result<()> {
         state::remove_all(path)
     }

@@ -25,8 +25,6 @@ pub mod draw {
 }
 
 pub use charts::{Chart, charts};
-#[cfg(feature = "png")]
-pub use charts::{PngError, png};
 pub use csv::csv;
 pub use diff::{Diff, DiffError, DiffRow, Estimate, comparable, compare, diff};
 pub use history::{history_html, history_text};

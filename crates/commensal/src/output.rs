@@ -21,11 +21,6 @@ pub fn err(text: Arguments<'_>) {
     let _ = std::io::stderr().lock().write_fmt(text);
 }
 
-/// Writes bytes to standard output.
-pub fn bytes(bytes: &[u8]) {
-    note(|| std::io::stdout().lock().write_all(bytes));
-}
-
 /// Lets a reader see now what was written.
 pub fn flush() {
     note(|| std::io::stdout().lock().flush());

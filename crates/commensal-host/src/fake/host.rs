@@ -468,10 +468,6 @@ impl Host for FakeHost {
         })
     }
 
-    fn state_replace_bytes(&mut self, path: &Path, bytes: &[u8]) -> Result<()> {
-        self.state_replace(path, &String::from_utf8_lossy(bytes))
-    }
-
     fn state_remove_all(&mut self, path: &Path) -> Result<()> {
         let mut machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("remove", shown(path), errno))?;

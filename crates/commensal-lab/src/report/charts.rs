@@ -1,4 +1,4 @@
-//! The charts of a run: in a page, or each alone as SVG and, with the feature `png`, as PNG.
+//! The charts of a run: in a page, or each alone as SVG.
 //!
 //! A chart whose data a run does not have says so in words. An empty axis is never drawn.
 
@@ -6,8 +6,6 @@ mod canvas;
 mod cpu;
 mod curve;
 mod order;
-#[cfg(feature = "png")]
-mod png;
 mod ratios;
 mod scale;
 mod seen;
@@ -18,8 +16,6 @@ mod waits;
 pub(super) use canvas::{COLOURS, STYLE};
 pub use canvas::{Canvas, NARROW, WIDE, escape, words};
 pub(super) use curve::draw as curve_chart;
-#[cfg(feature = "png")]
-pub use png::{PngError, png};
 pub use scale::{Scale, extent, log_steps, round_steps, trimmed};
 pub(super) use seen::Seen;
 

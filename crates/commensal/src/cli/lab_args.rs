@@ -381,6 +381,4 @@ pub enum Format {
     Junit,
     /// The charts, each a file.
     Svg,
-    /// The charts at twice their size; needs a build with the feature `png`.
-    Png,
 }

@@ -3,7 +3,6 @@
 use super::lab::absolute;
 use super::{BaselineVerb, LabBaseline, LabHistory};
 use crate::context::Context;
-use crate::output;
 use anyhow::{Context as _, bail};
 use commensal_host::Host;
 use commensal_lab::history::{Entry, series};
@@ -155,7 +154,7 @@ pub fn history(context: &mut Context, options: &LabHistory) -> anyhow::Result<u8
         println!("{}", serde_json::to_string_pretty(&all)?);
         told.iter().for_each(|line| eprintln!("commensal: {line}"));
     } else {
-        output::bytes(render::history_text(&all, &told).as_bytes());
+        print!("{}", render::history_text(&all, &told));
     }
     Ok(if files.is_empty() || !entries.is_empty() { 0 } else { 2 })
 }

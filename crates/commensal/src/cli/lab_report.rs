@@ -3,7 +3,6 @@
 use super::lab::absolute;
 use super::{Format, LabDiff, LabReport};
 use crate::context::Context;
-use crate::output;
 use anyhow::{Context as _, bail};
 use commensal_host::Host;
 use commensal_lab::record::Run;
@@ -16,8 +15,8 @@ use std::path::Path;
 pub fn report(context: &mut Context, options: &LabReport) -> anyhow::Result<u8> {
     let run = read(context, &options.file)?;
     let file = options.out.as_deref().filter(|out| out.as_os_str() != "-");
-    if options.chart.is_some() && !matches!(options.format, Format::Svg | Format::Png) {
-        bail!("--chart is for --format svg and --format png");
+    if options.chart.is_some() && options.format != Format::Svg {
+        bail!("--chart is for --format svg");
     }
     let text = match (options.json, options.format) {
         _ if options.style.is_some() => render::styled(&run, options.style.unwrap_or(render::Style::Default)),
@@ -27,7 +26,7 @@ pub fn report(context: &mut Context, options: &LabReport) -> anyhow::Result<u8> 
         (_, Format::Csv) => render::csv(&run),
         (_, Format::Html) => render::html(&run),
         (_, Format::Junit) => render::junit(&run, options.strict),
-        (_, Format::Svg | Format::Png) => {
+        (_, Format::Svg) => {
             pictures(context, &run, options, file)?;
             return Ok(status(&run, options));
         }
@@ -96,32 +95,21 @@ fn pictures(
         }
         charts.retain(|chart| chart.name == name);
     }
-    let is_png = options.format == Format::Png;
     let Some(folder) = folder else {
         let [chart] = charts.as_slice() else {
             bail!(
                 "several charts do not fit on standard output: name a folder with --out, or one of them with --chart"
             );
         };
-        match is_png {
-            true => output::bytes(&png(&chart.svg)?),
-            false => print!("{}", chart.svg),
-        }
+        print!("{}", chart.svg);
         return Ok(());
     };
-    // All are drawn before there is a folder for them.
-    let ending = if is_png { "png" } else { "svg" };
-    let mut drawn = Vec::new();
-    for chart in charts {
-        let picture = if is_png { png(&chart.svg)? } else { chart.svg.into_bytes() };
-        drawn.push((format!("{}.{ending}", chart.name), picture, chart.missing));
-    }
     let folder = absolute(folder)?;
     let ours = !folder.is_dir();
     if ours {
         context.host.state_dir(&folder).with_context(|| format!("{} cannot be made", folder.display()))?;
     }
-    let written = put_all(context, &folder, drawn);
+    let written = put_all(context, &folder, charts);
     if written.is_err() && ours {
         // It was made for what could not be written.
         let _ = context.host.state_remove_all(&folder);
@@ -129,34 +117,18 @@ fn pictures(
     written
 }
 
-fn put_all(
-    context: &mut Context,
-    folder: &Path,
-    drawn: Vec<(String, Vec<u8>, Option<String>)>,
-) -> anyhow::Result<()> {
-    for (name, picture, missing) in drawn {
-        let file = folder.join(name);
+fn put_all(context: &mut Context, folder: &Path, charts: Vec<render::Chart>) -> anyhow::Result<()> {
+    for chart in charts {
+        let file = folder.join(format!("{}.svg", chart.name));
         context.writable(&file)?;
-        let written = context.host.state_replace_bytes(&file, &picture);
+        let written = context.host.state_replace(&file, &chart.svg);
         written.with_context(|| format!("{} cannot be written", file.display()))?;
-        match missing {
+        match chart.missing {
             Some(why) => eprintln!("{}: only words: {why}", file.display()),
             None => eprintln!("{}", file.display()),
         }
     }
     Ok(())
-}
-
-#[cfg(feature = "png")]
-fn png(svg: &str) -> anyhow::Result<Vec<u8>> {
-    Ok(render::png(svg)?)
-}
-
-#[cfg(not(feature = "png"))]
-fn png(_: &str) -> anyhow::Result<Vec<u8>> {
-    bail!(
-        "this build draws no PNG: it was made without the feature png (cargo build --features png); --format svg works"
-    )
 }
 
 fn put(context: &mut Context, file: &Path, text: &str) -> anyhow::Result<()> {

@@ -160,21 +160,8 @@ fn charts_become_files() {
     assert!(told.contains("name a folder with --out"), "{told}");
     let (_, told) = program.expect(2, &["lab", "report", file, "--format", "svg", "--chart", "x"]);
     assert!(told.contains("there is no chart \"x\"; there are ratios"), "{told}");
-    // What fails leaves no folder behind.
-    let output = program.run(&["lab", "report", file, "--format", "png", "-o", "pictures"]);
-    let drawn = output.status.code() == Some(0);
-    assert_eq!(program.path("pictures").exists(), drawn, "{output:?}");
-    assert!(cfg!(feature = "png") || !drawn, "{output:?}");
     std::fs::write(program.path("no-folder"), "").unwrap();
     program.expect(2, &["lab", "report", file, "--format", "svg", "-o", "no-folder"]);
-    let output = program.run(&["lab", "report", file, "--format", "png", "--chart", "ratios"]);
-    if cfg!(feature = "png") {
-        let fonts = !crate::support::text(&output.stderr).contains("no font");
-        assert!(output.stdout.starts_with(b"\x89PNG") || !fonts, "{output:?}");
-    } else {
-        assert_eq!(output.status.code(), Some(2));
-        assert!(crate::support::text(&output.stderr).contains("without the feature png"), "{output:?}");
-    }
 }
 
 #[test]
