@@ -7,6 +7,7 @@ use crate::snapshot::{self, Snapshot};
 use crate::witness;
 use commensal_core::desired::{DesiredGroup, Limits};
 use commensal_core::group::Class;
+use commensal_core::process::Stat;
 use commensal_core::topology::Machine;
 use commensal_host::Host;
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,8 +178,8 @@ pub fn judged(groups: &mut [snapshot::Group], seen: Option<&witness::Seen>) {
 /// What the agent itself costs (proc(5): `stat` fields 14 and 15, `status` line `VmRSS`).
 pub fn cost(host: &dyn Host) -> snapshot::Cost {
     let stat = host.read_file(Path::new("/proc/self/stat")).unwrap_or_default();
-    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let field = |number: usize| after_name.split_whitespace().nth(number - 3)?.parse::<f64>().ok();
+    let stat = Stat::parse(&stat);
+    let field = |number: usize| stat.as_ref()?.number::<f64>(number);
     let status = host.read_file(Path::new("/proc/self/status")).unwrap_or_default();
     let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = rss.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! Processes as plain data: signals, how one ended, and the scheduling that one is given.
+//! Processes as plain data: signals, how one ended, what `/proc/PID/stat` says, and the scheduling that one is given.
 
 use crate::cpuset::CpuSet;
 
@@ -60,5 +60,79 @@ impl Exit {
             Exit::Code(code) => code,
             Exit::Signal(signal) => 128 + signal,
         }
+    }
+}
+
+/// The text of `/proc/PID/stat` or of a thread's (proc_pid_stat(5)), with fields by the manual's numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat<'t> {
+    /// From field 3 on.
+    fields: Vec<&'t str>,
+}
+
+impl<'t> Stat<'t> {
+    /// Field 2 is the program's name, which may hold spaces and brackets: what follows counts from the last bracket. `None` when
+    /// there is none.
+    #[must_use]
+    pub fn parse(text: &'t str) -> Option<Stat<'t>> {
+        Some(Stat { fields: text.rsplit_once(')')?.1.split_whitespace().collect() })
+    }
+
+    /// The text of a field from 3 on.
+    #[must_use]
+    pub fn text(&self, number: usize) -> Option<&'t str> {
+        self.fields.get(number.checked_sub(3)?).copied()
+    }
+
+    /// The number in a field from 4 on.
+    #[must_use]
+    pub fn number<N: std::str::FromStr>(&self, number: usize) -> Option<N> {
+        self.text(number)?.parse().ok()
+    }
+
+    /// Whether it has ended (field 3), although nobody may have waited for it yet.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.text(3), Some("Z" | "X"))
+    }
+
+    /// The process that started it (field 4).
+    #[must_use]
+    pub fn parent(&self) -> Option<u32> {
+        self.number(4)
+    }
+
+    /// When it began, in clock ticks since boot (field 22): with the number it says who a process is.
+    #[must_use]
+    pub fn start_ticks(&self) -> Option<u64> {
+        self.number(22)
+    }
+
+    /// Its scheduling policy (field 41); 5 is `SCHED_IDLE`.
+    #[must_use]
+    pub fn policy(&self) -> Option<i32> {
+        self.number(41)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_have_the_numbers_of_the_manual() {
+        let rest: Vec<String> = (4..=52).map(|number| (number * 10).to_string()).collect();
+        for (name, state, ended) in
+            [("a", "R", false), ("a) b (c) d", "Z", true), (") ) ", "X", true), ("", "S", false)]
+        {
+            let text = format!("7 ({name}) {state} {}\n", rest.join(" "));
+            let stat = Stat::parse(&text).unwrap();
+            assert_eq!((stat.text(3), stat.has_ended()), (Some(state), ended), "{text}");
+            assert_eq!((stat.parent(), stat.start_ticks(), stat.policy()), (Some(40), Some(220), Some(410)));
+            assert_eq!((stat.number::<i64>(52), stat.text(53), stat.text(2)), (Some(520), None, None));
+        }
+        assert_eq!(Stat::parse("7 a R 1"), None);
+        let cut = Stat::parse("7 (a) R 1").unwrap();
+        assert_eq!((cut.parent(), cut.start_ticks()), (Some(1), None));
     }
 }

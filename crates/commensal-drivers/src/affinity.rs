@@ -3,6 +3,7 @@
 use crate::journal::{Journal, JournalError, Record};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
+use commensal_core::process::Stat;
 use commensal_host::{Host, HostError};
 use std::path::Path;
 
@@ -52,10 +53,8 @@ pub(crate) fn put_back(
     }
 }
 
-/// Field 22 of `/proc/TID/stat`: with the number, who a thread is. The second field may hold spaces and brackets.
 fn start_ticks(host: &dyn Host, tid: u32) -> Option<u64> {
-    let stat = host.read_file(Path::new(&format!("/proc/{tid}/stat"))).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+    Stat::parse(&host.read_file(Path::new(&format!("/proc/{tid}/stat"))).ok()?)?.start_ticks()
 }
 
 /// CPUs that a thread may use (`Cpus_allowed_list` of proc_pid_status(5)).

@@ -5,6 +5,7 @@
 
 use crate::journal::{Journal, JournalError, Record};
 use commensal_core::errno::Errno;
+use commensal_core::process::Stat;
 use commensal_host::{Host, HostError};
 use std::path::Path;
 
@@ -41,15 +42,9 @@ pub fn look(host: &dyn Host, tid: u32) -> Option<ThreadLook> {
     parse(&host.read_file(Path::new(&format!("/proc/{tid}/task/{tid}/stat"))).ok()?)
 }
 
-/// Fields 4, 22 and 41 of proc_pid_stat(5). The second field may hold spaces and brackets.
 fn parse(stat: &str) -> Option<ThreadLook> {
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3).copied();
-    Some(ThreadLook {
-        parent: field(4)?.parse().ok()?,
-        start_ticks: field(22)?.parse().ok()?,
-        policy: field(41)?.parse().ok()?,
-    })
+    let stat = Stat::parse(stat)?;
+    Some(ThreadLook { parent: stat.parent()?, start_ticks: stat.start_ticks()?, policy: stat.policy()? })
 }
 
 /// Puts on record that threads are about to be switched, and which of these have a policy of their own.

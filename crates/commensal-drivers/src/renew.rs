@@ -10,6 +10,7 @@
 
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Form, KnobId, TABLE, Version};
+use commensal_core::process::Stat;
 use commensal_host::{Dir, Host, HostError, below};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -184,9 +185,8 @@ fn make_normal(host: &mut dyn Host, fresh: Dir) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Field 41 of proc(5), counted from the last bracket: the scheduling policy, 5 is `SCHED_IDLE`.
+/// Whether its policy is `SCHED_IDLE`.
 fn is_idle(host: &dyn Host, tid: u32) -> bool {
     let stat = host.read_file(Path::new(&format!("/proc/{tid}/stat"))).unwrap_or_default();
-    let policy = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(38));
-    policy == Some("5")
+    Stat::parse(&stat).and_then(|stat| stat.policy()) == Some(5)
 }

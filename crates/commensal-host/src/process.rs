@@ -5,7 +5,7 @@ use crate::locks::Held;
 use crate::{Dir, HostError, Lock, Result};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
-use commensal_core::process::{Cookie, Exit, Policy, Signal};
+use commensal_core::process::{Cookie, Exit, Policy, Signal, Stat};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::FdFlags;
@@ -439,11 +439,8 @@ pub(crate) fn identify(pid: u32) -> Result<Process> {
     Ok(Process { pid, start_ticks, pidfd: Some(Arc::new(pidfd)) })
 }
 
-/// Field 22 of `/proc/PID/stat`; the second field may hold spaces and brackets, so count from the last `)`.
 fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace().nth(19)?.parse().ok()
+    Stat::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?.start_ticks()
 }
 
 pub(crate) fn send(process: &Process, signal: Signal) -> Result<()> {

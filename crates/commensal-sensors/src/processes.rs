@@ -7,6 +7,7 @@
 use commensal_core::actual::Hierarchy;
 use commensal_core::group::Match;
 use commensal_core::member::{ProcessFact, ProcessId, is_program, is_user, places};
+use commensal_core::process::Stat;
 use commensal_host::Host;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,19 +156,17 @@ impl<'h> Look<'h> {
         self.host.read_file(Path::new(&format!("/proc/{}/{name}", self.pid))).ok()
     }
 
-    /// Fields 4, 9 and 22 of proc(5), counted from the last bracket.
     fn stat(&self) -> Option<Seen> {
         let text = self.file("stat")?;
-        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-        let flags: u64 = fields.get(6)?.parse().ok()?;
-        // A dead one that nobody has waited for yet goes nowhere any more.
-        let dead = matches!(fields.first(), Some(&("Z" | "X")));
+        let stat = Stat::parse(&text)?;
+        let flags: u64 = stat.number(9)?;
         Some(Seen {
-            start_ticks: fields.get(19)?.parse().ok()?,
-            parent: fields.get(1)?.parse().ok()?,
+            start_ticks: stat.start_ticks()?,
+            parent: stat.parent()?,
             looks: 0,
             taken: false,
-            exempt: flags & KERNEL_THREAD != 0 || dead,
+            // One that has ended goes nowhere any more.
+            exempt: flags & KERNEL_THREAD != 0 || stat.has_ended(),
         })
     }
 

@@ -10,6 +10,7 @@ use commensal_core::actual::{CgroupPath, Place};
 use commensal_core::errno::Errno;
 use commensal_core::member::{ProcessId, places};
 use commensal_core::plan::{Action, Movement, Step};
+use commensal_core::process::Stat;
 use commensal_host::{Dir, Host, Process, Signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -35,11 +36,8 @@ enum Written {
 /// Start time, parent and process group of a process that can still be moved.
 pub(crate) fn identity(host: &dyn Host, pid: u32) -> Option<(u64, u32, u32)> {
     let text = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?;
-    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-    let number = |index: usize| fields.get(index)?.parse().ok();
-    let start_ticks = fields.get(19)?.parse().ok()?;
-    let dead = matches!(fields.first(), Some(&("Z" | "X")));
-    (!dead).then_some((start_ticks, number(1)?, number(2)?))
+    let stat = Stat::parse(&text)?;
+    (!stat.has_ended()).then_some((stat.start_ticks()?, stat.parent()?, stat.number(5)?))
 }
 
 /// Whether the process that is held has not ended.

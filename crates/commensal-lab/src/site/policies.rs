@@ -9,6 +9,7 @@ use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
 use commensal_core::group::{Class, GroupName, GroupSpec, Match};
 use commensal_core::knob::{Controller, KnobId, Version};
 use commensal_core::plan::{Action, Plan, Step, plan};
+use commensal_core::process::Stat;
 use commensal_drivers::Applied;
 use commensal_host::Host;
 use commensal_sensors::Survey;
@@ -60,9 +61,9 @@ impl Tasks {
     /// What a task has of it.
     pub(super) fn of_task(&self, host: &dyn Host, pid: u32) -> Vec<Applied> {
         let stat = host.read_file(Path::new(&format!("/proc/{pid}/stat"))).unwrap_or_default();
-        // Fields of proc(5), counted from the last bracket, after which comes the third.
-        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let field = |number: usize| rest.split_whitespace().nth(number - 3).unwrap_or("?").to_owned();
+        let stat = Stat::parse(&stat);
+        let field =
+            |number: usize| stat.as_ref().and_then(|stat| stat.text(number)).unwrap_or("?").to_owned();
         let place = "offline task".to_owned();
         let applied =
             |file, want: String, number| Applied { place: place.clone(), file, want, read: field(number) };

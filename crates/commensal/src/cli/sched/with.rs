@@ -11,6 +11,7 @@ use super::start::{Log, refuse};
 use crate::context::Context;
 use crate::signals;
 use anyhow::{Context as _, bail};
+use commensal_core::process::Stat;
 use commensal_host::{Host, Process, SpawnSpec, Stderr, Stdout};
 use commensal_lab::scheduler::{self, disable, enable, in_words};
 use commensal_sensors::machine;
@@ -45,7 +46,7 @@ impl Who {
             host.process(self.pid).ok().filter(|process| process.start_ticks == self.start_ticks)?;
         // One that nobody has waited for has ended all the same.
         let stat = host.read_file(Path::new(&format!("/proc/{}/stat", self.pid))).unwrap_or_default();
-        let ended = stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'));
+        let ended = Stat::parse(&stat).is_some_and(|stat| stat.has_ended());
         (!ended).then_some(process)
     }
 }
