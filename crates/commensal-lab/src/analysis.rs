@@ -134,10 +134,11 @@ fn compare_arms(
     pair: (usize, usize),
     into: &mut Vec<Comparison>,
 ) {
+    let level = design.level_of(arms[pair.0].role, samples.begun());
     for metric in design.metrics() {
         let logs = paired_log_ratios(samples, metric, pair.0, pair.1);
         let names = (arms[pair.0].name.as_str(), arms[pair.1].name.as_str());
-        into.extend(compare_logs(names, metric, (design, design.level(samples.begun())), &logs));
+        into.extend(compare_logs(names, metric, (design, level), &logs));
     }
 }
 

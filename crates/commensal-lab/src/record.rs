@@ -366,6 +366,12 @@ impl Design {
         Looks::new(ERROR, self.looks.clone()).level(rounds)
     }
 
+    /// The same of one arm. What is found without isolation never ends a run, so looks do not share its error.
+    #[must_use]
+    pub fn level_of(&self, role: Role, rounds: u32) -> f64 {
+        if role == Role::Contended { ERROR } else { self.level(rounds) }
+    }
+
     /// The requests that a block needs for the percentiles that decide, and for those that are to be printed up to P95: P99 is
     /// printed where the load is high enough for it anyway.
     #[must_use]

@@ -346,6 +346,13 @@ mod tests {
         conclude_from(&mut run, &samples, Vec::new());
         let thrice = bounds(&run);
         assert!(thrice[0] < once[0] && thrice[1] > once[1], "{once:?} {thrice:?}");
+        // What harm is without isolation ends no run early.
+        let contended =
+            |run: &Run| run.comparison("contended", "baseline", Metric::P50).unwrap().one_sided.unwrap();
+        let looked = contended(&run);
+        run.design.looks.clear();
+        conclude_from(&mut run, &samples, Vec::new());
+        assert_eq!(looked, contended(&run));
     }
 
     #[test]

@@ -29,8 +29,8 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
     let offline: Vec<f64> =
         seen.iter().filter_map(|(_, one)| per_cpu_second(one, one.wait_s.offline)).collect();
     let ranks = SignedRank::new(&offline)?;
-    let isolated = run.arms.iter().any(|one| one.name == arm && one.role == Role::Isolated);
-    let alone = if isolated { run.reference() } else { run.arm_with(Role::Baseline) };
+    let role = run.arms.iter().find(|one| one.name == arm)?.role;
+    let alone = if role == Role::Isolated { run.reference() } else { run.arm_with(Role::Baseline) };
     let baseline = alone.map(|base| evidence(run, &base.name)).unwrap_or_default();
     let differences: Vec<f64> = seen
         .iter()
@@ -44,7 +44,7 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
     // On the logarithm, where a round with a burst counts as one round.
     let logs: Vec<f64> = p99s.iter().map(|us| us.max(LEAST_US).ln()).collect();
     let preemption = SignedRank::new(&logs);
-    let tail = Tail::OneSided(run.design.level(run.rounds_begun()));
+    let tail = Tail::OneSided(run.design.level_of(role, run.rounds_begun()));
     let ends = |ranks: &SignedRank, tail| ranks.interval(tail).map(|Interval { lo, hi }| [lo, hi]);
     let mut result = ArmBlame {
         arm: arm.to_owned(),
