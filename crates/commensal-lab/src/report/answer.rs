@@ -1,6 +1,6 @@
 //! The answer in one sentence: what a service pays with isolation, what it would pay without, and who made it wait.
 
-use crate::format::latency;
+use crate::format::{change_pct, latency, signed_pct};
 use crate::record::{Arm, Comparison, Metric, OverObjective, Role, Run};
 use crate::stats::median;
 use crate::verdict::{Verdict, against_baseline, against_strictest};
@@ -120,6 +120,28 @@ fn at_most(run: &Run, arm: &Arm, results: &[(&Comparison, [f64; 2])]) -> String 
     format!("{} your service's {}", with(run, arm), each.join(", its "))
 }
 
+/// Whether this is against the service alone on CPUs that never idle.
+fn is_warm(run: &Run, result: &Comparison) -> bool {
+    run.arm_with(Role::Warm).is_some_and(|warm| warm.name == result.vs)
+}
+
+/// What it is compared with.
+fn alone(run: &Run, result: &Comparison) -> &'static str {
+    if is_warm(run, result) { "alone on CPUs that never idle" } else { "alone" }
+}
+
+/// ` (against alone on CPUs that never idle)`, where that is what it is compared with.
+fn warm(run: &Run, result: &Comparison) -> &'static str {
+    if is_warm(run, result) { " (against alone on CPUs that never idle)" } else { "" }
+}
+
+/// ` (than alone as it is: −6.8 %)`, where the comparison is with CPUs that never idle.
+fn as_it_is(run: &Run, result: &Comparison) -> String {
+    let cold = against_baseline(run, &result.arm, result.metric).filter(|_| is_warm(run, result));
+    let change = cold.map(|cold| change_pct(cold.metric, cold.harm_pct));
+    change.map(|change| format!(" (than alone as it is: {})", signed_pct(change, 0.1))).unwrap_or_default()
+}
+
 fn held(run: &Run, arm: &Arm) -> Option<String> {
     let results = bounds(run, arm);
     let tail = run.over_objective.iter().find(|tail| tail.arm == arm.name).and_then(|one| tail(run, one));
@@ -147,11 +169,13 @@ fn failed(run: &Run, arm: &Arm) -> Option<String> {
     if let Some((result, [lo, _])) = worst {
         let theta = run.design.threshold_of(result.metric);
         return Some(format!(
-            "{} your service's {} is at least {} % {} than alone, {theta} % are allowed",
+            "{} your service's {} is at least {} % {} than {}, {theta} % are allowed{}",
             with(run, arm),
             name(result.metric),
             pct(*lo),
-            worse(result.metric)
+            worse(result.metric),
+            alone(run, result),
+            as_it_is(run, result)
         ));
     }
     // A gate other than latency has failed: the reasons say which.
@@ -176,9 +200,15 @@ fn open(run: &Run, arm: &Arm) -> Option<String> {
     let (metric, decided) =
         (name(result.metric), results.iter().filter(|one| !undecided(one)).copied().collect::<Vec<_>>());
     let first = if decided.is_empty() {
-        format!("{} harm to your service's {metric} is below {} %", with(run, arm), pct(*hi))
+        format!(
+            "{} harm to your service's {metric} is below {} %{}",
+            with(run, arm),
+            pct(*hi),
+            warm(run, result)
+        )
     } else {
-        format!("{}; harm to its {metric} is below {} %", at_most(run, arm, &decided), pct(*hi))
+        let decided = at_most(run, arm, &decided);
+        format!("{decided}; harm to its {metric} is below {} %{}", pct(*hi), warm(run, result))
     };
     let takes = minutes(run, result, theta)
         .map_or(format!("{theta} % is out of reach at this noise"), |text| {
@@ -372,6 +402,37 @@ mod tests {
         assert!(
             text.starts_with("1 of 2 arms holds (quota=80%), not decided: isolated; with isolation "),
             "{text}"
+        );
+    }
+
+    /// What is slower than alone on CPUs that never idle may be faster than alone.
+    #[test]
+    fn the_sentence_says_which_baseline() {
+        let mut run = fixture::concluded(12, [0.0, 0.5, -0.07], 0.005);
+        run.arms.push(Arm { name: "warm".into(), role: Role::Warm, policy: None, offline: None });
+        let of = |result: &&Comparison| {
+            result.arm == "isolated" && result.vs == "baseline" && result.metric == Metric::P50
+        };
+        let cold = run.results.iter().find(of).cloned().unwrap();
+        let mut check = |bounds, verdict, want: &str| {
+            run.results.retain(|result| result.vs != "warm");
+            run.results.push(Comparison { vs: "warm".into(), one_sided: Some(bounds), ..cold.clone() });
+            run.verdict = Some(verdict);
+            run.arm_verdicts.insert("isolated".into(), verdict);
+            let text = answer(&run).unwrap();
+            assert!(text.starts_with(want), "{text}");
+        };
+        check(
+            [20.0, 30.0],
+            Verdict::Fail,
+            "with isolation your service's median is at least 20 % slower than alone on CPUs that never idle, 5 % are \
+             allowed (than alone as it is: −7.",
+        );
+        check(
+            [-1.0, 8.0],
+            Verdict::Inconclusive,
+            "with isolation your service's P90 is not slower than alone (bound 5 %); harm to its median is below 8.0 % \
+             (against alone on CPUs that never idle); 5 % ",
         );
     }
 
