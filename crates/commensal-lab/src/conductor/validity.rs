@@ -8,6 +8,8 @@ use crate::record::{Arm, Block, Role, Run};
 
 /// Share of what it would use alone that offline work must use for a contended arm to be one.
 const CONTENTION_MIN: f64 = 0.25;
+/// The same beside a closed loop, whose service and clients take all that they can get.
+const CONTENTION_MIN_CLOSED: f64 = 0.05;
 
 /// Judges the blocks of a round, each against the baseline of its own round.
 pub(crate) fn judge_round(run: &mut Run, round: u32) {
@@ -41,7 +43,8 @@ fn reasons(
     if matches!(arm.role, Role::Contended | Role::OfflineAlone) {
         let expected = block.work.expected_cpus.map(|cpus| cpus.min(threads));
         if let (Some(used), Some(expected)) = (block.cpu.offline, expected)
-            && used < expected * CONTENTION_MIN
+            && used
+                < expected * if block.concurrency.is_some() { CONTENTION_MIN_CLOSED } else { CONTENTION_MIN }
         {
             reasons.push(format!(
                 "the offline work used {used:.2} CPUs, of {expected:.2} that it would use alone: that is no contention"
@@ -86,6 +89,16 @@ mod tests {
         };
         check(idle, "contended", "that is no contention");
         check(idle, "isolated", "");
+        let closed = |block: &mut Block| {
+            idle(block);
+            (block.offered, block.lateness_us, block.concurrency) = (None, None, Some(10));
+        };
+        check(closed, "contended", "");
+        check(
+            |block| (closed(block), block.cpu.offline = Some(0.09)).0,
+            "contended",
+            "that is no contention",
+        );
         check(|block| block.notes.push(format!("{ENDED} with status 3")), "isolated", "with status 3");
         check(|block| block.achieved = Some(300.0), "baseline2", "did not keep up");
         check(|block| block.achieved = Some(300.0), "contended", "");
