@@ -180,8 +180,14 @@ fn failed(run: &Run, arm: &Arm) -> Option<String> {
     }
     // A gate other than latency has failed: the reasons say which.
     let why = why(run, arm)?;
-    let held = at_most(run, arm, &results);
-    Some(if results.is_empty() { why.to_owned() } else { format!("{held}; but {why}") })
+    let holds =
+        |(result, [_, hi]): &&(&Comparison, [f64; 2])| *hi < run.design.threshold_of(result.metric);
+    let held: Vec<_> = results.iter().filter(holds).copied().collect();
+    Some(if held.is_empty() {
+        format!("{}: {why}", with(run, arm))
+    } else {
+        format!("{}; but {why}", at_most(run, arm, &held))
+    })
 }
 
 /// The bound that was reached, and what it takes to decide.
