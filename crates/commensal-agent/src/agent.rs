@@ -592,7 +592,7 @@ impl Agent<'_> {
     /// The groups that hold a process still which is to die.
     fn frozen_around(&mut self, pid: u32) -> Vec<Dir> {
         let Some(round) = &self.last else { return Vec::new() };
-        let frozen = round.planned.desired.groups.iter().filter(|group| group.limits.frozen);
+        let frozen = round.planned.desired.groups.iter().filter(|group| group.limits.frozen());
         let paths = frozen.flat_map(|group| &group.members).map(|member| &member.path);
         paths.filter_map(|path| self.meters.freezer(self.host, path, pid)).collect()
     }

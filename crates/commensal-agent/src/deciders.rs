@@ -20,11 +20,15 @@ use commensal_core::control::period::{DEFAULT_US, Period, fitting};
 use commensal_core::control::suppress::{Actuator, Part, Suppress, SuppressInput, actuator, divide, floor};
 use commensal_core::control::weights::{WeightInput, Weights};
 use commensal_core::cpuset::CpuSet;
-use commensal_core::desired::{DesiredGroup, DesiredState, DiskLimits};
+use commensal_core::desired::{DesiredGroup, DesiredState};
 use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed};
 use commensal_core::knob::KnobId;
+use commensal_core::limit::{
+    CPU_MAX, CPU_PARTITION, CPU_SET, CPU_WEIGHT, FROZEN, IO_READ, IO_WEIGHT, IO_WRITE, Limit, LimitSet,
+    MEMORY_MAX, On,
+};
 use commensal_core::topology::{Device, Machine};
-use commensal_core::units::{Bytes, BytesPerS, MicroCpus, Weight};
+use commensal_core::units::{Bytes, MicroCpus, Weight};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -80,7 +84,7 @@ pub struct Wants {
     /// Weights of online groups.
     pub weights: BTreeMap<GroupName, Weight>,
     /// Disk rates of offline groups, for each of their cgroups.
-    pub disks: BTreeMap<GroupName, BTreeMap<Device, DiskLimits>>,
+    pub disks: BTreeMap<GroupName, BTreeMap<Device, LimitSet<Limit>>>,
     /// Groups whose share of disk time is to be the smallest.
     pub least_disk: BTreeSet<GroupName>,
     /// Groups whose tasks are to stand still.
@@ -112,32 +116,34 @@ impl Decided {
         for group in &mut desired.groups {
             let limits = &mut group.limits;
             if let Some(quota) = wants.quotas.get(&group.name) {
-                let written = limits.cpu_max.unwrap_or(*quota);
-                let quota = written.min(*quota);
-                limits.cpu_max = Some(quota);
+                let quota = limits.get(CPU_MAX).map_or(*quota, |written| written.min(*quota));
+                limits.set(CPU_MAX, quota);
                 limits.cpu_period = wants.period.map(|us| fitting(quota, us));
             }
-            if let (None, Some(weight)) = (limits.cpu_weight, wants.weights.get(&group.name)) {
-                limits.cpu_weight = Some(*weight);
+            if let (None, Some(weight)) = (limits.get(CPU_WEIGHT), wants.weights.get(&group.name)) {
+                limits.set(CPU_WEIGHT, *weight);
                 group.chosen.insert(KnobId::CpuWeight);
             }
             for (device, rates) in wants.disks.get(&group.name).into_iter().flatten() {
-                let disk = limits.io.entry(*device).or_default();
-                let least = |written: Option<BytesPerS>, now: Option<BytesPerS>| match (written, now) {
-                    (Some(written), Some(now)) => Some(written.min(now)),
-                    (one, other) => one.or(other),
-                };
-                *disk = DiskLimits {
-                    read: least(disk.read, rates.read),
-                    write: least(disk.write, rates.write),
-                    ..*disk
-                };
+                let disk = limits.on_disk.entry(*device).or_default();
+                for key in [IO_READ, IO_WRITE] {
+                    if let Some(now) = rates.get(key) {
+                        let key = key.id();
+                        let least = match disk.amount(key) {
+                            Some(Limit::Rate(written)) => now.min(*written),
+                            _ => now,
+                        };
+                        disk.insert(key, Limit::Rate(least));
+                    }
+                }
             }
-            if limits.io_weight.is_none() && wants.least_disk.contains(&group.name) {
-                limits.io_weight = Some(Weight::MIN);
+            if !limits.each.has(IO_WEIGHT) && wants.least_disk.contains(&group.name) {
+                limits.set(IO_WEIGHT, Weight::MIN);
                 group.chosen.extend([KnobId::IoWeight, KnobId::IoBfqWeight]);
             }
-            limits.frozen |= wants.frozen.contains(&group.name);
+            if wants.frozen.contains(&group.name) {
+                limits.set(FROZEN, On);
+            }
         }
     }
 }
@@ -350,8 +356,8 @@ impl Deciders {
         self.groups.retain(|name, _| seen.desired.groups.iter().any(|group| group.name == *name));
         for group in &seen.desired.groups {
             let spec = seen.specs.iter().find(|spec| spec.name == group.name);
-            let wish = spec.and_then(|spec| spec.memory.on_exceed);
-            let (Some(limit), Some(on_exceed)) = (group.limits.memory_max, wish) else { continue };
+            let wish = spec.and_then(|spec| spec.on_exceed);
+            let (Some(limit), Some(on_exceed)) = (group.limits.get(MEMORY_MAX), wish) else { continue };
             // The kernel does these by itself.
             if group.class == Class::Online || matches!(on_exceed, OnExceed::KillGroup) {
                 continue;
@@ -438,12 +444,12 @@ fn used(seen: &Seen<'_>) -> Use {
 
 /// Whether an online group has CPUs for itself.
 fn confined(group: &DesiredGroup) -> bool {
-    group.limits.cpu_set.is_some() && group.limits.cpu_partition.is_some()
+    group.limits.each.has(CPU_SET) && group.limits.each.has(CPU_PARTITION)
 }
 
 fn reserved(desired: &DesiredState) -> CpuSet {
     let own = desired.groups.iter().filter(|group| group.class == Class::Online && confined(group));
-    own.filter_map(|group| group.limits.cpu_set.clone()).fold(CpuSet::new(), |all, one| all.union(&one))
+    own.filter_map(|group| group.limits.get(CPU_SET)).fold(CpuSet::new(), |all, one| all.union(&one))
 }
 
 /// Divides the offline side's quota among its groups; what a group gets is for each of its cgroups.
@@ -451,7 +457,7 @@ fn divided(seen: &Seen<'_>, quota: MicroCpus, why: &Explanation, decided: &mut D
     let groups: Vec<&DesiredGroup> =
         seen.desired.groups.iter().filter(|group| group.class == Class::Offline).collect();
     let part = |group: &&DesiredGroup| Part {
-        weight: group.limits.cpu_weight.map_or(100.0, |weight| f64::from(weight.v2())),
+        weight: group.limits.get(CPU_WEIGHT).map_or(100.0, |weight| f64::from(weight.v2())),
         used: seen.sample.groups.get(group.name.as_str()).and_then(|rates| rates.cpus),
     };
     let parts: Vec<Part> = groups.iter().map(part).collect();

@@ -7,6 +7,7 @@ use crate::snapshot::{self, Snapshot};
 use crate::witness;
 use commensal_core::desired::{DesiredGroup, Limits};
 use commensal_core::group::Class;
+use commensal_core::limit::MEMORY_MAX;
 use commensal_core::process::Stat;
 use commensal_core::topology::Machine;
 use commensal_host::Host;
@@ -95,7 +96,7 @@ fn one(group: &DesiredGroup, fixed: Fixed, rates: &GroupRates) -> snapshot::Grou
         members: fixed.members,
         cpus: rates.cpus,
         memory_bytes: rates.memory_bytes,
-        memory_max_bytes: group.limits.memory_max.map(|bytes| bytes.0),
+        memory_max_bytes: group.limits.get(MEMORY_MAX).map(|bytes| bytes.0),
         read_per_s: rates.read_per_s,
         write_per_s: rates.write_per_s,
         tasks: rates.tasks,
@@ -104,7 +105,7 @@ fn one(group: &DesiredGroup, fixed: Fixed, rates: &GroupRates) -> snapshot::Grou
         oom_kills: rates.oom_kills,
         pressure: pressure(rates.pressure_pct),
         limits: limits(&group.limits),
-        frozen: group.limits.frozen,
+        frozen: group.limits.frozen(),
         // The judge's and the queue's.
         blamed_ms_per_cpu_s: None,
         preemption_p99_us: None,
@@ -126,29 +127,14 @@ fn pressure([cpu_pct, memory_pct, io_pct]: [Option<f64>; 3]) -> snapshot::Pressu
 /// What the user wrote; what controllers decided replaces it.
 fn limits(limits: &Limits) -> Vec<snapshot::Limit> {
     let why = snapshot::Explanation { rule: "written in the groups file".to_owned(), ..Default::default() };
-    let mut list = Vec::new();
-    let mut add = |key: &str, value: Option<String>| {
-        if let Some(value) = value {
-            list.push(snapshot::Limit { key: key.to_owned(), value, why: why.clone() });
-        }
-    };
-    add("cpu.weight", limits.cpu_weight.map(|weight| weight.to_string()));
-    add("cpu.max", limits.cpu_max.map(|amount| amount.to_string()));
-    add("cpu.set", limits.cpu_set.as_ref().map(ToString::to_string));
-    add("cpu.partition", limits.cpu_partition.map(|kind| kind.to_string()));
-    add("memory.min", limits.memory_min.map(|bytes| bytes.to_string()));
-    add("memory.low", limits.memory_low.map(|bytes| bytes.to_string()));
-    add("memory.high", limits.memory_high.map(|bytes| bytes.to_string()));
-    add("memory.max", limits.memory_max.map(|bytes| bytes.to_string()));
-    add("pids.max", limits.pids_max.map(|number| number.to_string()));
-    add("io.weight", limits.io_weight.map(|weight| weight.to_string()));
-    for (device, disk) in &limits.io {
-        add(&format!("io.read on {device}"), disk.read.map(|rate| rate.to_string()));
-        add(&format!("io.write on {device}"), disk.write.map(|rate| rate.to_string()));
-        add(&format!("io.read-iops on {device}"), disk.read_iops.map(|rate| rate.to_string()));
-        add(&format!("io.write-iops on {device}"), disk.write_iops.map(|rate| rate.to_string()));
+    let one = |key: String, value: String| snapshot::Limit { key, value, why: why.clone() };
+    let mut list: Vec<snapshot::Limit> =
+        limits.each.iter().map(|(row, limit)| one(row.key.to_owned(), limit.to_string())).collect();
+    for (device, limits) in &limits.on_disk {
+        list.extend(
+            limits.iter().map(|(row, limit)| one(format!("{} on {device}", row.key), limit.to_string())),
+        );
     }
-    add("frozen", limits.frozen.then(|| "true".to_owned()));
     list
 }
 

@@ -120,7 +120,7 @@ impl GroupSpec {
     #[must_use]
     pub fn admission(&self) -> Option<Queue> {
         let unbounded = Queue { max_concurrency: u32::MAX, max_size: u32::MAX, timeout: None };
-        let by_memory = self.memory.on_exceed == Some(OnExceed::Queue);
+        let by_memory = self.on_exceed == Some(OnExceed::Queue);
         self.queue.or(by_memory.then_some(unbounded))
     }
 }
@@ -203,7 +203,7 @@ mod tests {
     fn who_has_a_queue() {
         let mut spec = GroupSpec::new(GroupName::new("etl").unwrap(), Class::Offline);
         assert_eq!(spec.admission(), None);
-        spec.memory.on_exceed = Some(OnExceed::Queue);
+        spec.on_exceed = Some(OnExceed::Queue);
         assert_eq!(spec.admission().unwrap().max_concurrency, u32::MAX);
         spec.queue = Some(QUEUE);
         assert_eq!(spec.admission(), Some(QUEUE));

@@ -5,9 +5,11 @@
 
 use crate::cpuset::CpuSet;
 use crate::group::{
-    Class, GroupName, GroupSpec, IoLimits, LimitScope, Match, MemoryLimits, OnExceed, Partition, PodQos,
-    Position, Queue, SafeState, Source,
+    Class, GroupName, GroupSpec, LimitScope, Match, OnExceed, Partition, PodQos, Position, Queue, SafeState,
+    Source,
 };
+use crate::limit::{LIMITS, LimitId, LimitSet, MEMORY_MAX, On, Row, Unit, Write, Written};
+use crate::topology::Device;
 use crate::units::Weight;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,27 +35,11 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Every key of a group, as a dotted path.
-pub const KEYS: &[&str] = &[
+/// Keys of a group beside its limits, as dotted paths.
+const OTHER_KEYS: &[&str] = &[
     "class",
-    "cpu.weight",
-    "cpu.max",
-    "cpu.set",
-    "cpu.partition",
-    "memory.min",
-    "memory.low",
-    "memory.high",
-    "memory.max",
     "memory.on-exceed",
-    "io.read",
-    "io.write",
-    "io.read-iops",
-    "io.write-iops",
-    "io.weight",
-    "io.cost",
     "io.devices",
-    "pids.max",
-    "frozen",
     "remote.read",
     "queue.max-concurrency",
     "queue.max-size",
@@ -65,6 +51,13 @@ pub const KEYS: &[&str] = &[
     "target-wakeup-p99",
     "match",
 ];
+
+/// Every key of a group, as a dotted path.
+#[must_use]
+pub fn keys() -> Vec<&'static str> {
+    LIMITS.iter().map(|row| row.key).chain(OTHER_KEYS.iter().copied()).collect()
+}
+
 const AGENT_KEYS: &[&str] = &["room", "weights", "io"];
 const MATCH_KEYS: &[&str] = &["cgroup", "systemd", "docker-label", "docker-name", "kubernetes", "process"];
 const PROCESS_KEYS: &[&str] = &["exe", "user", "cmdline"];
@@ -163,7 +156,8 @@ impl Reader<'_> {
     fn unknown(&mut self, span: Range<usize>, key: &str, known: &[&str]) {
         let hint = match nearest(key, known) {
             Some(name) => format!("; did you mean {name:?}?"),
-            None => format!("; known keys: {}", known.join(", ")),
+            None if known.len() <= FEW => format!("; known keys: {}", known.join(", ")),
+            None => format!("; the nearest keys are {}", nearest_ones(key, known).join(", ")),
         };
         self.error(span, format!("unknown key {key:?}{hint}"));
     }
@@ -247,18 +241,18 @@ impl Reader<'_> {
             self.error(key.span(), message);
         }
         let mut spec = GroupSpec {
-            cpu_weight: self.weight(&leaves, "cpu.weight"),
-            cpu_max: self.quantity(&leaves, "cpu.max"),
-            cpu_set: self.cpu_set(&leaves),
-            cpu_partition: self.word(
+            limits: self.limits(&leaves),
+            on_exceed: self.word(
                 &leaves,
-                "cpu.partition",
-                &[("root", Partition::Root), ("isolated", Partition::Isolated)],
+                "memory.on-exceed",
+                &[
+                    ("kill-largest", OnExceed::KillLargest),
+                    ("kill-group", OnExceed::KillGroup),
+                    ("freeze", OnExceed::Freeze),
+                    ("queue", OnExceed::Queue),
+                ],
             ),
-            memory: self.memory(&leaves),
-            io: self.io(&leaves),
-            pids_max: self.integer(&leaves, "pids.max", 1, 4_194_304),
-            frozen: self.flag(&leaves, "frozen"),
+            disks: self.disks(&leaves),
             remote_read: self.quantity(&leaves, "remote.read"),
             queue: self.queue(&leaves),
             expel: self.flag(&leaves, "expel"),
@@ -270,7 +264,7 @@ impl Reader<'_> {
                 )
                 .unwrap_or_default(),
             takeover: self.flag(&leaves, "takeover"),
-            limits: self
+            scope: self
                 .word(
                     &leaves,
                     "limits",
@@ -295,13 +289,20 @@ impl Reader<'_> {
         let at =
             |key: &str| spec.source.positions.get(key).copied().unwrap_or(Position { line: 1, column: 1 });
         let name = &spec.name;
-        if spec.class == Class::Online && spec.cpu_max.is_some() {
-            let message = format!(
-                "group {name:?}: cpu.max would stall the online group that it is meant to serve (threads stopped by a \
-                 quota keep their locks); leave it out, or set class = \"offline\"",
-                name = name.as_str()
-            );
-            self.errors.push((at("cpu.max"), message));
+        for (row, _) in spec.limits.iter() {
+            if let (Class::Online, Some(why)) = (spec.class, row.not_online) {
+                let message = format!("group {:?}: {} {why}", name.as_str(), row.key);
+                self.errors.push((at(row.key), message));
+            }
+            if let Some(other) = row.needs.filter(|other| !spec.limits.contains(*other)) {
+                let message = format!(
+                    "group {:?}: {} has no effect without {}",
+                    name.as_str(),
+                    row.key,
+                    other.row().key
+                );
+                self.errors.push((at(row.key), message));
+            }
         }
         if spec.expel && spec.class == Class::Online {
             let message = format!("group {:?}: expel is a property of offline groups", name.as_str());
@@ -312,27 +313,16 @@ impl Reader<'_> {
                 format!("group {:?}: target-wakeup-p99 is a property of online groups", name.as_str());
             self.errors.push((at("target-wakeup-p99"), message));
         }
-        if spec.memory.on_exceed.is_some() && spec.memory.max.is_none() {
+        if spec.on_exceed.is_some() && !spec.limits.has(MEMORY_MAX) {
             let message =
                 format!("group {:?}: memory.on-exceed has no effect without memory.max", name.as_str());
             self.errors.push((at("memory.on-exceed"), message));
         }
-        if !spec.io.devices.is_empty() && spec.io.is_empty() {
+        let of_disks = |row: &Row| matches!(row.write, Write::PerDisk(_)) || row.id == LimitId::IoWeight;
+        if !spec.disks.is_empty() && !spec.limits.iter().any(|(row, _)| of_disks(row)) {
             let message =
                 format!("group {:?}: io.devices has no effect without a rate or io.weight", name.as_str());
             self.errors.push((at("io.devices"), message));
-        }
-        if spec.io.cost && spec.io.weight.is_none() {
-            let message = format!("group {:?}: io.cost has no effect without io.weight", name.as_str());
-            self.errors.push((at("io.cost"), message));
-        }
-        if spec.cpu_partition.is_some() && spec.cpu_set.is_none() {
-            let message = format!("group {:?}: cpu.partition has no effect without cpu.set", name.as_str());
-            self.errors.push((at("cpu.partition"), message));
-        }
-        if spec.frozen && spec.class == Class::Online {
-            let message = format!("group {:?}: frozen would stop the online group for good", name.as_str());
-            self.errors.push((at("frozen"), message));
         }
     }
 
@@ -343,14 +333,15 @@ impl Reader<'_> {
             } else {
                 format!("{prefix}.{}", key.get_ref())
             };
-            if KEYS.contains(&path.as_str()) {
+            let known = keys();
+            if known.contains(&path.as_str()) {
                 leaves.insert(path, (key.span(), value));
             } else if let (Some(inner), true) =
-                (value.get_ref().as_table(), KEYS.iter().any(|known| known.starts_with(&format!("{path}."))))
+                (value.get_ref().as_table(), known.iter().any(|known| known.starts_with(&format!("{path}."))))
             {
                 self.flatten(&path, inner, leaves);
             } else {
-                self.unknown(key.span(), &path, KEYS);
+                self.unknown(key.span(), &path, &known);
             }
         }
     }
@@ -413,32 +404,42 @@ impl Reader<'_> {
         u16::try_from(number).ok().and_then(Weight::new)
     }
 
-    fn cpu_set(&mut self, leaves: &Leaves<'_, '_>) -> Option<CpuSet> {
-        let set: CpuSet = self.quantity(leaves, "cpu.set")?;
+    fn cpu_set(&mut self, leaves: &Leaves<'_, '_>, key: &str) -> Option<CpuSet> {
+        let set: CpuSet = self.quantity(leaves, key)?;
         if set.is_empty() {
-            let span = leaves.get("cpu.set").map_or(0..0, |(_, value)| value.span());
-            self.error(span, "cpu.set is empty: a group needs at least one CPU".to_owned());
+            let span = leaves.get(key).map_or(0..0, |(_, value)| value.span());
+            self.error(span, format!("{key} is empty: a group needs at least one CPU"));
         }
         Some(set)
     }
 
-    fn memory(&mut self, leaves: &Leaves<'_, '_>) -> MemoryLimits {
-        let words = [
-            ("kill-largest", OnExceed::KillLargest),
-            ("kill-group", OnExceed::KillGroup),
-            ("freeze", OnExceed::Freeze),
-            ("queue", OnExceed::Queue),
-        ];
-        MemoryLimits {
-            min: self.quantity(leaves, "memory.min"),
-            low: self.quantity(leaves, "memory.low"),
-            high: self.quantity(leaves, "memory.high"),
-            max: self.quantity(leaves, "memory.max"),
-            on_exceed: self.word(leaves, "memory.on-exceed", &words),
+    /// Every limit, each as its unit is read.
+    fn limits(&mut self, leaves: &Leaves<'_, '_>) -> LimitSet<Written> {
+        let mut limits = LimitSet::default();
+        for row in LIMITS {
+            let key = row.key;
+            let amount = match row.unit {
+                Unit::Weight => self.weight(leaves, key).map(Written::Weight),
+                Unit::Cpus => self.quantity(leaves, key).map(Written::Cpus),
+                Unit::CpuSet => self.cpu_set(leaves, key).map(Written::CpuSet),
+                Unit::Partition => {
+                    let words = [("root", Partition::Root), ("isolated", Partition::Isolated)];
+                    self.word(leaves, key, &words).map(Written::Partition)
+                }
+                Unit::Memory => self.quantity(leaves, key).map(Written::Memory),
+                Unit::Rate => self.quantity(leaves, key).map(Written::Rate),
+                Unit::Operations => self.quantity(leaves, key).map(Written::Operations),
+                Unit::Count(low, high) => self.integer(leaves, key, low, high).map(Written::Count),
+                Unit::Switch => self.flag(leaves, key).then_some(Written::Switch(On)),
+            };
+            if let Some(amount) = amount {
+                limits.insert(row.id, amount);
+            }
         }
+        limits
     }
 
-    fn io(&mut self, leaves: &Leaves<'_, '_>) -> IoLimits {
+    fn disks(&mut self, leaves: &Leaves<'_, '_>) -> Vec<Device> {
         let mut devices = Vec::new();
         if let Some((_, value)) = leaves.get("io.devices") {
             let items = value.get_ref().as_array();
@@ -456,15 +457,7 @@ impl Reader<'_> {
                 );
             }
         }
-        IoLimits {
-            read: self.quantity(leaves, "io.read"),
-            write: self.quantity(leaves, "io.write"),
-            read_iops: self.quantity(leaves, "io.read-iops"),
-            write_iops: self.quantity(leaves, "io.write-iops"),
-            weight: self.weight(leaves, "io.weight"),
-            cost: self.flag(leaves, "io.cost"),
-            devices,
-        }
+        devices
     }
 
     fn queue(&mut self, leaves: &Leaves<'_, '_>) -> Option<Queue> {
@@ -567,27 +560,38 @@ impl Reader<'_> {
     }
 }
 
+/// So many names are told all.
+const FEW: usize = 6;
+
+/// How far a known name is from what was written.
+fn distance(given: &str, name: &str) -> usize {
+    let last = |text: &str| text.rsplit('.').next().unwrap_or_default().to_owned();
+    let whole = strsim::damerau_levenshtein(given, name);
+    // `cpu_max` or a key in the wrong table should still find `cpu.max`.
+    whole.min(strsim::damerau_levenshtein(&last(given), &last(name)) + 1)
+}
+
 /// The known name closest to what was written, if it is close enough to be a slip.
 #[must_use]
 pub fn nearest<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
-    let last = |text: &str| text.rsplit('.').next().unwrap_or_default().to_owned();
-    let distance = |name: &str| {
-        let whole = strsim::damerau_levenshtein(given, name);
-        // `cpu_max` or a key in the wrong table should still find `cpu.max`.
-        whole.min(strsim::damerau_levenshtein(&last(given), &last(name)) + 1)
-    };
-    known
-        .iter()
-        .copied()
-        .map(|name| (distance(name), name))
-        .filter(|(d, _)| *d <= 3)
-        .min()
-        .map(|(_, name)| name)
+    let near = known.iter().map(|name| (distance(given, name), *name)).filter(|(far, _)| *far <= 3);
+    near.min().map(|(_, name)| name)
+}
+
+/// The known names closest to what was written, however far they are: first those of the table of that name.
+#[must_use]
+pub fn nearest_ones<'k>(given: &str, known: &[&'k str]) -> Vec<&'k str> {
+    let table = format!("{}.", given.split('.').next().unwrap_or(given));
+    let mut all: Vec<_> =
+        known.iter().map(|name| (!name.starts_with(&table), distance(given, name), *name)).collect();
+    all.sort_unstable();
+    all.into_iter().take(FEW).map(|(_, _, name)| name).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::{CPU_MAX, IO_READ};
 
     /// Parses and gives either the groups' debug form lines that were asked for, or the errors.
     fn errors(text: &str) -> String {
@@ -615,9 +619,9 @@ mod tests {
         "#;
         let groups = parse("groups.toml", text).unwrap();
         let etl = groups.iter().find(|group| group.name.as_str() == "etl").unwrap();
-        assert_eq!(etl.cpu_max.unwrap().to_string(), "50 % of the machine");
-        assert_eq!(etl.memory.on_exceed, Some(OnExceed::KillLargest));
-        assert_eq!(etl.io.read.unwrap().to_string(), "100 MiB/s");
+        assert_eq!(etl.limits.get(CPU_MAX).unwrap().to_string(), "50 % of the machine");
+        assert_eq!(etl.on_exceed, Some(OnExceed::KillLargest));
+        assert_eq!(etl.limits.get(IO_READ).unwrap().to_string(), "100 MiB/s");
         assert_eq!(etl.queue.unwrap().max_concurrency, 4);
         assert_eq!(etl.source.at("cpu.max"), "groups.toml:8:25");
         assert_eq!(groups.iter().find(|group| group.name.as_str() == "web").unwrap().matches.len(), 2);
@@ -651,7 +655,7 @@ mod tests {
             ("match = [{ kubernetes = \"best-effort\" }]", "must be one of \"besteffort\", "),
             ("match = [{ process = {} }]", "at least one of exe, user, cmdline"),
             ("cpu_max = \"50 %\"", "did you mean \"cpu.max\"?"),
-            ("memory = \"8 GiB\"", "unknown key \"memory\""),
+            ("memory = \"8 GiB\"", "unknown key \"memory\"; the nearest keys are memory."),
             ("cpu.set = \"\"", "at least one CPU"),
             ("cpu.set = \"3-1\"", "is not a CPU list"),
             ("cpu.weight = 0", "from 1 to 10000"),
@@ -667,7 +671,7 @@ mod tests {
             ("memory.on-exceed = \"kill-largest\"", "no effect without memory.max"),
             ("io.devices = [\"254:0\"]", "no effect without a rate"),
             ("queue.max-size = 3", "needs max-concurrency"),
-            ("nonsense = 1", "known keys: class"),
+            ("nonsense = 1", "the nearest keys are "),
         ] {
             let got = offline(text);
             assert!(got.contains(want), "{text}: {got}");

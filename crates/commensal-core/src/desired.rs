@@ -7,11 +7,12 @@ mod processes;
 use crate::actual::{ActualState, CgroupPath, Place};
 use crate::config::ConfigError;
 use crate::cpuset::CpuSet;
-use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed, Partition};
+use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed};
 use crate::knob::{Controller, KnobId};
+use crate::limit::{CPU_SET, FROZEN, Key, Limit, LimitSet, Pair, Write};
 use crate::member::{ContainerFact, ProcessId, is_of_pods};
 use crate::topology::{Device, Disk, Machine};
-use crate::units::{Bytes, BytesPerS, IoPerS, MemoryAmount, MicroCpus, Weight};
+use crate::units::{Bytes, MicroCpus};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A cgroup that belongs to a group.
@@ -39,51 +40,35 @@ pub struct WantedProcess {
 /// Limits of one group in the units of this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// CPU soft limit.
-    pub cpu_weight: Option<Weight>,
-    /// CPU hard limit.
-    pub cpu_max: Option<MicroCpus>,
+    /// For each of its cgroups.
+    pub each: LimitSet<Limit>,
+    /// For each of its cgroups on one disk.
+    pub on_disk: BTreeMap<Device, LimitSet<Limit>>,
     /// Period of the CPU hard limit, us; `None`: as found.
     pub cpu_period: Option<u32>,
-    /// CPUs to run on.
-    pub cpu_set: Option<CpuSet>,
-    /// Memory never reclaimed.
-    pub memory_min: Option<Bytes>,
-    /// Memory reclaimed last.
-    pub memory_low: Option<Bytes>,
-    /// Memory above which the group is slowed.
-    pub memory_high: Option<Bytes>,
-    /// Memory hard limit.
-    pub memory_max: Option<Bytes>,
     /// Kill the whole group at the memory hard limit.
-    pub memory_kill_group: bool,
-    /// Disk limits by device.
-    pub io: BTreeMap<Device, DiskLimits>,
-    /// Largest number of tasks.
-    pub pids_max: Option<u32>,
-    /// Whether nobody else may run on its CPUs.
-    pub cpu_partition: Option<Partition>,
-    /// Share of disk time.
-    pub io_weight: Option<Weight>,
-    /// Whether cost-based I/O control is to be on for its disks.
-    pub io_cost: bool,
-    /// Disks that its I/O keys are about.
+    pub kill_group: bool,
+    /// Disks that its disk limits are about.
     pub disks: Vec<Disk>,
-    /// Whether its tasks are stopped.
-    pub frozen: bool,
 }
 
-/// Limits on one disk.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DiskLimits {
-    /// Read rate.
-    pub read: Option<BytesPerS>,
-    /// Write rate.
-    pub write: Option<BytesPerS>,
-    /// Read operations.
-    pub read_iops: Option<IoPerS>,
-    /// Write operations.
-    pub write_iops: Option<IoPerS>,
+impl Limits {
+    /// One of them.
+    #[must_use]
+    pub fn get<P: Pair>(&self, key: Key<P>) -> Option<P::Here> {
+        self.each.get(key)
+    }
+
+    /// Sets or takes away one of them.
+    pub fn set<P: Pair>(&mut self, key: Key<P>, amount: impl Into<Option<P::Here>>) {
+        self.each.set(key, amount);
+    }
+
+    /// Whether its tasks are stopped.
+    #[must_use]
+    pub fn frozen(&self) -> bool {
+        self.each.has(FROZEN)
+    }
 }
 
 /// One group, resolved.
@@ -139,11 +124,10 @@ impl DesiredState {
     /// frame has none of them.
     pub fn keep_offline_to(&mut self, frame: &CpuSet) {
         for group in self.groups.iter_mut().filter(|group| group.class == Class::Offline) {
-            let within = group.limits.cpu_set.as_ref().map(|own| own.intersection(frame));
-            match within {
-                Some(both) if both.is_empty() => {}
-                Some(both) => group.limits.cpu_set = Some(both),
-                None => group.limits.cpu_set = Some(frame.clone()),
+            let within = group.limits.get(CPU_SET).map(|own| own.intersection(frame));
+            let set = within.unwrap_or_else(|| frame.clone());
+            if !set.is_empty() {
+                group.limits.set(CPU_SET, set);
             }
         }
     }
@@ -156,8 +140,9 @@ impl DesiredState {
         for group in self.groups.iter_mut().filter(|group| group.class == Class::Offline) {
             group.exposed = true;
             if let Some(own) = written.groups.iter().find(|own| own.name == group.name) {
-                let frozen = group.limits.frozen;
-                group.limits = Limits { frozen, ..own.limits.clone() };
+                let frozen = group.limits.get(FROZEN);
+                group.limits = own.limits.clone();
+                group.limits.set(FROZEN, frozen);
             }
         }
     }
@@ -267,7 +252,7 @@ fn resolve_group(
         let path = parent.child(spec.name.as_str());
         members.push(Member { path, own: true, found_by: String::new() });
     }
-    if spec.limits == LimitScope::Total && members.iter().filter(|member| !member.own).count() > 1 {
+    if spec.scope == LimitScope::Total && members.iter().filter(|member| !member.own).count() > 1 {
         elsewhere.push((
             "limits = \"total\"".to_owned(),
             format!(
@@ -369,7 +354,7 @@ fn not_by_plan(spec: &GroupSpec, kept: bool) -> Vec<(String, String, String)> {
             "remove the key",
         );
     }
-    let by_agent = match spec.memory.on_exceed {
+    let by_agent = match spec.on_exceed {
         Some(OnExceed::Freeze) => Some("freeze"),
         Some(OnExceed::Queue) => Some("queue"),
         _ => None,
@@ -385,35 +370,23 @@ fn not_by_plan(spec: &GroupSpec, kept: bool) -> Vec<(String, String, String)> {
 }
 
 fn limits(spec: &GroupSpec, machine: &Machine) -> Limits {
-    let bytes = |amount: Option<MemoryAmount>| amount.map(|amount| amount.on(machine.memory));
-    let named = |disk: &&Disk| spec.io.devices.is_empty() || spec.io.devices.contains(&disk.device);
-    let disks: Vec<Disk> = machine.disks.iter().filter(named).cloned().collect();
-    let disk_limits = DiskLimits {
-        read: spec.io.read,
-        write: spec.io.write,
-        read_iops: spec.io.read_iops,
-        write_iops: spec.io.write_iops,
+    let named = |disk: &&Disk| spec.disks.is_empty() || spec.disks.contains(&disk.device);
+    let mut limits = Limits {
+        disks: machine.disks.iter().filter(named).cloned().collect(),
+        kill_group: spec.on_exceed == Some(OnExceed::KillGroup),
+        ..Limits::default()
     };
-    let limited = disk_limits != DiskLimits::default();
-    let io: Vec<Device> = disks.iter().filter(|_| limited).map(|disk| disk.device).collect();
-    Limits {
-        cpu_weight: spec.cpu_weight,
-        cpu_period: None,
-        cpu_max: spec.cpu_max.map(|amount| amount.on(machine.topology.threads())),
-        cpu_set: spec.cpu_set.clone(),
-        memory_min: bytes(spec.memory.min),
-        memory_low: bytes(spec.memory.low),
-        memory_high: bytes(spec.memory.high),
-        memory_max: bytes(spec.memory.max),
-        memory_kill_group: spec.memory.on_exceed == Some(OnExceed::KillGroup),
-        io: io.into_iter().map(|device| (device, disk_limits)).collect(),
-        pids_max: spec.pids_max,
-        cpu_partition: spec.cpu_partition,
-        io_weight: spec.io.weight,
-        io_cost: spec.io.cost,
-        disks,
-        frozen: spec.frozen,
+    for (row, written) in spec.limits.iter() {
+        let limit = written.on(machine);
+        if matches!(row.write, Write::PerDisk(_)) {
+            for disk in &limits.disks {
+                limits.on_disk.entry(disk.device).or_default().insert(row.id, limit.clone());
+            }
+        } else {
+            limits.each.insert(row.id, limit);
+        }
     }
+    limits
 }
 
 /// Limits above what the machine has, and limits that contradict each other.
@@ -422,40 +395,37 @@ fn check_limits(spec: &GroupSpec, machine: &Machine, errors: &mut Vec<ConfigErro
         let message = format!("group {:?}: {message}", spec.name.as_str());
         errors.push(ConfigError { at: spec.source.at(key), message });
     };
-    let cpus = machine.topology.threads();
-    if let Some(amount) = spec.cpu_max
-        && amount.on(cpus) > MicroCpus::whole(cpus)
-    {
-        let have = MicroCpus::whole(cpus);
-        refuse("cpu.max", format!("cpu.max is {} but this machine has {have}", amount.on(cpus)));
-    }
-    if let Some(set) = &spec.cpu_set {
-        let missing = set.difference(&machine.topology.all());
-        if !missing.is_empty() {
-            let have = machine.topology.all();
-            refuse("cpu.set", format!("cpu.set names CPU {missing}, but this machine has {have}"));
+    let mut memory: Vec<(&str, Bytes)> = Vec::new();
+    for (row, written) in spec.limits.iter() {
+        let key = row.key;
+        match written.on(machine) {
+            Limit::Cpus(amount) if amount > MicroCpus::whole(machine.topology.threads()) => {
+                let have = MicroCpus::whole(machine.topology.threads());
+                refuse(key, format!("{key} is {amount} but this machine has {have}"));
+            }
+            Limit::CpuSet(set) => {
+                let (have, missing) = (machine.topology.all(), set.difference(&machine.topology.all()));
+                if !missing.is_empty() {
+                    refuse(key, format!("{key} names CPU {missing}, but this machine has {have}"));
+                }
+            }
+            Limit::Memory(size) => {
+                if size > machine.memory {
+                    refuse(key, format!("{key} is {size} but this machine has {}", machine.memory));
+                }
+                memory.push((key, size));
+            }
+            _ => {}
         }
     }
-    let memory = [
-        ("memory.min", spec.memory.min),
-        ("memory.low", spec.memory.low),
-        ("memory.high", spec.memory.high),
-        ("memory.max", spec.memory.max),
-    ];
-    let given: Vec<(&str, Bytes)> =
-        memory.iter().filter_map(|(key, amount)| Some((*key, amount.as_ref()?.on(machine.memory)))).collect();
-    for (key, size) in &given {
-        if *size > machine.memory {
-            refuse(key, format!("{key} is {size} but this machine has {}", machine.memory));
-        }
-    }
-    for pair in given.windows(2) {
+    // The rows go from the smallest to the largest.
+    for pair in memory.windows(2) {
         let [(lower_key, lower), (upper_key, upper)] = pair else { continue };
         if lower > upper {
             refuse(lower_key, format!("{lower_key} ({lower}) must not exceed {upper_key} ({upper})"));
         }
     }
-    for device in &spec.io.devices {
+    for device in &spec.disks {
         if machine.disks.iter().all(|disk| disk.device != *device) {
             let disks: Vec<String> =
                 machine.disks.iter().map(|disk| format!("{} ({})", disk.device, disk.name)).collect();

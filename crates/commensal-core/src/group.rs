@@ -1,8 +1,8 @@
 //! Workload groups as the user means them: class, limits, members. No kernel names, no v1/v2 twins.
 
-use crate::cpuset::CpuSet;
+use crate::limit::{LimitSet, Written};
 use crate::topology::Device;
-use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Micros, Millis, Weight};
+use crate::units::{BytesPerS, Micros, Millis};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -121,50 +121,6 @@ impl fmt::Display for Partition {
     }
 }
 
-/// Memory limits of a group.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MemoryLimits {
-    /// Never reclaimed.
-    pub min: Option<MemoryAmount>,
-    /// Reclaimed last.
-    pub low: Option<MemoryAmount>,
-    /// Slowed down above.
-    pub high: Option<MemoryAmount>,
-    /// Hard limit.
-    pub max: Option<MemoryAmount>,
-    /// Consequence of reaching the hard limit.
-    pub on_exceed: Option<OnExceed>,
-}
-
-/// Disk limits of a group; each holds for every listed device on its own.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct IoLimits {
-    /// Read rate.
-    pub read: Option<BytesPerS>,
-    /// Write rate.
-    pub write: Option<BytesPerS>,
-    /// Read operations.
-    pub read_iops: Option<IoPerS>,
-    /// Write operations.
-    pub write_iops: Option<IoPerS>,
-    /// Share of disk time among siblings.
-    pub weight: Option<Weight>,
-    /// Turn cost-based I/O control on for these disks, which the weight needs unless they use BFQ.
-    pub cost: bool,
-    /// Devices; empty means every whole disk of the machine.
-    pub devices: Vec<Device>,
-}
-
-impl IoLimits {
-    /// Whether nothing is limited.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        let rates =
-            [self.read.is_some(), self.write.is_some(), self.read_iops.is_some(), self.write_iops.is_some()];
-        !rates.contains(&true) && self.weight.is_none()
-    }
-}
-
 /// Admission queue of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queue {
@@ -275,22 +231,12 @@ pub struct GroupSpec {
     pub name: GroupName,
     /// Its side.
     pub class: Class,
-    /// CPU soft limit.
-    pub cpu_weight: Option<Weight>,
-    /// CPU hard limit.
-    pub cpu_max: Option<CpuAmount>,
-    /// CPUs to run on.
-    pub cpu_set: Option<CpuSet>,
-    /// Whether nobody else may run on them.
-    pub cpu_partition: Option<Partition>,
-    /// Memory limits.
-    pub memory: MemoryLimits,
-    /// Disk limits.
-    pub io: IoLimits,
-    /// Largest number of tasks.
-    pub pids_max: Option<u32>,
-    /// Every task is stopped.
-    pub frozen: bool,
+    /// Its limits.
+    pub limits: LimitSet<Written>,
+    /// Consequence of reaching the memory hard limit.
+    pub on_exceed: Option<OnExceed>,
+    /// Disks that its disk limits hold for, each on its own; none means every whole disk of the machine.
+    pub disks: Vec<Device>,
     /// Remote-read rate, enforced by the SQL engine.
     pub remote_read: Option<BytesPerS>,
     /// Admission queue, for what `commensal run` and the SQL engine start.
@@ -302,7 +248,7 @@ pub struct GroupSpec {
     /// Write class knobs also where a container manager writes the weight.
     pub takeover: bool,
     /// Scope of limits over several members.
-    pub limits: LimitScope,
+    pub scope: LimitScope,
     /// How long it may take to get offline work off a CPU for one of its threads (99th percentile).
     pub target_wakeup_p99: Option<Micros>,
     /// Members.
@@ -338,20 +284,15 @@ impl GroupSpec {
         GroupSpec {
             name,
             class,
-            cpu_weight: None,
-            cpu_max: None,
-            cpu_set: None,
-            cpu_partition: None,
-            memory: MemoryLimits::default(),
-            io: IoLimits::default(),
-            pids_max: None,
-            frozen: false,
+            limits: LimitSet::default(),
+            on_exceed: None,
+            disks: Vec::new(),
             remote_read: None,
             queue: None,
             expel: false,
             safe_state: SafeState::default(),
             takeover: false,
-            limits: LimitScope::default(),
+            scope: LimitScope::default(),
             target_wakeup_p99: None,
             matches: Vec::new(),
             source: Source::default(),

@@ -280,10 +280,23 @@ pub struct Knob {
     pub order: Order,
     /// Whether commensal writes it.
     pub status: Status,
+    /// The property of a systemd unit that does the same.
+    pub systemd: Property,
     /// Error numbers and their meaning here.
     pub errnos: &'static [ErrnoMeaning],
     /// One sentence for the reference.
     pub doc: &'static str,
+}
+
+/// A property of a systemd unit that does what a knob does (systemd.resource-control(5)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Property {
+    /// There is none, or one that is no plain number.
+    None,
+    /// One with the knob's number.
+    Number(&'static str),
+    /// One with a disk and the knob's number.
+    PerDisk(&'static str),
 }
 
 impl Knob {

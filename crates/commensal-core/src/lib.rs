@@ -25,6 +25,7 @@ pub mod drift;
 pub mod errno;
 pub mod group;
 pub mod knob;
+pub mod limit;
 pub mod limiter;
 pub mod member;
 pub mod observe;

@@ -22,6 +22,7 @@ use crate::class::{Mechanism, TaskPolicy, offline_task_policy};
 use crate::desired::{DesiredGroup, DesiredState};
 use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId, Value};
+use crate::limit::CPU_SET;
 use crate::member::ProcessId;
 use crate::scheduler::Orders;
 use crate::topology::Device;
@@ -224,7 +225,7 @@ const DELEGATE: &str = "start it in a unit of its own that systemd hands over: s
 
 fn without_cgroups(group: &DesiredGroup, obstacle: &str, plan: &mut Plan) {
     if group.class == Class::Offline {
-        let policy = offline_task_policy(obstacle, group.limits.cpu_set.clone());
+        let policy = offline_task_policy(obstacle, group.limits.get(CPU_SET));
         plan.notes.push(format!("group {}: {}", group.name, policy.weak.clone().unwrap_or_default()));
         plan.task_policies.insert(group.name.clone(), policy);
     }

@@ -1,7 +1,8 @@
 //! What is left in force when nobody looks after the machine any more: offline work stays held back, online work is not
 //! limited by anything that nobody adapts.
 
-use crate::group::{Class, GroupSpec, IoLimits, SafeState};
+use crate::group::{Class, GroupSpec, SafeState};
+use crate::limit::Unattended;
 
 /// The groups as they are to be without an agent. Groups with `safe-state = "restore"` are left out, so that a plan takes
 /// back what was written for them; online groups keep what protects them (weights, memory that is not reclaimed, CPUs of
@@ -9,20 +10,15 @@ use crate::group::{Class, GroupSpec, IoLimits, SafeState};
 #[must_use]
 pub fn safe(specs: &[GroupSpec]) -> Vec<GroupSpec> {
     let kept = specs.iter().filter(|spec| spec.safe_state == SafeState::Protect);
-    kept.map(|spec| match spec.class {
-        Class::Offline => spec.clone(),
+    kept.map(|one| match one.class {
+        Class::Offline => one.clone(),
         Class::Online => {
-            let mut spec = spec.clone();
-            spec.cpu_max = None;
-            spec.cpu_set = spec.cpu_set.filter(|_| spec.cpu_partition.is_some());
-            (spec.memory.high, spec.memory.max, spec.memory.on_exceed) = (None, None, None);
-            spec.io = IoLimits {
-                weight: spec.io.weight,
-                cost: spec.io.cost,
-                devices: spec.io.devices,
-                ..IoLimits::default()
-            };
-            spec.pids_max = None;
+            let mut spec = GroupSpec { on_exceed: None, ..one.clone() };
+            spec.limits.retain(|row| match row.unattended {
+                Unattended::Stays => true,
+                Unattended::Lifted => false,
+                Unattended::StaysWith(other) => one.limits.contains(other),
+            });
             spec
         }
     })
@@ -33,6 +29,7 @@ pub fn safe(specs: &[GroupSpec]) -> Vec<GroupSpec> {
 mod tests {
     use super::*;
     use crate::config::parse;
+    use crate::limit::CPU_WEIGHT;
 
     #[test]
     fn online_loses_limits_and_keeps_protection() {
@@ -45,13 +42,11 @@ mod tests {
         let find = |name: &str| safe.iter().find(|spec| spec.name.as_str() == name);
         let (web, was) =
             (find("web").unwrap(), specs.iter().find(|spec| spec.name.as_str() == "web").unwrap());
-        assert_eq!(
-            (web.cpu_weight, &web.memory.low, web.io.weight),
-            (was.cpu_weight, &was.memory.low, was.io.weight)
-        );
-        assert_eq!((web.cpu_max, &web.cpu_set, web.pids_max, web.io.read), (None, &None, None, None));
-        assert_eq!((&web.memory.max, &web.memory.high), (&None, &None));
-        assert!(find("db").unwrap().cpu_set.is_some());
+        let keys = |spec: &GroupSpec| spec.limits.iter().map(|(row, _)| row.key).collect::<Vec<_>>();
+        assert_eq!(keys(web), ["cpu.weight", "memory.low", "io.weight"]);
+        assert_eq!(keys(was).len(), 7);
+        assert_eq!(web.limits.get(CPU_WEIGHT), was.limits.get(CPU_WEIGHT));
+        assert_eq!(keys(find("db").unwrap()), ["cpu.set", "cpu.partition"]);
         assert_eq!(find("etl"), specs.iter().find(|spec| spec.name.as_str() == "etl"));
         assert_eq!(find("tmp"), None);
         assert_eq!(super::safe(&safe), safe, "safe is safe already");

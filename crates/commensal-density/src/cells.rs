@@ -7,6 +7,7 @@ use crate::pin::{self, PinError, Pinned};
 use commensal_core::actual::CgroupPath;
 use commensal_core::desired::{ResolveOptions, resolve};
 use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed};
+use commensal_core::limit::{CPU_MAX, CPU_SET, CPU_WEIGHT, MEMORY_MAX};
 use commensal_core::plan::plan;
 use commensal_core::units::{CpuAmount, MemoryAmount, MicroCpus, Weight};
 use commensal_drivers::journal::{Journal, LAB, Owner};
@@ -176,12 +177,12 @@ fn specs(cell: &Cell, count: u32, pins: &[Pinned]) -> Result<Vec<GroupSpec>, Cel
     let spec = |index: usize| {
         let name = GroupName::new(&format!("cell-{}", index + 1)).map_err(SiteError::Plan)?;
         let mut spec = GroupSpec::new(name, Class::Online);
-        spec.cpu_weight = Weight::new(weight);
-        spec.cpu_max = cell.quota.then(|| CpuAmount::Cpus(MicroCpus::whole(cell.vcpu as usize)));
-        spec.cpu_set = pins.get(index).map(|pinned| pinned.cpus.clone());
+        spec.limits.set(CPU_WEIGHT, Weight::new(weight));
+        spec.limits.set(CPU_MAX, cell.quota.then(|| CpuAmount::Cpus(MicroCpus::whole(cell.vcpu as usize))));
+        spec.limits.set(CPU_SET, pins.get(index).map(|pinned| pinned.cpus.clone()));
         if let Some(memory) = cell.memory_limit() {
-            spec.memory.max = Some(MemoryAmount::Bytes(memory));
-            spec.memory.on_exceed = Some(OnExceed::KillLargest);
+            spec.limits.set(MEMORY_MAX, MemoryAmount::Bytes(memory));
+            spec.on_exceed = Some(OnExceed::KillLargest);
         }
         Ok(spec)
     };

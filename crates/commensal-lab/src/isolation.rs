@@ -10,6 +10,7 @@ use commensal_core::control::frame::least;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::group::{Class, GroupSpec};
 use commensal_core::knob::{KnobId, Version};
+use commensal_core::limit::{CPU_MAX, CPU_SET, IO_READ, IO_WRITE, LimitSet, Written};
 use commensal_core::plan::Plan;
 use commensal_core::topology::Machine;
 use commensal_core::units::{BytesPerS, CpuAmount};
@@ -41,8 +42,8 @@ pub enum Means {
     Quota(CpuAmount),
     /// A limit on what offline work reads from and writes to each disk.
     Disk(BytesPerS),
-    /// Another limit of the offline group: its key in a groups file, and a group that has nothing else.
-    Limit(String, Box<GroupSpec>),
+    /// Another limit of the offline group, with its key in a groups file.
+    Limit(String, LimitSet<Written>),
 }
 
 /// Limits of the offline group that an arm may have, by their keys in a groups file. (`cpu.max` is the quota.)
@@ -79,9 +80,7 @@ impl Means {
                 words => Means::Scheduler(words),
             },
             ("cpu.max", Some(amount)) => Means::Quota(quota(name, amount)?),
-            (key, Some(value)) if LIMITS.contains(&key) => {
-                Means::Limit(key.to_owned(), Box::new(limited(key, value)?))
-            }
+            (key, Some(value)) if LIMITS.contains(&key) => Means::Limit(key.to_owned(), limited(key, value)?),
             ("quota", amount) => Means::Quota(quota(name, amount.unwrap_or(QUOTA))?),
             _ => return Err(format!("no means of isolation is called {text:?}; there are {NAMES}")),
         };
@@ -137,8 +136,8 @@ fn quota(name: &str, text: &str) -> Result<CpuAmount, String> {
     text.parse::<CpuAmount>().map_err(|why| format!("{name}={text}: {why}"))
 }
 
-/// An offline group with one limit, read as a groups file is.
-fn limited(key: &str, value: &str) -> Result<GroupSpec, String> {
+/// A limit of an offline group, read as a groups file is.
+fn limited(key: &str, value: &str) -> Result<LimitSet<Written>, String> {
     let value = value.trim();
     let quoted = match value.parse::<u64>() {
         Ok(number) => number.to_string(),
@@ -150,19 +149,11 @@ fn limited(key: &str, value: &str) -> Result<GroupSpec, String> {
         let words: Vec<&str> = errors.iter().map(|error| error.message.as_str()).collect();
         format!("{key}={value}: {}", words.join("; "))
     })?;
-    groups.into_iter().next().ok_or_else(|| format!("{key}={value}: a value is needed"))
-}
-
-/// Gives a group what the other is limited to.
-fn put(spec: &mut GroupSpec, limits: &GroupSpec) {
-    let (memory, io) = (&limits.memory, &limits.io);
-    spec.memory.max = memory.max.or(spec.memory.max);
-    spec.memory.high = memory.high.or(spec.memory.high);
-    spec.io.read = io.read.or(spec.io.read);
-    spec.io.write = io.write.or(spec.io.write);
-    spec.io.read_iops = io.read_iops.or(spec.io.read_iops);
-    spec.io.write_iops = io.write_iops.or(spec.io.write_iops);
-    spec.pids_max = limits.pids_max.or(spec.pids_max);
+    groups
+        .into_iter()
+        .next()
+        .map(|group| group.limits)
+        .ok_or_else(|| format!("{key}={value}: a value is needed"))
 }
 
 /// The isolation of one arm.
@@ -281,7 +272,7 @@ impl Isolation {
     pub fn make_room(&self, specs: &mut [GroupSpec], machine: &Machine) {
         let splits = self.named.iter().any(|means| matches!(means, Means::CpuSplit(_) | Means::Frame));
         for spec in specs.iter_mut().filter(|_| splits) {
-            spec.cpu_set = Some(machine.topology.all());
+            spec.limits.set(CPU_SET, machine.topology.all());
         }
     }
 
@@ -299,17 +290,18 @@ impl Isolation {
                     specs
                         .iter_mut()
                         .filter(|spec| spec.class == Class::Offline)
-                        .for_each(|spec| spec.cpu_max = Some(*amount));
+                        .for_each(|spec| spec.limits.set(CPU_MAX, *amount));
                     continue;
                 }
                 Means::Limit(_, limits) => {
                     let offline = specs.iter_mut().filter(|spec| spec.class == Class::Offline);
-                    offline.for_each(|spec| put(spec, limits));
+                    offline.for_each(|spec| spec.limits.extend(limits.clone()));
                     continue;
                 }
                 Means::Disk(rate) => {
                     specs.iter_mut().filter(|spec| spec.class == Class::Offline).for_each(|spec| {
-                        (spec.io.read, spec.io.write) = (Some(*rate), Some(*rate));
+                        spec.limits.set(IO_READ, *rate);
+                        spec.limits.set(IO_WRITE, *rate);
                     });
                     continue;
                 }
@@ -317,8 +309,8 @@ impl Isolation {
             };
             let Some((online, offline)) = split else { continue };
             for spec in specs.iter_mut() {
-                spec.cpu_set =
-                    Some(if spec.class == Class::Online { online.clone() } else { offline.clone() });
+                let set = if spec.class == Class::Online { online.clone() } else { offline.clone() };
+                spec.limits.set(CPU_SET, set);
             }
         }
     }

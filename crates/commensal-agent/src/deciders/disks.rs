@@ -4,9 +4,10 @@ use super::{Decided, Deciders, Seen, shown};
 use commensal_core::control::Explanation;
 use commensal_core::control::io::{DiskDecision, IoInput, Rates};
 use commensal_core::control::suppress::{Part, divide};
-use commensal_core::desired::{DesiredGroup, DiskLimits};
+use commensal_core::desired::DesiredGroup;
 use commensal_core::group::Class;
 use commensal_core::knob::KnobId;
+use commensal_core::limit::{IO_READ, IO_WEIGHT, IO_WRITE, Limit, LimitSet};
 use commensal_core::topology::{Device, Disk};
 use commensal_core::units::BytesPerS;
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,7 +99,7 @@ fn divided(seen: &Seen<'_>, device: Device, decision: &DiskDecision, decided: &m
         of(seen, Class::Offline).filter(|group| !group.members.is_empty()).collect();
     let shares = |total: Option<BytesPerS>, used: fn(Rates) -> Option<f64>| {
         let part = |group: &&DesiredGroup| Part {
-            weight: group.limits.io_weight.map_or(100.0, |weight| f64::from(weight.v2())),
+            weight: group.limits.get(IO_WEIGHT).map_or(100.0, |weight| f64::from(weight.v2())),
             used: used(rates(seen, group, device)),
         };
         let total = total?.0 as f64;
@@ -112,17 +113,17 @@ fn divided(seen: &Seen<'_>, device: Device, decision: &DiskDecision, decided: &m
             let share = shares.as_ref()?.get(index)?;
             Some(BytesPerS((share / cgroups).max(1.0) as u64))
         };
-        let limits = DiskLimits { read: each(&read), write: each(&write), ..DiskLimits::default() };
-        if limits == DiskLimits::default() {
+        let mut limits = LimitSet::<Limit>::default();
+        limits.set(IO_READ, each(&read));
+        limits.set(IO_WRITE, each(&write));
+        if limits.is_empty() {
             continue;
         }
-        decided.wants.disks.entry(group.name.clone()).or_default().insert(device, limits);
-        for (limit, key) in [(limits.read, "io.read"), (limits.write, "io.write")] {
-            if limit.is_some() {
-                let key = format!("{key} on {device}");
-                decided.why.insert((group.name.clone(), key), decision.why.clone());
-            }
+        for (row, _) in limits.iter() {
+            let key = format!("{} on {device}", row.key);
+            decided.why.insert((group.name.clone(), key), decision.why.clone());
         }
+        decided.wants.disks.entry(group.name.clone()).or_default().insert(device, limits);
     }
 }
 

@@ -7,6 +7,7 @@ use commensal_core::actual::{Capabilities, CgroupPath, Place};
 use commensal_core::config::parse;
 use commensal_core::control::io::Rates;
 use commensal_core::knob::Value;
+use commensal_core::limit::{CPU_WEIGHT, IO_READ, IO_WEIGHT};
 use commensal_core::plan::plan;
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
@@ -98,7 +99,7 @@ impl World {
 /// The read limit on the disk, MiB/s.
 fn limit(desired: &DesiredState, group: &str) -> Option<f64> {
     let group = desired.groups.iter().find(|one| one.name.as_str() == group)?;
-    group.limits.io.get(&DISK)?.read.map(|rate| rate.0 as f64 / MIB)
+    group.limits.on_disk.get(&DISK)?.get(IO_READ).map(|rate| rate.0 as f64 / MIB)
 }
 
 #[test]
@@ -123,7 +124,7 @@ fn offline_disks_are_cut_together_and_never_above_what_was_written() {
     world.shared.insert(DISK);
     let (decided, shared) = world.decide();
     assert!(decided.wants.disks.is_empty());
-    let weight = |group: usize| shared.groups[group].limits.io_weight;
+    let weight = |group: usize| shared.groups[group].limits.get(IO_WEIGHT);
     let classes: Vec<_> = shared.groups.iter().map(|group| group.class).collect();
     for (index, class) in classes.iter().enumerate() {
         assert_eq!(weight(index), (*class == Class::Offline).then_some(Weight::MIN));
@@ -174,10 +175,10 @@ fn weights_only_beside_offline_groups() {
             raised.then_some(1_000)
         );
         let web = desired.groups.iter().find(|group| group.name == name("web")).unwrap();
-        assert_eq!(web.limits.cpu_weight.is_some(), raised);
+        assert_eq!(web.limits.each.has(CPU_WEIGHT), raised);
         // What the user wrote wins.
         let web = world.specs.iter_mut().find(|spec| spec.name == name("web")).unwrap();
-        web.cpu_weight = Weight::new(7);
+        web.limits.set(CPU_WEIGHT, Weight::new(7));
         let (decided, _) = world.decide();
         assert!(decided.wants.weights.is_empty());
     }

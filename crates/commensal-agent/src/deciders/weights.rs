@@ -5,6 +5,7 @@ use commensal_core::control::weights::WeightInput;
 use commensal_core::desired::DesiredGroup;
 use commensal_core::group::Class;
 use commensal_core::knob::KnobId;
+use commensal_core::limit::CPU_WEIGHT;
 
 impl Deciders {
     /// Only beside offline groups: without them nobody gains from their yielding.
@@ -15,7 +16,11 @@ impl Deciders {
         };
         self.weights.retain(|name, _| beside.contains_key(name));
         for (name, input) in beside {
-            let written = seen.specs.iter().find(|spec| spec.name == *name).and_then(|spec| spec.cpu_weight);
+            let written = seen
+                .specs
+                .iter()
+                .find(|spec| spec.name == *name)
+                .and_then(|spec| spec.limits.get(CPU_WEIGHT));
             let input = WeightInput { written, ..input.clone() };
             let decision = self.weights.entry(name.clone()).or_default().step(seen.now_ms, &input);
             let Some(weight) = decision.weight else { continue };

@@ -296,7 +296,7 @@ fn the_period_of_a_quota_moves_without_a_gap() {
 /// A quota of `cpus` for the group of somebody else's, besides what is written.
 fn quota(desired: &mut DesiredState, cpus: u64) {
     let batch = desired.groups.iter_mut().find(|group| group.name.as_str() == "batch").unwrap();
-    batch.limits.cpu_max = Some(commensal_core::units::MicroCpus(cpus * 1_000_000));
+    batch.limits.set(commensal_core::limit::CPU_MAX, commensal_core::units::MicroCpus(cpus * 1_000_000));
     batch.limits.cpu_period = (cpus == 3).then_some(50_000);
 }
 
@@ -354,7 +354,7 @@ fn what_is_decided_anew_needs_no_look() {
         let specs = specs();
         let adjust = |desired: &mut DesiredState| {
             for group in &mut desired.groups {
-                group.limits.cpu_max = Some(commensal_core::units::MicroCpus(500_000));
+                group.limits.set(commensal_core::limit::CPU_MAX, commensal_core::units::MicroCpus(500_000));
             }
         };
         let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };

@@ -2,7 +2,7 @@
 //! and cgroup-v2.rst, kernel/sched/core.c, kernel/cgroup/cpuset.c, mm/memcontrol*.c, block/blk-throttle.c);
 //! rows marked `Driven` are exercised line by line by the conformance script of `commensal-host`.
 
-use super::{Controller, ErrnoMeaning, File, Form, Knob, Normalise, Order, Scope, Status, Vendor};
+use super::{Controller, ErrnoMeaning, File, Form, Knob, Normalise, Order, Property, Scope, Status, Vendor};
 use crate::errno::Errno;
 
 macro_rules! knobs {
@@ -29,6 +29,7 @@ const BLANK: Knob = Knob {
     scope: Scope::NonRoot,
     order: Order::Free,
     status: Status::Shown,
+    systemd: Property::None,
     errnos: &[],
     doc: "",
 };
@@ -197,6 +198,7 @@ knobs! {
         v1: clamped("cpu.shares", (2, 262_144), "1024"),
         v2: file("cpu.weight", Form::Number, (1, 10_000), "100"),
         order: Order::NotWhileIdle, status: Status::Driven, errnos: WEIGHT_ERRNOS,
+        systemd: Property::Number("CPUWeight"),
         doc: "Share of CPU time among siblings when the CPUs are contended (soft limit).",
     }
     CpuWeightNice {
@@ -281,12 +283,14 @@ knobs! {
         name: "cpuset.cpus", controller: Controller::Cpuset, unit: "CPU list",
         v1: list("cpuset.cpus"), v2: list("cpuset.cpus"), order: Order::WithinParent,
         status: Status::Driven, errnos: CPUS_ERRNOS,
+        systemd: Property::Number("AllowedCPUs"),
         doc: "CPUs that the group may run on; in v1 it must be set before a process can enter.",
     }
     CpusetMems {
         name: "cpuset.mems", controller: Controller::Cpuset, unit: "node list",
         v1: list("cpuset.mems"), v2: list("cpuset.mems"), order: Order::WithinParent,
         status: Status::Driven, errnos: CPUS_ERRNOS,
+        systemd: Property::Number("AllowedMemoryNodes"),
         doc: "Memory nodes that the group may use; in v1 it must be set before a process can enter.",
     }
     CpusetCpusExclusive {
@@ -350,22 +354,26 @@ knobs! {
     MemoryMin {
         name: "memory.min", controller: Controller::Memory, unit: "bytes",
         v2: pages2("memory.min", "0"), status: Status::Driven, errnos: MEMORY_ERRNOS,
+        systemd: Property::Number("MemoryMin"),
         doc: "Memory that is never reclaimed from the group.",
     }
     MemoryLow {
         name: "memory.low", controller: Controller::Memory, unit: "bytes",
         v2: pages2("memory.low", "0"), status: Status::Driven, errnos: MEMORY_ERRNOS,
+        systemd: Property::Number("MemoryLow"),
         doc: "Memory that is reclaimed only when nothing unprotected is left.",
     }
     MemoryHigh {
         name: "memory.high", controller: Controller::Memory, unit: "bytes",
         v2: pages2("memory.high", "max"), status: Status::Driven, errnos: MEMORY_ERRNOS,
+        systemd: Property::Number("MemoryHigh"),
         doc: "Above this the group is slowed down and reclaimed from, not killed.",
     }
     MemoryMax {
         name: "memory.max", controller: Controller::Memory, unit: "bytes",
         v1: pages1("memory.limit_in_bytes"), v2: pages2("memory.max", "max"),
         status: Status::Driven, errnos: MEMORY_ERRNOS,
+        systemd: Property::Number("MemoryMax"),
         doc: "Memory hard limit; above it the kernel reclaims and then kills in the group.",
     }
     MemorySoftLimit {
@@ -458,30 +466,35 @@ knobs! {
         name: "io.max.rbps", controller: Controller::Io, unit: "bytes per s",
         v1: device1("blkio.throttle.read_bps_device"), v2: device2("io.max", "rbps"),
         status: Status::Driven, errnos: IO_ERRNOS,
+        systemd: Property::PerDisk("IOReadBandwidthMax"),
         doc: "Read rate hard limit of a disk; reads served from the page cache are not limited.",
     }
     IoWriteBps {
         name: "io.max.wbps", controller: Controller::Io, unit: "bytes per s",
         v1: device1("blkio.throttle.write_bps_device"), v2: device2("io.max", "wbps"),
         status: Status::Driven, errnos: IO_ERRNOS,
+        systemd: Property::PerDisk("IOWriteBandwidthMax"),
         doc: "Write rate hard limit of a disk; in v1 buffered writes are not limited, only direct ones.",
     }
     IoReadIops {
         name: "io.max.riops", controller: Controller::Io, unit: "operations per s",
         v1: device1_iops("blkio.throttle.read_iops_device"), v2: device2("io.max", "riops"),
         status: Status::Driven, errnos: IO_ERRNOS,
+        systemd: Property::PerDisk("IOReadIOPSMax"),
         doc: "Read operations hard limit of a disk; one large read may be several operations.",
     }
     IoWriteIops {
         name: "io.max.wiops", controller: Controller::Io, unit: "operations per s",
         v1: device1_iops("blkio.throttle.write_iops_device"), v2: device2("io.max", "wiops"),
         status: Status::Driven, errnos: IO_ERRNOS,
+        systemd: Property::PerDisk("IOWriteIOPSMax"),
         doc: "Write operations hard limit of a disk.",
     }
     IoWeight {
         name: "io.weight", controller: Controller::Io, unit: "weight",
         v1: file("blkio.weight", Form::Number, (10, 1_000), "500"), v2: file("io.weight", Form::DefaultWeight, (1, 10_000), "default 100"),
         status: Status::Driven, errnos: IO_WEIGHT_ERRNOS,
+        systemd: Property::Number("IOWeight"),
         doc: "Share of disk time among siblings; works with io.cost on v2, with the old CFQ scheduler on v1.",
     }
     IoBfqWeight {
@@ -489,6 +502,7 @@ knobs! {
         v1: file("blkio.bfq.weight", Form::Number, (1, 1_000), "100"),
         v2: file("io.bfq.weight", Form::DefaultWeight, (1, 1_000), "default 100"),
         status: Status::Driven, errnos: BFQ_WEIGHT_ERRNOS,
+        systemd: Property::Number("IOWeight"),
         doc: "Share of disk time among siblings where the disk uses the BFQ scheduler.",
     }
     IoWeightDevice {
@@ -542,6 +556,7 @@ knobs! {
         name: "pids.max", controller: Controller::Pids, unit: "tasks",
         v1: file("pids.max", Form::MaxWord, (0, 4_194_304), "max"), v2: file("pids.max", Form::MaxWord, (0, 4_194_304), "max"),
         status: Status::Driven, errnos: PIDS_ERRNOS,
+        systemd: Property::Number("TasksMax"),
         doc: "Largest number of tasks; fork fails with EAGAIN above it.",
     }
     // ---- cgroup core ----

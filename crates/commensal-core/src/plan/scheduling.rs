@@ -6,6 +6,7 @@ use crate::class::{Mechanism, ladder};
 use crate::desired::{DesiredGroup, Member};
 use crate::group::Class;
 use crate::knob::{Controller, KnobId, Value, Version};
+use crate::limit::{CPU_MAX, CPU_WEIGHT};
 use crate::scheduler::{Order, Orders, Quota};
 use crate::units::{MicroCpus, QUOTA_MIN_US, Weight};
 use std::borrow::Cow;
@@ -64,7 +65,7 @@ impl Draft<'_> {
                 class: Class::Offline,
                 expel: false,
                 weight: self.weight(group, &place),
-                limit: group.limits.cpu_max.map(|amount| self.limit(group, member, amount)),
+                limit: group.limits.get(CPU_MAX).map(|amount| self.limit(group, member, amount)),
             },
         };
         self.orders.insert(cgroup, order);
@@ -72,7 +73,7 @@ impl Draft<'_> {
 
     /// The weight that is written, or that the means underneath has put aside; without one the scheduler reads the group's.
     fn weight(&self, group: &DesiredGroup, place: &Place) -> Option<u64> {
-        if let Some(weight) = group.limits.cpu_weight {
+        if let Some(weight) = group.limits.get(CPU_WEIGHT) {
             return Some(u64::from(weight.v2()));
         }
         if !self.yields_at(group, place) {

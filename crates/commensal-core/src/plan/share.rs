@@ -6,6 +6,7 @@ use crate::cpuset::CpuSet;
 use crate::desired::{DesiredGroup, Limits, Member};
 use crate::group::Partition;
 use crate::knob::{Controller, KnobId, Value, Version};
+use crate::limit::{CPU_PARTITION, IO_COST};
 use crate::topology::Device;
 use crate::units::Weight;
 
@@ -42,7 +43,7 @@ impl Draft<'_> {
             member.own,
             Setting::new(KnobId::CpusetCpus, Value::List(set.clone()), why),
         );
-        if let Some(partition) = group.limits.cpu_partition {
+        if let Some(partition) = group.limits.get(CPU_PARTITION) {
             self.partition(group, member, &set, partition);
         }
     }
@@ -117,7 +118,9 @@ impl Draft<'_> {
 
     /// Whether another group turns cost-based control of the disk on.
     fn cost_comes(&self, device: Device) -> bool {
-        let asks = |limits: &Limits| limits.io_cost && limits.disks.iter().any(|disk| disk.device == device);
+        let asks = |limits: &Limits| {
+            limits.each.has(IO_COST) && limits.disks.iter().any(|disk| disk.device == device)
+        };
         self.desired.groups.iter().any(|group| asks(&group.limits))
     }
 
@@ -150,7 +153,7 @@ impl Draft<'_> {
                 .get(&root)
                 .and_then(|root| root.values.get(&(KnobId::IoCostQos, Some(disk.device))));
             match version {
-                Version::V2 if group.limits.io_cost => {
+                Version::V2 if group.limits.each.has(IO_COST) => {
                     works = true;
                     let why = format!("io.cost = true: io.weight needs it on {}", disk.name);
                     let setting = Setting {

@@ -3,7 +3,7 @@
 
 use super::wants::Setting;
 use crate::actual::CgroupPath;
-use crate::knob::{Controller, KnobId, Value};
+use crate::knob::{Controller, KnobId, Property, Value};
 use crate::topology::Device;
 use std::collections::BTreeMap;
 
@@ -103,29 +103,17 @@ fn property(knob: KnobId, disk: Option<&str>, value: &Value, period_us: i64) -> 
         Value::List(set) => set.to_string(),
         Value::Word(_) => return None,
     };
-    let disk_rate = |name: &str| disk.map(|disk| format!("'{name}={disk} {number}'"));
-    Some(match knob {
-        KnobId::CpuIdle => IDLE.to_owned(),
-        KnobId::CpuWeight => format!("CPUWeight={number}"),
+    Some(match (knob, knob.row().systemd) {
+        (KnobId::CpuIdle, _) => IDLE.to_owned(),
         // The share of one CPU, in whole per cent.
-        KnobId::CpuMax => match value {
+        (KnobId::CpuMax, _) => match value {
             Value::Number(us) => format!("CPUQuota={}%", (us * 100 / period_us.max(1)).max(1)),
             _ => "CPUQuota=".to_owned(),
         },
-        KnobId::CpuPeriod => format!("CPUQuotaPeriodSec={number}us"),
-        KnobId::CpusetCpus => format!("AllowedCPUs={number}"),
-        KnobId::CpusetMems => format!("AllowedMemoryNodes={number}"),
-        KnobId::MemoryMin => format!("MemoryMin={number}"),
-        KnobId::MemoryLow => format!("MemoryLow={number}"),
-        KnobId::MemoryHigh => format!("MemoryHigh={number}"),
-        KnobId::MemoryMax => format!("MemoryMax={number}"),
-        KnobId::PidsMax => format!("TasksMax={number}"),
-        KnobId::IoWeight | KnobId::IoBfqWeight => format!("IOWeight={number}"),
-        KnobId::IoReadBps => disk_rate("IOReadBandwidthMax")?,
-        KnobId::IoWriteBps => disk_rate("IOWriteBandwidthMax")?,
-        KnobId::IoReadIops => disk_rate("IOReadIOPSMax")?,
-        KnobId::IoWriteIops => disk_rate("IOWriteIOPSMax")?,
-        _ => return None,
+        (KnobId::CpuPeriod, _) => format!("CPUQuotaPeriodSec={number}us"),
+        (_, Property::Number(name)) => format!("{name}={number}"),
+        (_, Property::PerDisk(name)) => format!("'{name}={} {number}'", disk?),
+        (_, Property::None) => return None,
     })
 }
 

@@ -6,9 +6,10 @@ use crate::class::Mechanism;
 use crate::desired::{DesiredGroup, DesiredState, Member};
 use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId, Status, Value, Version};
+use crate::limit::{CPU_MAX, CPU_SET, CPU_WEIGHT, IO_WEIGHT, Write};
 use crate::scheduler::Order;
 use crate::topology::Device;
-use crate::units::{Bytes, MicroCpus, QUOTA_MIN_US, Weight};
+use crate::units::{MicroCpus, QUOTA_MIN_US, Weight};
 use crate::vendor::Switch;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -190,10 +191,10 @@ impl<'a> Draft<'a> {
         for setting in self.limit_settings(group, member) {
             self.want(group, &member.path, member.own, setting);
         }
-        if let Some(set) = &group.limits.cpu_set {
-            self.cpuset(group, member, set.clone());
+        if let Some(set) = group.limits.get(CPU_SET) {
+            self.cpuset(group, member, set);
         }
-        if let Some(weight) = group.limits.io_weight {
+        if let Some(weight) = group.limits.get(IO_WEIGHT) {
             self.disk_share(group, member, weight);
         }
     }
@@ -201,57 +202,32 @@ impl<'a> Draft<'a> {
     fn limit_settings(&mut self, group: &DesiredGroup, member: &Member) -> Vec<Setting> {
         let limits = &group.limits;
         let mut list = Vec::new();
-        if let Some(weight) = limits.cpu_weight {
+        if let Some(weight) = limits.get(CPU_WEIGHT) {
             list.extend(self.soft_limit(group, member, weight));
         }
-        if let Some(amount) = limits.cpu_max {
+        if let Some(amount) = limits.get(CPU_MAX) {
             list.push(self.quota(group, member, amount));
             list.extend(limits.cpu_period.map(|us| {
                 let why = format!("the quota's period is {us} us");
                 Setting::new(KnobId::CpuPeriod, Value::Number(i64::from(us)), why)
             }));
         }
-        let memory = [
-            (KnobId::MemoryMin, limits.memory_min),
-            (KnobId::MemoryLow, limits.memory_low),
-            (KnobId::MemoryHigh, limits.memory_high),
-            (KnobId::MemoryMax, limits.memory_max),
-        ];
-        for (knob, size) in memory {
-            list.extend(size.map(|size: Bytes| {
-                let value = Value::Number(i64::try_from(size.0).unwrap_or(i64::MAX));
-                Setting::new(knob, value, format!("{knob} = {size}"))
-            }));
+        for (row, limit) in limits.each.iter() {
+            if let Write::Plain(knob) = row.write {
+                list.push(Setting::new(knob, limit.value(), format!("{} = {limit}", row.key)));
+            }
         }
-        if limits.memory_kill_group {
+        if limits.kill_group {
             let why = "memory.on-exceed = kill-group".to_owned();
             list.push(Setting::new(KnobId::MemoryOomGroup, Value::Number(1), why));
         }
-        for (device, disk) in &limits.io {
-            let rates = [
-                (KnobId::IoReadBps, disk.read.map(|rate| (rate.0, rate.to_string()))),
-                (KnobId::IoWriteBps, disk.write.map(|rate| (rate.0, rate.to_string()))),
-                (KnobId::IoReadIops, disk.read_iops.map(|rate| (rate.0, rate.to_string()))),
-                (KnobId::IoWriteIops, disk.write_iops.map(|rate| (rate.0, rate.to_string()))),
-            ];
-            for (knob, rate) in rates {
-                list.extend(rate.map(|(rate, shown)| Setting {
-                    knob,
-                    device: Some(*device),
-                    value: Value::Number(i64::try_from(rate).unwrap_or(i64::MAX)),
-                    why: format!("{knob} = {shown} on {device}"),
-                }));
+        for (device, on_disk) in &limits.on_disk {
+            for (row, limit) in on_disk.iter() {
+                if let Write::PerDisk(knob) = row.write {
+                    let why = format!("{} = {limit} on {device}", row.key);
+                    list.push(Setting { knob, device: Some(*device), value: limit.value(), why });
+                }
             }
-        }
-        if let Some(tasks) = limits.pids_max {
-            list.push(Setting::new(
-                KnobId::PidsMax,
-                Value::Number(i64::from(tasks)),
-                format!("pids.max = {tasks}"),
-            ));
-        }
-        if limits.frozen {
-            list.push(Setting::new(KnobId::CgroupFreeze, Value::Number(1), "frozen = true".to_owned()));
         }
         list
     }

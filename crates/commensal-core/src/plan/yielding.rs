@@ -6,6 +6,7 @@ use crate::class::{Mechanism, offline_mechanism};
 use crate::desired::{DesiredGroup, Member};
 use crate::group::Class;
 use crate::knob::{Controller, KnobId, Value, Version};
+use crate::limit::CPU_WEIGHT;
 use crate::vendor::BVT_ONLINE;
 use std::collections::BTreeMap;
 
@@ -225,7 +226,7 @@ impl Draft<'_> {
             let parent = self.desired.online_parent.clone();
             let why = "class online has ten times the weight of unclassified work".to_owned();
             self.want(group, &parent, true, Setting::new(KnobId::CpuWeight, value, why));
-        } else if group.limits.cpu_weight.is_none() {
+        } else if !group.limits.each.has(CPU_WEIGHT) {
             let note = format!(
                 "group {}: {} keeps its weight against unclassified work; cpu.weight would raise it",
                 group.name, member.path

@@ -95,7 +95,9 @@ fn own_groups_come_last_and_only_once() {
     *world.in_force() = orders;
     assert_eq!(world.ordered(), None);
     // Limits are told when they change.
-    world.desired.groups[0].limits.cpu_max = Some(commensal_core::units::MicroCpus(500_000));
+    world.desired.groups[0]
+        .limits
+        .set(commensal_core::limit::CPU_MAX, commensal_core::units::MicroCpus(500_000));
     let (_, orders) = world.ordered().unwrap();
     assert_eq!(orders.groups[ETL].limit, Some(Quota { quota_us: 50_000, period_us: 100_000 }));
 }

@@ -8,6 +8,7 @@ use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
 use commensal_core::group::{Class, GroupName, GroupSpec, Match};
 use commensal_core::knob::{Controller, KnobId, Version};
+use commensal_core::limit::{FROZEN, On};
 use commensal_core::plan::{Action, Plan, Step, plan};
 use commensal_core::process::Stat;
 use commensal_drivers::Applied;
@@ -158,7 +159,10 @@ pub(super) fn all(
     // What a plan reads is what its groups ask for: all of them together.
     let mut every = specs(wanted)?;
     wanted.isolations.iter().for_each(|isolation| isolation.limit(&mut every, &look.machine));
-    every.iter_mut().for_each(|spec| spec.frozen = pauses(spec.name.as_str(), wanted));
+    for spec in &mut every {
+        let pauses = pauses(spec.name.as_str(), wanted);
+        spec.limits.set(FROZEN, pauses.then_some(On));
+    }
     let actual = replan(host, found.clone(), look, &every, None)?.actual;
     let (mut policies, mut structure, mut online) = (Vec::new(), Vec::<Step>::new(), Vec::<Step>::new());
     for isolation in wanted.isolations {
@@ -229,7 +233,9 @@ pub(super) fn pause(
     name: &str,
 ) -> Result<Result<(Vec<Step>, Vec<Step>), String>, SiteError> {
     let mut specs = specs(wanted)?;
-    specs.iter_mut().for_each(|spec| spec.frozen = spec.name.as_str() == name);
+    for spec in specs.iter_mut().filter(|spec| spec.name.as_str() == name) {
+        spec.limits.set(FROZEN, On);
+    }
     let plan = replan(host, actual.clone(), look, &specs, Some(&Isolation::none()))?.plan;
     let unmet = plan.unmet.iter().find(|unmet| unmet.what.contains("frozen"));
     Ok(match (unmet, plan.settings()) {

@@ -14,6 +14,7 @@ use crate::property::spec::{OnlySql, cpu_words, exact};
 use crate::statement::{ActionText, ConditionText, NewPolicy, Properties, UserName};
 use commensal_core::config;
 use commensal_core::group::{GroupName, GroupSpec};
+use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, IO_READ, LimitId, MEMORY_MAX};
 use commensal_core::units::{MemoryAmount, Ppm};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -282,25 +283,23 @@ fn write_group(table: &mut dyn TableLike, old: Option<&GroupSpec>, new: &GroupSp
     let text = |text: String| Value::from(text);
     let number = |number: u32| Value::from(i64::from(number));
     set(&["class"], old.is_some_and(|old| old.class == new.class), Some(text(new.class.to_string())));
-    let weight = new.cpu_weight.map(|weight| number(u32::from(weight.v2())));
-    set(&["cpu", "weight"], old.is_some_and(|old| old.cpu_weight == new.cpu_weight), weight);
-    let cpu_max = new.cpu_max.map(|amount| text(cpu_words(amount)));
-    set(&["cpu", "max"], old.is_some_and(|old| old.cpu_max == new.cpu_max), cpu_max);
-    let memory = new.memory.max.map(|amount| match amount {
+    let same = |id: LimitId| old.is_some_and(|old| old.limits.amount(id) == new.limits.amount(id));
+    let weight = new.limits.get(CPU_WEIGHT).map(|weight| number(u32::from(weight.v2())));
+    set(&["cpu", "weight"], same(LimitId::CpuWeight), weight);
+    let cpu_max = new.limits.get(CPU_MAX).map(|amount| text(cpu_words(amount)));
+    set(&["cpu", "max"], same(LimitId::CpuMax), cpu_max);
+    let memory = new.limits.get(MEMORY_MAX).map(|amount| match amount {
         MemoryAmount::OfMachine(share) => text(share.to_string()),
         MemoryAmount::Bytes(size) => text(exact(size.0)),
     });
     // What a person has chosen to happen stays, as long as there is a limit to reach.
-    let chosen = old.is_some_and(|old| old.memory.on_exceed.is_some() == new.memory.max.is_some());
-    let on_exceed = new.memory.max.map(|_| text("kill-largest".to_owned()));
-    set(&["memory", "max"], old.is_some_and(|old| old.memory.max == new.memory.max), memory);
+    let limited = new.limits.has(MEMORY_MAX);
+    let chosen = old.is_some_and(|old| old.on_exceed.is_some() == limited);
+    let on_exceed = limited.then(|| text("kill-largest".to_owned()));
+    set(&["memory", "max"], same(LimitId::MemoryMax), memory);
     set(&["memory", "on-exceed"], chosen, on_exceed);
     let rate = |bytes: u64| text(format!("{}/s", exact(bytes)));
-    set(
-        &["io", "read"],
-        old.is_some_and(|old| old.io.read == new.io.read),
-        new.io.read.map(|limit| rate(limit.0)),
-    );
+    set(&["io", "read"], same(LimitId::IoRead), new.limits.get(IO_READ).map(|limit| rate(limit.0)));
     let remote = new.remote_read.map(|limit| rate(limit.0));
     set(&["remote", "read"], old.is_some_and(|old| old.remote_read == new.remote_read), remote);
     let same = old.is_some_and(|old| old.queue == new.queue);

@@ -2,6 +2,7 @@
 
 use super::{GroupProperties, Limit, MemoryLimit, Named, SlotPolicy, UNLIMITED};
 use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed, Queue};
+use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, IO_READ, MEMORY_MAX};
 use commensal_core::units::{Bytes, BytesPerS, CpuAmount, MemoryAmount, Millis, Ppm, Weight};
 use serde::{Deserialize, Serialize};
 
@@ -144,15 +145,17 @@ impl GroupProperties {
     #[must_use]
     pub fn spec(&self, name: GroupName, memory_base: Ppm) -> GroupSpec {
         let mut spec = GroupSpec::new(name, self.class);
-        spec.cpu_weight = self.weight();
-        spec.cpu_max = self.max_cpu.map(|limit| limit.amount).filter(|_| self.class == Class::Offline);
+        spec.limits.set(CPU_WEIGHT, self.weight());
+        let cpu_max = self.max_cpu.map(|limit| limit.amount).filter(|_| self.class == Class::Offline);
+        spec.limits.set(CPU_MAX, cpu_max);
         let hard = self.max_memory.filter(|_| !self.overcommits());
-        spec.memory.max = hard.map(|limit| match limit.amount {
+        let memory = hard.map(|limit| match limit.amount {
             MemoryLimit::OfBase(share) => MemoryAmount::OfMachine(Ppm(share.of(memory_base.0))),
             MemoryLimit::Size(size) => MemoryAmount::Bytes(size),
         });
-        spec.memory.on_exceed = hard.map(|_| OnExceed::KillLargest);
-        spec.io.read = self.read_bytes_per_second.map(BytesPerS);
+        spec.limits.set(MEMORY_MAX, memory);
+        spec.on_exceed = hard.map(|_| OnExceed::KillLargest);
+        spec.limits.set(IO_READ, self.read_bytes_per_second.map(BytesPerS));
         spec.remote_read = self.remote_read_bytes_per_second.map(BytesPerS);
         spec.queue = self.common_queue();
         spec
@@ -239,18 +242,18 @@ impl GroupProperties {
                 Some(SlotWord::Fixed) => SlotPolicy::Fixed,
                 Some(SlotWord::Dynamic) => SlotPolicy::Dynamic,
             },
-            read_bytes_per_second: spec.io.read.map(|rate| rate.0),
+            read_bytes_per_second: spec.limits.get(IO_READ).map(|rate| rate.0),
             remote_read_bytes_per_second: spec.remote_read.map(|rate| rate.0),
             ..GroupProperties::default()
         };
-        properties.take_weight(spec.cpu_weight);
+        properties.take_weight(spec.limits.get(CPU_WEIGHT));
         let of_sql = only.cpu_max.as_deref().and_then(|text| text.parse().ok());
-        let cpu_max = spec.cpu_max.or(of_sql.filter(|_| spec.class == Class::Online));
+        let cpu_max = spec.limits.get(CPU_MAX).or(of_sql.filter(|_| spec.class == Class::Online));
         properties.max_cpu = cpu_max.map(|amount| Limit { amount, named: named("cpu_hard_limit") });
-        properties.take_memory(spec.memory.max, only, memory_base);
+        properties.take_memory(spec.limits.get(MEMORY_MAX), only, memory_base);
         properties.max_memory =
             properties.max_memory.map(|limit| Limit { named: named("memory_limit"), ..limit });
-        if properties.max_memory.is_some() && spec.memory.max.is_some() && properties.overcommits() {
+        if properties.max_memory.is_some() && spec.limits.has(MEMORY_MAX) && properties.overcommits() {
             properties.overcommit = Some(false);
         }
         properties.take_queue(spec.queue, only.queue);

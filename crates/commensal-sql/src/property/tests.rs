@@ -2,6 +2,7 @@
 
 use super::*;
 use commensal_core::group::{GroupName, GroupSpec};
+use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, MEMORY_MAX};
 use commensal_core::units::{MemoryAmount, Weight};
 
 fn properties(pairs: &[(&str, &str)]) -> GroupProperties {
@@ -23,7 +24,7 @@ fn both_vocabularies_mean_the_same() {
     ]);
     let new = properties(&[("class", "offline"), ("max_cpu_percent", "10"), ("max_memory_percent", "20%")]);
     assert_eq!(spec(&old, MEMORY_BASE), spec(&new, MEMORY_BASE));
-    assert_eq!(spec(&new, MEMORY_BASE).memory.max, Some(MemoryAmount::OfMachine(Ppm(180_000))));
+    assert_eq!(spec(&new, MEMORY_BASE).limits.get(MEMORY_MAX), Some(MemoryAmount::OfMachine(Ppm(180_000))));
     // The older limit is soft unless it is said to be hard, the newer one is hard unless it is said to be soft.
     assert!(properties(&[("memory_limit", "20%")]).overcommits());
     assert!(!new.overcommits());
@@ -45,11 +46,11 @@ fn both_vocabularies_mean_the_same() {
 fn an_online_group_has_no_quota() {
     let online =
         properties(&[("cpu_hard_limit", "10%"), ("cpu_share", "2048"), ("max_memory_percent", "10%")]);
-    assert_eq!(spec(&online, MEMORY_BASE).cpu_max, None);
+    assert_eq!(spec(&online, MEMORY_BASE).limits.get(CPU_MAX), None);
     assert_eq!(online.only_sql().cpu_max.as_deref(), Some("10 %"));
-    assert_eq!(spec(&online, MEMORY_BASE).cpu_weight, Weight::new(200));
+    assert_eq!(spec(&online, MEMORY_BASE).limits.get(CPU_WEIGHT), Weight::new(200));
     let offline = online.altered(&Properties::from([("class".to_owned(), "offline".to_owned())])).unwrap();
-    assert_eq!(spec(&offline, MEMORY_BASE).cpu_max, Some(CpuAmount::OfMachine(Ppm(100_000))));
+    assert_eq!(spec(&offline, MEMORY_BASE).limits.get(CPU_MAX), Some(CpuAmount::OfMachine(Ppm(100_000))));
     assert_eq!(offline.only_sql().cpu_max, None);
 }
 
@@ -71,7 +72,7 @@ fn weights() {
     let written = properties(&[("min_cpu_percent", "20")]);
     for weight in [1, 7, 100, 999, 10_000] {
         let mut by_hand = spec(&written, MEMORY_BASE);
-        by_hand.cpu_weight = Weight::new(weight);
+        by_hand.limits.set(CPU_WEIGHT, Weight::new(weight));
         let read = GroupProperties::from_parts(&by_hand, &written.only_sql(), MEMORY_BASE);
         assert_eq!(read.weight(), Weight::new(weight));
         let again = GroupProperties::from_parts(&spec(&read, MEMORY_BASE), &read.only_sql(), MEMORY_BASE);
@@ -84,7 +85,7 @@ fn the_base_is_an_argument() {
     let group = properties(&[("max_memory_percent", "50%")]);
     for (base, want) in [(MEMORY_BASE, 450_000), (Ppm(500_000), 250_000), (WHOLE, 500_000)] {
         let spec = spec(&group, base);
-        assert_eq!(spec.memory.max, Some(MemoryAmount::OfMachine(Ppm(want))));
+        assert_eq!(spec.limits.get(MEMORY_MAX), Some(MemoryAmount::OfMachine(Ppm(want))));
         assert_eq!(GroupProperties::from_parts(&spec, &group.only_sql(), base), group);
     }
 }

@@ -1,6 +1,7 @@
 //! Document 002, "Workload Group best practice" of Apache Doris 2.1: every statement that it prints, as it prints it.
 
 use crate::{World, parsed};
+use commensal_core::limit::MEMORY_MAX;
 use commensal_core::units::{Bytes, MemoryAmount, Ppm};
 use commensal_sql::catalog::Catalog;
 use commensal_sql::property::MemoryLimit;
@@ -47,9 +48,9 @@ fn the_documents_limits_are_what_it_says() {
     assert_eq!(limit, MemoryLimit::OfBase(Ppm(5_000)));
     // 375 GB of the machine, of which 90 % are the server's, of which 0.5 % are the group's: 1.69 GB.
     let spec = group.properties.spec(group.name.clone(), world.catalog.memory_base());
-    let bytes = spec.memory.max.unwrap().on(Bytes(375_000_000_000));
+    let bytes = spec.limits.get(MEMORY_MAX).unwrap().on(Bytes(375_000_000_000));
     assert_eq!(bytes, Bytes(1_687_500_000));
-    assert_eq!(spec.memory.max, Some(MemoryAmount::OfMachine(Ppm(4_500))));
+    assert_eq!(spec.limits.get(MEMORY_MAX), Some(MemoryAmount::OfMachine(Ppm(4_500))));
 
     world.ok("alter workload group g2 properties('cpu_hard_limit'='10%'); ADMIN SET FRONTEND CONFIG (\"enable_cpu_hard_limit\" = \"true\");");
     let group = g2(&world.catalog);

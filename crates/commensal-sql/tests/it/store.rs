@@ -3,6 +3,7 @@
 use crate::{World, cases};
 use commensal_core::config;
 use commensal_core::group::{Class, OnExceed};
+use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, IO_READ, MEMORY_MAX};
 use commensal_core::units::Ppm;
 use commensal_sql::catalog::Catalog;
 use commensal_sql::property::MEMORY_BASE;
@@ -70,16 +71,16 @@ fn groups_are_those_of_groups_d() {
     let spec = |name: &str| specs.iter().find(|spec| spec.name.as_str() == name).unwrap();
     let etl = spec("etl");
     assert_eq!(etl.class, Class::Offline);
-    assert_eq!(etl.cpu_max.unwrap().to_string(), "10 % of the machine");
-    assert_eq!(etl.cpu_weight.unwrap().v2(), 50);
-    assert_eq!(etl.memory.on_exceed, Some(OnExceed::KillLargest));
-    assert_eq!(etl.io.read.unwrap().to_string(), "100 MiB/s");
+    assert_eq!(etl.limits.get(CPU_MAX).unwrap().to_string(), "10 % of the machine");
+    assert_eq!(etl.limits.get(CPU_WEIGHT).unwrap().v2(), 50);
+    assert_eq!(etl.on_exceed, Some(OnExceed::KillLargest));
+    assert_eq!(etl.limits.get(IO_READ).unwrap().to_string(), "100 MiB/s");
     let queue = etl.queue.unwrap();
     assert_eq!((queue.max_concurrency, queue.max_size, queue.timeout.unwrap().0), (4, 100, 600_000));
     // An online group has no quota that would stop it while it holds a lock, and a soft limit is no hard one.
     let web = spec("web");
-    assert_eq!((web.class, web.cpu_max, web.memory.max), (Class::Online, None, None));
-    assert_eq!(web.cpu_weight.unwrap().v2(), 2_000);
+    assert_eq!((web.class, web.limits.get(CPU_MAX), web.limits.get(MEMORY_MAX)), (Class::Online, None, None));
+    assert_eq!(web.limits.get(CPU_WEIGHT).unwrap().v2(), 2_000);
     assert_eq!(spec("none").queue, None);
     assert_eq!(
         groups

@@ -7,6 +7,7 @@ use anyhow::{Context as _, anyhow, bail};
 use commensal_core::actual::CgroupPath;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::group::{Class, GroupName, GroupSpec, Match};
+use commensal_core::limit::CPU_SET;
 use commensal_density::pin::{Pinned, assign, libvirt_xml, vcpu_threads};
 use commensal_drivers::{Journal, journal, pin_thread};
 use commensal_host::Host;
@@ -117,7 +118,7 @@ fn apply(context: &mut Context, targets: &[Target], pinned: &[Pinned]) -> anyhow
     let spec = |(index, (target, pinned)): (usize, (&Target, &Pinned))| -> anyhow::Result<GroupSpec> {
         let name = GroupName::new(&format!("pinned-{}", index + 1)).map_err(anyhow::Error::msg)?;
         let mut spec = GroupSpec::new(name, Class::Online);
-        spec.cpu_set = Some(pinned.cpus.clone());
+        spec.limits.set(CPU_SET, pinned.cpus.clone());
         spec.matches = vec![Match::exactly(target.cgroup.as_str()).map_err(anyhow::Error::msg)?];
         Ok(spec)
     };

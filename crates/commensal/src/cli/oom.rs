@@ -4,6 +4,7 @@
 use commensal_core::desired::Limits;
 use commensal_core::group::GroupName;
 use commensal_core::knob::{Controller, Version};
+use commensal_core::limit::MEMORY_MAX;
 use commensal_core::observe::OutOfMemory;
 use commensal_core::units::Bytes;
 use commensal_host::Host;
@@ -41,12 +42,12 @@ impl Watch {
     /// Looks at the counters; the group exists and the command does not run yet.
     pub fn begin(host: &mut dyn Host, dirs: &GroupDirs, limits: &Limits) -> Watch {
         let version = dirs.of(Controller::Memory).map(|(version, _)| version);
-        let on_exceed = match (version, limits.memory_kill_group) {
+        let on_exceed = match (version, limits.kill_group) {
             (Some(Version::V2), true) => OnExceed::Group,
             (Some(Version::V2), false) => OnExceed::LargestOrGroup,
             _ => OnExceed::Largest,
         };
-        Watch { before: dirs.out_of_memory(host), max: limits.memory_max, on_exceed }
+        Watch { before: dirs.out_of_memory(host), max: limits.get(MEMORY_MAX), on_exceed }
     }
 
     /// Looks again; `None` when nothing was killed, or the kernel does not count.

@@ -14,6 +14,7 @@ use commensal_core::desired::Limits;
 use commensal_core::errno::Errno;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::knob::Controller;
+use commensal_core::limit::FROZEN;
 use commensal_drivers::queue::{Event, Inbox, Slot};
 use commensal_drivers::{journal, restore_own};
 use commensal_host::{Child, Cookie, Host, HostError, Signal, SpawnSpec, Stdin};
@@ -35,7 +36,7 @@ struct Started {
 /// Runs the command.
 pub fn run(context: &mut Context, options: &Run) -> anyhow::Result<u8> {
     let spec = group(context, options)?;
-    if spec.frozen {
+    if spec.limits.has(FROZEN) {
         bail!(
             "group {} is frozen (frozen = true): a command would never begin; take the key out first",
             spec.name

@@ -480,7 +480,9 @@ fn a_decided_quota_is_ordered_at_once() {
     let asked = world.told().asked;
     let specs = parse("groups.toml", OWN).unwrap();
     let adjust = |desired: &mut DesiredState| {
-        desired.groups[0].limits.cpu_max = Some(commensal_core::units::MicroCpus(500_000));
+        desired.groups[0]
+            .limits
+            .set(commensal_core::limit::CPU_MAX, commensal_core::units::MicroCpus(500_000));
     };
     let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
     let now = Now { ms: 20, text: String::new() };
@@ -527,7 +529,11 @@ fn its_guard_is_not_fought() {
     // The agent has written the knob itself before.
     let specs = parse("groups.toml", OWN).unwrap();
     for (ms, frozen) in [(0, true), (10, false)] {
-        let adjust = |desired: &mut DesiredState| desired.groups[0].limits.frozen = frozen;
+        let adjust = |desired: &mut DesiredState| {
+            desired.groups[0]
+                .limits
+                .set(commensal_core::limit::FROZEN, frozen.then_some(commensal_core::limit::On))
+        };
         let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
         let now = Now { ms, text: String::new() };
         keeper.round(&mut world.fake.another(), &now, &ask).unwrap();

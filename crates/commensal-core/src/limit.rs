@@ -1,0 +1,494 @@
+//! The limits of a group, one row each: everything that is the same for all of them follows from here.
+//!
+//! ```text
+//! groups file ── Written ──► resolve, on this machine ── Limit ──► Setting of the row's knob ──► plan
+//!                   └ the row's unit reads it                └ shown under the row's key
+//! ```
+//! A limit that is written as it stands (`Write::Plain`, `Write::PerDisk`) needs its row and nothing else. One that depends on the
+//! machine or on other groups (a quota's period, who yields to whom) has a planner of its own (`Write::Planned`).
+
+use crate::cpuset::CpuSet;
+use crate::group::Partition;
+use crate::knob::{KnobId, Value};
+use crate::topology::Machine;
+use crate::units::{Bytes, BytesPerS, CpuAmount, IoPerS, MemoryAmount, MicroCpus, Weight};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// What a limit is an amount of; the rules of reading it are those of its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// A weight from 1 to 10,000.
+    Weight,
+    /// CPUs, or a share of the machine.
+    Cpus,
+    /// A list of CPUs.
+    CpuSet,
+    /// A word: `root` or `isolated`.
+    Partition,
+    /// Bytes, or a share of the machine's memory.
+    Memory,
+    /// Bytes per second.
+    Rate,
+    /// Operations per second.
+    Operations,
+    /// A whole number within these bounds.
+    Count(u32, u32),
+    /// `true` or `false`.
+    Switch,
+}
+
+/// How a plan writes a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Write {
+    /// The amount, into the knob.
+    Plain(KnobId),
+    /// The amount, into the knob of each of the group's disks.
+    PerDisk(KnobId),
+    /// By a planner of its own.
+    Planned,
+}
+
+/// What becomes of an online group's limit when nobody looks after the machine any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unattended {
+    /// It stays: it protects the group.
+    Stays,
+    /// It is lifted: nobody adapts it.
+    Lifted,
+    /// It stays where the group has the other one as well.
+    StaysWith(LimitId),
+}
+
+/// One limit.
+#[derive(Debug)]
+pub struct Row {
+    /// Its identity in code.
+    pub id: LimitId,
+    /// Its key in a groups file.
+    pub key: &'static str,
+    /// What it is an amount of.
+    pub unit: Unit,
+    /// How a plan writes it.
+    pub write: Write,
+    /// What becomes of it on an online group without an agent.
+    pub unattended: Unattended,
+    /// Why an online group cannot have it.
+    pub not_online: Option<&'static str>,
+    /// Another one, without which it does nothing.
+    pub needs: Option<LimitId>,
+    /// One sentence for the reference.
+    pub doc: &'static str,
+}
+
+macro_rules! limits {
+    ($($id:ident { $($field:ident : $value:expr),* $(,)? })*) => {
+        /// Identity of a row of [`LIMITS`].
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(missing_docs, reason = "the row documents itself")]
+        pub enum LimitId { $($id),* }
+
+        /// Every limit, in the order of [`LimitId`].
+        pub static LIMITS: &[Row] = &[$(Row { id: LimitId::$id, $($field: $value,)* ..PLAIN }),*];
+    };
+}
+
+const PLAIN: Row = Row {
+    id: LimitId::CpuWeight,
+    key: "",
+    unit: Unit::Switch,
+    write: Write::Planned,
+    unattended: Unattended::Lifted,
+    not_online: None,
+    needs: None,
+    doc: "",
+};
+
+limits! {
+    CpuWeight {
+        key: "cpu.weight", unit: Unit::Weight, unattended: Unattended::Stays,
+        doc: "Share of CPU time among siblings when CPUs are contended (soft limit); 100 is the default.",
+    }
+    CpuMax {
+        key: "cpu.max", unit: Unit::Cpus,
+        not_online: Some("would stall the online group that it is meant to serve (threads stopped by a quota keep their \
+                          locks); leave it out, or set class = \"offline\""),
+        doc: "CPU hard limit, as CPUs (\"2.5 cores\") or as a share of the machine (\"50 %\").",
+    }
+    CpuSet {
+        key: "cpu.set", unit: Unit::CpuSet, unattended: Unattended::StaysWith(LimitId::CpuPartition),
+        doc: "CPUs to run on, such as \"0-3,8\".",
+    }
+    CpuPartition {
+        key: "cpu.partition", unit: Unit::Partition, unattended: Unattended::Stays, needs: Some(LimitId::CpuSet),
+        doc: "Takes the CPUs of cpu.set away from everybody else (cgroup v2): \"root\", or \"isolated\" without balancing.",
+    }
+    MemoryMin {
+        key: "memory.min", unit: Unit::Memory, write: Write::Plain(KnobId::MemoryMin), unattended: Unattended::Stays,
+        doc: "Memory that is never reclaimed.",
+    }
+    MemoryLow {
+        key: "memory.low", unit: Unit::Memory, write: Write::Plain(KnobId::MemoryLow), unattended: Unattended::Stays,
+        doc: "Memory that is reclaimed last.",
+    }
+    MemoryHigh {
+        key: "memory.high", unit: Unit::Memory, write: Write::Plain(KnobId::MemoryHigh),
+        doc: "Memory above which the group is slowed down and reclaimed.",
+    }
+    MemoryMax {
+        key: "memory.max", unit: Unit::Memory, write: Write::Plain(KnobId::MemoryMax),
+        doc: "Memory hard limit; memory.on-exceed says what happens there.",
+    }
+    IoRead {
+        key: "io.read", unit: Unit::Rate, write: Write::PerDisk(KnobId::IoReadBps),
+        doc: "Read rate from each disk.",
+    }
+    IoWrite {
+        key: "io.write", unit: Unit::Rate, write: Write::PerDisk(KnobId::IoWriteBps),
+        doc: "Write rate to each disk.",
+    }
+    IoReadIops {
+        key: "io.read-iops", unit: Unit::Operations, write: Write::PerDisk(KnobId::IoReadIops),
+        doc: "Read operations on each disk.",
+    }
+    IoWriteIops {
+        key: "io.write-iops", unit: Unit::Operations, write: Write::PerDisk(KnobId::IoWriteIops),
+        doc: "Write operations on each disk.",
+    }
+    IoWeight {
+        key: "io.weight", unit: Unit::Weight, unattended: Unattended::Stays,
+        doc: "Share of disk time among siblings; it needs io.cost or the BFQ scheduler.",
+    }
+    IoCost {
+        key: "io.cost", unit: Unit::Switch, unattended: Unattended::Stays, needs: Some(LimitId::IoWeight),
+        doc: "Turns cost-based control of the disks on, for everybody (cgroup v2).",
+    }
+    PidsMax {
+        key: "pids.max", unit: Unit::Count(1, 4_194_304), write: Write::Plain(KnobId::PidsMax),
+        doc: "Largest number of tasks.",
+    }
+    Frozen {
+        key: "frozen", write: Write::Plain(KnobId::CgroupFreeze), unattended: Unattended::Stays,
+        not_online: Some("would stop the online group for good"),
+        doc: "Every task is stopped.",
+    }
+}
+
+impl LimitId {
+    /// The row.
+    #[must_use]
+    pub fn row(self) -> &'static Row {
+        &LIMITS[self as usize]
+    }
+}
+
+/// A limit that is on or is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct On;
+
+impl fmt::Display for On {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("true")
+    }
+}
+
+macro_rules! amounts {
+    ($($variant:ident($written:ty => $here:ty) $doc:literal)*) => {
+        /// An amount as the user wrote it.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Written { $(#[doc = $doc] $variant($written)),* }
+
+        /// An amount on this machine.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub enum Limit { $(#[doc = $doc] $variant($here)),* }
+
+        impl fmt::Display for Limit {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self { $(Limit::$variant(amount) => amount.fmt(f)),* }
+            }
+        }
+
+        $(
+            impl Pair for ($written, $here) {
+                type Written = $written;
+                type Here = $here;
+                fn from_written(amount: &Written) -> Option<&$written> {
+                    if let Written::$variant(amount) = amount { Some(amount) } else { None }
+                }
+                fn from_here(amount: &Limit) -> Option<&$here> {
+                    if let Limit::$variant(amount) = amount { Some(amount) } else { None }
+                }
+                fn to_written(amount: $written) -> Written {
+                    Written::$variant(amount)
+                }
+                fn to_here(amount: $here) -> Limit {
+                    Limit::$variant(amount)
+                }
+            }
+        )*
+    };
+}
+
+/// The types of a limit: as written, and on this machine.
+pub trait Pair {
+    /// As written.
+    type Written: Clone;
+    /// On this machine.
+    type Here: Clone;
+    /// What it is, if it is of this type.
+    fn from_written(amount: &Written) -> Option<&Self::Written>;
+    /// What it is, if it is of this type.
+    fn from_here(amount: &Limit) -> Option<&Self::Here>;
+    /// As one of all amounts.
+    fn to_written(amount: Self::Written) -> Written;
+    /// As one of all amounts.
+    fn to_here(amount: Self::Here) -> Limit;
+}
+
+amounts! {
+    Weight(Weight => Weight) "A weight."
+    Cpus(CpuAmount => MicroCpus) "CPUs."
+    CpuSet(CpuSet => CpuSet) "A list of CPUs."
+    Partition(Partition => Partition) "A kind of partition."
+    Memory(MemoryAmount => Bytes) "Memory."
+    Rate(BytesPerS => BytesPerS) "Bytes per second."
+    Operations(IoPerS => IoPerS) "Operations per second."
+    Count(u32 => u32) "A number."
+    Switch(On => On) "On."
+}
+
+impl Written {
+    /// On a machine.
+    #[must_use]
+    pub fn on(&self, machine: &Machine) -> Limit {
+        match self {
+            Written::Weight(weight) => Limit::Weight(*weight),
+            Written::Cpus(amount) => Limit::Cpus(amount.on(machine.topology.threads())),
+            Written::CpuSet(set) => Limit::CpuSet(set.clone()),
+            Written::Partition(kind) => Limit::Partition(*kind),
+            Written::Memory(amount) => Limit::Memory(amount.on(machine.memory)),
+            Written::Rate(rate) => Limit::Rate(*rate),
+            Written::Operations(rate) => Limit::Operations(*rate),
+            Written::Count(number) => Limit::Count(*number),
+            Written::Switch(on) => Limit::Switch(*on),
+        }
+    }
+}
+
+impl Limit {
+    /// As a knob takes it, where the amount is written as it stands.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        let number = |number: u64| Value::Number(i64::try_from(number).unwrap_or(i64::MAX));
+        match self {
+            Limit::Weight(weight) => Value::Number(i64::from(weight.v2())),
+            Limit::Cpus(amount) => number(amount.0),
+            Limit::CpuSet(set) => Value::List(set.clone()),
+            Limit::Partition(kind) => Value::Word(kind.to_string()),
+            Limit::Memory(bytes) => number(bytes.0),
+            Limit::Rate(rate) => number(rate.0),
+            Limit::Operations(rate) => number(rate.0),
+            Limit::Count(count) => Value::Number(i64::from(*count)),
+            Limit::Switch(On) => Value::Number(1),
+        }
+    }
+}
+
+/// A limit by name, with its types.
+#[derive(Debug)]
+pub struct Key<P>(LimitId, PhantomData<fn() -> P>);
+
+impl<P> Clone for Key<P> {
+    fn clone(&self) -> Key<P> {
+        *self
+    }
+}
+
+impl<P> Copy for Key<P> {}
+
+impl<P> Key<P> {
+    const fn new(id: LimitId) -> Key<P> {
+        Key(id, PhantomData)
+    }
+
+    /// Which.
+    #[must_use]
+    pub const fn id(&self) -> LimitId {
+        self.0
+    }
+}
+
+macro_rules! keys {
+    ($($name:ident: $id:ident($written:ty => $here:ty))*) => {
+        $(
+            #[doc = concat!("[`LimitId::", stringify!($id), "`]")]
+            pub const $name: Key<($written, $here)> = Key::new(LimitId::$id);
+        )*
+
+        /// Whether each key has the type that its row's unit is read as.
+        #[cfg(test)]
+        fn keys() -> Vec<(LimitId, fn(&Limit) -> bool)> {
+            vec![$((LimitId::$id, |limit| <($written, $here)>::from_here(limit).is_some())),*]
+        }
+    };
+}
+
+keys! {
+    CPU_WEIGHT: CpuWeight(Weight => Weight)
+    CPU_MAX: CpuMax(CpuAmount => MicroCpus)
+    CPU_SET: CpuSet(CpuSet => CpuSet)
+    CPU_PARTITION: CpuPartition(Partition => Partition)
+    MEMORY_MIN: MemoryMin(MemoryAmount => Bytes)
+    MEMORY_LOW: MemoryLow(MemoryAmount => Bytes)
+    MEMORY_HIGH: MemoryHigh(MemoryAmount => Bytes)
+    MEMORY_MAX: MemoryMax(MemoryAmount => Bytes)
+    IO_READ: IoRead(BytesPerS => BytesPerS)
+    IO_WRITE: IoWrite(BytesPerS => BytesPerS)
+    IO_READ_IOPS: IoReadIops(IoPerS => IoPerS)
+    IO_WRITE_IOPS: IoWriteIops(IoPerS => IoPerS)
+    IO_WEIGHT: IoWeight(Weight => Weight)
+    IO_COST: IoCost(On => On)
+    PIDS_MAX: PidsMax(u32 => u32)
+    FROZEN: Frozen(On => On)
+}
+
+/// Limits of one group, or of one group on one disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitSet<A>(BTreeMap<LimitId, A>);
+
+impl<A> Default for LimitSet<A> {
+    fn default() -> LimitSet<A> {
+        LimitSet(BTreeMap::new())
+    }
+}
+
+impl<A> LimitSet<A> {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether it has one.
+    #[must_use]
+    pub fn has<P>(&self, key: Key<P>) -> bool {
+        self.0.contains_key(&key.0)
+    }
+
+    /// Whether it has one, by its row.
+    #[must_use]
+    pub fn contains(&self, id: LimitId) -> bool {
+        self.0.contains_key(&id)
+    }
+
+    /// All, in the order of the rows.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static Row, &A)> {
+        self.0.iter().map(|(id, amount)| (id.row(), amount))
+    }
+
+    /// One by its row.
+    #[must_use]
+    pub fn amount(&self, id: LimitId) -> Option<&A> {
+        self.0.get(&id)
+    }
+
+    /// Puts one in by its row.
+    pub fn insert(&mut self, id: LimitId, amount: A) {
+        self.0.insert(id, amount);
+    }
+
+    /// Keeps those of which this holds.
+    pub fn retain(&mut self, mut keep: impl FnMut(&'static Row) -> bool) {
+        self.0.retain(|id, _| keep(id.row()));
+    }
+
+    /// Takes over what the other one has.
+    pub fn extend(&mut self, other: LimitSet<A>) {
+        self.0.extend(other.0);
+    }
+}
+
+impl LimitSet<Written> {
+    /// A limit as the user wrote it.
+    #[must_use]
+    pub fn get<P: Pair>(&self, key: Key<P>) -> Option<P::Written> {
+        self.0.get(&key.0).and_then(P::from_written).cloned()
+    }
+
+    /// Sets or takes away a limit.
+    pub fn set<P: Pair>(&mut self, key: Key<P>, amount: impl Into<Option<P::Written>>) {
+        match amount.into() {
+            Some(amount) => drop(self.0.insert(key.0, P::to_written(amount))),
+            None => drop(self.0.remove(&key.0)),
+        }
+    }
+}
+
+impl LimitSet<Limit> {
+    /// A limit on this machine.
+    #[must_use]
+    pub fn get<P: Pair>(&self, key: Key<P>) -> Option<P::Here> {
+        self.0.get(&key.0).and_then(P::from_here).cloned()
+    }
+
+    /// Sets or takes away a limit.
+    pub fn set<P: Pair>(&mut self, key: Key<P>, amount: impl Into<Option<P::Here>>) {
+        match amount.into() {
+            Some(amount) => drop(self.0.insert(key.0, P::to_here(amount))),
+            None => drop(self.0.remove(&key.0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// An amount of a unit.
+    fn some(unit: Unit) -> Written {
+        match unit {
+            Unit::Weight => Written::Weight(Weight::MIN),
+            Unit::Cpus => Written::Cpus(CpuAmount::Cpus(MicroCpus(1))),
+            Unit::CpuSet => Written::CpuSet(CpuSet::new()),
+            Unit::Partition => Written::Partition(Partition::Root),
+            Unit::Memory => Written::Memory(MemoryAmount::Bytes(Bytes(1))),
+            Unit::Rate => Written::Rate(BytesPerS(1)),
+            Unit::Operations => Written::Operations(IoPerS(1)),
+            Unit::Count(low, _) => Written::Count(low),
+            Unit::Switch => Written::Switch(On),
+        }
+    }
+
+    #[test]
+    fn every_row_is_whole() {
+        let keys: BTreeSet<&str> = LIMITS.iter().map(|row| row.key).collect();
+        assert_eq!(keys.len(), LIMITS.len(), "each key once");
+        for (index, row) in LIMITS.iter().enumerate() {
+            assert_eq!(row.id as usize, index);
+            assert!(row.doc.ends_with('.'), "{}", row.key);
+            if let Write::Plain(knob) | Write::PerDisk(knob) = row.write {
+                assert_eq!(knob.row().status, crate::knob::Status::Driven, "{}", row.key);
+            }
+        }
+        assert_eq!(super::keys().len(), LIMITS.len(), "each has a typed key");
+        for (id, fits) in super::keys() {
+            let machine = Machine::simple(2, Bytes(1 << 30));
+            assert!(fits(&some(id.row().unit).on(&machine)), "{}", id.row().key);
+        }
+    }
+
+    #[test]
+    fn limits_are_set_and_taken_away() {
+        let mut limits = LimitSet::<Limit>::default();
+        limits.set(MEMORY_MAX, Bytes(7));
+        limits.set(FROZEN, On);
+        assert_eq!((limits.get(MEMORY_MAX), limits.get(MEMORY_HIGH)), (Some(Bytes(7)), None));
+        let shown: Vec<String> = limits.iter().map(|(row, limit)| format!("{} = {limit}", row.key)).collect();
+        assert_eq!(shown, ["memory.max = 7 B", "frozen = true"]);
+        limits.set(MEMORY_MAX, None);
+        limits.retain(|row| row.id != LimitId::Frozen);
+        assert!(limits.is_empty());
+    }
+}
