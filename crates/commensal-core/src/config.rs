@@ -429,6 +429,7 @@ impl Reader<'_> {
                 Unit::Memory => self.quantity(leaves, key).map(Written::Memory),
                 Unit::Rate => self.quantity(leaves, key).map(Written::Rate),
                 Unit::Operations => self.quantity(leaves, key).map(Written::Operations),
+                Unit::Time => self.quantity(leaves, key).map(Written::Time),
                 Unit::Count(low, high) => self.integer(leaves, key, low, high).map(Written::Count),
                 Unit::Switch => self.flag(leaves, key).then_some(Written::Switch(On)),
             };

@@ -11,7 +11,7 @@ use crate::cpuset::CpuSet;
 use crate::group::Partition;
 use crate::knob::{KnobId, Value};
 use crate::topology::Machine;
-use crate::units::{Bytes, BytesPerS, CpuAmount, IoPerS, MemoryAmount, MicroCpus, Weight};
+use crate::units::{Bytes, BytesPerS, CpuAmount, IoPerS, MemoryAmount, MicroCpus, Micros, Weight};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
@@ -33,6 +33,8 @@ pub enum Unit {
     Rate,
     /// Operations per second.
     Operations,
+    /// A short span of time.
+    Time,
     /// A whole number within these bounds.
     Count(u32, u32),
     /// `true` or `false`.
@@ -254,6 +256,7 @@ amounts! {
     Memory(MemoryAmount => Bytes) "Memory."
     Rate(BytesPerS => BytesPerS) "Bytes per second."
     Operations(IoPerS => IoPerS) "Operations per second."
+    Time(Micros => Micros) "A short span of time."
     Count(u32 => u32) "A number."
     Switch(On => On) "On."
 }
@@ -270,6 +273,7 @@ impl Written {
             Written::Memory(amount) => Limit::Memory(amount.on(machine.memory)),
             Written::Rate(rate) => Limit::Rate(*rate),
             Written::Operations(rate) => Limit::Operations(*rate),
+            Written::Time(time) => Limit::Time(*time),
             Written::Count(number) => Limit::Count(*number),
             Written::Switch(on) => Limit::Switch(*on),
         }
@@ -289,6 +293,7 @@ impl Limit {
             Limit::Memory(bytes) => number(bytes.0),
             Limit::Rate(rate) => number(rate.0),
             Limit::Operations(rate) => number(rate.0),
+            Limit::Time(time) => number(time.0),
             Limit::Count(count) => Value::Number(i64::from(*count)),
             Limit::Switch(On) => Value::Number(1),
         }
@@ -456,6 +461,7 @@ mod tests {
             Unit::Memory => Written::Memory(MemoryAmount::Bytes(Bytes(1))),
             Unit::Rate => Written::Rate(BytesPerS(1)),
             Unit::Operations => Written::Operations(IoPerS(1)),
+            Unit::Time => Written::Time(Micros(1)),
             Unit::Count(low, _) => Written::Count(low),
             Unit::Switch => Written::Switch(On),
         }

@@ -352,6 +352,16 @@ impl FromStr for Millis {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(pub u64);
 
+/// In the largest unit that shows it whole, as it may be written.
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(1_000_000, "s"), (1_000, "ms"), (1, "us")];
+        let whole = |(factor, _): &(u64, &str)| self.0 > 0 && self.0.is_multiple_of(*factor);
+        let (factor, unit) = units.into_iter().find(whole).unwrap_or((1, "us"));
+        write!(f, "{} {unit}", self.0 / factor)
+    }
+}
+
 impl FromStr for Micros {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
@@ -392,6 +402,14 @@ mod tests {
         check::<BytesPerS>("100 MiB", "refused");
         check::<IoPerS>("500 iops", "IoPerS(500)");
         check::<IoPerS>("500", "refused");
+    }
+
+    #[test]
+    fn short_times_are_written_as_they_are_read() {
+        for text in ["1 us", "1500 us", "20 ms", "3 s"] {
+            assert_eq!(text.parse::<Micros>().unwrap().to_string(), text);
+        }
+        assert_eq!("0.5 ms".parse::<Micros>().unwrap().to_string(), "500 us");
     }
 
     #[test]
