@@ -180,8 +180,7 @@ fn failed(run: &Run, arm: &Arm) -> Option<String> {
     }
     // A gate other than latency has failed: the reasons say which.
     let why = why(run, arm)?;
-    let holds =
-        |(result, [_, hi]): &&(&Comparison, [f64; 2])| *hi < run.design.threshold_of(result.metric);
+    let holds = |(result, [_, hi]): &&(&Comparison, [f64; 2])| *hi < run.design.threshold_of(result.metric);
     let held: Vec<_> = results.iter().filter(holds).copied().collect();
     Some(if held.is_empty() {
         format!("{}: {why}", with(run, arm))
