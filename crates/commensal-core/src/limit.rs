@@ -118,6 +118,10 @@ limits! {
                           locks); leave it out, or set class = \"offline\""),
         doc: "CPU hard limit, as CPUs (\"2.5 cores\") or as a share of the machine (\"50 %\").",
     }
+    CpuBurst {
+        key: "cpu.burst", unit: Unit::Time, needs: Some(LimitId::CpuMax),
+        doc: "Unused time of cpu.max that may be saved up and spent later, at most what the quota is.",
+    }
     CpuSet {
         key: "cpu.set", unit: Unit::CpuSet, unattended: Unattended::StaysWith(LimitId::CpuPartition),
         doc: "CPUs to run on, such as \"0-3,8\".",
@@ -342,6 +346,7 @@ macro_rules! keys {
 keys! {
     CPU_WEIGHT: CpuWeight(Weight => Weight)
     CPU_MAX: CpuMax(CpuAmount => MicroCpus)
+    CPU_BURST: CpuBurst(Micros => Micros)
     CPU_SET: CpuSet(CpuSet => CpuSet)
     CPU_PARTITION: CpuPartition(Partition => Partition)
     MEMORY_MIN: MemoryMin(MemoryAmount => Bytes)

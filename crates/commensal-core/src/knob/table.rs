@@ -225,7 +225,7 @@ knobs! {
         name: "cpu.max.burst", controller: Controller::Cpu, unit: "us",
         v1: file("cpu.cfs_burst_us", Form::Number, (0, TOP), "0"),
         v2: file("cpu.max.burst", Form::Number, (0, TOP), "0"),
-        status: NOT_DRIVEN,
+        status: Status::Driven,
         errnos: &[meaning(Errno::EINVAL, "the burst is above the quota", "lower the burst")],
         doc: "Unused quota that may be saved up and spent later, at most one quota.",
     }

@@ -92,6 +92,7 @@ struct Group {
     online: bool,
     weight: Option<u16>,
     percent: Option<u8>,
+    burst_ms: Option<u16>,
     cpus: Option<(u32, u32)>,
     memory_mib: Option<u16>,
     read_mib: Option<u16>,
@@ -105,14 +106,15 @@ fn group() -> impl Strategy<Value = Group> {
     let limits = (
         proptest::option::of(1u16..10_000),
         proptest::option::of(1u8..=100),
+        proptest::option::of(1u16..200),
         proptest::option::of((0u32..CPUS, 0u32..CPUS)),
         proptest::option::of(1u16..8_000),
         proptest::option::of(1u16..1_000),
         proptest::option::of(1u16..9_999),
     );
     (any::<bool>(), limits, any::<bool>(), 0u8..3).prop_map(|(online, limits, takeover, place)| {
-        let (weight, percent, cpus, memory_mib, read_mib, pids) = limits;
-        Group { online, weight, percent, cpus, memory_mib, read_mib, pids, takeover, place }
+        let (weight, percent, burst_ms, cpus, memory_mib, read_mib, pids) = limits;
+        Group { online, weight, percent, burst_ms, cpus, memory_mib, read_mib, pids, takeover, place }
     })
 }
 
@@ -126,6 +128,10 @@ fn text(groups: &[Group]) -> String {
             .percent
             .filter(|_| !group.online)
             .map(|percent| writeln!(text, "cpu.max = \"{percent} %\""));
+        let _ = group
+            .burst_ms
+            .filter(|_| !group.online && group.percent.is_some())
+            .map(|ms| writeln!(text, "cpu.burst = \"{ms} ms\""));
         let _ = group.cpus.map(|(a, b)| writeln!(text, "cpu.set = \"{}-{}\"", a.min(b), a.max(b)));
         let _ = group.memory_mib.map(|mib| writeln!(text, "memory.max = \"{mib} MiB\""));
         let _ = group.read_mib.map(|mib| writeln!(text, "io.read = \"{mib} MiB/s\""));
