@@ -95,13 +95,21 @@ fn pct(value: f64) -> String {
     if value.abs() < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// The gates on latency with the bounds of the verdict, in the order of the design.
+/// The gates on latency with the bounds of the verdict, in the order of the design; those on throughput where there are none, as
+/// with a closed loop whose blocks hold too few requests.
 fn bounds<'a>(run: &'a Run, arm: &Arm) -> Vec<(&'a Comparison, [f64; 2])> {
-    let gates = run.design.gates.iter().filter(|gate| **gate != Metric::Qps);
-    gates
-        .filter_map(|gate| against_strictest(run, &arm.name, *gate))
-        .filter_map(|result| Some((result, result.one_sided?)))
-        .collect()
+    let bounded = |gate: &Metric| {
+        let result = against_strictest(run, &arm.name, *gate)?;
+        Some((result, result.one_sided?))
+    };
+    let (throughput, latency): (Vec<_>, Vec<_>) =
+        run.design.gates.iter().filter_map(bounded).partition(|(result, _)| result.metric == Metric::Qps);
+    if latency.is_empty() { throughput } else { latency }
+}
+
+/// Harm of throughput as what is missing, and of anything else as it is.
+fn shown(metric: Metric, harm_pct: f64) -> f64 {
+    if metric.more_is_better() { -change_pct(metric, harm_pct) } else { harm_pct }
 }
 
 /// `your service's median is at most 2.1 % slower than alone (bound 5 %)`, for each of the gates.
@@ -234,9 +242,11 @@ fn minutes(run: &Run, result: &Comparison, theta: f64) -> Option<String> {
 /// `; without it P90 is 110 % [101, 119] worse`, for the gate that suffers most.
 fn without(run: &Run) -> Option<String> {
     let contended = run.arm_with(Role::Contended)?;
-    let gates = run.design.gates.iter().filter(|gate| gate.quantile().is_some());
-    let harms = gates.filter_map(|gate| against_baseline(run, &contended.name, *gate));
-    let bounded: Vec<_> = harms.filter_map(|result| Some((result, result.ci95?))).collect();
+    let harms = run.design.gates.iter().filter_map(|gate| against_baseline(run, &contended.name, *gate));
+    let (throughput, latency): (Vec<_>, Vec<_>) = harms
+        .filter_map(|result| Some((result, result.ci95?)))
+        .partition(|(result, _)| result.metric == Metric::Qps);
+    let bounded = if latency.is_empty() { throughput } else { latency };
     if bounded.is_empty() {
         return Some("; harm without it is not bounded by so few rounds".to_owned());
     }
@@ -245,9 +255,9 @@ fn without(run: &Run) -> Option<String> {
         Some((result, [lo, hi])) => format!(
             "; without it {} is {} % [{}, {}] worse",
             name(result.metric),
-            pct(result.harm_pct),
-            pct(*lo),
-            pct(*hi)
+            pct(shown(result.metric, result.harm_pct)),
+            pct(shown(result.metric, *lo)),
+            pct(shown(result.metric, *hi))
         ),
         None => "; without it no harm is shown either".to_owned(),
     })
