@@ -181,6 +181,14 @@ limits! {
     }
 }
 
+impl Row {
+    /// Whether it holds work back and is written as it stands, without regard to the machine or to other groups.
+    #[must_use]
+    pub fn holds_back_plainly(&self) -> bool {
+        self.write != Write::Planned && self.unattended == Unattended::Lifted
+    }
+}
+
 impl LimitId {
     /// The row.
     #[must_use]

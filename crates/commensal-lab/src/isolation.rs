@@ -10,7 +10,7 @@ use commensal_core::control::frame::least;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::group::{Class, GroupSpec};
 use commensal_core::knob::{KnobId, Version};
-use commensal_core::limit::{CPU_MAX, CPU_SET, IO_READ, IO_WRITE, LimitSet, Written};
+use commensal_core::limit::{self, CPU_MAX, CPU_SET, IO_READ, IO_WRITE, LimitSet, Written};
 use commensal_core::plan::Plan;
 use commensal_core::topology::Machine;
 use commensal_core::units::{BytesPerS, CpuAmount};
@@ -47,8 +47,9 @@ pub enum Means {
 }
 
 /// Limits of the offline group that an arm may have, by their keys in a groups file. (`cpu.max` is the quota.)
-pub const LIMITS: [&str; 7] =
-    ["memory.max", "memory.high", "io.read", "io.write", "io.read-iops", "io.write-iops", "pids.max"];
+pub fn limits() -> impl Iterator<Item = &'static str> {
+    limit::LIMITS.iter().filter(|row| row.holds_back_plainly()).map(|row| row.key)
+}
 
 /// The names in an experiment's list of arms.
 const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, frame, quota=20% (or cpu.max=20%), io=10MiB/s, memory.max=1GiB and other limits of a groups file, scheduler=PROGRAM";
@@ -80,7 +81,9 @@ impl Means {
                 words => Means::Scheduler(words),
             },
             ("cpu.max", Some(amount)) => Means::Quota(quota(name, amount)?),
-            (key, Some(value)) if LIMITS.contains(&key) => Means::Limit(key.to_owned(), limited(key, value)?),
+            (key, Some(value)) if limits().any(|known| known == key) => {
+                Means::Limit(key.to_owned(), limited(key, value)?)
+            }
             ("quota", amount) => Means::Quota(quota(name, amount.unwrap_or(QUOTA))?),
             _ => return Err(format!("no means of isolation is called {text:?}; there are {NAMES}")),
         };

@@ -2,7 +2,7 @@
 //! (`--vary cpu.max=20%,50%,80%`), or how hard it pushes (`--ramp 0,1,2,4`).
 
 use super::{Experiment, Offline};
-use crate::isolation::{Isolation, LIMITS};
+use crate::isolation::{Isolation, limits};
 use crate::record::{Arm, Role, Sweep, SweepPoint};
 use crate::workload::antagonist::{Kind, arm_name};
 use commensal_core::config::nearest;
@@ -15,7 +15,7 @@ const MOST_THREADS: u32 = 1_024;
 const RAMP_ROUNDS: u32 = 12;
 /// What `offline.threads` is called, as a key and in print.
 const THREADS: &str = "offline.threads";
-/// Keys besides [`LIMITS`].
+/// Keys besides [`limits`].
 const KEYS: [&str; 5] = ["cpu.max", "quota", "cpuset", "io", THREADS];
 
 /// Reads `KEY=V1,V2,…`, where other means may stand before the key (`best+cpu.max=50%,80%`), and makes each value an isolated
@@ -135,7 +135,7 @@ fn free(experiment: &Experiment) -> Result<(), String> {
 }
 
 fn known(key: &str) -> Result<(), String> {
-    if KEYS.contains(&key) || LIMITS.contains(&key) {
+    if KEYS.contains(&key) || limits().any(|known| known == key) {
         return Ok(());
     }
     if key == "cpu.weight" {
@@ -144,7 +144,7 @@ fn known(key: &str) -> Result<(), String> {
             "cpu.weight: {why}; vary cpu.max, or compare the arms isolated:weight and isolated:cpu.idle"
         ));
     }
-    let keys: Vec<&str> = KEYS.into_iter().chain(LIMITS).collect();
+    let keys: Vec<&str> = KEYS.into_iter().chain(limits()).collect();
     let hint = nearest(key, &keys).map(|near| format!(" (did you mean {near:?}?)")).unwrap_or_default();
     Err(format!("{key:?} cannot be varied{hint}; there are {}", keys.join(", ")))
 }

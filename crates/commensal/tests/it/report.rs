@@ -81,7 +81,7 @@ fn pages_are_whole_at_every_width_and_in_both_schemes() {
         ("forty", read("quickstart-40-rounds.json"), 4),
         ("rich", rich(), 5),
         ("windows", read("quickstart.json"), 5),
-        ("arms", read("../results/2026-11-22-http-vs-stress-ng.json"), 5),
+        ("arms", read("../results/2026-11-24-http-vs-stress-ng.json"), 5),
         ("bare", bare, 0),
         ("invalid", invalid, 4),
     ];
