@@ -165,4 +165,31 @@ mod tests {
         let quota = parse("x", &arms("isolated:quota=50%")).unwrap();
         assert_eq!(quota.short.unwrap().windows_for(&quota.design, &quota.isolations).window_s, 0.5);
     }
+
+    /// Requests come at random: a round's windows, and the one of a contended arm, hold the requests that they need all the same.
+    #[test]
+    fn windows_hold_what_they_need() {
+        let mut rng = crate::rng::Rng::new(9);
+        // Requests in so many seconds, by the exponential times between them.
+        let mut arrivals = |rate: f64, seconds: f64| {
+            let (mut at, mut count) = (0.0, 0_u64);
+            while at < seconds {
+                at += rng.exponential(1.0 / rate);
+                count += u64::from(at < seconds);
+            }
+            count
+        };
+        for (rate, needed, per_round) in
+            [(93.0, 200, 5), (300.0, 200, 10), (900.0, 1_000, 4), (2_100.0, 2_000, 10), (6_500.0, 10_000, 10)]
+        {
+            let windows = Windows { per_round, ..Short::default().windows };
+            let windows = windows.for_load(Some(rate), needed);
+            let each = windows.window_s * f64::from(per_round);
+            let mut few = |seconds: f64| (0..300).filter(|_| arrivals(rate, seconds) < needed).count();
+            let missing = few(each);
+            assert!(missing <= 2, "{rate}/s: {missing} of 300 rounds hold fewer than {needed} in {each} s");
+            let missing = few(windows.contended_s);
+            assert!(missing <= 2, "{rate}/s: {missing} of 300 contended windows hold fewer than {needed}");
+        }
+    }
 }
