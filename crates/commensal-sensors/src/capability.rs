@@ -290,6 +290,8 @@ fn test_value(knob: KnobId, machine: &Machine) -> Value {
             Value::List(mems)
         }
         KnobId::CpuMax | KnobId::CpuPeriod => Value::Number(50_000),
+        // Not above that quota.
+        KnobId::CpuBurst => Value::Number(10_000),
         KnobId::CpuWeight | KnobId::PidsMax | KnobId::IoWeight | KnobId::IoBfqWeight => Value::Number(512),
         _ => Value::Number(1 << 30),
     }

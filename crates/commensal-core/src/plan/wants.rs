@@ -207,7 +207,10 @@ impl<'a> Draft<'a> {
         }
         if let Some(amount) = limits.get(CPU_MAX) {
             let quota = self.quota(group, member, amount);
-            list.extend(limits.get(CPU_BURST).map(|burst| self.burst(group, burst, &quota)));
+            match limits.get(CPU_BURST) {
+                Some(burst) => list.push(self.burst(group, burst, &quota)),
+                None => list.extend(self.foreign_burst(member, &quota)),
+            }
             list.push(quota);
             list.extend(limits.cpu_period.map(|us| {
                 let why = format!("the quota's period is {us} us");
@@ -301,6 +304,18 @@ impl<'a> Draft<'a> {
             self.notes.push(format!("group {}: {why}", group.name));
         }
         Setting::new(KnobId::CpuBurst, Value::Number(us), why)
+    }
+
+    /// What somebody else has left on the group is above the new quota, and the kernel would refuse that.
+    fn foreign_burst(&self, member: &Member, quota: &Setting) -> Option<Setting> {
+        let place =
+            Place { hierarchy: self.actual.hierarchy_of(Controller::Cpu)?, path: member.path.clone() };
+        let key = (KnobId::CpuBurst, None);
+        let ours = self.actual.ours.originals.contains_key(&(place.clone(), key.0, key.1));
+        let found = self.actual.cgroups.get(&place)?.values.get(&key).filter(|_| !ours)?;
+        let (Value::Number(burst), Value::Number(most)) = (found, &quota.value) else { return None };
+        let why = format!("a burst of {burst} us is above the quota, and the kernel refuses that");
+        (burst > most).then(|| Setting::new(KnobId::CpuBurst, Value::Number(*most), why))
     }
 
     /// The period of a quota.

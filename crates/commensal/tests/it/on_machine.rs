@@ -342,3 +342,33 @@ fn a_quota_with_another_period_and_back() {
     program.expect(0, &["restore"]);
     assert!(cgroups_named(&program.prefix).is_empty());
 }
+
+/// The kernel takes every burst in the planned order, beside quotas that grow and shrink, and has its own back at the end.
+#[test]
+fn bursts_beside_quotas_that_grow_and_shrink() {
+    if !can_write_cgroups("bursts_beside_quotas_that_grow_and_shrink") {
+        return;
+    }
+    let program = Program::new("burst");
+    let etl = cpu_mount().join(format!("{}-offline/etl", program.prefix));
+    let burst = || -> u64 {
+        let file = ["cpu.max.burst", "cpu.cfs_burst_us"].into_iter().map(|file| etl.join(file));
+        read(file.into_iter().find(|file| file.exists()).unwrap()).parse().unwrap()
+    };
+    let all = [("0.1 cores", Some(5)), ("2 cores", Some(150)), ("0.5 cores", Some(20)), ("0.5 cores", None)];
+    // From each to each other.
+    for from in all {
+        for to in all.into_iter().chain([("0.1 cores", Some(50))]) {
+            for (quota, ms) in [from, to] {
+                let key = ms.map(|ms| format!("cpu.burst = \"{ms} ms\"\n")).unwrap_or_default();
+                let text = format!("[group.etl]\nclass = \"offline\"\ncpu.max = \"{quota}\"\n{key}");
+                let file = program.groups(&text);
+                program.expect(0, &["apply", "-c", file.to_str().unwrap()]);
+                let most = if quota == "0.1 cores" { 10_000 } else { u64::MAX };
+                assert_eq!(burst(), (ms.unwrap_or(0) * 1_000).min(most), "{from:?} to {to:?}");
+            }
+        }
+    }
+    program.expect(0, &["restore"]);
+    assert!(cgroups_named(&program.prefix).is_empty());
+}

@@ -79,17 +79,24 @@ fn spilled_files_do_not_outlive_their_server() {
     };
     let (mut server, address) = start_with(&data, &args);
     let limit =
-        "create workload group m properties('memory_limit'='48MB', 'enable_memory_overcommit'='false')";
+        "create workload group m properties('memory_limit'='128MB', 'enable_memory_overcommit'='false')";
     // Each row with all that follow, in order: it spills, and has no end.
     let sorted = "select count(*) from (select a.id, row_number() over (order by a.g, b.id) n from hits a, hits b) x \
                   where n < 0";
     let mut client = Client::login(address, "root", "", "").unwrap();
     client.all(&[limit, "set workload_group = 'm'"]);
     client.ask(sorted).unwrap();
-    eventually("it spills", spilled);
+    let mut answer = Some(std::thread::spawn(move || client.answer().map_err(|error| format!("{error:?}"))));
+    eventually("it spills", || {
+        if answer.as_ref().is_some_and(|answer| answer.is_finished()) {
+            panic!("it ended, and should spill: {:?}", answer.take().map(|answer| answer.join()));
+        }
+        spilled()
+    });
     server.0.kill().unwrap();
     server.0.wait().unwrap();
-    assert!(client.answer().is_err() && spilled());
+    let answer = answer.take().unwrap().join().unwrap();
+    assert!(answer.is_err() && spilled());
     let (mut server, _) = start_with(&data, &args);
     assert!(!spilled() && std::fs::read_dir(&spill).unwrap().count() == 1);
     let term = Command::new("kill").arg(server.0.id().to_string()).status().unwrap();
