@@ -19,10 +19,26 @@ pub(super) fn drop_impossible(draft: &mut Draft<'_>) {
             let because = bounded.then(|| conflict(draft, place, *knob, want)).flatten()?;
             Some((place.clone(), *knob, *device, because))
         });
-        let Some((place, knob, device, because)) = found else { return };
+        let Some((place, knob, device, because)) = found else { break };
         if let Some(want) = draft.wants.remove(&(place.clone(), knob, device)) {
             let what = format!("{knob} of {}", place.path);
             draft.unmet_for(&want, what, because, "claim that group too, or choose a limit that fits it");
+        }
+    }
+    // A quota that was dropped leaves the one that is there, and the kernel takes no burst above it.
+    let bursts = draft.wants.iter().filter(|((_, knob, _), _)| *knob == KnobId::CpuBurst);
+    let above: Vec<(Place, Value)> = bursts
+        .filter_map(|((place, _, _), want)| {
+            let quota = value_of(draft, place, KnobId::CpuMax)?;
+            let (Value::Number(burst), Value::Number(most)) = (&want.value, &quota) else { return None };
+            (burst > most).then(|| (place.clone(), quota))
+        })
+        .collect();
+    for (place, quota) in above {
+        if let Some(want) = draft.wants.remove(&(place.clone(), KnobId::CpuBurst, None)) {
+            let what = format!("{} of {}", KnobId::CpuBurst, place.path);
+            let because = format!("the quota there stays {quota} us, and the kernel takes no burst above it");
+            draft.unmet_for(&want, what, because, "choose a shorter burst");
         }
     }
 }

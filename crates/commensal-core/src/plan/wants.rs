@@ -314,6 +314,10 @@ impl<'a> Draft<'a> {
         let ours = self.actual.ours.originals.contains_key(&(place.clone(), key.0, key.1));
         let found = self.actual.cgroups.get(&place)?.values.get(&key).filter(|_| !ours)?;
         let (Value::Number(burst), Value::Number(most)) = (found, &quota.value) else { return None };
+        // A group of our own goes back to what a new one has.
+        if member.own {
+            return None;
+        }
         let why = format!("a burst of {burst} us is above the quota, and the kernel refuses that");
         (burst > most).then(|| Setting::new(KnobId::CpuBurst, Value::Number(*most), why))
     }
