@@ -260,7 +260,9 @@ impl Windows {
         const ERRORS: f64 = 3.5;
         let Some(rate) = rate_per_s else { return self };
         let takes_s = (requests as f64 + ERRORS * (requests as f64).sqrt()) / rate;
-        let each_s = takes_s / f64::from(self.per_round.max(1));
+        // In whole milliseconds, as people read it.
+        let each_s = (takes_s / f64::from(self.per_round.max(1)) * 1e3).ceil() / 1e3;
+        let takes_s = (takes_s * 1e3).ceil() / 1e3;
         let window_s = each_s.max(self.window_s).min(Self::LONGEST_S.max(self.window_s));
         let longest_s = self.contended_s.max(2.0 * Self::LONGEST_S);
         let contended_s = takes_s.min(longest_s).max(self.contended_s).max(window_s);

@@ -603,7 +603,7 @@ fn what_comes_with_the_program() {
     assert!(quick.contains("carry-over"), "{quick}");
     std::fs::write(program.path("mine.toml"), quick).unwrap();
     let (said, _) = program.expect(0, &["lab", "check", "./mine.toml"]);
-    assert!(said.contains("by short windows of 100 ms"), "{said}");
+    assert!(said.contains("by short windows of 103 ms"), "{said}");
 }
 
 #[test]
