@@ -128,12 +128,7 @@ impl Decided {
                 let disk = limits.on_disk.entry(*device).or_default();
                 for key in [IO_READ, IO_WRITE] {
                     if let Some(now) = rates.get(key) {
-                        let key = key.id();
-                        let least = match disk.amount(key) {
-                            Some(Limit::Rate(written)) => now.min(*written),
-                            _ => now,
-                        };
-                        disk.insert(key, Limit::Rate(least));
+                        disk.set(key, disk.get(key).map_or(now, |written| written.min(now)));
                     }
                 }
             }

@@ -291,12 +291,14 @@ pub struct Knob {
 /// A property of a systemd unit that does what a knob does (systemd.resource-control(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Property {
-    /// There is none, or one that is no plain number.
+    /// No property does the same.
     None,
-    /// One with the knob's number.
+    /// It takes the knob's number as it is.
     Number(&'static str),
-    /// One with a disk and the knob's number.
+    /// It takes a disk and the knob's number.
     PerDisk(&'static str),
+    /// It takes the same amount in another form.
+    Converted(&'static str),
 }
 
 impl Knob {

@@ -9,7 +9,7 @@
 
 use crate::cpuset::CpuSet;
 use crate::group::Partition;
-use crate::knob::{KnobId, Value};
+use crate::knob::{Knob, KnobId, Value};
 use crate::topology::Machine;
 use crate::units::{Bytes, BytesPerS, CpuAmount, IoPerS, MemoryAmount, MicroCpus, Micros, Weight};
 use std::collections::BTreeMap;
@@ -48,11 +48,11 @@ pub enum Write {
     Plain(KnobId),
     /// The amount, into the knob of each of the group's disks.
     PerDisk(KnobId),
-    /// By a planner of its own.
-    Planned,
+    /// Into this knob, by a planner of its own.
+    Planned(KnobId),
 }
 
-/// What becomes of an online group's limit when nobody looks after the machine any more.
+/// Whether an online group keeps the limit when the agent is gone. (Offline groups keep all of theirs.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unattended {
     /// It stays: it protects the group.
@@ -100,7 +100,7 @@ const PLAIN: Row = Row {
     id: LimitId::CpuWeight,
     key: "",
     unit: Unit::Switch,
-    write: Write::Planned,
+    write: Write::Planned(KnobId::CpuWeight),
     unattended: Unattended::Lifted,
     not_online: None,
     needs: None,
@@ -109,25 +109,25 @@ const PLAIN: Row = Row {
 
 limits! {
     CpuWeight {
-        key: "cpu.weight", unit: Unit::Weight, unattended: Unattended::Stays,
+        key: "cpu.weight", unit: Unit::Weight, write: Write::Planned(KnobId::CpuWeight), unattended: Unattended::Stays,
         doc: "Share of CPU time among siblings when CPUs are contended (soft limit); 100 is the default.",
     }
     CpuMax {
-        key: "cpu.max", unit: Unit::Cpus,
+        key: "cpu.max", unit: Unit::Cpus, write: Write::Planned(KnobId::CpuMax),
         not_online: Some("would stall the online group that it is meant to serve (threads stopped by a quota keep their \
                           locks); leave it out, or set class = \"offline\""),
         doc: "CPU hard limit, as CPUs (\"2.5 cores\") or as a share of the machine (\"50 %\").",
     }
     CpuBurst {
-        key: "cpu.burst", unit: Unit::Time, needs: Some(LimitId::CpuMax),
+        key: "cpu.burst", unit: Unit::Time, write: Write::Planned(KnobId::CpuBurst), needs: Some(LimitId::CpuMax),
         doc: "Unused time of cpu.max that may be saved up and spent later, at most what the quota is.",
     }
     CpuSet {
-        key: "cpu.set", unit: Unit::CpuSet, unattended: Unattended::StaysWith(LimitId::CpuPartition),
+        key: "cpu.set", unit: Unit::CpuSet, write: Write::Planned(KnobId::CpusetCpus), unattended: Unattended::StaysWith(LimitId::CpuPartition),
         doc: "CPUs to run on, such as \"0-3,8\".",
     }
     CpuPartition {
-        key: "cpu.partition", unit: Unit::Partition, unattended: Unattended::Stays, needs: Some(LimitId::CpuSet),
+        key: "cpu.partition", unit: Unit::Partition, write: Write::Planned(KnobId::CpusetPartition), unattended: Unattended::Stays, needs: Some(LimitId::CpuSet),
         doc: "Takes the CPUs of cpu.set away from everybody else (cgroup v2): \"root\", or \"isolated\" without balancing.",
     }
     MemoryMin {
@@ -163,11 +163,11 @@ limits! {
         doc: "Write operations on each disk.",
     }
     IoWeight {
-        key: "io.weight", unit: Unit::Weight, unattended: Unattended::Stays,
+        key: "io.weight", unit: Unit::Weight, write: Write::Planned(KnobId::IoWeight), unattended: Unattended::Stays,
         doc: "Share of disk time among siblings; it needs io.cost or the BFQ scheduler.",
     }
     IoCost {
-        key: "io.cost", unit: Unit::Switch, unattended: Unattended::Stays, needs: Some(LimitId::IoWeight),
+        key: "io.cost", unit: Unit::Switch, write: Write::Planned(KnobId::IoCostQos), unattended: Unattended::Stays, needs: Some(LimitId::IoWeight),
         doc: "Turns cost-based control of the disks on, for everybody (cgroup v2).",
     }
     PidsMax {
@@ -182,10 +182,18 @@ limits! {
 }
 
 impl Row {
+    /// The knob that holds it in the kernel; planners may write others beside it.
+    #[must_use]
+    pub fn knob(&self) -> &'static Knob {
+        match self.write {
+            Write::Plain(knob) | Write::PerDisk(knob) | Write::Planned(knob) => knob.row(),
+        }
+    }
+
     /// Whether it holds work back and is written as it stands, without regard to the machine or to other groups.
     #[must_use]
     pub fn holds_back_plainly(&self) -> bool {
-        self.write != Write::Planned && self.unattended == Unattended::Lifted
+        !matches!(self.write, Write::Planned(_)) && self.unattended == Unattended::Lifted
     }
 }
 
@@ -312,7 +320,7 @@ impl Limit {
     }
 }
 
-/// A limit by name, with its types.
+/// The typed name of a limit: `limits.get(CPU_MAX)` is a `MicroCpus` on the machine, and a `CpuAmount` as written.
 #[derive(Debug)]
 pub struct Key<P>(LimitId, PhantomData<fn() -> P>);
 
@@ -487,9 +495,7 @@ mod tests {
         for (index, row) in LIMITS.iter().enumerate() {
             assert_eq!(row.id as usize, index);
             assert!(row.doc.ends_with('.'), "{}", row.key);
-            if let Write::Plain(knob) | Write::PerDisk(knob) = row.write {
-                assert_eq!(knob.row().status, crate::knob::Status::Driven, "{}", row.key);
-            }
+            assert_eq!(row.knob().status, crate::knob::Status::Driven, "{}", row.key);
         }
         assert_eq!(super::keys().len(), LIMITS.len(), "each has a typed key");
         for (id, fits) in super::keys() {

@@ -212,6 +212,7 @@ knobs! {
         v1: file("cpu.cfs_quota_us", Form::MinusOne, (1_000, 17_592_186_044_415), "-1"),
         v2: file("cpu.max", Form::Quota, (1_000, 17_592_186_044_415), "max 100000"),
         order: Order::WithinParent, status: Status::Driven, errnos: QUOTA_ERRNOS,
+        systemd: Property::Converted("CPUQuota"),
         doc: "CPU hard limit: CPU time per period; it caps use and does not protect others' wake-ups.",
     }
     CpuPeriod {
@@ -219,6 +220,7 @@ knobs! {
         v1: file("cpu.cfs_period_us", Form::Number, (1_000, 1_000_000), "100000"),
         v2: file("cpu.max", Form::Period, (1_000, 1_000_000), "max 100000"),
         order: Order::AroundQuota, status: Status::Driven, errnos: QUOTA_ERRNOS,
+        systemd: Property::Converted("CPUQuotaPeriodSec"),
         doc: "Period of the hard limit: a long one first, a short one last, so that the share is never more than before or after.",
     }
     CpuBurst {
@@ -233,6 +235,7 @@ knobs! {
         name: "cpu.idle", controller: Controller::Cpu, unit: "0 or 1",
         v1: flag("cpu.idle", "0"), v2: flag("cpu.idle", "0"),
         order: Order::Last, status: Status::Driven, errnos: IDLE_ERRNOS,
+        systemd: Property::Converted("CPUWeight"),
         doc: "Makes the whole group SCHED_IDLE against its siblings (Linux 5.15 and newer); forgets the weight.",
     }
     CpuUclampMin {

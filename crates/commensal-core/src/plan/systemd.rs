@@ -113,7 +113,7 @@ fn property(knob: KnobId, disk: Option<&str>, value: &Value, period_us: i64) -> 
         (KnobId::CpuPeriod, _) => format!("CPUQuotaPeriodSec={number}us"),
         (_, Property::Number(name)) => format!("{name}={number}"),
         (_, Property::PerDisk(name)) => format!("'{name}={} {number}'", disk?),
-        (_, Property::None) => return None,
+        (_, Property::None | Property::Converted(_)) => return None,
     })
 }
 

@@ -133,7 +133,7 @@ fn is_warm(run: &Run, result: &Comparison) -> bool {
     run.arm_with(Role::Warm).is_some_and(|warm| warm.name == result.vs)
 }
 
-/// What it is compared with.
+/// The baseline of a comparison, in words.
 fn alone(run: &Run, result: &Comparison) -> &'static str {
     if is_warm(run, result) { "alone on CPUs that never idle" } else { "alone" }
 }

@@ -287,6 +287,5 @@ fn ten_thousand_threads() {
     let figures = close(&mut scene, &judge);
     // The kernel makes no storage for a task while this CPU is amid another operation on storages, such as that of the iterator
     // which reads them above (bpf_task_storage_trylock). It is counted, and the thread's next event makes one.
-    let (refused, switches) = (figures.counters.no_storage, figures.counters.switches);
-    assert!(refused * 1_000 <= switches, "{refused} of {switches}");
+    assert!(figures.counters.no_storage <= 3, "{}", figures.counters.no_storage);
 }
