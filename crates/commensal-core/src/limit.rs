@@ -119,7 +119,7 @@ limits! {
         doc: "CPU hard limit, as CPUs (\"2.5 cores\") or as a share of the machine (\"50 %\").",
     }
     CpuBurst {
-        key: "cpu.burst", unit: Unit::Time, write: Write::Planned(KnobId::CpuBurst), needs: Some(LimitId::CpuMax),
+        key: "cpu.burst", unit: Unit::Time, write: Write::Plain(KnobId::CpuBurst), needs: Some(LimitId::CpuMax),
         doc: "Unused time of cpu.max that may be saved up and spent later, at most what the quota is.",
     }
     CpuSet {
@@ -190,10 +190,12 @@ impl Row {
         }
     }
 
-    /// Whether it holds work back and is written as it stands, without regard to the machine or to other groups.
+    /// Whether it holds work back by itself and is written as it stands, without regard to the machine or to other limits.
     #[must_use]
     pub fn holds_back_plainly(&self) -> bool {
-        !matches!(self.write, Write::Planned(_)) && self.unattended == Unattended::Lifted
+        !matches!(self.write, Write::Planned(_))
+            && self.unattended == Unattended::Lifted
+            && self.needs.is_none()
     }
 }
 

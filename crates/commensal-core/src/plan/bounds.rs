@@ -9,6 +9,7 @@
 use super::wants::{Draft, Want};
 use crate::actual::Place;
 use crate::knob::{KnobId, Order, Value, Version};
+use std::collections::BTreeSet;
 
 /// Drops wanted values that cannot be, until the rest fit together.
 pub(super) fn drop_impossible(draft: &mut Draft<'_>) {
@@ -25,21 +26,52 @@ pub(super) fn drop_impossible(draft: &mut Draft<'_>) {
             draft.unmet_for(&want, what, because, "claim that group too, or choose a limit that fits it");
         }
     }
-    // A quota that was dropped leaves the one that is there, and the kernel takes no burst above it.
-    let bursts = draft.wants.iter().filter(|((_, knob, _), _)| *knob == KnobId::CpuBurst);
-    let above: Vec<(Place, Value)> = bursts
-        .filter_map(|((place, _, _), want)| {
-            let quota = value_of(draft, place, KnobId::CpuMax)?;
-            let (Value::Number(burst), Value::Number(most)) = (&want.value, &quota) else { return None };
-            (burst > most).then(|| (place.clone(), quota))
-        })
-        .collect();
-    for (place, quota) in above {
-        if let Some(want) = draft.wants.remove(&(place.clone(), KnobId::CpuBurst, None)) {
-            let what = format!("{} of {}", KnobId::CpuBurst, place.path);
-            let because = format!("the quota there stays {quota} us, and the kernel takes no burst above it");
-            draft.unmet_for(&want, what, because, "choose a shorter burst");
+    fit_bursts(draft);
+}
+
+/// The kernel takes no burst above the quota, and no quota below the burst that is there (EINVAL, `tg_set_cfs_bandwidth`). Where the
+/// quota is wanted the burst is lowered to it; where it stays as it is, a burst that is asked for is dropped.
+fn fit_bursts(draft: &mut Draft<'_>) {
+    let about = |knob: KnobId| matches!(knob, KnobId::CpuMax | KnobId::CpuBurst);
+    let places: BTreeSet<Place> =
+        draft.wants.keys().filter(|(_, knob, _)| about(*knob)).map(|(place, ..)| place.clone()).collect();
+    for place in places {
+        let Some(Value::Number(most)) = value_of(draft, &place, KnobId::CpuMax) else { continue };
+        let Some(burst) = burst_to_come(draft, &place).filter(|burst| *burst > most) else { continue };
+        let key = (place.clone(), KnobId::CpuBurst, None);
+        let asked = draft.wants.remove(&key);
+        let quota = draft.wants.get(&(place.clone(), KnobId::CpuMax, None)).map(|quota| quota.group.clone());
+        match (quota, asked) {
+            (Some(group), asked) => {
+                let why = match &asked {
+                    Some(asked) => format!("{}, and no more than the quota of {most} us", asked.why),
+                    None => format!("the burst of {burst} us is above the quota, which the kernel refuses"),
+                };
+                draft.notes.extend(asked.map(|_| format!("group {why}")));
+                draft.wants.insert(key, Want { value: Value::Number(most), why, group });
+            }
+            (None, Some(asked)) => {
+                let because =
+                    format!("the quota there stays {most} us, and the kernel takes no burst above it");
+                let what = format!("{} of {}", KnobId::CpuBurst, place.path);
+                draft.unmet_for(&asked, what, because, "choose a shorter burst");
+            }
+            (None, None) => {}
         }
+    }
+}
+
+/// The burst that the place will have: wanted, put back, or left as it is. A group of our own goes back to none.
+fn burst_to_come(draft: &Draft<'_>, place: &Place) -> Option<i64> {
+    let key = (place.clone(), KnobId::CpuBurst, None);
+    let desired = draft.desired;
+    let own =
+        [&desired.offline_parent, &desired.online_parent].iter().any(|parent| parent.contains(&place.path));
+    let found = || draft.actual.cgroups.get(place)?.values.get(&(KnobId::CpuBurst, None));
+    let back = || draft.actual.ours.originals.get(&key).or_else(|| found().filter(|_| !own));
+    match draft.wants.get(&key).map(|want| &want.value).or_else(back) {
+        Some(Value::Number(us)) => Some(*us),
+        _ => None,
     }
 }
 

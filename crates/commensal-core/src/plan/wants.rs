@@ -6,10 +6,10 @@ use crate::class::Mechanism;
 use crate::desired::{DesiredGroup, DesiredState, Member};
 use crate::group::{Class, GroupName};
 use crate::knob::{Controller, KnobId, Status, Value, Version};
-use crate::limit::{CPU_BURST, CPU_MAX, CPU_SET, CPU_WEIGHT, IO_WEIGHT, Write};
+use crate::limit::{CPU_MAX, CPU_SET, CPU_WEIGHT, IO_WEIGHT, Write};
 use crate::scheduler::Order;
 use crate::topology::Device;
-use crate::units::{MicroCpus, Micros, QUOTA_MIN_US, Weight};
+use crate::units::{MicroCpus, QUOTA_MIN_US, Weight};
 use crate::vendor::Switch;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -206,12 +206,7 @@ impl<'a> Draft<'a> {
             list.extend(self.soft_limit(group, member, weight));
         }
         if let Some(amount) = limits.get(CPU_MAX) {
-            let quota = self.quota(group, member, amount);
-            match limits.get(CPU_BURST) {
-                Some(burst) => list.push(self.burst(group, burst, &quota)),
-                None => list.extend(self.foreign_burst(member, &quota)),
-            }
-            list.push(quota);
+            list.push(self.quota(group, member, amount));
             list.extend(limits.cpu_period.map(|us| {
                 let why = format!("the quota's period is {us} us");
                 Setting::new(KnobId::CpuPeriod, Value::Number(i64::from(us)), why)
@@ -292,34 +287,6 @@ impl<'a> Draft<'a> {
         }
         let why = format!("cpu.max = {amount}: {quota_us} us of every {period_us} us");
         Setting::new(KnobId::CpuMax, Value::Number(i64::try_from(quota_us).unwrap_or(i64::MAX)), why)
-    }
-
-    /// The kernel takes no burst above the quota (EINVAL), which a controller may lower below what was written.
-    fn burst(&mut self, group: &DesiredGroup, burst: Micros, quota: &Setting) -> Setting {
-        let quota_us = if let Value::Number(us) = quota.value { us } else { i64::MAX };
-        let us = i64::try_from(burst.0).unwrap_or(i64::MAX).min(quota_us);
-        let mut why = format!("cpu.burst = {burst}");
-        if u64::try_from(us) != Ok(burst.0) {
-            why += &format!(", and no more than the quota of {quota_us} us");
-            self.notes.push(format!("group {}: {why}", group.name));
-        }
-        Setting::new(KnobId::CpuBurst, Value::Number(us), why)
-    }
-
-    /// What somebody else has left on the group is above the new quota, and the kernel would refuse that.
-    fn foreign_burst(&self, member: &Member, quota: &Setting) -> Option<Setting> {
-        let place =
-            Place { hierarchy: self.actual.hierarchy_of(Controller::Cpu)?, path: member.path.clone() };
-        let key = (KnobId::CpuBurst, None);
-        let ours = self.actual.ours.originals.contains_key(&(place.clone(), key.0, key.1));
-        let found = self.actual.cgroups.get(&place)?.values.get(&key).filter(|_| !ours)?;
-        let (Value::Number(burst), Value::Number(most)) = (found, &quota.value) else { return None };
-        // A group of our own goes back to what a new one has.
-        if member.own {
-            return None;
-        }
-        let why = format!("a burst of {burst} us is above the quota, and the kernel refuses that");
-        (burst > most).then(|| Setting::new(KnobId::CpuBurst, Value::Number(*most), why))
     }
 
     /// The period of a quota.
