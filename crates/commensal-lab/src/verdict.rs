@@ -373,6 +373,13 @@ mod tests {
             block.invalid_reason = Some("generator late".into());
         }
         check(&run, Verdict::Invalid, "10 of 48 blocks are invalid");
+        // Figures do not make reasons different ones.
+        for (index, block) in run.blocks.iter_mut().take(10).enumerate() {
+            let late = index < 4;
+            let reason = if late { "generator late".to_owned() } else { format!("used {index}.5 CPUs") };
+            block.invalid_reason = Some(reason);
+        }
+        check(&run, Verdict::Invalid, "commonest reason: used ");
         run.blocks[0].valid = true;
         check(&run, Verdict::Pass, "stay within");
     }

@@ -134,6 +134,9 @@ mod tests {
         check(8, 5_000, true);
         check(9, 5_000, false);
         check(40, 5_000, false);
+        // Overloaded: ten connections are busy all the time.
+        check(10, 125_000, true);
+        check(11, 125_000, false);
     }
 
     #[test]

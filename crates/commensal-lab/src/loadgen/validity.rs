@@ -14,6 +14,9 @@ pub const FAILED_SHARE_OVER_BASELINE_MAX: f64 = 0.001;
 
 /// Standard errors by which windows may have fewer answers than requests by chance.
 const ERRORS_BY_CHANCE: f64 = 4.0;
+/// The largest share of the requests that may be missing by chance: a service that is overloaded has many under way all the time,
+/// and they explain nothing.
+const SHARE_BY_CHANCE_MAX: f64 = 0.05;
 
 /// The figures that the rule looks at: of a load that has just been made, or of a recorded block.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -134,7 +137,7 @@ pub fn invalid_reasons(figures: &LoadFigures, baseline: &LoadBaseline, beside_of
 
 fn not_kept_up(figures: &LoadFigures, offered_per_s: f64) -> Option<String> {
     let achieved = figures.achieved_per_s / offered_per_s;
-    let by_chance = figures.missing_by_chance / figures.requests.max(1) as f64;
+    let by_chance = (figures.missing_by_chance / figures.requests.max(1) as f64).min(SHARE_BY_CHANCE_MAX);
     let least = ACHIEVED_SHARE_MIN.min(1.0 - by_chance);
     (achieved < least).then(|| {
         format!(

@@ -39,11 +39,14 @@ pub(super) fn too_many_invalid_blocks(run: &Run) -> Option<String> {
     if invalid.len() as f64 <= INVALID_BLOCK_SHARE * run.blocks.len() as f64 {
         return None;
     }
-    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    // The same reason has other figures in each block.
+    let mut reasons: BTreeMap<String, (usize, &str)> = BTreeMap::new();
     for block in &invalid {
-        *reasons.entry(block.invalid_reason.as_deref().unwrap_or("no reason recorded")).or_default() += 1;
+        let reason = block.invalid_reason.as_deref().unwrap_or("no reason recorded");
+        let kind = reason.chars().filter(|c| !(c.is_ascii_digit() || *c == '.')).collect();
+        reasons.entry(kind).or_insert((0, reason)).0 += 1;
     }
-    let commonest = reasons.into_iter().max_by_key(|(_, n)| *n).map_or("", |(reason, _)| reason);
+    let commonest = reasons.into_values().max_by_key(|(count, _)| *count).map_or("", |(_, reason)| reason);
     Some(format!(
         "{} of {} blocks are invalid, more than 20 %; the commonest reason: {commonest}",
         invalid.len(),
