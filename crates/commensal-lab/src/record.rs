@@ -402,7 +402,11 @@ impl Design {
             windows.contended_every = 1;
         }
         self.rounds = fit(windows).max(LEAST);
-        self.looks = Looks::plan(ERROR, self.rounds).at().to_vec();
+        // A run that ends at a look is to say what harm is without isolation, too: an interval takes six of its rounds.
+        let first = (LEAST - 1) * windows.contended_every + 1;
+        let look = |at: &u32| (*at).max(first.min(self.rounds));
+        self.looks = Looks::plan(ERROR, self.rounds).at().iter().map(look).collect();
+        self.looks.dedup();
         self.windows = Some(windows);
     }
 

@@ -192,4 +192,27 @@ mod tests {
             assert!(missing <= 2, "{rate}/s: {missing} of 300 contended windows hold fewer than {needed}");
         }
     }
+
+    /// Whenever a run ends, harm without isolation has the six rounds that an interval takes.
+    #[test]
+    fn no_look_is_too_early_for_the_contended_arm() {
+        for seconds in [20.0, 60.0, 90.0, 120.0, 150.0, 170.0, 171.0, 180.0, 240.0, 600.0] {
+            for rate in [50.0, 500.0, 2_100.0, 2_200.0] {
+                let arms =
+                    r#"arms = ["baseline", "baseline2", "policy-only", "warm", "contended", "isolated"]"#;
+                let text = format!("{arms}\n[load]\nhttp = \"/\"\nrate = {rate}\n");
+                let mut experiment = parse("x", &text).unwrap();
+                experiment.by_windows(seconds);
+                let design = &experiment.design;
+                let every = design.windows.unwrap().contended_every;
+                for look in &design.looks {
+                    assert!(
+                        look.div_ceil(every) >= 6 && *look <= design.rounds,
+                        "{seconds} s, {rate}/s: {look}"
+                    );
+                }
+                assert!(design.looks.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", design.looks);
+            }
+        }
+    }
 }
