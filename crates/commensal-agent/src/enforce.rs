@@ -4,8 +4,8 @@
 use crate::instance::{Ask, EnforceError, Instance, Planned};
 use commensal_core::actual::CgroupPath;
 use commensal_core::plan::{Action, Step, undo};
-use commensal_drivers::{Journal, JournalError, Outcome, apply, journal, step_aside};
 use commensal_host::Host;
+use commensal_reconcile::{Journal, JournalError, Outcome, apply, journal, step_aside};
 
 /// Looks after processes were moved: what they started meanwhile is where they were.
 const LOOKS: usize = 10;

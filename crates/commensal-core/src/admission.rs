@@ -1,6 +1,6 @@
 //! Admission: who of those that wait for a group may begin. First come, first served; nobody overtakes.
 //!
-//! Pure: the files and locks behind it are in `commensal-drivers`' `queue`. Times are nanoseconds since the boot
+//! Pure: the files and locks behind it are in `commensal-reconcile`' `queue`. Times are nanoseconds since the boot
 //! (`CLOCK_BOOTTIME`), which every process reads alike and nobody sets.
 
 use crate::group::{GroupSpec, OnExceed, Queue};

@@ -18,11 +18,11 @@ use commensal_core::actual::{ActualState, CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
 use commensal_core::plan::{Action, Step, undo};
 use commensal_core::topology::Machine;
-use commensal_drivers::journal::{Journal, Owner};
-use commensal_drivers::{
+use commensal_host::{Child, Host, HostError, Lock, SpawnSpec, below};
+use commensal_reconcile::journal::{Journal, Owner};
+use commensal_reconcile::{
     Applied, Failure, JournalError, apply, members, restore_own, restore_stale, step_aside, verify,
 };
-use commensal_host::{Child, Host, HostError, Lock, SpawnSpec, below};
 use commensal_sensors::usage::GroupDirs;
 use commensal_sensors::{SensorError, Survey, machine, mounts, scheduler as sensed, survey};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub enum SiteError {
     },
     /// The delegated group cannot be used.
     #[error(transparent)]
-    NoRoom(#[from] commensal_drivers::NoRoom),
+    NoRoom(#[from] commensal_reconcile::NoRoom),
     /// Offline work that runs already has to stand still in some blocks.
     #[error("{0} cannot be frozen for the blocks without offline work: {1}")]
     Pause(String, String),
@@ -163,7 +163,7 @@ pub fn open(
     let Some(lock) = host.state_lock(&lock_path)? else {
         return Err(SiteError::Busy(lock_path.display().to_string()));
     };
-    let name = format!("{}{}", commensal_drivers::journal::LAB, std::process::id());
+    let name = format!("{}{}", commensal_reconcile::journal::LAB, std::process::id());
     // Whatever goes wrong on the way: what was made by then is removed.
     build(host, state_dir.clone(), probe_name, (cgroup_root, wanted), lock).inspect_err(|_| {
         let _ = restore_own(host, &state_dir, &name);
@@ -182,7 +182,7 @@ fn build(
     let pid = std::process::id();
     let start_ticks = host.process(pid)?.start_ticks;
     let first_look = survey(host, probe_name, cgroup_root)?;
-    let journal_name = format!("{}{pid}", commensal_drivers::journal::LAB);
+    let journal_name = format!("{}{pid}", commensal_reconcile::journal::LAB);
     let owner = Owner { kind: "lab".to_owned(), pid, start_ticks, boot_id: boot_id.clone() };
     let mut journal = Journal::open(host, &state_dir, &journal_name, owner)?;
     let found = first_look.tree(host)?;
@@ -202,7 +202,7 @@ fn build(
     sensed::capability(host, &state_dir, &owner, &mut looked.caps);
     let mut found = looked.tree(host)?;
     found.scheduler = Some(sensed::look(host, &state_dir, &owner));
-    found.ours = commensal_drivers::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
+    found.ours = commensal_reconcile::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
     let policies::All { actual, policies, online, mut structure } =
         policies::all(host, &found, &looked, wanted)?;
     let mut pauses = [(Vec::new(), false), (Vec::new(), false)];

@@ -16,9 +16,9 @@ use commensal_core::scheduler::protocol::{
     Counters, Done, Group, GroupStatus, Orders, Request, SlotReading, Standing, Status,
 };
 use commensal_core::scheduler::{Mode, Quota};
-use commensal_drivers::journal::{self, Journal, JournalError, Owner, Record};
-use commensal_drivers::{freezer, policy};
 use commensal_host::{Host, HostError};
+use commensal_reconcile::journal::{self, Journal, JournalError, Owner, Record};
+use commensal_reconcile::{freezer, policy};
 use commensal_sensors::machine;
 use commensal_sensors::sched_ext::{Kernel, State};
 use std::collections::{BTreeMap, BTreeSet};
@@ -242,7 +242,7 @@ impl<'a> Daemon<'a> {
         let round = self.members.release(self.host);
         self.scheduler = None;
         let mut left = round.refused;
-        match commensal_drivers::restore_own(self.host, &self.options.state, journal::SCHED) {
+        match commensal_reconcile::restore_own(self.host, &self.options.state, journal::SCHED) {
             Ok(restored) => left.extend(restored.failed.into_iter().chain(restored.left)),
             Err(error) => left.push(error.to_string()),
         }

@@ -7,8 +7,8 @@ use commensal_core::actual::Hierarchy;
 use commensal_core::knob::Version;
 use commensal_core::scheduler::SOCKET;
 use commensal_core::scheduler::protocol::{self, Orders, Request, Standing};
-use commensal_drivers::journal;
 use commensal_host::{Host, LinuxHost};
+use commensal_reconcile::journal;
 use commensal_sched::control;
 use commensal_sched::daemon::{Daemon, Options, Over};
 use commensal_sched::guard::Bounds;
@@ -261,7 +261,7 @@ fn taken_over(host: &dyn Host, socket: &Path) -> bool {
 }
 
 fn put_back(host: &mut dyn Host, state: &Path, nothing: &str) -> anyhow::Result<bool> {
-    let restored = commensal_drivers::restore_own(host, state, journal::SCHED)?;
+    let restored = commensal_reconcile::restore_own(host, state, journal::SCHED)?;
     restored.done.iter().for_each(|line| println!("{line}"));
     let wrong: Vec<&String> = restored.left.iter().chain(&restored.failed).collect();
     wrong.iter().for_each(|line| eprintln!("commensal-sched: {line}"));

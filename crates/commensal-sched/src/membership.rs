@@ -4,9 +4,9 @@
 use crate::weights::Node;
 use commensal_core::errno::Errno;
 use commensal_core::group::Class;
-use commensal_drivers::journal::{Journal, JournalError, Record};
-use commensal_drivers::policy::{self, EXT, NORMAL, ThreadLook};
 use commensal_host::{Dir, Host, HostError};
+use commensal_reconcile::journal::{Journal, JournalError, Record};
+use commensal_reconcile::policy::{self, EXT, NORMAL, ThreadLook};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

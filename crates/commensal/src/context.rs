@@ -6,8 +6,8 @@ use commensal_agent::groups_file;
 use commensal_agent::instance::{Ask, Instance, Planned};
 use commensal_core::actual::CgroupPath;
 use commensal_core::group::{GroupName, GroupSpec};
-use commensal_drivers::{Journal, Outcome};
 use commensal_host::{Host, LinuxHost, Lock};
+use commensal_reconcile::{Journal, Outcome};
 use commensal_sensors::{Survey, machine};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -106,7 +106,7 @@ impl<H: Host> Context<H> {
         machine::boot_id(&self.host).unwrap_or_default()
     }
 
-    /// Opens a journal: [`commensal_drivers::journal::MACHINE`] or `RUN`.
+    /// Opens a journal: [`commensal_reconcile::journal::MACHINE`] or `RUN`.
     pub fn journal(&mut self, name: &str) -> anyhow::Result<Journal> {
         Ok(self.instance().journal(&mut self.host, name)?)
     }

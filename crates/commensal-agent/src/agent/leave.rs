@@ -49,7 +49,7 @@ impl Agent<'_> {
     fn restore(&mut self) -> Result<(), AgentError> {
         let _lock = machine_lock(self.host, &self.keeper.instance)?;
         let boot_id = commensal_sensors::machine::boot_id(self.host).unwrap_or_default();
-        let restored = commensal_drivers::restore(self.host, &self.keeper.instance.state_dir, &boot_id)?;
+        let restored = commensal_reconcile::restore(self.host, &self.keeper.instance.state_dir, &boot_id)?;
         for line in restored.left.iter().chain(&restored.failed) {
             tracing::warn!("{line}");
         }

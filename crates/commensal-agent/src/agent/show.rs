@@ -4,7 +4,7 @@ use super::{Agent, COST_EVERY};
 use crate::sense::Sample;
 use crate::snapshot::{self, Snapshot};
 use crate::view;
-use commensal_drivers::queue;
+use commensal_reconcile::queue;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -184,7 +184,7 @@ fn killed_at_every_write() {
             assert_eq!(batch(&after, v2).split(' ').next(), Some("200000"), "crash {crash}");
             // … and everything goes back.
             let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
-            let restored = commensal_drivers::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+            let restored = commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
             assert!(restored.failed.is_empty() && restored.left.is_empty(), "crash {crash}: {restored:?}");
             assert_eq!(after.snapshot(), before, "crash {crash}");
         }
@@ -221,7 +221,7 @@ fn the_journal_does_not_grow_with_groups_that_come_and_go() {
         }
         assert!(longest < 200, "{longest} lines");
         let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
-        commensal_drivers::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+        commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
         assert_eq!(fake.snapshot(), before);
     }
 }
@@ -279,7 +279,7 @@ fn the_period_of_a_quota_moves_without_a_gap() {
             let now = share(&mut host, v2);
             assert!(now.is_some_and(|share| share <= 2.0), "crash {crash} (v2 {v2}): {now:?}");
             let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
-            let restored = commensal_drivers::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+            let restored = commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
             assert!(restored.failed.is_empty() && restored.left.is_empty(), "crash {crash}: {restored:?}");
             assert_eq!(after.snapshot(), before, "crash {crash}");
             if !crashed {
@@ -334,7 +334,7 @@ fn what_is_decided_anew_needs_no_look() {
             let after = fake.restart();
             let mut host = after.another();
             let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
-            let restored = commensal_drivers::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+            let restored = commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
             assert!(restored.failed.is_empty() && restored.left.is_empty(), "crash {crash}: {restored:?}");
             assert_eq!(after.snapshot(), before, "crash {crash}");
             if !crashed {

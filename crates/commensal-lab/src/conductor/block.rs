@@ -465,8 +465,8 @@ fn unscheduled(arm: &str, why: &str) -> Block {
 }
 
 /// Keeps for each knob what it read; a value that was wrong in any round stays on record.
-pub(super) fn note_policy(arm: &mut Arm, policy: &ArmPolicy, applied: &[commensal_drivers::Applied]) {
-    let entry = |one: &commensal_drivers::Applied| Applied {
+pub(super) fn note_policy(arm: &mut Arm, policy: &ArmPolicy, applied: &[commensal_reconcile::Applied]) {
+    let entry = |one: &commensal_reconcile::Applied| Applied {
         path: one.place.clone(),
         file: one.file.to_owned(),
         want: one.want.clone(),

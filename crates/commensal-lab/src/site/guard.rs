@@ -3,8 +3,8 @@
 //! A frozen process dies of nothing, not even of SIGKILL, and somebody's batch job that stays frozen is as good as lost.
 
 use super::SiteError;
-use commensal_drivers::restore_stale;
 use commensal_host::{Child, Host, SpawnSpec, Stderr, Stdin, Stdout};
+use commensal_reconcile::restore_stale;
 use commensal_sensors::machine;
 use rustix::fd::OwnedFd;
 use rustix::pipe::{PipeFlags, pipe_with};

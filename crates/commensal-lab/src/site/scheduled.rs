@@ -3,8 +3,8 @@
 use super::{Site, SiteError};
 use crate::scheduler::{disable, enable, in_words};
 use commensal_core::errno::Errno;
-use commensal_drivers::Applied;
 use commensal_host::{Child, Host, HostError, SpawnSpec, Stderr, Stdout};
+use commensal_reconcile::Applied;
 use commensal_sensors::sched_ext::{Kernel, State};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};

@@ -5,8 +5,8 @@ use crate::context::Context;
 use commensal_agent::enforce::take_over;
 use commensal_agent::instance::Planned;
 use commensal_core::plan::{Action, Step};
-use commensal_drivers::{Outcome, forget_settled, journal};
 use commensal_host::Host;
+use commensal_reconcile::{Outcome, forget_settled, journal};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -64,7 +64,7 @@ pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Res
 }
 
 /// What was refused, why, how far it got, and what state that leaves.
-pub fn refused(planned: &Planned, outcome: &Outcome, failure: &commensal_drivers::Failure) -> String {
+pub fn refused(planned: &Planned, outcome: &Outcome, failure: &commensal_reconcile::Failure) -> String {
     let total = planned.plan.steps.len();
     let state = match (outcome.done, failure.left.as_slice()) {
         (0, []) => "nothing was changed".to_owned(),

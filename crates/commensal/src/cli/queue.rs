@@ -5,8 +5,8 @@ use crate::context::Context;
 use commensal_agent::groups_file::{compile, texts};
 use commensal_core::group::{GroupSpec, Queue};
 use commensal_core::units::Millis;
-use commensal_drivers::queue::{self, Asked, Inbox, Job, Outcome, QueueView, Request, Slot, Waits, admit};
 use commensal_host::LinuxHost;
+use commensal_reconcile::queue::{self, Asked, Inbox, Job, Outcome, QueueView, Request, Slot, Waits, admit};
 use serde_json::{Value, json};
 use std::time::Duration;
 

@@ -29,13 +29,15 @@ pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
 }
 
 /// Does it, and says what stays on purpose.
-fn restore<H: Host>(context: &mut Context<H>) -> anyhow::Result<(commensal_drivers::Restored, Vec<String>)> {
+fn restore<H: Host>(
+    context: &mut Context<H>,
+) -> anyhow::Result<(commensal_reconcile::Restored, Vec<String>)> {
     context.without_agent("stop it first (with --on-exit restore it puts everything back itself)")?;
     let boot_id = context.boot_id();
     let _lock = context.lock()?;
     // Held to the end: no lab run starts while what a dead one left is removed.
     let lab = context.host.state_lock(&context.state_dir.join("lab.lock"))?;
-    let mut restored = commensal_drivers::restore(&mut context.host, &context.state_dir, &boot_id)?;
+    let mut restored = commensal_reconcile::restore(&mut context.host, &context.state_dir, &boot_id)?;
     let hierarchies = mounts::hierarchies(&mut context.host)?;
     let tenancy = delegation::look(&mut context.host, &hierarchies, context.cgroup_root.as_ref());
     let (probe, lab_probe) = (context.probe_name(), context.lab_probe_name());

@@ -12,9 +12,9 @@ mod with;
 use super::sched_args::SchedVerb;
 use crate::context::Context;
 use commensal_core::scheduler::protocol::Request;
-use commensal_drivers::journal;
 use commensal_host::Host;
 use commensal_lab::scheduler;
+use commensal_reconcile::journal;
 use commensal_sensors::sched_ext::Kernel;
 use socket::Asked;
 use std::path::Path;
@@ -63,7 +63,7 @@ fn unload(context: &mut Context) -> anyhow::Result<u8> {
 
 /// Nobody answers: the process was killed, and the kernel has taken the scheduler off with it.
 fn restore(host: &mut dyn Host, state: &Path) -> anyhow::Result<u8> {
-    let restored = commensal_drivers::restore_own(host, state, journal::SCHED)?;
+    let restored = commensal_reconcile::restore_own(host, state, journal::SCHED)?;
     restored.done.iter().for_each(|line| println!("{line}"));
     restored.left.iter().chain(&restored.failed).for_each(|line| eprintln!("commensal: {line}"));
     if restored.nothing() {

@@ -8,8 +8,8 @@ use commensal_agent::control::SOCKET;
 use commensal_agent::explain::Explained;
 use commensal_agent::snapshot::Snapshot;
 use commensal_agent::status;
-use commensal_drivers::journal::{self, Record};
 use commensal_host::Host;
+use commensal_reconcile::journal::{self, Record};
 
 /// Prints what is in force. Status 0 when that is all that was asked for, else 1; 2 without an agent.
 pub fn run(context: &mut Context, options: &Json) -> anyhow::Result<u8> {

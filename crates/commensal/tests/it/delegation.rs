@@ -2,9 +2,9 @@
 
 use crate::support::{journal, planned, restored};
 use commensal_core::actual::{CgroupPath, Manager};
-use commensal_drivers::{NoRoom, apply, step_aside};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
+use commensal_reconcile::{NoRoom, apply, step_aside};
 use commensal_sensors::survey;
 use std::path::Path;
 

@@ -3,9 +3,9 @@
 use crate::support::{journal, planned, restored};
 use commensal_core::knob::Controller;
 use commensal_core::topology::Device;
-use commensal_drivers::{Outcome, apply};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
+use commensal_reconcile::{Outcome, apply};
 use std::path::Path;
 
 const MEMORY: u64 = 8 << 30;

@@ -4,9 +4,9 @@
 use crate::support::{STATE, applied, journal, planned, restored};
 use commensal_core::errno::Errno;
 use commensal_core::plan::{Action, Plan};
-use commensal_drivers::apply;
 use commensal_host::fake::{FakeHost, FakeLooks};
 use commensal_host::{Exit, Host};
+use commensal_reconcile::apply;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -347,7 +347,7 @@ fn every_crash_point_of_the_way_back() {
             settled(&mut fake.another(), MEDIA);
             let boot_id = commensal_sensors::machine::boot_id(&fake).unwrap();
             fake.crash_after(end);
-            drop(commensal_drivers::restore(&mut fake.another(), Path::new(STATE), &boot_id));
+            drop(commensal_reconcile::restore(&mut fake.another(), Path::new(STATE), &boot_id));
             let whole = !fake.is_crashed();
             let again = fake.restart();
             let back = restored(&mut again.another());

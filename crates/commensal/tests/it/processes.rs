@@ -4,9 +4,9 @@
 use crate::support::{Program, can_write_cgroups, cgroups_named, text};
 use commensal_core::desired::{ResolveOptions, resolve};
 use commensal_core::plan::{Action, plan};
-use commensal_drivers::apply;
-use commensal_drivers::journal::{self, Journal, Owner};
 use commensal_host::{Child, Dir, Host, LinuxHost, Signal, SpawnSpec, Stdout};
+use commensal_reconcile::apply;
+use commensal_reconcile::journal::{self, Journal, Owner};
 use commensal_sensors::{machine, mounts, survey};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -3,9 +3,9 @@
 
 use crate::support::{applied, journal, planned};
 use commensal_core::plan::undo;
-use commensal_drivers::apply;
 use commensal_host::fake::FakeHost;
 use commensal_host::{Dir, Host};
+use commensal_reconcile::apply;
 use proptest::prelude::*;
 use std::fmt::Write;
 use std::path::Path;

@@ -6,10 +6,10 @@ mod storm;
 
 use commensal_core::group::{GroupName, Queue};
 use commensal_core::units::Millis;
-use commensal_drivers::queue::{
+use commensal_host::{Host, LinuxHost};
+use commensal_reconcile::queue::{
     self, Asked, Event, Inbox, Job, Outcome, QueueError, QueueView, Request, Slot, Waits, admit,
 };
-use commensal_host::{Host, LinuxHost};
 use std::path::Path;
 use std::sync::mpsc::Sender;
 

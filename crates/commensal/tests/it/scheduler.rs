@@ -9,9 +9,9 @@ use commensal_core::desired::DesiredState;
 use commensal_core::group::GroupName;
 use commensal_core::scheduler::Mode;
 use commensal_core::scheduler::protocol::{Orders, Request, Standing, Status};
-use commensal_drivers::{Outcome, Restored, apply, journal, verify};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
+use commensal_reconcile::{Outcome, Restored, apply, journal, verify};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -278,13 +278,13 @@ fn a_command_takes_only_its_own_away() {
     // While somebody is in it, it stays, also when all groups are put in force again.
     let pid = world.fake.add_process(&[theirs]);
     let mut host = world.fake.another();
-    let ended = commensal_drivers::restore_own(&mut host, Path::new(STATE), journal::RUN).unwrap();
+    let ended = commensal_reconcile::restore_own(&mut host, Path::new(STATE), journal::RUN).unwrap();
     assert!(ended.failed.is_empty(), "{ended:?}");
     assert_eq!(world.of("commensal"), [ETL, theirs, WEB]);
     world.applied(&OWN.replace("1 core", "2 cores"), None);
     assert_eq!(world.of("commensal"), [ETL, theirs, WEB]);
     world.fake.end(pid, commensal_host::Exit::Code(0));
-    commensal_drivers::restore_own(&mut host, Path::new(STATE), journal::RUN).unwrap();
+    commensal_reconcile::restore_own(&mut host, Path::new(STATE), journal::RUN).unwrap();
     assert_eq!(world.of("commensal"), [ETL, WEB]);
     everything_back(&world);
     assert!(world.told().nobody());
@@ -569,7 +569,7 @@ fn two_prefixes_are_two_owners() {
     assert!(apply(&mut host, &planned.plan.steps, &planned.actual, &mut journal).failure.is_none());
     assert_eq!(world.of("lab").len(), 2);
     assert_eq!(world.of("commensal"), [ETL, WEB]);
-    commensal_drivers::restore_own(&mut host, Path::new(STATE), &name).unwrap();
+    commensal_reconcile::restore_own(&mut host, Path::new(STATE), &name).unwrap();
     assert!(world.of("lab").is_empty());
     assert_eq!(world.of("commensal"), [ETL, WEB]);
 }

@@ -4,9 +4,9 @@ use commensal_core::actual::ActualState;
 use commensal_core::config::{self, ConfigError};
 use commensal_core::desired::{ResolveOptions, resolve};
 use commensal_core::plan::{Plan, plan};
-use commensal_drivers::journal::{self, Journal, Owner};
-use commensal_drivers::{Outcome, apply};
 use commensal_host::Host;
+use commensal_reconcile::journal::{self, Journal, Owner};
+use commensal_reconcile::{Outcome, apply};
 use commensal_sensors::{machine, mounts, scheduler, survey};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -54,7 +54,7 @@ pub fn planned_alone(host: &mut dyn Host, text: &str) -> (ActualState, Plan) {
 }
 
 /// Opens the journal of lasting changes.
-pub fn journal(host: &mut dyn Host) -> Result<Journal, commensal_drivers::JournalError> {
+pub fn journal(host: &mut dyn Host) -> Result<Journal, commensal_reconcile::JournalError> {
     let boot_id = machine::boot_id(host).unwrap();
     let owner = Owner { kind: journal::MACHINE.to_owned(), pid: 1, start_ticks: 0, boot_id };
     Journal::open(host, Path::new(STATE), journal::MACHINE, owner)
@@ -66,15 +66,15 @@ pub fn applied(host: &mut dyn Host, text: &str) -> (ActualState, Plan, Outcome) 
     let mut journal = journal(host).unwrap();
     let outcome = apply(host, &plan.steps, &found, &mut journal);
     if outcome.failure.is_none() {
-        commensal_drivers::forget_settled(host, &plan.settled, &found, &mut journal).unwrap();
+        commensal_reconcile::forget_settled(host, &plan.settled, &found, &mut journal).unwrap();
     }
     (found, plan, outcome)
 }
 
 /// Restores everything; this boot.
-pub fn restored(host: &mut dyn Host) -> commensal_drivers::Restored {
+pub fn restored(host: &mut dyn Host) -> commensal_reconcile::Restored {
     let boot_id = machine::boot_id(host).unwrap();
-    commensal_drivers::restore(host, Path::new(STATE), &boot_id).unwrap()
+    commensal_reconcile::restore(host, Path::new(STATE), &boot_id).unwrap()
 }
 
 /// The program under test, with its own state directory and cgroup prefix, which are cleaned up on drop.

@@ -3,10 +3,10 @@
 
 use crate::support::{STATE, applied, journal, planned, restored};
 use commensal_core::errno::Errno;
-use commensal_drivers::journal::{self as journals, Record};
-use commensal_drivers::{JournalError, Refusal, apply, restore, restore_stale};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
+use commensal_reconcile::journal::{self as journals, Record};
+use commensal_reconcile::{JournalError, Refusal, apply, restore, restore_stale};
 use std::path::Path;
 
 const MEMORY: u64 = 16 << 30;

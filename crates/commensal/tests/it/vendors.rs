@@ -137,7 +137,7 @@ fn openeuler_a_crash_at_any_moment_is_undone() {
         let mut host = fake.another();
         let mut journal = crate::support::journal(&mut host).unwrap();
         let before = fake.mutations().len();
-        commensal_drivers::apply(&mut host, &plan.steps, &found, &mut journal);
+        commensal_reconcile::apply(&mut host, &plan.steps, &found, &mut journal);
         let applied = fake.mutations().len();
         restored(&mut fake.another());
         (applied - before, fake.mutations().len() - applied)
@@ -152,11 +152,11 @@ fn openeuler_a_crash_at_any_moment_is_undone() {
         fake.crash_after(stop + 1);
         let mut host = fake.another();
         let mut journal = crate::support::journal(&mut host).unwrap();
-        commensal_drivers::apply(&mut host, &plan.steps, &found, &mut journal);
+        commensal_reconcile::apply(&mut host, &plan.steps, &found, &mut journal);
         if !fake.is_crashed() {
             // The crash comes during the restore.
             let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
-            let _ = commensal_drivers::restore(&mut host, Path::new(crate::support::STATE), &boot_id);
+            let _ = commensal_reconcile::restore(&mut host, Path::new(crate::support::STATE), &boot_id);
         }
         let fake = fake.restart();
         everything_back(&fake);
@@ -296,7 +296,7 @@ fn a_switch_that_vanishes_or_is_refused() {
             let mut host = fake.another();
             let mut journal = crate::support::journal(&mut host).unwrap();
             fake.fail_write(step, refused);
-            let outcome = commensal_drivers::apply(&mut host, &plan.steps, &found, &mut journal);
+            let outcome = commensal_reconcile::apply(&mut host, &plan.steps, &found, &mut journal);
             let Some(failure) = outcome.failure else { break };
             assert!(failure.left.is_empty(), "{:?}", failure.left);
             assert_eq!(fake.snapshot(), before, "write {step}");

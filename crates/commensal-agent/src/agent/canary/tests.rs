@@ -63,7 +63,7 @@ fn round(keeper: &mut Keeper, host: &mut FakeHost, ms: u64, off: bool) -> Round 
 fn restored(fake: &FakeHost) {
     let mut host = fake.another();
     let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
-    let restored = commensal_drivers::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+    let restored = commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
     assert!(restored.failed.is_empty() && restored.left.is_empty(), "{restored:?}");
 }
 

@@ -1,7 +1,7 @@
 //! What the scheduler's process has put on record: who it is, also when nobody answers any more.
 
-use commensal_drivers::journal;
 use commensal_host::Host;
+use commensal_reconcile::journal;
 use commensal_sensors::machine;
 use std::path::{Path, PathBuf};
 
@@ -33,8 +33,8 @@ pub fn of(host: &mut dyn Host, state: &Path) -> Option<Recorded> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use commensal_drivers::journal::{Owner, Record, line};
     use commensal_host::fake::FakeHost;
+    use commensal_reconcile::journal::{Owner, Record, line};
 
     /// Puts this process on record as the scheduler's.
     pub fn keep(host: &mut FakeHost, state: &Path, pid: u32, start_ticks: u64) {

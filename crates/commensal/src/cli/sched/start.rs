@@ -5,9 +5,9 @@ use super::with;
 use crate::cli::sched_args::SchedLoad;
 use anyhow::{Context as _, anyhow, bail};
 use commensal_core::scheduler::Mode;
-use commensal_drivers::journal;
 use commensal_host::{Child, Host, SpawnSpec, Stderr, Stdout};
 use commensal_lab::scheduler::{self, in_words};
+use commensal_reconcile::journal;
 use commensal_sensors::sched_ext::Kernel;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -126,7 +126,7 @@ pub fn load(
             let nobody = matches!(socket::status(host, state), Err(Asked::Nobody));
             // What is on record is of the one that goes on, if one does.
             if nobody {
-                let restored = commensal_drivers::restore_own(host, state, journal::SCHED)?;
+                let restored = commensal_reconcile::restore_own(host, state, journal::SCHED)?;
                 restored.left.iter().chain(&restored.failed).for_each(|line| eprintln!("commensal: {line}"));
             }
             let lost = match (before.is_some(), nobody) {

@@ -3,9 +3,9 @@
 use super::{Watched, asked, nothing_left, wrapped};
 use crate::agent::{Agent, Theirs, frozen, mounts, own, until};
 use crate::support::{Program, can_write_cgroups, text};
-use commensal_drivers::members;
 use commensal_host::fake::FakeHost;
 use commensal_host::{Exit, Host};
+use commensal_reconcile::members;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -320,7 +320,7 @@ fn a_hold_is_told_and_ends_by_itself() {
     let config = program.groups(&groups("max-concurrency = 4, max-size = 5"));
     let mut host = LinuxHost::default();
     let hold = |host: &mut LinuxHost, time| {
-        commensal_drivers::queue::hold(host, &program.state(), &super::etl(), "memory at 91 %", time)
+        commensal_reconcile::queue::hold(host, &program.state(), &super::etl(), "memory at 91 %", time)
             .unwrap();
     };
     hold(&mut host, Duration::from_secs(60));

@@ -7,9 +7,9 @@ mod moving;
 mod renewing;
 mod shared;
 
-use crate::apply::with_meaning;
+use crate::drivers::apply::with_meaning;
+use crate::drivers::{affinity, cookies, members, policy, scheduler, text_for};
 use crate::journal::{self, Contents, Record, Target};
-use crate::{affinity, cookies, members, policy, scheduler, text_for};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
 use commensal_host::{Dir, Host, HostError, below};
@@ -522,7 +522,7 @@ fn remove(
     let mut inside = members::pids(host, dir).unwrap_or_default();
     let own = std::process::id();
     // Only from where `aside` put it: a commensal that was started inside a group stays there.
-    if inside.contains(&own) && name.ends_with(crate::aside::ENDING) {
+    if inside.contains(&own) && name.ends_with(crate::drivers::aside::ENDING) {
         // This very process stepped aside into it (see `aside`), and goes back where it was.
         let back = host.open(&below(Path::new(mount), above)).and_then(|parent| {
             let back = host.write(parent, "cgroup.procs", &own.to_string());

@@ -4,9 +4,9 @@ mod moving;
 
 pub(crate) use moving::{alive, identity};
 
+use crate::drivers::scheduler::{Unordered, in_force, order};
+use crate::drivers::{cookies, renew, text_for};
 use crate::journal::{Journal, JournalError, Record, Target};
-use crate::scheduler::{Unordered, in_force, order};
-use crate::{cookies, renew, text_for};
 use commensal_core::actual::{ActualState, CgroupPath, Place, SCHEDULER};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};

@@ -1,6 +1,6 @@
 //! Processes of our groups: starting them inside, and ending all of them.
 
-use crate::apply::identity;
+use crate::drivers::apply::identity;
 use commensal_core::errno::Errno;
 use commensal_host::{Dir, Host, HostError, Process, Signal};
 use std::time::{Duration, Instant};

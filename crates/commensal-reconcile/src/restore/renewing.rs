@@ -4,8 +4,8 @@
 //! the next restore finds either the old group, or the fresh one beside it, or the fresh one in its place.
 
 use super::{Left, Restored};
+use crate::drivers::renew;
 use crate::journal::{self, Contents, Record, Target};
-use crate::renew;
 use commensal_core::knob::KnobId;
 use commensal_host::{Host, HostError, below};
 use std::path::Path;

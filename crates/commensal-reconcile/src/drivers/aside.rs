@@ -74,7 +74,8 @@ pub fn step_out(
     journal: &mut Journal,
 ) -> Result<bool, NoRoom> {
     let dir = host.open(&below(Path::new(mount), base.as_str()))?;
-    let inside = crate::members::pids(host, dir).is_ok_and(|pids| pids.contains(&std::process::id()));
+    let inside =
+        crate::drivers::members::pids(host, dir).is_ok_and(|pids| pids.contains(&std::process::id()));
     let name = format!("{prefix}{ENDING}");
     let moved = if inside { leave(host, dir, mount, base.as_str(), &name, journal) } else { Ok(false) };
     host.close(dir);
@@ -90,7 +91,7 @@ fn leave(
     journal: &mut Journal,
 ) -> Result<bool, NoRoom> {
     let own = std::process::id();
-    let inside: Vec<u32> = crate::members::pids(host, base)?;
+    let inside: Vec<u32> = crate::drivers::members::pids(host, base)?;
     let others: Vec<String> = inside.iter().filter(|pid| **pid != own).map(u32::to_string).collect();
     if !others.is_empty() {
         return Err(NoRoom::Others { group: path.to_owned(), pids: others.join(", ") });

@@ -5,9 +5,9 @@
 //! else can get while it has a member. Whose cgroup is gone stays, and so does the group.
 
 use super::Restored;
-use crate::apply::{alive, identity};
+use crate::drivers::apply::{alive, identity};
+use crate::drivers::members;
 use crate::journal::{Contents, Record, Target};
-use crate::members;
 use commensal_core::errno::Errno;
 use commensal_core::member::ProcessId;
 use commensal_host::{Dir, Host, HostError, below};

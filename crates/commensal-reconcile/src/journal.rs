@@ -6,7 +6,7 @@
 //! JSON in hex, a space, the JSON. A last line without a line break was torn by a crash before the write
 //! it announces, so it is dropped; any other damage is reported and never guessed around.
 
-use crate::renew::Renewed;
+use crate::drivers::renew::Renewed;
 use commensal_core::actual::{ActualState, Ours, Place};
 use commensal_core::knob::KnobId;
 use commensal_core::member::ProcessId;
