@@ -9,13 +9,10 @@ use crate::stage;
 use anyhow::{Context, bail};
 use commensal_core::actual::ActualState;
 use commensal_core::config;
-use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
 use commensal_core::knob::Version;
-use commensal_core::plan::plan;
 use commensal_host::{Host, LinuxHost, below};
-use commensal_reconcile::journal::{self, Journal, Owner};
-use commensal_reconcile::{apply, restore_own};
-use commensal_sensors::{Survey, machine, mounts, survey};
+use commensal_reconcile::{Instance, Journal, Outcome, PlanRequest, Planned, apply, restore_own};
+use commensal_sensors::{Survey, mounts};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -180,18 +177,19 @@ fn knob_write() -> anyhow::Result<()> {
 
 struct World {
     host: LinuxHost,
-    state: std::path::PathBuf,
-    look: Survey,
+    instance: Instance,
+    survey: Survey,
     specs: Vec<commensal_core::group::GroupSpec>,
-    options: ResolveOptions,
 }
 
 impl World {
     fn new() -> anyhow::Result<World> {
         let mut host = LinuxHost::new();
         let pid = std::process::id();
-        let look = survey(&mut host, &format!("commensal-probe-{pid}"), None)?;
-        if let Some(obstacle) = look.caps.cgroup_obstacle.as_ref().or(look.tenancy.obstacle.as_ref()) {
+        let state = std::env::temp_dir().join(format!("commensal-bench-{pid}"));
+        let instance = Instance::of_process(&state, "commensal-bench", &format!("commensal-probe-{pid}"));
+        let survey = instance.survey(&mut host)?;
+        if let Some(obstacle) = survey.caps.cgroup_obstacle.as_ref().or(survey.tenancy.obstacle.as_ref()) {
             bail!("{obstacle}");
         }
         let text: String = (0..GROUPS)
@@ -200,37 +198,39 @@ impl World {
             })
             .collect();
         let specs = config::parse("bench.toml", &text).map_err(|errors| anyhow::anyhow!("{errors:?}"))?;
-        let options =
-            ResolveOptions { prefix: format!("commensal-bench-{pid}"), ..ResolveOptions::default() };
-        let state = std::env::temp_dir().join(format!("commensal-bench-{pid}"));
-        Ok(World { host, state, look, specs, options })
+        Ok(World { host, instance, survey, specs })
     }
 
-    fn see(&mut self) -> anyhow::Result<(ActualState, DesiredState)> {
-        let mut found = self.look.tree(&mut self.host)?;
-        found.ours = {
-            let boot_id = machine::boot_id(&self.host).unwrap_or_default();
-            journal::ours(&mut self.host, &self.state, "lab-bench", &boot_id, &found)?
-        };
-        let desired = resolve(&self.specs, &self.look.machine, &found, &self.options)
-            .map_err(|errors| anyhow::anyhow!("{errors:?}"))?;
-        self.look.fill(&mut self.host, &desired, &mut found);
-        Ok((found, desired))
+    /// The plan, and how long reading the machine for it took.
+    fn plan(&mut self) -> anyhow::Result<(Planned, Duration)> {
+        let start = Instant::now();
+        let request = PlanRequest::all(&self.specs);
+        let planned = self.instance.plan(&mut self.host, &self.survey, &request)?;
+        Ok((planned, start.elapsed()))
     }
 
-    fn journal(&mut self) -> anyhow::Result<Journal> {
-        let pid = std::process::id();
-        let start_ticks = self.host.process(pid)?.start_ticks;
-        let boot_id = machine::boot_id(&self.host).unwrap_or_default();
-        let owner = Owner { kind: "lab".to_owned(), pid, start_ticks, boot_id };
-        Ok(Journal::open(&mut self.host, &self.state, "lab-bench", owner)?)
+    /// Plans once more against what was read, and applies; how long that took.
+    fn carry_out(
+        &mut self,
+        planned: &mut Planned,
+        journal: &mut Journal,
+    ) -> anyhow::Result<(Outcome, Duration)> {
+        let start = Instant::now();
+        self.instance.plan_again(&self.survey, &PlanRequest::all(&self.specs), planned)?;
+        let outcome = apply(&mut self.host, &planned.plan.steps, &planned.actual, journal);
+        Ok((outcome, start.elapsed()))
+    }
+
+    fn restore(&mut self) -> anyhow::Result<()> {
+        restore_own(&mut self.host, &self.instance.state_dir, self.instance.journal_name())?;
+        Ok(())
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        let _ = restore_own(&mut self.host, &self.state, "lab-bench");
-        let _ = std::fs::remove_dir_all(&self.state);
+        let _ = self.restore();
+        let _ = std::fs::remove_dir_all(&self.instance.state_dir);
     }
 }
 
@@ -239,28 +239,23 @@ fn thousand_groups() -> anyhow::Result<()> {
     let (mut all, mut nothing, mut looks, mut bare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut steps = 0;
     for _ in 0..REPEATS {
-        let (found, desired) = world.see()?;
-        let mut journal = world.journal()?;
-        let start = Instant::now();
-        let first = plan(&desired, &found, &world.look.caps);
-        let outcome = apply(&mut world.host, &first.steps, &found, &mut journal);
-        all.push(start.elapsed());
-        steps = first.steps.len();
+        let (mut first, _) = world.plan()?;
+        let mut journal = world.instance.open_journal(&mut world.host)?;
+        let (outcome, took) = world.carry_out(&mut first, &mut journal)?;
+        all.push(took);
+        steps = first.plan.steps.len();
         if let Some(failure) = outcome.failure {
             bail!("{}: {}", failure.description, failure.refusal);
         }
-        let start = Instant::now();
-        let (found, desired) = world.see()?;
-        looks.push(start.elapsed());
-        let start = Instant::now();
-        let second = plan(&desired, &found, &world.look.caps);
-        let outcome = apply(&mut world.host, &second.steps, &found, &mut journal);
-        nothing.push(start.elapsed());
-        if !second.is_empty() || outcome.done > 0 {
+        let (mut second, look) = world.plan()?;
+        looks.push(look);
+        let (outcome, took) = world.carry_out(&mut second, &mut journal)?;
+        nothing.push(took);
+        if !second.plan.is_empty() || outcome.done > 0 {
             bail!("the second plan is not empty");
         }
-        restore_own(&mut world.host, &world.state, "lab-bench")?;
-        bare.push(bare_writes(&first, &found)?);
+        world.restore()?;
+        bare.push(bare_writes(&first.plan, &second.actual)?);
     }
     let (all, nothing, bare) = (median(all), median(nothing), median(bare));
     let ratio = format!(

@@ -182,7 +182,7 @@ impl Soak {
             "at_s": at, "lull": lull, "pid": self.agent.id(), "agent": of(agent), "guard": of(guard),
             "ticks": seen["ticks"], "tick_ms": seen["tick_ms"], "late": seen["cost"]["late_ticks"],
             "writes": seen["cost"]["writes"], "drift": seen["drift"].as_array().map(Vec::len),
-            "troubles": seen["troubles"], "groups": self.churn.groups(),
+            "problems": seen["problems"], "groups": self.churn.groups(),
             "journal_bytes": size("machine.journal"), "audit_bytes": size("audit.log"),
         });
         if let Some(record) = &mut self.record {

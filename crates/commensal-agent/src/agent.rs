@@ -1,31 +1,29 @@
 //! The loop: sense, decide, plan, apply, tell; once per tick, from one thread.
 
 mod canary;
+mod early_tick;
 mod followed;
-mod hurry;
 mod lease;
 mod leave;
 mod rounds;
 mod show;
 mod start;
 
+use self::early_tick::{EarlyTick, FAST};
 use self::followed::{Followed, matters};
-use self::hurry::{FAST, Hurry};
 use self::lease::{Lease, hello};
 pub use self::start::running;
 use self::start::{first_groups, last_good, machine_lock, make_room, only_one};
 use crate::audit::{self, Audit};
+use crate::blame_monitor::{self, BlameMonitor};
 use crate::control::{self, Command, Control, ControlError, Order};
-use crate::deciders::{Decided, Deciders, Seen, Wants};
+use crate::controllers::{Controllers, Decided, Observation, Wants};
 use crate::groups_file::{self, Changes, Compiled, LoadError, Texts};
-use crate::instance::{Ask, EnforceError, Instance, NOBODY, Planned};
-use crate::keeper::{Keeper, Now, Round, in_words};
 use crate::publish::Published;
-use crate::sense::{Closely, Meters, Sample};
+use crate::sense::{Meters, Sample, WatchPrecision};
 use crate::snapshot::{self, Snapshot};
 use crate::view;
-use crate::witness::{self, Witness};
-use commensal_core::actual::{ActualState, CgroupPath, Place};
+use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
 use commensal_core::canary::End;
 use commensal_core::config::Room;
 use commensal_core::control::frame::least;
@@ -37,6 +35,8 @@ use commensal_core::knob::{Controller, KnobId, Value};
 use commensal_core::topology::{Device, Disk, Machine};
 use commensal_core::units::Bytes;
 use commensal_host::{Dir, GroupWatch, Host, HostError, LinuxHost, Process};
+use commensal_reconcile::{Change, Reconciler, Round, in_words};
+use commensal_reconcile::{Instance, PlanRequest, Planned, ReconcileError};
 use commensal_reconcile::{members, queue};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -68,14 +68,14 @@ const LONG_PAUSE: Duration = Duration::from_millis(200);
 const COST_EVERY: u64 = 5;
 /// How often the machine itself is looked at again: CPUs come and go, controllers are mounted.
 const SURVEY_EVERY: Duration = Duration::from_secs(60);
-/// How long frozen groups of cgroup v1 go on in a tick so that killed processes of them can die; less than any lease.
+/// How long per tick a frozen v1 cgroup is thawed so that a pending SIGKILL takes effect. Shorter than any lease of the guard.
 const DYING: Duration = Duration::from_millis(100);
 /// How long the agent waits for the one whose place it takes.
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long it waits for a guard that it started.
 const GUARD_PATIENCE: Duration = Duration::from_secs(5);
 /// A machine lock that others hold for so long is told.
-const LOCK_TROUBLE: Duration = Duration::from_secs(10);
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is left in force when the agent is asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -137,7 +137,7 @@ pub enum AgentError {
     Groups(#[from] LoadError),
     /// The machine cannot be kept.
     #[error(transparent)]
-    Enforce(#[from] EnforceError),
+    Enforce(#[from] ReconcileError),
     /// The system refused something.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -171,10 +171,19 @@ struct Groups {
     kept: bool,
 }
 
+/// The current time, on two clocks: milliseconds on one that nobody sets, and the time of day for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Now {
+    /// Milliseconds since the agent started.
+    ms: u64,
+    /// RFC 3339.
+    text: String,
+}
+
 struct Agent<'a> {
     host: &'a mut dyn Host,
     options: &'a Options,
-    keeper: Keeper,
+    reconciler: Reconciler,
     groups: Groups,
     lease: Option<Lease>,
     meters: Meters,
@@ -191,17 +200,17 @@ struct Agent<'a> {
     /// What follows from it: whether every offline group yields by its class, and what is shown.
     yields: bool,
     fixed: BTreeMap<String, view::Fixed>,
-    deciders: Deciders,
+    controllers: Controllers,
     decided: Decided,
-    witness: Witness,
+    blame_monitor: BlameMonitor,
     /// What the judge saw between two ticks, and what the controllers were given last.
-    judged: Option<witness::Seen>,
-    shown_judged: Option<witness::Seen>,
+    judged: Option<blame_monitor::WaitSample>,
+    shown_judged: Option<blame_monitor::WaitSample>,
     online_cpus: Option<f64>,
     /// Memory that can be had without swapping, as of the last tick.
     available: Option<Bytes>,
     disks_waited_for: bool,
-    hurry: Hurry,
+    early_tick: EarlyTick,
     /// Who runs beside online groups, as of the last round.
     beside: BTreeMap<GroupName, WeightInput>,
     /// When the last round was, what it was for, and whether it left nothing to do.
@@ -226,7 +235,7 @@ struct Agent<'a> {
     canary_report: Option<Arc<crate::canary::Report>>,
 }
 
-/// Runs until a signal asks to end. `tell` gets a snapshot after every tick.
+/// Runs until a signal asks to end. `tell` gets a snapshot after every tick. Gives what could not be put in order at the end.
 ///
 /// # Errors
 /// Before anything was written: another agent, no groups, a machine that cannot be kept, no guard.
@@ -236,7 +245,7 @@ pub fn run(
     options: &Options,
     flags: &Flags,
     tell: &mut dyn FnMut(&Snapshot),
-) -> Result<(), AgentError> {
+) -> Result<Vec<String>, AgentError> {
     host.state_dir(&instance.state_dir)?;
     let _only = only_one(host, &instance.state_dir, options.takeover)?;
     let groups = first_groups(host, &instance.state_dir, &options.config)?;
@@ -247,29 +256,29 @@ pub fn run(
     let log = instance.state_dir.join("audit.log");
     let audit =
         Audit::start(Box::new(LinuxHost::new()), &log, audit::MAX_BYTES).map_err(AgentError::Audit)?;
-    let mut keeper = {
+    let mut reconciler = {
         let _lock = machine_lock(host, &instance)?;
-        let keeper = Keeper::new(instance, host)?;
+        let reconciler = Reconciler::new(instance, host)?;
         if options.lease.is_some() {
-            make_room(host, &keeper.instance, &keeper.survey)?;
+            make_room(host, &reconciler.instance, &reconciler.survey)?;
         }
-        keeper
+        reconciler
     };
     let lease = match options.lease {
         Some(time) => {
             let mut lease = Lease { link: None, child: None, former: Vec::new(), time, said: None };
-            lease.connect(host, &keeper.instance, options)?;
+            lease.connect(host, &reconciler.instance, options)?;
             Some(lease)
         }
         None => None,
     };
     // Without it values are looked at more often.
-    GroupWatch::new().into_iter().for_each(|watch| keeper.see_writes(watch));
+    GroupWatch::new().into_iter().for_each(|watch| reconciler.see_writes(watch));
     let now = Instant::now();
     let mut agent = Agent {
         host,
         options,
-        keeper,
+        reconciler,
         groups,
         lease,
         meters: Meters::default(),
@@ -283,15 +292,15 @@ pub fn run(
         last: None,
         yields: false,
         fixed: BTreeMap::new(),
-        deciders: Deciders::default(),
+        controllers: Controllers::default(),
         decided: Decided::default(),
-        witness: Witness::new(options.judge),
+        blame_monitor: BlameMonitor::new(options.judge),
         judged: None,
         shown_judged: None,
         online_cpus: None,
         available: None,
         disks_waited_for: false,
-        hurry: Hurry::default(),
+        early_tick: EarlyTick::default(),
         beside: BTreeMap::new(),
         rounded: None,
         round_took: Duration::ZERO,
@@ -312,8 +321,7 @@ pub fn run(
         published.publish(Arc::clone(&snapshot));
         tell(&snapshot);
     });
-    agent.leave(flags.hand_over.load(Ordering::Relaxed));
-    Ok(())
+    Ok(agent.leave(flags.hand_over.load(Ordering::Relaxed)))
 }
 
 impl Agent<'_> {
@@ -321,33 +329,33 @@ impl Agent<'_> {
         while !flags.stop.load(Ordering::Relaxed) && !flags.hand_over.load(Ordering::Relaxed) {
             let began = Instant::now();
             let forced = flags.reload.swap(false, Ordering::Relaxed);
-            let mut troubles = Vec::new();
+            let mut problems = Vec::new();
             self.reload(forced);
             // First, so that nothing is in force that it does not know.
-            self.look_after_guard(&mut troubles);
-            self.keep_last_good(&mut troubles);
+            self.look_after_guard(&mut problems);
+            self.keep_last_good(&mut problems);
             let now = self.now();
             let sample = self.decide(&now);
             self.canary_tick(&now, &sample);
-            let (keeper, specs) = (&self.keeper, &self.groups.compiled.groups);
-            let follows = self.members.follow(&keeper.instance, &keeper.survey, specs);
-            troubles.extend(follows.err().map(|error| format!("members cannot be followed: {error}")));
+            let (reconciler, specs) = (&self.reconciler, &self.groups.compiled.groups);
+            let follows = self.members.follow(&reconciler.instance, &reconciler.survey, specs);
+            problems.extend(follows.err().map(|error| format!("members cannot be followed: {error}")));
             for (socket, why) in self.members.members.lost() {
-                troubles.push(format!("the container engine at {}: {why}", socket.display()));
+                problems.push(format!("the container engine at {}: {why}", socket.display()));
             }
             if !self.paused {
                 self.kill(&now);
-                self.hold_queues(&mut troubles);
-                self.enforce(&now, &mut troubles);
+                self.hold_queues(&mut problems);
+                self.enforce(&now, &mut problems);
             }
             self.audit.record(std::mem::take(&mut self.unrecorded));
-            troubles.extend(self.audit.trouble());
+            problems.extend(self.audit.problem());
             self.ticks += 1;
             let took = began.elapsed();
             if took > self.options.interval {
                 self.late_ticks += 1;
             }
-            tell(Arc::new(self.snapshot(sample, took, troubles)));
+            tell(Arc::new(self.snapshot(sample, took, problems)));
             let pause = if self.ticks < FIRST_TICKS { FAST } else { self.options.interval };
             let next = began + pause.min(self.options.interval);
             let asked = || {
@@ -380,7 +388,7 @@ impl Agent<'_> {
                     }
                 }
                 let written = self.groups.changes.as_ref().is_some_and(Changes::any);
-                if written || self.hurry.pressed() {
+                if written || self.early_tick.pressed() {
                     break;
                 }
             }
@@ -461,10 +469,10 @@ impl Agent<'_> {
             return;
         }
         let fits = groups_file::compile(&texts).map_err(|error| error.to_string()).and_then(|compiled| {
-            let ask = Ask::new(&compiled.groups, NOBODY);
-            self.keeper
+            let request = PlanRequest::all(&compiled.groups);
+            self.reconciler
                 .instance
-                .plan(self.host, &self.keeper.survey, &ask)
+                .plan(self.host, &self.reconciler.survey, &request)
                 .map_err(|error| error.to_string())?;
             Ok(compiled)
         });
@@ -489,17 +497,17 @@ impl Agent<'_> {
     fn decide(&mut self, now: &Now) -> Sample {
         let Some(round) = &self.last else { return Sample::default() };
         let planned = &round.planned;
-        let hierarchies = &self.keeper.survey.hierarchies;
+        let hierarchies = &self.reconciler.survey.hierarchies;
         // Without the judge the waits of online threads say what it would; no group waits for disks when the machine does not.
         let by_waits = self.target_us().is_some() && self.shown_judged.is_none();
         let by_disks = self.groups.compiled.io && self.disks_waited_for;
         // Whether a quota binds decides about its period.
         let by_quota = !self.decided.wants.quotas.is_empty();
         let closely = |group: &DesiredGroup| match group.class {
-            Class::Online if by_waits => Closely::All,
-            Class::Offline if by_quota => Closely::AtWork,
-            _ if by_disks => Closely::AtWork,
-            _ => Closely::InTurn,
+            Class::Online if by_waits => WatchPrecision::All,
+            Class::Offline if by_quota => WatchPrecision::AtWork,
+            _ if by_disks => WatchPrecision::AtWork,
+            _ => WatchPrecision::InTurn,
         };
         let sample = self.meters.look(self.host, now.ms, hierarchies, &planned.desired, &closely);
         self.disks_waited_for = sample.machine.pressure_pct[2].is_some_and(|pct| pct >= DISK_PRESSURE_PCT);
@@ -509,7 +517,7 @@ impl Agent<'_> {
         // What was seen between the ticks is the newest that there is.
         let between = self.judged.take();
         let judged = match self.target_us() {
-            Some(_) => between.or_else(|| self.witness.look(self.host, now.ms)),
+            Some(_) => between.or_else(|| self.blame_monitor.look(self.host, now.ms)),
             None => None,
         };
         // A canary's windows are none of the controllers' doing.
@@ -518,7 +526,7 @@ impl Agent<'_> {
         let specs = canary::seen(off, &self.groups.compiled.groups);
         let available = commensal_sensors::machine::available(self.host);
         self.available = available;
-        let shared = shared(&self.keeper.survey.machine, &planned.actual);
+        let shared = shared(&self.reconciler.survey.machine, &planned.actual);
         let host = RefCell::new(&mut *self.host);
         let meters = &self.meters;
         let list = |group: &DesiredGroup| {
@@ -530,17 +538,17 @@ impl Agent<'_> {
             let mut each = paths.map(|path| meters.held(&mut **host.borrow_mut(), path));
             each.try_fold(0, |sum: u64, one| Some(sum.saturating_add(one?))).map(Bytes)
         };
-        self.decided = self.deciders.decide(&Seen {
+        self.decided = self.controllers.decide(&Observation {
             now_ms: now.ms,
             room: if off { Room::Off } else { self.groups.compiled.room },
             io: self.groups.compiled.io,
             specs: &specs,
             desired: &planned.desired,
             yields: self.yields,
-            machine: &self.keeper.survey.machine,
+            machine: &self.reconciler.survey.machine,
             sample: &sample,
             judged: judged.as_ref().map(|seen| seen.judged),
-            run_delay_ms_per_s: self.hurry.run_delay_ms_per_s.take(),
+            run_delay_ms_per_s: self.early_tick.run_delay_ms_per_s.take(),
             beside: self.groups.compiled.weights.then_some(&self.beside),
             declined: &planned.plan.declined,
             shared: &shared,
@@ -598,18 +606,25 @@ impl Agent<'_> {
     }
 
     /// Closes the queues of groups that are short of memory, for a few ticks at most: an agent that died holds nobody.
-    fn hold_queues(&mut self, troubles: &mut Vec<String>) {
-        let state_dir = &self.keeper.instance.state_dir;
+    fn hold_queues(&mut self, problems: &mut Vec<String>) {
+        let state_dir = &self.reconciler.instance.state_dir;
         let time = self.options.interval * HOLD_TICKS;
         let held = &self.decided.held;
         for name in self.holding.iter().filter(|name| !held.contains_key(*name)) {
-            troubles.extend(queue::release(self.host, state_dir, name).err().map(|error| error.to_string()));
+            problems.extend(queue::release(self.host, state_dir, name).err().map(|error| error.to_string()));
         }
         for (name, reason) in held {
             let done = queue::hold(self.host, state_dir, name, reason, time);
-            troubles.extend(done.err().map(|error| error.to_string()));
+            problems.extend(done.err().map(|error| error.to_string()));
         }
         self.holding = held.keys().cloned().collect();
+    }
+
+    fn note_changes(&mut self, changes: Vec<Change>) {
+        let at = self.now().text;
+        for Change { group, what, old, new, why } in changes {
+            self.note(snapshot::Action { at: at.clone(), group, what, old, new, why });
+        }
     }
 
     fn note(&mut self, action: snapshot::Action) {
@@ -623,30 +638,30 @@ impl Agent<'_> {
 
     /// The CPUs that offline work is left with without the agent, when it is kept to a frame.
     fn floor(&self) -> Option<CpuSet> {
-        least(&self.keeper.survey.machine.topology, self.decided.wants.cpu_set.as_ref()?)
+        least(&self.reconciler.survey.machine.topology, self.decided.wants.cpu_set.as_ref()?)
     }
 
     /// Puts the groups in force where the next agent finds them.
-    fn keep_last_good(&mut self, troubles: &mut Vec<String>) {
+    fn keep_last_good(&mut self, problems: &mut Vec<String>) {
         if self.groups.kept {
             return;
         }
         let text = serde_json::to_string(&self.groups.texts).unwrap_or_default();
-        match self.host.state_replace(&last_good(&self.keeper.instance.state_dir), &text) {
+        match self.host.state_replace(&last_good(&self.reconciler.instance.state_dir), &text) {
             Ok(()) => self.groups.kept = true,
             Err(error) => {
-                troubles.push(format!("the groups in force cannot be kept for the next start: {error}"));
+                problems.push(format!("the groups in force cannot be kept for the next start: {error}"));
             }
         }
     }
 
     /// Tells the guard that the agent lives, and what is in force; starts another when it is gone.
-    fn look_after_guard(&mut self, troubles: &mut Vec<String>) {
+    fn look_after_guard(&mut self, problems: &mut Vec<String>) {
         let floor = self.floor();
         let Some(lease) = &mut self.lease else { return };
         lease.bury();
-        let instance = &self.keeper.instance;
-        let (texts, tenancy) = (&self.groups.texts, &self.keeper.survey.tenancy);
+        let instance = &self.reconciler.instance;
+        let (texts, tenancy) = (&self.groups.texts, &self.reconciler.survey.tenancy);
         let hello = hello(self.host, instance, texts, lease.time, floor.as_ref(), tenancy);
         if lease.said.as_ref() != Some(&hello) {
             lease.greet(&hello);
@@ -657,7 +672,7 @@ impl Agent<'_> {
                 Ok(()) => {
                     lease.greet(&hello);
                 }
-                Err(error) => troubles.push(error.to_string()),
+                Err(error) => problems.push(error.to_string()),
             }
         }
     }
@@ -681,7 +696,7 @@ fn yields(planned: &Planned) -> bool {
 fn shared(machine: &Machine, actual: &ActualState) -> BTreeSet<Device> {
     let root = actual
         .hierarchy_of(Controller::Io)
-        .and_then(|hierarchy| actual.cgroups.get(&Place { hierarchy, path: CgroupPath::root() }));
+        .and_then(|hierarchy| actual.cgroups.get(&CgroupRef { hierarchy, path: CgroupPath::root() }));
     let by_cost = |device: Device| {
         let value = root.and_then(|root| root.values.get(&(KnobId::IoCostQos, Some(device))));
         value == Some(&Value::Number(1))

@@ -108,9 +108,9 @@ impl AuditLog {
         self.lost
     }
 
-    /// Why lines are being lost now, as a sentence for [`crate::snapshot::Snapshot::troubles`].
+    /// Why lines are being lost now, as a sentence for [`crate::snapshot::Snapshot::problems`].
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
+    pub fn problem(&self) -> Option<String> {
         if self.untold == 0 {
             return None;
         }
@@ -142,7 +142,7 @@ struct State {
     /// Lost because the queue was full; the thread takes them over.
     dropped: AtomicU64,
     lost: AtomicU64,
-    trouble: Mutex<Option<String>>,
+    problem: Mutex<Option<String>>,
 }
 
 impl Audit {
@@ -178,10 +178,10 @@ impl Audit {
 
     /// Why lines are being lost now.
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
-        let trouble = self.state.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    pub fn problem(&self) -> Option<String> {
+        let problem = self.state.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let dropped = self.state.dropped.load(Ordering::Relaxed);
-        trouble.or_else(|| {
+        problem.or_else(|| {
             (dropped > 0).then(|| format!("the audit log has lost {dropped} lines: its disk takes too long"))
         })
     }
@@ -214,7 +214,7 @@ fn keep(
         // Counted twice for a moment rather than not at all.
         state.lost.store(log.lost(), Ordering::Relaxed);
         state.dropped.fetch_sub(dropped, Ordering::Relaxed);
-        *state.trouble.lock().unwrap_or_else(PoisonError::into_inner) = log.trouble();
+        *state.problem.lock().unwrap_or_else(PoisonError::into_inner) = log.problem();
     }
 }
 
@@ -256,6 +256,7 @@ mod tests {
         assert_eq!(lines(&mut host, PATH), [action(1), action(2), action(3)]);
     }
 
+    // promise 34
     #[test]
     fn both_files_stay_within_their_bound() {
         let mut host = host();
@@ -275,6 +276,7 @@ mod tests {
         assert_eq!(all, (1_080..1_095).map(action).collect::<Vec<_>>());
     }
 
+    // promise 34
     #[test]
     fn one_batch_can_be_more_than_a_file() {
         let mut host = host();
@@ -286,6 +288,7 @@ mod tests {
         assert_eq!(all, (1_010..1_025).map(action).collect::<Vec<_>>());
     }
 
+    // promise 34
     #[test]
     fn a_full_disk_loses_lines_and_tells() {
         let mut host = host();
@@ -295,11 +298,11 @@ mod tests {
         log.append(&mut host, &[action(2), action(3)]);
         log.append(&mut host, &[action(4)]);
         assert_eq!(log.lost(), 3);
-        let told = log.trouble().unwrap();
+        let told = log.problem().unwrap();
         assert!(told.contains("lost 3 lines") && told.contains("no space left"), "{told}");
         host.state_full(false);
         log.append(&mut host, &[action(5)]);
-        assert_eq!((log.lost(), log.trouble()), (3, None));
+        assert_eq!((log.lost(), log.problem()), (3, None));
         let all = lines(&mut host, PATH);
         assert_eq!((&all[0], &all[2]), (&action(1), &action(5)));
         assert!(all[1].why.starts_with("3 lines before this one were lost"), "{all:?}");
@@ -318,6 +321,7 @@ mod tests {
     }
 
     /// The disk hangs: the loop goes on, and what found no room is counted.
+    // promise 34
     #[test]
     fn a_disk_that_hangs_never_stops_the_loop() {
         let (lines, queue) = sync_channel(BATCHES);
@@ -326,7 +330,7 @@ mod tests {
             audit.record(vec![action(n), action(n)]);
         }
         assert_eq!(audit.lost(), 2 * (1_000 - BATCHES as u64));
-        assert!(audit.trouble().unwrap().contains("1488 lines"));
+        assert!(audit.problem().unwrap().contains("1488 lines"));
         // It comes back.
         let (state, host) = (Arc::clone(&audit.state), host());
         drop(audit);
@@ -335,6 +339,6 @@ mod tests {
         assert_eq!(all.len(), 1 + 2 * BATCHES);
         assert!(all[0].why.starts_with("1488 lines before this one were lost"), "{:?}", all[0]);
         assert_eq!(state.lost.load(Ordering::Relaxed), 1_488);
-        assert_eq!(state.trouble.lock().unwrap().as_deref(), None);
+        assert_eq!(state.problem.lock().unwrap().as_deref(), None);
     }
 }

@@ -33,7 +33,7 @@ pub enum ClientError {
         .0.display()
     )]
     Silent(PathBuf),
-    /// Another trouble of the system.
+    /// Another problem of the system.
     #[error("the agent cannot be asked")]
     Host(#[source] HostError),
     /// It says no.

@@ -244,6 +244,7 @@ mod tests {
     use super::*;
     use crate::golden;
 
+    // promise 35
     #[test]
     fn golden_explain() {
         let snapshot = crate::fixture::snapshot();
@@ -255,6 +256,7 @@ mod tests {
         assert!(explain(&snapshot, "we").is_none());
     }
 
+    // promise 35
     #[test]
     fn inputs_are_put_in_by_whole_names() {
         let check = |formula: &str, expect: &str| {

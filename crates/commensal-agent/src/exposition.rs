@@ -53,12 +53,12 @@ fn agent(out: &mut Text, snapshot: &Snapshot, age: Duration) {
     out.counter("commensal_agent_ticks_total", "Ticks.", &one(snapshot.ticks as f64));
     out.counter(
         "commensal_agent_late_ticks_total",
-        "Ticks that took longer than they may.",
+        "Ticks that overran the configured interval.",
         &one(snapshot.cost.late_ticks as f64),
     );
     out.gauge(
         "commensal_agent_tick_interval_seconds",
-        "Time from tick to tick that is meant.",
+        "Configured interval between ticks.",
         &one(snapshot.interval_ms as f64 / 1e3),
     );
     out.gauge("commensal_agent_tick_seconds", "Length of the last tick.", &one(snapshot.tick_ms / 1e3));
@@ -86,7 +86,9 @@ fn agent(out: &mut Text, snapshot: &Snapshot, age: Duration) {
         &flag(snapshot.canary.is_some()),
     );
     out.gauge("commensal_agent_isolation_off", "Whether a canary has isolation off now.", &flag(off));
-    out.gauge("commensal_agent_troubles", "Things that are wrong now.", &one(snapshot.troubles.len() as f64));
+    let problems = one(snapshot.problems.len() as f64);
+    out.gauge("commensal_agent_active_problems", "Problems that `commensal status` lists now.", &problems);
+    out.gauge("commensal_agent_troubles", "Old name of commensal_agent_active_problems.", &problems);
     out.gauge(
         "commensal_config_generation",
         "How often a configuration was taken into force.",
@@ -343,6 +345,7 @@ mod tests {
         Ok(parsed)
     }
 
+    // promise 35
     #[test]
     fn golden_metrics() {
         let text = prometheus(&crate::fixture::snapshot(), Duration::from_millis(250));
@@ -355,6 +358,7 @@ mod tests {
     }
 
     /// Unknown is no series; the families are there all the same.
+    // promise 35
     #[test]
     fn an_empty_snapshot_has_every_family() {
         let empty = parse(&prometheus(&Snapshot::default(), Duration::ZERO)).unwrap();
@@ -363,6 +367,7 @@ mod tests {
         assert!(empty.series.keys().all(|name| !name.contains("used_cpus")), "{empty:?}");
     }
 
+    // promise 35
     #[test]
     fn odd_names_are_escaped() {
         let odd = "a \"b\"\\\nc{},=é";

@@ -58,7 +58,7 @@ pub fn snapshot() -> Snapshot {
             late_ticks: 2,
             audit_lost: 5,
         },
-        troubles: vec![
+        problems: vec![
             "/docker/91f0c cpu.shares is written by dockerd as well: the agent has stopped writing it until the next \
              configuration"
                 .to_owned(),

@@ -2,7 +2,7 @@
 
 use commensal_core::config::{self, ConfigError, Room};
 use commensal_core::group::{GroupSpec, Position};
-use commensal_host::{For, GroupWatch, Host, HostError, Seen};
+use commensal_host::{FolderEvent, For, GroupWatch, Host, HostError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -97,8 +97,10 @@ impl Changes {
             |name: &str| self.only.as_ref().is_none_or(|only| name == only || name.starts_with(".."));
         let seen = self.watch.wait(Duration::ZERO).unwrap_or_default();
         seen.iter().any(|seen| match seen {
-            Seen::Made(_, name) | Seen::Gone(_, name) | Seen::Touched(_, Some(name)) => is_ours(name),
-            Seen::Touched(_, None) | Seen::Lost => true,
+            FolderEvent::Made(_, name) | FolderEvent::Gone(_, name) | FolderEvent::Touched(_, Some(name)) => {
+                is_ours(name)
+            }
+            FolderEvent::Touched(_, None) | FolderEvent::Lost => true,
         })
     }
 }

@@ -8,14 +8,14 @@
 //! agent ──{"pid":…,"lease_ms":…,…}\n, then "." each beat, "q" at the end──► guard
 //! ```
 
-use crate::enforce::enforce;
 use crate::groups_file::{self, Texts};
-use crate::instance::{Ask, EnforceError, Instance, NOBODY};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::DesiredState;
 use commensal_core::safe::safe;
 use commensal_host::{Host, HostError, Process, Signal};
+use commensal_reconcile::enforce;
 use commensal_reconcile::journal;
+use commensal_reconcile::{Instance, PlanRequest, ReconcileError};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -226,10 +226,9 @@ fn watch(
 /// When the machine cannot be read, or a step was refused.
 pub fn bring(host: &mut dyn Host, state_dir: &Path, hello: &Hello) -> Result<usize, BringError> {
     let instance = Instance {
-        state_dir: state_dir.to_owned(),
-        prefix: hello.prefix.clone(),
         engine: hello.engine.clone(),
         cgroup_root: hello.cgroup_root.as_deref().map(commensal_core::actual::CgroupPath::new),
+        ..Instance::of_machine(state_dir, &hello.prefix)
     };
     let specs = safe(&groups_file::compile(&hello.texts)?.groups);
     let deadline = Instant::now() + LOCK_PATIENCE;
@@ -247,8 +246,8 @@ pub fn bring(host: &mut dyn Host, state_dir: &Path, hello: &Hello) -> Result<usi
         }
     };
     let mut journal = instance.journal(host, journal::MACHINE)?;
-    let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
-    let (_, outcome) = enforce(&instance, host, &ask, &mut journal)?;
+    let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
+    let (_, outcome) = enforce(&instance, host, &request, &mut journal)?;
     match outcome.failure {
         Some(failure) => Err(BringError::Refused(format!("{}: {}", failure.description, failure.refusal))),
         None => Ok(outcome.done),
@@ -263,7 +262,7 @@ pub enum BringError {
     Groups(#[from] groups_file::LoadError),
     /// They cannot be planned.
     #[error(transparent)]
-    Enforce(#[from] EnforceError),
+    Enforce(#[from] ReconcileError),
     /// The system refused something.
     #[error(transparent)]
     Host(#[from] HostError),

@@ -12,12 +12,11 @@
 
 pub mod agent;
 pub mod audit;
-mod beside;
+pub mod blame_monitor;
 pub mod canary;
 pub mod client;
 pub mod control;
-mod deciders;
-pub mod enforce;
+mod controllers;
 pub mod explain;
 pub mod exposition;
 #[cfg(any(test, feature = "fixture"))]
@@ -26,13 +25,11 @@ pub mod fixture;
 mod golden;
 pub mod groups_file;
 pub mod guard;
-pub mod instance;
-pub mod keeper;
 pub mod members;
 pub mod publish;
 pub mod sense;
+mod siblings;
 pub mod snapshot;
 pub mod status;
 pub mod top;
 mod view;
-pub mod witness;

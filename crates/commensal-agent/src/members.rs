@@ -144,7 +144,7 @@ impl Members {
         }
     }
 
-    /// Engines that do not answer, and why: troubles, as long as a group matches containers.
+    /// Engines that do not answer, and why: problems, as long as a group matches containers.
     #[must_use]
     pub fn lost(&self) -> &BTreeMap<PathBuf, String> {
         &self.lost

@@ -87,6 +87,7 @@ mod tests {
     }
 
     /// A reader that keeps what it got for long holds up nobody.
+    // promise 33
     #[test]
     fn a_reader_never_blocks_the_writer() {
         let published = Published::new();

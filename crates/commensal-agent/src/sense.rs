@@ -73,7 +73,7 @@ pub struct Sample {
 
 /// How much has to be known of a group in a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closely {
+pub enum WatchPrecision {
     /// What its cgroups' turn is.
     InTurn,
     /// Everything of those that are at work.
@@ -117,7 +117,7 @@ impl Meters {
         now_ms: u64,
         hierarchies: &[Hierarchy],
         desired: &DesiredState,
-        closely: &dyn Fn(&DesiredGroup) -> Closely,
+        closely: &dyn Fn(&DesiredGroup) -> WatchPrecision,
     ) -> Sample {
         let seconds = self.last_ms.map_or(0.0, |last| now_ms.saturating_sub(last) as f64 / 1e3);
         self.last_ms = Some(now_ms);
@@ -289,14 +289,14 @@ impl Meter {
         &mut self,
         host: &mut dyn Host,
         now_ms: u64,
-        closely: Closely,
+        closely: WatchPrecision,
         due: &dyn Fn(usize, usize) -> bool,
     ) -> bool {
         // Where the CPU time cannot be told, nobody knows who is at work.
         let at_work = self.rates.cpus.is_none_or(|cpus| cpus > 0.0);
         let in_full = match closely {
-            Closely::All => true,
-            Closely::AtWork if at_work => true,
+            WatchPrecision::All => true,
+            WatchPrecision::AtWork if at_work => true,
             _ => self.last.is_none() || due(self.turn, IN_FULL),
         };
         if !(in_full || at_work || due(self.turn, IDLE)) {
@@ -316,11 +316,11 @@ impl Meter {
 
     /// Everything but the CPU time. Who did not run since the last time did nothing else either, but its memory may have been
     /// reclaimed. Who starves waits without running.
-    fn others(&mut self, host: &mut dyn Host, now_ms: u64, closely: Closely) -> GroupRates {
+    fn others(&mut self, host: &mut dyn Host, now_ms: u64, closely: WatchPrecision) -> GroupRates {
         let cpu_us = self.cpu.map(|(_, us)| us);
         let idle = std::mem::replace(&mut self.cpu_by_then, cpu_us) == cpu_us
             && cpu_us.is_some()
-            && closely != Closely::All;
+            && closely != WatchPrecision::All;
         let now = match &self.last {
             Some((_, last, _)) if idle => {
                 GroupUse { memory_bytes: self.dirs.memory_bytes(host), ..last.clone() }

@@ -2,6 +2,7 @@
 //! and `explain`. Missing is `None`, never 0.
 
 use crate::canary;
+pub use commensal_reconcile::Drift;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ pub struct Snapshot {
     /// What the agent itself costs.
     pub cost: Cost,
     /// What is wrong now, in whole sentences; empty when all is well.
-    pub troubles: Vec<String>,
+    pub problems: Vec<String>,
 }
 
 /// The configuration in force.
@@ -255,26 +256,6 @@ pub struct Unmet {
     pub try_this: String,
 }
 
-/// A knob that somebody else writes.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Drift {
-    /// The cgroup.
-    pub path: String,
-    /// Kernel file.
-    pub file: String,
-    /// What was in force.
-    pub want: String,
-    /// What was found.
-    pub found: String,
-    /// How often.
-    pub times: u64,
-    /// Who does it, as far as can be told.
-    pub by: Option<String>,
-    /// How long the agent now waits before it writes again, ms; `None` when it has given up until the next configuration.
-    pub back_off_ms: Option<u64>,
-}
-
 /// A write or a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -303,7 +284,7 @@ pub struct Cost {
     pub rss_bytes: Option<u64>,
     /// Kernel files written.
     pub writes: u64,
-    /// Ticks that took longer than they may.
+    /// Ticks that overran the configured interval.
     pub late_ticks: u64,
     /// Lines that the audit log could not take.
     pub audit_lost: u64,

@@ -11,10 +11,10 @@ use std::time::Duration;
 /// Actions that are shown.
 const ACTIONS: usize = 5;
 
-/// Whether all that was asked for is in force: no trouble, nothing unmet, and a loop that runs.
+/// Whether all that was asked for is in force: no problem, nothing unmet, and a loop that runs.
 #[must_use]
 pub fn is_well(snapshot: &Snapshot, age: Duration) -> bool {
-    troubles(snapshot, age).is_empty() && snapshot.unmet.is_empty()
+    problems(snapshot, age).is_empty() && snapshot.unmet.is_empty()
 }
 
 /// For reading in a terminal. `age` is how long ago the snapshot was made.
@@ -23,12 +23,12 @@ pub fn text(snapshot: &Snapshot, age: Duration) -> String {
     let mut out = String::new();
     agent(&mut out, snapshot);
     machine(&mut out, &snapshot.machine);
-    let troubles = troubles(snapshot, age);
-    if !troubles.is_empty() {
-        out.push_str("\ntroubles\n");
+    let problems = problems(snapshot, age);
+    if !problems.is_empty() {
+        out.push_str("\nproblems\n");
     }
-    for trouble in &troubles {
-        let _ = writeln!(out, "  {trouble}");
+    for problem in &problems {
+        let _ = writeln!(out, "  {problem}");
     }
     groups(&mut out, &snapshot.groups);
     queues(&mut out, &snapshot.groups);
@@ -39,33 +39,33 @@ pub fn text(snapshot: &Snapshot, age: Duration) -> String {
 
 /// What is wrong now, with what only the reader of a snapshot can know.
 #[must_use]
-pub fn troubles(snapshot: &Snapshot, age: Duration) -> Vec<String> {
-    let mut troubles = Vec::new();
+pub fn problems(snapshot: &Snapshot, age: Duration) -> Vec<String> {
+    let mut problems = Vec::new();
     if is_stale(snapshot, age) {
-        troubles.push(format!(
+        problems.push(format!(
             "the agent's loop has not finished a tick for {}: what follows is old; the guard acts when the lease ends, a \
              restart of the agent takes the groups over",
             duration(age.as_secs_f64())
         ));
     }
     if snapshot.paused {
-        troubles.push(
+        problems.push(
             "the agent is paused: it looks and writes nothing until `commensal agent resume`".to_owned(),
         );
     }
     if let Some(error) = &snapshot.config.error {
-        troubles.push(format!(
+        problems.push(format!(
             "the newest configuration is not in force, generation {} stays: {error}",
             snapshot.config.generation
         ));
     }
     if snapshot.lease.as_ref().is_some_and(|lease| lease.guard_pid.is_none()) {
-        troubles.push(
+        problems.push(
             "the guard is gone: nobody puts the machine in the safe state if the agent dies".to_owned(),
         );
     }
-    troubles.extend(snapshot.troubles.iter().cloned());
-    troubles
+    problems.extend(snapshot.problems.iter().cloned());
+    problems
 }
 
 fn agent(out: &mut String, snapshot: &Snapshot) {
@@ -245,7 +245,7 @@ mod tests {
         assert!(is_well(&well, Duration::ZERO));
         assert!(!is_well(&well, Duration::from_secs(60)));
         assert!(!is_well(&Snapshot { paused: true, ..well.clone() }, Duration::ZERO));
-        assert!(!is_well(&Snapshot { troubles: vec!["x".to_owned()], ..well }, Duration::ZERO));
+        assert!(!is_well(&Snapshot { problems: vec!["x".to_owned()], ..well }, Duration::ZERO));
         assert!(!is_well(&crate::fixture::snapshot(), Duration::ZERO));
     }
 

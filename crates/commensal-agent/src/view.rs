@@ -1,16 +1,16 @@
 //! From what the loop knows to what is shown.
 
-use crate::deciders::{Decided, explained};
-use crate::instance::Planned;
+use crate::blame_monitor;
+use crate::controllers::{Decided, explained};
 use crate::sense::{GroupRates, Sample};
 use crate::snapshot::{self, Snapshot};
-use crate::witness;
 use commensal_core::desired::{DesiredGroup, Limits};
 use commensal_core::group::Class;
 use commensal_core::limit::MEMORY_MAX;
 use commensal_core::process::Stat;
 use commensal_core::topology::Machine;
 use commensal_host::Host;
+use commensal_reconcile::Planned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -151,7 +151,7 @@ pub fn explain(groups: &mut [snapshot::Group], decided: &Decided) {
 }
 
 /// Puts what the judge saw beside the groups.
-pub fn judged(groups: &mut [snapshot::Group], seen: Option<&witness::Seen>) {
+pub fn judged(groups: &mut [snapshot::Group], seen: Option<&blame_monitor::WaitSample>) {
     for group in groups {
         let of = seen.and_then(|seen| seen.groups.get(&group.name));
         group.blamed_ms_per_cpu_s = of.and_then(|of| of.blamed_ms_per_cpu_s);

@@ -178,14 +178,14 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{ByKind, Culprit, OfSubject};
+    use crate::figures::{ByKind, Culprit, TargetStats};
     use crate::histogram::SLOTS;
 
     #[test]
     fn counters_and_histograms() {
         let mut figures = Figures::default();
         let wait = ByKind([7_000_000_000, 0, 3_000_000_000, 0, 0, 500_000_000]);
-        figures.subjects.push(OfSubject { run_ns: 2_000_000_000, waits: 9, wait });
+        figures.subjects.push(TargetStats { run_ns: 2_000_000_000, waits: 9, wait });
         for (kind, id, ns) in [(Kind::Other, Some(1), 4_000_000_000), (Kind::Offline, Some(2), 3_000_000_000)]
         {
             figures.culprits.insert(Culprit { subject: 0, kind, cgroup: id }, ns);

@@ -88,7 +88,7 @@ pub struct Culprit {
 
 /// One subject's sums.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OfSubject {
+pub struct TargetStats {
     /// Time on a CPU.
     pub run_ns: u64,
     /// Waits that ended.
@@ -227,7 +227,7 @@ pub struct Figures {
     /// A subject came onto an SMT sibling of offline work, to that work gone ([`Counters::evictions`]).
     pub evict_delay: Histogram,
     /// By subject, in the order of the scope.
-    pub subjects: Vec<OfSubject>,
+    pub subjects: Vec<TargetStats>,
     /// Who held the CPU: adds up to the task kinds of the waits, with [`Counters::full_ns`].
     pub culprits: BTreeMap<Culprit, u64>,
     /// What the CPUs did all the time.
@@ -242,7 +242,7 @@ impl Figures {
     pub fn since(&self, earlier: &Figures) -> Figures {
         let subjects = self.subjects.iter().enumerate().map(|(index, now)| {
             let then = earlier.subjects.get(index).copied().unwrap_or_default();
-            OfSubject {
+            TargetStats {
                 run_ns: now.run_ns.saturating_sub(then.run_ns),
                 waits: now.waits.saturating_sub(then.waits),
                 wait: now.wait.since(&then.wait),
@@ -354,7 +354,7 @@ mod tests {
         now.wait.0[0] += 100;
         now.counters.run_ns += 1_000_000;
         now.culprits.insert(Culprit { cgroup: None, ..culprit }, 9);
-        now.subjects.push(OfSubject { run_ns: 4, ..OfSubject::default() });
+        now.subjects.push(TargetStats { run_ns: 4, ..TargetStats::default() });
         let came = now.since(&then);
         assert_eq!((came.time_ns, came.wait.sum(), came.wait.by_others()), (20, 100, 100));
         assert_eq!(came.culprits.len(), 1, "what did not grow is left out");

@@ -1,11 +1,11 @@
 //! Loading the BPF program and reading its maps. It changes nothing, and is gone with the process that loaded it.
 
-use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, OfSubject, Thread, ThreadState, Totals};
+use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, TargetStats, Thread, ThreadState, Totals};
 use crate::histogram::Histogram;
 use crate::mirror::{
     self, ASLEEP, Control, CpuState, CulpritKey, Delays, RUNNING, SIBLINGS, Target, ThreadReading,
 };
-use crate::{NoJudge, Scope, Subject, preflight};
+use crate::{BlameError, Scope, Subject, preflight};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
 use aya::programs::{BtfTracePoint, Iter, ProgramError, ProgramFd};
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
@@ -79,15 +79,15 @@ impl Judge {
     ///
     /// # Errors
     /// When the kernel lacks BTF, refuses, or there are too many subjects.
-    pub fn attach(host: &dyn Host, scope: &Scope) -> Result<Judge, NoJudge> {
+    pub fn attach(host: &dyn Host, scope: &Scope) -> Result<Judge, BlameError> {
         if scope.online.len() > MOST_SUBJECTS {
-            return Err(NoJudge::TooMany(scope.online.len()));
+            return Err(BlameError::TooMany(scope.online.len()));
         }
         preflight::check(host)?;
         agrees()?;
         let btf = Btf::from_sys_fs()
             .map_err(|error| refused(host, "read what the kernel says of itself")(error.into()))?;
-        let cpus = aya::util::nr_cpus().map_err(|(path, error)| NoJudge::Refused {
+        let cpus = aya::util::nr_cpus().map_err(|(path, error)| BlameError::Refused {
             what: "count the CPUs",
             because: format!("{path}: {error}"),
         })?;
@@ -141,9 +141,9 @@ impl Judge {
     ///
     /// # Errors
     /// When there are too many subjects, or a map cannot be written.
-    pub fn follow(&mut self, scope: &Scope) -> Result<bool, NoJudge> {
+    pub fn follow(&mut self, scope: &Scope) -> Result<bool, BlameError> {
         if scope.online.len() > MOST_SUBJECTS {
-            return Err(NoJudge::TooMany(scope.online.len()));
+            return Err(BlameError::TooMany(scope.online.len()));
         }
         let numbers = |scope: &Scope| -> Option<BTreeSet<u64>> {
             let cgroup = |subject: &Subject| match subject {
@@ -168,12 +168,12 @@ impl Judge {
         Ok(true)
     }
 
-    fn order(&mut self) -> Result<(), NoJudge> {
+    fn order(&mut self) -> Result<(), BlameError> {
         let bytes: [u8; size_of::<Control>()] = transmute!(self.control);
         self.maps.control.set(0, bytes, 0).map_err(failed("order the judge"))
     }
 
-    fn enable(&mut self, on: bool) -> Result<(), NoJudge> {
+    fn enable(&mut self, on: bool) -> Result<(), BlameError> {
         self.control.enabled = u32::from(on);
         self.order()
     }
@@ -183,7 +183,7 @@ impl Judge {
     ///
     /// # Errors
     /// When the program's memory is not there.
-    pub fn stop(&mut self) -> Result<(), NoJudge> {
+    pub fn stop(&mut self) -> Result<(), BlameError> {
         self.enable(false)
     }
 
@@ -197,7 +197,7 @@ impl Judge {
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub fn totals(&self) -> Result<Figures, NoJudge> {
+    pub fn totals(&self) -> Result<Figures, BlameError> {
         let mut figures = Figures::default();
         for one in self.maps.totals.get(&0, 0).map_err(failed("read the judge"))?.iter() {
             let one: Totals = transmute!(*one);
@@ -219,9 +219,9 @@ impl Judge {
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub fn subjects(&self) -> Result<Vec<OfSubject>, NoJudge> {
+    pub fn subjects(&self) -> Result<Vec<TargetStats>, BlameError> {
         let one = |index: usize| {
-            let mut sums = OfSubject::default();
+            let mut sums = TargetStats::default();
             for one in self.maps.targets.get(&(index as u32), 0).map_err(failed("read the judge"))?.iter() {
                 let one: Target = transmute!(*one);
                 sums.run_ns += one.run_ns;
@@ -237,7 +237,7 @@ impl Judge {
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub fn read(&self, host: &dyn Host) -> Result<Figures, NoJudge> {
+    pub fn read(&self, host: &dyn Host) -> Result<Figures, BlameError> {
         let totals = self.totals()?;
         let now = totals.time_ns;
         let mut cpu = ByKind::default();
@@ -278,10 +278,12 @@ impl Judge {
     ///
     /// # Errors
     /// When the kernel's list cannot be read.
-    pub fn threads(&self) -> Result<Vec<Thread>, NoJudge> {
+    pub fn threads(&self) -> Result<Vec<Thread>, BlameError> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let told =
-            |error: &dyn std::error::Error| NoJudge::Refused { what: "list threads", because: chain(error) };
+        let told = |error: &dyn std::error::Error| BlameError::Refused {
+            what: "list threads",
+            because: chain(error),
+        };
         let program = program::<Iter>(&mut loaded, "threads").map_err(|error| told(&error))?;
         let link = program.attach().and_then(|id| program.take_link(id)).map_err(|error| told(&error))?;
         let mut list = link.into_file().map_err(|error| told(&error))?;
@@ -291,7 +293,7 @@ impl Judge {
         Ok(all.filter_map(|one| ThreadReading::read_from_bytes(one).ok()).map(thread).collect())
     }
 
-    fn name_subjects(&mut self, scope: &Scope) -> Result<(), NoJudge> {
+    fn name_subjects(&mut self, scope: &Scope) -> Result<(), BlameError> {
         let online =
             scope.online.iter().enumerate().map(|(index, subject)| (subject, ONLINE | (index as u32) << 8));
         for (subject, class) in scope.offline.iter().map(|subject| (subject, OFFLINE)).chain(online) {
@@ -305,7 +307,7 @@ impl Judge {
     }
 
     /// Tells the program which CPUs share a core.
-    fn tell_siblings(&mut self, host: &dyn Host, cpus: usize) -> Result<(), NoJudge> {
+    fn tell_siblings(&mut self, host: &dyn Host, cpus: usize) -> Result<(), BlameError> {
         for cpu in 0..cpus {
             let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
             let list = host.read_file(Path::new(&path)).unwrap_or_default();
@@ -363,7 +365,7 @@ fn maps(loaded: &mut Ebpf) -> Result<Maps, EbpfError> {
 }
 
 /// Compares the structures of the object with those here, once in a process.
-fn agrees() -> Result<(), NoJudge> {
+fn agrees() -> Result<(), BlameError> {
     static WRONG: OnceLock<Vec<String>> = OnceLock::new();
     let wrong = WRONG.get_or_init(|| {
         let btf = aya_obj::Object::parse(OBJECT).ok().and_then(|object| object.btf);
@@ -373,7 +375,7 @@ fn agrees() -> Result<(), NoJudge> {
     if wrong.is_empty() {
         return Ok(());
     }
-    Err(NoJudge::Refused { what: "compare the judge with its reader", because: wrong.join("; ") })
+    Err(BlameError::Refused { what: "compare the judge with its reader", because: wrong.join("; ") })
 }
 
 fn program<'a, P>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut P, ProgramError>
@@ -418,17 +420,17 @@ fn forbids(error: &(dyn std::error::Error + 'static)) -> bool {
     false
 }
 
-fn refused(host: &dyn Host, what: &'static str) -> impl FnOnce(EbpfError) -> NoJudge {
+fn refused(host: &dyn Host, what: &'static str) -> impl FnOnce(EbpfError) -> BlameError {
     move |error| {
         if forbids(&error) {
-            return NoJudge::Forbidden(preflight::forbidden(host));
+            return BlameError::Forbidden(preflight::forbidden(host));
         }
-        NoJudge::Refused { what, because: chain(&error) }
+        BlameError::Refused { what, because: chain(&error) }
     }
 }
 
-fn failed(what: &'static str) -> impl Fn(MapError) -> NoJudge {
-    move |error| NoJudge::Refused { what, because: chain(&error) }
+fn failed(what: &'static str) -> impl Fn(MapError) -> BlameError {
+    move |error| BlameError::Refused { what, because: chain(&error) }
 }
 
 fn culprit(key: CulpritKey) -> Culprit {

@@ -57,7 +57,7 @@ pub struct Scope {
 
 /// Why there is no judge.
 #[derive(Debug, thiserror::Error)]
-pub enum NoJudge {
+pub enum BlameError {
     /// The kernel lacks what its programs need.
     #[error("the kernel {0} is older than 5.12, which the judge needs")]
     TooOld(String),

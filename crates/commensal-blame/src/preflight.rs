@@ -1,6 +1,6 @@
 //! What keeps the judge from working here, one sentence for each: asked before it is loaded, and when the kernel has refused it.
 
-use crate::NoJudge;
+use crate::BlameError;
 use commensal_host::Host;
 use std::path::Path;
 
@@ -14,14 +14,14 @@ const SYS_ADMIN: u32 = 21;
 ///
 /// # Errors
 /// When the kernel is too old, or does not describe itself.
-pub fn check(host: &dyn Host) -> Result<(), NoJudge> {
+pub fn check(host: &dyn Host) -> Result<(), BlameError> {
     let release = text(host, "/proc/sys/kernel/osrelease");
     if version(&release).is_some_and(|version| version < OLDEST) {
-        return Err(NoJudge::TooOld(release));
+        return Err(BlameError::TooOld(release));
     }
     let described =
         host.list(Path::new("/sys/kernel/btf")).is_ok_and(|names| names.iter().any(|one| one == "vmlinux"));
-    if described { Ok(()) } else { Err(NoJudge::NoBtf) }
+    if described { Ok(()) } else { Err(BlameError::NoBtf) }
 }
 
 /// Why the kernel has answered EPERM or EACCES: everything that is known to do that and is so here.
@@ -75,6 +75,7 @@ mod tests {
         host
     }
 
+    // promise 41
     #[test]
     fn an_old_kernel_and_one_without_btf() {
         let said = |release, btf| check(&kernel(release, btf)).map_err(|error| error.to_string());
@@ -84,6 +85,7 @@ mod tests {
         assert!(said("6.1.0\n", false).unwrap_err().contains("/sys/kernel/btf/vmlinux"));
     }
 
+    // promise 41
     #[test]
     fn each_reason_has_its_words() {
         let check = |status: &str, lockdown: &str, expect: &[&str]| {

@@ -310,7 +310,7 @@ struct Names<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::OfSubject;
+    use crate::figures::TargetStats;
 
     #[test]
     fn the_rest_is_summed_and_nothing_is_lost() {
@@ -322,7 +322,7 @@ mod tests {
             figures.culprits.insert(culprit, id * 1_000_000);
         }
         figures.culprits.insert(Culprit { subject: 0, kind: Kind::Online, cgroup: Some(50) }, 5_000_000);
-        figures.subjects.push(OfSubject { run_ns: 2_000_000_000, waits: 3, wait: figures.wait });
+        figures.subjects.push(TargetStats { run_ns: 2_000_000_000, waits: 3, wait: figures.wait });
         let report = Report::new(&figures, &Labels::default(), Bounds::default(), &|id| format!("/g{id}"));
         let total: f64 = report.culprits.iter().map(|row| row.ms).sum();
         assert!((total - report.wait_ms).abs() < 1e-6, "{report:?}");

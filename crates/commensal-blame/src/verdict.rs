@@ -103,6 +103,7 @@ mod tests {
         figures
     }
 
+    // promise 41
     #[test]
     fn each_answer() {
         // Slot 88 begins at 8,192 ns, slot 136 at 524 us.

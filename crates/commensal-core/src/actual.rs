@@ -164,7 +164,7 @@ impl Hierarchy {
 
 /// A cgroup in one hierarchy: index into [`ActualState::hierarchies`], and path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct CgroupRef {
     /// Index of the hierarchy.
     pub hierarchy: usize,
     /// Path in it.
@@ -219,13 +219,13 @@ pub enum Cookies {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ours {
     /// Groups that commensal created.
-    pub created: BTreeSet<Place>,
+    pub created: BTreeSet<CgroupRef>,
     /// Original values of knobs that commensal wrote in groups of others.
-    pub originals: BTreeMap<(Place, KnobId, Option<Device>), Value>,
+    pub originals: BTreeMap<(CgroupRef, KnobId, Option<Device>), Value>,
     /// Original values of switches that commensal changed.
     pub switches: BTreeMap<Switch, i64>,
     /// Groups of others whose threads commensal gave a core-scheduling cookie.
-    pub cookies: BTreeSet<Place>,
+    pub cookies: BTreeSet<CgroupRef>,
     /// Processes that commensal moved into groups of its own.
     pub moved: BTreeMap<ProcessId, MovedFrom>,
 }
@@ -236,7 +236,7 @@ pub struct ActualState {
     /// Mounted hierarchies.
     pub hierarchies: Vec<Hierarchy>,
     /// Groups by place.
-    pub cgroups: BTreeMap<Place, Cgroup>,
+    pub cgroups: BTreeMap<CgroupRef, Cgroup>,
     /// Who else manages the unified hierarchy.
     pub manager: Manager,
     /// Below which group our own groups are made: the root, or one that was delegated to us.
@@ -246,7 +246,7 @@ pub struct ActualState {
     /// Hierarchies in which no group can be made at all.
     pub closed: BTreeSet<usize>,
     /// Where this process runs.
-    pub here: BTreeSet<Place>,
+    pub here: BTreeSet<CgroupRef>,
     /// Whether this user can write only below [`ActualState::base`].
     pub confined: bool,
     /// Machine-wide switches of this kernel.
@@ -278,12 +278,13 @@ impl ActualState {
     }
 
     /// The groups below `place`, in its hierarchy, with what was found.
-    pub fn below(&self, place: &Place) -> impl Iterator<Item = (&Place, &Cgroup)> {
+    pub fn below(&self, place: &CgroupRef) -> impl Iterator<Item = (&CgroupRef, &Cgroup)> {
         // With the slash, siblings such as `/a-b` of `/a` lie outside the range.
         let prefix = format!("{}/", place.path.0.trim_end_matches('/'));
-        let first = Place { hierarchy: place.hierarchy, path: CgroupPath(prefix.clone()) };
+        let first = CgroupRef { hierarchy: place.hierarchy, path: CgroupPath(prefix.clone()) };
         let hierarchy = place.hierarchy;
-        let inside = move |other: &Place| other.hierarchy == hierarchy && other.path.0.starts_with(&prefix);
+        let inside =
+            move |other: &CgroupRef| other.hierarchy == hierarchy && other.path.0.starts_with(&prefix);
         self.cgroups
             .range(first..)
             .take_while(move |(other, _)| inside(other))
@@ -294,7 +295,7 @@ impl ActualState {
     /// may write. Only the unified hierarchy has a single-writer rule. Below a unit that was handed over somebody else
     /// manages, a container's systemd for example; only a user's systemd is of the same kind.
     #[must_use]
-    pub fn managed_by(&self, place: &Place) -> Option<CgroupPath> {
+    pub fn managed_by(&self, place: &CgroupRef) -> Option<CgroupPath> {
         let version = self.hierarchies.get(place.hierarchy)?.version;
         if self.manager != Manager::Systemd || version != Version::V2 {
             return None;
@@ -308,7 +309,7 @@ impl ActualState {
         let handed_over =
             above.into_iter().filter(|path| *path != place.path && path.depth() > 0).any(|path| {
                 let delegated = |found: &Cgroup| found.delegated;
-                let found = self.cgroups.get(&Place { hierarchy: place.hierarchy, path: path.clone() });
+                let found = self.cgroups.get(&CgroupRef { hierarchy: place.hierarchy, path: path.clone() });
                 found.is_some_and(delegated) && !(path.name().starts_with("user@") && path != unit)
             });
         (!handed_over).then_some(unit)
@@ -324,20 +325,20 @@ impl ActualState {
 
     /// Its directory.
     #[must_use]
-    pub fn directory(&self, place: &Place) -> String {
+    pub fn directory(&self, place: &CgroupRef) -> String {
         let mount = self.hierarchies.get(place.hierarchy).map(|one| one.mount.as_str()).unwrap_or_default();
         below(Path::new(mount), place.path.as_str()).display().to_string()
     }
 
     /// Whether the group stands still because the scheduler's guard has frozen it.
     #[must_use]
-    pub fn frozen_by_scheduler(&self, place: &Place) -> bool {
+    pub fn frozen_by_scheduler(&self, place: &CgroupRef) -> bool {
         self.scheduler.as_ref().is_some_and(|scheduler| scheduler.has_frozen(&self.directory(place)))
     }
 
     /// `cpu:/etl`, `v2:/etl`.
     #[must_use]
-    pub fn show(&self, place: &Place) -> String {
+    pub fn show(&self, place: &CgroupRef) -> String {
         let label = self.hierarchies.get(place.hierarchy).map(Hierarchy::label).unwrap_or_default();
         format!("{label}:{}", place.path)
     }
@@ -462,11 +463,11 @@ mod tests {
     fn groups_below_a_place() {
         let mut actual = ActualState::default();
         for text in ["/", "/a", "/a-b", "/a/b", "/a/b/c", "/ab", "/b"] {
-            actual.cgroups.insert(Place { hierarchy: 0, path: path(text) }, Cgroup::default());
-            actual.cgroups.insert(Place { hierarchy: 1, path: path(text) }, Cgroup::default());
+            actual.cgroups.insert(CgroupRef { hierarchy: 0, path: path(text) }, Cgroup::default());
+            actual.cgroups.insert(CgroupRef { hierarchy: 1, path: path(text) }, Cgroup::default());
         }
         let below = |text: &str| -> Vec<String> {
-            let place = Place { hierarchy: 0, path: path(text) };
+            let place = CgroupRef { hierarchy: 0, path: path(text) };
             actual.below(&place).map(|(place, _)| place.path.to_string()).collect()
         };
         assert_eq!(below("/a"), ["/a/b", "/a/b/c"]);
@@ -475,6 +476,7 @@ mod tests {
     }
 
     /// The scheduler compares children of the lowest common ancestor.
+    // promise 5
     #[test]
     fn entities_that_are_compared() {
         let against = |a: &str, b: &str| path(a).entity_against(&path(b)).map(|entity| entity.to_string());

@@ -518,6 +518,7 @@ mod tests {
         assert_eq!(Terms { length_ms: 65_000, ..TERMS }.check(), Ok(()));
     }
 
+    // promise 36
     #[test]
     fn the_third_window_that_is_broken_off_is_the_end() {
         let (canary, seen) = run(TERMS, || 0, |pair| [2, 5, 6, 9].contains(&pair));
@@ -583,6 +584,7 @@ mod tests {
     proptest! {
         /// Whatever is late and whatever is broken off: the share holds at every moment that is not itself late, windows
         /// come in whole pairs or not at all, and isolation is on at the end.
+        // promise 36
         #[test]
         fn the_share_holds_and_every_end_leaves_isolation_on(
             window_ms in 500u64..20_000, off_pct in 1u32..=50, pairs in 6u64..30, seed in any::<u64>(),

@@ -64,11 +64,11 @@ pub fn sound(measured: Option<f64>) -> Option<f64> {
 
 /// How long a source has been silent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Silence {
+pub(crate) struct Staleness {
     ms: u64,
 }
 
-impl Silence {
+impl Staleness {
     /// Takes note of whether the source spoke; true when it has been silent for longer than
     /// [`MISSING_HOLD_MS`].
     pub(crate) fn step(&mut self, passed_ms: u64, spoke: bool) -> bool {

@@ -4,7 +4,7 @@
 mod containers;
 mod processes;
 
-use crate::actual::{ActualState, CgroupPath, Place};
+use crate::actual::{ActualState, CgroupPath, CgroupRef};
 use crate::config::ConfigError;
 use crate::cpuset::CpuSet;
 use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed};
@@ -108,7 +108,7 @@ pub struct DesiredState {
     /// Whether this is only a part of what is in force: see [`ResolveOptions::alone`].
     pub alone: bool,
     /// Groups of ours whose values an agent keeps: a command that joins one changes nothing there.
-    pub kept: BTreeSet<Place>,
+    pub kept: BTreeSet<CgroupRef>,
     /// Where this process itself goes to make room in a delegated group.
     pub aside: CgroupPath,
     /// All CPUs of the machine.

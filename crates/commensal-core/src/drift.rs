@@ -112,6 +112,7 @@ mod tests {
         Key { hierarchy: 0, inode: 7, knob: KnobId::CpuWeight, device: None }
     }
 
+    // promise 21
     #[test]
     fn the_first_answer_is_at_once_and_later_ones_wait_longer() {
         let (mut table, mut now, mut answers) = (Table::default(), 0, Vec::new());

@@ -490,6 +490,7 @@ mod tests {
         }
     }
 
+    // promise 7
     #[test]
     fn every_row_is_whole() {
         let keys: BTreeSet<&str> = LIMITS.iter().map(|row| row.key).collect();

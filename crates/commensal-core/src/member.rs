@@ -1,7 +1,7 @@
 //! Members that a path alone does not tell: containers, pods of Kubernetes, processes. Facts as sensors found them, and
 //! which match takes which; who is moved is [`crate::desired`]'s question.
 
-use crate::actual::{CgroupPath, Hierarchy, Place};
+use crate::actual::{CgroupPath, CgroupRef, Hierarchy};
 use crate::group::{Match, PodQos};
 use crate::knob::Version;
 use std::collections::{BTreeMap, BTreeSet};
@@ -209,8 +209,8 @@ pub fn places(text: &str, hierarchies: &[Hierarchy]) -> BTreeMap<usize, CgroupPa
 
 /// The same as a set.
 #[must_use]
-pub fn place_set(text: &str, hierarchies: &[Hierarchy]) -> BTreeSet<Place> {
-    places(text, hierarchies).into_iter().map(|(hierarchy, path)| Place { hierarchy, path }).collect()
+pub fn place_set(text: &str, hierarchies: &[Hierarchy]) -> BTreeSet<CgroupRef> {
+    places(text, hierarchies).into_iter().map(|(hierarchy, path)| CgroupRef { hierarchy, path }).collect()
 }
 
 #[cfg(test)]

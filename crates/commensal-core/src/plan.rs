@@ -17,7 +17,7 @@ mod vendor;
 mod wants;
 mod yielding;
 
-use crate::actual::{ActualState, Capabilities, CgroupPath, Place};
+use crate::actual::{ActualState, Capabilities, CgroupPath, CgroupRef};
 use crate::class::{Mechanism, TaskPolicy, offline_task_policy};
 use crate::desired::{DesiredGroup, DesiredState};
 use crate::group::{Class, GroupName};
@@ -120,8 +120,10 @@ impl Movement {
 
     /// Where it goes in the first hierarchy.
     #[must_use]
-    pub fn place(&self) -> Option<Place> {
-        self.to.first_key_value().map(|(hierarchy, path)| Place { hierarchy: *hierarchy, path: path.clone() })
+    pub fn place(&self) -> Option<CgroupRef> {
+        self.to
+            .first_key_value()
+            .map(|(hierarchy, path)| CgroupRef { hierarchy: *hierarchy, path: path.clone() })
     }
 }
 
@@ -129,7 +131,7 @@ impl Movement {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     /// The cgroup.
-    pub place: Place,
+    pub place: CgroupRef,
     /// The change.
     pub action: Action,
     /// The reason, with the numbers it came from.
@@ -160,11 +162,11 @@ pub struct Plan {
     pub declined: BTreeMap<(GroupName, KnobId), String>,
     /// Off the record once the steps are done: values that are back at what they were already, and identities that were only
     /// copied from a group above.
-    pub settled: Vec<(Place, KnobId, Option<Device>)>,
+    pub settled: Vec<(CgroupRef, KnobId, Option<Device>)>,
     /// Worth knowing: roundings, weaker means, groups left alone.
     pub notes: Vec<String>,
     /// How each offline group is made to yield, by group and cgroup.
-    pub mechanisms: BTreeMap<(GroupName, Place), Mechanism>,
+    pub mechanisms: BTreeMap<(GroupName, CgroupRef), Mechanism>,
     /// Groups whose tasks start with the group's core-scheduling cookie.
     pub cookies: BTreeSet<GroupName>,
     /// How tasks of a group are started when cgroups cannot be written.

@@ -31,6 +31,7 @@ mod tests {
     use crate::config::parse;
     use crate::limit::CPU_WEIGHT;
 
+    // promises 7, 25
     #[test]
     fn online_loses_limits_and_keeps_protection() {
         let text = "[group.web]\nclass = \"online\"\ncpu.weight = 500\ncpu.set = \"0\"\nmemory.max = \"1 GiB\"\nmemory.low = \"1 MiB\"\nio.read = \"1 MiB/s\"\nio.weight = 200\npids.max = 10\n\

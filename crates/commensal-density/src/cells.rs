@@ -5,17 +5,14 @@
 use crate::experiment::Cell;
 use crate::pin::{self, PinError, Pinned};
 use commensal_core::actual::CgroupPath;
-use commensal_core::desired::{ResolveOptions, resolve};
 use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed};
 use commensal_core::limit::{CPU_MAX, CPU_SET, CPU_WEIGHT, MEMORY_MAX};
-use commensal_core::plan::plan;
 use commensal_core::units::{CpuAmount, MemoryAmount, MicroCpus, Weight};
 use commensal_host::{Child, Host, Lock, SpawnSpec};
-use commensal_lab::site::SiteError;
-use commensal_reconcile::journal::{Journal, LAB, Owner};
-use commensal_reconcile::{apply, members, restore_own, restore_stale, step_aside};
+use commensal_lab::site::TestbedError;
+use commensal_reconcile::{Instance, PlanRequest, Planned, enforce, members, restore_own, restore_stale};
 use commensal_sensors::usage::GroupDirs;
-use commensal_sensors::{Survey, machine, survey};
+use commensal_sensors::{Survey, machine};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub enum CellsError {
     /// Their groups could not be made or removed.
     #[error(transparent)]
-    Site(#[from] SiteError),
+    Testbed(#[from] TestbedError),
     /// They cannot have cores of their own.
     #[error(transparent)]
     Pin(#[from] PinError),
@@ -38,7 +35,7 @@ pub enum CellsError {
 
 impl From<commensal_host::HostError> for CellsError {
     fn from(error: commensal_host::HostError) -> CellsError {
-        CellsError::Site(SiteError::Host(error))
+        CellsError::Testbed(TestbedError::Host(error))
     }
 }
 
@@ -49,9 +46,7 @@ pub struct Field {
     pub survey: Survey,
     /// What an earlier, killed run had left and was removed first.
     pub cleaned: Vec<String>,
-    state_dir: PathBuf,
-    boot_id: String,
-    start_ticks: u64,
+    instance: Instance,
     _lock: Lock,
 }
 
@@ -64,11 +59,6 @@ pub struct Cells {
     pub pins: Vec<Pinned>,
     /// What the plan could not do, in words.
     pub unmet: Vec<String>,
-}
-
-/// Name of the run's journal.
-fn journal_name() -> String {
-    format!("{LAB}{}", std::process::id())
 }
 
 impl Field {
@@ -85,16 +75,19 @@ impl Field {
         host.state_dir(&state_dir)?;
         let lock_path = state_dir.join("lab.lock");
         let Some(lock) = host.state_lock(&lock_path)? else {
-            return Err(SiteError::Busy(lock_path.display().to_string()).into());
+            return Err(TestbedError::Busy(lock_path.display().to_string()).into());
         };
         let boot_id = machine::boot_id(host).unwrap_or_default();
         let cleaned = restore_stale(host, &state_dir, &boot_id)?.done;
-        let start_ticks = host.process(std::process::id())?.start_ticks;
-        let survey = survey(host, probe_name, cgroup_root).map_err(SiteError::Sensor)?;
+        let instance = Instance {
+            cgroup_root: cgroup_root.cloned(),
+            ..Instance::of_process(&state_dir, "commensal-density", probe_name)
+        };
+        let survey = instance.survey(host).map_err(TestbedError::from)?;
         if let Some(obstacle) = survey.caps.cgroup_obstacle.as_ref().or(survey.tenancy.obstacle.as_ref()) {
             return Err(CellsError::NoGroups(obstacle.clone()));
         }
-        Ok(Field { survey, cleaned, state_dir, boot_id, start_ticks, _lock: lock })
+        Ok(Field { survey, cleaned, instance, _lock: lock })
     }
 
     /// Makes `count` cells.
@@ -111,33 +104,20 @@ impl Field {
         let pins = if pinned { pin::assign(&self.survey.machine.topology, &vcpus, 0)? } else { Vec::new() };
         let specs = specs(cell, count, &pins)?;
         let made = self.make(host, &specs).inspect_err(|_| {
-            let _ = restore_own(host, &self.state_dir, &journal_name());
+            let _ = restore_own(host, &self.instance.state_dir, self.instance.journal_name());
         });
         made.map(|made| Cells { pins, ..made })
     }
 
     fn make(&self, host: &mut dyn Host, specs: &[GroupSpec]) -> Result<Cells, CellsError> {
-        let prefix = format!("commensal-density-{}", std::process::id());
-        let owner = Owner {
-            kind: "lab".to_owned(),
-            pid: std::process::id(),
-            start_ticks: self.start_ticks,
-            boot_id: self.boot_id.clone(),
-        };
-        let mut journal =
-            Journal::open(host, &self.state_dir, &journal_name(), owner).map_err(SiteError::Journal)?;
-        let mut found = self.survey.tree(host).map_err(SiteError::Sensor)?;
-        let options = ResolveOptions { prefix, alone: true, ..ResolveOptions::default() };
-        let desired = resolve(specs, &self.survey.machine, &found, &options).map_err(|errors| {
-            SiteError::Plan(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
-        })?;
-        self.survey.fill(host, &desired, &mut found);
-        let plan = plan(&desired, &found, &self.survey.caps);
-        step_aside(host, plan.structure(), &found, desired.aside.name(), &mut journal)
-            .map_err(SiteError::NoRoom)?;
-        if let Some(failure) = apply(host, &plan.steps, &found, &mut journal).failure {
-            return Err(SiteError::Refused(Box::new(failure)).into());
+        let mut journal = self.instance.open_journal(host).map_err(TestbedError::from)?;
+        let request = PlanRequest::beside(specs);
+        let (planned, outcome) =
+            enforce(&self.instance, host, &request, &mut journal).map_err(TestbedError::from)?;
+        if let Some(failure) = outcome.failure {
+            return Err(TestbedError::Refused(Box::new(failure)).into());
         }
+        let Planned { desired, plan, .. } = planned;
         let path = |spec: &GroupSpec| {
             let group = desired.groups.iter().find(|group| group.name == spec.name);
             group
@@ -164,7 +144,7 @@ impl Field {
             }
             group.close(host);
         }
-        let mut restored = restore_own(host, &self.state_dir, &journal_name())?;
+        let mut restored = restore_own(host, &self.instance.state_dir, self.instance.journal_name())?;
         ended?;
         restored.left.append(&mut restored.failed);
         Ok(restored.left)
@@ -175,7 +155,7 @@ impl Field {
 fn specs(cell: &Cell, count: u32, pins: &[Pinned]) -> Result<Vec<GroupSpec>, CellsError> {
     let weight = u16::try_from(cell.vcpu.saturating_mul(100)).unwrap_or(u16::MAX).min(10_000);
     let spec = |index: usize| {
-        let name = GroupName::new(&format!("cell-{}", index + 1)).map_err(SiteError::Plan)?;
+        let name = GroupName::new(&format!("cell-{}", index + 1)).map_err(TestbedError::Plan)?;
         let mut spec = GroupSpec::new(name, Class::Online);
         spec.limits.set(CPU_WEIGHT, Weight::new(weight));
         spec.limits.set(CPU_MAX, cell.quota.then(|| CpuAmount::Cpus(MicroCpus::whole(cell.vcpu as usize))));

@@ -15,7 +15,7 @@ use crate::pin;
 use crate::record::{Attempt, Ladder, Placement, Rung, SCHEMA, Test};
 use crate::scenario::Server;
 use crate::vm::{Guest, VmError};
-use crate::{engines, fiction};
+use crate::{engines, topology_notes};
 use attempt::Trial;
 use commensal_core::actual::CgroupPath;
 use commensal_host::Host;
@@ -59,7 +59,7 @@ impl From<commensal_host::HostError> for RunError {
 
 /// How a ladder is climbed on this machine.
 #[derive(Debug, Clone)]
-pub struct Conduct {
+pub struct RunOptions {
     /// This program: its hidden verb is the built-in load.
     pub program: PathBuf,
     /// Where the journal is.
@@ -113,7 +113,7 @@ struct Step {
 pub fn run(
     host: &mut dyn Host,
     experiment: &Experiment,
-    conduct: &Conduct,
+    conduct: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Ladder, RunError> {
@@ -177,7 +177,7 @@ pub fn run(
 }
 
 /// Removes what the servers of killed cells have left.
-fn sweep(host: &mut dyn Host, experiment: &Experiment, conduct: &Conduct) {
+fn sweep(host: &mut dyn Host, experiment: &Experiment, conduct: &RunOptions) {
     for load in &experiment.loads {
         let Kind::Postgres(tpcds) = &load.kind else { continue };
         let spec = engines::sweep(&conduct.data_dir, tpcds.scale_milli);
@@ -237,10 +237,10 @@ fn possible(experiment: &Experiment, field: &Field) -> Result<(), RunError> {
 }
 
 /// The record before the first attempt.
-fn begin(host: &dyn Host, experiment: &Experiment, conduct: &Conduct, field: &Field) -> Ladder {
+fn begin(host: &dyn Host, experiment: &Experiment, conduct: &RunOptions, field: &Field) -> Ladder {
     let server = Server::of(&field.survey.machine.topology, experiment.reserve);
     let machine = describe(host, &field.survey.machine, &field.survey.hierarchies);
-    let mut notes = fiction::notes(host, &field.survey.machine.topology);
+    let mut notes = topology_notes::notes(host, &field.survey.machine.topology);
     if server.threads == server.cores {
         notes.push("this machine has no SMT, so the shared-core class could not be measured".to_owned());
     }
@@ -476,6 +476,7 @@ mod tests {
         assert!(note.ends_with("by commensal 0.1.0 density run x --resume density.json"), "{note}");
     }
 
+    // promise 50
     #[test]
     fn a_limit_follows_the_first_placement() {
         let (mut experiment, mut ladder) = (experiment(), ladder());

@@ -1,6 +1,6 @@
 //! What is measured to answer a question: the density by bisection, and what a core loses by sharing.
 
-use crate::conductor::{self, Conduct, Event, RunError};
+use crate::conductor::{self, Event, RunError, RunOptions};
 use crate::experiment::{Backend, Cell, Experiment, Kind, Limits, Load};
 use crate::model::{Bandwidth, Calibration};
 use crate::plan::{Planned, Question, plan};
@@ -51,7 +51,7 @@ pub fn search(
     host: &mut dyn Host,
     base: &Experiment,
     (question, most): (&Question, u32),
-    conduct: &Conduct,
+    conduct: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<(Ladder, Planned), RunError> {
@@ -136,7 +136,7 @@ pub struct Calibrated {
 pub fn calibrate(
     host: &mut dyn Host,
     topology: &Topology,
-    conduct: &Conduct,
+    conduct: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Calibrated, RunError> {

@@ -233,7 +233,7 @@ impl FakeHost {
         self.machine().devices.insert(device);
     }
 
-    /// Makes the kernel a vendor's: its files in every group, now and later, its switch (off), its release.
+    /// Emulates a vendor kernel: adds its control files to all existing and future cgroups, its sysctl (off) and its release string.
     pub fn vendor_kernel(&self, kernel: VendorKernel) {
         let mut machine = self.machine();
         machine.vendor = Some(kernel);
@@ -348,6 +348,12 @@ impl FakeHost {
     /// Right before the next write to a `cgroup.procs`, this process starts a child like itself, where it is.
     pub fn forks_before_move(&self, pid: u32) {
         self.machine().faults.forks = Some(pid);
+    }
+
+    /// Right after somebody has read a list of processes with this one in it, it starts a child in the same groups and ends; then
+    /// the child, `times` in all.
+    pub fn hands_over(&self, pid: u32, times: u32) {
+        self.machine().faults.hands_over = Some((pid, times));
     }
 
     /// Whoever asks at the local socket `path` gets the answer of the longest of these beginnings of a request that fits.

@@ -35,7 +35,7 @@ pub use linux::LinuxHost;
 pub use locks::{Lock, LockFile, Watch};
 pub use names::{hold_name, name_holder};
 pub use process::{Child, Process, SpawnSpec, Stderr, Stdin, Stdout, precise_thread};
-pub use waiting::{For, GroupWatch, PressureTrigger, Seen, Stream};
+pub use waiting::{FolderEvent, For, GroupWatch, PressureTrigger, Stream};
 
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;

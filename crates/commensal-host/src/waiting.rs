@@ -81,7 +81,7 @@ pub enum For {
 
 /// Something that happened in a watched folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seen {
+pub enum FolderEvent {
     /// A folder of this name appeared in the folder of this watch.
     Made(i32, String),
     /// It is gone.
@@ -127,7 +127,7 @@ impl GroupWatch {
     ///
     /// # Errors
     /// When it cannot be read.
-    pub fn wait(&self, patience: Duration) -> Result<Vec<Seen>> {
+    pub fn wait(&self, patience: Duration) -> Result<Vec<FolderEvent>> {
         let refuse = |errno| fail("read", "watched cgroups".to_owned(), None, errno);
         let timeout = Timespec::try_from(patience).ok();
         match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout.as_ref()) {
@@ -146,11 +146,11 @@ impl GroupWatch {
             let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
             let (what, wd) = (event.events(), event.wd());
             match name {
-                _ if what.contains(ReadFlags::QUEUE_OVERFLOW) => seen.push(Seen::Lost),
-                Some(name) if what.contains(ReadFlags::CREATE) => seen.push(Seen::Made(wd, name)),
-                Some(name) if what.contains(ReadFlags::DELETE) => seen.push(Seen::Gone(wd, name)),
+                _ if what.contains(ReadFlags::QUEUE_OVERFLOW) => seen.push(FolderEvent::Lost),
+                Some(name) if what.contains(ReadFlags::CREATE) => seen.push(FolderEvent::Made(wd, name)),
+                Some(name) if what.contains(ReadFlags::DELETE) => seen.push(FolderEvent::Gone(wd, name)),
                 _ if what.contains(ReadFlags::IGNORED) => {}
-                name => seen.push(Seen::Touched(wd, name)),
+                name => seen.push(FolderEvent::Touched(wd, name)),
             }
         }
     }

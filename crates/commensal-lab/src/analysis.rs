@@ -227,6 +227,7 @@ mod tests {
     use crate::fixture;
     use crate::record::{Block, Query};
 
+    // promise 49
     #[test]
     fn the_openeuler_figures_through_the_whole_path() {
         let base = [

@@ -15,7 +15,7 @@ mod answer;
 mod record;
 mod table;
 
-pub use answer::{Answer, Gate, Seen, answers, seen};
+pub use answer::{Answer, BlockSample, Gate, answers, seen};
 pub use record::{Calibration, CalibrationError, Done};
 pub use table::{Goal, Row, Summary, markdown, summarise, terminal};
 

@@ -10,8 +10,8 @@
 mod batch;
 mod beside;
 mod block;
-mod place;
 mod probe;
+mod run_dir;
 mod service;
 mod slowing;
 mod validity;
@@ -22,18 +22,18 @@ use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
 use crate::prometheus::QueryError;
 use crate::record::{self, Arm, Block, KnownHarm, Machine, Role, Run, Sweep, Tool};
-use crate::site::{self, Claim, Guard, Side, Site, SiteError, Wanted};
+use crate::site::{self, Claim, Guard, Side, Testbed, TestbedError, Wanted};
 use crate::tools::ParseError;
 use crate::verdict::Verdict;
 use crate::workload::cpu::calibrate;
-use batch::Foreman;
+use batch::BatchRunner;
 pub use beside::Beside;
 use commensal_core::actual::Hierarchy;
 use commensal_core::topology;
 use commensal_core::windows::blocks;
 use commensal_host::{Host, Stderr, Stdout};
 use commensal_sensors::{machine, mounts};
-use place::Place;
+use run_dir::RunDir;
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use service::{Keeper, Running};
@@ -52,7 +52,7 @@ const PREPARE: Duration = Duration::from_secs(600);
 pub enum LabError {
     /// Its place on the machine could not be made or kept.
     #[error(transparent)]
-    Site(#[from] SiteError),
+    Testbed(#[from] TestbedError),
     /// The load could not be made.
     #[error("the load generator failed")]
     Load(#[source] LoadError),
@@ -101,13 +101,13 @@ pub enum LabError {
 
 impl From<commensal_host::HostError> for LabError {
     fn from(error: commensal_host::HostError) -> LabError {
-        LabError::Site(SiteError::Host(error))
+        LabError::Testbed(TestbedError::Host(error))
     }
 }
 
 /// How a run is done on this machine.
 #[derive(Debug, Clone)]
-pub struct Conduct {
+pub struct RunOptions {
     /// This program: its hidden verbs are the built-in workloads.
     pub program: PathBuf,
     /// Where the journal is.
@@ -138,7 +138,7 @@ pub struct Conduct {
 #[derive(Debug)]
 pub enum Event<'a> {
     /// The place is made: what it is and what was cleaned up.
-    Ready(&'a Site),
+    Ready(&'a Testbed),
     /// A block begins.
     Block {
         /// Blocks done.
@@ -165,7 +165,7 @@ pub enum Event<'a> {
 pub fn run(
     host: &mut dyn Host,
     experiment: &Experiment,
-    conduct: &Conduct,
+    conduct: &RunOptions,
     stop: &AtomicBool,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<Run, LabError> {
@@ -197,7 +197,7 @@ pub fn run(
         }
     };
     tell(Event::Ready(&site));
-    let place = Place::make(host, experiment, &site, &conduct.program, (&conduct.state_dir, conduct.port));
+    let place = RunDir::make(host, experiment, &site, &conduct.program, (&conduct.state_dir, conduct.port));
     let folder = conduct.state_dir.join("lab-files");
     let result = place.and_then(|place| {
         let rate_per_s = experiment.design.offered_per_s.unwrap_or(0.0);
@@ -222,9 +222,9 @@ pub fn run(
 struct Conductor<'a> {
     host: &'a mut dyn Host,
     experiment: &'a Experiment,
-    conduct: &'a Conduct,
-    place: Place,
-    site: &'a mut Site,
+    conduct: &'a RunOptions,
+    place: RunDir,
+    site: &'a mut Testbed,
     stop: &'a AtomicBool,
     tell: &'a mut dyn FnMut(Event<'_>),
     /// Offered requests per second.
@@ -252,7 +252,7 @@ impl Conductor<'_> {
             go_on(&mut run, earlier)?;
         }
         self.keeper().prepare(experiment)?;
-        Foreman { host: self.host, site: self.site, place: &self.place, conduct: self.conduct }
+        BatchRunner { host: self.host, site: self.site, place: &self.place, conduct: self.conduct }
             .prepare(experiment, self.stop)?;
         let mut beside = self.conduct.beside.as_ref().map(|beside| beside.start(self)).transpose()?;
         let mut service = None;
@@ -544,8 +544,8 @@ fn tail(log: &Arc<OwnedFd>) -> String {
 /// Runs a command of the experiment to its end.
 fn run_command(
     host: &mut dyn Host,
-    site: &Site,
-    place: &Place,
+    site: &Testbed,
+    place: &RunDir,
     side: Side,
     command: &[String],
     stop: &AtomicBool,
@@ -573,7 +573,7 @@ fn run_command(
 }
 
 /// A run before its first block.
-fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &Conduct, site: &Site) -> Run {
+fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &RunOptions, site: &Testbed) -> Run {
     let mut caveats: Vec<String> = experiment.left_out.clone();
     for (policy, arm) in
         site.policies.iter().zip(experiment.arms.iter().filter(|arm| arm.role == Role::Isolated))

@@ -561,6 +561,7 @@ pub(crate) mod tests {
     }
 
     /// Identical releases are called different in at most as many cases as is stated.
+    // promise 49
     #[test]
     fn chance_is_called_a_change_as_often_as_is_stated() {
         let mut rng = crate::rng::Rng::new(5);

@@ -490,6 +490,7 @@ mod tests {
         assert_eq!(split(&Machine::simple(1, Bytes(1 << 30)), 0), None);
     }
 
+    // promise 46
     #[test]
     fn other_means_are_taken_off_the_machine() {
         let caps = Capabilities::everything();

@@ -249,6 +249,7 @@ mod tests {
         (tempfile::tempdir().unwrap(), LinuxHost::new())
     }
 
+    // promise 49
     #[test]
     fn a_baseline_is_kept_replaced_listed_and_removed() {
         let (dir, mut host) = place();
@@ -268,6 +269,7 @@ mod tests {
         assert!(told.contains("there are v1.2_x"), "{told}");
     }
 
+    // promise 49
     #[test]
     fn names_stay_in_the_folder() {
         let state = Path::new("/s");
@@ -282,6 +284,7 @@ mod tests {
         }
     }
 
+    // promise 49
     #[test]
     fn a_damaged_baseline_is_told_with_the_way_out() {
         let (dir, mut host) = place();
@@ -295,6 +298,7 @@ mod tests {
         remove_baseline(&mut host, dir.path(), "main").unwrap();
     }
 
+    // promise 49
     #[test]
     fn a_full_disk_leaves_what_was_there() {
         let state = Path::new("/var/lib/commensal");
@@ -315,6 +319,7 @@ mod tests {
         assert_eq!(remembered(&mut host, state).unwrap().0.len(), 1);
     }
 
+    // promise 49
     #[test]
     fn a_torn_line_is_left_out_and_the_next_one_is_whole() {
         let (dir, mut host) = place();
@@ -332,6 +337,7 @@ mod tests {
         assert!(told.len() == 1 && told[0].contains("line 2 is left out"), "{told:?}");
     }
 
+    // promise 49
     #[test]
     fn many_writers_lose_nothing() {
         let dir = tempfile::tempdir().unwrap();
@@ -349,6 +355,7 @@ mod tests {
         assert_eq!((read.len(), told), (32, Vec::new()));
     }
 
+    // promise 49
     #[test]
     fn the_history_is_bounded_and_keeps_the_part_before() {
         let (dir, mut host) = place();

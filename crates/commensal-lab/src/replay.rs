@@ -188,7 +188,7 @@ pub fn parse(name: &str, text: &str) -> Result<Replay, ReplayError> {
 
 /// Where it is run.
 #[derive(Debug)]
-pub struct Ground<'a> {
+pub struct ReplayEnv<'a> {
     /// A folder of its own, which stays.
     pub dir: &'a Path,
     /// Folders in which the program is looked for, in order.
@@ -222,7 +222,7 @@ pub fn find(host: &dyn Host, replay: &Replay, path: &[PathBuf]) -> Result<PathBu
 pub fn run(
     host: &mut dyn Host,
     replay: &Replay,
-    ground: &Ground<'_>,
+    ground: &ReplayEnv<'_>,
     each: &mut dyn FnMut(&Record),
 ) -> Result<Record, ReplayError> {
     let program = find(host, replay, ground.path)?;
@@ -404,7 +404,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = [PathBuf::from("/usr/bin"), PathBuf::from("/bin")];
         let stop = AtomicBool::new(stop);
-        let ground = Ground { dir: &dir.path().join("d"), path: &path, stop: &stop, version: "1" };
+        let ground = ReplayEnv { dir: &dir.path().join("d"), path: &path, stop: &stop, version: "1" };
         run(&mut LinuxHost::new(), replay, &ground, &mut |_| {})
     }
 

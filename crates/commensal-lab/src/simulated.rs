@@ -49,6 +49,7 @@ fn rates(rounds: u32, harm: f64, bursts: f64, gates: &[Metric]) -> Rates {
     sums
 }
 
+// promise 43
 #[test]
 fn false_alarms_are_as_rare_as_promised() {
     for (rounds, bursts) in [(8, 0.0), (12, 0.0), (12, 0.15)] {
@@ -59,6 +60,7 @@ fn false_alarms_are_as_rare_as_promised() {
     }
 }
 
+// promise 43
 #[test]
 fn a_harm_at_the_threshold_rarely_passes() {
     for (rounds, bursts) in [(8, 0.0), (12, 0.0), (12, 0.15)] {

@@ -8,38 +8,37 @@ mod guard;
 mod moving;
 mod policies;
 mod scheduled;
+#[cfg(test)]
+mod tests;
 
 pub use claim::Claim;
 pub use guard::{Guard, keep_watch};
 pub use policies::{ArmPolicy, Tasks};
 
 use crate::isolation::Isolation;
-use commensal_core::actual::{ActualState, CgroupPath, Hierarchy};
+use commensal_core::actual::{ActualState, Capabilities, CgroupPath, Hierarchy};
 use commensal_core::errno::Errno;
 use commensal_core::plan::{Action, Step, undo};
 use commensal_core::topology::Machine;
 use commensal_host::{Child, Host, HostError, Lock, SpawnSpec, below};
-use commensal_reconcile::journal::{Journal, Owner};
 use commensal_reconcile::{
-    Applied, Failure, JournalError, apply, members, restore_own, restore_stale, step_aside, verify,
+    Applied, Failure, Instance, Journal, PlanRequest, ReconcileError, apply, enforce, members, restore_own,
+    restore_stale, step_aside, verify,
 };
 use commensal_sensors::usage::GroupDirs;
-use commensal_sensors::{SensorError, Survey, machine, mounts, scheduler as sensed, survey};
+use commensal_sensors::{SensorError, Survey, machine, mounts};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Why a run could not take place or had to end.
 #[derive(Debug, thiserror::Error)]
-pub enum SiteError {
-    /// The machine could not be looked at.
-    #[error("cannot read this machine")]
-    Sensor(#[from] SensorError),
+pub enum TestbedError {
+    /// The run's groups could not be put in force.
+    #[error(transparent)]
+    Reconcile(#[from] ReconcileError),
     /// The system refused something.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The undo journal could not be kept.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
     /// A step of the plan was refused.
     #[error("{}", refused(.0))]
     Refused(Box<Failure>),
@@ -57,9 +56,6 @@ pub enum SiteError {
         /// What that is, in brackets; empty where it is not known.
         command: String,
     },
-    /// The delegated group cannot be used.
-    #[error(transparent)]
-    NoRoom(#[from] commensal_reconcile::NoRoom),
     /// Offline work that runs already has to stand still in some blocks.
     #[error("{0} cannot be frozen for the blocks without offline work: {1}")]
     Pause(String, String),
@@ -72,6 +68,12 @@ pub enum SiteError {
     /// Our own groups could not be planned: our bug.
     #[error("the run's own groups cannot be planned: {0}")]
     Plan(String),
+}
+
+impl From<SensorError> for TestbedError {
+    fn from(error: SensorError) -> TestbedError {
+        TestbedError::Reconcile(error.into())
+    }
 }
 
 fn refused(failure: &Failure) -> String {
@@ -111,7 +113,7 @@ pub struct Wanted<'a> {
 
 /// A run's place on the machine.
 #[derive(Debug)]
-pub struct Site {
+pub struct Testbed {
     /// What the machine is made of.
     pub machine: Machine,
     /// Its cgroup hierarchies.
@@ -132,13 +134,10 @@ pub struct Site {
     scheduled: Option<scheduled::Scheduled>,
     /// What an earlier, killed run had left and was removed first.
     pub cleaned: Vec<String>,
-    state_dir: PathBuf,
+    instance: Instance,
     journal: Journal,
-    journal_name: String,
     actual: ActualState,
     survey: Survey,
-    /// How the names of the run's own parents begin.
-    ours: String,
     /// By [`Side`].
     paths: [CgroupPath; 4],
     groups: [GroupDirs; 4],
@@ -157,76 +156,70 @@ pub fn open(
     probe_name: &str,
     cgroup_root: Option<&CgroupPath>,
     wanted: &Wanted<'_>,
-) -> Result<Site, SiteError> {
+) -> Result<Testbed, TestbedError> {
     host.state_dir(&state_dir)?;
     let lock_path = state_dir.join("lab.lock");
     let Some(lock) = host.state_lock(&lock_path)? else {
-        return Err(SiteError::Busy(lock_path.display().to_string()));
+        return Err(TestbedError::Busy(lock_path.display().to_string()));
     };
-    let name = format!("{}{}", commensal_reconcile::journal::LAB, std::process::id());
+    let instance = Instance {
+        cgroup_root: cgroup_root.cloned(),
+        ..Instance::of_process(&state_dir, policies::PREFIX, probe_name)
+    };
+    let journal_name = instance.journal_name().to_owned();
     // Whatever goes wrong on the way: what was made by then is removed.
-    build(host, state_dir.clone(), probe_name, (cgroup_root, wanted), lock).inspect_err(|_| {
-        let _ = restore_own(host, &state_dir, &name);
+    build(host, instance, wanted, lock).inspect_err(|_| {
+        let _ = restore_own(host, &state_dir, &journal_name);
     })
 }
 
 fn build(
     host: &mut dyn Host,
-    state_dir: PathBuf,
-    probe_name: &str,
-    (cgroup_root, wanted): (Option<&CgroupPath>, &Wanted<'_>),
+    instance: Instance,
+    wanted: &Wanted<'_>,
     lock: Lock,
-) -> Result<Site, SiteError> {
+) -> Result<Testbed, TestbedError> {
     let boot_id = machine::boot_id(host).unwrap_or_default();
-    let cleaned = restore_stale(host, &state_dir, &boot_id)?.done;
-    let pid = std::process::id();
-    let start_ticks = host.process(pid)?.start_ticks;
-    let first_look = survey(host, probe_name, cgroup_root)?;
-    let journal_name = format!("{}{pid}", commensal_reconcile::journal::LAB);
-    let owner = Owner { kind: "lab".to_owned(), pid, start_ticks, boot_id: boot_id.clone() };
-    let mut journal = Journal::open(host, &state_dir, &journal_name, owner)?;
-    let found = first_look.tree(host)?;
+    let cleaned = restore_stale(host, &instance.state_dir, &boot_id)?.done;
+    let mut journal = instance.open_journal(host)?;
     // The groups, and what they have while no policy is on.
     let mut specs = policies::specs(wanted)?;
-    wanted.isolations.iter().for_each(|isolation| isolation.make_room(&mut specs, &first_look.machine));
-    let planned = policies::replan(host, found, &first_look, &specs, Some(&Isolation::none()))?;
-    step_aside(host, planned.plan.structure(), &planned.actual, planned.desired.aside.name(), &mut journal)?;
-    let built = apply(host, &planned.plan.steps, &planned.actual, &mut journal);
-    if let Some(failure) = built.failure {
-        return Err(SiteError::Refused(Box::new(failure)));
+    let machine = machine::machine(host)?;
+    wanted.isolations.iter().for_each(|isolation| isolation.make_room(&mut specs, &machine));
+    let none = Isolation::none();
+    let restrict = |caps: &Capabilities| none.restrict(caps);
+    let request = PlanRequest { mechanisms: Some(&restrict), ..PlanRequest::beside(&specs) };
+    let (planned, outcome) = enforce(&instance, host, &request, &mut journal)?;
+    if let Some(failure) = outcome.failure {
+        return Err(TestbedError::Refused(Box::new(failure)));
     }
     // What the root did not enable before could not be tried before.
-    let mut looked = survey(host, probe_name, cgroup_root)?;
-    // Orders are the run's own, beside those of whoever loaded it.
-    let owner = policies::prefix();
-    sensed::capability(host, &state_dir, &owner, &mut looked.caps);
-    let mut found = looked.tree(host)?;
-    found.scheduler = Some(sensed::look(host, &state_dir, &owner));
-    found.ours = commensal_reconcile::journal::ours(host, &state_dir, &journal_name, &boot_id, &found)?;
-    let policies::All { actual, policies, online, mut structure } =
-        policies::all(host, &found, &looked, wanted)?;
+    let looked = instance.survey(host)?;
+    let found = instance.observe(host, &looked)?;
+    let plans = policies::Planner { instance: &instance, survey: &looked, wanted };
+    let policies::All { actual, policies, online, mut structure } = plans.all(host, &found)?;
     let mut pauses = [(Vec::new(), false), (Vec::new(), false)];
     let mut stays_hot = None;
     for (pause, name) in pauses.iter_mut().zip(["batch", "warm"]) {
         if !policies::pauses(name, wanted) {
             continue;
         }
-        let planned = policies::pause(host, &actual, &looked, wanted, name)?;
         let path =
             wanted.attached[Side::Offline as usize].map_or_else(|| name.to_owned(), ToString::to_string);
-        match planned {
+        match plans.pause(host, &actual, name)? {
             Ok((needed, steps)) => {
                 policies::add(&mut structure, &needed);
                 pause.0 = steps;
             }
             // Its own work can be started and ended instead.
             Err(why) if wanted.attached[Side::Offline as usize].is_none() => stays_hot = Some(why),
-            Err(why) => return Err(SiteError::Pause(path, why)),
+            Err(why) => return Err(TestbedError::Pause(path, why)),
         }
     }
-    step_aside(host, &structure, &actual, planned.desired.aside.name(), &mut journal)?;
+    step_aside(host, &structure, &actual, planned.desired.aside.name(), &mut journal)
+        .map_err(ReconcileError::from)?;
     if let Some(failure) = apply(host, &structure, &actual, &mut journal).failure {
-        return Err(SiteError::Refused(Box::new(failure)));
+        return Err(TestbedError::Refused(Box::new(failure)));
     }
     let member = |name: &str| {
         let group = planned.desired.groups.iter().find(|group| group.name.as_str() == name);
@@ -234,7 +227,7 @@ fn build(
     };
     let paths = policies::GROUPS.map(|(name, _)| member(name));
     let groups = open_groups(host, &looked, &paths);
-    Ok(Site {
+    Ok(Testbed {
         machine: looked.machine.clone(),
         hierarchies: looked.hierarchies.clone(),
         survey: looked,
@@ -245,13 +238,11 @@ fn build(
         on: None,
         moving: None,
         scheduled: None,
-        ours: policies::prefix(),
         paths,
         groups,
         cleaned,
-        state_dir,
+        instance,
         journal,
-        journal_name,
         actual,
         _lock: lock,
     })
@@ -284,7 +275,7 @@ fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 4], prefix: &str) {
     }
 }
 
-impl Site {
+impl Testbed {
     /// Why arms cannot follow each other within milliseconds here; `None` when they can.
     #[must_use]
     pub fn carries_over(&self) -> Option<String> {
@@ -300,7 +291,7 @@ impl Site {
     ///
     /// # Errors
     /// When the kernel refuses a step.
-    pub fn pause(&mut self, host: &mut dyn Host, side: Side, frozen: bool) -> Result<(), SiteError> {
+    pub fn pause(&mut self, host: &mut dyn Host, side: Side, frozen: bool) -> Result<(), TestbedError> {
         let index = usize::from(side == Side::Warm);
         if self.pauses[index].1 == frozen {
             return Ok(());
@@ -316,7 +307,7 @@ impl Site {
     ///
     /// # Errors
     /// When the kernel refuses a step.
-    pub fn favour_online(&mut self, host: &mut dyn Host, on: bool) -> Result<(), SiteError> {
+    pub fn favour_online(&mut self, host: &mut dyn Host, on: bool) -> Result<(), TestbedError> {
         if self.online.1 == on {
             return Ok(());
         }
@@ -330,7 +321,7 @@ impl Site {
     ///
     /// # Errors
     /// When the kernel refuses a step, or does not get the arm's scheduler; then the policy is off.
-    pub fn isolate(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), SiteError> {
+    pub fn isolate(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), TestbedError> {
         let steps = self.policies[policy].steps.clone();
         self.steps(host, &steps)?;
         if let Err(error) = self.begin_scheduling(host, policy) {
@@ -352,7 +343,7 @@ impl Site {
     ///
     /// # Errors
     /// When the kernel refuses a step, or keeps the arm's scheduler.
-    pub fn release(&mut self, host: &mut dyn Host) -> Result<(), SiteError> {
+    pub fn release(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
         let Some(policy) = self.on.take() else { return Ok(()) };
         self.moving = None;
         let ended = self.end_scheduling(host);
@@ -372,19 +363,19 @@ impl Site {
         now
     }
 
-    fn steps(&mut self, host: &mut dyn Host, steps: &[Step]) -> Result<(), SiteError> {
+    fn steps(&mut self, host: &mut dyn Host, steps: &[Step]) -> Result<(), TestbedError> {
         let outcome = apply(host, steps, &self.actual, &mut self.journal);
         match outcome.failure {
             None if steps.iter().any(|step| matches!(step.action, Action::Renew { .. })) => {
                 self.renewed(host)
             }
             None => Ok(()),
-            Some(failure) => Err(SiteError::Refused(Box::new(failure))),
+            Some(failure) => Err(TestbedError::Refused(Box::new(failure))),
         }
     }
 
     /// A level without a way back was undone by fresh groups of the same names.
-    fn renewed(&mut self, host: &mut dyn Host) -> Result<(), SiteError> {
+    fn renewed(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
         let fresh = self.survey.tree(host)?;
         for (place, found) in &mut self.actual.cgroups {
             if let Some(now) = fresh.cgroups.get(place) {
@@ -413,7 +404,7 @@ impl Site {
         side: Side,
         policy: Option<usize>,
         mut spec: SpawnSpec,
-    ) -> Result<Child, SiteError> {
+    ) -> Result<Child, TestbedError> {
         spec.groups = self.group(side).all();
         spec.die_with_parent = true;
         spec.own_process_group = true;
@@ -436,7 +427,7 @@ impl Site {
     ///
     /// # Errors
     /// `ETIMEDOUT` when something survives SIGKILL for fifteen seconds.
-    pub fn stop(&self, host: &mut dyn Host, side: Side, child: &mut Child) -> Result<(), SiteError> {
+    pub fn stop(&self, host: &mut dyn Host, side: Side, child: &mut Child) -> Result<(), TestbedError> {
         let deadline = Instant::now() + LAST_MOMENTS;
         match host.signal(&child.process, commensal_host::Signal::KILL) {
             Err(error) if error.errno != Errno::ESRCH => return Err(error.into()),
@@ -462,11 +453,11 @@ impl Site {
     ///
     /// # Errors
     /// When the journal cannot be read or rewritten.
-    pub fn close(mut self, host: &mut dyn Host) -> Result<Vec<String>, SiteError> {
+    pub fn close(mut self, host: &mut dyn Host) -> Result<Vec<String>, TestbedError> {
         let ended = self.end_scheduling(host);
         self.groups.into_iter().for_each(|group| group.close(host));
-        let mut restored = restore_own(host, &self.state_dir, &self.journal_name)?;
-        sweep(host, &self.paths, &self.ours);
+        let mut restored = restore_own(host, &self.instance.state_dir, self.instance.journal_name())?;
+        sweep(host, &self.paths, &self.instance.prefix);
         restored.left.append(&mut restored.failed);
         restored.left.extend(ended.err().map(|error| error.to_string()));
         Ok(restored.left)

@@ -293,6 +293,7 @@ mod tests {
         check(&run, Verdict::Inconclusive, "rounds would decide");
     }
 
+    // promise 43
     #[test]
     fn a_noisy_machine_gives_no_verdict() {
         check(&concluded(12, [0.0, 0.5, 0.0], 0.2), Verdict::Inconclusive, "may be on either side of 5 %");
@@ -320,6 +321,7 @@ mod tests {
         check(&run, Verdict::Inconclusive, "7 rounds");
     }
 
+    // promise 43
     #[test]
     fn isolation_must_keep_offline_work_where_that_is_asked_for() {
         let asked = |ci95, least| {
@@ -334,6 +336,7 @@ mod tests {
         check(&asked(None, 30.0), Verdict::Inconclusive, "nobody knows");
     }
 
+    // promise 43
     #[test]
     fn several_looks_ask_for_more() {
         let mut run = bare_run(12);

@@ -7,12 +7,13 @@
 //! it announces, so it is dropped; any other damage is reported and never guessed around.
 
 use crate::drivers::renew::Renewed;
-use commensal_core::actual::{ActualState, Ours, Place};
+use commensal_core::actual::{ActualState, CgroupRef, Ours};
 use commensal_core::knob::KnobId;
 use commensal_core::member::ProcessId;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Host, HostError, below};
+use commensal_sensors::machine;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,18 @@ pub struct Owner {
 }
 
 impl Owner {
+    /// This process, as the owner of a journal of this name.
+    ///
+    /// # Errors
+    /// When the process cannot be looked at.
+    pub fn this_process(host: &mut dyn Host, name: &str) -> Result<Owner, HostError> {
+        let pid = std::process::id();
+        let start_ticks = host.process(pid)?.start_ticks;
+        let boot_id = machine::boot_id(host).unwrap_or_default();
+        let kind = name.split('-').next().unwrap_or(name).to_owned();
+        Ok(Owner { kind, pid, start_ticks, boot_id })
+    }
+
     /// Whether it is still there; a process that has its number by now is another one, and one that is dead and stays in the
     /// table until its parent looks does nothing any more.
     pub fn runs(&self, host: &mut dyn Host) -> bool {
@@ -492,7 +505,7 @@ fn original(record: &Record) -> Option<(Target, String, Option<String>)> {
 ///
 /// # Errors
 /// When a journal cannot be read or written.
-pub fn take_over(
+pub fn adopt(
     host: &mut dyn Host,
     dir: &Path,
     into: &mut Journal,
@@ -593,10 +606,10 @@ pub fn ours(
 }
 
 /// The place that a target means, if the very same group is still there.
-fn find(actual: &ActualState, target: &Target) -> Option<Place> {
+fn find(actual: &ActualState, target: &Target) -> Option<CgroupRef> {
     let hierarchy = actual.hierarchies.iter().position(|hierarchy| hierarchy.mount == target.mount)?;
     let path = commensal_core::actual::CgroupPath::new(&target.path);
-    let place = Place { hierarchy, path };
+    let place = CgroupRef { hierarchy, path };
     actual.cgroups.get(&place).filter(|found| found.inode == target.inode).map(|_| place.clone())
 }
 
@@ -608,6 +621,7 @@ mod tests {
         Record::Owner(Owner { kind: "machine".into(), pid: 1, start_ticks: 2, boot_id: "b".into() })
     }
 
+    // promise 14
     #[test]
     fn every_damaged_byte_is_noticed() {
         let text = line(&owner());

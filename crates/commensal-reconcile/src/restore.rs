@@ -91,6 +91,20 @@ pub fn restore_own(host: &mut dyn Host, dir: &Path, name: &str) -> Result<Restor
     }
 }
 
+/// Finishes what the journal `name` says was interrupted half way: the replacing of groups by fresh ones. Nothing goes back.
+///
+/// # Errors
+/// When the journal cannot be read, or the kernel refuses; then it is as before, and can be tried again.
+pub fn finish(host: &mut dyn Host, dir: &Path, name: &str) -> Result<(), HostError> {
+    let path = journal::path(dir, name);
+    let mut contents = journal::parse(&host.state_read(&path)?.unwrap_or_default());
+    if !contents.records.iter().any(|record| matches!(record, Record::Renewing(_))) {
+        return Ok(());
+    }
+    let stuck = renewing::finish(host, &path, &mut contents, &mut Vec::new());
+    stuck.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+}
+
 fn restore_where(
     host: &mut dyn Host,
     dir: &Path,
@@ -262,43 +276,46 @@ fn undo_all(
     result: &mut Restored,
 ) -> Vec<Record> {
     let contents = &mut contents.clone();
-    let stuck = renewing::finish(host, journal, contents, result);
+    let stuck = renewing::finish(host, journal, contents, &mut result.done);
+    result.failed.extend(stuck.iter().map(|(_, error)| error.to_string()));
+    let stuck = stuck.into_iter().map(|(target, _)| target).collect();
     let created = contents.records.iter().filter_map(|record| match record {
         Record::Created(target) => Some((target.mount.clone(), target.path.clone())),
         _ => None,
     });
-    let job = Job { journal, kill, stuck, created: created.collect() };
+    let mut job = Job { journal, kill, stuck, created: created.collect() };
     let mut order: Vec<usize> = (0..contents.records.len()).rev().collect();
     order.sort_by_key(|index| rank(&contents.records[*index]));
     let originals = order.iter().take_while(|index| rank(&contents.records[**index]) <= 1).count();
     let (values, rest) = order.split_at(originals);
     let mut waiting = values.to_vec();
-    let mut kept = BTreeMap::new();
+    let mut kept = BTreeSet::new();
     let first = result.failed.len();
     // Originals of several plans can stand in each other's way (a weight while the group is still idle, a child
     // wider than its parent): as long as some went back, the others are tried again.
     while !waiting.is_empty() {
         let before = result.failed.len();
-        let failed = pass(host, contents, &waiting, &job, result, &mut kept);
+        let failed = pass(host, contents, &waiting, &mut job, result, &mut kept);
         let stays = failed.len() == waiting.len();
         waiting = failed;
         if stays || waiting.is_empty() {
             break;
         }
         result.failed.truncate(before);
-        waiting.iter().for_each(|index| drop(kept.remove(index)));
+        kept.retain(|index| !waiting.contains(index));
     }
     let second = result.failed.len();
     kept.extend(moving::back(host, contents, result));
-    pass(host, contents, rest, &job, result, &mut kept);
+    pass(host, contents, rest, &mut job, result, &mut kept);
     if !waiting.is_empty() {
         // A group below that stood in the way is gone now, or the group itself: a crash between its making and the record of
         // its inode had the next one take it for somebody else's.
         result.failed.drain(first..second);
-        waiting.iter().for_each(|index| drop(kept.remove(index)));
-        pass(host, contents, &waiting, &job, result, &mut kept);
+        kept.retain(|index| !waiting.contains(index));
+        pass(host, contents, &waiting, &mut job, result, &mut kept);
     }
-    kept.into_values().collect()
+    // As they are now: a group that was replaced meanwhile has another inode.
+    kept.into_iter().map(|index| contents.records[index].clone()).collect()
 }
 
 /// What holds for all records of a journal.
@@ -356,15 +373,24 @@ fn pass(
     host: &mut dyn Host,
     contents: &mut Contents,
     order: &[usize],
-    job: &Job<'_>,
+    job: &mut Job<'_>,
     result: &mut Restored,
-    kept: &mut BTreeMap<usize, Record>,
+    kept: &mut BTreeSet<usize>,
 ) -> Vec<usize> {
     let mut failed = Vec::new();
+    let still = |target: &Target| match renewing::again(host, job.journal, contents, target) {
+        Ok(line) => {
+            result.done.push(line);
+            false
+        }
+        Err(_) => true,
+    };
+    job.stuck.retain(still);
     for index in order.iter().copied() {
         let record = &contents.records[index].clone();
         if job.is_stuck(record) {
-            kept.insert(index, record.clone());
+            kept.insert(index);
+            failed.push(index);
             continue;
         }
         let kill = job.kill;
@@ -408,16 +434,19 @@ fn pass(
             }
             Err(Left::Busy(line)) => {
                 result.left.push(line);
-                kept.insert(index, record.clone());
+                kept.insert(index);
             }
             Err(Left::Failed(error)) => {
                 let knob = match record {
-                    Record::Original { knob, .. } => KnobId::from_name(knob),
+                    Record::Original { group, knob, .. } => {
+                        job.stuck.extend(renewing::is_half_done(host, group, knob).then(|| group.clone()));
+                        KnobId::from_name(knob)
+                    }
                     _ => None,
                 };
                 result.failed.push(with_meaning(&error, knob));
                 failed.push(index);
-                kept.insert(index, record.clone());
+                kept.insert(index);
             }
         }
     }
@@ -453,6 +482,10 @@ fn original(
             }
         }
         _ => {}
+    }
+    // Refused half way, an earlier try has left a fresh group with the members in it, and no old one.
+    if renewing::is_half_done(host, group, knob) {
+        return renewing::renew_back(host, journal, contents, group, file, value);
     }
     match put_back(host, group, knob, file, device.as_deref(), value) {
         Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {

@@ -2,7 +2,7 @@
 //! off. It decides nothing that a pure module of this crate could decide.
 
 use crate::control::{Call, Published};
-use crate::guard::{Action, Bounds, Guard, Seen};
+use crate::guard::{Action, Bounds, Guard, GuardSample};
 use crate::intf::{CLASS_EXPELLING, CLASS_OFFLINE, CLASS_ONLINE, CLASS_OTHER, MOST_LIMITS, MOST_SLOTS};
 use crate::loader::{Scheduler, Settings};
 use crate::membership::{Members, Tree, foreign, walk};
@@ -10,7 +10,7 @@ use crate::places::places;
 use crate::service::{self, Signs};
 use crate::watch::{Next, Reloads};
 use crate::weights::{self, WHOLE};
-use crate::{NoScheduler, preflight};
+use crate::{LoadError, preflight};
 use commensal_core::group::Class;
 use commensal_core::scheduler::protocol::{
     Counters, Done, Group, GroupStatus, Orders, Request, SlotReading, Standing, Status,
@@ -108,7 +108,7 @@ impl<'a> Daemon<'a> {
         let functions = crate::loader::functions();
         let obstacles = preflight::obstacles(&Kernel::read(host), &functions, options.replace);
         if !obstacles.is_empty() {
-            return Err(NoScheduler::Obstacles(obstacles).into());
+            return Err(LoadError::Obstacles(obstacles).into());
         }
         if !options.no_guard {
             options.bounds.check(options.settings.watchdog).map_err(anyhow::Error::msg)?;
@@ -152,7 +152,7 @@ impl<'a> Daemon<'a> {
     ///
     /// # Errors
     /// When it refuses or has another one.
-    pub fn attach(&mut self) -> Result<(), NoScheduler> {
+    pub fn attach(&mut self) -> Result<(), LoadError> {
         let Some(scheduler) = &mut self.scheduler else { return Ok(()) };
         scheduler.attach()?;
         let kernel = Kernel::read(self.host);
@@ -160,7 +160,7 @@ impl<'a> Daemon<'a> {
             let told = scheduler.ended().map(|(ended, _)| ended.told()).unwrap_or_default();
             self.scheduler = None;
             let because = format!("{} after the scheduler was attached: {told}", kernel.loaded());
-            return Err(NoScheduler::Refused { what: "start the scheduler", because });
+            return Err(LoadError::Refused { what: "start the scheduler", because });
         }
         self.loaded_at = self.host.boot_time();
         self.status.mode = Mode::Running;
@@ -272,8 +272,8 @@ impl<'a> Daemon<'a> {
         Ok(())
     }
 
-    /// What the programs have to know; only what has changed is written.
-    fn tell(&mut self) -> Result<(), NoScheduler> {
+    /// Pushes changed configuration into the BPF maps.
+    fn tell(&mut self) -> Result<(), LoadError> {
         let mut wanted: BTreeMap<u64, (u64, u64, String)> = BTreeMap::new();
         let mut limits: BTreeMap<u64, u64> = BTreeMap::new();
         self.forget_limits()?;
@@ -335,14 +335,14 @@ impl<'a> Daemon<'a> {
     }
 
     /// The number of a group's limit; 0 without one.
-    fn limit(&mut self, path: &str, limit: Option<&Quota>) -> Result<u64, NoScheduler> {
+    fn limit(&mut self, path: &str, limit: Option<&Quota>) -> Result<u64, LoadError> {
         let (Some(scheduler), Some(limit)) = (&self.scheduler, limit) else { return Ok(0) };
         let free = || (1..).find(|index| self.limits.values().all(|taken| taken != index));
         let index = self.limits.get(path).copied().or_else(free).unwrap_or(MOST_LIMITS as u64);
         if index >= MOST_LIMITS as u64 {
             let because =
                 format!("{path} would be the {index}th group with a limit, and {MOST_LIMITS} is too many");
-            return Err(NoScheduler::Refused { what: "set a limit", because });
+            return Err(LoadError::Refused { what: "set a limit", because });
         }
         self.limits.insert(path.to_owned(), index);
         let (quota, period) = (Duration::from_micros(limit.quota_us), Duration::from_micros(limit.period_us));
@@ -351,7 +351,7 @@ impl<'a> Daemon<'a> {
     }
 
     /// Limits of groups that have none any more are for others.
-    fn forget_limits(&mut self) -> Result<(), NoScheduler> {
+    fn forget_limits(&mut self) -> Result<(), LoadError> {
         let limited = |path: &str| {
             let of = |group: &Group| group.path() == path;
             self.orders.groups.iter().any(|group| of(group) && group.limit.is_some())
@@ -442,8 +442,8 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    fn reload(&mut self) -> Result<(), NoScheduler> {
-        let refused = |error: commensal_sensors::SensorError| NoScheduler::Refused {
+    fn reload(&mut self) -> Result<(), LoadError> {
+        let refused = |error: commensal_sensors::SensorError| LoadError::Refused {
             what: "look at the CPUs",
             because: error.to_string(),
         };
@@ -476,7 +476,8 @@ impl<'a> Daemon<'a> {
         let oldest = slots.filter_map(|slot| Some(scheduler.slot(slot).ok()?.oldest_ns)).max().unwrap_or(0);
         let room_permille = counters.room_permille(&self.before);
         self.before = counters;
-        let seen = Seen { now: self.host.boot_time(), oldest: Duration::from_nanos(oldest), room_permille };
+        let seen =
+            GuardSample { now: self.host.boot_time(), oldest: Duration::from_nanos(oldest), room_permille };
         let bounds = self.options.bounds;
         if self.options.no_guard {
             return;
@@ -610,10 +611,7 @@ fn slot_for(slots: &mut BTreeMap<u64, u64>, id: u64) -> u64 {
 /// # Errors
 /// When it cannot be read or is damaged.
 pub fn open_journal(host: &mut dyn Host, state: &Path) -> Result<Journal, JournalError> {
-    let pid = std::process::id();
-    let start_ticks = host.process(pid).map(|process| process.start_ticks).unwrap_or(0);
-    let boot_id = machine::boot_id(host).unwrap_or_default();
-    let owner = Owner { kind: journal::SCHED.to_owned(), pid, start_ticks, boot_id };
+    let owner = Owner::this_process(host, journal::SCHED)?;
     Journal::open(host, state, journal::SCHED, owner)
 }
 

@@ -57,7 +57,7 @@ pub enum Action {
 
 /// What was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct GuardSample {
     /// Since the boot.
     pub now: Duration,
     /// Longest wait of an offline thread.
@@ -91,7 +91,7 @@ impl Guard {
     }
 
     /// Takes what was seen, and says what to do now.
-    pub fn step(&mut self, bounds: &Bounds, seen: &Seen) -> Option<Action> {
+    pub fn step(&mut self, bounds: &Bounds, seen: &GuardSample) -> Option<Action> {
         let now = seen.now;
         if self.frozen_at.is_none() {
             if seen.oldest < bounds.patience {
@@ -122,8 +122,8 @@ impl Guard {
 mod tests {
     use super::*;
 
-    fn seen(now_s: u64, oldest_s: u64, room_permille: u64) -> Seen {
-        Seen { now: Duration::from_secs(now_s), oldest: Duration::from_secs(oldest_s), room_permille }
+    fn seen(now_s: u64, oldest_s: u64, room_permille: u64) -> GuardSample {
+        GuardSample { now: Duration::from_secs(now_s), oldest: Duration::from_secs(oldest_s), room_permille }
     }
 
     #[test]

@@ -49,7 +49,7 @@ mirror! {
         nr_cpus: u32,
         /// Caches.
         nr_llcs: u32,
-        /// Orders name groups of cgroup v2.
+        /// Whether group paths in orders refer to cgroup v2; otherwise to the v1 cpu hierarchy.
         unified: u32,
         /// No thread is asked to leave.
         tick_alone: u32,

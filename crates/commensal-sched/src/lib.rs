@@ -28,7 +28,7 @@ pub mod weights;
 
 /// Why there is no scheduler.
 #[derive(Debug, thiserror::Error)]
-pub enum NoScheduler {
+pub enum LoadError {
     /// This machine cannot have it.
     #[error("the scheduler cannot be loaded here: {}", .0.join("; "))]
     Obstacles(Vec<String>),

@@ -1,9 +1,9 @@
 //! Loading the programs, attaching them, and what user space tells and reads. All of it is gone with this process.
 
-use crate::NoScheduler;
+use crate::LoadError;
 use crate::counters;
 use crate::intf::{self, CLASS_IDLE, Core, Cpu, Fixed, MOST_CPUS, Notes, Orders, Slot};
-use crate::places::{Place, llcs};
+use crate::places::{CpuPlace, llcs};
 use crate::watch::Ended;
 use commensal_core::scheduler::protocol::{Counters, SlotReading};
 use commensal_sched_bpf::OBJECT;
@@ -46,7 +46,7 @@ pub struct Settings {
     pub watchdog: Duration,
     /// Tests: no thread is asked to leave, so that the tick has to do it.
     pub tick_alone: bool,
-    /// Orders name groups of cgroup v2, else of v1's cpu controller.
+    /// Whether group paths in orders refer to cgroup v2; otherwise to the v1 cpu hierarchy.
     pub unified: bool,
 }
 
@@ -95,7 +95,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn load(settings: &Settings, places: &[Place]) -> Result<Scheduler, NoScheduler> {
+    pub fn load(settings: &Settings, places: &[CpuPlace]) -> Result<Scheduler, LoadError> {
         quiet();
         let described = described()?;
         let wrong = intf::differences(&described);
@@ -133,7 +133,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn verify() -> Result<Vec<Verified>, NoScheduler> {
+    pub fn verify() -> Result<Vec<Verified>, LoadError> {
         LOG.lock().unwrap_or_else(PoisonError::into_inner).clear();
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, |_, text| {
             LOG.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
@@ -154,7 +154,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn attach(&mut self) -> Result<(), NoScheduler> {
+    pub fn attach(&mut self) -> Result<(), LoadError> {
         let attach = |name: &str| self.program(name)?.attach().map_err(refused("attach the scheduler"));
         if self.traces.is_empty() {
             self.traces = vec![attach("sched_switched")?, attach("signal_sent")?];
@@ -170,10 +170,10 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the program in the kernel does not know the class, or has no room.
-    pub fn set_group(&self, cgroup: u64, name: &str, class: u64, slot: u64) -> Result<(), NoScheduler> {
+    pub fn set_group(&self, cgroup: u64, name: &str, class: u64, slot: u64) -> Result<(), LoadError> {
         match self.ask("set_group", &[cgroup, class, slot])? {
             0 => Ok(()),
-            _ => Err(NoScheduler::Order { class, cgroup: name.to_owned() }),
+            _ => Err(LoadError::Order { class, cgroup: name.to_owned() }),
         }
     }
 
@@ -181,7 +181,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the program in the kernel refuses.
-    pub fn set_slot(&self, index: u64, used: bool, weight: u64, limit: u64) -> Result<(), NoScheduler> {
+    pub fn set_slot(&self, index: u64, used: bool, weight: u64, limit: u64) -> Result<(), LoadError> {
         self.told(self.ask("set_slot", &[index, u64::from(used), weight, limit])?, "set a weight")
     }
 
@@ -189,7 +189,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the program in the kernel refuses.
-    pub fn set_limit(&self, index: u64, quota: Duration, period: Duration) -> Result<(), NoScheduler> {
+    pub fn set_limit(&self, index: u64, quota: Duration, period: Duration) -> Result<(), LoadError> {
         let args = [index, quota.as_nanos() as u64, period.as_nanos() as u64];
         self.told(self.ask("set_limit", &args)?, "set a limit")
     }
@@ -198,7 +198,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the program's memory is not there.
-    pub fn ordered(&mut self, hold_off: Duration) -> Result<(), NoScheduler> {
+    pub fn ordered(&mut self, hold_off: Duration) -> Result<(), LoadError> {
         self.generation = self.generation.wrapping_add(1);
         let hold_off_ns = hold_off.as_nanos() as u64;
         self.write(ORDERS, 0, &Orders { generation: self.generation, hold_off_ns })
@@ -208,7 +208,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When a map cannot be written.
-    pub fn place(&self, places: &[Place]) -> Result<(), NoScheduler> {
+    pub fn place(&self, places: &[CpuPlace]) -> Result<(), LoadError> {
         for place in places {
             let mut cpu: Cpu = self.read("cpus", place.cpu)?;
             let told = (place.siblings, place.core, place.llc);
@@ -225,7 +225,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When a map cannot be read.
-    pub fn counters(&self) -> Result<Counters, NoScheduler> {
+    pub fn counters(&self) -> Result<Counters, LoadError> {
         let (mut sums, now) = (Counters::default(), now_ns());
         let cpus = libbpf_rs::num_possible_cpus().map_err(refused("count the CPUs"))?.min(MOST_CPUS);
         for cpu in 0..cpus as u32 {
@@ -239,7 +239,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// When the map cannot be read.
-    pub fn slot(&self, index: u64) -> Result<SlotReading, NoScheduler> {
+    pub fn slot(&self, index: u64) -> Result<SlotReading, LoadError> {
         Ok(counters::slot(&self.read::<Slot>("slots", index as u32)?))
     }
 
@@ -267,36 +267,36 @@ impl Scheduler {
     }
 
     /// Runs one of the programs that take orders.
-    fn ask(&self, program: &str, args: &[u64]) -> Result<i32, NoScheduler> {
+    fn ask(&self, program: &str, args: &[u64]) -> Result<i32, LoadError> {
         let mut context: Vec<u8> = args.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
         let output = self.program(program)?.test_run(input).map_err(refused("order the scheduler"))?;
         Ok(output.return_value as i32)
     }
 
-    fn told(&self, answer: i32, what: &'static str) -> Result<(), NoScheduler> {
+    fn told(&self, answer: i32, what: &'static str) -> Result<(), LoadError> {
         match answer {
             0 => Ok(()),
-            number => Err(NoScheduler::Refused { what, because: format!("the program answered {number}") }),
+            number => Err(LoadError::Refused { what, because: format!("the program answered {number}") }),
         }
     }
 
-    fn program(&self, name: &str) -> Result<ProgramMut<'_>, NoScheduler> {
+    fn program(&self, name: &str) -> Result<ProgramMut<'_>, LoadError> {
         self.loaded.progs_mut().find(|program| program.name() == name).ok_or_else(|| missing(name))
     }
 
-    fn map(&self, name: &str) -> Result<Map<'_>, NoScheduler> {
+    fn map(&self, name: &str) -> Result<Map<'_>, LoadError> {
         self.loaded.maps().find(|map| map.name() == name).ok_or_else(|| missing(name))
     }
 
-    fn value(&self, map: &str, index: u32) -> Result<Vec<u8>, NoScheduler> {
+    fn value(&self, map: &str, index: u32) -> Result<Vec<u8>, LoadError> {
         self.map(map)?
             .lookup(&index.to_ne_bytes(), MapFlags::ANY)
             .map_err(refused("read the scheduler"))?
             .ok_or_else(|| missing("a map's value"))
     }
 
-    fn read<T: FromBytes>(&self, map: &str, index: u32) -> Result<T, NoScheduler> {
+    fn read<T: FromBytes>(&self, map: &str, index: u32) -> Result<T, LoadError> {
         T::read_from_bytes(&self.value(map, index)?).map_err(|_| missing(&format!("{map} of another size")))
     }
 
@@ -305,20 +305,20 @@ impl Scheduler {
         map: &str,
         index: u32,
         value: &T,
-    ) -> Result<(), NoScheduler> {
+    ) -> Result<(), LoadError> {
         let done = self.map(map)?.update(&index.to_ne_bytes(), value.as_bytes(), MapFlags::ANY);
         done.map_err(refused("tell the scheduler"))
     }
 }
 
 /// What the object says of its structures.
-fn described() -> Result<commensal_core::btf::Btf, NoScheduler> {
+fn described() -> Result<commensal_core::btf::Btf, LoadError> {
     let file = object::File::parse(OBJECT).ok();
     let section = file.as_ref().and_then(|file| file.section_by_name(".BTF")?.data().ok());
     section.and_then(commensal_core::btf::Btf::parse).ok_or_else(|| missing("the object's section .BTF"))
 }
 
-fn open() -> Result<OpenObject, NoScheduler> {
+fn open() -> Result<OpenObject, LoadError> {
     let mut builder = ObjectBuilder::default();
     let named = builder.name(OPS).map_err(refused("open the scheduler"))?;
     named.open_memory(OBJECT).map_err(refused("open the scheduler"))
@@ -329,7 +329,7 @@ fn set(
     open: &mut OpenObject,
     name: &str,
     change: impl FnOnce(&mut [u8]) -> Option<()>,
-) -> Result<(), NoScheduler> {
+) -> Result<(), LoadError> {
     let mut map = open.maps_mut().find(|map| map.name() == name).ok_or_else(|| missing(name))?;
     map.initial_value_mut().and_then(change).ok_or_else(|| missing(name))
 }
@@ -373,16 +373,16 @@ fn verified(log: &str) -> Vec<Verified> {
     all
 }
 
-fn refused(what: &'static str) -> impl Fn(libbpf_rs::Error) -> NoScheduler {
+fn refused(what: &'static str) -> impl Fn(libbpf_rs::Error) -> LoadError {
     move |error| {
         let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
         let said: String = said.iter().map(|line| format!("\n  {line}")).collect();
-        NoScheduler::Refused { what, because: format!("{error:#}{said}") }
+        LoadError::Refused { what, because: format!("{error:#}{said}") }
     }
 }
 
-fn missing(what: &str) -> NoScheduler {
-    NoScheduler::Refused { what: "read the scheduler", because: format!("{what} is not there") }
+fn missing(what: &str) -> LoadError {
+    LoadError::Refused { what: "read the scheduler", because: format!("{what} is not there") }
 }
 
 /// The clock of the programs.

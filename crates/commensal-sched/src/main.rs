@@ -14,7 +14,7 @@ use commensal_sched::daemon::{Daemon, Options, Over};
 use commensal_sched::guard::Bounds;
 use commensal_sched::loader::{self, Scheduler, Settings};
 use commensal_sched::places::places;
-use commensal_sched::{NoScheduler, preflight, service};
+use commensal_sched::{LoadError, preflight, service};
 use commensal_sensors::sched_ext::Kernel;
 use commensal_sensors::{machine, mounts};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -284,7 +284,7 @@ fn check(host: &dyn Host, verify: bool, baseline: Option<&Path>) -> anyhow::Resu
     }
     let topology = machine::topology(host).context("look at the CPUs")?;
     drop(places(&topology));
-    let found = Scheduler::verify().map_err(|error: NoScheduler| anyhow::anyhow!("{error}"))?;
+    let found = Scheduler::verify().map_err(|error: LoadError| anyhow::anyhow!("{error}"))?;
     for one in &found {
         println!("{} {} {}", one.name, one.instructions, one.states);
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// Of one CPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct CpuPlace {
     /// Its number.
     pub cpu: u32,
     /// Other threads of its core; -1 where there is none.
@@ -19,7 +19,7 @@ pub struct Place {
 
 /// Of every CPU that is online.
 #[must_use]
-pub fn places(topology: &Topology) -> Vec<Place> {
+pub fn places(topology: &Topology) -> Vec<CpuPlace> {
     let mut caches: BTreeMap<u32, u32> = BTreeMap::new();
     for cpu in &topology.cpus {
         let first = cpu.llc.as_ref().and_then(|llc| llc.iter().next()).unwrap_or(0);
@@ -33,7 +33,7 @@ pub fn places(topology: &Topology) -> Vec<Place> {
             *place = i32::try_from(sibling).unwrap_or(-1);
         }
         let first = cpu.llc.as_ref().and_then(|llc| llc.iter().next()).unwrap_or(0);
-        Place {
+        CpuPlace {
             cpu: cpu.id,
             siblings,
             core: cpu.siblings.iter().next().unwrap_or(cpu.id),
@@ -45,7 +45,7 @@ pub fn places(topology: &Topology) -> Vec<Place> {
 
 /// How many caches are told apart.
 #[must_use]
-pub fn llcs(places: &[Place]) -> u32 {
+pub fn llcs(places: &[CpuPlace]) -> u32 {
     places.iter().map(|place| place.llc + 1).max().unwrap_or(1)
 }
 
@@ -69,9 +69,9 @@ mod tests {
     fn siblings_cores_and_caches() {
         let two = Topology { cpus: vec![cpu(0, "0,2", "0,2"), cpu(1, "1,3", "1,3"), cpu(2, "0,2", "0,2")] };
         let found = places(&two);
-        assert_eq!(found[0], Place { cpu: 0, siblings: [2, -1, -1], core: 0, llc: 0 });
+        assert_eq!(found[0], CpuPlace { cpu: 0, siblings: [2, -1, -1], core: 0, llc: 0 });
         assert_eq!(found[1].llc, 1);
-        assert_eq!(found[2], Place { cpu: 2, siblings: [0, -1, -1], core: 0, llc: 0 });
+        assert_eq!(found[2], CpuPlace { cpu: 2, siblings: [0, -1, -1], core: 0, llc: 0 });
         assert_eq!(llcs(&found), 2);
         let four = Topology { cpus: (0..4).map(|id| cpu(id, "0-3", "0-3")).collect() };
         assert_eq!(places(&four)[2].siblings, [0, 1, 3]);

@@ -1,7 +1,7 @@
 //! The machine's cgroups as found: first the tree with identities, then the values that a plan needs.
 
 use crate::{SensorError, delegation};
-use commensal_core::actual::{ActualState, Cgroup, CgroupPath, Hierarchy, Manager, Place};
+use commensal_core::actual::{ActualState, Cgroup, CgroupPath, CgroupRef, Hierarchy, Manager};
 use commensal_core::desired::DesiredState;
 use commensal_core::knob::{Controller, Knob, KnobId, Status, TABLE, Value, Version};
 use commensal_core::topology::Device;
@@ -39,7 +39,7 @@ fn walk(
     dir: Dir,
     hierarchy: usize,
     path: CgroupPath,
-    into: &mut BTreeMap<Place, Cgroup>,
+    into: &mut BTreeMap<CgroupRef, Cgroup>,
 ) -> Result<(), SensorError> {
     if into.len() >= MAX_GROUPS {
         let what = format!("more than {MAX_GROUPS} cgroups");
@@ -47,7 +47,10 @@ fn walk(
     }
     // A group that vanishes while we look is a normal event, not an error.
     let children = host.children(dir).unwrap_or_default();
-    into.insert(Place { hierarchy, path: path.clone() }, Cgroup { inode: dir.inode, ..Cgroup::default() });
+    into.insert(
+        CgroupRef { hierarchy, path: path.clone() },
+        Cgroup { inode: dir.inode, ..Cgroup::default() },
+    );
     for name in children {
         if let Ok(child) = host.open_child(dir, &name) {
             let walked = walk(host, child, hierarchy, path.child(&name), into);
@@ -61,7 +64,7 @@ fn walk(
 /// The places whose values a plan for `desired` looks at: members, everything above and below them, our
 /// parents, and what we made or changed before.
 #[must_use]
-pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTreeSet<Place> {
+pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTreeSet<CgroupRef> {
     let mut paths: BTreeSet<CgroupPath> =
         [desired.online_parent.clone(), desired.offline_parent.clone(), CgroupPath::root()]
             .into_iter()
@@ -72,13 +75,13 @@ pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTree
     }
     let members: BTreeSet<&CgroupPath> =
         desired.groups.iter().flat_map(|group| group.members.iter().map(|member| &member.path)).collect();
-    let mut places: BTreeSet<Place> =
+    let mut places: BTreeSet<CgroupRef> =
         actual.cgroups.keys().filter(|place| paths.contains(&place.path)).cloned().collect();
     // Values come down from, or were copied from, groups of others that an earlier plan wrote.
     let written: BTreeSet<&CgroupPath> =
         actual.ours.originals.keys().map(|(place, _, _)| &place.path).collect();
     let tops = [&desired.online_parent, &desired.offline_parent];
-    let below = |place: &&Place| {
+    let below = |place: &&CgroupRef| {
         let mut above = place.path.ancestors();
         above.retain(|path| path.depth() > 0);
         above.iter().any(|above| members.contains(above) || written.contains(above) || tops.contains(&above))
@@ -96,7 +99,7 @@ pub fn places_of_interest(desired: &DesiredState, actual: &ActualState) -> BTree
 
 /// Reads the driven knobs of `places` into `actual`. A group that vanished is dropped from it; a file
 /// that cannot be read leaves its value absent.
-pub fn values(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<Place>, disks: &[Device]) {
+pub fn values(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<CgroupRef>, disks: &[Device]) {
     for place in places {
         let Some(hierarchy) = actual.hierarchies.get(place.hierarchy).cloned() else { continue };
         let Ok(dir) = host.open(&below(Path::new(&hierarchy.mount), place.path.as_str())) else {

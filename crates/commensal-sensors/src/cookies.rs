@@ -1,15 +1,15 @@
 //! Core-scheduling cookies of the threads of a group: none, one, or a mixture.
 
-use commensal_core::actual::{ActualState, Cookies, Place};
+use commensal_core::actual::{ActualState, CgroupRef, Cookies};
 use commensal_core::knob::Version;
 use commensal_host::{Host, below};
 use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Looks at the threads of `places` and below them. Where the kernel has no core scheduling nothing is told.
-pub fn read(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<Place>) {
+pub fn read(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<CgroupRef>) {
     for place in places {
-        let below: Vec<Place> = actual.below(place).map(|(place, _)| place.clone()).collect();
+        let below: Vec<CgroupRef> = actual.below(place).map(|(place, _)| place.clone()).collect();
         let mut found = BTreeSet::new();
         let mut known = true;
         for place in std::iter::once(place).chain(&below) {
@@ -34,7 +34,7 @@ pub fn read(host: &mut dyn Host, actual: &mut ActualState, places: &BTreeSet<Pla
     }
 }
 
-fn threads(host: &mut dyn Host, actual: &ActualState, place: &Place) -> Vec<u32> {
+fn threads(host: &mut dyn Host, actual: &ActualState, place: &CgroupRef) -> Vec<u32> {
     let Some(hierarchy) = actual.hierarchies.get(place.hierarchy) else { return Vec::new() };
     let Ok(dir) = host.open(&below(Path::new(&hierarchy.mount), place.path.as_str())) else {
         return Vec::new();

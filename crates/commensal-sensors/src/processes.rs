@@ -23,13 +23,13 @@ const KERNEL_THREAD: u64 = 0x20_0000;
 /// Finds processes, and remembers which it has looked at.
 #[derive(Debug, Default)]
 pub struct Scanner {
-    seen: BTreeMap<u32, Seen>,
+    seen: BTreeMap<u32, Remembered>,
     turn: u32,
 }
 
 /// What is remembered of a process.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct Remembered {
     start_ticks: u64,
     parent: u32,
     /// Looks so far, up to [`YOUNG`].
@@ -156,11 +156,11 @@ impl<'h> Look<'h> {
         self.host.read_file(Path::new(&format!("/proc/{}/{name}", self.pid))).ok()
     }
 
-    fn stat(&self) -> Option<Seen> {
+    fn stat(&self) -> Option<Remembered> {
         let text = self.file("stat")?;
         let stat = Stat::parse(&text)?;
         let flags: u64 = stat.number(9)?;
-        Some(Seen {
+        Some(Remembered {
             start_ticks: stat.start_ticks()?,
             parent: stat.parent()?,
             looks: 0,

@@ -231,6 +231,7 @@ mod tests {
         assert_eq!(stamp(&with(None, "")), "");
     }
 
+    // promise 63
     #[test]
     fn cpus_without_a_tick() {
         let of = |text: &str| {

@@ -3,7 +3,7 @@
 use crate::delegation::{self, Tenancy};
 use crate::processes::{Scanner, Wanted};
 use crate::{SensorError, actual, capability, containers, cookies, machine, mounts};
-use commensal_core::actual::{ActualState, CORE_SCHED, Capabilities, CgroupPath, Hierarchy, Place};
+use commensal_core::actual::{ActualState, CORE_SCHED, Capabilities, CgroupPath, CgroupRef, Hierarchy};
 use commensal_core::desired::DesiredState;
 use commensal_core::group::{GroupSpec, Match};
 use commensal_core::knob::{Controller, Version};
@@ -44,7 +44,7 @@ pub fn survey(
 }
 
 /// The groups of this process.
-fn here(host: &dyn Host, found: &ActualState) -> BTreeSet<Place> {
+fn here(host: &dyn Host, found: &ActualState) -> BTreeSet<CgroupRef> {
     let text = host.read_file(Path::new("/proc/self/cgroup")).unwrap_or_default();
     place_set(&text, &found.hierarchies)
 }
@@ -109,8 +109,8 @@ impl Survey {
             found.hierarchy_of(Controller::Cpu).filter(|_| self.caps.feature_obstacle(CORE_SCHED).is_none());
         let Some(hierarchy) = cpu else { return };
         let members = desired.groups.iter().filter(|group| group.expel).flat_map(|group| &group.members);
-        let mut places: BTreeSet<Place> =
-            members.map(|member| Place { hierarchy, path: member.path.clone() }).collect();
+        let mut places: BTreeSet<CgroupRef> =
+            members.map(|member| CgroupRef { hierarchy, path: member.path.clone() }).collect();
         places.extend(found.ours.cookies.iter().cloned());
         cookies::read(host, found, &places);
     }

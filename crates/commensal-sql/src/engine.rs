@@ -6,10 +6,9 @@
 //!                └─► rewrite ─► admission ─► execute ◄──┘   one task per query, on its group's threads
 //! ```
 
-mod below;
+mod confined_store;
 pub mod connections;
 pub mod cpu;
-mod customs;
 mod data;
 pub mod error;
 mod execute;
@@ -17,6 +16,7 @@ pub mod grid;
 pub mod group;
 pub mod memory;
 mod meta;
+mod mysql_functions;
 mod pace;
 pub mod password;
 mod policies;

@@ -22,7 +22,7 @@ pub use bucket::Bucket;
 pub use figures::{Figure, figures};
 pub use server::Server;
 pub use table::print;
-pub use watch::{Seen, Window};
+pub use watch::{Watched, Window};
 
 use crate::client::{Client, ClientError};
 use crate::hits::{self, Maker};
@@ -72,7 +72,7 @@ pub struct Plan {
     pub seconds: u32,
     /// Clients of the rows about memory and CPU; the document has 3.
     pub clients: usize,
-    /// Queries of each row about memory.
+    /// Number of queries per row of the memory table.
     pub queries: usize,
     /// CPU hard limit in percent; the document has 10.
     pub cpu_percent: u32,
@@ -90,7 +90,7 @@ pub struct Arm {
     /// What was said to the server before the load.
     pub statements: Vec<String>,
     /// What was seen meanwhile.
-    pub seen: Seen,
+    pub seen: Watched,
     /// What came of the statements.
     pub outcomes: Vec<Outcome>,
     /// Seconds from the first statement to the end.

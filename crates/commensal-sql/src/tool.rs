@@ -121,7 +121,7 @@ pub struct Bench {
     /// Print a line of JSON for each statement, which the lab reads as the tool "json-lines".
     #[arg(long)]
     json: bool,
-    /// A statement; may be repeated. Instead of the shapes of ClickBench.
+    /// A statement; may be repeated. ShowRewrite of the shapes of ClickBench.
     #[arg(long = "sql", value_name = "STATEMENT")]
     sql: Vec<String>,
     /// Numbers of shapes of ClickBench; all 43 if neither they nor statements are given.
@@ -144,7 +144,7 @@ pub struct Replay {
     /// Clients of the rows about memory and CPU.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=100))]
     clients: u16,
-    /// Queries of each row about memory.
+    /// Number of queries per row of the memory table.
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u16).range(2..))]
     queries: u16,
     /// CPU hard limit, in percent of the machine.

@@ -65,7 +65,7 @@ impl OpenFile {
     pub(crate) async fn fill_paid(
         &self,
         mut rooms: Vec<Vec<u8>>,
-        places: &[Place],
+        places: &[RangePart],
         paid: &mut [Paid],
     ) -> Result<Vec<Vec<u8>>> {
         let (file, places) = (Arc::clone(&self.file), places.to_vec());
@@ -108,7 +108,7 @@ impl OpenFile {
 
 /// A part of one of several ranges.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct RangePart {
     /// Which of the ranges.
     pub(crate) of: usize,
     /// Where it lies in the object.

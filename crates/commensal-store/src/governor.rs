@@ -224,7 +224,7 @@ impl Governor {
     }
 
     /// `None`: paid at once. `again`: the timer ended, and is to run where this runs.
-    fn reserve(&self, query: QueryId, bytes: u64, again: bool) -> Result<Option<Place>, PayError> {
+    fn reserve(&self, query: QueryId, bytes: u64, again: bool) -> Result<Option<Waiter>, PayError> {
         let shared = &self.shared;
         let mut state = shared.lock();
         let now = shared.now();
@@ -236,7 +236,7 @@ impl Governor {
         state.timer_runs = true;
         // A runtime that has ended drops what it is given at once, and that takes the lock.
         drop(state);
-        let place = Place { shared: Arc::clone(shared), id, bytes, opened, passed: false };
+        let place = Waiter { shared: Arc::clone(shared), id, bytes, opened, passed: false };
         if starts {
             let timer = Timer { shared: Arc::clone(shared), done: false };
             let chosen = shared.settings.timer.clone().filter(|_| !again);
@@ -307,7 +307,7 @@ impl State {
 
 /// One that waits. Given up, it leaves as if it had never come.
 #[derive(Debug)]
-struct Place {
+struct Waiter {
     shared: Arc<Shared>,
     id: TicketId,
     bytes: u64,
@@ -315,7 +315,7 @@ struct Place {
     passed: bool,
 }
 
-impl Place {
+impl Waiter {
     /// Waits; `false`: the timer has ended, and with it this place.
     async fn turn(mut self) -> bool {
         let opened = (&mut self.opened).await.is_ok();
@@ -324,7 +324,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Waiter {
     fn drop(&mut self) {
         if self.passed {
             return;

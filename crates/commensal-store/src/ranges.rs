@@ -1,6 +1,6 @@
 //! `get_ranges`: paid for and read in pieces, every byte of one version of the object.
 
-use crate::body::{OpenFile, Place};
+use crate::body::{OpenFile, RangePart};
 use crate::governor::Reach;
 use crate::query::{Paid, Query};
 use crate::store::get_opts;
@@ -111,14 +111,14 @@ impl<S: ObjectStore + ?Sized> Opened<S> {
     async fn read(
         &self,
         mut rooms: Vec<Vec<u8>>,
-        places: &[Place],
+        places: &[RangePart],
         mut paid: Vec<Paid>,
     ) -> Result<Vec<Vec<u8>>> {
         let (inner, meta) = match self {
             Opened::File(file) => return file.fill_paid(rooms, places, &mut paid).await,
             Opened::Store(inner, meta) => (inner, meta),
         };
-        for Place { of, range } in places {
+        for RangePart { of, range } in places {
             let options = same_version(meta, range.clone());
             let bytes = inner.get_opts(&meta.location, options).await?.bytes().await?;
             spend(&mut paid, bytes.len() as u64);
@@ -151,9 +151,9 @@ fn spend(paid: &mut [Paid], mut bytes: u64) {
 }
 
 /// Cuts ranges into parts, and puts small ones together: no batch is larger than `most` bytes.
-fn batches(ranges: impl Iterator<Item = (usize, Range<u64>)>, most: u64) -> Vec<Vec<Place>> {
+fn batches(ranges: impl Iterator<Item = (usize, Range<u64>)>, most: u64) -> Vec<Vec<RangePart>> {
     let most = most.max(1);
-    let mut batches: Vec<Vec<Place>> = Vec::new();
+    let mut batches: Vec<Vec<RangePart>> = Vec::new();
     let mut free = 0;
     for (of, Range { mut start, end }) in ranges {
         while start < end {
@@ -164,7 +164,7 @@ fn batches(ranges: impl Iterator<Item = (usize, Range<u64>)>, most: u64) -> Vec<
             let next = end.min(start.saturating_add(free));
             free -= next - start;
             if let Some(batch) = batches.last_mut() {
-                batch.push(Place { of, range: start..next });
+                batch.push(RangePart { of, range: start..next });
             }
             start = next;
         }
@@ -218,7 +218,7 @@ async fn local<S: ObjectStore + ?Sized>(
     let batches = batches(regular, reads.piece().unwrap_or(u64::MAX));
     let of_size = |range: &Range<u64>| if inside(range, size) { room(range) } else { Ok(Vec::new()) };
     let mut rooms = ranges.iter().map(of_size).collect::<Result<Vec<_>>>()?;
-    let pay = |places: &[Place]| {
+    let pay = |places: &[RangePart]| {
         let bytes = places.iter().map(|place| length(&place.range)).sum();
         async move { Ok::<Paid, object_store::Error>(reads.pay(bytes).await?) }
     };

@@ -65,8 +65,8 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "CGROUP")]
     pub cgroup_root: Option<String>,
 
-    /// Print what happens in detail (to standard error).
-    #[arg(long, short, global = true)]
+    /// Has no effect: accepted for one release more.
+    #[arg(long, short, global = true, hide = true)]
     pub verbose: bool,
 
     /// What to do.
@@ -84,7 +84,7 @@ pub enum Verb {
     Plan(Groups),
     /// Make it so, once; every original value is kept in the undo journal.
     Apply(Groups),
-    /// Put back every original value and remove commensal's own cgroups. Works with everything else dead.
+    /// Put back every original value and remove commensal's own cgroups. Needs no running agent or guard.
     Restore(Json),
     /// Start a command inside a group; signals and the exit status pass through.
     Run(Run),
@@ -362,14 +362,6 @@ pub fn main() -> ExitCode {
             });
         }
     };
-    let level = if cli.verbose { tracing::Level::DEBUG } else { tracing::Level::WARN };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .without_time()
-        // It would be told on standard error, which is what failed.
-        .log_internal_errors(false)
-        .init();
     // `run` leaves 1 to 124 to the command that it runs.
     let trouble = if matches!(cli.verb, Verb::Run(_)) { 125 } else { 2 };
     let done = dispatch(cli);
@@ -480,8 +472,6 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             DensityVerb::Report(options) => density::report(&mut context, &options),
             DensityVerb::Calibrate => density_run::calibrate(&mut context),
             DensityVerb::Plan(options) => density::plan(&mut context, &options),
-            DensityVerb::Simulate(options) => density::simulate(&mut context, &options),
-            DensityVerb::Fleet(options) => density::fleet(&mut context, &options),
         },
         Verb::Sched(sched) => sched::run(&mut context, &sched.verb),
     }

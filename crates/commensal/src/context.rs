@@ -1,14 +1,14 @@
 //! What every verb needs: the host, where state is kept, and how groups become a plan.
 
 use anyhow::{Context as _, anyhow, bail};
-use commensal_agent::enforce::enforce;
 use commensal_agent::groups_file;
-use commensal_agent::instance::{Ask, Instance, Planned};
 use commensal_core::actual::CgroupPath;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_host::{Host, LinuxHost, Lock};
+use commensal_reconcile::enforce;
+use commensal_reconcile::{Instance, PlanRequest, Planned};
 use commensal_reconcile::{Journal, Outcome};
-use commensal_sensors::{Survey, machine};
+use commensal_sensors::Survey;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -50,9 +50,9 @@ impl Context {
 impl<H: Host> Context<H> {
     /// What the agent needs to know of it.
     pub fn instance(&self) -> Instance {
-        let (state_dir, prefix) = (self.state_dir.clone(), self.prefix.clone());
         let engine = std::env::var("DOCKER_HOST").ok();
-        Instance { state_dir, prefix, cgroup_root: self.cgroup_root.clone(), engine }
+        let cgroup_root = self.cgroup_root.clone();
+        Instance { cgroup_root, engine, ..Instance::of_machine(&self.state_dir, &self.prefix) }
     }
 
     /// Reads the groups of a file or of every `*.toml` of a folder; all mistakes in one error.
@@ -63,8 +63,8 @@ impl<H: Host> Context<H> {
     /// Looks at the machine and plans.
     pub fn plan(&mut self, specs: &[GroupSpec], own: &BTreeSet<GroupName>) -> anyhow::Result<Planned> {
         let (instance, survey) = (self.instance(), self.survey()?);
-        let ask = Ask { kept: self.kept(), ..Ask::new(specs, own) };
-        Ok(instance.plan(&mut self.host, &survey, &ask)?)
+        let request = PlanRequest { kept: self.kept(), ..PlanRequest::with_own(specs, own) };
+        Ok(instance.plan(&mut self.host, &survey, &request)?)
     }
 
     /// Plans and carries out.
@@ -74,8 +74,8 @@ impl<H: Host> Context<H> {
         own: &BTreeSet<GroupName>,
         journal: &mut Journal,
     ) -> anyhow::Result<(Planned, Outcome)> {
-        let ask = Ask { kept: self.kept(), ..Ask::new(specs, own) };
-        Ok(enforce(&self.instance(), &mut self.host, &ask, journal)?)
+        let request = PlanRequest { kept: self.kept(), ..PlanRequest::with_own(specs, own) };
+        Ok(enforce(&self.instance(), &mut self.host, &request, journal)?)
     }
 
     /// The machine and what works on it, by trying in a scratch group. The caller holds the lock, if there can be one.
@@ -85,7 +85,7 @@ impl<H: Host> Context<H> {
 
     /// Name of the scratch group in which knobs are tried.
     pub fn probe_name(&self) -> String {
-        self.instance().probe_name()
+        self.instance().scratch
     }
 
     /// The same for lab runs, which have a lock of their own.
@@ -99,11 +99,6 @@ impl<H: Host> Context<H> {
             Ok(()) => self.lock().map(Some),
             Err(_) => Ok(None),
         }
-    }
-
-    /// Random number of this boot.
-    pub fn boot_id(&self) -> String {
-        machine::boot_id(&self.host).unwrap_or_default()
     }
 
     /// Opens a journal: [`commensal_reconcile::journal::MACHINE`] or `RUN`.

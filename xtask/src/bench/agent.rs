@@ -141,7 +141,7 @@ fn count(stage: &Stage, agent: &Child, case: &Case) -> anyhow::Result<Value> {
         ticks.extend(seen["tick_ms"].as_f64());
     }
     ticks.sort_by(f64::total_cmp);
-    let judged = seen["troubles"].as_array().is_some_and(|all| {
+    let judged = seen["problems"].as_array().is_some_and(|all| {
         !all.iter()
             .any(|one| one.as_str().is_some_and(|text| text.starts_with("who makes online groups wait")))
     });
@@ -152,6 +152,6 @@ fn count(stage: &Stage, agent: &Child, case: &Case) -> anyhow::Result<Value> {
         "guard_cpu_pct": guard_before.zip(guard_after).map(|(before, after)| share(before, after)),
         "guard_rss_mib": guard_after.map(mib),
         "tick_ms_median": ticks.get(ticks.len() / 2), "tick_ms_longest": ticks.last(),
-        "unmet": seen["unmet"].as_array().map(Vec::len), "troubles": seen["troubles"],
+        "unmet": seen["unmet"].as_array().map(Vec::len), "problems": seen["problems"],
     }))
 }

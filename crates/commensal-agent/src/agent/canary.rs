@@ -5,13 +5,12 @@ mod measure;
 #[cfg(test)]
 mod tests;
 
+use super::Now;
 use super::start::machine_lock;
 use super::{Agent, AgentError, FAST};
 use crate::canary::{PATIENCE, Report, Request, Shown, Window};
 use crate::control::Reply;
-use crate::deciders::{Decided, Wants};
-use crate::instance::{Ask, NOBODY, Planned};
-use crate::keeper::Now;
+use crate::controllers::{Decided, Wants};
 use crate::sense::Sample;
 use crate::snapshot;
 use commensal_core::actual::CgroupPath;
@@ -21,6 +20,7 @@ use commensal_core::desired::DesiredState;
 use commensal_core::group::{Class, GroupSpec};
 use commensal_core::windows::Looks;
 use commensal_host::Host;
+use commensal_reconcile::{PlanRequest, Planned};
 use measure::{Measured, Watch};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -334,7 +334,7 @@ impl Agent<'_> {
             _ => {
                 return no(
                     "not all groups are in force yet",
-                    "see `commensal status`, and try again when it names no trouble",
+                    "see `commensal status`, and try again when it names no problem",
                 );
             }
         };
@@ -343,7 +343,7 @@ impl Agent<'_> {
         if online(planned).is_empty() {
             return no("there is no online group that could notice", "name the services in the groups file");
         }
-        let one_way = self.keeper.survey.caps.qos.is_some_and(|qos| !qos.reversible);
+        let one_way = self.reconciler.survey.caps.qos.is_some_and(|qos| !qos.reversible);
         if one_way && planned.plan.mechanisms.values().any(|one| *one == Mechanism::QosLevel) {
             let error = "offline groups yield by cpu.qos_level, which this kernel does not let back";
             return no(error, "compare with the lab: `commensal lab run`");
@@ -379,17 +379,17 @@ impl Agent<'_> {
         })
     }
 
-    /// Makes the rounds that are due, so that the answer does not depend on which moment between two ticks it meets. What
-    /// troubles them is told by the next tick's.
+    /// Makes the rounds that are due, so that the answer does not depend on which moment between two ticks it meets. What is wrong
+    /// with them is told by the next tick's.
     fn settle(&mut self) {
         for _ in 0..SETTLING {
             if self.all_done {
                 return;
             }
-            let mut troubles = Vec::new();
+            let mut problems = Vec::new();
             let now = self.now();
-            self.enforce(&now, &mut troubles);
-            if !troubles.is_empty() {
+            self.enforce(&now, &mut problems);
+            if !problems.is_empty() {
                 return;
             }
         }
@@ -398,11 +398,11 @@ impl Agent<'_> {
     /// Whether the machine would be another without isolation, by the plan for that.
     fn differs(&mut self) -> Result<(), (String, String)> {
         let (specs, decided) = (&self.groups.compiled.groups, &self.decided);
-        let (keeper, host) = (&self.keeper, &mut *self.host);
+        let (reconciler, host) = (&self.reconciler, &mut *self.host);
         let mut plan = |off: bool| {
             let adjust = |desired: &mut DesiredState| adjust(off, decided, desired);
-            let ask = Ask { adjust: &adjust, ..Ask::new(specs, NOBODY) };
-            let planned = keeper.instance.plan(host, &keeper.survey, &ask);
+            let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(specs) };
+            let planned = reconciler.instance.plan(host, &reconciler.survey, &request);
             planned.map_err(|error| (error.to_string(), "see `commensal status`".to_owned()))
         };
         let (on, off) = (plan(false)?, plan(true)?);
@@ -505,13 +505,15 @@ impl Agent<'_> {
         if !self.canary_end(end) || !off {
             return Ok(());
         }
-        let _lock = machine_lock(self.host, &self.keeper.instance)?;
+        let now_ms = self.now().ms;
+        let _lock = machine_lock(self.host, &self.reconciler.instance)?;
         let decided = &self.decided;
         let adjust = |desired: &mut DesiredState| decided.adjust(desired);
-        let ask = Ask { adjust: &adjust, kept: true, ..Ask::new(&self.groups.compiled.groups, NOBODY) };
-        let (now, began) = (self.now(), Instant::now());
-        let round = self.keeper.round(self.host, &now, &ask)?;
-        // What troubles it is told by the next one.
+        let request =
+            PlanRequest { adjust: &adjust, kept: true, ..PlanRequest::all(&self.groups.compiled.groups) };
+        let began = Instant::now();
+        let round = self.reconciler.round(self.host, now_ms, &request)?;
+        // What is wrong is told by the next one.
         self.rounded(round, began);
         self.audit.record(std::mem::take(&mut self.unrecorded));
         Ok(())

@@ -1,11 +1,11 @@
 //! Members that come and go, as the loop follows them.
 
-use crate::instance::Instance;
 use crate::members::{Change, Follow, Follower, Members};
 use commensal_core::actual::CgroupPath;
 use commensal_core::desired::{DesiredState, takes_cgroup};
 use commensal_core::group::{GroupSpec, Match};
 use commensal_core::knob::Controller;
+use commensal_reconcile::Instance;
 use commensal_sensors::{Survey, containers};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};

@@ -3,9 +3,9 @@
 use super::{AgentError, GUARD_PATIENCE, Options};
 use crate::groups_file::Texts;
 use crate::guard::{Hello, Link};
-use crate::instance::Instance;
 use commensal_core::cpuset::CpuSet;
 use commensal_host::{Child, Host, SpawnSpec, Stdin, Stdout};
+use commensal_reconcile::Instance;
 use commensal_sensors::delegation::Tenancy;
 use std::time::{Duration, Instant};
 
@@ -111,18 +111,15 @@ mod tests {
     use super::*;
     use commensal_core::actual::CgroupPath;
     use commensal_host::fake::FakeHost;
-    use std::path::PathBuf;
+    use std::path::Path;
 
+    // promise 37
     #[test]
     fn the_guard_is_told_where_own_groups_are() {
         let mut host = FakeHost::v2(2, 1 << 30);
         let mut check = |chosen: Option<&str>, base: &str, obstacle: Option<&str>, told: Option<&str>| {
-            let instance = Instance {
-                state_dir: PathBuf::from("/state"),
-                prefix: "x".to_owned(),
-                cgroup_root: chosen.map(CgroupPath::new),
-                engine: None,
-            };
+            let machine = Instance::of_machine(Path::new("/state"), "x");
+            let instance = Instance { cgroup_root: chosen.map(CgroupPath::new), ..machine };
             let tenancy = Tenancy {
                 base: CgroupPath::new(base),
                 obstacle: obstacle.map(str::to_owned),

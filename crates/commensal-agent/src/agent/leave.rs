@@ -2,37 +2,39 @@
 
 use super::start::machine_lock;
 use super::{Agent, AgentError, OnExit};
-use crate::instance::{Ask, NOBODY};
 use commensal_core::canary::End;
 use commensal_core::desired::DesiredState;
 use commensal_core::safe::safe;
+use commensal_reconcile::PlanRequest;
 
 impl Agent<'_> {
-    /// What is left behind when the agent ends.
-    pub(super) fn leave(mut self, hand_over: bool) {
+    /// Leaves behind what the options say; gives what could not be put in order.
+    pub(super) fn leave(mut self, hand_over: bool) -> Vec<String> {
         // Before anything else: isolation may be off for a canary.
         let isolated = self.canary_end_now(End::Leaving);
         let left = isolated.and_then(|()| match self.options.on_exit {
-            OnExit::Keep => Ok(()),
-            _ if hand_over => Ok(()),
-            OnExit::Safe => self.leave_safe(),
+            OnExit::Keep => Ok(Vec::new()),
+            _ if hand_over => Ok(Vec::new()),
+            OnExit::Safe => self.leave_safe().map(|()| Vec::new()),
             OnExit::Restore => self.restore(),
         });
-        if let Err(error) = left {
-            tracing::error!("{error}; the guard or `commensal restore` will do it");
-            return;
-        }
+        let mut wrong = match left {
+            Ok(left) => left,
+            Err(error) => return vec![format!("{error}; the guard or `commensal restore` will do it")],
+        };
         if let Some(link) = self.lease.take().and_then(|lease| lease.link) {
             link.farewell();
         }
-        let card = self.keeper.instance.state_dir.join("agent.json");
+        let card = self.reconciler.instance.state_dir.join("agent.json");
         if !hand_over && let Err(error) = self.host.state_remove(&card) {
-            tracing::warn!("{error}");
+            wrong.push(error.to_string());
         }
+        wrong
     }
 
     fn leave_safe(&mut self) -> Result<(), AgentError> {
-        let _lock = machine_lock(self.host, &self.keeper.instance)?;
+        let now_ms = self.now().ms;
+        let _lock = machine_lock(self.host, &self.reconciler.instance)?;
         let floor = self.floor();
         let specs = safe(&self.groups.compiled.groups);
         let adjust = |desired: &mut DesiredState| {
@@ -40,19 +42,14 @@ impl Agent<'_> {
                 desired.keep_offline_to(floor);
             }
         };
-        let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
-        let now = self.now();
-        self.keeper.round(self.host, &now, &ask)?;
+        let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
+        self.reconciler.round(self.host, now_ms, &request)?;
         Ok(())
     }
 
-    fn restore(&mut self) -> Result<(), AgentError> {
-        let _lock = machine_lock(self.host, &self.keeper.instance)?;
-        let boot_id = commensal_sensors::machine::boot_id(self.host).unwrap_or_default();
-        let restored = commensal_reconcile::restore(self.host, &self.keeper.instance.state_dir, &boot_id)?;
-        for line in restored.left.iter().chain(&restored.failed) {
-            tracing::warn!("{line}");
-        }
-        Ok(())
+    fn restore(&mut self) -> Result<Vec<String>, AgentError> {
+        let _lock = machine_lock(self.host, &self.reconciler.instance)?;
+        let restored = self.reconciler.instance.restore(self.host, &[])?;
+        Ok(restored.left.into_iter().chain(restored.failed).collect())
     }
 }

@@ -1,14 +1,15 @@
 //! When a tick changes the machine, and how much of it is looked at for that.
 
-use super::{Agent, LOCK_TROUBLE, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, canary, yields};
-use crate::beside;
-use crate::instance::{Ask, NOBODY, Planned};
-use crate::keeper::{Now, Round, in_words};
+use super::Now;
+use super::{Agent, LOCK_PATIENCE, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, canary, yields};
+use crate::siblings;
 use crate::view;
 use commensal_core::actual::ActualState;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::Match;
 use commensal_host::Host;
+use commensal_reconcile::{PlanRequest, Planned};
+use commensal_reconcile::{Round, in_words};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -38,9 +39,9 @@ impl Agent<'_> {
         let whole = reloaded
             || !self.all_done
             || self.rounded.is_none_or(|at| at.elapsed() >= every)
-            || self.keeper.cpus_changed(self.host)
-            || self.keeper.scheduler_changed(self.host)
-            || self.keeper.disturbed(self.host, self.members.complete())
+            || self.reconciler.cpus_changed(self.host)
+            || self.reconciler.scheduler_changed(self.host)
+            || self.reconciler.disturbed(self.host, self.members.complete())
             || self.processes_differ();
         self.put_in_force = Some(wants);
         match (whole, decided) {
@@ -59,41 +60,42 @@ impl Agent<'_> {
             && self.members.members.processes_differ(self.host, specs, &round.planned.actual)
     }
 
-    /// Takes over what a round that began then found and did; what troubled it comes back.
+    /// Takes over what a round that began then found and did; what was wrong comes back.
     pub(super) fn rounded(&mut self, mut round: Round, began: Instant) -> Vec<String> {
         (self.rounded, self.round_took) = (Some(Instant::now()), began.elapsed());
         // One that made or moved something is followed by one that finds it.
         let once_more = std::mem::take(&mut self.once_more);
-        self.all_done = round.troubles.is_empty() && round.current && !once_more;
-        round.actions.drain(..).for_each(|action| self.note(action));
+        self.all_done = round.problems.is_empty() && round.current && !once_more;
+        let changes = std::mem::take(&mut round.changes);
+        self.note_changes(changes);
         let Planned { actual, desired, .. } = &round.planned;
         self.meters.follow(self.host, &actual.hierarchies, desired);
-        self.witness.follow(&round.planned);
+        self.blame_monitor.follow(&round.planned);
         (self.yields, self.fixed) = (yields(&round.planned), view::fixed(&round.planned));
         self.beside = match self.groups.compiled.weights {
-            true => beside::of(self.host, &round.planned),
+            true => siblings::of(self.host, &round.planned),
             false => BTreeMap::new(),
         };
-        let troubles = std::mem::take(&mut round.troubles);
+        let problems = std::mem::take(&mut round.problems);
         self.last = Some(round);
         self.follow_pressure();
-        troubles
+        problems
     }
 
     /// One round, if one is due and nobody else is changing the machine.
-    pub(super) fn enforce(&mut self, now: &Now, troubles: &mut Vec<String>) {
+    pub(super) fn enforce(&mut self, now: &Now, problems: &mut Vec<String>) {
         let due = self.round_is_due();
         if due == Due::No {
             return;
         }
         self.all_done = false;
-        match self.keeper.instance.try_lock(self.host) {
+        match self.reconciler.instance.try_lock(self.host) {
             Ok(Some(_lock)) => {
                 self.locked_out = None;
-                if self.surveyed.elapsed() >= SURVEY_EVERY || self.keeper.cpus_changed(self.host) {
+                if self.surveyed.elapsed() >= SURVEY_EVERY || self.reconciler.cpus_changed(self.host) {
                     self.surveyed = Instant::now();
-                    if let Err(error) = self.keeper.look_again(self.host) {
-                        troubles.push(error.to_string());
+                    if let Err(error) = self.reconciler.look_again(self.host) {
+                        problems.push(error.to_string());
                     }
                 }
                 let (decided, off) = (&self.decided, self.isolation_is_off());
@@ -107,42 +109,42 @@ impl Agent<'_> {
                 };
                 let find: &dyn Fn(&mut dyn Host, &mut ActualState) = &find;
                 let members = known.then_some(find);
-                let ask = Ask { adjust: &adjust, members, kept: true, ..Ask::new(specs, NOBODY) };
+                let request = PlanRequest { adjust: &adjust, members, kept: true, ..PlanRequest::all(specs) };
                 if due == Due::Decided
                     && !off
                     && let Some(round) = &mut self.last
-                    && self.keeper.adjust(self.host, now, &ask, round).is_ok_and(|done| done)
+                    && self.reconciler.adjust(self.host, now.ms, &request, round).is_ok_and(|done| done)
                 {
                     self.all_done = true;
                     self.fixed = view::fixed(&round.planned);
-                    let actions = std::mem::take(&mut round.actions);
-                    actions.into_iter().for_each(|action| self.note(action));
+                    let changes = std::mem::take(&mut round.changes);
+                    self.note_changes(changes);
                     return;
                 }
                 let began = Instant::now();
-                let done = self.keeper.round(self.host, now, &ask);
+                let done = self.reconciler.round(self.host, now.ms, &request);
                 match done {
                     Ok(round) => {
-                        self.canary_in_force(round.troubles.is_empty());
-                        troubles.append(&mut self.rounded(round, began));
+                        self.canary_in_force(round.problems.is_empty());
+                        problems.append(&mut self.rounded(round, began));
                     }
                     Err(error) => {
                         self.canary_in_force(false);
-                        troubles.push(in_words(&error));
+                        problems.push(in_words(&error));
                     }
                 }
             }
             Ok(None) => {
                 self.canary_in_force(false);
                 let since = *self.locked_out.get_or_insert_with(Instant::now);
-                if since.elapsed() > LOCK_TROUBLE {
-                    troubles.push(format!(
+                if since.elapsed() > LOCK_PATIENCE {
+                    problems.push(format!(
                         "another commensal has been changing this machine for {} s",
                         since.elapsed().as_secs()
                     ));
                 }
             }
-            Err(error) => troubles.push(error.to_string()),
+            Err(error) => problems.push(error.to_string()),
         }
     }
 }

@@ -9,21 +9,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Agent<'_> {
-    pub(super) fn snapshot(&mut self, sample: Sample, took: Duration, troubles: Vec<String>) -> Snapshot {
+    pub(super) fn snapshot(&mut self, sample: Sample, took: Duration, problems: Vec<String>) -> Snapshot {
         let now = self.now();
         let lease = self.lease.as_ref().map(|lease| snapshot::Lease {
             time_ms: u64::try_from(lease.time.as_millis()).unwrap_or(u64::MAX),
             guard_pid: lease.link.as_ref().and(lease.child.as_ref()).map(|child| child.process.pid),
         });
         let planned = self.last.as_ref().map(|round| &round.planned);
-        let mut shown = view::of(&self.keeper.survey.machine, planned, &self.fixed, &sample);
+        let mut shown = view::of(&self.reconciler.survey.machine, planned, &self.fixed, &sample);
         shown.machine.memory_available_bytes = self.available.map(|bytes| bytes.0);
         shown.controllers.clone_from(&self.decided.shown);
         view::explain(&mut shown.groups, &self.decided);
         view::judged(&mut shown.groups, self.shown_judged.as_ref());
-        let missed = self.witness.absent.as_ref().filter(|_| self.options.judge);
+        let missed = self.blame_monitor.absent.as_ref().filter(|_| self.options.judge);
         if let (Some(_), Some(why)) = (self.target_us(), missed) {
-            shown.troubles.push(format!("who makes online groups wait is not known: {why}"));
+            shown.problems.push(format!("who makes online groups wait is not known: {why}"));
         }
         shown.schema = snapshot::SCHEMA.to_owned();
         shown.version.clone_from(&self.options.version);
@@ -34,7 +34,8 @@ impl Agent<'_> {
         shown.tick_ms = took.as_secs_f64() * 1e3;
         shown.config = self.groups.state.clone();
         shown.lease = lease;
-        shown.drift = planned.map(|planned| self.keeper.drift(now.ms, &planned.actual)).unwrap_or_default();
+        shown.drift =
+            planned.map(|planned| self.reconciler.drift(now.ms, &planned.actual)).unwrap_or_default();
         shown.actions = Arc::clone(
             self.shown_actions.get_or_insert_with(|| Arc::new(self.actions.iter().cloned().collect())),
         );
@@ -42,7 +43,7 @@ impl Agent<'_> {
             self.cost = view::cost(self.host);
         }
         shown.cost = snapshot::Cost {
-            writes: self.keeper.writes,
+            writes: self.reconciler.writes,
             late_ticks: self.late_ticks,
             audit_lost: self.audit.lost(),
             ..self.cost.clone()
@@ -53,7 +54,7 @@ impl Agent<'_> {
         for group in &mut shown.groups {
             let spec = self.groups.compiled.groups.iter().find(|spec| spec.name.as_str() == group.name);
             let Some((spec, queue)) = spec.and_then(|spec| Some((spec, spec.admission()?))) else { continue };
-            let Ok(load) = queue::load(self.host, &self.keeper.instance.state_dir, &spec.name) else {
+            let Ok(load) = queue::load(self.host, &self.reconciler.instance.state_dir, &spec.name) else {
                 continue;
             };
             let (max_concurrency, max_size) = queue.bounds();
@@ -65,7 +66,7 @@ impl Agent<'_> {
                 held: load.held,
             });
         }
-        shown.troubles.extend(troubles);
+        shown.problems.extend(problems);
         shown.at = now.text;
         shown
     }

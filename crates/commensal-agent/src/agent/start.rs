@@ -1,13 +1,13 @@
 //! What an agent needs before it begins: to be the only one, and groups.
 
-use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_TROUBLE, PAUSE};
+use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_PATIENCE, PAUSE};
 use crate::groups_file::{self, Changes, Texts};
-use crate::instance::{EnforceError, Instance};
-use crate::keeper::in_words;
 use crate::snapshot;
 use commensal_core::knob::Version;
 use commensal_host::{Host, HostError, Lock, Signal};
-use commensal_reconcile::{NoRoom, journal, step_out};
+use commensal_reconcile::in_words;
+use commensal_reconcile::{DelegationError, journal, step_out};
+use commensal_reconcile::{Instance, ReconcileError};
 use commensal_sensors::Survey;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ pub(super) fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) ->
 }
 
 pub(super) fn machine_lock(host: &mut dyn Host, instance: &Instance) -> Result<Lock, AgentError> {
-    let deadline = Instant::now() + LOCK_TROUBLE;
+    let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
         if let Some(lock) = instance.try_lock(host)? {
             return Ok(lock);
@@ -94,8 +94,8 @@ pub(super) fn make_room(host: &mut dyn Host, instance: &Instance, survey: &Surve
     };
     let mut journal = instance.journal(host, journal::MACHINE)?;
     match step_out(host, &unified.mount, base, &instance.prefix, &mut journal) {
-        Ok(_) | Err(NoRoom::Others { .. }) => Ok(()),
-        Err(error) => Err(EnforceError::from(error).into()),
+        Ok(_) | Err(DelegationError::Others { .. }) => Ok(()),
+        Err(error) => Err(ReconcileError::from(error).into()),
     }
 }
 

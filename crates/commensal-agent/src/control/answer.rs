@@ -70,7 +70,7 @@ enum Path<'a> {
     Health,
     Canary,
     Order(Order),
-    /// An order whose terms are in the body.
+    /// Starts a canary; its parameters are in the request body.
     CanaryStart,
     #[cfg(test)]
     Panic,
@@ -174,7 +174,7 @@ impl Router {
                 Some(explained) => json_of(&explained),
                 None => no_group(&snapshot, name),
             },
-            _ => json_of(&*snapshot),
+            _ => json_of(&WithOldNames { snapshot: &snapshot, troubles: &snapshot.problems }),
         };
         let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         answer.headers_mut().insert(AGE, HeaderValue::from(ms));
@@ -247,7 +247,7 @@ fn health(snapshot: &Snapshot, age: Duration) -> Answer {
         let error = format!("the loop has not finished a tick for {seconds:.1} s");
         return refuse(StatusCode::SERVICE_UNAVAILABLE, error, "restart the agent; its log may say why");
     }
-    json_of(&json!({ "status": "ok", "age_s": seconds, "troubles": snapshot.troubles.len() }))
+    json_of(&json!({ "status": "ok", "age_s": seconds, "problems": snapshot.problems.len() }))
 }
 
 fn no_group(snapshot: &Snapshot, name: &str) -> Answer {
@@ -257,6 +257,14 @@ fn no_group(snapshot: &Snapshot, name: &str) -> Answer {
         names => format!("the groups are {}", names.join(", ")),
     };
     refuse(StatusCode::NOT_FOUND, format!("no group is called {name:?}"), way_out)
+}
+
+/// A snapshot with keys that were renamed, under their old names too, for one release.
+#[derive(Serialize)]
+struct WithOldNames<'s> {
+    #[serde(flatten)]
+    snapshot: &'s Snapshot,
+    troubles: &'s [String],
 }
 
 fn json_of(value: &impl Serialize) -> Answer {

@@ -125,6 +125,7 @@ fn what_is_not_there_is_told_with_a_way_out() {
     assert!(head.starts_with("HTTP/1.1 200 ") && body(&head).is_empty(), "{head}");
 }
 
+// promise 33
 #[test]
 fn bodies_and_heads_have_bounds() {
     let world = World::new(false);
@@ -150,6 +151,7 @@ fn bodies_and_heads_have_bounds() {
     assert!(world.get("/healthz").is_ok());
 }
 
+// promise 33
 #[test]
 fn only_its_owner_reaches_the_socket() {
     let world = World::new(false);
@@ -186,6 +188,7 @@ fn only_its_owner_reaches_the_socket() {
     assert!(world.get("/healthz").is_ok());
 }
 
+// promise 33
 #[test]
 fn a_dead_agents_socket_is_replaced_and_a_living_ones_is_not() {
     let mut world = World::new(false);
@@ -210,6 +213,7 @@ fn a_dead_agents_socket_is_replaced_and_a_living_ones_is_not() {
 }
 
 /// A living agent whose queue of connections is full is a living one.
+// promise 33
 #[test]
 fn a_full_queue_is_no_dead_socket() {
     /// What the kernel takes before `connect` blocks: the queue of `listen`, and one.
@@ -241,6 +245,7 @@ fn a_full_queue_is_no_dead_socket() {
     });
 }
 
+// promise 33
 #[test]
 fn sixty_four_clients_at_once() {
     let world = World::new(false);
@@ -259,6 +264,7 @@ fn sixty_four_clients_at_once() {
 }
 
 /// Clients that send half a request, or ask and never read, hold up neither others nor the loop.
+// promise 33
 #[test]
 fn slow_clients_hold_up_nobody() {
     let world = World::new(false);
@@ -298,6 +304,7 @@ fn slow_clients_hold_up_nobody() {
     drop(slow);
 }
 
+// promise 33
 #[test]
 fn a_panic_ends_its_request_only() {
     let world = World::new(false);
@@ -351,6 +358,7 @@ fn orders_reach_the_loop_and_their_outcome_comes_back() {
 }
 
 /// A loop that hangs takes no orders: the queue is bounded, and asking who is there still works.
+// promise 33
 #[test]
 fn a_loop_that_hangs_is_told() {
     let world = World::new(false);
@@ -375,6 +383,7 @@ fn a_loop_that_hangs_is_told() {
     drop(waiting);
 }
 
+// promise 33
 #[test]
 fn tcp_is_read_only_and_has_less() {
     let world = World::new(true);
@@ -412,6 +421,7 @@ fn tcp_is_read_only_and_has_less() {
 }
 
 /// An agent that was stopped is told apart from one that is not there.
+// promise 35
 #[test]
 fn a_silent_agent_is_told() {
     let dir = tempfile::tempdir().unwrap();

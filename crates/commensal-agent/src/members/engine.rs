@@ -43,7 +43,7 @@ pub(super) fn follow(socket: &Path, tell: &Sender<Change>, stop: &AtomicBool) {
             Err(because) => because,
         };
         let came_back = told.is_none();
-        // The same trouble is told once.
+        // The same problem is told once.
         if told.as_ref() != Some(&because) {
             let lost = Change::EngineLost { socket: socket.to_owned(), because: because.clone() };
             if tell.send(lost).is_err() {

@@ -1,7 +1,7 @@
 //! Cgroups that appear and go, by inotify on every folder of a hierarchy.
 
 use super::{Change, PATIENCE, pause, wanted};
-use commensal_host::{Dir, For, GroupWatch, Host, HostError, LinuxHost, Seen};
+use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, HostError, LinuxHost};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -49,21 +49,23 @@ fn session(
         for seen in tree.watch.wait(PATIENCE).map_err(words)? {
             let mut changes = Vec::new();
             match seen {
-                Seen::Made(number, name) => {
+                FolderEvent::Made(number, name) => {
                     let Some(folder) = tree.folders.get(&number).map(|above| above.join(&name)) else {
                         continue;
                     };
                     tree.add(host, &folder, &mut changes)?;
                 }
-                Seen::Gone(number, name) => {
+                FolderEvent::Gone(number, name) => {
                     let Some(folder) = tree.folders.get(&number).map(|above| above.join(&name)) else {
                         continue;
                     };
                     tree.forget(&folder);
                     changes.push(Change::Cgroup { folder, made: false });
                 }
-                Seen::Touched(..) => {}
-                Seen::Lost => return Err("cgroups changed faster than they could be followed".to_owned()),
+                FolderEvent::Touched(..) => {}
+                FolderEvent::Lost => {
+                    return Err("cgroups changed faster than they could be followed".to_owned());
+                }
             }
             for change in changes {
                 if tell.send(change).is_err() {

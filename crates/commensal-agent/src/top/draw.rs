@@ -3,7 +3,7 @@
 use super::{SCREEN, Sort, Top};
 use crate::explain::action;
 use crate::snapshot::{Drift, Group, Snapshot};
-use crate::status::{bytes, canary_line, cpus, duration, percent, troubles};
+use crate::status::{bytes, canary_line, cpus, duration, percent, problems};
 use commensal_core::units::Bytes;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -93,7 +93,7 @@ fn head<'a>(top: &'a Top, snapshot: &'a Snapshot, age: Duration) -> Vec<Line<'a>
     ];
     lines.extend(snapshot.canary.as_ref().map(|canary| Line::raw(canary_line(canary))));
     let mut wrong: Vec<String> = top.gone.iter().map(|gone| format!("no news since: {gone}")).collect();
-    wrong.extend(troubles(snapshot, age));
+    wrong.extend(problems(snapshot, age));
     let hidden = wrong.len().saturating_sub(TROUBLES);
     wrong.truncate(TROUBLES);
     if let (true, Some(last)) = (hidden > 0, wrong.last_mut()) {
@@ -240,7 +240,7 @@ fn below<'a>(top: &'a Top, snapshot: &'a Snapshot, area: Rect) -> Vec<Line<'a>> 
         let time = time.get(..8).unwrap_or(time);
         lines.push(Line::raw(format!("{time} {}", action(one))));
     }
-    // Head, troubles, titles, the line above these and the keys.
+    // Head, problems, titles, the line above these and the keys.
     let wanted = 4 + TROUBLES + 1 + GROUPS.min(snapshot.groups.len().max(1)) + 1 + 1;
     let room = usize::from(area.height).saturating_sub(wanted);
     // The newest action is the last line.

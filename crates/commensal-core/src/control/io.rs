@@ -10,7 +10,7 @@
 use super::explain::Explanation;
 use super::own::Own;
 use super::regulator::{HOLD_FIRST_MS, HOLD_LONGEST_MS, Move, Params, Range, Regulator};
-use super::{Clock, Silence, sound};
+use super::{Clock, Staleness, sound};
 use crate::topology::Device;
 use crate::units::BytesPerS;
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,7 +86,7 @@ struct Lane {
 #[derive(Debug, Clone)]
 pub struct Io {
     clock: Clock,
-    silence: Silence,
+    silence: Staleness,
     own: Own,
     since_cut_ms: u64,
     lanes: BTreeMap<Device, [Lane; 2]>,
@@ -96,7 +96,7 @@ impl Default for Io {
     fn default() -> Io {
         Io {
             clock: Clock::default(),
-            silence: Silence::default(),
+            silence: Staleness::default(),
             own: Own::default(),
             since_cut_ms: CUT_SPACING_MS,
             lanes: BTreeMap::new(),

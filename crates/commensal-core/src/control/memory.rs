@@ -8,7 +8,7 @@
 //! victim when one is enough. There is no cool-down: it would look away while memory runs out.
 
 use super::explain::Explanation;
-use super::{Clock, Silence, sound};
+use super::{Clock, Staleness, sound};
 use crate::group::{Class, OnExceed};
 use crate::units::{Bytes, Ppm};
 use std::collections::BTreeMap;
@@ -118,7 +118,7 @@ pub struct GroupDecision {
 #[derive(Debug, Clone, Default)]
 pub struct GroupMemory {
     clock: Clock,
-    silence: Silence,
+    silence: Staleness,
     dying: Dying,
     queue: bool,
     frozen: bool,
@@ -257,7 +257,7 @@ pub struct NodeDecision {
 #[derive(Debug, Clone)]
 pub struct NodeMemory {
     clock: Clock,
-    silence: Silence,
+    silence: Staleness,
     dying: Dying,
     frozen: bool,
     frozen_ms: u64,
@@ -273,7 +273,7 @@ impl NodeMemory {
     pub fn new(frozen: bool) -> NodeMemory {
         NodeMemory {
             clock: Clock::default(),
-            silence: Silence::default(),
+            silence: Staleness::default(),
             dying: Dying::default(),
             frozen,
             frozen_ms: 0,

@@ -36,12 +36,12 @@ pub struct PeriodDecision {
 
 /// What a trial has seen: sum of figure times time, and time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Seen {
+struct TrialSum {
     sum: f64,
     ms: u64,
 }
 
-impl Seen {
+impl TrialSum {
     fn mean(self) -> Option<f64> {
         (self.ms > 0).then(|| self.sum / self.ms as f64)
     }
@@ -61,7 +61,7 @@ pub struct Period {
     clock: Clock,
     phase: Phase,
     best: usize,
-    seen: [Seen; PERIODS_US.len()],
+    seen: [TrialSum; PERIODS_US.len()],
 }
 
 /// A quota's period that the kernel takes, us: `chosen`, unless it makes the quota less than
@@ -80,7 +80,7 @@ impl Default for Period {
             clock: Clock::default(),
             phase: Phase::Trying { index: 0, settle_ms: SETTLE_MS },
             best: 0,
-            seen: [Seen::default(); PERIODS_US.len()],
+            seen: [TrialSum::default(); PERIODS_US.len()],
         }
     }
 }
@@ -96,7 +96,7 @@ impl Period {
             Phase::Kept { left_ms } => {
                 *left_ms = left_ms.saturating_sub(passed_ms);
                 if *left_ms == 0 && measured.is_some() {
-                    self.seen = [Seen::default(); PERIODS_US.len()];
+                    self.seen = [TrialSum::default(); PERIODS_US.len()];
                     self.phase = Phase::Trying { index: 0, settle_ms: SETTLE_MS };
                 }
             }

@@ -4,7 +4,7 @@
 //! absolute: a rate in parts of the present value never comes back from a small one (a peer's quota of 9 thousandths
 //! of a CPU grew by 10 % to 9 for ever).
 
-use super::{Clock, Silence};
+use super::{Clock, Staleness};
 
 /// First hold after a shrink, ms: five samples of one second, so that one quiet sample between two busy
 /// ones does not let offline work in again.
@@ -121,7 +121,7 @@ pub struct Regulator {
     params: Params,
     value: f64,
     clock: Clock,
-    silence: Silence,
+    silence: Staleness,
     hold_ms: u64,
     hold_left_ms: u64,
     /// Since the last growth; `None` before any and after a shrink that followed it.
@@ -137,7 +137,7 @@ impl Regulator {
             params,
             value: if start.is_finite() { start.max(0.0) } else { 0.0 },
             clock: Clock::default(),
-            silence: Silence::default(),
+            silence: Staleness::default(),
             hold_ms: params.hold_first_ms,
             hold_left_ms: 0,
             grown_ms: None,

@@ -218,6 +218,7 @@ mod tests {
         assert_eq!(suppress.step(now, &capped).quota, Some(MicroCpus(200_000)), "the floor beats the cap");
     }
 
+    // promise 27
     #[test]
     fn without_a_class_there_is_no_quota() {
         let mut suppress = Suppress::new(Some(MicroCpus(2_000_000)));

@@ -139,6 +139,7 @@ mod tests {
         assert_eq!(step(&mut weights, 100_000, &written), Some(7));
     }
 
+    // promise 5
     #[test]
     fn a_heavier_original_is_never_lowered_and_stays_ahead() {
         let of = |original: u16, sibling: u16| WeightInput {

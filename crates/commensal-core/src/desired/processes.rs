@@ -9,7 +9,7 @@
 //!   told.
 
 use super::{DesiredState, WantedProcess};
-use crate::actual::{ActualState, CgroupPath, Place};
+use crate::actual::{ActualState, CgroupPath, CgroupRef};
 use crate::group::{GroupName, GroupSpec, Match};
 use crate::member::{ProcessFact, ProcessId, in_container};
 use std::collections::BTreeMap;
@@ -180,7 +180,7 @@ fn obstacle(process: &ProcessFact, actual: &ActualState, takeover: bool) -> Opti
         ));
     }
     for (hierarchy, path) in &process.places {
-        let place = Place { hierarchy: *hierarchy, path: path.clone() };
+        let place = CgroupRef { hierarchy: *hierarchy, path: path.clone() };
         if let Some(unit) = actual.managed_by(&place).filter(|_| !takeover) {
             let known = matches!(unit.name().rsplit_once('.'), Some((_, "service" | "scope" | "slice")));
             let way = match known {

@@ -7,7 +7,7 @@
 //! (`validate_change`, kernel/cgroup/cpuset-v1.c). v2 has neither rule.
 
 use super::wants::{Draft, Want};
-use crate::actual::Place;
+use crate::actual::CgroupRef;
 use crate::knob::{KnobId, Order, Value, Version};
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ pub(super) fn drop_impossible(draft: &mut Draft<'_>) {
 /// quota is wanted the burst is lowered to it; where it stays as it is, a burst that is asked for is dropped.
 fn fit_bursts(draft: &mut Draft<'_>) {
     let about = |knob: KnobId| matches!(knob, KnobId::CpuMax | KnobId::CpuBurst);
-    let places: BTreeSet<Place> =
+    let places: BTreeSet<CgroupRef> =
         draft.wants.keys().filter(|(_, knob, _)| about(*knob)).map(|(place, ..)| place.clone()).collect();
     for place in places {
         let Some(Value::Number(most)) = value_of(draft, &place, KnobId::CpuMax) else { continue };
@@ -62,7 +62,7 @@ fn fit_bursts(draft: &mut Draft<'_>) {
 }
 
 /// The burst that the place will have: wanted, put back, or left as it is. A group of our own goes back to none.
-fn burst_to_come(draft: &Draft<'_>, place: &Place) -> Option<i64> {
+fn burst_to_come(draft: &Draft<'_>, place: &CgroupRef) -> Option<i64> {
     let key = (place.clone(), KnobId::CpuBurst, None);
     let desired = draft.desired;
     let own =
@@ -76,10 +76,10 @@ fn burst_to_come(draft: &Draft<'_>, place: &Place) -> Option<i64> {
 }
 
 /// What stands against the value, in words.
-fn conflict(draft: &Draft<'_>, place: &Place, knob: KnobId, want: &Want) -> Option<String> {
+fn conflict(draft: &Draft<'_>, place: &CgroupRef, knob: KnobId, want: &Want) -> Option<String> {
     let actual = draft.actual;
     for path in place.path.ancestors().into_iter().rev() {
-        let above = Place { hierarchy: place.hierarchy, path };
+        let above = CgroupRef { hierarchy: place.hierarchy, path };
         let Some(bound) = value_of(draft, &above, knob) else { continue };
         if limits(&bound) {
             if !within(draft, place, &want.value, &above, &bound) {
@@ -101,7 +101,7 @@ fn conflict(draft: &Draft<'_>, place: &Place, knob: KnobId, want: &Want) -> Opti
 }
 
 /// The value that the place will have: wanted, or as it is.
-fn value_of(draft: &Draft<'_>, place: &Place, knob: KnobId) -> Option<Value> {
+fn value_of(draft: &Draft<'_>, place: &CgroupRef, knob: KnobId) -> Option<Value> {
     let wanted = draft.wants.get(&(place.clone(), knob, None)).map(|want| &want.value);
     wanted.or_else(|| draft.actual.cgroups.get(place)?.values.get(&(knob, None))).cloned()
 }
@@ -115,7 +115,7 @@ fn limits(value: &Value) -> bool {
     }
 }
 
-fn within(draft: &Draft<'_>, inner: &Place, value: &Value, outer: &Place, bound: &Value) -> bool {
+fn within(draft: &Draft<'_>, inner: &CgroupRef, value: &Value, outer: &CgroupRef, bound: &Value) -> bool {
     match (value, bound) {
         (_, Value::NoLimit) | (Value::NoLimit, _) => true,
         (Value::List(inner), Value::List(outer)) => inner.is_subset(outer),
@@ -127,7 +127,7 @@ fn within(draft: &Draft<'_>, inner: &Place, value: &Value, outer: &Place, bound:
     }
 }
 
-fn period(draft: &Draft<'_>, place: &Place) -> i128 {
+fn period(draft: &Draft<'_>, place: &CgroupRef) -> i128 {
     match value_of(draft, place, KnobId::CpuPeriod) {
         Some(Value::Number(period)) => i128::from(period).max(1),
         _ => 100_000,

@@ -2,7 +2,7 @@
 
 use super::Movement;
 use super::wants::Draft;
-use crate::actual::Place;
+use crate::actual::CgroupRef;
 use crate::desired::DesiredGroup;
 use crate::member::ProcessFact;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ impl Draft<'_> {
             let Some(fact) = facts.get(&wanted.id) else { continue };
             let (mut from, mut to) = (BTreeMap::new(), BTreeMap::new());
             for (hierarchy, path) in &fact.places {
-                let target = Place { hierarchy: *hierarchy, path: own.clone() };
+                let target = CgroupRef { hierarchy: *hierarchy, path: own.clone() };
                 let there = self.creates.contains_key(&target) || self.actual.cgroups.contains_key(&target);
                 if there && !own.contains(path) {
                     from.insert(*hierarchy, path.clone());

@@ -21,7 +21,7 @@
 
 use super::wants::Draft;
 use super::{Action, Step};
-use crate::actual::{ActualState, CgroupPath, Place};
+use crate::actual::{ActualState, CgroupPath, CgroupRef};
 use crate::knob::{Controller, KnobId, Order, Value};
 use crate::topology::Device;
 use crate::vendor::Switch;
@@ -47,9 +47,9 @@ enum Phase {
 
 /// Position of a step: phase, depth (from the top or the bottom), then names, so that the order is the
 /// same every time.
-type Key = (Phase, isize, u8, Place, Option<KnobId>, Option<Device>);
+type Key = (Phase, isize, u8, CgroupRef, Option<KnobId>, Option<Device>);
 
-fn depth(place: &Place) -> isize {
+fn depth(place: &CgroupRef) -> isize {
     isize::try_from(place.path.depth()).unwrap_or(isize::MAX)
 }
 
@@ -67,7 +67,7 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
     for (switch, (to, why)) in &draft.switches {
         let from = actual.switches.get(switch).copied().unwrap_or(0);
         let hierarchy = actual.hierarchy_of(switch.knob().row().controller).unwrap_or(0);
-        let place = Place { hierarchy, path: CgroupPath::root() };
+        let place = CgroupRef { hierarchy, path: CgroupPath::root() };
         if from != *to {
             let phase = if *to == 0 { Phase::Renew } else { Phase::On };
             let action = Action::Switch { switch: *switch, from, to: *to };
@@ -83,7 +83,7 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
     keyed.extend(movements(draft));
     if let Some((from, to, why)) = draft.new_orders() {
         let hierarchy = actual.hierarchy_of(Controller::Cpu).unwrap_or(0);
-        let place = Place { hierarchy, path: CgroupPath::root() };
+        let place = CgroupRef { hierarchy, path: CgroupPath::root() };
         let step = Step { place: place.clone(), action: Action::Order { from, to }, why };
         keyed.push(((Phase::Order, 0, 0, place, None, None), step));
     }
@@ -157,7 +157,7 @@ fn movements(draft: &Draft<'_>) -> impl Iterator<Item = (Key, Step)> {
 
 /// Wanted by nobody but the journal, and already as they were; and an identity that was only copied, which nobody should
 /// put back.
-pub(super) fn settled(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Place, KnobId, Option<Device>)> {
+pub(super) fn settled(draft: &Draft<'_>, actual: &ActualState) -> Vec<(CgroupRef, KnobId, Option<Device>)> {
     let of_journal = draft.wants.iter().filter(|(key, want)| {
         let back = current(actual, &key.0, key.1, key.2) == want.value;
         let settled = match actual.ours.originals.contains_key(key) {
@@ -170,7 +170,7 @@ pub(super) fn settled(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Place, Kn
 }
 
 /// The value now; for a group that does not exist yet, what the kernel will give it.
-fn current(actual: &ActualState, place: &Place, knob: KnobId, device: Option<Device>) -> Value {
+fn current(actual: &ActualState, place: &CgroupRef, knob: KnobId, device: Option<Device>) -> Value {
     let found = actual.cgroups.get(place).and_then(|cgroup| cgroup.values.get(&(knob, device)));
     if let Some(value) = found {
         return value.clone();
@@ -186,7 +186,7 @@ fn current(actual: &ActualState, place: &Place, knob: KnobId, device: Option<Dev
 /// `cpu.idle` = 1 forgets the weight: when it is cleared the kernel starts from its default. So a weight that
 /// is not the default is first set to it, as a step of its own, which undo and the journal know how to turn
 /// round.
-fn keep_weight(actual: &ActualState, place: &Place, depth: isize) -> Option<(Key, Step)> {
+fn keep_weight(actual: &ActualState, place: &CgroupRef, depth: isize) -> Option<(Key, Step)> {
     let file = KnobId::CpuWeight.row().file(actual.hierarchies.get(place.hierarchy)?.version)?;
     let from = actual.cgroups.get(place)?.values.get(&(KnobId::CpuWeight, None))?.clone();
     let to = file.parse(file.default, None).ok().filter(|default| *default != from)?;
@@ -241,7 +241,7 @@ fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
 fn begun_again(
     draft: &Draft<'_>,
     actual: &ActualState,
-    place: &Place,
+    place: &CgroupRef,
     from: &Value,
     to: &Value,
 ) -> Option<[(Phase, Value, Value); 2]> {

@@ -1,7 +1,7 @@
 //! What the sched_ext scheduler is told: every group of the plan, in one step.
 
 use super::wants::Draft;
-use crate::actual::{ActualState, Capabilities, Place, SCHEDULER, SMT, Support};
+use crate::actual::{ActualState, Capabilities, CgroupRef, SCHEDULER, SMT, Support};
 use crate::class::{Mechanism, ladder};
 use crate::desired::{DesiredGroup, Member};
 use crate::group::Class;
@@ -47,7 +47,7 @@ impl Draft<'_> {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu).filter(|_| self.scheduled) else {
             return;
         };
-        let place = Place { hierarchy, path: member.path.clone() };
+        let place = CgroupRef { hierarchy, path: member.path.clone() };
         let cgroup = self.actual.directory(&place);
         self.mentioned.insert(cgroup.clone());
         if member.own && self.desired.kept.contains(&place) {
@@ -72,7 +72,7 @@ impl Draft<'_> {
     }
 
     /// The weight that is written, or that the means underneath has put aside; without one the scheduler reads the group's.
-    fn weight(&self, group: &DesiredGroup, place: &Place) -> Option<u64> {
+    fn weight(&self, group: &DesiredGroup, place: &CgroupRef) -> Option<u64> {
         if let Some(weight) = group.limits.get(CPU_WEIGHT) {
             return Some(u64::from(weight.v2()));
         }
@@ -106,7 +106,7 @@ impl Draft<'_> {
     }
 
     /// Whether the group's class is set on this very cgroup.
-    pub(super) fn yields_at(&self, group: &DesiredGroup, place: &Place) -> bool {
+    pub(super) fn yields_at(&self, group: &DesiredGroup, place: &CgroupRef) -> bool {
         self.mechanisms.contains_key(&(group.name.clone(), place.clone()))
     }
 

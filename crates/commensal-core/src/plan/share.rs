@@ -1,7 +1,7 @@
 //! Limits that need more than one knob: CPU sets with their partitions, and disk shares.
 
 use super::wants::{Draft, Setting};
-use crate::actual::{CgroupPath, Place};
+use crate::actual::{CgroupPath, CgroupRef};
 use crate::cpuset::CpuSet;
 use crate::desired::{DesiredGroup, Limits, Member};
 use crate::group::Partition;
@@ -56,7 +56,7 @@ impl Draft<'_> {
         let why = format!("cpu.partition = {partition}");
         let version = self.actual.hierarchies[hierarchy].version;
         for above in member.path.ancestors().into_iter().skip(1) {
-            if self.is_partition(&Place { hierarchy, path: above.clone() }) {
+            if self.is_partition(&CgroupRef { hierarchy, path: above.clone() }) {
                 continue;
             }
             let ours = [&self.desired.offline_parent, &self.desired.online_parent].contains(&&above);
@@ -73,7 +73,7 @@ impl Draft<'_> {
                 return self.unmet(group, "cpu.partition".to_owned(), because, try_this);
             }
             // The parent has what its groups have, together.
-            let exclusive = self.exclusive_of(&Place { hierarchy, path: above.clone() }).union(set);
+            let exclusive = self.exclusive_of(&CgroupRef { hierarchy, path: above.clone() }).union(set);
             let setting = Setting::new(KnobId::CpusetCpusExclusive, Value::List(exclusive), why.clone());
             self.replace(group, &above, ours, setting);
             let setting = Setting::new(KnobId::CpusetCpusExclusive, Value::List(set.clone()), why.clone());
@@ -83,7 +83,7 @@ impl Draft<'_> {
         self.want(group, &member.path, member.own, Setting::new(KnobId::CpusetPartition, value, why));
     }
 
-    fn is_partition(&self, place: &Place) -> bool {
+    fn is_partition(&self, place: &CgroupRef) -> bool {
         let wanted = self.wants.get(&(place.clone(), KnobId::CpusetPartition, None)).map(|want| &want.value);
         let found = self.actual.cgroups.get(place);
         let found =
@@ -96,7 +96,7 @@ impl Draft<'_> {
     }
 
     /// The CPUs set aside that are wanted so far; where others' groups are not part of this plan, also what is there.
-    fn exclusive_of(&self, place: &Place) -> CpuSet {
+    fn exclusive_of(&self, place: &CgroupRef) -> CpuSet {
         let wanted =
             self.wants.get(&(place.clone(), KnobId::CpusetCpusExclusive, None)).map(|want| &want.value);
         let found = self.actual.cgroups.get(place).filter(|_| self.desired.alone);
@@ -110,7 +110,7 @@ impl Draft<'_> {
     /// Wants a value in place of one that was wanted before.
     fn replace(&mut self, group: &DesiredGroup, path: &CgroupPath, own: bool, setting: Setting) {
         if let Some(hierarchy) = self.actual.hierarchy_of(setting.knob.row().controller) {
-            let place = Place { hierarchy, path: path.clone() };
+            let place = CgroupRef { hierarchy, path: path.clone() };
             self.wants.remove(&(place, setting.knob, setting.device));
         }
         self.want(group, path, own, setting);
@@ -146,7 +146,7 @@ impl Draft<'_> {
         }
         let mut works = false;
         for disk in disks.iter().filter(|disk| !uses(disk, "bfq")) {
-            let root = Place { hierarchy, path: CgroupPath::root() };
+            let root = CgroupRef { hierarchy, path: CgroupPath::root() };
             let cost = self
                 .actual
                 .cgroups

@@ -2,7 +2,7 @@
 
 use super::wants::{Draft, Setting};
 use crate::actual::{
-    ActualState, CORE_SCHED, Cgroup, CgroupPath, Cookies, Place, QOS_SMT_EXPEL, SCHED_EXT, SMT,
+    ActualState, CORE_SCHED, Cgroup, CgroupPath, CgroupRef, Cookies, QOS_SMT_EXPEL, SCHED_EXT, SMT,
 };
 use crate::class::Mechanism;
 use crate::desired::{DesiredGroup, DesiredState};
@@ -22,7 +22,7 @@ pub fn identity_obstacle(desired: Option<&DesiredState>, actual: &ActualState) -
         let members = groups.flat_map(|group| &group.members);
         members.into_iter().any(|member| member.path.contains(path))
     };
-    let theirs = |place: &Place, found: &Cgroup| {
+    let theirs = |place: &CgroupRef, found: &Cgroup| {
         let value = found.values.get(&(KnobId::CpuBvtWarpNs, None));
         let set = value.is_some_and(|value| *value != Value::Number(0));
         set && !actual.ours.created.contains(place) && !claimed(&place.path)
@@ -68,9 +68,9 @@ impl Draft<'_> {
     /// A group that will have a value which turning the switch off would clear.
     fn switch_user(&self, switch: Switch) -> Option<String> {
         let knob = switch.knob();
-        let at_end = |place: &Place, found: &Cgroup| {
+        let at_end = |place: &CgroupRef, found: &Cgroup| {
             let wanted = |path: CgroupPath| {
-                let key = (Place { hierarchy: place.hierarchy, path }, knob, None);
+                let key = (CgroupRef { hierarchy: place.hierarchy, path }, knob, None);
                 self.wants.get(&key).map(|want| want.value.clone())
             };
             // The kernel takes a memory level down to the groups below.
@@ -78,7 +78,7 @@ impl Draft<'_> {
             let want = std::iter::once(place.path.clone()).chain(above).find_map(wanted);
             want.or_else(|| found.values.get(&(knob, None)).cloned())
         };
-        let used = |(place, found): &(&Place, &Cgroup)| {
+        let used = |(place, found): &(&CgroupRef, &Cgroup)| {
             let empty = self.actual.ours.created.contains(*place) && !found.populated;
             !empty && at_end(place, found).is_some_and(|value| value != Value::Number(0))
         };
@@ -89,7 +89,7 @@ impl Draft<'_> {
     pub(super) fn memory_yields(&mut self, group: &DesiredGroup, path: &CgroupPath, own: bool) {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Memory) else { return };
         let version = self.actual.hierarchies[hierarchy].version;
-        let there = own || self.actual.cgroups.contains_key(&Place { hierarchy, path: path.clone() });
+        let there = own || self.actual.cgroups.contains_key(&CgroupRef { hierarchy, path: path.clone() });
         if there && self.caps.obstacle(KnobId::MemoryQosLevel, version).is_none() {
             let why = "class offline is killed first when memory runs out".to_owned();
             let value = Value::Number(QOS_OFFLINE);
@@ -162,7 +162,7 @@ impl Draft<'_> {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu) else { return };
         self.cookie_groups.insert(group.name.clone());
         for member in &group.members {
-            let place = Place { hierarchy, path: member.path.clone() };
+            let place = CgroupRef { hierarchy, path: member.path.clone() };
             let found = self.actual.cgroups.get(&place).and_then(|found| found.cookies);
             let ours = member.own || self.actual.ours.cookies.contains(&place);
             match found {

@@ -1,7 +1,7 @@
 //! From groups to wanted knob values: which hierarchy, which file, which number, and what is missing.
 
 use super::{Movement, Unmet};
-use crate::actual::{ActualState, Capabilities, CgroupPath, Manager, Place};
+use crate::actual::{ActualState, Capabilities, CgroupPath, CgroupRef, Manager};
 use crate::class::Mechanism;
 use crate::desired::{DesiredGroup, DesiredState, Member};
 use crate::group::{Class, GroupName};
@@ -31,18 +31,18 @@ pub(super) struct Draft<'a> {
     pub desired: &'a DesiredState,
     pub actual: &'a ActualState,
     pub caps: &'a Capabilities,
-    pub creates: BTreeMap<Place, String>,
-    pub enables: BTreeMap<(Place, Controller), String>,
-    pub wants: BTreeMap<(Place, KnobId, Option<Device>), Want>,
-    pub removes: BTreeSet<Place>,
+    pub creates: BTreeMap<CgroupRef, String>,
+    pub enables: BTreeMap<(CgroupRef, Controller), String>,
+    pub wants: BTreeMap<(CgroupRef, KnobId, Option<Device>), Want>,
+    pub removes: BTreeSet<CgroupRef>,
     /// Machine-wide switches: value and reason.
     pub switches: BTreeMap<Switch, (i64, String)>,
     /// Core-scheduling cookies: give or take, and reason.
-    pub cookies: BTreeMap<Place, (bool, String)>,
+    pub cookies: BTreeMap<CgroupRef, (bool, String)>,
     /// Groups whose tasks start with a cookie.
     pub cookie_groups: BTreeSet<GroupName>,
     /// Groups whose cookie of an earlier plan is still wanted.
-    pub kept_cookies: BTreeSet<Place>,
+    pub kept_cookies: BTreeSet<CgroupRef>,
     /// Processes to move, and why.
     pub moves: Vec<(Movement, String)>,
     /// Whether the sched_ext scheduler is the best means here, what it is to be told, and of whom the plan speaks at all.
@@ -54,7 +54,7 @@ pub(super) struct Draft<'a> {
     pub unmet: Vec<Unmet>,
     pub declined: BTreeMap<(GroupName, KnobId), String>,
     pub notes: Vec<String>,
-    pub mechanisms: BTreeMap<(GroupName, Place), Mechanism>,
+    pub mechanisms: BTreeMap<(GroupName, CgroupRef), Mechanism>,
 }
 
 /// One thing to set on one path, before the hierarchy is known.
@@ -169,14 +169,14 @@ impl<'a> Draft<'a> {
             let wanted =
                 [Cpu, Cpuacct, Memory, Io, Pids, Freezer].iter().any(|c| hierarchy.controllers.contains(c));
             if wanted && actual.own_possible(index) {
-                self.create(&Place { hierarchy: index, path: path.clone() }, group);
+                self.create(&CgroupRef { hierarchy: index, path: path.clone() }, group);
             }
         }
     }
 
-    fn create(&mut self, place: &Place, group: &DesiredGroup) {
+    fn create(&mut self, place: &CgroupRef, group: &DesiredGroup) {
         for path in place.path.ancestors().into_iter().chain([place.path.clone()]) {
-            let step = Place { hierarchy: place.hierarchy, path };
+            let step = CgroupRef { hierarchy: place.hierarchy, path };
             if !self.actual.cgroups.contains_key(&step) {
                 let why = match step.path == place.path {
                     true => format!("group {}", group.name),
@@ -235,7 +235,7 @@ impl<'a> Draft<'a> {
     /// `cpu.weight`, unless class is in its place.
     fn soft_limit(&mut self, group: &DesiredGroup, member: &Member, weight: Weight) -> Option<Setting> {
         let cpu = self.actual.hierarchy_of(Controller::Cpu).unwrap_or_default();
-        let place = Place { hierarchy: cpu, path: member.path.clone() };
+        let place = CgroupRef { hierarchy: cpu, path: member.path.clone() };
         if !self.yields_at(group, &place) {
             let number = match self.cpu_version() {
                 Some(Version::V1) => i64::try_from(weight.v1_shares()).unwrap_or(i64::MAX),
@@ -258,7 +258,7 @@ impl<'a> Draft<'a> {
     }
 
     /// What to tell systemd, in words.
-    pub fn through_systemd(&self, unit: &CgroupPath, place: &Place, setting: &Setting) -> String {
+    pub fn through_systemd(&self, unit: &CgroupPath, place: &CgroupRef, setting: &Setting) -> String {
         let found =
             self.actual.cgroups.get(place).and_then(|found| found.values.get(&(KnobId::CpuPeriod, None)));
         let period_us = match found {
@@ -294,7 +294,7 @@ impl<'a> Draft<'a> {
         let place = self
             .actual
             .hierarchy_of(Controller::Cpu)
-            .map(|hierarchy| Place { hierarchy, path: member.path.clone() });
+            .map(|hierarchy| CgroupRef { hierarchy, path: member.path.clone() });
         // One that was ours and is not wanted any more goes back in the same plan.
         let found = place.and_then(|place| {
             let ours = self.actual.ours.originals.get(&(place.clone(), KnobId::CpuPeriod, None));
@@ -336,7 +336,7 @@ impl<'a> Draft<'a> {
                 format!("{value} is outside the kernel's range {} to {}", file.range.0, file.range.1);
             return self.unmet_knob(group, (knob, what), because, "choose a value in that range");
         }
-        let place = Place { hierarchy, path: path.clone() };
+        let place = CgroupRef { hierarchy, path: path.clone() };
         if own && self.desired.kept.contains(&place) {
             return;
         }
@@ -392,7 +392,7 @@ impl<'a> Draft<'a> {
     fn exists(
         &mut self,
         group: &DesiredGroup,
-        place: &Place,
+        place: &CgroupRef,
         own: bool,
         (knob, what): (KnobId, &str),
     ) -> bool {
@@ -416,10 +416,10 @@ impl<'a> Draft<'a> {
 
     /// v2: the controller must be enabled in every group above. Only the root and our own parents are
     /// changed for that.
-    fn enable(&mut self, group: &DesiredGroup, place: &Place, (knob, what): (KnobId, &str)) -> bool {
+    fn enable(&mut self, group: &DesiredGroup, place: &CgroupRef, (knob, what): (KnobId, &str)) -> bool {
         let controller = knob.row().controller;
         for above in place.path.ancestors() {
-            let parent = Place { hierarchy: place.hierarchy, path: above };
+            let parent = CgroupRef { hierarchy: place.hierarchy, path: above };
             let enabled =
                 self.actual.cgroups.get(&parent).is_some_and(|found| found.subtree.contains(&controller));
             if enabled {
@@ -508,23 +508,23 @@ impl<'a> Draft<'a> {
     }
 
     /// Whether a group above keeps this knob, which goes for everything below it, at another value than the kernel's own.
-    fn imposed(&self, place: &Place, knob: KnobId) -> bool {
+    fn imposed(&self, place: &CgroupRef, knob: KnobId) -> bool {
         let comes_down = matches!(knob, KnobId::CpuQosLevel | KnobId::MemoryQosLevel | KnobId::CgroupFreeze);
         comes_down
             && place.path.ancestors().into_iter().any(|path| {
-                let above = (Place { hierarchy: place.hierarchy, path }, knob, None);
+                let above = (CgroupRef { hierarchy: place.hierarchy, path }, knob, None);
                 self.wants.get(&above).is_some_and(|want| want.value != Value::Number(0))
             })
     }
 
     /// Groups made since have copied the identity that goes back now.
-    fn identity_below(&mut self, place: &Place, original: &Value) {
-        let key = |place: &Place| (place.clone(), KnobId::CpuBvtWarpNs, None);
+    fn identity_below(&mut self, place: &CgroupRef, original: &Value) {
+        let key = |place: &CgroupRef| (place.clone(), KnobId::CpuBvtWarpNs, None);
         let value = |found: &crate::actual::Cgroup| found.values.get(&(KnobId::CpuBvtWarpNs, None)).cloned();
         let Some(now) = self.actual.cgroups.get(place).and_then(value).filter(|now| now != original) else {
             return;
         };
-        let copied: Vec<Place> = self
+        let copied: Vec<CgroupRef> = self
             .actual
             .below(place)
             .filter(|(below, found)| {
@@ -541,7 +541,7 @@ impl<'a> Draft<'a> {
     }
 
     /// A group of ours that is left alone with its processes is not left stopped.
-    fn thaw(&mut self, place: &Place, found: &crate::actual::Cgroup) {
+    fn thaw(&mut self, place: &CgroupRef, found: &crate::actual::Cgroup) {
         if found.values.get(&(KnobId::CgroupFreeze, None)) == Some(&Value::Number(1)) {
             let why = "no longer wanted: its processes go on".to_owned();
             let key = (place.clone(), KnobId::CgroupFreeze, None);
@@ -558,7 +558,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Driven knobs of our own group that no longer have a wanted value return to the kernel's default.
-    fn reset(&mut self, place: &Place, found: &crate::actual::Cgroup) {
+    fn reset(&mut self, place: &CgroupRef, found: &crate::actual::Cgroup) {
         let version = self.actual.hierarchies[place.hierarchy].version;
         for ((knob, device), value) in &found.values {
             let row = knob.row();
@@ -580,7 +580,7 @@ impl<'a> Draft<'a> {
             // A vendor's level comes down from the parent, and stays while the parent has it.
             let from_above = row.vendor.is_some()
                 && place.path.ancestors().into_iter().any(|path| {
-                    let above = (Place { hierarchy: place.hierarchy, path }, *knob, *device);
+                    let above = (CgroupRef { hierarchy: place.hierarchy, path }, *knob, *device);
                     self.wants.get(&above).is_some_and(|want| want.value == *value)
                 });
             if from_above {

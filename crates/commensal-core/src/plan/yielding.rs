@@ -1,7 +1,7 @@
 //! Class: which cgroup is made to yield or to come first, and by what.
 
 use super::wants::{Draft, Setting};
-use crate::actual::{CgroupPath, Place};
+use crate::actual::{CgroupPath, CgroupRef};
 use crate::class::{Mechanism, offline_mechanism};
 use crate::desired::{DesiredGroup, Member};
 use crate::group::Class;
@@ -91,7 +91,7 @@ impl Draft<'_> {
     fn base_against_the_rest(&mut self, group: &DesiredGroup, parent: &CgroupPath) {
         for (entity, online) in self.entities(parent) {
             let idle = self.actual.hierarchy_of(Controller::Cpu).is_some_and(|hierarchy| {
-                let found = self.actual.cgroups.get(&Place { hierarchy, path: entity.clone() });
+                let found = self.actual.cgroups.get(&CgroupRef { hierarchy, path: entity.clone() });
                 let value = found.and_then(|found| found.values.get(&(KnobId::CpuIdle, None)));
                 value == Some(&Value::Number(1))
             });
@@ -144,7 +144,7 @@ impl Draft<'_> {
         };
         let version = self.actual.hierarchies[hierarchy].version;
         let own = *path == self.desired.offline_parent;
-        let already = self.idle_by_others(&Place { hierarchy, path: path.clone() });
+        let already = self.idle_by_others(&CgroupRef { hierarchy, path: path.clone() });
         let identity = self.identity.as_deref();
         let mechanism = match already {
             true if self.scheduled => Mechanism::SchedExt(Box::new(Mechanism::CpuIdle)),
@@ -160,7 +160,7 @@ impl Draft<'_> {
             }
             _ => {}
         }
-        let place = Place { hierarchy, path: path.clone() };
+        let place = CgroupRef { hierarchy, path: path.clone() };
         let managed = self.actual.managed_by(&place).filter(|_| !group.takeover && !already && !own);
         if let Some(unit) = managed {
             let setting = Setting::new(KnobId::CpuIdle, Value::Number(1), String::new());
@@ -204,7 +204,7 @@ impl Draft<'_> {
     /// The group and, when asked for, what is or will be below it: a child copies its parent's identity only when it is
     /// made.
     fn with_below(&self, hierarchy: usize, path: &CgroupPath, below: bool) -> Vec<CgroupPath> {
-        let place = Place { hierarchy, path: path.clone() };
+        let place = CgroupRef { hierarchy, path: path.clone() };
         let mut paths = vec![path.clone()];
         if below {
             paths.extend(self.actual.below(&place).map(|(place, _)| place.path.clone()));
@@ -263,7 +263,7 @@ impl Draft<'_> {
     /// An online group that somebody made offline by `cpu.qos_level` goes back, where the kernel lets it.
     fn not_offline_by_others(&mut self, group: &DesiredGroup, member: &Member) {
         let Some(hierarchy) = self.actual.hierarchy_of(Controller::Cpu) else { return };
-        let place = Place { hierarchy, path: member.path.clone() };
+        let place = CgroupRef { hierarchy, path: member.path.clone() };
         let level =
             self.actual.cgroups.get(&place).and_then(|found| found.values.get(&(KnobId::CpuQosLevel, None)));
         let ours = self.actual.ours.originals.contains_key(&(place.clone(), KnobId::CpuQosLevel, None));
@@ -284,7 +284,7 @@ impl Draft<'_> {
     }
 
     /// Whether the group is idle and not because of us: its weight cannot be written, and it yields already.
-    pub(super) fn idle_by_others(&self, place: &Place) -> bool {
+    pub(super) fn idle_by_others(&self, place: &CgroupRef) -> bool {
         let idle =
             self.actual.cgroups.get(place).and_then(|found| found.values.get(&(KnobId::CpuIdle, None)));
         let ours = self.actual.ours.created.contains(place)
@@ -292,7 +292,7 @@ impl Draft<'_> {
         idle == Some(&Value::Number(1)) && !ours
     }
 
-    pub(super) fn wants_idle(&self, place: &Place) -> bool {
+    pub(super) fn wants_idle(&self, place: &CgroupRef) -> bool {
         let want = self.wants.get(&(place.clone(), KnobId::CpuIdle, None));
         want.is_some_and(|want| want.value == Value::Number(1))
     }

@@ -434,6 +434,7 @@ mod tests {
         check(&of(r#"{"cgroup":"/a","class":"offline","wieght":1}"#), "unknown field `wieght`");
     }
 
+    // promise 66
     #[test]
     fn owners_do_not_take_each_others_orders_away() {
         let of = |owner: &str, cgroups: &[&str], hold_off_us: u64| {

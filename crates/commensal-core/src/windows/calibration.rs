@@ -107,6 +107,7 @@ fn rates(nature: Nature) -> Rates {
 
 const QUIET: Nature = Nature { effect: 0.0, bursts: 0.0, limit: f64::INFINITY, alike: true };
 
+// promise 36
 #[test]
 fn a_canary_seldom_shows_what_is_not_there() {
     for (bursts, limit) in [(0.0, f64::INFINITY), (0.15, f64::INFINITY), (0.3, 60.0)] {
@@ -120,6 +121,7 @@ fn a_canary_seldom_shows_what_is_not_there() {
 
 /// Why a window with isolation is held to the limits as well: what only voids pairs whose window without was bad shows, where
 /// there is nothing, that online work waits longer with isolation.
+// promise 36
 #[test]
 fn a_limit_on_one_side_alone_would_be_an_effect_of_its_own() {
     let nature = Nature { bursts: 0.15, limit: 60.0, ..QUIET };
@@ -129,6 +131,7 @@ fn a_limit_on_one_side_alone_would_be_an_effect_of_its_own() {
     assert!(alike.shown <= 4.0 && alike.reverse <= 4.0 && alike.missed <= 7.0, "{alike:?}");
 }
 
+// promise 36
 #[test]
 fn a_canary_shows_what_is_there_and_stops_early() {
     // Half as long again, and among bursts of 20 to 200 five times as long.

@@ -153,6 +153,7 @@ mod tests {
         (0..pairs).map(|_| (10.0 + rng.normal(), 10.0 + effect + rng.normal())).collect()
     }
 
+    // promise 36
     #[test]
     fn each_word() {
         let mut rng = Rng::new(3);

@@ -70,6 +70,7 @@ impl Paired {
 mod tests {
     use super::*;
 
+    // promise 41
     #[test]
     fn each_answer() {
         let up = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];

@@ -6,7 +6,7 @@
 mod control;
 mod scheduler;
 
-use commensal_core::actual::{ActualState, Capabilities, Cgroup, CgroupPath, Hierarchy, Place, Support};
+use commensal_core::actual::{ActualState, Capabilities, Cgroup, CgroupPath, CgroupRef, Hierarchy, Support};
 use commensal_core::desired::{ResolveOptions, resolve};
 use commensal_core::knob::{Controller, KnobId, TABLE, Value, Version};
 use commensal_core::topology::Machine;
@@ -15,6 +15,7 @@ use commensal_core::{config, plan};
 use std::collections::BTreeMap;
 use std::path::Path;
 
+// promises 2, 3, 5, 7
 #[test]
 fn golden_plans() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan");
@@ -127,7 +128,7 @@ fn machine(text: &str) -> (Machine, ActualState, Capabilities, ResolveOptions) {
         if actual.hierarchies[hierarchy].version == Version::V2 {
             root.subtree = [Controller::Cpu, Controller::Memory].into_iter().collect();
         }
-        actual.cgroups.insert(Place { hierarchy, path: CgroupPath::root() }, root);
+        actual.cgroups.insert(CgroupRef { hierarchy, path: CgroupPath::root() }, root);
     }
     (machine, actual, caps, options)
 }
@@ -162,13 +163,13 @@ fn tree(text: &str, actual: &mut ActualState) {
         let words: Vec<&str> = words.collect();
         for hierarchy in 0..actual.hierarchies.len() {
             if label.is_none_or(|label| actual.hierarchies[hierarchy].label() == label) {
-                place(Place { hierarchy, path: CgroupPath::new(path) }, &words, actual);
+                place(CgroupRef { hierarchy, path: CgroupPath::new(path) }, &words, actual);
             }
         }
     }
 }
 
-fn place(place: Place, words: &[&str], actual: &mut ActualState) {
+fn place(place: CgroupRef, words: &[&str], actual: &mut ActualState) {
     let version = actual.hierarchies[place.hierarchy].version;
     let inode = 100 + u64::try_from(actual.cgroups.len()).unwrap();
     let mut found = actual.cgroups.remove(&place).unwrap_or(Cgroup { inode, ..Cgroup::default() });

@@ -1,7 +1,7 @@
 //! One attempt: cells made, programs started in them, all of them let go at once, and everything removed however it ended.
 
-use super::watch::{Seen, Watch, killed};
-use super::{Conduct, RunError};
+use super::watch::{CellSample, Watch, killed};
+use super::{RunError, RunOptions};
 use crate::cells::{Cells, Field};
 use crate::engines;
 use crate::experiment::{Accel, Backend, Experiment, Kind, Load};
@@ -39,7 +39,7 @@ const EVIDENCE: usize = 8;
 /// What an attempt is made with.
 pub(super) struct Trial<'a> {
     pub experiment: &'a Experiment,
-    pub conduct: &'a Conduct,
+    pub conduct: &'a RunOptions,
     pub field: &'a Field,
     /// What VMs boot, where cells are VMs.
     pub guest: Option<&'a Guest>,
@@ -364,7 +364,7 @@ impl Crew {
     /// What only the counters, or all cells together, tell.
     fn judge(
         &mut self,
-        seen: &Seen,
+        seen: &CellSample,
         test: &str,
         known: &mut BTreeMap<String, String>,
         max_steal: Option<f64>,
@@ -406,7 +406,7 @@ impl Crew {
         }
     }
 
-    fn attempt(self, (wall_s, vcpus): (f64, f64), seen: Seen) -> Attempt {
+    fn attempt(self, (wall_s, vcpus): (f64, f64), seen: CellSample) -> Attempt {
         let stolen: Option<Vec<f64>> = self.stolen_s.iter().copied().collect();
         let mut warnings = seen.warnings;
         for (name, count) in self.warnings {

@@ -42,7 +42,7 @@ pub(super) struct Watch {
 
 /// What there was between start and end.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct CellSample {
     pub usage_pct: Option<f64>,
     pub steal_pct: Option<f64>,
     pub unseen_pct: Option<f64>,
@@ -118,7 +118,7 @@ impl Watch {
         self.last = now.or(self.last);
     }
 
-    pub fn end(mut self, host: &mut dyn Host, cells: &Cells, patterns: &[Pattern]) -> Seen {
+    pub fn end(mut self, host: &mut dyn Host, cells: &Cells, patterns: &[Pattern]) -> CellSample {
         let now = self.sum(host, cells);
         let pct = self.first.zip(now).and_then(|(first, now)| self.pct(first, now));
         let passed = machine::cpu_time(host).zip(self.machine).map(|(now, then)| now.since(&then));
@@ -134,7 +134,7 @@ impl Watch {
                 })
                 .collect()
         };
-        Seen {
+        CellSample {
             usage_pct: pct.map(|(usage, _)| usage),
             steal_pct: pct.map(|(_, steal)| steal),
             unseen_pct: self.first.zip(now).and_then(|(first, now)| Watch::unseen_pct(first, now)),

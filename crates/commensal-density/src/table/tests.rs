@@ -28,6 +28,7 @@ const PRINTED: [(&str, u32, &str, &str); 15] = [
     ("Full", 8, "54%", "155%"),
 ];
 
+// promise 50
 #[test]
 fn the_documents_26_changes() {
     let table = table(&arenadata());
@@ -66,6 +67,7 @@ fn two_changes_do_not_follow_from_the_printed_times() {
     assert_eq!(differing, [("Lite", 1, "−1%".to_owned()), ("Lite", 1, "31%".to_owned())]);
 }
 
+// promise 50
 #[test]
 fn the_documents_medians_and_what_failures_do_to_them() {
     let table = table(&arenadata());
@@ -97,6 +99,7 @@ fn the_documents_medians_and_what_failures_do_to_them() {
 }
 
 /// What the document does not say: density costs time and saves servers.
+// promise 50
 #[test]
 fn work_per_server() {
     let table = table(&arenadata());

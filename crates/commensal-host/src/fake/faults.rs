@@ -35,6 +35,8 @@ pub(super) struct Faults {
     pub(super) reuse: Option<(u32, Vec<String>, FakeLooks)>,
     /// A process that starts a child before the next move.
     pub(super) forks: Option<u32>,
+    /// A process that starts a child and ends, so many times, each time right after a list with it was read.
+    pub(super) hands_over: Option<(u32, u32)>,
 }
 
 /// Which permissions and faults a mutation is subject to.
@@ -118,17 +120,38 @@ impl Machine {
                 process.looks = looks;
             }
         }
-        if let Some(parent) = self.faults.forks.take()
-            && let Some((groups, looks)) =
-                self.processes.get(&parent).map(|one| (one.groups.clone(), one.looks.clone()))
-        {
-            let child = self.new_pid();
-            self.add(child, groups, None);
-            if let Some(process) = self.processes.get_mut(&child) {
-                process.looks =
-                    FakeLooks { parent, pgrp: if looks.pgrp == 0 { parent } else { looks.pgrp }, ..looks };
-            }
+        if let Some(parent) = self.faults.forks.take() {
+            self.fork(parent);
         }
+    }
+
+    /// Gives a process a child like itself, where it is.
+    fn fork(&mut self, parent: u32) -> Option<u32> {
+        let (groups, looks) =
+            self.processes.get(&parent).map(|one| (one.groups.clone(), one.looks.clone()))?;
+        let child = self.new_pid();
+        self.add(child, groups, None);
+        let process = self.processes.get_mut(&child)?;
+        process.looks =
+            FakeLooks { parent, pgrp: if looks.pgrp == 0 { parent } else { looks.pgrp }, ..looks };
+        Some(child)
+    }
+
+    /// Somebody has read who is in a group.
+    pub(super) fn listed(&mut self, inode: u64) {
+        let Some((parent, times)) = self.faults.hands_over else { return };
+        if !self.members(inode).contains(&parent) {
+            return;
+        }
+        let Some(child) = self.fork(parent) else { return };
+        if let Some(process) = self.processes.get_mut(&child) {
+            process.looks.parent = 1;
+        }
+        if let Some(process) = self.processes.get(&parent) {
+            process.running.end(Exit::Code(0));
+            process.running.poll();
+        }
+        self.faults.hands_over = (times > 1).then_some((child, times - 1));
     }
 
     /// Records a mutation that succeeded, and crashes if it was the last one allowed.

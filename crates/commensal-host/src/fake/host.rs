@@ -211,6 +211,9 @@ impl Host for FakeHost {
         // Process lists are opened anew for each read, so that a removed group's is not found.
         let held = |host: &mut Self| if SNAPSHOTS.contains(&file) { Ok(()) } else { host.hold(dir, file) };
         let text = alive.and_then(|()| held(self)).and_then(|()| self.machine().read(inode, file));
+        if text.is_ok() && file == "cgroup.procs" {
+            self.machine().listed(inode);
+        }
         let text = text.map_err(|errno| match errno {
             Errno::ENODEV if SNAPSHOTS.contains(&file) => Errno::ENOENT,
             other => other,

@@ -37,6 +37,7 @@ fn on_fake(fake: &FakeHost, name: &str, wanted: impl Fn(&Section) -> bool) {
     assert_eq!(fake.snapshot(), before, "{name} left something behind");
 }
 
+// promise 67
 #[test]
 fn fake_conforms_v1() {
     on_fake(&FakeHost::v1(4, GIB), "v1", |section| section.kind == "v1");
@@ -46,6 +47,7 @@ fn fake_conforms_v1() {
     });
 }
 
+// promise 67
 #[test]
 fn fake_conforms_v2() {
     let fake = FakeHost::v2(4, GIB);
@@ -58,6 +60,7 @@ fn fake_conforms_v2() {
     on_fake(&fake, "v2 with controllers", |section| section.kind == "v2" || section.kind == "v2-exclusive");
 }
 
+// promise 67
 #[test]
 fn fake_conforms_to_vendors() {
     let machine = |make: fn(u32, u64) -> FakeHost, kernel| {
@@ -80,6 +83,7 @@ fn fake_conforms_to_vendors() {
     on_fake(&fake, "v2-anolis", |section| section.kind == "v2-anolis");
 }
 
+// promise 67
 #[test]
 fn fake_conforms_to_core_scheduling() {
     let fake = FakeHost::v1(4, GIB);
@@ -88,6 +92,7 @@ fn fake_conforms_to_core_scheduling() {
     on_fake(&fake, "core scheduling", |section| section.kind == "core-sched");
 }
 
+// promise 67
 #[test]
 fn kernel_conforms() {
     let mut host = LinuxHost::new();

@@ -367,6 +367,7 @@ fn a_full_disk_leaves_no_torn_line() {
 }
 
 /// A loop of the shell; what the kernel counts of it in the window cannot be more than the window.
+// promise 46
 #[test]
 fn counters_of_a_group_follow_its_tasks() {
     let test = "counters_of_a_group_follow_its_tasks";

@@ -171,6 +171,7 @@ mod tests {
         blamed(run).pop().expect("the isolated arm")
     }
 
+    // promise 44
     #[test]
     fn protected_and_not() {
         let run = run_with(|round| (8.0 + f64::from(round), 25.0, 14.0, 900));
@@ -186,6 +187,7 @@ mod tests {
         );
     }
 
+    // promise 44
     #[test]
     fn each_way_to_fail_or_stay_open() {
         let said = |run: &Run| {
@@ -229,6 +231,7 @@ mod tests {
         }
     }
 
+    // promise 44
     #[test]
     fn without_the_judge_there_is_nothing() {
         assert_eq!(blamed(&fixture::small_run()), []);

@@ -173,6 +173,7 @@ mod tests {
     }
 
     /// Harm at each value, and what the sweep and the ramp come to. 0.045 is open at this noise.
+    // promise 49
     #[test]
     fn the_least_value_decides_a_sweep_and_the_worst_a_ramp() {
         use Verdict::{Fail, Inconclusive, Pass};

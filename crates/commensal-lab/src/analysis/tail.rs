@@ -186,6 +186,7 @@ mod tests {
         assert!(said.contains(says), "{says} is not in {said}");
     }
 
+    // promise 44
     #[test]
     fn no_pass_over_a_harmed_tail() {
         use Verdict::{Fail, Inconclusive, Pass};
@@ -224,6 +225,7 @@ mod tests {
         assert!(!text.contains("no window was seen"), "{text}");
     }
 
+    // promise 44
     #[test]
     fn steal_excuses_a_tail_and_passes_none() {
         use Verdict::{Fail, Inconclusive, Pass};

@@ -66,7 +66,7 @@ impl Gate {
 
 /// One block as the statistics saw it: enough to compute every figure again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct BlockSample {
     /// The arm.
     pub arm: String,
     /// The round, from 0.
@@ -258,12 +258,12 @@ fn cpu_us(run: &Run, arm: &str) -> Option<f64> {
 
 /// Every block as the statistics saw it; `whole` keeps its latencies.
 #[must_use]
-pub fn seen(run: &Run, whole: bool) -> Vec<Seen> {
+pub fn seen(run: &Run, whole: bool) -> Vec<BlockSample> {
     let (samples, _) = Samples::of(run);
     let one = |block: &Block| {
         let arm = run.arms.iter().position(|arm| arm.name == block.arm);
         let value = |metric| arm.and_then(|arm| samples.get(arm, block.round, metric));
-        Seen {
+        BlockSample {
             arm: block.arm.clone(),
             round: block.round,
             valid: block.valid,
@@ -349,6 +349,7 @@ mod tests {
         lo
     }
 
+    // promise 43
     #[test]
     fn what_is_added_moves_a_percentile_by_as_much_and_what_is_too_much_by_its_share() {
         let mut histogram = new_histogram().unwrap();

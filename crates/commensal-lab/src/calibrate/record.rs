@@ -1,7 +1,7 @@
 //! The record of a calibration: its plan and every finished run. It is rewritten whole after each run, so that an interrupted
 //! calibration goes on.
 
-use super::{Answer, Plan, Seen, answers, seen};
+use super::{Answer, BlockSample, Plan, answers, seen};
 use crate::record::{Machine, Run, Tool};
 use crate::stats::{mean, median};
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub struct Done {
     /// One per harm.
     pub answers: Vec<Answer>,
     /// Every block.
-    pub blocks: Vec<Seen>,
+    pub blocks: Vec<BlockSample>,
     /// Remarks of the recorder.
     pub caveats: Vec<String>,
 }

@@ -1,11 +1,11 @@
 //! The offline side of one block: started, its work counted, ended.
 
-use super::place::Place;
 use super::run_command;
-use super::{Conduct, LabError};
+use super::run_dir::RunDir;
+use super::{LabError, RunOptions};
 use crate::experiment::{Batch, Experiment, Offline};
 use crate::record::{Arm, Work};
-use crate::site::{Side, Site};
+use crate::site::{Side, Testbed};
 use crate::tools::work::{WorkKind, WorkReader};
 use crate::workload::antagonist::{self, Kind};
 use crate::workload::burn::{CHUNK_ITERATIONS, WorkCounter};
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// How long a program may take to print what it did.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How a note begins that says that offline work did not last.
+/// Prefix of the note recorded when the batch workload exits early.
 pub(super) const ENDED: &str = "the offline work ended";
 
 /// Batch work that runs.
@@ -44,14 +44,14 @@ enum Counter {
 }
 
 /// What starting and ending it takes.
-pub(super) struct Foreman<'a> {
+pub(super) struct BatchRunner<'a> {
     pub host: &'a mut dyn Host,
-    pub site: &'a mut Site,
-    pub place: &'a Place,
-    pub conduct: &'a Conduct,
+    pub site: &'a mut Testbed,
+    pub place: &'a RunDir,
+    pub conduct: &'a RunOptions,
 }
 
-impl Foreman<'_> {
+impl BatchRunner<'_> {
     /// What has to be done once, before the first block.
     pub fn prepare(&mut self, experiment: &Experiment, stop: &AtomicBool) -> Result<(), LabError> {
         let batch = match &experiment.offline {
@@ -230,7 +230,7 @@ impl Running {
     }
 
     /// How it ended before it was asked to, with the last that it said.
-    pub fn ended(&mut self, host: &mut dyn Host, site: &Site) -> Result<Option<String>, LabError> {
+    pub fn ended(&mut self, host: &mut dyn Host, site: &Testbed) -> Result<Option<String>, LabError> {
         let Some(child) = &mut self.child else {
             let pids = site.group(Side::Offline).any().map(|dir| members::pids(host, dir));
             return Ok(pids

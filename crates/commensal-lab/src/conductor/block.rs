@@ -1,15 +1,15 @@
 //! One block: policy on, offline work on, settle, warm up, measure, offline work off, policy off; and what was counted
 //! meanwhile.
 
-use super::batch::{self, Foreman};
-use super::place::Place;
+use super::batch::{self, BatchRunner};
 use super::probe::{Probe, Snapshot, counters, fill, judge};
-use super::{Conduct, LabError, memory_file};
+use super::run_dir::RunDir;
+use super::{LabError, RunOptions, memory_file};
 use crate::experiment::{Experiment, Load, Rate};
 use crate::loadgen::{self, LoadError, LoadResult, LoadSpec, Phase};
 use crate::prometheus::{self, QueryError};
 use crate::record::{Applied, Arm, Block, Lateness, Policy, Query, Role, encode_histogram, percentile_us};
-use crate::site::{ArmPolicy, Side, Site, SiteError};
+use crate::site::{ArmPolicy, Side, Testbed, TestbedError};
 use crate::tools::{self, Reading, Tool};
 use commensal_host::{Host, Stderr, Stdin, Stdout, precise_thread};
 use std::io::Read;
@@ -34,7 +34,7 @@ const MOST_OUTPUT: u64 = 256 << 20;
 /// The requests of one block; `rate_per_s` is what a share of the knee came to.
 pub(super) fn requests(
     experiment: &Experiment,
-    place: &Place,
+    place: &RunDir,
     (addr, seed, rate_per_s): (SocketAddr, u64, f64),
 ) -> Option<LoadSpec> {
     let Load::Http { path, rate, connections, arrival } = &experiment.load else { return None };
@@ -56,9 +56,9 @@ pub(super) fn requests(
 /// What a block needs.
 pub(super) struct Runner<'a> {
     pub host: &'a mut dyn Host,
-    pub site: &'a mut Site,
-    pub place: &'a mut Place,
-    pub conduct: &'a Conduct,
+    pub site: &'a mut Testbed,
+    pub place: &'a mut RunDir,
+    pub conduct: &'a RunOptions,
     pub stop: &'a AtomicBool,
 }
 
@@ -87,7 +87,7 @@ impl Runner<'_> {
         self.site.favour_online(self.host, favoured)?;
         if let Some(policy) = policy {
             match self.site.isolate(self.host, policy) {
-                Err(SiteError::Scheduler(why)) => return Ok(unscheduled(&arm.name, &why)),
+                Err(TestbedError::Scheduler(why)) => return Ok(unscheduled(&arm.name, &why)),
                 done => done?,
             }
         }
@@ -143,8 +143,8 @@ impl Runner<'_> {
         Ok((block, ended))
     }
 
-    fn foreman(&mut self) -> Foreman<'_> {
-        Foreman { host: self.host, site: self.site, place: self.place, conduct: self.conduct }
+    fn foreman(&mut self) -> BatchRunner<'_> {
+        BatchRunner { host: self.host, site: self.site, place: self.place, conduct: self.conduct }
     }
 
     fn measure(

@@ -1,8 +1,8 @@
 //! Counters of a block: read at its start, every second and at its end, and what the differences say.
 
 use crate::record::{Blamed, Block, CpuUse, Delays, GroupPsi, PerSide, Psi, Tick, WaitByKind};
-use crate::site::{Side, Site};
-use commensal_blame::{Figures, Judge, Kind, NoJudge, Scope, Subject};
+use crate::site::{Side, Testbed};
+use commensal_blame::{BlameError, Figures, Judge, Kind, Scope, Subject};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Version};
 use commensal_core::observe::{GroupUse, MachineCpu, Pressure, Pressures};
@@ -55,7 +55,7 @@ struct Cheap {
 }
 
 /// Who looks at the waits of the online side of this run.
-pub(super) fn judge(host: &dyn Host, site: &Site) -> Result<Judge, NoJudge> {
+pub(super) fn judge(host: &dyn Host, site: &Testbed) -> Result<Judge, BlameError> {
     // Where no hierarchy has the CPU controller, threads belong to their group of the unified one.
     let of = |side| {
         let dirs = site.group(side);
@@ -65,7 +65,7 @@ pub(super) fn judge(host: &dyn Host, site: &Site) -> Result<Judge, NoJudge> {
     let sides = of(Side::Online).zip(of(Side::Offline));
     let Some(((unified, online), (_, offline))) = sides else {
         let because = "the two sides have no groups of their own".to_owned();
-        return Err(NoJudge::Refused { what: "tell online from offline work", because });
+        return Err(BlameError::Refused { what: "tell online from offline work", because });
     };
     let scope = Scope {
         online: vec![Subject::Cgroup(online.inode)],
@@ -78,7 +78,7 @@ pub(super) fn judge(host: &dyn Host, site: &Site) -> Result<Judge, NoJudge> {
 }
 
 /// Starts to count the cycles and instructions of one side.
-pub(super) fn counters(host: &mut dyn Host, site: &Site, side: Side) -> Result<Counters, HostError> {
+pub(super) fn counters(host: &mut dyn Host, site: &Testbed, side: Side) -> Result<Counters, HostError> {
     let mut refused = HostError {
         operation: "count",
         object: "the cycles of a side without groups".to_owned(),
@@ -111,7 +111,7 @@ fn process_cpu_time() -> Duration {
 
 impl Probe {
     /// Everything, at the start or the end.
-    pub fn take(&mut self, host: &mut dyn Host, site: &Site, total: Option<f64>) -> Snapshot {
+    pub fn take(&mut self, host: &mut dyn Host, site: &Testbed, total: Option<f64>) -> Snapshot {
         let (online_dir, offline_dir) = (site.group(Side::Online).any(), site.group(Side::Offline).any());
         Snapshot {
             at: Instant::now(),
@@ -134,7 +134,7 @@ impl Probe {
     }
 
     /// Begins or goes on with the series: one tick since the last call.
-    pub fn tick(&mut self, host: &mut dyn Host, site: &Site) {
+    pub fn tick(&mut self, host: &mut dyn Host, site: &Testbed) {
         let sides = [Side::Online, Side::Offline, Side::Client].map(|side| site.group(side).cpu_us(host));
         let now = Cheap { at: Instant::now(), machine: machine::cpu_time(host), sides };
         let began = *self.began.get_or_insert(now.at);

@@ -1,11 +1,11 @@
 //! The online side: prepared once, started, waited for, ended.
 
-use super::place::Place;
 use super::run_command;
-use super::{Conduct, LabError};
+use super::run_dir::RunDir;
+use super::{LabError, RunOptions};
 use crate::experiment::{Experiment, Offline, Online, Ready, Service};
 use crate::loadgen::wait_ready;
-use crate::site::{Side, Site, SiteError};
+use crate::site::{Side, Testbed, TestbedError};
 use commensal_blame::names::{Asked, Cgroups};
 use commensal_core::actual::CgroupPath;
 use commensal_host::{Child, Host, Signal, SpawnSpec, Stderr, Stdout};
@@ -32,7 +32,7 @@ pub(super) struct Running {
 
 impl Running {
     /// Whether it has ended; one that is not ours, whether its group is empty.
-    pub fn gone(&mut self, host: &mut dyn Host, site: &Site) -> Result<bool, LabError> {
+    pub fn gone(&mut self, host: &mut dyn Host, site: &Testbed) -> Result<bool, LabError> {
         match &mut self.child {
             Some(child) => Ok(child.try_wait()?.is_some()),
             None => Ok(site
@@ -66,7 +66,7 @@ pub(super) fn attached(
 
 fn group_of(host: &mut dyn Host, to: &str) -> Result<CgroupPath, LabError> {
     let missing = |what: &str| LabError::Attached(format!("{to}: {what}"));
-    let found = Cgroups::look(host, None).map_err(SiteError::from)?;
+    let found = Cgroups::look(host, None).map_err(TestbedError::from)?;
     let found = found.ok_or_else(|| missing("no cgroup hierarchy is mounted here"))?;
     let asked = Asked::parse(to, Some(&found.mount));
     let path = match &asked {
@@ -86,9 +86,9 @@ fn group_of(host: &mut dyn Host, to: &str) -> Result<CgroupPath, LabError> {
 /// What starting and ending it takes.
 pub(super) struct Keeper<'a> {
     pub host: &'a mut dyn Host,
-    pub site: &'a Site,
-    pub place: &'a Place,
-    pub conduct: &'a Conduct,
+    pub site: &'a Testbed,
+    pub place: &'a RunDir,
+    pub conduct: &'a RunOptions,
     /// Where the built-in service listens; 0 is any free port.
     pub port: u16,
     pub stop: &'a AtomicBool,
@@ -146,8 +146,7 @@ impl Keeper<'_> {
         let never = AtomicBool::new(false);
         for command in &service.cleanup {
             match run_command(self.host, self.site, self.place, Side::Client, command, &never) {
-                Ok(()) => {}
-                Err(LabError::Command { .. }) => tracing::debug!(?command, "cleaned nothing"),
+                Ok(()) | Err(LabError::Command { .. }) => {}
                 Err(other) => return Err(other),
             }
         }

@@ -200,6 +200,7 @@ mod tests {
         (0..times).map(|_| one()).min().unwrap_or_default()
     }
 
+    // promise 43
     #[test]
     fn each_arm_has_what_was_ordered_and_the_service_counts_it() {
         let server = HttpServer::bind(HttpOptions { port: 0, workers: 2 }).unwrap();

@@ -110,6 +110,7 @@ mod tests {
     }
 
     /// Slow requests under way at the ends of short windows are no service that does not keep up.
+    // promise 47
     #[test]
     fn a_short_window_may_miss_some() {
         let check = |missing: u64, service_us: u64, valid: bool| {

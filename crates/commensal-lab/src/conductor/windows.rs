@@ -14,7 +14,7 @@
 
 mod settle;
 
-use super::batch::{self, Foreman};
+use super::batch::{self, BatchRunner};
 use super::probe::{Probe, Snapshot, blamed, fill, judge};
 use super::slowing::Slowing;
 use super::{Chosen, Conductor, Event, LabError, block, decided, favoured, service, slowing, validity};
@@ -127,7 +127,7 @@ impl Conductor<'_> {
         }
         let with = |role: Role| run.arms.iter().find(|arm| arm.role == role);
         let mut foreman =
-            Foreman { host: self.host, site: self.site, place: &self.place, conduct: self.conduct };
+            BatchRunner { host: self.host, site: self.site, place: &self.place, conduct: self.conduct };
         if let Some(arm) = with(Role::Isolated).or_else(|| with(Role::Contended)) {
             work.offline = Some(foreman.start(experiment, arm, policy)?);
         }
@@ -150,8 +150,12 @@ impl Conductor<'_> {
         let ended = match &mut work.offline {
             Some(offline) => {
                 let experiment = self.experiment;
-                let mut foreman =
-                    Foreman { host: self.host, site: self.site, place: &self.place, conduct: self.conduct };
+                let mut foreman = BatchRunner {
+                    host: self.host,
+                    site: self.site,
+                    place: &self.place,
+                    conduct: self.conduct,
+                };
                 foreman.end(experiment, offline).map(|_| ())
             }
             None => Ok(()),
@@ -433,13 +437,13 @@ impl Rounds<'_, '_> {
                 Some((f64::from(EDGES_MS[bucket]) / 1e3, self.since.get(&(arm, bucket))?))
             });
             // Offline work without isolation has windows of its own length, and takes seconds to settle.
-            settle::Seen {
+            settle::ArmSample {
                 decides: role != Role::Contended,
                 alone: role == Role::Baseline,
                 buckets: buckets.collect(),
             }
         };
-        let seen: Vec<settle::Seen<'_>> = (0..run.arms.len()).map(settling).collect();
+        let seen: Vec<settle::ArmSample<'_>> = (0..run.arms.len()).map(settling).collect();
         let Some((windows, why)) = settle::lengthened(self.windows, &seen) else { return false };
         let Ok(short) = &self.conductor.experiment.short else { return false };
         let spent = f64::from(run.rounds_begun()) * run.design.round_s(self.windows, &run.arms);

@@ -692,6 +692,7 @@ at-least = "1.2"
         }
     }
 
+    // promise 48
     #[test]
     fn mistakes_of_keys_and_kinds() {
         check("comand = 1", &["x:2:1: unknown key \"comand\""]);
@@ -729,6 +730,7 @@ at-least = "1.2"
         check("[design\nrounds = 1", &["x:2:8: "]);
     }
 
+    // promise 48
     #[test]
     fn mistakes_of_values() {
         // Short windows.

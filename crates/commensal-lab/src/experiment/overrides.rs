@@ -271,6 +271,7 @@ mod tests {
     }
 
     /// Options x ways: which of them asks for long blocks, and what the plan is then.
+    // promise 47
     #[test]
     fn the_way_follows_the_options() {
         let none = Overrides::default();

@@ -154,6 +154,7 @@ mod tests {
         assert_eq!(numbers("none"), None);
     }
 
+    // promise 48
     #[test]
     fn one_command_installs_everything() {
         let missing = |package: &str| Missing { what: String::new(), package: Some(package.to_owned()) };

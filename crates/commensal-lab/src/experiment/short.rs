@@ -167,6 +167,7 @@ mod tests {
     }
 
     /// Requests come at random: a round's windows, and the one of a contended arm, hold the requests that they need all the same.
+    // promise 47
     #[test]
     fn windows_hold_what_they_need() {
         let mut rng = crate::rng::Rng::new(9);
@@ -194,6 +195,7 @@ mod tests {
     }
 
     /// Whenever a run ends, harm without isolation has the six rounds that an interval takes.
+    // promise 47
     #[test]
     fn no_look_is_too_early_for_the_contended_arm() {
         for seconds in [20.0, 60.0, 90.0, 120.0, 150.0, 170.0, 171.0, 180.0, 240.0, 600.0] {

@@ -125,7 +125,7 @@ pub fn knee(
             ..spec.clone()
         };
         let result = run(&step, stop, &mut |_| ())?;
-        tell(search.tell(rate_per_s, &Seen::of(&result)));
+        tell(search.tell(rate_per_s, &StepSample::of(&result)));
     }
     search.finish()
 }
@@ -139,13 +139,13 @@ fn closed_loop(spec: &LoadSpec, stop: &AtomicBool) -> Result<f64, LoadError> {
 
 /// What the search needs to know of a step.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct StepSample {
     achieved_share: f64,
     p99_us: f64,
     lateness_p99_us: f64,
 }
 
-impl Seen {
+impl StepSample {
     fn of(result: &LoadResult) -> Self {
         Self {
             achieved_share: result.achieved_per_s / result.offered_per_s.max(f64::MIN_POSITIVE),
@@ -193,7 +193,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn tell(&mut self, rate_per_s: f64, seen: &Seen) -> &KneePoint {
+    fn tell(&mut self, rate_per_s: f64, seen: &StepSample) -> &KneePoint {
         let allowed_us = match (self.limits.p99_max_us, self.low_p99_us) {
             (Some(us), _) => us,
             (None, Some(low_us)) => low_us * self.limits.p99_factor,
@@ -254,16 +254,16 @@ mod tests {
     use super::*;
 
     /// A queue with one server at `capacity`: latency grows as 1 / (1 - load), and above it without bound.
-    fn service(capacity: f64, rate: f64) -> Seen {
+    fn service(capacity: f64, rate: f64) -> StepSample {
         let load = rate / capacity;
-        let seen = |achieved_share, p99_us| Seen { achieved_share, p99_us, lateness_p99_us: 5.0 };
+        let seen = |achieved_share, p99_us| StepSample { achieved_share, p99_us, lateness_p99_us: 5.0 };
         if load < 1.0 { seen(1.0, 300.0 / (1.0 - load)) } else { seen(1.0 / load, 300_000.0 * load) }
     }
 
     fn search(
         limits: &KneeLimits,
         begin: f64,
-        mut answer: impl FnMut(usize, f64) -> Seen,
+        mut answer: impl FnMut(usize, f64) -> StepSample,
     ) -> Result<Knee, LoadError> {
         let mut search = Search::new(begin, limits);
         while let Some(rate) = search.next() {

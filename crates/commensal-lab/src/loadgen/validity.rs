@@ -215,6 +215,7 @@ mod tests {
         result.lateness.record_n(us, 100).expect("in range");
     }
 
+    // promise 47
     #[test]
     fn each_limit_from_both_sides() {
         let base = LoadBaseline { latency_us_p99: 500.0, failed_share: 0.0 };

@@ -121,6 +121,7 @@ fn the_question() {
 }
 
 /// Every status with every body: one number comes of a success alone, and each refusal says what came and the way out.
+// promise 49
 #[test]
 fn bad_replies() {
     let good =
@@ -188,6 +189,7 @@ fn bad_replies() {
     }
 }
 
+// promise 49
 #[test]
 fn bad_servers() {
     for (does, words) in [

@@ -190,6 +190,7 @@ mod tests {
         assert!(err.to_string().contains("bounds"), "{err}");
     }
 
+    // promise 44
     #[test]
     fn garbage_is_an_error_and_never_a_panic() {
         assert!(matches!(decode_histogram("not base64!"), Err(HistogramError::Base64(_))));

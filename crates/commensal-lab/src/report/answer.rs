@@ -387,6 +387,7 @@ mod tests {
     use crate::fixture;
 
     /// Several isolated arms: how many hold, then the one that decided.
+    // promise 49
     #[test]
     fn several_arms_have_one_sentence() {
         let said = |harms: [f64; 2]| {
@@ -421,6 +422,7 @@ mod tests {
     }
 
     /// What is slower than alone on CPUs that never idle may be faster than alone.
+    // promise 49
     #[test]
     fn the_sentence_says_which_baseline() {
         let mut run = fixture::concluded(12, [0.0, 0.5, -0.07], 0.005);
@@ -452,6 +454,7 @@ mod tests {
     }
 
     /// Every way to INVALID says what was measured, what was wrong and what to do.
+    // promise 44
     #[test]
     fn an_invalid_run_still_answers() {
         let check = |change: fn(&mut Run), wrong: &str, help: &str| {

@@ -5,10 +5,10 @@
 mod canvas;
 mod cpu;
 mod curve;
+mod decoded;
 mod order;
 mod ratios;
 mod scale;
-mod seen;
 mod spectrum;
 mod timeline;
 mod waits;
@@ -16,8 +16,8 @@ mod waits;
 pub(super) use canvas::{COLOURS, STYLE};
 pub use canvas::{Canvas, NARROW, WIDE, escape, words};
 pub(super) use curve::draw as curve_chart;
+pub(super) use decoded::DecodedRun;
 pub use scale::{Scale, extent, log_steps, round_steps, trimmed};
-pub(super) use seen::Seen;
 
 use crate::format::{count, plain};
 use crate::record::Run;
@@ -40,8 +40,8 @@ pub(super) struct Kind {
     pub name: &'static str,
     /// Its heading.
     pub title: &'static str,
-    draw: fn(&Seen<'_>, f64) -> Result<Canvas, String>,
-    caption: fn(&Seen<'_>) -> String,
+    draw: fn(&DecodedRun<'_>, f64) -> Result<Canvas, String>,
+    caption: fn(&DecodedRun<'_>) -> String,
 }
 
 /// All charts, in the order of a page.
@@ -65,7 +65,7 @@ pub(super) const KINDS: [Kind; 5] = [
 
 impl Kind {
     /// The chart for a desk and for a phone as parts of a page, with its caption; or why there is none.
-    pub(super) fn embedded(&self, seen: &Seen<'_>) -> Result<(String, String, String), String> {
+    pub(super) fn embedded(&self, seen: &DecodedRun<'_>) -> Result<(String, String, String), String> {
         let svg = |width, id: &str| {
             (self.draw)(seen, width).map(|canvas| canvas.embedded(&format!("{}-{id}", self.name), self.title))
         };
@@ -75,7 +75,7 @@ impl Kind {
 
 /// Every chart of a run, alone.
 pub fn charts(run: &Run) -> Vec<Chart> {
-    let seen = Seen::of(run);
+    let seen = DecodedRun::of(run);
     let from =
         format!("{}, {}, {}, kernel {}", run.experiment, run.started, run.machine.cpu, run.machine.kernel);
     let one = |kind: &Kind| {
@@ -88,7 +88,7 @@ pub fn charts(run: &Run) -> Vec<Chart> {
     KINDS.iter().map(one).collect()
 }
 
-fn ratios_caption(seen: &Seen<'_>) -> String {
+fn ratios_caption(seen: &DecodedRun<'_>) -> String {
     let mut thetas: Vec<String> =
         seen.run.design.gates.iter().map(|gate| plain(seen.run.design.threshold_of(*gate), 0.01)).collect();
     thetas.dedup();
@@ -104,7 +104,7 @@ fn ratios_caption(seen: &Seen<'_>) -> String {
     )
 }
 
-fn spectrum_caption(seen: &Seen<'_>) -> String {
+fn spectrum_caption(seen: &DecodedRun<'_>) -> String {
     let sizes = seen.merged.iter().flatten().map(|histogram| histogram.len());
     let requests = sizes.fold(0, u64::saturating_add);
     format!(
@@ -115,7 +115,7 @@ fn spectrum_caption(seen: &Seen<'_>) -> String {
     )
 }
 
-fn timeline_caption(seen: &Seen<'_>) -> String {
+fn timeline_caption(seen: &DecodedRun<'_>) -> String {
     let by_second = seen.run.blocks.iter().any(|block| block.series.len() > 1);
     let unit = if by_second { "Second by second within each block" } else { "One mark per block" };
     let faint = if seen.run.blocks.iter().any(|block| !block.valid) {
@@ -138,7 +138,7 @@ fn timeline_caption(seen: &Seen<'_>) -> String {
     )
 }
 
-fn cpu_caption(seen: &Seen<'_>) -> String {
+fn cpu_caption(seen: &DecodedRun<'_>) -> String {
     format!(
         "Mean CPU use of each block, in the order of measurement; the strip below names the arm. The machine has {} CPUs. \
          Steal is time that the hypervisor gave to others: it is not use.",
@@ -146,7 +146,7 @@ fn cpu_caption(seen: &Seen<'_>) -> String {
     )
 }
 
-fn waits_caption(_: &Seen<'_>) -> String {
+fn waits_caption(_: &DecodedRun<'_>) -> String {
     "Time that online threads were ready but had no CPU, divided by who had it meanwhile. The scheduler's own bookkeeping, \
      not a sample; all valid blocks of an arm together."
         .to_owned()

@@ -9,7 +9,7 @@ mod style;
 #[cfg(test)]
 mod tests;
 
-use super::charts::{KINDS, Seen, escape};
+use super::charts::{DecodedRun, KINDS, escape};
 use super::summary::{Summary, summarise};
 use super::sweep::curves;
 use crate::record::Run;
@@ -19,7 +19,7 @@ pub use style::sheet;
 
 /// The report as HTML.
 pub fn html(run: &Run) -> String {
-    let seen = Seen::of(run);
+    let seen = DecodedRun::of(run);
     let summary = summarise(run);
     let mut body = first_screen(run, &summary);
     for (at, (title, curve)) in curves(run).into_iter().enumerate() {

@@ -216,6 +216,7 @@ mod tests {
     }
 
     /// Every way in which a gate can end, with every way in which the rest can: the cases say what the verdict says.
+    // promise 49
     #[test]
     fn the_cases_and_the_verdict_agree() {
         use Verdict::{Broken, Fail, Inconclusive, Pass};

@@ -6,7 +6,7 @@
 //! is a caveat in the record, because any user could pretend to have one. A network namespace has names of its own: what
 //! runs in a container is not seen.
 
-use super::SiteError;
+use super::TestbedError;
 use commensal_host::{Host, hold_name, name_holder};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -32,16 +32,16 @@ impl Claim {
     ///
     /// # Errors
     /// When another run of this user or of root has it.
-    pub fn take(host: &dyn Host) -> Result<Claim, SiteError> {
+    pub fn take(host: &dyn Host) -> Result<Claim, TestbedError> {
         let scope = std::env::var(SCOPE).map(|scope| format!("{scope}-")).unwrap_or_default();
         Claim::take_as(host, format!("commensal-lab-{scope}"), host.euid())
     }
 
-    fn take_as(host: &dyn Host, prefix: String, uid: u32) -> Result<Claim, SiteError> {
+    fn take_as(host: &dyn Host, prefix: String, uid: u32) -> Result<Claim, TestbedError> {
         let mut seen = BTreeSet::new();
         let mut of = |user: u32| match name_holder(&format!("{prefix}{user}")) {
             Some((pid, owner)) if owner == user => {
-                Err(SiteError::Claimed { pid, command: command(host, pid) })
+                Err(TestbedError::Claimed { pid, command: command(host, pid) })
             }
             Some((pid, owner)) => {
                 seen.insert(format!("user {owner} (process {pid}) has taken the name by which a lab run of user {user} is known"));
@@ -59,10 +59,7 @@ impl Claim {
                 None
             }
             // A machine that has no such sockets still has the lock of the state directory.
-            Err(error) => {
-                tracing::debug!(%error, "other lab runs on this machine are not seen");
-                None
-            }
+            Err(_) => None,
         };
         let mut claim = Claim { _held: held, prefix, uid, seen };
         claim.look(host);
@@ -126,6 +123,7 @@ mod tests {
     }
 
     /// A name that a user has taken who is not the one in it: told, and no refusal.
+    // promise 42
     #[test]
     fn a_name_that_somebody_else_has_taken_refuses_nobody() {
         let (host, prefix) = (LinuxHost::new(), prefix("squatter"));
@@ -140,6 +138,7 @@ mod tests {
     }
 
     /// Root's run refuses everybody's, and a user's refuses only their own.
+    // promise 42
     #[test]
     fn root_comes_first() {
         let (host, prefix) = (LinuxHost::new(), prefix("root"));
@@ -148,7 +147,7 @@ mod tests {
             return;
         }
         let roots = Claim::take_as(&host, prefix.clone(), 0).unwrap();
-        assert!(matches!(Claim::take_as(&host, prefix.clone(), 1000), Err(SiteError::Claimed { .. })));
+        assert!(matches!(Claim::take_as(&host, prefix.clone(), 1000), Err(TestbedError::Claimed { .. })));
         drop(roots);
         let users = Claim::take_as(&host, prefix.clone(), 1000).unwrap();
         let roots = Claim::take_as(&host, prefix, 0).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! A frozen process dies of nothing, not even of SIGKILL, and somebody's batch job that stays frozen is as good as lost.
 
-use super::SiteError;
+use super::TestbedError;
 use commensal_host::{Child, Host, SpawnSpec, Stderr, Stdin, Stdout};
 use commensal_reconcile::restore_stale;
 use commensal_sensors::machine;
@@ -30,9 +30,9 @@ impl Guard {
     ///
     /// # Errors
     /// When there is no pipe or no process to be had.
-    pub fn start(host: &mut dyn Host, program: &Path, state_dir: &Path) -> Result<Guard, SiteError> {
+    pub fn start(host: &mut dyn Host, program: &Path, state_dir: &Path) -> Result<Guard, TestbedError> {
         let (read, alive) = pipe_with(PipeFlags::CLOEXEC)
-            .map_err(|errno| SiteError::Guard(std::io::Error::from(errno).to_string()))?;
+            .map_err(|errno| TestbedError::Guard(std::io::Error::from(errno).to_string()))?;
         let mut spec = SpawnSpec::new(program).arg("--state-dir").arg(state_dir.as_os_str());
         spec = spec.arg("workload").arg("thaw-guard");
         spec.stdin = Stdin::Fd(Arc::new(read));
@@ -45,7 +45,7 @@ impl Guard {
     ///
     /// # Errors
     /// When it cannot be waited for.
-    pub fn end(self) -> Result<(), SiteError> {
+    pub fn end(self) -> Result<(), TestbedError> {
         let Guard { mut child, alive } = self;
         drop(alive);
         for _ in 0..TRIES {
@@ -62,7 +62,7 @@ impl Guard {
 ///
 /// # Errors
 /// When the state directory or a journal cannot be read.
-pub fn keep_watch(host: &mut dyn Host, state_dir: &Path, alive: &mut dyn Read) -> Result<(), SiteError> {
+pub fn keep_watch(host: &mut dyn Host, state_dir: &Path, alive: &mut dyn Read) -> Result<(), TestbedError> {
     // Nobody writes to it: the read ends when the run does.
     let _ = alive.read(&mut [0]);
     let boot_id = machine::boot_id(host).unwrap_or_default();

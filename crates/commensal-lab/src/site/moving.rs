@@ -1,7 +1,7 @@
 //! The moving big frame: while an arm's policy is on, the offline side's CPUs follow what everybody else uses, once per second,
 //! by the agent's own controller.
 
-use super::{Side, Site, SiteError};
+use super::{Side, Testbed, TestbedError};
 use commensal_core::control::frame::{Frame, FrameInput, Use};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::knob::{KnobId, Value};
@@ -28,7 +28,7 @@ fn given(step: &Step) -> Option<CpuSet> {
     }
 }
 
-impl Site {
+impl Testbed {
     /// Begins to move the frame of this policy, if it has one; it starts where it was left.
     pub(super) fn begin_moving(&mut self, policy: usize) {
         self.moving = None;
@@ -50,7 +50,7 @@ impl Site {
     ///
     /// # Errors
     /// When the kernel refuses a step.
-    pub fn follow(&mut self, host: &mut dyn Host) -> Result<(), SiteError> {
+    pub fn follow(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
         let Some(mut moving) = self.moving.take() else { return Ok(()) };
         let now_ms = u64::try_from(moving.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let moved = self.moved(host, &mut moving, now_ms);
@@ -58,7 +58,7 @@ impl Site {
         moved
     }
 
-    fn moved(&mut self, host: &mut dyn Host, moving: &mut Moving, now_ms: u64) -> Result<(), SiteError> {
+    fn moved(&mut self, host: &mut dyn Host, moving: &mut Moving, now_ms: u64) -> Result<(), TestbedError> {
         let read = machine::cpu_time(host).zip(self.group(Side::Offline).cpu_us(host));
         let last =
             std::mem::replace(&mut moving.last, read.map(|(machine, offline)| (now_ms, machine, offline)));
@@ -111,6 +111,7 @@ mod tests {
         fake.set_file("/proc/stat", &format!("cpu  {ticks} 0 0 1000 0 0 0 0 0 0\n"));
     }
 
+    // promise 46
     #[test]
     fn the_frame_follows_and_what_was_there_before_comes_back() {
         let fake = FakeHost::v2(8, 8 << 30);
@@ -126,7 +127,7 @@ mod tests {
         site.isolate(&mut host, 0).unwrap();
         assert_eq!(cpus(), 1, "its floor");
         let mut moving = site.moving.take().unwrap();
-        let mut at = |site: &mut Site, second: u64, ticks: u64| {
+        let mut at = |site: &mut Testbed, second: u64, ticks: u64| {
             busy(&fake, ticks);
             site.moved(&mut host, &mut moving, second * 1_000).unwrap();
         };

@@ -1,18 +1,18 @@
 //! What each isolated arm writes: planned once, before the first block, against the groups of the run.
 
-use super::{SiteError, Wanted};
+use super::{TestbedError, Wanted};
 use crate::isolation::{Isolation, Means, WITHOUT};
-use commensal_core::actual::ActualState;
+use commensal_core::actual::{ActualState, Capabilities};
 use commensal_core::class::Mechanism;
 use commensal_core::cpuset::CpuSet;
-use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
+use commensal_core::desired::DesiredState;
 use commensal_core::group::{Class, GroupName, GroupSpec, Match};
 use commensal_core::knob::{Controller, KnobId, Version};
 use commensal_core::limit::{FROZEN, On};
-use commensal_core::plan::{Action, Plan, Step, plan};
+use commensal_core::plan::{Action, Step};
 use commensal_core::process::Stat;
 use commensal_host::Host;
-use commensal_reconcile::Applied;
+use commensal_reconcile::{Applied, Instance, PlanRequest, Planned};
 use commensal_sensors::Survey;
 use commensal_sensors::sched_ext::Kernel;
 use std::collections::BTreeSet;
@@ -76,58 +76,36 @@ impl Tasks {
 }
 
 /// The groups of the run, which ask for nothing but their class.
-pub(super) fn specs(wanted: &Wanted<'_>) -> Result<Vec<GroupSpec>, SiteError> {
+pub(super) fn specs(wanted: &Wanted<'_>) -> Result<Vec<GroupSpec>, TestbedError> {
     let spec = |(name, class): &(&str, Class)| {
-        let mut spec = GroupSpec::new(GroupName::new(name).map_err(SiteError::Plan)?, *class);
+        let mut spec = GroupSpec::new(GroupName::new(name).map_err(TestbedError::Plan)?, *class);
         let attached = match *name {
             "service" => wanted.attached[0],
             "batch" => wanted.attached[1],
             _ => None,
         };
         if let Some(path) = attached {
-            spec.matches = vec![Match::exactly(path.as_str()).map_err(SiteError::Plan)?];
+            spec.matches = vec![Match::exactly(path.as_str()).map_err(TestbedError::Plan)?];
         }
         Ok(spec)
     };
     GROUPS.iter().map(spec).collect()
 }
 
-/// How the names of the run's own groups begin.
-pub(super) fn prefix() -> String {
-    format!("commensal-lab-{}", std::process::id())
+/// How the names of every run's own groups begin.
+pub(super) const PREFIX: &str = "commensal-lab";
+
+/// Plans a run's arms against what was found.
+pub(super) struct Planner<'a> {
+    /// The run's own groups.
+    pub instance: &'a Instance,
+    /// The machine, once the groups are there.
+    pub survey: &'a Survey,
+    /// What is asked of it.
+    pub wanted: &'a Wanted<'a>,
 }
 
-/// A plan and what it is about.
-pub(super) struct Planned {
-    pub desired: DesiredState,
-    pub actual: ActualState,
-    pub plan: Plan,
-}
-
-/// Groups against what is there; with an isolation, as that arm is to see the machine.
-pub(super) fn replan(
-    host: &mut dyn Host,
-    mut found: ActualState,
-    look: &Survey,
-    specs: &[GroupSpec],
-    isolation: Option<&Isolation>,
-) -> Result<Planned, SiteError> {
-    let options =
-        ResolveOptions { prefix: prefix(), alone: isolation.is_some(), ..ResolveOptions::default() };
-    let desired = resolve(specs, &look.machine, &found, &options).map_err(|errors| {
-        SiteError::Plan(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
-    })?;
-    look.fill(host, &desired, &mut found);
-    let caps = isolation.map_or_else(|| look.caps.clone(), |isolation| isolation.restrict(&look.caps));
-    // What a plan knows of the scheduler it takes from there, and an arm may do without.
-    let scheduler = found.scheduler.clone();
-    found.scheduler = scheduler.clone().filter(|_| isolation.is_some_and(Isolation::has_scheduler));
-    let plan = plan(&desired, &found, &caps);
-    found.scheduler = scheduler;
-    Ok(Planned { desired, actual: found, plan })
-}
-
-/// What [`all`] finds.
+/// What [`Planner::all`] finds.
 pub(super) struct All {
     /// The groups' state before any policy.
     pub actual: ActualState,
@@ -149,50 +127,84 @@ pub(super) fn add(to: &mut Vec<Step>, steps: &[Step]) {
     }
 }
 
-/// The policies of all isolated arms.
-pub(super) fn all(
-    host: &mut dyn Host,
-    found: &ActualState,
-    look: &Survey,
-    wanted: &Wanted<'_>,
-) -> Result<All, SiteError> {
-    // What a plan reads is what its groups ask for: all of them together.
-    let mut every = specs(wanted)?;
-    wanted.isolations.iter().for_each(|isolation| isolation.limit(&mut every, &look.machine));
-    for spec in &mut every {
-        let pauses = pauses(spec.name.as_str(), wanted);
-        spec.limits.set(FROZEN, pauses.then_some(On));
+impl Planner<'_> {
+    /// Groups against what is there, as one arm is to see the machine.
+    fn plan(
+        &self,
+        host: &mut dyn Host,
+        found: ActualState,
+        specs: &[GroupSpec],
+        isolation: &Isolation,
+    ) -> Result<Planned, TestbedError> {
+        let restrict = |caps: &Capabilities| isolation.restrict(caps);
+        let request = PlanRequest { mechanisms: Some(&restrict), ..PlanRequest::beside(specs) };
+        Ok(self.instance.plan_against(host, self.survey, &request, found)?)
     }
-    let actual = replan(host, found.clone(), look, &every, None)?.actual;
-    let (mut policies, mut structure, mut online) = (Vec::new(), Vec::<Step>::new(), Vec::<Step>::new());
-    for isolation in wanted.isolations {
-        let mut specs = specs(wanted)?;
-        isolation.limit(&mut specs, &look.machine);
-        let planned = replan(host, actual.clone(), look, &specs, Some(isolation))?;
-        add(&mut structure, planned.plan.structure());
-        let mut policy = policy(isolation, look, &planned);
-        let favours = |step: &Step| of_online(step, &planned.desired);
-        let (theirs, ours): (Vec<Step>, Vec<Step>) = policy.steps.into_iter().partition(favours);
-        policy.steps = ours;
-        // Where policies differ in what they give the online groups, the first one's value stands.
-        for step in theirs {
-            let known = |one: &Step| one.place == step.place && written(one) == written(&step);
-            if !online.iter().any(known) {
-                online.push(step);
+
+    /// The policies of all isolated arms.
+    pub(super) fn all(&self, host: &mut dyn Host, found: &ActualState) -> Result<All, TestbedError> {
+        let (wanted, machine) = (self.wanted, &self.survey.machine);
+        // What a plan reads is what its groups ask for: all of them together.
+        let mut every = specs(wanted)?;
+        wanted.isolations.iter().for_each(|isolation| isolation.limit(&mut every, machine));
+        for spec in &mut every {
+            let pauses = pauses(spec.name.as_str(), wanted);
+            spec.limits.set(FROZEN, pauses.then_some(On));
+        }
+        let request = PlanRequest::all(&every);
+        let actual = self.instance.plan_against(host, self.survey, &request, found.clone())?.actual;
+        let (mut policies, mut structure, mut online) = (Vec::new(), Vec::<Step>::new(), Vec::<Step>::new());
+        for isolation in wanted.isolations {
+            let mut specs = specs(wanted)?;
+            isolation.limit(&mut specs, machine);
+            let planned = self.plan(host, actual.clone(), &specs, isolation)?;
+            add(&mut structure, planned.plan.structure());
+            let mut policy = policy(isolation, self.survey, &planned);
+            let favours = |step: &Step| of_online(step, &planned.desired);
+            let (theirs, ours): (Vec<Step>, Vec<Step>) = policy.steps.into_iter().partition(favours);
+            policy.steps = ours;
+            // Where policies differ in what they give the online groups, the first one's value stands.
+            for step in theirs {
+                let known = |one: &Step| one.place == step.place && written(one) == written(&step);
+                if !online.iter().any(known) {
+                    online.push(step);
+                }
             }
+            let of_tasks = policy.tasks != Tasks::default();
+            if of_tasks && wanted.attached[1].is_some() && policy.obstacle.is_none() {
+                policy.obstacle =
+                    Some("tasks have it from their start, and the offline work runs already".to_owned());
+            }
+            if isolation.scheduler().is_some() {
+                let wrong = Kernel::read(host).obstacles_to_another();
+                policy.obstacle = policy.obstacle.or_else(|| (!wrong.is_empty()).then(|| wrong.join("; ")));
+            }
+            policies.push(policy);
         }
-        let of_tasks = policy.tasks != Tasks::default();
-        if of_tasks && wanted.attached[1].is_some() && policy.obstacle.is_none() {
-            policy.obstacle =
-                Some("tasks have it from their start, and the offline work runs already".to_owned());
-        }
-        if isolation.scheduler().is_some() {
-            let wrong = Kernel::read(host).obstacles_to_another();
-            policy.obstacle = policy.obstacle.or_else(|| (!wrong.is_empty()).then(|| wrong.join("; ")));
-        }
-        policies.push(policy);
+        Ok(All { actual, policies, online, structure })
     }
-    Ok(All { actual, policies, online, structure })
+
+    /// What freezes one group: what that needs of the groups, and the steps; or why nothing can.
+    #[allow(clippy::type_complexity, reason = "two lists of steps, or a sentence")]
+    pub(super) fn pause(
+        &self,
+        host: &mut dyn Host,
+        actual: &ActualState,
+        name: &str,
+    ) -> Result<Result<(Vec<Step>, Vec<Step>), String>, TestbedError> {
+        let mut specs = specs(self.wanted)?;
+        for spec in specs.iter_mut().filter(|spec| spec.name.as_str() == name) {
+            spec.limits.set(FROZEN, On);
+        }
+        let plan = self.plan(host, actual.clone(), &specs, &Isolation::none())?.plan;
+        let unmet = plan.unmet.iter().find(|unmet| unmet.what.contains("frozen"));
+        Ok(match (unmet, plan.settings()) {
+            (Some(unmet), _) => Err(unmet.because.clone()),
+            (None, []) if self.survey.hierarchies.is_empty() => Err("no cgroup is mounted".to_owned()),
+            (None, []) => Err("there is no group of its own that could be".to_owned()),
+            (None, steps) => Ok((plan.structure().to_vec(), steps.to_vec())),
+        })
+    }
 }
 
 /// Whether a step writes a knob of an online group or of the parent of the run's own, by which it gets more than others. Which CPUs
@@ -221,29 +233,6 @@ pub(super) fn pauses(name: &str, wanted: &Wanted<'_>) -> bool {
         "warm" => wanted.freezes,
         _ => false,
     }
-}
-
-/// What freezes one group: what that needs of the groups, and the steps; or why nothing can.
-#[allow(clippy::type_complexity, reason = "two lists of steps, or a sentence")]
-pub(super) fn pause(
-    host: &mut dyn Host,
-    actual: &ActualState,
-    look: &Survey,
-    wanted: &Wanted<'_>,
-    name: &str,
-) -> Result<Result<(Vec<Step>, Vec<Step>), String>, SiteError> {
-    let mut specs = specs(wanted)?;
-    for spec in specs.iter_mut().filter(|spec| spec.name.as_str() == name) {
-        spec.limits.set(FROZEN, On);
-    }
-    let plan = replan(host, actual.clone(), look, &specs, Some(&Isolation::none()))?.plan;
-    let unmet = plan.unmet.iter().find(|unmet| unmet.what.contains("frozen"));
-    Ok(match (unmet, plan.settings()) {
-        (Some(unmet), _) => Err(unmet.because.clone()),
-        (None, []) if look.hierarchies.is_empty() => Err("no cgroup is mounted".to_owned()),
-        (None, []) => Err("there is no group of its own that could be".to_owned()),
-        (None, steps) => Ok((plan.structure().to_vec(), steps.to_vec())),
-    })
 }
 
 fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy {
@@ -308,9 +297,10 @@ mod tests {
             let status = Status { ok: true, mode: Mode::Running, orders: told.clone(), ..Status::default() };
             serde_json::to_string(&status).ok()
         });
+        let owner = format!("{PREFIX}-{}", std::process::id());
         let ordered = || {
             let told = orders.lock().unwrap();
-            told.0.get(prefix().as_str()).map_or(0, |orders| orders.groups.len())
+            told.0.get(owner.as_str()).map_or(0, |orders| orders.groups.len())
         };
         let mut host = fake.another();
         let isolations = ["best", "sched_ext", "cpu.idle"].map(|name| Isolation::parse(name).unwrap());

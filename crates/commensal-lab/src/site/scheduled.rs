@@ -1,6 +1,6 @@
 //! Another scheduler as an arm's policy: its program starts when the policy goes on and ends when it goes off.
 
-use super::{Site, SiteError};
+use super::{Testbed, TestbedError};
 use crate::scheduler::{disable, enable, in_words};
 use commensal_core::errno::Errno;
 use commensal_host::{Child, Host, HostError, SpawnSpec, Stderr, Stdout};
@@ -20,12 +20,16 @@ pub(super) struct Scheduled {
     log: Arc<OwnedFd>,
 }
 
-impl Site {
+impl Testbed {
     /// Starts the scheduler of this policy, if it has one.
     ///
     /// # Errors
-    /// [`SiteError::Scheduler`] when the kernel does not get it.
-    pub(super) fn begin_scheduling(&mut self, host: &mut dyn Host, policy: usize) -> Result<(), SiteError> {
+    /// [`TestbedError::Scheduler`] when the kernel does not get it.
+    pub(super) fn begin_scheduling(
+        &mut self,
+        host: &mut dyn Host,
+        policy: usize,
+    ) -> Result<(), TestbedError> {
         let Some(command) = &self.policies[policy].scheduler else { return Ok(()) };
         let Some((program, args)) = command.split_first() else { return Ok(()) };
         let log = log()?;
@@ -34,11 +38,14 @@ impl Site {
         (spec.stdout, spec.stderr) = (Stdout::Fd(log.clone()), Stderr::Stdout);
         let kernel = Kernel::read(host);
         if kernel.busy() {
-            return Err(SiteError::Scheduler(format!("{}, and was not when the run began", kernel.loaded())));
+            return Err(TestbedError::Scheduler(format!(
+                "{}, and was not when the run began",
+                kernel.loaded()
+            )));
         }
         match enable(host, &spec) {
             Ok(child) => self.scheduled = Some(Scheduled { child, log }),
-            Err(error) => return Err(SiteError::Scheduler(format!("{error}{}", said(&log)))),
+            Err(error) => return Err(TestbedError::Scheduler(format!("{error}{}", said(&log)))),
         }
         Ok(())
     }
@@ -47,9 +54,9 @@ impl Site {
     ///
     /// # Errors
     /// When the kernel keeps it.
-    pub(super) fn end_scheduling(&mut self, host: &mut dyn Host) -> Result<(), SiteError> {
+    pub(super) fn end_scheduling(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
         let Some(mut scheduled) = self.scheduled.take() else { return Ok(()) };
-        disable(host, &mut scheduled.child).map_err(|error| SiteError::Scheduler(error.to_string()))
+        disable(host, &mut scheduled.child).map_err(|error| TestbedError::Scheduler(error.to_string()))
     }
 
     /// That the kernel has the scheduler which is on.
@@ -77,7 +84,7 @@ impl Site {
 }
 
 /// A file in memory for what it says.
-fn log() -> Result<Arc<OwnedFd>, SiteError> {
+fn log() -> Result<Arc<OwnedFd>, TestbedError> {
     let failed = |errno: rustix::io::Errno| HostError {
         operation: "create",
         object: "a file in memory".to_owned(),

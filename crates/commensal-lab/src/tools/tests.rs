@@ -265,6 +265,7 @@ fn names_lead_to_tools_and_back() {
 }
 
 /// No text makes a parser panic, and no text gives a figure that a run cannot have.
+// promise 44
 #[test]
 fn garbage_is_an_error_and_never_a_panic() {
     let junk = [

@@ -205,6 +205,7 @@ mod tests {
 
     /// Crashes that do not ask for the arm are called BROKEN in at most 5 % of runs, those that isolation makes in at least
     /// 95 %; the same with errors in place of crashes.
+    // promise 45
     #[test]
     fn only_isolation_breaks() {
         const RUNS: u32 = 400;

@@ -7,7 +7,7 @@ pub(crate) use moving::{alive, identity};
 use crate::drivers::scheduler::{Unordered, in_force, order};
 use crate::drivers::{cookies, renew, text_for};
 use crate::journal::{Journal, JournalError, Record, Target};
-use commensal_core::actual::{ActualState, CgroupPath, Place, SCHEDULER};
+use commensal_core::actual::{ActualState, CgroupPath, CgroupRef, SCHEDULER};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};
 use commensal_core::member::ProcessId;
@@ -16,7 +16,7 @@ use commensal_core::scheduler::Orders;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError, below};
-use moving::Fate;
+use moving::MoveOutcome;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -177,11 +177,11 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
 /// When the journal cannot be rewritten.
 pub fn forget_settled(
     host: &mut dyn Host,
-    settled: &[(Place, KnobId, Option<Device>)],
+    settled: &[(CgroupRef, KnobId, Option<Device>)],
     actual: &ActualState,
     journal: &mut Journal,
 ) -> Result<(), JournalError> {
-    let key = |(place, knob, device): &(Place, KnobId, Option<Device>)| {
+    let key = |(place, knob, device): &(CgroupRef, KnobId, Option<Device>)| {
         let mount = actual.hierarchies.get(place.hierarchy)?.mount.clone();
         let inode = actual.cgroups.get(place)?.inode;
         let target = Target { mount, path: place.path.to_string(), inode };
@@ -212,7 +212,7 @@ pub fn forget_gone(
     if journal.len() <= GONE {
         return Ok(());
     }
-    let mount = |place: &Place| actual.hierarchies.get(place.hierarchy).map(|one| one.mount.as_str());
+    let mount = |place: &CgroupRef| actual.hierarchies.get(place.hierarchy).map(|one| one.mount.as_str());
     let there: BTreeSet<(&str, u64)> =
         actual.cgroups.iter().filter_map(|(place, cgroup)| Some((mount(place)?, cgroup.inode))).collect();
     let is_gone = |group: &Target| !there.contains(&(group.mount.as_str(), group.inode));
@@ -265,14 +265,14 @@ fn ordered(to: &Orders, read: String) -> Applied {
 struct Work<'a> {
     host: &'a mut dyn Host,
     actual: &'a ActualState,
-    dirs: BTreeMap<Place, Dir>,
+    dirs: BTreeMap<CgroupRef, Dir>,
     outcome: Outcome,
     /// The last step whose write the kernel took.
     reached: Option<usize>,
     /// Inodes of groups that were replaced by fresh ones.
-    renewed: BTreeMap<Place, u64>,
+    renewed: BTreeMap<CgroupRef, u64>,
     /// What became of processes.
-    fates: BTreeMap<ProcessId, Fate>,
+    fates: BTreeMap<ProcessId, MoveOutcome>,
     /// Processes that were on record before.
     known: BTreeSet<ProcessId>,
 }
@@ -296,7 +296,7 @@ impl<'a> Work<'a> {
     fn prepare(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
         let mut records = Vec::new();
         let mut seen = BTreeSet::new();
-        let created: BTreeSet<&Place> = steps[..structure]
+        let created: BTreeSet<&CgroupRef> = steps[..structure]
             .iter()
             .filter(|step| step.action == Action::Create)
             .map(|step| &step.place)
@@ -342,26 +342,50 @@ impl<'a> Work<'a> {
                         Action::OneWay { knob, .. } => (knob, &None),
                         _ => continue,
                     };
-                    let group = self.target(&step.place, dir);
-                    let name = knob.to_string();
-                    let device_name = device.map(|device| device.to_string());
-                    let file = self.file(&step.place, *knob).map_err(stop)?;
-                    let again = !seen.insert((step.place.clone(), *knob, *device));
-                    if !again && !journal.has_original(&group, &name, device_name.as_deref()) {
-                        let value = self.original(dir, *knob, file, *device).map_err(stop)?;
-                        records.push(Record::Original {
-                            group,
-                            knob: name,
-                            file: file.name.to_owned(),
-                            device: device_name,
-                            value,
-                        });
+                    if seen.insert((step.place.clone(), *knob, *device)) {
+                        let record =
+                            self.put_on_record(step, dir, (*knob, *device), journal).map_err(stop)?;
+                        records.extend(record);
+                    }
+                    // The kernel forgets a weight while the group is idle. A plan writes the default first, which puts the other
+                    // one on record; but where that write was refused and is left out now, nobody would know it any more.
+                    let weight = (step.place.clone(), KnobId::CpuWeight, None);
+                    let idles = matches!(&step.action, Action::Write { to, .. } if *to == Value::Number(1));
+                    if *knob == KnobId::CpuIdle && idles && !seen.contains(&weight) {
+                        let of_weight = (KnobId::CpuWeight, None);
+                        let record = self.put_on_record(step, dir, of_weight, journal).map_err(stop)?;
+                        let default = self.file(&step.place, KnobId::CpuWeight).map_err(stop)?.default;
+                        let differs =
+                            |one: &Record| !matches!(one, Record::Original { value, .. } if value == default);
+                        if let Some(record) = record.filter(differs) {
+                            records.push(record);
+                            seen.insert(weight);
+                        }
                     }
                 }
                 _ => {}
             }
         }
         journal.append(self.host, &records).map_err(|error| (0, Refusal::Journal(error)))
+    }
+
+    /// The record of what a setting is before its first write, unless there is one.
+    fn put_on_record(
+        &mut self,
+        step: &Step,
+        dir: Dir,
+        (knob, device): (KnobId, Option<Device>),
+        journal: &Journal,
+    ) -> Result<Option<Record>, Refusal> {
+        let group = self.target(&step.place, dir);
+        let (name, device_name) = (knob.to_string(), device.map(|device| device.to_string()));
+        if journal.has_original(&group, &name, device_name.as_deref()) {
+            return Ok(None);
+        }
+        let file = self.file(&step.place, knob)?;
+        let value = self.original(dir, knob, file, device)?;
+        let (file, device) = (file.name.to_owned(), device_name);
+        Ok(Some(Record::Original { group, knob: name, file, device, value }))
     }
 
     fn run(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
@@ -401,7 +425,7 @@ impl<'a> Work<'a> {
         let hierarchy = |mount: &str| self.actual.hierarchies.iter().position(|one| one.mount == mount);
         let unseen = |target: &&Target| {
             hierarchy(&target.mount).is_some_and(|hierarchy| {
-                let place = Place { hierarchy, path: CgroupPath::new(&target.path) };
+                let place = CgroupRef { hierarchy, path: CgroupPath::new(&target.path) };
                 self.actual.cgroups.get(&place).is_none_or(|found| found.inode != target.inode)
             })
         };
@@ -416,7 +440,7 @@ impl<'a> Work<'a> {
         dead
     }
 
-    /// Values that are back at their originals, and groups that are gone, are off the record.
+    /// Drops journal records whose value is restored or whose cgroup no longer exists.
     fn settle(&mut self, steps: &[Step], journal: &mut Journal) {
         // The last write of a knob counts: a set may pass through a wider one.
         let mut last = BTreeMap::new();
@@ -501,7 +525,7 @@ impl<'a> Work<'a> {
     }
 
     /// What is about to be ordered for the first time, or anew.
-    fn ordering(&self, place: &Place, from: &Orders, to: &Orders) -> impl Iterator<Item = Record> {
+    fn ordering(&self, place: &CgroupRef, from: &Orders, to: &Orders) -> impl Iterator<Item = Record> {
         let (owner, mount) = (to.owner.clone(), self.mount(place));
         let new = from.changes(to).filter(|(sign, _)| *sign != '-').map(|(_, cgroup)| cgroup.to_owned());
         let new: Vec<String> = new.collect();
@@ -523,14 +547,14 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn create(&mut self, place: &Place) -> Result<(), Refusal> {
+    fn create(&mut self, place: &CgroupRef) -> Result<(), Refusal> {
         let parent = self.parent(place)?;
         let dir = self.host.mkdir(parent, place.path.name()).map_err(|error| host_error(error, None))?;
         self.dirs.insert(place.clone(), dir);
         Ok(())
     }
 
-    fn remove(&mut self, place: &Place) -> Result<(), Refusal> {
+    fn remove(&mut self, place: &CgroupRef) -> Result<(), Refusal> {
         let inode = self.dir(place)?.inode;
         let parent = self.parent(place)?;
         self.host.rmdir(parent, place.path.name(), inode).map_err(|error| host_error(error, None))?;
@@ -540,7 +564,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    fn subtree(&mut self, place: &Place, sign: char, controller: Controller) -> Result<(), Refusal> {
+    fn subtree(&mut self, place: &CgroupRef, sign: char, controller: Controller) -> Result<(), Refusal> {
         let dir = self.dir(place)?;
         let value = format!("{sign}{controller}");
         let place = place.clone();
@@ -565,7 +589,7 @@ impl<'a> Work<'a> {
     /// The members move to a fresh group; on record first, so that what is interrupted can be finished.
     fn renew(
         &mut self,
-        place: &Place,
+        place: &CgroupRef,
         knob: KnobId,
         to: &Value,
         journal: &mut Journal,
@@ -586,7 +610,7 @@ impl<'a> Work<'a> {
         let renewed = renew::renew(self.host, &mount, place.path.as_str())
             .map_err(|error| host_error(error, Some(knob)))?;
         for group in &renewed {
-            let place = Place { hierarchy: place.hierarchy, path: CgroupPath::new(&group.path) };
+            let place = CgroupRef { hierarchy: place.hierarchy, path: CgroupPath::new(&group.path) };
             self.renewed.insert(place, group.new);
         }
         journal.renewed(self.host, &mount, &renewed)?;
@@ -604,7 +628,7 @@ impl<'a> Work<'a> {
     /// One value, one write, read back and compared after normalisation.
     fn write(
         &mut self,
-        place: &Place,
+        place: &CgroupRef,
         knob: KnobId,
         device: Option<Device>,
         to: &Value,
@@ -658,13 +682,56 @@ impl<'a> Work<'a> {
             match self.step(&step, journal) {
                 Err(refusal) => left.push(format!("{}: {refusal}", step.describe(self.actual))),
                 Ok(()) if step.action == Action::Create => {
-                    let dir = self.dirs.get(&step.place).copied();
-                    again.extend(dir.map(|dir| Record::Created(self.target(&step.place, dir))));
+                    let Some(dir) = self.dirs.get(&step.place).copied() else { continue };
+                    again.push(Record::Created(self.target(&step.place, dir)));
+                    left.extend(self.fill_again(&step.place, dir));
                 }
                 Ok(()) => {}
             }
         }
         (left, again)
+    }
+
+    /// Gives a group that was removed and had to be made again what it had; gives what it did not take. A setting can be in the
+    /// way of another (a weight of an idle group, a burst above the quota): as long as some go through, the others are tried
+    /// again.
+    fn fill_again(&mut self, place: &CgroupRef, dir: Dir) -> Vec<String> {
+        let Some(found) = self.actual.cgroups.get(place) else { return Vec::new() };
+        let mut waiting: Vec<(KnobId, Option<Device>, &Value)> =
+            found.values.iter().map(|((knob, device), value)| (*knob, *device, value)).collect();
+        loop {
+            let before = waiting.len();
+            let mut refused = Vec::new();
+            waiting.retain(|(knob, device, value)| match self.give(place, dir, *knob, *device, value) {
+                Ok(()) => false,
+                Err(refusal) => {
+                    refused.push(format!("{} {knob}: {refusal}", self.actual.show(place)));
+                    true
+                }
+            });
+            if waiting.is_empty() || waiting.len() == before {
+                return refused;
+            }
+        }
+    }
+
+    /// Writes a value, unless the group has it.
+    fn give(
+        &mut self,
+        place: &CgroupRef,
+        dir: Dir,
+        knob: KnobId,
+        device: Option<Device>,
+        value: &Value,
+    ) -> Result<(), Refusal> {
+        let file = self.file(place, knob)?;
+        let now = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
+        if file.parse(&now, device).is_ok_and(|now| file.holds(&now, value)) {
+            return Ok(());
+        }
+        let text = file.encode(value, device).map_err(|error| Refusal::Plan(error.to_string()))?;
+        let text = text_for(self.host, dir, (Some(knob), file.name), text);
+        self.host.write(dir, file.name, &text).map_err(|error| host_error(error, Some(knob)))
     }
 
     fn finish(self) -> Outcome {
@@ -674,7 +741,7 @@ impl<'a> Work<'a> {
         self.outcome
     }
 
-    fn mount(&self, place: &Place) -> String {
+    fn mount(&self, place: &CgroupRef) -> String {
         self.actual
             .hierarchies
             .get(place.hierarchy)
@@ -682,26 +749,26 @@ impl<'a> Work<'a> {
             .unwrap_or_default()
     }
 
-    fn target(&self, place: &Place, dir: Dir) -> Target {
+    fn target(&self, place: &CgroupRef, dir: Dir) -> Target {
         Target { mount: self.mount(place), path: place.path.to_string(), inode: dir.inode }
     }
 
-    fn file(&self, place: &Place, knob: KnobId) -> Result<&'static File, Refusal> {
+    fn file(&self, place: &CgroupRef, knob: KnobId) -> Result<&'static File, Refusal> {
         let version = self.actual.hierarchies.get(place.hierarchy).map(|hierarchy| hierarchy.version);
         let file = version.and_then(|version| knob.row().file(version));
         file.ok_or_else(|| Refusal::Plan(format!("{knob} has no file in this hierarchy")))
     }
 
-    fn parent(&mut self, place: &Place) -> Result<Dir, Refusal> {
+    fn parent(&mut self, place: &CgroupRef) -> Result<Dir, Refusal> {
         let path = place
             .path
             .parent()
             .ok_or_else(|| Refusal::Plan("the root cannot be made or removed".to_owned()))?;
-        self.dir(&Place { hierarchy: place.hierarchy, path })
+        self.dir(&CgroupRef { hierarchy: place.hierarchy, path })
     }
 
     /// The open group; opened once, and only if it is the one that was planned for.
-    fn dir(&mut self, place: &Place) -> Result<Dir, Refusal> {
+    fn dir(&mut self, place: &CgroupRef) -> Result<Dir, Refusal> {
         if let Some(dir) = self.dirs.get(place) {
             return Ok(*dir);
         }

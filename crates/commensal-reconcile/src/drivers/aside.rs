@@ -3,7 +3,7 @@
 //! right in it. So this process, and no other, moves into a child group before controllers are enabled.
 
 use crate::journal::{Journal, JournalError, Record, Target};
-use commensal_core::actual::{ActualState, CgroupPath, Place};
+use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
 use commensal_core::errno::Errno;
 use commensal_core::plan::{Action, Step};
 use commensal_host::{Dir, Host, HostError, below};
@@ -14,7 +14,7 @@ pub(crate) const ENDING: &str = "-self";
 
 /// Why there is no room.
 #[derive(Debug, thiserror::Error)]
-pub enum NoRoom {
+pub enum DelegationError {
     /// The system refused.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -46,12 +46,12 @@ pub fn step_aside(
     actual: &ActualState,
     name: &str,
     journal: &mut Journal,
-) -> Result<bool, NoRoom> {
+) -> Result<bool, DelegationError> {
     let enables = |step: &&Step| matches!(step.action, Action::Enable(_)) && step.place.path == actual.base;
     let Some(step) = steps.iter().find(enables).filter(|step| step.place.path.depth() > 0) else {
         return Ok(false);
     };
-    let Place { hierarchy, path } = &step.place;
+    let CgroupRef { hierarchy, path } = &step.place;
     let Some(mount) = actual.hierarchies.get(*hierarchy).map(|one| one.mount.clone()) else {
         return Ok(false);
     };
@@ -72,7 +72,7 @@ pub fn step_out(
     base: &CgroupPath,
     prefix: &str,
     journal: &mut Journal,
-) -> Result<bool, NoRoom> {
+) -> Result<bool, DelegationError> {
     let dir = host.open(&below(Path::new(mount), base.as_str()))?;
     let inside =
         crate::drivers::members::pids(host, dir).is_ok_and(|pids| pids.contains(&std::process::id()));
@@ -89,12 +89,12 @@ fn leave(
     path: &str,
     name: &str,
     journal: &mut Journal,
-) -> Result<bool, NoRoom> {
+) -> Result<bool, DelegationError> {
     let own = std::process::id();
     let inside: Vec<u32> = crate::drivers::members::pids(host, base)?;
     let others: Vec<String> = inside.iter().filter(|pid| **pid != own).map(u32::to_string).collect();
     if !others.is_empty() {
-        return Err(NoRoom::Others { group: path.to_owned(), pids: others.join(", ") });
+        return Err(DelegationError::Others { group: path.to_owned(), pids: others.join(", ") });
     }
     if inside.is_empty() {
         return Ok(false);

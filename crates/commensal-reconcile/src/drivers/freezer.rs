@@ -10,7 +10,7 @@ const FILE: &str = "cgroup.freeze";
 
 /// Why a group goes on.
 #[derive(Debug, thiserror::Error)]
-pub enum NotFrozen {
+pub enum FreezeError {
     /// On cgroup v1 the freezer is a hierarchy of its own, and the group that is meant is one of another.
     #[error("{0} cannot be frozen: it has no {FILE}")]
     NoFreezer(String),
@@ -26,8 +26,8 @@ pub enum NotFrozen {
 /// its thawing. A group that is not there is no error.
 ///
 /// # Errors
-/// [`NotFrozen`]; then the group goes on.
-pub fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<bool, NotFrozen> {
+/// [`FreezeError`]; then the group goes on.
+pub fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<bool, FreezeError> {
     let group = match host.open(Path::new(path)) {
         Ok(group) => group,
         Err(error) if error.errno == Errno::ENOENT => return Ok(false),
@@ -44,12 +44,12 @@ pub fn freeze(host: &mut dyn Host, path: &str, journal: &mut Journal) -> Result<
             };
             let kept = if journal.has(&record) { Ok(()) } else { journal.append(host, &[record]) };
             match kept {
-                Ok(()) => host.write(group, FILE, "1").map(|()| true).map_err(NotFrozen::from),
+                Ok(()) => host.write(group, FILE, "1").map(|()| true).map_err(FreezeError::from),
                 Err(error) => Err(error.into()),
             }
         }
         Ok(_) => Ok(false),
-        Err(error) if error.errno == Errno::ENOENT => Err(NotFrozen::NoFreezer(path.to_owned())),
+        Err(error) if error.errno == Errno::ENOENT => Err(FreezeError::NoFreezer(path.to_owned())),
         Err(error) => Err(error.into()),
     };
     host.close(group);
@@ -93,6 +93,7 @@ mod tests {
         state.trim().to_owned()
     }
 
+    // promise 65
     #[test]
     fn what_was_frozen_goes_on_and_so_it_does_after_a_crash() {
         let (mut host, mut journal) = world();
@@ -124,11 +125,12 @@ mod tests {
         assert_eq!(error, "/sys/fs/cgroup/cpu/batch cannot be frozen: it has no cgroup.freeze");
     }
 
+    // promise 65
     #[test]
     fn what_cannot_be_put_on_record_is_not_frozen() {
         let (mut host, mut journal) = world();
         host.state_full(true);
-        assert!(matches!(freeze(&mut host, GROUP, &mut journal), Err(NotFrozen::Journal(_))));
+        assert!(matches!(freeze(&mut host, GROUP, &mut journal), Err(FreezeError::Journal(_))));
         host.state_full(false);
         assert_eq!(state(&mut host), "0");
         assert!(freeze(&mut host, GROUP, &mut journal).unwrap());

@@ -28,12 +28,8 @@ struct Origin {
     from: BTreeMap<String, Target>,
 }
 
-/// Moves processes back. Gives the records that still stand, by their places in `contents`.
-pub(super) fn back(
-    host: &mut dyn Host,
-    contents: &Contents,
-    result: &mut Restored,
-) -> BTreeMap<usize, Record> {
+/// Moves processes back. Gives the places in `contents` of the records that still stand.
+pub(super) fn back(host: &mut dyn Host, contents: &Contents, result: &mut Restored) -> BTreeSet<usize> {
     let mut origins: BTreeMap<ProcessId, Origin> = BTreeMap::new();
     let mut groups: BTreeSet<&Target> = BTreeSet::new();
     for record in &contents.records {
@@ -55,7 +51,8 @@ pub(super) fn back(
         host.close(dir);
     }
     let stands = |record: &Record| record.process().is_some_and(|process| failed.contains(&process));
-    contents.records.iter().cloned().enumerate().filter(|(_, record)| stands(record)).collect()
+    let standing = contents.records.iter().enumerate().filter(|(_, record)| stands(record));
+    standing.map(|(index, _)| index).collect()
 }
 
 fn empty(
@@ -70,18 +67,25 @@ fn empty(
     let mut stuck: BTreeSet<u32> = BTreeSet::new();
     for _ in 0..LOOKS {
         let inside = members::pids(host, dir).unwrap_or_default();
-        let mut any = false;
+        // Who was moved, or has ended since the list was read, may have started others meanwhile.
+        let mut again = false;
         for pid in inside.into_iter().filter(|pid| *pid != std::process::id()) {
             if stuck.contains(&pid) {
                 continue;
             }
-            let Some((start_ticks, ..)) = identity(host, pid) else { continue };
+            let Some((start_ticks, ..)) = identity(host, pid) else {
+                again = true;
+                continue;
+            };
             let process = ProcessId { pid, start_ticks };
-            let Some(origin) = origin_of(host, process, origins) else { continue };
+            let Some(origin) = origin_of(host, process, origins) else {
+                again |= identity(host, pid).is_none();
+                continue;
+            };
             let Some(target) = origin.from.get(&group.mount) else { continue };
             match put(host, process, target) {
                 Ok(true) => {
-                    any = true;
+                    again = true;
                     *moved.entry(target.path.clone()).or_default() += 1;
                 }
                 Ok(false) => {
@@ -91,7 +95,7 @@ fn empty(
                         .left
                         .push(format!("process {pid} stays in {from}: {to}, where it came from, is gone"));
                 }
-                Err(error) if error.errno == Errno::ESRCH => {}
+                Err(error) if error.errno == Errno::ESRCH => again = true,
                 Err(error) => {
                     stuck.insert(pid);
                     failed.insert(process);
@@ -99,7 +103,7 @@ fn empty(
                 }
             }
         }
-        if !any {
+        if !again {
             break;
         }
     }

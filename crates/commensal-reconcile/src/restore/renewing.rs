@@ -3,50 +3,59 @@
 //! The journal says so before a group is replaced, and has the new inodes right after: whatever moment a crash chooses,
 //! the next restore finds either the old group, or the fresh one beside it, or the fresh one in its place.
 
-use super::{Left, Restored};
+use super::Left;
 use crate::drivers::renew;
 use crate::journal::{self, Contents, Record, Target};
 use commensal_core::knob::KnobId;
 use commensal_host::{Host, HostError, below};
 use std::path::Path;
 
-/// Finishes every replacing that was begun; gives those that could not be.
+/// Finishes every replacing that was begun; gives those that could not be, and why.
 pub(super) fn finish(
     host: &mut dyn Host,
     journal: &Path,
     contents: &mut Contents,
-    result: &mut Restored,
-) -> Vec<Target> {
+    done: &mut Vec<String>,
+) -> Vec<(Target, HostError)> {
     let mut open: Vec<Target> = Vec::new();
     for record in &contents.records {
         match record {
             Record::Renewing(target) => open.push(target.clone()),
-            Record::Original { group, knob, .. } if *knob == KnobId::CpuQosLevel.to_string() => {
-                let begun = renew::is_begun(host, &group.mount, &group.path);
-                open.extend(Some(group.clone()).filter(|group| begun && !open.contains(group)));
+            Record::Original { group, knob, .. } => {
+                let begun = is_half_done(host, group, knob) && !open.contains(group);
+                open.extend(begun.then(|| group.clone()));
             }
             _ => {}
         }
     }
     let mut stuck = Vec::new();
     for target in open {
-        let done = match replaced(host, &target) {
-            true => Ok(()),
-            false => renew::renew(host, &target.mount, &target.path).map(drop),
-        };
-        let done = done.and_then(|()| over(host, journal, contents, &target));
-        match done {
-            Ok(()) => {
-                let shown = below(Path::new(&target.mount), &target.path).display().to_string();
-                result.done.push(format!("{shown} is a fresh group with the same settings and members"));
-            }
-            Err(error) => {
-                result.failed.push(error.to_string());
-                stuck.push(target);
-            }
+        match again(host, journal, contents, &target) {
+            Ok(line) => done.push(line),
+            Err(error) => stuck.push((target, error)),
         }
     }
     stuck
+}
+
+/// Finishes one; gives what that was, in words.
+pub(super) fn again(
+    host: &mut dyn Host,
+    journal: &Path,
+    contents: &mut Contents,
+    target: &Target,
+) -> Result<String, HostError> {
+    if !replaced(host, target) {
+        renew::renew(host, &target.mount, &target.path)?;
+    }
+    over(host, journal, contents, target)?;
+    let shown = below(Path::new(&target.mount), &target.path).display().to_string();
+    Ok(format!("{shown} is a fresh group with the same settings and members"))
+}
+
+/// Whether the group of this original is half replaced: then nothing of it or below it can be found by its inode.
+pub(super) fn is_half_done(host: &mut dyn Host, group: &Target, knob: &str) -> bool {
+    knob == KnobId::CpuQosLevel.to_string() && renew::is_begun(host, &group.mount, &group.path)
 }
 
 /// A level that the kernel does not let up again: the members move to a fresh group.

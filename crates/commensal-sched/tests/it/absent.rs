@@ -16,6 +16,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
+// promise 63
 #[test]
 fn a_kernel_without_sched_ext_is_told_and_left_alone() {
     if Path::new("/sys/kernel/sched_ext").exists() {

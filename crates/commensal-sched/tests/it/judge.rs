@@ -44,7 +44,7 @@ const ARMS: [(Arm, &str); 5] = [
 
 /// What a look saw.
 #[derive(Debug, Clone, Copy, Default)]
-struct Seen {
+struct Sample {
     /// Wait blamed on offline work, ms per CPU-second of the online threads.
     blamed: f64,
     /// Offline work on the sibling, of the online threads' CPU time.
@@ -71,7 +71,7 @@ fn commensal() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_commensal-sched")).with_file_name("commensal")
 }
 
-fn look(web: &Group, batch: &Group) -> Seen {
+fn look(web: &Group, batch: &Group) -> Sample {
     let name = |group: &Group| format!("/{}", group.path.file_name().unwrap().to_str().unwrap());
     let (before, began) = (batch.used(), Instant::now());
     let mut command = Command::new(commensal());
@@ -86,7 +86,7 @@ fn look(web: &Group, batch: &Group) -> Seen {
     let rows = said["culprits"].as_array().unwrap();
     let offline: f64 =
         rows.iter().filter(|row| row["kind"] == "offline").map(|row| number(&row["ms_per_cpu_s"])).sum();
-    Seen {
+    Sample {
         // The sum of nothing is -0.
         blamed: offline + 0.0,
         overlap: number(&said["overlap_ms"]) / 1e3 / run,
@@ -110,7 +110,7 @@ fn allow(works: &[Spinner], cpus: &str) {
     }
 }
 
-fn median(all: &[Seen], of: impl Fn(&Seen) -> f64) -> f64 {
+fn median(all: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
     let mut values: Vec<f64> = all.iter().map(of).collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
@@ -152,7 +152,7 @@ impl Scene {
         assert!(self.loaded.order(&groups).status.success(), "{}", self.loaded.said());
     }
 
-    fn look(&self, arm: Arm) -> Seen {
+    fn look(&self, arm: Arm) -> Sample {
         let (before, began) = (self.loaded.count("overlap_ns"), Instant::now());
         let mut seen = look(&self.web, &self.batch);
         let (after, took) = (self.loaded.count("overlap_ns"), began.elapsed());
@@ -164,8 +164,8 @@ impl Scene {
 }
 
 /// Round by round, each of which begins with another arm.
-fn rounds(scene: &Scene) -> Vec<(Arm, Vec<Seen>)> {
-    let mut seen: Vec<(Arm, Vec<Seen>)> = ARMS.iter().map(|(arm, _)| (*arm, Vec::new())).collect();
+fn rounds(scene: &Scene) -> Vec<(Arm, Vec<Sample>)> {
+    let mut seen: Vec<(Arm, Vec<Sample>)> = ARMS.iter().map(|(arm, _)| (*arm, Vec::new())).collect();
     for round in 0..ROUNDS {
         for index in 0..ARMS.len() {
             let (arm, looks) = &mut seen[(index + round * 2) % ARMS.len()];
@@ -177,7 +177,7 @@ fn rounds(scene: &Scene) -> Vec<(Arm, Vec<Seen>)> {
     seen
 }
 
-fn print(seen: &[(Arm, Vec<Seen>)]) {
+fn print(seen: &[(Arm, Vec<Sample>)]) {
     println!(
         "judge: medians of {ROUNDS} looks of {LOOK}: wait blamed on offline work (ms per CPU-second), overlap on siblings \
          (of online CPU time), evictions (count, P50, P99 us), stayed, intrusions, preemption P99 us, CPUs online, offline"
@@ -190,7 +190,7 @@ fn print(seen: &[(Arm, Vec<Seen>)]) {
     }
 }
 
-fn row(of: impl Fn(fn(&Seen) -> f64) -> f64) -> String {
+fn row(of: impl Fn(fn(&Sample) -> f64) -> f64) -> String {
     format!(
         "{:8.1} {:7.4} {:5.0} {:7.0} {:7.0} {:5.0} {:5.0} {:7.0} {:6.3} {:6.3}",
         of(|one| one.blamed),
@@ -206,6 +206,7 @@ fn row(of: impl Fn(fn(&Seen) -> f64) -> f64) -> String {
     )
 }
 
+// promise 40
 #[test]
 fn mechanisms_are_ranked_by_an_independent_judge() {
     const NAME: &str = "judge::mechanisms_are_ranked_by_an_independent_judge";
@@ -219,7 +220,7 @@ fn mechanisms_are_ranked_by_an_independent_judge() {
     let scene = Scene::new();
     let seen = rounds(&scene);
     print(&seen);
-    let of = |wanted: Arm, part: fn(&Seen) -> f64| {
+    let of = |wanted: Arm, part: fn(&Sample) -> f64| {
         let (_, looks) = seen.iter().find(|(arm, _)| *arm == wanted).unwrap();
         median(looks, part)
     };

@@ -72,6 +72,7 @@ fn refused(obstacle: &Obstacle) {
     assert_eq!(switched(), Vec::<u32>::new());
 }
 
+// promise 63
 #[test]
 fn a_kernel_that_does_not_describe_itself() {
     if can_load("obstacles::a_kernel_that_does_not_describe_itself") {
@@ -79,6 +80,7 @@ fn a_kernel_that_does_not_describe_itself() {
     }
 }
 
+// promise 63
 #[test]
 fn cpus_without_a_tick() {
     if can_load("obstacles::cpus_without_a_tick") {

@@ -9,7 +9,7 @@
 //! Names are looked up when a statement is planned, so that a new file is there at once. What is read to find out the
 //! columns is read by the query's own group.
 
-use super::below::Below;
+use super::confined_store::Below;
 use super::error::Error;
 use commensal_host::{Host, LinuxHost};
 use datafusion::arrow::datatypes::SchemaRef;
@@ -90,7 +90,7 @@ pub struct Data {
 /// Columns of places, for as long as the files there are the same by name, size and time of their last change: to find them
 /// out takes a millisecond of planning for a Parquet file of a hundred columns, and reads of CSV and JSON.
 #[derive(Debug, Default)]
-pub struct Known(Mutex<HashMap<Place, (Files, SchemaRef)>>);
+pub struct Known(Mutex<HashMap<RowsAt, (Files, SchemaRef)>>);
 
 type Files = Vec<(object_store::path::Path, u64, SystemTime)>;
 
@@ -98,15 +98,15 @@ type Files = Vec<(object_store::path::Path, u64, SystemTime)>;
 const MOST_KNOWN: usize = 10_000;
 
 impl Known {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Place, (Files, SchemaRef)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RowsAt, (Files, SchemaRef)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn get(&self, place: &Place, files: &Files) -> Option<SchemaRef> {
+    fn get(&self, place: &RowsAt, files: &Files) -> Option<SchemaRef> {
         self.lock().get(place).filter(|(seen, _)| seen == files).map(|(_, schema)| Arc::clone(schema))
     }
 
-    fn keep(&self, place: &Place, files: Files, schema: &SchemaRef) {
+    fn keep(&self, place: &RowsAt, files: Files, schema: &SchemaRef) {
         let mut all = self.lock();
         if all.len() >= MOST_KNOWN {
             all.clear();
@@ -203,7 +203,7 @@ impl Data {
 
     /// Where the rows of a table are; `None` when there is no such table.
     #[must_use]
-    pub fn locate(&self, database: &str, table: &str) -> Option<Place> {
+    pub fn locate(&self, database: &str, table: &str) -> Option<RowsAt> {
         if table.is_empty() || table.contains('/') || table.starts_with('.') {
             return None;
         }
@@ -212,7 +212,7 @@ impl Data {
         for (ending, format) in Format::ENDINGS {
             let name = format!("{table}{ending}");
             if folder.join(&name).is_file() {
-                return Some(Place {
+                return Some(RowsAt {
                     url: url(&format!("{prefix}{name}")),
                     format,
                     ending: ending.to_owned(),
@@ -223,7 +223,7 @@ impl Data {
             return None;
         }
         let (ending, format) = self.format_of_folder(&folder.join(table))?;
-        Some(Place { url: url(&format!("{prefix}{table}/")), format, ending: ending.to_owned() })
+        Some(RowsAt { url: url(&format!("{prefix}{table}/")), format, ending: ending.to_owned() })
     }
 }
 
@@ -242,7 +242,7 @@ fn encode(name: &str) -> String {
 
 /// Where the rows of a table are.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct RowsAt {
     /// A file, or a folder when it ends with a slash.
     pub url: String,
     /// How they are written.
@@ -251,12 +251,12 @@ pub struct Place {
     pub ending: String,
 }
 
-impl Place {
+impl RowsAt {
     /// A file below the data folder by its name, as `LOCAL(...)` gives it.
     ///
     /// # Errors
     /// It leads out of the folder, which says so without saying where to.
-    pub fn local(name: &str, format: Option<Format>) -> Result<Place, Error> {
+    pub fn local(name: &str, format: Option<Format>) -> Result<RowsAt, Error> {
         let relative = name.trim_start_matches("./");
         let steps = relative.split('/').any(|step| step == ".." || step == ".");
         if steps || relative.is_empty() || relative.starts_with('/') {
@@ -270,7 +270,7 @@ impl Place {
                 "which format has {name:?}? add \"format\" = \"csv\" or \"parquet\""
             )));
         };
-        Ok(Place { url: url(relative), format, ending: String::new() })
+        Ok(RowsAt { url: url(relative), format, ending: String::new() })
     }
 
     /// The table, with columns as its files say. Read through the stores of `state`, unless they are `known`.
@@ -352,9 +352,9 @@ mod tests {
     #[test]
     fn local_names_stay_inside() {
         for bad in ["../x.csv", "/etc/passwd", "a/../../x.csv", "", "./../x.csv", "a/./x.csv"] {
-            assert!(Place::local(bad, Some(Format::Json)).is_err(), "{bad}");
+            assert!(RowsAt::local(bad, Some(Format::Json)).is_err(), "{bad}");
         }
-        assert_eq!(Place::local("a b.csv", None).unwrap().url, "data://files/a%20b.csv");
-        assert!(Place::local("x.bin", None).is_err());
+        assert_eq!(RowsAt::local("a b.csv", None).unwrap().url, "data://files/a%20b.csv");
+        assert!(RowsAt::local("x.bin", None).is_err());
     }
 }

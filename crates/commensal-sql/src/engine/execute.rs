@@ -4,13 +4,13 @@
 
 use super::Engine;
 use super::cpu::Charged;
-use super::data::Place;
+use super::data::RowsAt;
 use super::error::Error;
 use super::grid::{Grid, INT, int};
 use super::memory::QueryPool;
 use super::pace::paced;
 use super::query::Query;
-use super::queue::Place as Slot;
+use super::queue::RowsAt as Slot;
 use super::remote::{self, Remote};
 use super::rewrite::{self, Call};
 use super::schema::{CATALOG, Names};
@@ -396,7 +396,7 @@ fn places(
     query: &Arc<Query>,
     stores: &mut Stores,
     calls: &[Call],
-) -> Result<Vec<Place>, Error> {
+) -> Result<Vec<RowsAt>, Error> {
     let mut places = Vec::new();
     for (number, call) in calls.iter().enumerate() {
         if call.name == "s3" {
@@ -407,7 +407,7 @@ fn places(
         } else {
             let path = ["file_path", "uri"].iter().find_map(|key| call.properties.get(*key));
             let path = path.ok_or_else(|| Error::Rule("LOCAL(...) needs \"file_path\"".to_owned()))?;
-            places.push(Place::local(path, remote::format(&call.properties)?)?);
+            places.push(RowsAt::local(path, remote::format(&call.properties)?)?);
         }
     }
     Ok(places)
@@ -438,6 +438,7 @@ pub async fn columns(held: Held, work: Work) -> Result<SchemaRef, Error> {
 mod tests {
     use super::*;
 
+    // promise 54
     #[tokio::test]
     async fn a_panic_is_an_error_of_its_query() {
         let outcome = caught(async {

@@ -3,7 +3,7 @@
 use super::cpu::{Tokens, now_ns, thread_cpu_time};
 use super::memory::{GroupMemory, Rules};
 use super::queue::{Limits, Queue};
-use super::worker::Home;
+use super::worker::WorkerSlot;
 use super::worker::wire::Reads;
 use arc_swap::ArcSwap;
 use commensal_core::units::BytesPerS;
@@ -65,7 +65,7 @@ pub struct Group {
     /// Limiters of what is read.
     pub reads: Governors,
     /// Its worker process.
-    pub worker: Home,
+    pub worker: WorkerSlot,
     /// Runtime whose timers nobody limits.
     pub timer: Handle,
     threads: Arc<Threads>,
@@ -145,7 +145,7 @@ impl Group {
             memory,
             cpu: Tokens::default(),
             reads: Governors::new(ReadRates::default(), Some(Handle::current())),
-            worker: Home::default(),
+            worker: WorkerSlot::default(),
             timer: Handle::current(),
             threads,
             runtime: Some(runtime),

@@ -108,6 +108,7 @@ pub fn fits(method: Method, kept: Option<&PasswordHash>, salt: &[u8], sent: &[u8
 mod tests {
     use super::*;
 
+    // promise 60
     #[test]
     fn passwords() {
         // The value that MySQL's manual gives for PASSWORD('mypass').

@@ -122,12 +122,12 @@ struct State {
 
 /// A place in the queue; given back when it is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct Ticket {
     queue: Arc<Queue>,
     number: u64,
 }
 
-impl Drop for Place {
+impl Drop for Ticket {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         state.line.leave(self.number);
@@ -179,7 +179,7 @@ impl Queue {
     /// # Errors
     /// Doris's own texts: the queue is full, the wait was too long, the query was cancelled while it waited, it asks for
     /// slots that the group does not have.
-    pub async fn enter(self: &Arc<Self>, query: &Query) -> Result<Place, Error> {
+    pub async fn enter(self: &Arc<Self>, query: &Query) -> Result<Ticket, Error> {
         let (place, turn, timeout) = {
             let mut state = self.lock();
             let limits = state.limits;
@@ -187,7 +187,7 @@ impl Queue {
             if query.slots == 0 || impossible {
                 return Err(Error::Slots { asked: query.slots, most: limits.max_concurrency });
             }
-            let place = || Place { queue: Arc::clone(self), number: query.number };
+            let place = || Ticket { queue: Arc::clone(self), number: query.number };
             match state.line.arrive(&limits, query.number, query.slots, (self.room)()) {
                 Arrival::Begin => return Ok(place()),
                 Arrival::Full(length) => return Err(Error::QueueFull(length)),
@@ -262,6 +262,7 @@ mod tests {
     }
 
     /// Many come at once, some give up: never more than two run, all come to their turn, nothing stays.
+    // promise 57
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn the_grant_is_atomic() {
         use super::super::group::{Group, Settings};

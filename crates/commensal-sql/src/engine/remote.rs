@@ -1,6 +1,6 @@
 //! `S3(...)`: the properties of Doris's table function, and the store they name.
 
-use super::data::{Format, Place};
+use super::data::{Format, RowsAt};
 use super::error::Error;
 use super::rewrite::Call;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
@@ -28,7 +28,7 @@ pub struct Remote {
     /// The store.
     pub store: AmazonS3,
     /// What is read there, under the host `host`.
-    pub place: Place,
+    pub place: RowsAt,
 }
 
 struct Address {
@@ -140,7 +140,7 @@ impl Remote {
         let Some(format) = format(&call.properties)?.or(ending.map(|(_, format)| format)) else {
             return Err(Error::Rule("S3(...) needs \"format\"".to_owned()));
         };
-        let place = Place { url: format!("s3://{host}/{}", address.key), format, ending: String::new() };
+        let place = RowsAt { url: format!("s3://{host}/{}", address.key), format, ending: String::new() };
         Ok(Remote { name: format!("{}/{}", address.endpoint, address.bucket), store, place })
     }
 }
@@ -168,6 +168,7 @@ mod tests {
         }
     }
 
+    // promise 60
     #[test]
     fn only_what_is_allowed() {
         let call = Call {

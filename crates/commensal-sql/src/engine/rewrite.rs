@@ -1,7 +1,7 @@
 //! Small changes to a statement between MySQL's customs and DataFusion: `?`, `@@variables`, `database()`, table
 //! functions with `"key" = "value"`, names of columns in the result, names without regard to case.
 
-use super::customs;
+use super::mysql_functions;
 use datafusion::common::TableReference;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast::{
@@ -164,7 +164,7 @@ impl VisitorMut for Pass<'_> {
     }
 
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        customs::change(expr);
+        mysql_functions::change(expr);
         let replacement = match expr {
             Expr::Identifier(name) if name.value.starts_with("@@") => {
                 let name = name.value.trim_start_matches("@@").to_lowercase();

@@ -79,6 +79,7 @@ fn remove_left(parent: &Path) {
 mod tests {
     use super::*;
 
+    // promise 55
     #[test]
     fn what_is_used_or_foreign_stays() {
         let parent = tempfile::tempdir().unwrap();

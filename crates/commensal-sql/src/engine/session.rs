@@ -243,9 +243,9 @@ impl Session {
         }
         let prepared = self.prepare(&passed)?;
         match show::instead(&self.engine, &self.connection, &prepared.parsed)? {
-            Some(show::Instead::Done) => Ok(Reply::done()),
-            Some(show::Instead::Grid(grid)) => Ok(Reply::Rows(Rows::of(&grid)?)),
-            Some(show::Instead::Describe { database, table }) => {
+            Some(show::ShowRewrite::Done) => Ok(Reply::done()),
+            Some(show::ShowRewrite::Grid(grid)) => Ok(Reply::Rows(Rows::of(&grid)?)),
+            Some(show::ShowRewrite::Describe { database, table }) => {
                 let quoted = |name: &str| format!("`{}`", name.replace('`', "``"));
                 let text = format!("select * from {}.{} limit 0", quoted(&database), quoted(&table));
                 let prepared = self.prepare(&PassedOn { text, variables: passed.variables })?;

@@ -18,7 +18,7 @@ const SHORT: usize = 100;
 
 /// What a statement gets instead of being run by the query engine.
 #[derive(Debug)]
-pub enum Instead {
+pub enum ShowRewrite {
     /// Nothing to do.
     Done,
     /// These rows.
@@ -238,51 +238,55 @@ pub fn described_function(sql: &str) -> Option<&str> {
 ///
 /// # Errors
 /// A database that is not there.
-pub fn instead(engine: &Engine, connection: &Connection, parsed: &Parsed) -> Result<Option<Instead>, Error> {
+pub fn instead(
+    engine: &Engine,
+    connection: &Connection,
+    parsed: &Parsed,
+) -> Result<Option<ShowRewrite>, Error> {
     let Parsed::Statement(statement) = parsed else { return Ok(None) };
     let database = || connection.database();
     Ok(Some(match statement.as_ref() {
         ast::Statement::StartTransaction { .. }
         | ast::Statement::Commit { .. }
-        | ast::Statement::Rollback { .. } => Instead::Done,
+        | ast::Statement::Rollback { .. } => ShowRewrite::Done,
         ast::Statement::Use(Use::Object(name) | Use::Database(name)) => {
             choose(engine, connection, &last(name))?;
-            Instead::Done
+            ShowRewrite::Done
         }
         ast::Statement::ShowDatabases { show_options, .. }
         | ast::Statement::ShowSchemas { show_options, .. } => {
             let mut grid = Grid::texts(&["Database"]);
             let databases = engine.data.databases().into_iter().chain([INFORMATION_SCHEMA.to_owned()]);
             databases.filter(|name| passes(show_options, name)).for_each(|name| grid.text_row([name]));
-            Instead::Grid(grid)
+            ShowRewrite::Grid(grid)
         }
         ast::Statement::ShowTables { show_options, full, .. } => {
             let database = place(show_options).map_or_else(database, |(_, name)| name);
-            Instead::Grid(tables(engine, &database, *full, show_options)?)
+            ShowRewrite::Grid(tables(engine, &database, *full, show_options)?)
         }
         ast::Statement::ShowColumns { show_options, .. } => {
             let Some((schema, table)) = place(show_options) else { return Ok(None) };
-            Instead::Describe { database: schema.unwrap_or_else(database), table }
+            ShowRewrite::Describe { database: schema.unwrap_or_else(database), table }
         }
         ast::Statement::ExplainTable { table_name, .. } => {
             let (schema, table) = parts(table_name);
-            Instead::Describe { database: schema.unwrap_or_else(database), table }
+            ShowRewrite::Describe { database: schema.unwrap_or_else(database), table }
         }
         ast::Statement::ShowCreate { .. } => {
             return Err(Error::Unsupported(
                 "tables are files here, which no statement makes: DESCRIBE shows one".to_owned(),
             ));
         }
-        ast::Statement::ShowStatus { .. } => Instead::Grid(Grid::texts(&["Variable_name", "Value"])),
+        ast::Statement::ShowStatus { .. } => ShowRewrite::Grid(Grid::texts(&["Variable_name", "Value"])),
         ast::Statement::ShowCollation { .. } => {
-            Instead::Grid(Grid::texts(&["Collation", "Charset", "Id", "Default", "Compiled", "Sortlen"]))
+            ShowRewrite::Grid(Grid::texts(&["Collation", "Charset", "Id", "Default", "Compiled", "Sortlen"]))
         }
         ast::Statement::ShowVariable { variable } => {
             let words: Vec<String> = variable.iter().map(|word| word.value.to_lowercase()).collect();
             match words.first().map(String::as_str) {
-                Some("warnings" | "errors") => Instead::Grid(Grid::texts(&["Level", "Code", "Message"])),
+                Some("warnings" | "errors") => ShowRewrite::Grid(Grid::texts(&["Level", "Code", "Message"])),
                 Some("engines" | "plugins" | "status" | "triggers" | "events" | "privileges") => {
-                    Instead::Grid(Grid::texts(&["Name", "Status"]))
+                    ShowRewrite::Grid(Grid::texts(&["Name", "Status"]))
                 }
                 _ => return Err(Error::Unsupported(format!("SHOW {} is not known here", words.join(" ")))),
             }

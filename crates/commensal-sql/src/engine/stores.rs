@@ -1,6 +1,6 @@
 //! The stores that one query reads from, each paid for by the query's group, and its spill files.
 
-use super::below::Below;
+use super::confined_store::Below;
 use super::data::SCHEME;
 use super::query::Query;
 use bytes::Bytes;

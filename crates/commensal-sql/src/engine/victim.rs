@@ -129,6 +129,7 @@ mod tests {
         }
     }
 
+    // promise 55
     #[test]
     fn exactly_one_victim_when_one_is_enough() {
         // Every mix of six sizes for four queries, and every need that one alone can bring.
@@ -142,6 +143,7 @@ mod tests {
         }
     }
 
+    // promise 55
     #[test]
     fn the_soft_limit_asks_in_proportion() {
         for (excess, need, want) in [

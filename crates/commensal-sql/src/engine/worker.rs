@@ -81,7 +81,7 @@ pub struct Worker {
 
 /// What a group has of workers.
 #[derive(Debug, Default)]
-pub struct Home {
+pub struct WorkerSlot {
     worker: tokio::sync::Mutex<Option<Arc<Worker>>>,
     /// The same for those who cannot wait.
     now: ArcSwap<Option<Arc<Worker>>>,
@@ -254,7 +254,7 @@ impl Drop for Worker {
     }
 }
 
-impl Home {
+impl WorkerSlot {
     /// The worker for a query of this group, started if there is none; `None` when it runs in the server.
     pub async fn worker(
         &self,

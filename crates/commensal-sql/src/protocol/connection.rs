@@ -3,8 +3,8 @@
 use super::answer::{Answers, Failure};
 use super::auth::{self, Access, Origin};
 use super::greeting::{self, Greeted, Incoming, MANY_STATEMENTS};
-use super::packets::{self, Ahead, PacketError, Taker};
-use super::rows::{self, Column, Ready, Way};
+use super::packets::{self, Ahead, PacketError, PayloadReader};
+use super::rows::{self, Column, Ready, RowFormat};
 use super::values::Placeholders;
 use super::{Limits, Terms};
 use crate::engine::connections::Connection;
@@ -233,7 +233,7 @@ impl Served {
                 command::QUIT => return Ok(()),
                 command::STMT_SEND_LONG_DATA => self.piece(rest)?,
                 command::STMT_CLOSE => {
-                    if let Some(id) = Taker(rest).u32() {
+                    if let Some(id) = PayloadReader(rest).u32() {
                         self.statements.remove(&id);
                     }
                 }
@@ -261,20 +261,20 @@ impl Served {
                 self.word(&chosen);
             }
             command::PROCESS_KILL => {
-                let Some(id) = Taker(rest).u32() else { return Ok(Err(malformed())) };
+                let Some(id) = PayloadReader(rest).u32() else { return Ok(Err(malformed())) };
                 let reply = self.session.execute(&format!("KILL {id}")).await;
                 self.word(&reply.map(|_| ()));
             }
             command::SET_OPTION => {
                 // 0 is on, 1 is off.
-                self.many = Taker(rest).u16() == Some(0);
+                self.many = PayloadReader(rest).u16() == Some(0);
                 self.answers.end();
             }
             // Names of columns, for clients that complete them: none.
             command::FIELD_LIST => self.answers.end(),
             command::PING => self.answers.done(0, &[]),
             command::STMT_RESET => {
-                let statement = Taker(rest).u32().and_then(|id| self.statements.get_mut(&id));
+                let statement = PayloadReader(rest).u32().and_then(|id| self.statements.get_mut(&id));
                 if let Some(statement) = statement {
                     statement.placeholders.reset();
                 }
@@ -316,7 +316,7 @@ impl Served {
         for (at, part) in parts.iter().enumerate() {
             let reply = self.session.execute(part).await;
             self.answers.more = at + 1 < parts.len();
-            if !self.answer(reply, Way::Text).await? {
+            if !self.answer(reply, RowFormat::Text).await? {
                 break;
             }
         }
@@ -349,7 +349,7 @@ impl Served {
     }
 
     async fn execute(&mut self, bytes: &[u8]) -> io::Result<Result<(), Failure>> {
-        let mut bytes = Taker(bytes);
+        let mut bytes = PayloadReader(bytes);
         let Some(id) = bytes.u32() else { return Ok(Err(malformed())) };
         let Some(statement) = self.statements.get_mut(&id) else {
             let text = format!("Unknown prepared statement handler ({id}) given to mysqld_stmt_execute");
@@ -365,13 +365,13 @@ impl Served {
             Ok(prepared) => self.session.run_whole(prepared, values).await,
             Err(error) => Err(error),
         };
-        self.answer(reply, Way::Binary).await?;
+        self.answer(reply, RowFormat::Binary).await?;
         Ok(Ok(()))
     }
 
     /// A piece of a value. There is no answer to it, so that nothing can be said about one that is too much.
     fn piece(&mut self, bytes: &[u8]) -> Result<(), PacketError> {
-        let mut bytes = Taker(bytes);
+        let mut bytes = PayloadReader(bytes);
         let (Some(id), Some(at)) = (bytes.u32(), bytes.u16()) else { return Ok(()) };
         let (kept, limit) = (
             self.statements.values().map(|statement| statement.placeholders.kept()).sum::<usize>(),
@@ -389,7 +389,7 @@ impl Served {
     }
 
     /// Sends an answer; whether it was none of failure.
-    async fn answer(&mut self, reply: Result<Reply, Error>, way: Way) -> io::Result<bool> {
+    async fn answer(&mut self, reply: Result<Reply, Error>, way: RowFormat) -> io::Result<bool> {
         let autocommit = self.connection.variables().get("autocommit");
         self.answers.autocommit =
             autocommit.is_none_or(|value| ["1", "on", "true"].contains(&value.to_lowercase().as_str()));
@@ -410,7 +410,7 @@ impl Served {
         Ok(done.is_ok())
     }
 
-    async fn rows(&mut self, mut all: Rows, way: Way) -> io::Result<Result<(), Failure>> {
+    async fn rows(&mut self, mut all: Rows, way: RowFormat) -> io::Result<Result<(), Failure>> {
         self.answers.columns(&rows::columns(&all.schema));
         loop {
             let batch = match all.next().await {

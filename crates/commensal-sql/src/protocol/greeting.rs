@@ -6,7 +6,7 @@
 //!                      wish (1), handshake of TLS, login (2)
 //! ```
 
-use super::packets::{Packet, PacketError, Taker};
+use super::packets::{Packet, PacketError, PayloadReader};
 use super::tls::Tls;
 use crate::engine::password::{Method, SALT};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -145,7 +145,7 @@ pub async fn greet(
 
 /// Reads a login (`HandshakeResponse41`).
 fn read(packet: &Packet) -> Option<Login> {
-    let mut bytes = Taker(&packet.bytes);
+    let mut bytes = PayloadReader(&packet.bytes);
     let said = bytes.u32()?;
     // Largest packet, letters, nothing.
     bytes.take(4 + 1 + 23)?;

@@ -13,8 +13,8 @@ const AHEAD: usize = 64 << 10;
 /// Bytes of a packet of a login.
 const LOGIN: usize = 64 << 10;
 
-/// Bytes of the wish for TLS, which a login has at least: what the client can do, its largest packet, its letters, nothing.
-const WISH: usize = 32;
+/// Length of an `SSLRequest`: capability flags, maximum packet size, character set, 23 reserved bytes. No login packet is shorter.
+const SSL_REQUEST_LEN: usize = 32;
 
 /// Why a connection is closed from this side.
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ impl Packet {
     /// It has another number, is too short for either, or never comes.
     pub async fn of_login(from: &mut (impl AsyncRead + Unpin), number: u8) -> Result<Packet, PacketError> {
         let packet = Packet::of_method(from, number).await?;
-        if packet.bytes.len() < WISH {
+        if packet.bytes.len() < SSL_REQUEST_LEN {
             return Err(PacketError::NoLogin(packet.bytes.len()));
         }
         Ok(packet)
@@ -135,9 +135,9 @@ pub async fn watch(
 
 /// Takes a packet apart from its beginning; `None` where it has ended.
 #[derive(Debug, Clone, Copy)]
-pub struct Taker<'a>(pub &'a [u8]);
+pub struct PayloadReader<'a>(pub &'a [u8]);
 
-impl<'a> Taker<'a> {
+impl<'a> PayloadReader<'a> {
     /// Bytes.
     pub fn take(&mut self, size: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(size)?;

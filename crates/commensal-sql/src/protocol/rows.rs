@@ -43,7 +43,7 @@ enum Kind {
 
 /// Whether a client wants values as texts, or as a prepared statement has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum RowFormat {
     /// `ProtocolText::ResultsetRow`.
     Text,
     /// `ProtocolBinary::ResultsetRow`.
@@ -225,9 +225,9 @@ impl Ready {
     }
 
     /// Writes a row.
-    pub fn write(&self, row: usize, way: Way, to: &mut Vec<u8>) {
+    pub fn write(&self, row: usize, way: RowFormat, to: &mut Vec<u8>) {
         let is_null = |kind: Kind, array: &ArrayRef| kind == Kind::Nothing || array.is_null(row);
-        if way == Way::Binary {
+        if way == RowFormat::Binary {
             to.push(0);
             // A bit for each NULL; the first two are of something else.
             let mut nulls = vec![0; (self.columns.len() + 2).div_ceil(8)];
@@ -238,10 +238,10 @@ impl Ready {
         }
         for (kind, array) in &self.columns {
             match (is_null(*kind, array), way) {
-                (true, Way::Text) => to.push(0xfb),
-                (true, Way::Binary) => {}
-                (false, Way::Text) => as_text(*kind, array, row, to),
-                (false, Way::Binary) => as_binary(*kind, array, row, to),
+                (true, RowFormat::Text) => to.push(0xfb),
+                (true, RowFormat::Binary) => {}
+                (false, RowFormat::Text) => as_text(*kind, array, row, to),
+                (false, RowFormat::Binary) => as_binary(*kind, array, row, to),
             }
         }
     }

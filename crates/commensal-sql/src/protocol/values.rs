@@ -1,7 +1,7 @@
 //! Values that a client sends for the placeholders of a prepared statement (`COM_STMT_EXECUTE`).
 
 use super::days;
-use super::packets::Taker;
+use super::packets::PayloadReader;
 use datafusion::common::ScalarValue;
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ impl Placeholders {
     }
 
     /// Reads the values of an execution; `None` when the packet is not as the protocol says, or a type is not known.
-    pub fn read(&mut self, mut bytes: Taker<'_>) -> Option<Vec<ScalarValue>> {
+    pub fn read(&mut self, mut bytes: PayloadReader<'_>) -> Option<Vec<ScalarValue>> {
         if self.number == 0 {
             return Some(Vec::new());
         }
@@ -72,7 +72,7 @@ fn of_bytes(bytes: &[u8]) -> ScalarValue {
 }
 
 /// One value by its `MYSQL_TYPE_*`.
-fn value(bytes: &mut Taker<'_>, kind: u8, unsigned: bool) -> Option<ScalarValue> {
+fn value(bytes: &mut PayloadReader<'_>, kind: u8, unsigned: bool) -> Option<ScalarValue> {
     let signed = |number: i64| ScalarValue::Int64(Some(number));
     let natural = |number: u64| ScalarValue::UInt64(Some(number));
     Some(match kind {
@@ -173,7 +173,7 @@ mod tests {
 
     fn read(kind: u8, unsigned: u8, bytes: &[u8]) -> Option<ScalarValue> {
         let packet = [&[0, 1, kind, unsigned], bytes].concat();
-        Placeholders::new(1).read(Taker(&packet)).map(|mut values| values.remove(0))
+        Placeholders::new(1).read(PayloadReader(&packet)).map(|mut values| values.remove(0))
     }
 
     #[test]
@@ -217,9 +217,9 @@ mod tests {
             assert_eq!(read(kind, 0, bytes), None, "{kind} {bytes:?}");
         }
         // No types yet, and half of what there has to be.
-        assert_eq!(Placeholders::new(1).read(Taker(&[0, 0, 1])), None);
-        assert_eq!(Placeholders::new(20).read(Taker(&[0, 0, 0, 1, 1])), None);
-        assert_eq!(Placeholders::new(0).read(Taker(&[])), Some(Vec::new()));
+        assert_eq!(Placeholders::new(1).read(PayloadReader(&[0, 0, 1])), None);
+        assert_eq!(Placeholders::new(20).read(PayloadReader(&[0, 0, 0, 1, 1])), None);
+        assert_eq!(Placeholders::new(0).read(PayloadReader(&[])), Some(Vec::new()));
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         placeholders.piece(1, b"ab");
         placeholders.piece(1, b"c");
         assert_eq!(placeholders.kept(), 3);
-        let values = placeholders.read(Taker(&[0, 1, 1, 0, 252, 0, 7])).unwrap();
+        let values = placeholders.read(PayloadReader(&[0, 1, 1, 0, 252, 0, 7])).unwrap();
         let want = [ScalarValue::Int64(Some(7)), ScalarValue::Utf8(Some("abc".to_owned()))];
         assert_eq!((values.as_slice(), placeholders.kept()), (&want[..], 0));
     }

@@ -36,7 +36,7 @@ pub struct Window {
 
 /// What was seen.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub struct Watched {
     /// Second by second.
     pub windows: Vec<Window>,
     /// `MEMORY_PEAK_BYTES` of the group at the end: the most that it has had.
@@ -51,7 +51,7 @@ pub struct Seen {
     pub worker: String,
 }
 
-impl Seen {
+impl Watched {
     /// Mean, least and most of something; `None` without a window.
     #[must_use]
     pub fn spread(&self, of: fn(&Window) -> f64) -> Option<(f64, f64, f64)> {
@@ -99,9 +99,9 @@ impl<'a> Watch<'a> {
     ///
     /// # Errors
     /// The server does not answer.
-    pub fn during(&mut self, time: Duration, ended: &dyn Fn() -> bool) -> Result<Seen, ClientError> {
+    pub fn during(&mut self, time: Duration, ended: &dyn Fn() -> bool) -> Result<Watched, ClientError> {
         let begun = Instant::now();
-        let mut seen = Seen::default();
+        let mut seen = Watched::default();
         let mut before = self.totals();
         while begun.elapsed() < time && !ended() {
             std::thread::sleep(LOOK);
@@ -246,9 +246,9 @@ mod tests {
         };
         let got = window(&before, &now, 2.0, &told);
         assert_eq!((got.cpu_percent, got.read_mib, got.sent_mib), (50.0, 2.0, 0.0));
-        let seen = Seen { windows: vec![Window::default(), got], ..Seen::default() };
+        let seen = Watched { windows: vec![Window::default(), got], ..Watched::default() };
         assert_eq!(seen.spread(|window| window.read_mib), Some((1.0, 0.0, 2.0)));
-        assert_eq!(Seen::default().mean(|window| window.read_mib), None);
+        assert_eq!(Watched::default().mean(|window| window.read_mib), None);
         assert_eq!(field("a: 1\nVmRSS:\t  12 kB\n", "VmRSS:"), 12);
     }
 }

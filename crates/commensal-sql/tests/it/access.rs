@@ -15,6 +15,7 @@ fn privileges(world: &World, user: &str) -> Vec<String> {
     .collect()
 }
 
+// promise 54
 #[test]
 fn privileges_of_the_suite() {
     let mut world = World::new();

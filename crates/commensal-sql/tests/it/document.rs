@@ -21,6 +21,7 @@ const QUERIES: [&str; 8] = [
     "// 使用tvf查询s3的数据\nSELECT * FROM s3(\"URI\" = \"https://bucketname/1kw.tsv\");",
 ];
 
+// promise 54
 #[test]
 fn every_statement_is_understood() {
     for text in QUERIES {
@@ -36,6 +37,7 @@ fn every_statement_is_understood() {
     assert_eq!(parsed(parts[0]), Statement::Set(vec![set]));
 }
 
+// promise 54
 #[test]
 fn the_documents_limits_are_what_it_says() {
     let mut world = World::new();

@@ -114,6 +114,7 @@ fn numbers_out_of_range(world: &mut World, group: &str) {
     }
 }
 
+// promise 54
 #[test]
 fn the_suite_in_the_words_of_3() {
     let mut world = World::new();
@@ -225,6 +226,7 @@ const REFUSED_BY_4: [(&str, &str); 13] = [
     ("'cpu_shares'='1'", "Property cpu_shares is not supported. Did you mean cpu_share?"),
 ];
 
+// promise 54
 #[test]
 fn the_suite_in_the_words_of_4() {
     let mut world = World::new();
@@ -383,6 +385,7 @@ fn defaults_and_back_to_them() {
     assert_eq!(shown(&world), unset);
 }
 
+// promise 54
 #[test]
 fn every_row_of_the_older_names() {
     let mut world = World::new();

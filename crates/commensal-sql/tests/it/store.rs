@@ -50,6 +50,7 @@ fn full() -> World {
     world
 }
 
+// promise 58
 #[test]
 fn everything_survives_a_restart() {
     survives(&World::new());
@@ -64,6 +65,7 @@ fn everything_survives_a_restart() {
     assert_eq!(world.catalog.group("later").unwrap().id, 10_008);
 }
 
+// promise 58
 #[test]
 fn groups_are_those_of_groups_d() {
     let (groups, _) = files(&full().catalog);
@@ -103,6 +105,7 @@ fn groups_are_those_of_groups_d() {
     );
 }
 
+// promise 58
 #[test]
 fn what_people_write_into_the_groups_file_counts_and_stays() {
     let before = "# ours\n[agent]\nroom = \"auto\"\n\n[group.etl] # nightly\nclass = \"offline\"\nmatch = [{ cgroup = \"/batch/*\" }]\n\
@@ -165,6 +168,7 @@ fn what_vanished_from_the_groups_file_is_put_right_and_told() {
     assert_eq!(ids.len(), again.groups().count());
 }
 
+// promise 58
 #[test]
 fn damage_is_told_with_its_line() {
     let (groups, sql) = files(&full().catalog);
@@ -202,6 +206,7 @@ fn damage_is_told_with_its_line() {
     }
 }
 
+// promise 58
 #[test]
 fn no_damage_makes_it_panic() {
     let (groups, sql) = files(&full().catalog);

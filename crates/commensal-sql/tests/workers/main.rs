@@ -141,6 +141,7 @@ fn rustix_is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+// promise 56
 #[test]
 fn answers_are_the_same() {
     let Some(site) = Site::new("answers_are_the_same") else { return };
@@ -185,6 +186,7 @@ fn answers_are_the_same() {
     eventually("nothing is left", || fixture.is_quiet());
 }
 
+// promise 56
 #[test]
 fn the_kernel_keeps_the_cpu_limit_and_takes_another() {
     let Some(site) = Site::new("the_kernel_keeps_the_cpu_limit_and_takes_another") else { return };
@@ -233,6 +235,7 @@ fn the_kernel_keeps_the_cpu_limit_and_takes_another() {
     eventually("nothing is left", || site.fixture().is_quiet());
 }
 
+// promise 56
 #[test]
 fn a_killed_worker_takes_nobody_along() {
     let Some(site) = Site::new("a_killed_worker_takes_nobody_along") else { return };
@@ -267,6 +270,7 @@ fn a_killed_worker_takes_nobody_along() {
     eventually("nothing is left", || fixture.is_quiet());
 }
 
+// promise 56
 #[test]
 fn memory_of_the_worker_counts() {
     let Some(site) = Site::new("memory_of_the_worker_counts") else { return };
@@ -289,6 +293,7 @@ fn memory_of_the_worker_counts() {
     assert_eq!(client.query(sorted).cell(), "1000000");
 }
 
+// promise 56
 #[test]
 fn reads_of_the_worker_are_limited_and_shown() {
     let Some(site) = Site::new("reads_of_the_worker_are_limited_and_shown") else { return };
@@ -320,6 +325,7 @@ fn reads_of_the_worker_are_limited_and_shown() {
     assert!(rows[0][1].parse::<u64>().unwrap() > 0);
 }
 
+// promise 56
 #[test]
 fn without_commensal_queries_run_in_the_server() {
     let workers = Workers {
@@ -338,6 +344,7 @@ fn without_commensal_queries_run_in_the_server() {
     assert!(text.starts_with("no worker: ") && text.contains("/nowhere/commensal"), "{text}");
 }
 
+// promise 56
 #[test]
 fn who_goes_away_ends_its_query_in_the_worker() {
     let Some(site) = Site::new("who_goes_away_ends_its_query_in_the_worker") else { return };

@@ -36,6 +36,7 @@ fn seconds(since: Instant) -> f64 {
     since.elapsed().as_secs_f64()
 }
 
+// promise 53
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_query_waits_no_more_and_the_others_move_up() {
     let governor = spent(Reach::Local, 1).await;
@@ -113,6 +114,7 @@ async fn one_that_is_not_polled_holds_nobody_up() {
     assert_eq!(lazy.statistics().delivered_bytes, 0);
 }
 
+// promise 53
 #[tokio::test(start_paused = true)]
 async fn a_new_rate_holds_at_once() {
     for (rate, least, most) in [(Some(100), 0.05, 0.2), (None, 0.0, 0.01), (Some(5), 1.5, 2.5)] {
@@ -137,6 +139,7 @@ async fn a_new_rate_holds_at_once() {
 }
 
 /// A debt of ten seconds, and a limit that is raised a hundred times: a tenth of a second is left of it.
+// promise 53
 #[tokio::test(start_paused = true)]
 async fn old_debts_are_paid_at_the_new_rate() {
     let governor = spent(Reach::Local, 1).await;

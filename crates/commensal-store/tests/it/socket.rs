@@ -59,6 +59,7 @@ async fn remote(request: u64) -> (GovernedStore<Device>, Governor, Arc<AtomicU64
 
 /// What the sender is rid of and the reader has not got is in the buffers of two sockets, a quarter of a mebibyte each with
 /// what the kernel adds, and not the rest of the object.
+// promise 53
 #[tokio::test]
 async fn a_body_that_is_not_paid_for_stays_with_its_sender() {
     const BUFFERS: u64 = 4 * MIB;

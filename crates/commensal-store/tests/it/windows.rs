@@ -87,6 +87,7 @@ async fn check(reach: Reach, by: By, readers: usize, model: Model) {
     println!("{what}: seconds {seconds:.3?}, the highest tenth {most:.2}");
 }
 
+// promise 53
 #[tokio::test(start_paused = true)]
 async fn every_window_holds_for_1_to_128_readers() {
     for readers in [1, 2, 16, 48, 128] {
@@ -99,6 +100,7 @@ async fn every_window_holds_for_1_to_128_readers() {
 }
 
 /// Each reader gets 200 MiB/s from it, and waits 2 ms for each request.
+// promise 53
 #[tokio::test(start_paused = true)]
 async fn every_window_holds_on_a_slow_device() {
     let model =
@@ -113,6 +115,7 @@ async fn every_window_holds_on_a_slow_device() {
 }
 
 /// What is asked of the limiter above is not what any limiter does: one that charges after the read fails it by far.
+// promise 53
 #[tokio::test(start_paused = true)]
 async fn charging_after_the_read_is_not_even() {
     let model = Model { mib: Duration::from_millis(5), ..Model::default() };
@@ -194,6 +197,7 @@ async fn shares(readers: &[usize], reach: Reach, by: By, model: Model) -> Vec<f6
 }
 
 /// A query with 128 readers gets as much as one with a single reader that keeps reading, not 128 times as much.
+// promise 53
 #[tokio::test(start_paused = true)]
 async fn a_crowd_does_not_starve_one_reader() {
     let slow = Model { mib: Duration::from_millis(2), ..Model::default() };

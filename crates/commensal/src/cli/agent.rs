@@ -41,20 +41,21 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
     };
     let instance = context.instance();
     let mut told = Vec::new();
-    agent::run(&mut context.host, instance, &options, &flags, &mut |snapshot| {
+    let left = agent::run(&mut context.host, instance, &options, &flags, &mut |snapshot| {
         // Without a service manager that listens nothing is sent.
         let state = match snapshot.ticks {
             1 => NotifyState::Ready,
             _ => NotifyState::Watchdog,
         };
         let _ = sd_notify::notify(&[state]);
-        // Each trouble once, when it comes.
-        let troubles: Vec<String> = snapshot.troubles.iter().chain(&snapshot.config.error).cloned().collect();
-        for trouble in troubles.iter().filter(|trouble| !told.contains(*trouble)) {
-            eprintln!("commensal: {trouble}");
+        // Each problem once, when it comes.
+        let problems: Vec<String> = snapshot.problems.iter().chain(&snapshot.config.error).cloned().collect();
+        for problem in problems.iter().filter(|problem| !told.contains(*problem)) {
+            eprintln!("commensal: {problem}");
         }
-        told = troubles;
+        told = problems;
     })?;
+    left.iter().for_each(|line| eprintln!("commensal: {line}"));
     Ok(0)
 }
 

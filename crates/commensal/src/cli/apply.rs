@@ -2,10 +2,10 @@
 
 use super::Groups;
 use crate::context::Context;
-use commensal_agent::enforce::take_over;
-use commensal_agent::instance::Planned;
 use commensal_core::plan::{Action, Step};
 use commensal_host::Host;
+use commensal_reconcile::Planned;
+use commensal_reconcile::adopt;
 use commensal_reconcile::{Outcome, forget_settled, journal};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Res
         print!("{}", planned.plan.describe(&planned.actual));
     }
     if outcome.failure.is_none() {
-        take_over(&context.instance(), &mut context.host, &planned, &mut journal)?;
+        adopt(&context.instance(), &mut context.host, &planned, &mut journal)?;
         forget_settled(&mut context.host, &planned.plan.settled, &planned.actual, &mut journal)?;
     }
     if let Some(failure) = &outcome.failure {

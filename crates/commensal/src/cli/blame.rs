@@ -9,7 +9,7 @@ use crate::signals;
 use anyhow::{Context as _, bail};
 use commensal_blame::names::Cgroups;
 use commensal_blame::unattributed::Unattributed;
-use commensal_blame::{Bounds, Figures, Judge, Labels, NoJudge, Report, Scope};
+use commensal_blame::{BlameError, Bounds, Figures, Judge, Labels, Report, Scope};
 use outputs::Outputs;
 use serde_json::json;
 use std::io::IsTerminal;
@@ -50,7 +50,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     };
     let mut judge = match Judge::attach(&context.host, &look.scope) {
         Ok(judge) => judge,
-        Err(error @ NoJudge::TooMany(_)) => return Err(error.into()),
+        Err(error @ BlameError::TooMany(_)) => return Err(error.into()),
         Err(error) => return without(context, options, &look, &error),
     };
     look.started = Instant::now();
@@ -151,7 +151,7 @@ fn names(all: &[Named]) -> Vec<String> {
 }
 
 /// Run delay alone: how long, not because of whom.
-fn without(context: &mut Context, options: &Blame, look: &Look, error: &NoJudge) -> anyhow::Result<u8> {
+fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameError) -> anyhow::Result<u8> {
     if options.check || options.html.is_some() || options.svg.is_some() || options.prometheus.is_some() {
         bail!("{error}; without the judge there is nobody to name, nor a verdict");
     }

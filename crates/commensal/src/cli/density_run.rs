@@ -5,7 +5,7 @@ use super::lab::absolute;
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
-use commensal_density::conductor::{self, Conduct, Event};
+use commensal_density::conductor::{self, Event, RunOptions};
 use commensal_density::experiment::{Experiment, Kind, SHIPPED, parse};
 use commensal_density::plan::Question;
 use commensal_density::record::Ladder;
@@ -123,8 +123,8 @@ fn climb(
     Ok((result?, left))
 }
 
-fn conduct(context: &Context, earlier: Option<Ladder>) -> anyhow::Result<Conduct> {
-    Ok(Conduct {
+fn conduct(context: &Context, earlier: Option<Ladder>) -> anyhow::Result<RunOptions> {
+    Ok(RunOptions {
         program: std::env::current_exe().context("this program's own file cannot be found")?,
         state_dir: context.state_dir.clone(),
         data_dir: data_dir(context),

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
 use commensal_host::{Host, LinuxHost};
-use commensal_lab::conductor::{self, Beside, Conduct, Event};
+use commensal_lab::conductor::{self, Beside, Event, RunOptions};
 use commensal_lab::experiment::{self, Checked, Experiment, Overrides, SHIPPED, parse, shipped};
 use commensal_lab::record::{KnownHarm, Role, Run};
 use commensal_lab::verdict::Verdict;
@@ -315,7 +315,7 @@ pub(super) fn conduct(
 ) -> anyhow::Result<(Run, bool)> {
     let Manner { port, blame, out, programs, earlier, harms, beside, stop } = manner;
     let stop = stop.map_or_else(|| stop_flag(&context.host), Ok)?;
-    let conduct = Conduct {
+    let conduct = RunOptions {
         program: std::env::current_exe().context("this program's own file cannot be found")?,
         state_dir: context.state_dir.clone(),
         probe_name: context.lab_probe_name(),

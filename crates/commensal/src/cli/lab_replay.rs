@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
 use commensal_host::{Host, LinuxHost};
-use commensal_lab::replay::{self, Ground, Replay, SHIPPED};
+use commensal_lab::replay::{self, Replay, ReplayEnv, SHIPPED};
 use commensal_lab::site::Claim;
 use std::path::{Path, PathBuf};
 
@@ -47,7 +47,7 @@ pub(super) fn run(context: &mut Context, mut replay: Replay, options: &LabRun) -
     let _claim = Claim::take(&context.host)?;
     let stop = stop_flag(&context.host)?;
     let dir = context.state_dir.join("replay-files");
-    let ground = Ground { dir: &dir, path: &path(), stop: &stop, version: env!("CARGO_PKG_VERSION") };
+    let ground = ReplayEnv { dir: &dir, path: &path(), stop: &stop, version: env!("CARGO_PKG_VERSION") };
     let (mut files, repeats) = (LinuxHost::new(), replay.repeats);
     let mut saved = Ok(());
     let outcome = replay::run(&mut context.host, &replay, &ground, &mut |record| {

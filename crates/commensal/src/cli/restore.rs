@@ -3,7 +3,6 @@
 use super::sched;
 use crate::context::Context;
 use commensal_host::Host;
-use commensal_sensors::{capability, delegation, mounts};
 
 /// Puts everything back. Status 1 when something was left because it is in use, 2 when something failed. A scheduler that is
 /// loaded stays: it has a verb of its own.
@@ -33,18 +32,11 @@ fn restore<H: Host>(
     context: &mut Context<H>,
 ) -> anyhow::Result<(commensal_reconcile::Restored, Vec<String>)> {
     context.without_agent("stop it first (with --on-exit restore it puts everything back itself)")?;
-    let boot_id = context.boot_id();
     let _lock = context.lock()?;
     // Held to the end: no lab run starts while what a dead one left is removed.
     let lab = context.host.state_lock(&context.state_dir.join("lab.lock"))?;
-    let mut restored = commensal_reconcile::restore(&mut context.host, &context.state_dir, &boot_id)?;
-    let hierarchies = mounts::hierarchies(&mut context.host)?;
-    let tenancy = delegation::look(&mut context.host, &hierarchies, context.cgroup_root.as_ref());
-    let (probe, lab_probe) = (context.probe_name(), context.lab_probe_name());
-    restored.done.extend(capability::sweep(&mut context.host, &hierarchies, &tenancy, &probe));
-    if lab.is_some() {
-        restored.done.extend(capability::sweep(&mut context.host, &hierarchies, &tenancy, &lab_probe));
-    }
+    let of_lab: Vec<String> = lab.iter().map(|_| context.lab_probe_name()).collect();
+    let restored = context.instance().restore(&mut context.host, &of_lab)?;
     let loaded = sched::loaded(context, restored.scheduler);
     let stays = |one: String| format!("{one} stays loaded; `commensal sched unload` takes it off");
     Ok((restored, loaded.into_iter().map(stays).collect()))

@@ -175,6 +175,7 @@ pub fn cleaned(program: &Program) {
     assert_nothing_left(&program.state());
 }
 
+// promise 21
 #[test]
 fn it_puts_back_what_others_change_and_follows_what_comes() {
     let test = "it_puts_back_what_others_change_and_follows_what_comes";
@@ -208,6 +209,7 @@ fn it_puts_back_what_others_change_and_follows_what_comes() {
     cleaned(&program);
 }
 
+// promise 23
 #[test]
 fn changed_groups_are_taken_whole_or_not_at_all() {
     let test = "changed_groups_are_taken_whole_or_not_at_all";
@@ -245,6 +247,7 @@ fn changed_groups_are_taken_whole_or_not_at_all() {
 }
 
 /// The kernel tells of a written file and of one that takes its name: no tick of a minute is waited for.
+// promise 23
 #[test]
 fn written_groups_are_taken_before_the_next_tick() {
     let test = "written_groups_are_taken_before_the_next_tick";
@@ -278,6 +281,7 @@ fn written_groups_are_taken_before_the_next_tick() {
     cleaned(&program);
 }
 
+// promise 24
 #[test]
 fn one_agent_per_machine_and_hand_over() {
     let test = "one_agent_per_machine_and_hand_over";
@@ -321,6 +325,7 @@ fn one_agent_per_machine_and_hand_over() {
 }
 
 /// A guard that an agent started does not outlive it, even when it was killed before it said a word.
+// promise 13
 #[test]
 fn a_guard_whose_starter_dies_early_ends() {
     let program = Program::new("early");
@@ -347,6 +352,7 @@ fn a_guard_whose_starter_dies_early_ends() {
 }
 
 /// The guard: limits on online work go, offline work stays held back; a group that wants its originals back has them.
+// promise 25
 #[test]
 fn the_guard_brings_the_safe_state() {
     let test = "the_guard_brings_the_safe_state";
@@ -391,6 +397,7 @@ fn the_guard_brings_the_safe_state() {
 }
 
 /// A guard that is a unit may find one that the agent started while it was away.
+// promise 25
 #[test]
 fn a_guard_waits_while_another_listens() {
     let program = Program::new("guards");
@@ -413,6 +420,7 @@ pub fn cpus(program: &Program, name: &str) -> Option<(String, String)> {
 }
 
 /// The big frame: whole cores, fewer than the machine has, and everything back when it is not wanted any more.
+// promises 25, 27
 #[test]
 fn offline_work_is_kept_to_a_frame() {
     let test = "offline_work_is_kept_to_a_frame";
@@ -475,6 +483,7 @@ pub fn frozen(program: &Program, name: &str) -> Option<bool> {
     })
 }
 
+// promise 29
 #[test]
 fn a_group_at_its_memory_limit_is_frozen_and_goes_on_without_the_agent() {
     let test = "a_group_at_its_memory_limit_is_frozen_and_goes_on_without_the_agent";
@@ -504,6 +513,7 @@ fn a_group_at_its_memory_limit_is_frozen_and_goes_on_without_the_agent() {
 }
 
 /// What a command's groups file says of a group that an agent keeps changes nothing, not even for a moment.
+// promise 18
 #[test]
 fn a_command_leaves_the_limits_to_the_agent() {
     let test = "a_command_leaves_the_limits_to_the_agent";
@@ -539,6 +549,7 @@ fn a_command_leaves_the_limits_to_the_agent() {
 }
 
 /// A third party beside an online group gains nothing from offline work's yielding.
+// promise 5
 #[test]
 fn online_groups_outweigh_what_no_group_claims() {
     let test = "online_groups_outweigh_what_no_group_claims";
@@ -569,6 +580,7 @@ fn online_groups_outweigh_what_no_group_claims() {
 }
 
 /// Without the judge: threads of an online group that wait are seen between two ticks, and the next tick is now.
+// promise 27
 #[test]
 fn run_delay_brings_the_next_tick_at_once() {
     let test = "run_delay_brings_the_next_tick_at_once";

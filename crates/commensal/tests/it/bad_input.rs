@@ -114,6 +114,7 @@ fn in_own_mounts(test: &str, script: &str) -> Option<Output> {
     Some(Command::new("unshare").args(["--mount", "sh", "-ec", script]).output().unwrap())
 }
 
+// promise 3
 #[test]
 fn a_read_only_cgroup_tree() {
     let test = "a_read_only_cgroup_tree";
@@ -141,6 +142,7 @@ fn a_read_only_cgroup_tree() {
     assert!(cgroups_named(&program.prefix).is_empty());
 }
 
+// promise 11
 #[test]
 fn a_full_disk_under_the_journal() {
     let test = "a_full_disk_under_the_journal";
@@ -170,6 +172,7 @@ fn a_full_disk_under_the_journal() {
     assert!(!out.contains("journal") && !out.contains("/sys/fs/cgroup/"), "{out}");
 }
 
+// promise 14
 #[test]
 fn a_damaged_journal() {
     if !can_write_cgroups("a_damaged_journal") {
@@ -194,6 +197,7 @@ fn a_damaged_journal() {
 }
 
 /// Without root: what cannot be is told, and tasks get the weak policy, called weak.
+// promises 3, 41
 #[test]
 fn without_root() {
     let test = "without_root";

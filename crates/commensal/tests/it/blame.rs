@@ -8,7 +8,7 @@ mod subjects;
 
 use crate::support::{Alone, alone, can_write_cgroups};
 use commensal_blame::figures::Kind;
-use commensal_blame::{Figures, Judge, NoJudge, Scope, Subject};
+use commensal_blame::{BlameError, Figures, Judge, Scope, Subject};
 use commensal_core::knob::{Controller, Version};
 use commensal_host::LinuxHost;
 use commensal_sensors::mounts;
@@ -41,7 +41,9 @@ impl Scene {
         let obstacle = OBSTACLE.get_or_init(|| match Judge::attach(&LinuxHost::new(), &Scope::default()) {
             Ok(_) => None,
             // Anything else that it says is a failure.
-            Err(why @ (NoJudge::TooOld(_) | NoJudge::NoBtf | NoJudge::Forbidden(_))) => Some(why.to_string()),
+            Err(why @ (BlameError::TooOld(_) | BlameError::NoBtf | BlameError::Forbidden(_))) => {
+                Some(why.to_string())
+            }
             Err(error) => panic!("{error}"),
         });
         if let Some(why) = obstacle {

@@ -4,14 +4,12 @@
 use crate::docker::Engine;
 use crate::support::{Program, can_write_cgroups, cpu_mount};
 use commensal_agent::members::{Change, Follow, Follower, Members};
-use commensal_core::actual::CgroupPath;
-use commensal_core::desired::{ResolveOptions, resolve};
+use commensal_core::actual::{ActualState, CgroupPath};
 use commensal_core::group::GroupSpec;
-use commensal_core::plan::plan;
-use commensal_host::LinuxHost;
-use commensal_reconcile::apply;
-use commensal_reconcile::journal::{self, Journal, Owner};
-use commensal_sensors::{Survey, machine, survey};
+use commensal_host::{Host, LinuxHost};
+use commensal_reconcile::{Instance, Journal, PlanRequest, apply};
+use commensal_sensors::Survey;
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
@@ -49,6 +47,7 @@ fn weight(group: &Path) -> String {
 
 pub const FOREVER: &str = "trap 'exit 0' TERM; while :; do /bin/busybox sleep 1; done";
 
+// promise 32
 #[test]
 fn by_label_and_name_and_through_a_restart() {
     let test = "by_label_and_name_and_through_a_restart";
@@ -107,36 +106,32 @@ fn by_label_and_name_and_through_a_restart() {
 /// The loop in small: changes in, facts, plan, writes.
 struct Loop {
     host: LinuxHost,
-    look: Survey,
+    instance: Instance,
+    survey: Survey,
     specs: Vec<GroupSpec>,
     members: Members,
     journal: Journal,
-    options: ResolveOptions,
 }
 
 impl Loop {
     fn new(program: &Program, text: &str) -> Loop {
         let mut host = LinuxHost::new();
-        let look = survey(&mut host, &format!("{}-probe", program.prefix), None).unwrap();
-        let boot_id = machine::boot_id(&host).unwrap();
-        let owner = Owner { kind: journal::MACHINE.to_owned(), pid: 1, start_ticks: 0, boot_id };
-        let journal = Journal::open(&mut host, &program.state(), journal::MACHINE, owner).unwrap();
-        let options = ResolveOptions { prefix: program.prefix.clone(), ..ResolveOptions::default() };
+        let instance = Instance::of_machine(&program.state(), &program.prefix);
+        let survey = instance.survey(&mut host).unwrap();
+        let journal = instance.open_journal(&mut host).unwrap();
         let specs = commensal_core::config::parse("g", text).unwrap();
-        Loop { host, look, specs, members: Members::default(), journal, options }
+        Loop { host, instance, survey, specs, members: Members::default(), journal }
     }
 
     /// Takes a change in and acts; what was written.
-    fn act(&mut self, change: Change, state: &Path) -> usize {
+    fn act(&mut self, change: Change) -> usize {
         self.members.heed(change);
-        let mut found = self.look.tree(&mut self.host).unwrap();
-        let boot_id = machine::boot_id(&self.host).unwrap();
-        found.ours = journal::ours(&mut self.host, state, journal::MACHINE, &boot_id, &found).unwrap();
-        self.members.fill(&self.host, &self.specs, &mut found);
-        let desired = resolve(&self.specs, &self.look.machine, &found, &self.options).unwrap();
-        self.look.fill(&mut self.host, &desired, &mut found);
-        let plan = plan(&desired, &found, &self.look.caps);
-        let outcome = apply(&mut self.host, &plan.steps, &found, &mut self.journal);
+        let (members, specs) = (RefCell::new(&mut self.members), &self.specs);
+        let find =
+            |host: &mut dyn Host, found: &mut ActualState| members.borrow_mut().fill(host, specs, found);
+        let request = PlanRequest { members: Some(&find), ..PlanRequest::all(specs) };
+        let planned = self.instance.plan(&mut self.host, &self.survey, &request).unwrap();
+        let outcome = apply(&mut self.host, &planned.plan.steps, &planned.actual, &mut self.journal);
         // A container that ends in between is a normal event; the next change says so.
         outcome.applied.len()
     }
@@ -157,6 +152,7 @@ fn since_midnight(text: &str) -> Option<f64> {
 
 /// Thirty containers that appear at once, one by one protected after it was told to run; then the engine restarts, and after
 /// that the containers that it starts again are protected again.
+// promise 32
 #[test]
 fn followed_from_start_to_protection() {
     let test = "followed_from_start_to_protection";
@@ -187,7 +183,7 @@ fn followed_from_start_to_protection() {
         loop {
             let change = next(&changes);
             let told = matches!(&change, Change::Containers { running, .. } if running.iter().any(|one| one.id == id));
-            let written = agent.act(change, &program.state());
+            let written = agent.act(change);
             if told {
                 // The order of events: told, then written, then in force.
                 assert!(written > 0, "{id}");
@@ -212,7 +208,7 @@ fn followed_from_start_to_protection() {
         .unwrap();
     let ids: BTreeSet<String> = crate::support::text(&output.stdout).lines().map(str::to_owned).collect();
     assert_eq!(ids.len(), 30, "{}", crate::support::text(&output.stderr));
-    catch_up(&mut agent, &changes, &program, &ids);
+    catch_up(&mut agent, &changes, &ids);
     assert!(ids.iter().all(|id| limit(id) == "66"));
     engine.stop();
     let end = Instant::now() + PATIENCE;
@@ -220,7 +216,7 @@ fn followed_from_start_to_protection() {
         assert!(Instant::now() < end);
     }
     engine.again();
-    let seen = catch_up(&mut agent, &changes, &program, &ids);
+    let seen = catch_up(&mut agent, &changes, &ids);
     assert!(seen.iter().any(|change| matches!(change, Change::EngineBack { .. })), "{seen:?}");
     let limit = |id: &str| {
         let below = cgroup(&engine, id).strip_prefix(cpu_mount()).unwrap().to_owned();
@@ -239,12 +235,7 @@ fn followed_from_start_to_protection() {
 }
 
 /// Acts on changes until all of these run and are told; gives the changes.
-fn catch_up(
-    agent: &mut Loop,
-    changes: &Receiver<Change>,
-    program: &Program,
-    ids: &BTreeSet<String>,
-) -> Vec<Change> {
+fn catch_up(agent: &mut Loop, changes: &Receiver<Change>, ids: &BTreeSet<String>) -> Vec<Change> {
     let mut seen = Vec::new();
     let end = Instant::now() + PATIENCE;
     loop {
@@ -257,7 +248,7 @@ fn catch_up(
             }
             _ => false,
         };
-        agent.act(change, &program.state());
+        agent.act(change);
         if all {
             return seen;
         }

@@ -152,6 +152,7 @@ fn document_003_through_the_program() {
 
 /// Spinners on P CPUs: the steal of N of them is (N − P)/N. Others use the machine, too, so the bounds are wide, and each
 /// spins for seconds: the kernel takes some tenths of one to give a new group its share of every CPU.
+// promise 50
 #[test]
 fn spinners_steal_what_arithmetic_says() {
     let test = "spinners_steal_what_arithmetic_says";
@@ -242,6 +243,7 @@ fn failure_of(program: &Program, script: &str, ladder_text: &str) -> (FailureKin
     (failure.kind, failure.reason, failure.evidence)
 }
 
+// promise 51
 #[test]
 fn engines_that_hang_die_or_fail_in_one_cell_only() {
     if !can_write_cgroups("engines_that_hang_die_or_fail_in_one_cell_only") {
@@ -270,6 +272,7 @@ fn engines_that_hang_die_or_fail_in_one_cell_only() {
     assert_eq!(kind, FailureKind::Ended);
 }
 
+// promise 51
 #[test]
 fn a_cell_whose_memory_runs_out() {
     if !can_write_cgroups("a_cell_whose_memory_runs_out") {
@@ -294,6 +297,7 @@ fn a_cell_whose_memory_runs_out() {
     assert!(reason.contains("ended with status"), "{reason}");
 }
 
+// promise 50
 #[test]
 fn a_limit_in_times_of_the_first_placement_and_warnings_by_expression() {
     if !can_write_cgroups("a_limit_in_times_of_the_first_placement_and_warnings_by_expression") {
@@ -342,6 +346,7 @@ fn two_failed_rungs_leave_the_higher_ones_out() {
     assert_nothing_left(&program);
 }
 
+// promise 51
 #[test]
 fn an_interrupted_run_is_gone_on_with() {
     if !can_write_cgroups("an_interrupted_run_is_gone_on_with") {
@@ -380,6 +385,7 @@ fn an_interrupted_run_is_gone_on_with() {
     assert!(err.contains("cannot be gone on with"), "{err}");
 }
 
+// promise 51
 #[test]
 fn a_killed_run_is_undone_by_the_next() {
     if !can_write_cgroups("a_killed_run_is_undone_by_the_next") {

@@ -145,6 +145,7 @@ package = "docker.io"
 version = ["--version"]
 "#;
 
+// promise 48
 #[test]
 fn both_sides_in_containers() {
     let test = "both_sides_in_containers";

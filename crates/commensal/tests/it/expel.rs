@@ -41,6 +41,7 @@ fn finish(mut child: Child) {
     child.wait().unwrap();
 }
 
+// promise 9
 #[test]
 fn commands_of_a_group_share_a_cookie_that_nobody_else_has() {
     let test = "commands_of_a_group_share_a_cookie_that_nobody_else_has";
@@ -60,6 +61,7 @@ fn commands_of_a_group_share_a_cookie_that_nobody_else_has() {
 }
 
 /// A group of somebody else's with a shell that starts children all the time.
+// promise 9
 #[test]
 fn threads_that_appear_meanwhile_have_it_too_and_lose_it_again() {
     let test = "threads_that_appear_meanwhile_have_it_too_and_lose_it_again";

@@ -44,6 +44,7 @@ fn nothing_left(program: &Program) {
     assert_nothing_left(&program.state());
 }
 
+// promise 48
 #[test]
 fn a_service_of_ones_own() {
     if !can_write_cgroups("a_service_of_ones_own") {
@@ -77,6 +78,7 @@ fn a_service_of_ones_own() {
 }
 
 /// A service that runs already is measured where it is, and is left as it was.
+// promise 48
 #[test]
 fn a_service_of_the_machine() {
     let test = "a_service_of_the_machine";
@@ -176,6 +178,7 @@ fn hierarchies() -> Vec<PathBuf> {
 }
 
 /// Offline work that runs already stands still where a block has none, and goes on afterwards, also when the lab is killed.
+// promise 42
 #[test]
 fn offline_work_of_the_machine() {
     let test = "offline_work_of_the_machine";
@@ -217,6 +220,7 @@ fn offline_work_of_the_machine() {
     nothing_left(&program);
 }
 
+// promise 42
 #[test]
 fn what_cannot_be_attached_to() {
     let program = Program::new("noetl");
@@ -243,6 +247,7 @@ fn what_cannot_be_attached_to() {
     nothing_left(&program);
 }
 
+// promise 46
 #[test]
 fn each_means_is_what_its_arm_says() {
     if !can_write_cgroups("each_means_is_what_its_arm_says") {
@@ -305,6 +310,7 @@ fn each_means_is_what_its_arm_says() {
     nothing_left(&program);
 }
 
+// promise 48
 #[test]
 fn a_tool_makes_the_load() {
     if !can_write_cgroups("a_tool_makes_the_load") {
@@ -333,6 +339,7 @@ fn a_tool_makes_the_load() {
     nothing_left(&program);
 }
 
+// promise 45
 #[test]
 fn offline_work_that_never_runs() {
     if !can_write_cgroups("offline_work_that_never_runs") {
@@ -355,6 +362,7 @@ fn offline_work_that_never_runs() {
     nothing_left(&program);
 }
 
+// promise 45
 #[test]
 fn a_service_that_dies_beside_offline_work() {
     if !can_write_cgroups("a_service_that_dies_beside_offline_work") {
@@ -377,6 +385,7 @@ fn a_service_that_dies_beside_offline_work() {
 
 /// A service that dies by itself half a second after each start dies beside isolated offline work as well: isolation is not to
 /// blame.
+// promise 45
 #[test]
 fn a_service_that_dies_by_itself() {
     if !can_write_cgroups("a_service_that_dies_by_itself") {
@@ -421,6 +430,7 @@ fn a_service_that_listens_late() {
     nothing_left(&program);
 }
 
+// promise 48
 #[test]
 fn what_is_refused_before_anything_starts() {
     let program = Program::new("refused");
@@ -463,6 +473,7 @@ fn what_is_refused_before_anything_starts() {
     }
 }
 
+// promise 45
 #[test]
 fn a_port_that_is_taken() {
     if !can_write_cgroups("a_port_that_is_taken") {
@@ -477,6 +488,7 @@ fn a_port_that_is_taken() {
     nothing_left(&program);
 }
 
+// promise 45
 #[test]
 fn a_service_that_never_serves() {
     if !can_write_cgroups("a_service_that_never_serves") {
@@ -498,6 +510,7 @@ fn a_service_that_never_serves() {
 }
 
 /// Blocks are saved as they end; an interrupted run goes on where it was, and only if it is the same.
+// promise 48
 #[test]
 fn an_interrupted_run_goes_on() {
     if !can_write_cgroups("an_interrupted_run_goes_on") {
@@ -545,6 +558,7 @@ fn an_interrupted_run_goes_on() {
 }
 
 /// The record's disk is full: it is said, and nothing is left running.
+// promise 45
 #[test]
 fn a_full_disk() {
     let test = "a_full_disk";

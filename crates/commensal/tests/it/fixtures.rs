@@ -1,10 +1,12 @@
 //! `doctor` and `plan` on machines of other kinds: each `fixtures/*.tree` has its golden output in
 //! `tests/golden`. `UPDATE=1 cargo test -p commensal --test it fixtures` rewrites them.
 
-use crate::support::{applied, planned, restored};
 use commensal::ledger::Ledger;
-use commensal_host::Host;
+use commensal_core::config::parse;
+use commensal_core::scheduler::Mode;
+use commensal_core::scheduler::protocol::Status;
 use commensal_host::fake::FakeHost;
+use commensal_reconcile::{Instance, PlanRequest, ReconcileError};
 use std::path::{Path, PathBuf};
 
 /// The groups file that is the same for all.
@@ -24,6 +26,7 @@ fn machine(tree: &Path) -> FakeHost {
     FakeHost::from_fixture(&text).unwrap_or_else(|error| panic!("{}: {error}", tree.display()))
 }
 
+// promises 8, 10
 #[test]
 fn golden_doctor_and_plan() {
     let update = std::env::var_os("UPDATE").is_some();
@@ -36,9 +39,15 @@ fn golden_doctor_and_plan() {
         let before = fake.snapshot();
         let names = ("commensal", Path::new(crate::support::STATE));
         let doctor = Ledger::look(&mut fake.another(), "commensal-probe", names, None).unwrap().text();
-        let plan = match planned(&mut fake.another(), GROUPS) {
-            Ok((found, plan)) => plan.describe(&found),
-            Err(errors) => errors.iter().map(|error| format!("error {error}\n")).collect(),
+        let (instance, mut host) = (Instance::new(Path::new(crate::support::STATE)), fake.another());
+        let survey = instance.survey(&mut host).unwrap();
+        let groups = parse("groups.toml", GROUPS).unwrap();
+        let plan = match instance.plan(&mut host, &survey, &PlanRequest::all(&groups)) {
+            Ok(planned) => planned.plan.describe(&planned.actual),
+            Err(ReconcileError::Groups(errors)) => {
+                errors.iter().map(|error| format!("error {error}\n")).collect()
+            }
+            Err(error) => panic!("{name}: {error}"),
         };
         assert_eq!(fake.snapshot(), before, "{name}: looking changed something");
         let got = format!("$ commensal doctor\n{doctor}\n$ commensal plan -c groups.toml\n{plan}");
@@ -53,33 +62,30 @@ fn golden_doctor_and_plan() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The plan can be carried out there, a second one is empty, and restoring leaves the machine as it was.
+/// The scheduler is a mechanism while it works; otherwise `doctor` says why it is none.
 #[test]
-fn every_machine_takes_its_plan_and_gets_everything_back() {
-    for tree in trees() {
-        let name = tree.file_stem().unwrap().to_str().unwrap().to_owned();
-        let fake = machine(&tree);
-        // Where systemd manages the tree, from a scope that it has handed over.
-        let slice = Path::new("/sys/fs/cgroup/system.slice");
-        let mut host = fake.another();
-        if fake.another().list(Path::new("/sys/fs/cgroup/init.scope")).is_ok() {
-            let slice = host.open(slice).unwrap();
-            let scope = host.mkdir(slice, "run-r1.scope").unwrap();
-            host.mkdir(scope, "inner").unwrap();
-            let scope = "/sys/fs/cgroup/system.slice/run-r1.scope";
-            fake.set_attribute(scope, "trusted.delegate", "1");
-            fake.set_file("/proc/self/cgroup", "0::/system.slice/run-r1.scope/inner\n");
-            fake.move_process(std::process::id(), format!("{scope}/inner"));
-        }
-        let before = fake.snapshot();
-        let (found, plan, outcome) = applied(&mut fake.another(), GROUPS);
-        assert!(plan.steps.len() > 5, "{name}\n{}", plan.describe(&found));
-        let failure = outcome.failure.map(|failure| failure.refusal.to_string());
-        assert_eq!(failure, None, "{name}\n{}", plan.describe(&found));
-        let (again, second) = planned(&mut fake.another(), GROUPS).unwrap();
-        assert!(second.is_empty(), "{name}\n{}\nagain\n{}", plan.describe(&found), second.describe(&again));
-        let back = restored(&mut fake.another());
-        assert!(back.failed.is_empty() && back.left.is_empty(), "{name}: {back:?}");
-        assert_eq!(fake.snapshot(), before, "{name}");
-    }
+fn doctor_says_what_becomes_of_the_scheduler() {
+    let (fake, state) = (FakeHost::v2(4, 8 << 30), Path::new(crate::support::STATE));
+    let kernel = Path::new("/sys/kernel/sched_ext");
+    fake.set_file(kernel.join("state"), "enabled\n");
+    fake.set_file(kernel.join("enable_seq"), "1\n");
+    let says = |mode: Mode| {
+        fake.serve(state.join("sched.sock"), move |_| {
+            let ejected = (mode != Mode::Running).then(|| "runnable task stall".to_owned());
+            serde_json::to_string(&Status { ok: true, pid: 1, mode, ejected, ..Status::default() }).ok()
+        });
+    };
+    let doctor =
+        || Ledger::look(&mut fake.another(), "commensal-probe", ("commensal", state), None).unwrap().text();
+    says(Mode::Running);
+    let usable = doctor();
+    let yields = "yields to online work here by: sched_ext scheduler, cpu.idle underneath";
+    assert!(usable.contains(yields) && usable.contains("sched_ext scheduler      yes"), "{usable}");
+    says(Mode::GivenUp);
+    let given_up = doctor();
+    assert!(given_up.contains("stays off (runnable task stall)"), "{given_up}");
+    fake.hang_up(state.join("sched.sock"));
+    fake.set_file(kernel.join("state"), "disabled\n");
+    let gone = doctor();
+    assert!(gone.contains("sched_ext scheduler      not loaded; `commensal sched load` loads it"), "{gone}");
 }

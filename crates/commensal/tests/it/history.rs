@@ -85,6 +85,7 @@ fn the_history_reads_lines_and_records() {
 }
 
 /// The figures of the history and its test of a difference, computed again by a reader that shares no code.
+// promise 49
 #[test]
 fn an_independent_reader_finds_the_same_figures() {
     let name = "an_independent_reader_finds_the_same_figures";

@@ -22,6 +22,7 @@ fn schema() -> jsonschema::Validator {
     jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap()
 }
 
+// promise 42
 #[test]
 fn a_short_run_ends_with_a_verdict_and_a_valid_record() {
     if !can_write_cgroups("a_short_run_ends_with_a_verdict_and_a_valid_record") {
@@ -69,6 +70,7 @@ fn a_short_run_ends_with_a_verdict_and_a_valid_record() {
 }
 
 /// Short windows, as few rounds as there can be: what is frozen goes on, every arm has a block, and nothing is left.
+// promise 42
 #[test]
 fn short_windows_freeze_and_thaw_and_leave_nothing() {
     if !can_write_cgroups("short_windows_freeze_and_thaw_and_leave_nothing") {
@@ -105,6 +107,7 @@ fn short_windows_freeze_and_thaw_and_leave_nothing() {
 }
 
 /// Every arm that short windows have can be had by long blocks as well; the threads of the warm one are nobody else's.
+// promise 47
 #[test]
 fn every_arm_by_long_blocks() {
     if !can_write_cgroups("every_arm_by_long_blocks") {
@@ -127,6 +130,7 @@ fn every_arm_by_long_blocks() {
 }
 
 /// A user without cgroups of their own cannot freeze: the same experiment is measured by long blocks, and the record says why.
+// promise 47
 #[test]
 fn who_cannot_freeze_has_long_blocks() {
     let test = "who_cannot_freeze_has_long_blocks";
@@ -207,6 +211,7 @@ pub fn burners(lines: &[String]) -> bool {
     lines.iter().any(|line| line.contains("burn"))
 }
 
+// promise 42
 #[test]
 fn ctrl_c_and_sigterm_leave_nothing() {
     if !can_write_cgroups("ctrl_c_and_sigterm_leave_nothing") {
@@ -232,6 +237,7 @@ fn ctrl_c_and_sigterm_leave_nothing() {
 }
 
 /// SIGKILL while the policy is on: the workloads die with the run; `restore`, or the next run, removes the rest.
+// promise 42
 #[test]
 fn sigkill_is_cleaned_up_by_restore_or_the_next_run() {
     if !can_write_cgroups("sigkill_is_cleaned_up_by_restore_or_the_next_run") {
@@ -260,6 +266,7 @@ fn sigkill_is_cleaned_up_by_restore_or_the_next_run() {
 }
 
 /// SIGKILL while work is frozen: a frozen process does not even die of that. The run's guard thaws and removes everything.
+// promise 42
 #[test]
 fn sigkill_leaves_nothing_frozen() {
     if !can_write_cgroups("sigkill_leaves_nothing_frozen") {
@@ -296,6 +303,7 @@ fn sigkill_leaves_nothing_frozen() {
 
 /// The service dies in every block beside isolated offline work, and only there: that is a result, and the other arms get a new
 /// instance. Once is no evidence.
+// promise 45
 #[test]
 fn a_service_that_dies_is_broken_not_lost() {
     if !can_write_cgroups("a_service_that_dies_is_broken_not_lost") {
@@ -393,6 +401,7 @@ fn a_service_that_dies_in_short_windows() {
 }
 
 /// Somebody undoes the policy in the middle of the block: it was not in force, so there is no verdict.
+// promise 43
 #[test]
 fn a_policy_that_is_undone_meanwhile_is_invalid() {
     if !can_write_cgroups("a_policy_that_is_undone_meanwhile_is_invalid") {
@@ -423,6 +432,7 @@ fn a_policy_that_is_undone_meanwhile_is_invalid() {
 }
 
 /// Whatever their state directories are.
+// promise 42
 #[test]
 fn two_runs_at_once_are_refused() {
     if !can_write_cgroups("two_runs_at_once_are_refused") {

@@ -97,6 +97,7 @@ fn is_zombie(pid: u32) -> bool {
 /// Statuses of a run that ends by itself.
 const VERDICTS: [i32; 4] = [0, 1, 3, 4];
 
+// promise 42
 #[test]
 fn each_signal_at_each_moment() {
     if !can_write_cgroups("each_signal_at_each_moment") {
@@ -146,6 +147,7 @@ fn each_signal_at_each_moment() {
 }
 
 /// The disk with state and record fills up at each moment; afterwards there is space again.
+// promise 42
 #[test]
 fn a_full_disk_at_each_moment() {
     let test = "a_full_disk_at_each_moment";

@@ -19,6 +19,7 @@ fn read(path: PathBuf) -> String {
         .to_owned()
 }
 
+// promise 4
 #[test]
 fn apply_restore_and_again() {
     if !can_write_cgroups("apply_restore_and_again") {
@@ -51,6 +52,7 @@ fn apply_restore_and_again() {
 }
 
 /// What a dead writer left half written goes; what a living one is writing stays.
+// promise 13
 #[test]
 fn restore_removes_what_was_written_half() {
     let program = Program::new("half");
@@ -68,6 +70,7 @@ fn restore_removes_what_was_written_half() {
 }
 
 /// A group of somebody else's keeps its own weight through apply and restore, although cpu.idle forgets it.
+// promise 16
 #[test]
 fn an_adopted_group_gets_its_weight_back() {
     if !can_write_cgroups("an_adopted_group_gets_its_weight_back") {
@@ -97,6 +100,7 @@ fn an_adopted_group_gets_its_weight_back() {
     assert_eq!(after, ("0".to_owned(), value.to_owned()), "{restored}");
 }
 
+// promise 18
 #[test]
 fn run_passes_status_input_and_place_through() {
     if !can_write_cgroups("run_passes_status_input_and_place_through") {
@@ -138,6 +142,7 @@ fn kill(signal: &str, pid: u32) {
     assert!(Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap().success());
 }
 
+// promise 18
 #[test]
 fn run_forwards_signals_and_waits_for_one_that_ignores_them() {
     if !can_write_cgroups("run_forwards_signals_and_waits_for_one_that_ignores_them") {
@@ -188,6 +193,7 @@ fn two_commands_share_a_group() {
 }
 
 /// On one CPU, an offline burner yields to an ordinary one.
+// promise 5
 #[test]
 fn offline_yields() {
     let test = "offline_yields";
@@ -262,6 +268,7 @@ fn apply_takes_over_what_run_made() {
 }
 
 /// The command has the limits that its caller has, whatever commensal needs for itself.
+// promise 18
 #[test]
 fn run_leaves_the_limit_of_open_files_alone() {
     if !can_write_cgroups("run_leaves_the_limit_of_open_files_alone") {
@@ -281,6 +288,7 @@ fn run_leaves_the_limit_of_open_files_alone() {
 }
 
 /// Under nohup the command keeps ignoring SIGHUP, and is not sent one by us.
+// promise 18
 #[test]
 fn run_leaves_ignored_signals_ignored() {
     if !can_write_cgroups("run_leaves_ignored_signals_ignored") {
@@ -306,18 +314,18 @@ fn run_leaves_ignored_signals_ignored() {
 /// The kernel takes a quota with another period in the planned order, and has its own back at the end.
 #[test]
 fn a_quota_with_another_period_and_back() {
-    use commensal_agent::instance::{Ask, Instance, NOBODY};
-    use commensal_agent::keeper::{Keeper, Now};
     use commensal_core::desired::DesiredState;
+    use commensal_reconcile::Reconciler;
+    use commensal_reconcile::{Instance, PlanRequest};
     if !can_write_cgroups("a_quota_with_another_period_and_back") {
         return;
     }
     let program = Program::new("period");
-    let instance = Instance { prefix: program.prefix.clone(), ..Instance::new(&program.state()) };
+    let instance = Instance::of_machine(&program.state(), &program.prefix);
     let specs = commensal_core::config::parse("groups.toml", ETL).unwrap();
     let mut host = commensal_host::LinuxHost::new();
     commensal_host::Host::state_dir(&mut host, &program.state()).unwrap();
-    let mut keeper = Keeper::new(instance, &mut host).unwrap();
+    let mut reconciler = Reconciler::new(instance, &mut host).unwrap();
     let etl = cpu_mount().join(format!("{}-offline/etl", program.prefix));
     let in_force = || -> (u64, u64) {
         let text = match etl.join("cpu.max") {
@@ -330,10 +338,9 @@ fn a_quota_with_another_period_and_back() {
     let mut shares = Vec::new();
     for (ms, period) in [(0, None), (100, Some(10_000)), (200, Some(50_000)), (300, None)] {
         let adjust = |desired: &mut DesiredState| desired.groups[0].limits.cpu_period = period;
-        let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
-        let now = Now { ms, text: String::new() };
-        let round = keeper.round(&mut host, &now, &ask).unwrap();
-        assert_eq!(round.troubles, [""; 0]);
+        let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
+        let round = reconciler.round(&mut host, ms, &request).unwrap();
+        assert_eq!(round.problems, [""; 0]);
         let (quota, found) = in_force();
         assert_eq!(found, u64::from(period.unwrap_or(100_000)));
         shares.push(quota as f64 / found as f64);
@@ -344,6 +351,7 @@ fn a_quota_with_another_period_and_back() {
 }
 
 /// The kernel takes every burst in the planned order, beside quotas that grow and shrink, and has its own back at the end.
+// promise 7
 #[test]
 fn bursts_beside_quotas_that_grow_and_shrink() {
     if !can_write_cgroups("bursts_beside_quotas_that_grow_and_shrink") {

@@ -56,6 +56,7 @@ fn rich() -> Run {
     run
 }
 
+// promise 49
 #[test]
 fn pages_are_whole_at_every_width_and_in_both_schemes() {
     let name = "pages_are_whole_at_every_width_and_in_both_schemes";

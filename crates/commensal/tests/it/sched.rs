@@ -20,6 +20,7 @@ fn has_sched_ext(test: &str) -> bool {
     has
 }
 
+// promise 63
 #[test]
 fn a_kernel_without_it_is_told_and_nothing_starts() {
     if has_sched_ext("a_kernel_without_it_is_told_and_nothing_starts") {
@@ -127,6 +128,7 @@ fn status(program: &Program, expect: i32) -> Value {
     serde_json::from_str(&program.expect(expect, &["sched", "status", "--json", "--for", "0s"]).0).unwrap()
 }
 
+// promise 63
 #[test]
 fn it_is_loaded_looked_at_and_unloaded_twice() {
     if loader("it_is_loaded_looked_at_and_unloaded_twice").is_none() {
@@ -199,6 +201,7 @@ fn what_its_groups_lack_is_status_1_and_restore_leaves_it_loaded() {
     assert_eq!(state(), "disabled");
 }
 
+// promise 63
 #[test]
 fn one_of_others_is_loaded_watched_and_unloaded() {
     let Some(loader) = loader("one_of_others_is_loaded_watched_and_unloaded") else { return };
@@ -241,6 +244,7 @@ fn one_of_others_is_loaded_watched_and_unloaded() {
 }
 
 /// A scheduler that comes and goes with its arm, one that does not come, and one that is gone before the block is over.
+// promise 46
 #[test]
 fn the_lab_has_arms_of_other_schedulers() {
     let Some(loader) = loader("the_lab_has_arms_of_other_schedulers") else { return };

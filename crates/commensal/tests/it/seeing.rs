@@ -24,7 +24,7 @@ fn the_verbs_show_what_the_agent_says() {
     let agent = agent(&program, fixture::snapshot());
     // Not all that was asked for is in force.
     let (out, err) = program.expect(1, &["status"]);
-    assert!(out.contains("generation 3") && out.contains("troubles") && err.is_empty(), "{out}{err}");
+    assert!(out.contains("generation 3") && out.contains("problems") && err.is_empty(), "{out}{err}");
     let (out, _) = program.expect(1, &["status", "--json"]);
     assert_eq!(serde_json::from_str::<Snapshot>(&out).unwrap(), fixture::snapshot());
     let (out, _) = program.expect(0, &["explain", "etl"]);
@@ -44,7 +44,7 @@ fn the_verbs_show_what_the_agent_says() {
     let well = Snapshot {
         lease: None,
         unmet: Vec::new(),
-        troubles: Vec::new(),
+        problems: Vec::new(),
         config: Default::default(),
         ..fixture::snapshot()
     };
@@ -52,6 +52,7 @@ fn the_verbs_show_what_the_agent_says() {
     program.expect(0, &["status"]);
 }
 
+// promise 35
 #[test]
 fn without_an_agent_the_way_out_is_told() {
     let program = Program::new("seeing-none");

@@ -1,81 +1,12 @@
-//! Helpers: a planned world on any host, the program as a child, scratch names, the lock of tests that measure.
+//! Helpers: the program as a child, scratch names, the lock of tests that measure.
 
-use commensal_core::actual::ActualState;
-use commensal_core::config::{self, ConfigError};
-use commensal_core::desired::{ResolveOptions, resolve};
-use commensal_core::plan::{Plan, plan};
 use commensal_host::Host;
-use commensal_reconcile::journal::{self, Journal, Owner};
-use commensal_reconcile::{Outcome, apply};
-use commensal_sensors::{machine, mounts, scheduler, survey};
+use commensal_sensors::{mounts, survey};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// State directory on FakeHost.
 pub const STATE: &str = "/var/lib/commensal";
-
-/// Groups of a text; the text is right.
-pub fn specs(text: &str) -> Vec<commensal_core::group::GroupSpec> {
-    config::parse("groups.toml", text).unwrap_or_else(|errors| panic!("{errors:?}"))
-}
-
-/// Looks at the host and plans for `text`.
-pub fn planned(host: &mut dyn Host, text: &str) -> Result<(ActualState, Plan), Vec<ConfigError>> {
-    let look = survey(host, "commensal-probe-test", None).unwrap();
-    let mut found = look.tree(host).unwrap();
-    let boot_id = machine::boot_id(host).unwrap();
-    found.ours = journal::ours(host, Path::new(STATE), journal::MACHINE, &boot_id, &found).unwrap();
-    let of_run = journal::ours(host, Path::new(STATE), journal::RUN, &boot_id, &found).unwrap();
-    found.ours.created.extend(of_run.created);
-    look.members(host, &specs(text), None, &mut found);
-    let desired = resolve(&specs(text), &look.machine, &found, &ResolveOptions::default())?;
-    look.fill(host, &desired, &mut found);
-    found.scheduler = Some(scheduler::look(host, Path::new(STATE), "commensal"));
-    let plan = plan(&desired, &found, &look.caps);
-    Ok((found, plan))
-}
-
-/// As [`planned`], the way `commensal run` does it for one group.
-pub fn planned_alone(host: &mut dyn Host, text: &str) -> (ActualState, Plan) {
-    let look = survey(host, "commensal-probe-test", None).unwrap();
-    let mut found = look.tree(host).unwrap();
-    let boot_id = machine::boot_id(host).unwrap();
-    found.ours = journal::ours(host, Path::new(STATE), journal::MACHINE, &boot_id, &found).unwrap();
-    let of_run = journal::ours(host, Path::new(STATE), journal::RUN, &boot_id, &found).unwrap();
-    found.ours.created.extend(of_run.created);
-    let specs = specs(text);
-    let own = specs.iter().map(|spec| spec.name.clone()).collect();
-    let options = ResolveOptions { own, alone: true, ..ResolveOptions::default() };
-    let desired = resolve(&specs, &look.machine, &found, &options).unwrap();
-    look.fill(host, &desired, &mut found);
-    found.scheduler = Some(scheduler::look(host, Path::new(STATE), "commensal"));
-    let plan = plan(&desired, &found, &look.caps);
-    (found, plan)
-}
-
-/// Opens the journal of lasting changes.
-pub fn journal(host: &mut dyn Host) -> Result<Journal, commensal_reconcile::JournalError> {
-    let boot_id = machine::boot_id(host).unwrap();
-    let owner = Owner { kind: journal::MACHINE.to_owned(), pid: 1, start_ticks: 0, boot_id };
-    Journal::open(host, Path::new(STATE), journal::MACHINE, owner)
-}
-
-/// Plans and applies.
-pub fn applied(host: &mut dyn Host, text: &str) -> (ActualState, Plan, Outcome) {
-    let (found, plan) = planned(host, text).unwrap();
-    let mut journal = journal(host).unwrap();
-    let outcome = apply(host, &plan.steps, &found, &mut journal);
-    if outcome.failure.is_none() {
-        commensal_reconcile::forget_settled(host, &plan.settled, &found, &mut journal).unwrap();
-    }
-    (found, plan, outcome)
-}
-
-/// Restores everything; this boot.
-pub fn restored(host: &mut dyn Host) -> commensal_reconcile::Restored {
-    let boot_id = machine::boot_id(host).unwrap();
-    commensal_reconcile::restore(host, Path::new(STATE), &boot_id).unwrap()
-}
 
 /// The program under test, with its own state directory and cgroup prefix, which are cleaned up on drop.
 #[derive(Debug)]

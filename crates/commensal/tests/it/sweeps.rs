@@ -35,6 +35,7 @@ fn block<'a>(run: &'a Run, arm: &str) -> &'a Block {
     run.blocks.iter().find(|block| block.arm == arm).unwrap_or_else(|| panic!("no block of {arm}"))
 }
 
+// promise 49
 #[test]
 fn values_of_a_limit_are_arms_of_one_run() {
     let test = "values_of_a_limit_are_arms_of_one_run";
@@ -67,6 +68,7 @@ fn values_of_a_limit_are_arms_of_one_run() {
     assert_nothing_left(&program.state());
 }
 
+// promise 49
 #[test]
 fn a_ramp_of_threads_is_arms_with_and_without_isolation() {
     if !can_write_cgroups("a_ramp_of_threads_is_arms_with_and_without_isolation") {
@@ -143,6 +145,7 @@ fn fake(answers: usize) -> (String, Arc<AtomicUsize>, impl FnOnce()) {
 }
 
 /// It answers before the run and for the first two blocks: the others have no value, and the run goes on to its end.
+// promise 49
 #[test]
 fn a_server_that_dies_loses_values_and_not_the_run() {
     if !can_write_cgroups("a_server_that_dies_loses_values_and_not_the_run") {
@@ -215,6 +218,7 @@ fn prometheus_for(port: u16, every: &str) -> Result<Server, String> {
 }
 
 /// A real Prometheus counts at the service what the lab's own generator counts: requests per second.
+// promise 49
 #[test]
 fn a_real_prometheus_says_what_the_lab_counts() {
     let test = "a_real_prometheus_says_what_the_lab_counts";

@@ -117,6 +117,7 @@ fn program(test: &str) -> (Program, String, String) {
     (program, start, file.display().to_string())
 }
 
+// promise 17
 #[test]
 fn a_user_runs_in_groups_below_what_was_delegated() {
     let Some(given) = Delegated::new("user") else { return };
@@ -157,6 +158,7 @@ fn a_process_in_the_delegated_group_itself_is_in_the_way() {
 }
 
 /// The kernel shows a controller's files only once it is enabled, so what can be had is found out on the way.
+// promise 67
 #[test]
 fn controllers_are_enabled_tried_and_used_in_one_go() {
     let Some(given) = Delegated::new("root") else { return };
@@ -175,6 +177,7 @@ fn controllers_are_enabled_tried_and_used_in_one_go() {
 }
 
 /// The second scratch disk of a virtual machine is taken out and put in again; elsewhere disks are not ours to unplug.
+// promise 12
 #[test]
 fn a_disk_is_unplugged_under_its_limits() {
     let test = "a_disk_is_unplugged_under_its_limits";

@@ -1,12 +1,12 @@
 //! What online groups suffer in a window: sums of the ticks' samples, and a judge of the canary's own.
 
+use crate::blame_monitor;
 use crate::canary::Figures;
-use crate::instance::Planned;
 use crate::sense::Sample;
-use crate::witness;
 use commensal_blame::{Judge, Kind, Scope};
 use commensal_core::canary::{HARM_FROM_MS, HARM_OVER_MS, Limits};
 use commensal_host::Host;
+use commensal_reconcile::Planned;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Sums over a part of a window.
@@ -35,7 +35,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Attaches where the members are others than before. Why there is no judge, if there is none.
     pub(super) fn follow(&mut self, host: &dyn Host, planned: &Planned) -> Option<String> {
-        let (scope, names) = witness::scope(planned);
+        let (scope, names) = blame_monitor::scope(planned);
         if self.judge.is_some() && self.scope == scope {
             return None;
         }

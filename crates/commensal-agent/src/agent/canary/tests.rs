@@ -2,14 +2,14 @@
 
 use super::measure::Of;
 use super::*;
-use crate::instance::Instance;
-use crate::keeper::{Keeper, Round};
 use crate::sense::GroupRates;
 use commensal_core::config::parse;
 use commensal_core::group::GroupName;
 use commensal_core::units::MicroCpus;
 use commensal_core::windows::Shown;
 use commensal_host::fake::FakeHost;
+use commensal_reconcile::Instance;
+use commensal_reconcile::{Reconciler, Round};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -33,8 +33,8 @@ fn machine(v2: bool) -> FakeHost {
     fake
 }
 
-fn keeper(host: &mut FakeHost) -> Keeper {
-    Keeper::new(Instance::new(Path::new(STATE)), host).unwrap()
+fn reconciler(host: &mut FakeHost) -> Reconciler {
+    Reconciler::new(Instance::new(Path::new(STATE)), host).unwrap()
 }
 
 fn name(text: &str) -> GroupName {
@@ -52,12 +52,11 @@ fn decided() -> Decided {
     Decided { wants, ..Decided::default() }
 }
 
-fn round(keeper: &mut Keeper, host: &mut FakeHost, ms: u64, off: bool) -> Round {
+fn round(reconciler: &mut Reconciler, host: &mut FakeHost, ms: u64, off: bool) -> Round {
     let (specs, decided) = (parse("groups.toml", GROUPS).unwrap(), decided());
     let adjust = |desired: &mut DesiredState| adjust(off, &decided, desired);
-    let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
-    let now = Now { ms, text: "2026-11-22T00:00:00Z".to_owned() };
-    keeper.round(host, &now, &ask).unwrap()
+    let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
+    reconciler.round(host, ms, &request).unwrap()
 }
 
 fn restored(fake: &FakeHost) {
@@ -67,22 +66,23 @@ fn restored(fake: &FakeHost) {
     assert!(restored.failed.is_empty() && restored.left.is_empty(), "{restored:?}");
 }
 
+// promise 36
 #[test]
 fn without_isolation_there_are_originals_and_what_the_user_wrote() {
     for v2 in [false, true] {
         let fake = machine(v2);
         let before = fake.snapshot();
         let mut host = fake.another();
-        let mut keeper = keeper(&mut host);
-        round(&mut keeper, &mut host, 0, false);
+        let mut reconciler = reconciler(&mut host);
+        round(&mut reconciler, &mut host, 0, false);
         let on = fake.snapshot();
         let file = |snapshot: &BTreeMap<String, String>, v1: &str, unified: &str| {
             let path = format!("/sys/fs/cgroup/{}", if v2 { unified } else { v1 });
             snapshot.get(&path).unwrap_or_else(|| panic!("{path}")).trim().to_owned()
         };
         for ms in [1_000, 11_000, 21_000] {
-            let done = round(&mut keeper, &mut host, ms, true);
-            assert!(!done.actions.is_empty() && done.troubles.is_empty(), "{:?}", done.troubles);
+            let done = round(&mut reconciler, &mut host, ms, true);
+            assert!(!done.changes.is_empty() && done.problems.is_empty(), "{:?}", done.problems);
             let off = fake.snapshot();
             // What is compared with online work is as it was; what the user wrote stays.
             for group in ["commensal-offline", "batch"] {
@@ -106,21 +106,22 @@ fn without_isolation_there_are_originals_and_what_the_user_wrote() {
                     |of| file(of, &format!("cpu/{online}/cpu.shares"), &format!("{online}/cpu.weight"));
                 assert_eq!(weight(&off), weight(&on), "{online}");
             }
-            assert!(round(&mut keeper, &mut host, ms + 500, true).actions.is_empty(), "it is in force");
+            assert!(round(&mut reconciler, &mut host, ms + 500, true).changes.is_empty(), "it is in force");
             // And back, exactly.
-            let done = round(&mut keeper, &mut host, ms + 5_000, false);
-            assert!(done.troubles.is_empty(), "{:?}", done.troubles);
+            let done = round(&mut reconciler, &mut host, ms + 5_000, false);
+            assert!(done.problems.is_empty(), "{:?}", done.problems);
             assert_eq!(fake.snapshot(), on, "v2 {v2}");
-            let drift = keeper.drift(ms + 5_000, &done.planned.actual);
+            let drift = reconciler.drift(ms + 5_000, &done.planned.actual);
             assert!(drift.is_empty(), "nobody else wrote: {drift:?}");
         }
-        round(&mut keeper, &mut host, 31_000, true);
+        round(&mut reconciler, &mut host, 31_000, true);
         restored(&fake);
         assert_eq!(fake.snapshot(), before, "v2 {v2}");
     }
 }
 
 /// Killed at any write of a switch, either way: the next round brings isolation back, and `restore` everything.
+// promise 36
 #[test]
 fn killed_while_isolation_is_switched() {
     for v2 in [false, true] {
@@ -130,30 +131,30 @@ fn killed_while_isolation_is_switched() {
             for crash in 0.. {
                 let fake = machine(v2);
                 let mut host = fake.another();
-                let mut first = keeper(&mut host);
+                let mut first = reconciler(&mut host);
                 // Not only from where a canary begins: without isolation there is no frame yet, and its groups are made.
                 round(&mut first, &mut host, 0, !to_off);
                 let on = {
                     let calm = machine(v2);
                     let mut host = calm.another();
-                    round(&mut keeper(&mut host), &mut host, 0, false);
+                    round(&mut reconciler(&mut host), &mut host, 0, false);
                     calm.snapshot()
                 };
                 fake.crash_after(crash);
                 let specs = parse("groups.toml", GROUPS).unwrap();
                 let decided = decided();
                 let adjust = |desired: &mut DesiredState| adjust(to_off, &decided, desired);
-                let ask = Ask { adjust: &adjust, ..Ask::new(&specs, NOBODY) };
-                let _ = first.round(&mut host, &Now { ms: 1_000, text: String::new() }, &ask);
+                let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
+                let _ = first.round(&mut host, 1_000, &request);
                 if !fake.is_crashed() {
                     break;
                 }
                 points += 1;
                 let after = fake.restart();
                 let mut host = after.another();
-                let mut next = keeper(&mut host);
+                let mut next = reconciler(&mut host);
                 let done = round(&mut next, &mut host, 0, false);
-                assert!(done.troubles.is_empty(), "crash {crash}: {:?}", done.troubles);
+                assert!(done.problems.is_empty(), "crash {crash}: {:?}", done.problems);
                 assert_eq!(after.snapshot(), on, "v2 {v2}, to off {to_off}, crash {crash}");
                 restored(&after);
                 assert_eq!(after.snapshot(), before, "v2 {v2}, to off {to_off}, crash {crash}");
@@ -197,7 +198,7 @@ fn conduct(request: Request, mut delay: impl FnMut(Side, Option<u32>, u64) -> f6
     const TICK_MS: u64 = 500;
     let fake = machine(true);
     let mut host = fake.another();
-    let planned = round(&mut keeper(&mut host), &mut host, 0, false).planned;
+    let planned = round(&mut reconciler(&mut host), &mut host, 0, false).planned;
     let mut running = Running {
         canary: Canary::new(request.terms(), 0).unwrap(),
         looks: request.terms().looks(),
@@ -264,6 +265,7 @@ fn a_canary_ends_when_it_is_decided_or_hopeless() {
 }
 
 /// The limits hold in both windows of a pair, and only harm without isolation ends the canary.
+// promise 36
 #[test]
 fn what_goes_beyond_the_limits_voids_its_pair_on_either_side() {
     for side in [Side::On, Side::Off] {

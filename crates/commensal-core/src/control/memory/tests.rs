@@ -51,6 +51,7 @@ fn queue_freeze_and_kill_at_their_levels_with_hysteresis() {
     check(OnExceed::KillGroup, &[(10.0, "q")]);
 }
 
+// promise 55
 #[test]
 fn exactly_one_victim_when_one_is_enough() {
     let mut memory = GroupMemory::default();

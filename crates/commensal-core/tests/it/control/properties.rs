@@ -57,6 +57,7 @@ fn whole_cores(topology: &Topology, cpus: &CpuSet) -> bool {
 proptest! {
     #![proptest_config(settings())]
 
+    // promise 27
     #[test]
     fn the_regulator_shrinks_at_once_grows_at_most_at_its_rate_and_keeps_its_range(
         machine in 1u32..128,
@@ -102,6 +103,7 @@ proptest! {
         }
     }
 
+    // promise 27
     #[test]
     fn the_frame_is_whole_free_cores_within_the_room_and_at_least_one(
         topology in machines(),
@@ -164,6 +166,7 @@ proptest! {
         }
     }
 
+    // promise 27
     #[test]
     fn more_online_use_never_means_a_larger_frame_or_quota(
         topology in machines(),
@@ -254,6 +257,7 @@ proptest! {
         }
     }
 
+    // promise 29
     #[test]
     fn no_group_loses_more_processes_than_its_limit_needs(
         sizes in proptest::collection::vec(1u64..4_000, 1..20),
@@ -287,6 +291,7 @@ proptest! {
         prop_assert!(killed.iter().all(|victim| largest_left.is_none_or(|left| left <= victim.held)));
     }
 
+    // promise 29
     #[test]
     fn low_memory_of_the_machine_never_kills_online_work(
         calls in proptest::collection::vec((steps(), proptest::option::of(0u64..16_000), 0.0..100.0f64), 1..60),

@@ -95,6 +95,7 @@ fn a_sawtooth_lengthens_the_hold_until_the_frame_stops_swinging() {
     assert!(growths[1] > 0 && late * 2 <= growths[1] * 10, "half of the swings at most: {growths:?}");
 }
 
+// promise 28
 #[test]
 fn missing_figures_hold_the_frame_and_then_shrink_it_to_a_core() {
     let mut toy = Toy::new(16);
@@ -107,6 +108,7 @@ fn missing_figures_hold_the_frame_and_then_shrink_it_to_a_core() {
     assert_eq!((back[0], *back.last().unwrap()), (1, 10));
 }
 
+// promise 28
 #[test]
 fn a_clock_that_jumps_neither_opens_the_frame_nor_ends_a_hold_nor_prolongs_it() {
     let mut toy = Toy::new(16);
@@ -196,6 +198,7 @@ fn the_cap_finds_what_is_harmless_and_stays_below_it_nearly_always() {
     assert!(total / f64::from(ticks) > 4.0, "{} CPUs on average of 6 harmless", total / f64::from(ticks));
 }
 
+// promise 28
 #[test]
 fn a_judge_that_dies_leaves_offline_work_at_its_floor() {
     let mut latency = Latency::new(Some(16.0));

@@ -17,7 +17,7 @@ const MEDIANS: f64 = 10.0;
 const AROUND: f64 = 2.0;
 
 /// What was seen of one arm.
-pub(super) struct Seen<'h> {
+pub(super) struct ArmSample<'h> {
     /// Whether its windows have the length in question.
     pub decides: bool,
     /// Whether it is the service alone.
@@ -27,7 +27,7 @@ pub(super) struct Seen<'h> {
 }
 
 /// Longer windows where these are too short, and why.
-pub(super) fn lengthened(windows: Windows, seen: &[Seen<'_>]) -> Option<(Windows, String)> {
+pub(super) fn lengthened(windows: Windows, seen: &[ArmSample<'_>]) -> Option<(Windows, String)> {
     let mut why = Vec::new();
     let mut longer = windows;
     let settled = seen.iter().filter(|arm| arm.decides).filter_map(|arm| settled_s(arm, windows.guard_s));
@@ -73,7 +73,7 @@ pub(super) fn lengthened(windows: Windows, seen: &[Seen<'_>]) -> Option<(Windows
 
 /// When an arm had settled, if that was after the guard: where the last stretch begins before which the median was higher for certain
 /// than later on.
-fn settled_s(arm: &Seen<'_>, guard_s: f64) -> Option<f64> {
+fn settled_s(arm: &ArmSample<'_>, guard_s: f64) -> Option<f64> {
     let after: Vec<&(f64, &LatencyHistogram)> =
         arm.buckets.iter().filter(|(from, latency)| *from >= guard_s && latency.len() >= ENOUGH).collect();
     let ((_, last), earlier) = after.split_last()?;
@@ -109,10 +109,11 @@ mod tests {
         medians.map(stretch).into()
     }
 
-    fn seen(latencies: &[LatencyHistogram]) -> Seen<'_> {
-        Seen { decides: true, alone: true, buckets: EDGES.into_iter().zip(latencies).collect() }
+    fn seen(latencies: &[LatencyHistogram]) -> ArmSample<'_> {
+        ArmSample { decides: true, alone: true, buckets: EDGES.into_iter().zip(latencies).collect() }
     }
 
+    // promise 47
     #[test]
     fn what_has_not_settled_lengthens_the_guard() {
         let windows = Short::default().windows;
@@ -135,6 +136,7 @@ mod tests {
         check([200.0, 200.0, 200.0, 250.0, 300.0], None);
     }
 
+    // promise 47
     #[test]
     fn chance_rarely_lengthens_it() {
         let (windows, mut rng, mut alarms) = (Short::default().windows, Rng::new(11), 0);
@@ -145,6 +147,7 @@ mod tests {
         assert!(alarms <= 5, "{alarms} of 500");
     }
 
+    // promise 47
     #[test]
     fn slow_requests_lengthen_windows() {
         let (windows, mut rng) = (Short::default().windows, Rng::new(3));

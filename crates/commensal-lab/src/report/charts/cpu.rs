@@ -1,9 +1,9 @@
 //! Who used the CPUs, block after block: online, offline, everything else, and what the hypervisor gave to others.
 
 use super::canvas::Canvas;
+use super::decoded::DecodedRun;
 use super::order::{Order, arms_key};
 use super::scale::{Scale, round_steps, trimmed};
-use super::seen::Seen;
 use crate::record::{Block, CpuUse};
 use crate::stats::median;
 
@@ -21,7 +21,7 @@ const KINDS: [Kind; 4] = [
 ];
 
 /// Draws one bar per block.
-pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
+pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let total = |block: &Block| -> f64 { KINDS.iter().filter_map(|(_, _, of)| known(of(&block.cpu))).sum() };
     let highest = seen.run.blocks.iter().map(total).fold(0.0, f64::max);
     if highest <= 0.0 {
@@ -76,7 +76,7 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
 }
 
 /// `round 3, isolated: online 0.81, offline 1.02, other 0.10, steal 0.00 CPUs`; in two lines where one has no room.
-fn words(seen: &Seen<'_>, block: &Block, narrow: bool) -> String {
+fn words(seen: &DecodedRun<'_>, block: &Block, narrow: bool) -> String {
     let each: Vec<String> = (KINDS.iter())
         .filter_map(|(class, _, of)| {
             Some(format!("{class} {:.2}", of(&block.cpu).filter(|cpus| cpus.is_finite())?))
@@ -90,7 +90,7 @@ fn known(cpus: Option<f64>) -> Option<f64> {
     cpus.filter(|cpus| cpus.is_finite() && *cpus > 0.0)
 }
 
-fn describe(canvas: &mut Canvas, seen: &Seen<'_>) {
+fn describe(canvas: &mut Canvas, seen: &DecodedRun<'_>) {
     for arm in &seen.run.arms {
         let mut said = Vec::new();
         for (_, name, of) in KINDS {

@@ -1,8 +1,8 @@
 //! Blocks in the order of measurement: where each of them lies on an axis that two charts share.
 
 use super::canvas::Canvas;
+use super::decoded::DecodedRun;
 use super::scale::{Scale, round_steps, trimmed};
-use super::seen::Seen;
 use crate::record::{Block, Run};
 
 /// From where to where each block lies, and how that is written at the axis.
@@ -83,7 +83,7 @@ impl Order {
     }
 
     /// Shades the blocks with offline work.
-    pub fn shade(&self, canvas: &mut Canvas, seen: &Seen<'_>, (top, foot): (f64, f64)) {
+    pub fn shade(&self, canvas: &mut Canvas, seen: &DecodedRun<'_>, (top, foot): (f64, f64)) {
         let mut open: Option<(f64, f64)> = None;
         for (block, (from, to)) in seen.run.blocks.iter().zip(&self.spans) {
             if seen.has_offline(block) {
@@ -104,7 +104,7 @@ fn span(block: &Block) -> Option<(f64, f64)> {
 }
 
 /// The arms that have blocks, with their colours.
-pub fn arms_key(seen: &Seen<'_>) -> Vec<(String, String)> {
+pub fn arms_key(seen: &DecodedRun<'_>) -> Vec<(String, String)> {
     let arms = seen.run.arms.iter().filter(|arm| seen.run.blocks_of(&arm.name).next().is_some());
     arms.map(|arm| (format!("f{}", seen.colour(&arm.name)), arm.name.clone())).collect()
 }

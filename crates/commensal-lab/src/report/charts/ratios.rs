@@ -4,8 +4,8 @@
 //! threshold (the inverse hyperbolic sine of the log-ratio over the threshold's).
 
 use super::canvas::{Canvas, fitted};
+use super::decoded::DecodedRun;
 use super::scale::{Scale, extent};
-use super::seen::Seen;
 use crate::format::{brackets, change_pct, log_of_pct, pct_of_log, quantum, signed_pct};
 use crate::record::{Arm, Comparison, Metric, Role};
 use crate::verdict::against_baseline;
@@ -27,7 +27,7 @@ struct Row<'a> {
 }
 
 /// Draws one panel per gate metric.
-pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
+pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let baseline = seen.run.arms.iter().position(|arm| arm.role == Role::Baseline);
     let baseline = baseline.ok_or("The run has no baseline arm, so there is nothing to compare with.")?;
     let mut canvas = Canvas::new(width);
@@ -48,7 +48,7 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
     Ok(canvas)
 }
 
-fn rows<'a>(seen: &Seen<'a>, baseline: usize, metric: Metric) -> Vec<Row<'a>> {
+fn rows<'a>(seen: &DecodedRun<'a>, baseline: usize, metric: Metric) -> Vec<Row<'a>> {
     let shown = |arm: &Arm| matches!(arm.role, Role::Baseline2 | Role::Contended | Role::Isolated);
     let row = |(index, arm): (usize, &'a Arm)| {
         let pair = |round| {
@@ -94,7 +94,7 @@ fn axis(rows: &[Row<'_>], theta: f64, (left, right): (f64, f64)) -> Axis {
     Axis { scale: Scale::new((lo - room, hi + room), (left, right)), unit }
 }
 
-fn panel(canvas: &mut Canvas, seen: &Seen<'_>, metric: Metric, rows: &[Row<'_>]) {
+fn panel(canvas: &mut Canvas, seen: &DecodedRun<'_>, metric: Metric, rows: &[Row<'_>]) {
     let narrow = canvas.is_narrow();
     let theta = seen.run.design.threshold_of(metric);
     let (left, right) = if narrow { (2.0, canvas.width() - 2.0) } else { (150.0, canvas.width() - 176.0) };
@@ -142,7 +142,7 @@ fn ticks(canvas: &mut Canvas, axis: &Axis, metric: Metric, theta: f64, (top, foo
 
 fn strip(
     canvas: &mut Canvas,
-    seen: &Seen<'_>,
+    seen: &DecodedRun<'_>,
     metric: Metric,
     row: &Row<'_>,
     (axis, y): (&Axis, f64),
@@ -198,7 +198,7 @@ fn strip(
 }
 
 /// Estimate, interval and number of rounds, in words.
-fn figures(seen: &Seen<'_>, metric: Metric, row: &Row<'_>) -> (String, String, String) {
+fn figures(seen: &DecodedRun<'_>, metric: Metric, row: &Row<'_>) -> (String, String, String) {
     let rounds = format!("{} rounds", row.rounds.len());
     let Some(result) = row.result else {
         return ("–".into(), String::new(), rounds);

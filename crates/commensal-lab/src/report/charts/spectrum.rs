@@ -4,8 +4,8 @@
 //! from that: they pair blocks.
 
 use super::canvas::Canvas;
+use super::decoded::DecodedRun;
 use super::scale::{Scale, axis_latency, extent, log_steps};
-use super::seen::Seen;
 use crate::format::{latency, sentence_list};
 use crate::record::{LatencyHistogram, percentile_us};
 
@@ -23,7 +23,7 @@ struct Curve<'a> {
 }
 
 /// Draws one curve per arm.
-pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
+pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let curves: Vec<Curve<'_>> = (seen.run.arms.iter().zip(&seen.merged))
         .filter_map(|(arm, merged)| {
             let points = points(merged.as_ref()?);
@@ -91,7 +91,7 @@ const SAID: [(&str, f64); 5] =
 /// Places on the curves that tell their value: in the corner that no curve reaches.
 fn points_said(
     canvas: &mut Canvas,
-    seen: &Seen<'_>,
+    seen: &DecodedRun<'_>,
     curves: &[Curve<'_>],
     (x, y): (&Scale, &Scale),
     place: (f64, f64),
@@ -155,7 +155,7 @@ fn names(canvas: &mut Canvas, curves: &[Curve<'_>], (x, y): (&Scale, &Scale), at
     }
 }
 
-fn describe(canvas: &mut Canvas, seen: &Seen<'_>, curves: &[Curve<'_>]) {
+fn describe(canvas: &mut Canvas, seen: &DecodedRun<'_>, curves: &[Curve<'_>]) {
     let names: Vec<&str> = curves.iter().map(|curve| curve.name).collect();
     canvas.describe(format!("Distributions of {}.", sentence_list(&names)));
     for (arm, merged) in seen.run.arms.iter().zip(&seen.merged) {

@@ -43,7 +43,7 @@ fn every_chart_of_a_small_run_has_marks() {
 #[test]
 fn both_widths_show_the_same_data() {
     let run = judged();
-    let seen = Seen::of(&run);
+    let seen = DecodedRun::of(&run);
     for kind in KINDS {
         let (wide, narrow, caption) = kind.embedded(&seen).unwrap();
         assert_eq!(marks(&wide), marks(&narrow), "{}", kind.name);
@@ -100,7 +100,7 @@ fn colours_of_arms_stay_in_the_palette() {
     let mut run = fixture::small_run();
     let isolated = run.arms[3].clone();
     run.arms.extend((0..6).map(|i| crate::record::Arm { name: format!("i{i}"), ..isolated.clone() }));
-    let seen = Seen::of(&run);
+    let seen = DecodedRun::of(&run);
     let colours: Vec<usize> = run.arms.iter().map(|arm| seen.colour(&arm.name)).collect();
     assert_eq!(colours, [0, 1, 2, 3, 4, 5, 6, 3, 4, 5]);
 }

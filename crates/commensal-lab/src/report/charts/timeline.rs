@@ -1,9 +1,9 @@
 //! Throughput and tail latency over the run, block after block, or second by second where the record has that.
 
 use super::canvas::Canvas;
+use super::decoded::DecodedRun;
 use super::order::{Order, arms_key};
 use super::scale::{Scale, axis_latency, extent, log_steps, round_steps, trimmed};
-use super::seen::Seen;
 use crate::format::{latency, three_digits};
 use crate::record::{Block, Metric, Tick};
 use crate::stats::median;
@@ -25,7 +25,7 @@ struct Panel {
 }
 
 /// Draws the panels that have values.
-pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
+pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let panels: Vec<Panel> = [throughput(seen), tail(seen)].into_iter().flatten().collect();
     if panels.is_empty() {
         return Err(
@@ -51,7 +51,7 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
     Ok(canvas)
 }
 
-fn throughput(seen: &Seen<'_>) -> Option<Panel> {
+fn throughput(seen: &DecodedRun<'_>) -> Option<Panel> {
     let blocks: Vec<Option<f64>> =
         seen.run.blocks.iter().map(|block| block.achieved.filter(|qps| qps.is_finite())).collect();
     blocks.iter().any(Option::is_some).then_some(Panel {
@@ -63,7 +63,7 @@ fn throughput(seen: &Seen<'_>) -> Option<Panel> {
     })
 }
 
-fn tail(seen: &Seen<'_>) -> Option<Panel> {
+fn tail(seen: &DecodedRun<'_>) -> Option<Panel> {
     let metric = seen.tail()?;
     let blocks = seen.latency_us.iter().map(|values| values.get(&metric).copied()).collect();
     // The record has ticks of P50 and P99 only.
@@ -82,7 +82,7 @@ fn usable(panel: &Panel, tick: &Tick) -> Option<f64> {
 
 fn panel(
     canvas: &mut Canvas,
-    seen: &Seen<'_>,
+    seen: &DecodedRun<'_>,
     (order, panel): (&Order, &Panel),
     (left, right): (f64, f64),
     top: f64,
@@ -144,7 +144,7 @@ fn curve(
         .collect()
 }
 
-fn describe(canvas: &mut Canvas, seen: &Seen<'_>, panel: &Panel) {
+fn describe(canvas: &mut Canvas, seen: &DecodedRun<'_>, panel: &Panel) {
     for arm in &seen.run.arms {
         let values: Vec<f64> = (seen.run.blocks.iter().zip(&panel.blocks))
             .filter(|(block, _)| block.arm == arm.name && block.valid)

@@ -1,8 +1,8 @@
 //! Who had the CPU while online threads waited for it, per arm: the finding of the judge.
 
 use super::canvas::{Canvas, fitted, text_width};
+use super::decoded::DecodedRun;
 use super::scale::{Scale, round_steps, trimmed};
-use super::seen::Seen;
 use crate::format::three_digits;
 use crate::record::{Arm, WaitByKind};
 
@@ -35,7 +35,7 @@ impl Bar<'_> {
 }
 
 /// Draws one bar per arm.
-pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
+pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let bars: Vec<Bar<'_>> = seen.run.arms.iter().filter_map(|arm| bar(seen, arm)).collect();
     let most = bars.iter().map(Bar::sum).fold(0.0, f64::max);
     if bars.is_empty() {
@@ -75,7 +75,7 @@ pub fn draw(seen: &Seen<'_>, width: f64) -> Result<Canvas, String> {
     Ok(canvas)
 }
 
-fn bar<'a>(seen: &Seen<'a>, arm: &'a Arm) -> Option<Bar<'a>> {
+fn bar<'a>(seen: &DecodedRun<'a>, arm: &'a Arm) -> Option<Bar<'a>> {
     let blocks: Vec<_> =
         seen.run.blocks_of(&arm.name).filter(|block| block.valid).filter_map(|block| block.blame).collect();
     let run_s: f64 = blocks.iter().map(|blame| blame.run_s).sum();
@@ -89,7 +89,13 @@ fn bar<'a>(seen: &Seen<'a>, arm: &'a Arm) -> Option<Bar<'a>> {
     Some(Bar { arm, ms: KINDS.map(|(_, _, of)| per_second(of)), blocks: blocks.len() })
 }
 
-fn draw_bar(canvas: &mut Canvas, seen: &Seen<'_>, bar: &Bar<'_>, (x, y): (&Scale, f64), said: (f64, f64)) {
+fn draw_bar(
+    canvas: &mut Canvas,
+    seen: &DecodedRun<'_>,
+    bar: &Bar<'_>,
+    (x, y): (&Scale, f64),
+    said: (f64, f64),
+) {
     let mut from = 0.0;
     let name = format!("b f{}", seen.colour(&bar.arm.name));
     if canvas.is_narrow() {

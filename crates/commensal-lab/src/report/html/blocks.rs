@@ -2,7 +2,7 @@
 
 use crate::format::three_digits;
 use crate::record::{Block, Metric};
-use crate::report::charts::{Seen, escape};
+use crate::report::charts::{DecodedRun, escape};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -33,7 +33,7 @@ const COLUMNS: [&str; 23] = [
 ];
 
 /// The section with the raw figures.
-pub fn raw(seen: &Seen<'_>) -> String {
+pub fn raw(seen: &DecodedRun<'_>) -> String {
     let mut out = format!(
         "<h2 id=\"blocks\">The raw figures</h2>\n<details><summary>All {} blocks, in the order of measurement</summary>\n\
          <p class=\"hint always\">The table is wider than the screen: move it sideways.</p><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"raw figures\"><table class=\"raw\"><thead><tr>",

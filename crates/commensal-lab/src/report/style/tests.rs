@@ -20,6 +20,7 @@ fn check(style: Style, arm: &str, expect: &[(Metric, &str)]) {
     assert_eq!(got, expect, "{style} {}", arm.name);
 }
 
+// promise 49
 #[test]
 fn the_right_columns_of_all_documents() {
     let stressed =
@@ -39,6 +40,7 @@ fn the_right_columns_of_all_documents() {
 }
 
 /// The numbers in the footnotes follow from the documents' own.
+// promise 49
 #[test]
 fn footnotes_recompute() {
     let alinux = document(Style::Alinux).unwrap();
@@ -57,6 +59,7 @@ fn footnotes_recompute() {
     assert_eq!(format!("{:.1}", 10.0 / 1.885_341), "5.3");
 }
 
+// promise 49
 #[test]
 fn the_page_is_fresh() {
     let page = page();

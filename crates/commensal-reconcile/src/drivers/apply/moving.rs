@@ -6,7 +6,7 @@
 
 use super::{Refusal, Work, host_error};
 use crate::journal::{Journal, JournalError, Record, Target};
-use commensal_core::actual::{CgroupPath, Place};
+use commensal_core::actual::{CgroupPath, CgroupRef};
 use commensal_core::errno::Errno;
 use commensal_core::member::{ProcessId, places};
 use commensal_core::plan::{Action, Movement, Step};
@@ -17,7 +17,7 @@ use std::path::Path;
 
 /// What became of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum MoveOutcome {
     /// It is where it was to go.
     Moved,
     /// It has ended.
@@ -77,7 +77,7 @@ impl Work<'_> {
     fn targets(&mut self, paths: &BTreeMap<usize, CgroupPath>) -> Vec<Target> {
         let mut targets = Vec::new();
         for (hierarchy, path) in paths {
-            let place = Place { hierarchy: *hierarchy, path: path.clone() };
+            let place = CgroupRef { hierarchy: *hierarchy, path: path.clone() };
             if let Ok(dir) = self.dir(&place) {
                 targets.push(self.target(&place, dir));
             }
@@ -87,23 +87,23 @@ impl Work<'_> {
 
     pub(super) fn move_process(&mut self, movement: &Movement) -> Result<(), Refusal> {
         let fate = self.shift(movement)?;
-        if let Fate::Stayed(because, _) = &fate {
+        if let MoveOutcome::Stayed(because, _) = &fate {
             self.outcome.stayed.push(format!("process {} stays where it is: {because}", movement.name));
         }
         self.fates.insert(movement.process, fate);
         Ok(())
     }
 
-    fn shift(&mut self, movement: &Movement) -> Result<Fate, Refusal> {
+    fn shift(&mut self, movement: &Movement) -> Result<MoveOutcome, Refusal> {
         let mut done: Vec<(usize, CgroupPath)> = Vec::new();
         let held = self.host.process(movement.process.pid);
         let Some(held) = held.ok().filter(|held| held.start_ticks == movement.process.start_ticks) else {
-            return Ok(Fate::Gone);
+            return Ok(MoveOutcome::Gone);
         };
         for (hierarchy, to) in &movement.to {
             let Some(from) = movement.from.get(hierarchy) else { continue };
             if !alive(self.host, &held) {
-                return Ok(Fate::Gone);
+                return Ok(MoveOutcome::Gone);
             }
             let now = self.whereabouts(movement.process.pid).remove(hierarchy).unwrap_or_default();
             if to.contains(&now) {
@@ -113,7 +113,7 @@ impl Work<'_> {
                 let because = format!("somebody else has moved it to {now} meanwhile");
                 return Ok(self.put_back(&held, &done, because));
             }
-            let place = Place { hierarchy: *hierarchy, path: to.clone() };
+            let place = CgroupRef { hierarchy: *hierarchy, path: to.clone() };
             let dir = match self.dir(&place) {
                 Ok(dir) => dir,
                 // Groups of ours are in the plan's hand; one of somebody else's may go whenever it likes.
@@ -124,11 +124,11 @@ impl Work<'_> {
             };
             match self.write_number(&held, *hierarchy, dir, to)? {
                 Written::Arrived => done.push((*hierarchy, from.clone())),
-                Written::Gone => return Ok(Fate::Gone),
+                Written::Gone => return Ok(MoveOutcome::Gone),
                 Written::Refused(because) => return Ok(self.put_back(&held, &done, because)),
             }
         }
-        Ok(Fate::Moved)
+        Ok(MoveOutcome::Moved)
     }
 
     fn write_number(
@@ -171,7 +171,7 @@ impl Work<'_> {
         if !to.contains(&now) || to.contains(&home) {
             return;
         }
-        let back = self.dir(&Place { hierarchy, path: home.clone() }).and_then(|dir| {
+        let back = self.dir(&CgroupRef { hierarchy, path: home.clone() }).and_then(|dir| {
             let written = self.host.write(dir, "cgroup.procs", &pid.to_string());
             written.map_err(|error| host_error(error, None))
         });
@@ -186,10 +186,10 @@ impl Work<'_> {
     }
 
     /// All hierarchies or none.
-    fn put_back(&mut self, held: &Process, done: &[(usize, CgroupPath)], because: String) -> Fate {
+    fn put_back(&mut self, held: &Process, done: &[(usize, CgroupPath)], because: String) -> MoveOutcome {
         let mut whole = true;
         for (hierarchy, from) in done {
-            let place = Place { hierarchy: *hierarchy, path: from.clone() };
+            let place = CgroupRef { hierarchy: *hierarchy, path: from.clone() };
             let back = match self.dir(&place) {
                 Ok(dir) => self.write_number(held, *hierarchy, dir, from),
                 Err(refusal) => Err(refusal),
@@ -197,8 +197,8 @@ impl Work<'_> {
             whole &= matches!(back, Ok(Written::Arrived | Written::Gone));
         }
         match whole {
-            true => Fate::Stayed(because, true),
-            false => Fate::Stayed(
+            true => MoveOutcome::Stayed(because, true),
+            false => MoveOutcome::Stayed(
                 format!("{because}; in some hierarchies it was moved and could not be put back"),
                 false,
             ),
@@ -221,8 +221,8 @@ impl Work<'_> {
             let Action::Move(movement) = &step.action else { continue };
             let ProcessId { pid, start_ticks } = movement.process;
             match self.fates.get(&movement.process) {
-                Some(Fate::Moved) if movement.by.is_empty() => drop(back.insert(movement.process)),
-                Some(Fate::Moved) => done.push(Record::Moved { pid, start_ticks }),
+                Some(MoveOutcome::Moved) if movement.by.is_empty() => drop(back.insert(movement.process)),
+                Some(MoveOutcome::Moved) => done.push(Record::Moved { pid, start_ticks }),
                 _ => {}
             }
         }
@@ -233,7 +233,7 @@ impl Work<'_> {
         let known = std::mem::take(&mut self.known);
         journal.forget(self.host, |_, record| {
             record.process().is_some_and(|process| {
-                let stayed = matches!(fates.get(&process), Some(Fate::Stayed(_, true)));
+                let stayed = matches!(fates.get(&process), Some(MoveOutcome::Stayed(_, true)));
                 (stayed && !known.contains(&process)) || back.contains(&process) || gone.contains(&process)
             })
         })

@@ -10,6 +10,7 @@ fn frozen(group: &Group) -> bool {
     group.read("cgroup.events").contains("frozen 1")
 }
 
+// promise 65
 #[test]
 fn saturation_freezes_offline_groups_until_there_is_room() {
     if !can_load("smt2::guard::saturation_freezes_offline_groups_until_there_is_room") {
@@ -28,6 +29,7 @@ fn saturation_freezes_offline_groups_until_there_is_room() {
     loaded.unload();
 }
 
+// promise 65
 #[test]
 fn an_ejected_scheduler_is_told_and_loaded_again() {
     if !can_load("smt2::guard::an_ejected_scheduler_is_told_and_loaded_again") {
@@ -49,6 +51,7 @@ fn an_ejected_scheduler_is_told_and_loaded_again() {
 }
 
 /// On a CPU whose sibling expels, and on one that online work has for itself.
+// promise 65
 #[test]
 fn whoever_is_killed_dies() {
     if !can_load("smt2::guard::whoever_is_killed_dies") {
@@ -71,6 +74,7 @@ fn whoever_is_killed_dies() {
 }
 
 /// A group that nobody orders any more goes on at once, and one that somebody else had frozen is left so.
+// promise 65
 #[test]
 fn only_its_own_freezing_is_undone() {
     if !can_load("smt2::guard::only_its_own_freezing_is_undone") {
@@ -92,6 +96,7 @@ fn only_its_own_freezing_is_undone() {
 }
 
 /// Online work that takes everything for ever, and no guard: the kernel takes the scheduler off again and again.
+// promise 65
 #[test]
 fn after_three_reloads_it_stays_off() {
     if !can_load("smt2::guard::after_three_reloads_it_stays_off") {
@@ -118,6 +123,7 @@ fn after_three_reloads_it_stays_off() {
 }
 
 /// Unloaded and killed while groups are frozen: neither leaves them so.
+// promise 65
 #[test]
 fn nothing_stays_frozen() {
     if !can_load("smt2::guard::nothing_stays_frozen") {

@@ -13,6 +13,7 @@ fn weighed(group: &Group, weight: u64) -> Value {
 }
 
 /// 300 to 100, and inside the second one 3 to 1 again, flattened.
+// promise 64
 #[test]
 fn groups_share_by_weight() {
     if !can_load("smt2::inside::groups_share_by_weight") {
@@ -42,6 +43,7 @@ fn groups_share_by_weight() {
 }
 
 /// Half a CPU for the one that is heavy, the rest for the other.
+// promise 64
 #[test]
 fn a_hard_limit_holds() {
     if !can_load("smt2::inside::a_hard_limit_holds") {
@@ -62,6 +64,7 @@ fn a_hard_limit_holds() {
 
 /// One had a CPU to itself for long, then another one comes: they share it from then on, and neither waits for what the other
 /// has had.
+// promise 64
 #[test]
 fn who_comes_late_is_no_creditor() {
     if !can_load("smt2::inside::who_comes_late_is_no_creditor") {
@@ -85,6 +88,7 @@ fn who_comes_late_is_no_creditor() {
 
 /// Threads are sent from CPU to CPU, and CPUs go and come, while others start and end, and a cgroup after the other is made
 /// and removed.
+// promises 62, 64
 #[test]
 fn affinity_hotplug_and_churn() {
     if !can_load("smt2::inside::affinity_hotplug_and_churn") {
@@ -124,6 +128,7 @@ fn affinity_hotplug_and_churn() {
 }
 
 /// A whole core goes, with threads that are bound to it: the kernel sends them elsewhere, and they run there.
+// promise 64
 #[test]
 fn a_core_goes_with_threads_that_are_bound_to_it() {
     if !can_load("smt2::inside::a_core_goes_with_threads_that_are_bound_to_it") {
@@ -193,6 +198,7 @@ fn torture(batch: &Group, tids: &[u32]) -> u32 {
 }
 
 /// Ten thousand threads of one process, all of which come under it and get out again; a status meanwhile is answered.
+// promise 62
 #[test]
 fn ten_thousand_threads() {
     const THREADS: usize = 10_000;

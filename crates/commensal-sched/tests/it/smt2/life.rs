@@ -64,6 +64,7 @@ fn own(works: &[Spinner; 3]) -> [Own; 3] {
 }
 
 /// Again and again, with a thread of another group that moves in and out.
+// promise 62
 #[test]
 fn every_thread_gets_its_own_back() {
     if !can_load("smt2::life::every_thread_gets_its_own_back") {
@@ -88,6 +89,7 @@ fn every_thread_gets_its_own_back() {
     }
 }
 
+// promise 62
 #[test]
 fn what_a_killed_loader_leaves_can_be_undone() {
     if !can_load("smt2::life::what_a_killed_loader_leaves_can_be_undone") {
@@ -128,6 +130,7 @@ fn another_process_takes_over() {
 }
 
 /// Threads that come, leave for another group, and start others, while it is loaded.
+// promise 62
 #[test]
 fn threads_come_and_go() {
     if !can_load("smt2::life::threads_come_and_go") {

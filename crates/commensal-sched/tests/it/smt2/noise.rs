@@ -27,7 +27,7 @@ const MOST_BY_TICKS: f64 = 0.5;
 const LEAST_OF_ALONE: f64 = 0.90;
 
 /// What happened while one looked.
-struct Seen {
+struct Sample {
     /// CPUs in use.
     online: f64,
     offline: f64,
@@ -37,13 +37,13 @@ struct Seen {
     after: Value,
 }
 
-impl Seen {
-    fn look(loaded: &Loaded, web: &Group, batch: &Group) -> Seen {
+impl Sample {
+    fn look(loaded: &Loaded, web: &Group, batch: &Group) -> Sample {
         let before = loaded.status();
         let first = busy(sibling(CPU));
         let got = measure(&[web, batch], BLOCK);
         let last = busy(sibling(CPU));
-        Seen {
+        Sample {
             online: got[0] / BLOCK.as_secs_f64(),
             offline: got[1] / BLOCK.as_secs_f64(),
             taken: (last.0 - first.0) as f64 / (last.1 - first.1) as f64,
@@ -63,7 +63,7 @@ impl Seen {
     }
 
     fn print(&self, what: &str) {
-        let Seen { online, offline, taken, .. } = self;
+        let Sample { online, offline, taken, .. } = self;
         let overlap = self.overlap().map_or("-".to_owned(), |share| format!("{:.2} %", share * 100.0));
         let evictions = self.grown("evictions");
         let mean = match evictions {
@@ -80,6 +80,7 @@ impl Seen {
 }
 
 /// One online thread and offline ones everywhere, then more of these of all kinds.
+// promise 64
 #[test]
 fn offline_work_leaves_the_core_of_an_expelling_thread() {
     if !can_load("smt2::noise::offline_work_leaves_the_core_of_an_expelling_thread") {
@@ -91,7 +92,7 @@ fn offline_work_leaves_the_core_of_an_expelling_thread() {
     let groups = |expel| [online(&web, expel), offline(&batch)];
     let mut loaded = Loaded::new(&groups(false));
     let look = |what: &str| {
-        let seen = Seen::look(&loaded, &web, &batch);
+        let seen = Sample::look(&loaded, &web, &batch);
         seen.print(what);
         seen
     };
@@ -106,7 +107,7 @@ fn offline_work_leaves_the_core_of_an_expelling_thread() {
     std::thread::sleep(Duration::from_millis(500));
     let loads = look("expel and load");
     for (what, seen) in [("with expel", with), ("expel and load", loads)] {
-        let Seen { online, offline, taken, .. } = &seen;
+        let Sample { online, offline, taken, .. } = &seen;
         let overlap = seen.overlap().unwrap();
         assert!(overlap <= MOST_OVERLAP, "{what}: overlap {overlap:.4}");
         assert!(*taken <= MOST_TAKEN, "{what}: the kernel says that the sibling is {taken:.3} busy");
@@ -120,6 +121,7 @@ fn offline_work_leaves_the_core_of_an_expelling_thread() {
 }
 
 /// One offline thread may run on the sibling only, and others everywhere.
+// promise 64
 #[test]
 fn orders_reach_threads_that_run() {
     if !can_load("smt2::noise::orders_reach_threads_that_run") {
@@ -162,6 +164,7 @@ fn orders_reach_threads_that_run() {
 }
 
 /// Without a limit of its own a group has no CPU controller, and the kernel's scheduler knows nothing of it.
+// promise 64
 #[test]
 fn a_group_without_the_cpu_controller_expels() {
     if !can_load("smt2::noise::a_group_without_the_cpu_controller_expels") {
@@ -173,7 +176,7 @@ fn a_group_without_the_cpu_controller_expels() {
     let _offline = batch.spinners(cpus());
     let mut loaded = Loaded::new(&[online(&web, true), offline(&batch)]);
     let _online = web.spin(&CPU.to_string());
-    let seen = Seen::look(&loaded, &web, &batch);
+    let seen = Sample::look(&loaded, &web, &batch);
     seen.print("without the controller");
     assert!(seen.overlap().is_some_and(|overlap| overlap <= MOST_OVERLAP), "{:?}", seen.overlap());
     assert!(seen.grown("expelling_ns") / 1e9 >= LEAST_ONLINE * BLOCK.as_secs_f64(), "{}", seen.after);
@@ -247,6 +250,7 @@ fn the_tick_is_the_backstop() {
 }
 
 /// An online thread that sleeps for a moment: with a hold-off its sibling stays free meanwhile, without one it is used.
+// promise 64
 #[test]
 fn a_hold_off_keeps_the_core_free_for_a_while() {
     if !can_load("smt2::noise::a_hold_off_keeps_the_core_free_for_a_while") {
@@ -270,6 +274,7 @@ fn a_hold_off_keeps_the_core_free_for_a_while() {
 }
 
 /// Offline work has the CPUs that no online thread is on, and leaves each of them when one comes.
+// promise 64
 #[test]
 fn online_threads_do_not_queue_behind_each_other() {
     if !can_load("smt2::noise::online_threads_do_not_queue_behind_each_other") {

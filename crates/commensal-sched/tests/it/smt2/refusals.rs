@@ -4,6 +4,7 @@ use crate::world::{Group, Loaded, can_load, offline, shown, state};
 use serde_json::json;
 use std::os::unix::process::CommandExt;
 
+// promise 63
 #[test]
 fn what_cannot_be_loaded_is_refused_with_the_way_out() {
     if !can_load("smt2::refusals::what_cannot_be_loaded_is_refused_with_the_way_out") {
@@ -25,6 +26,7 @@ fn what_cannot_be_loaded_is_refused_with_the_way_out() {
     assert!(shown(&done).contains("no scheduler of commensal"), "{}", shown(&done));
 }
 
+// promise 63
 #[test]
 fn orders_that_cannot_be_carried_out_change_nothing() {
     if !can_load("smt2::refusals::orders_that_cannot_be_carried_out_change_nothing") {
@@ -52,6 +54,7 @@ fn orders_that_cannot_be_carried_out_change_nothing() {
     assert_eq!(loaded.status()["groups"][0]["found"], false);
 }
 
+// promise 63
 #[test]
 fn the_programs_refuse_a_class_that_they_do_not_know() {
     use commensal_sched::loader::{Scheduler, Settings};

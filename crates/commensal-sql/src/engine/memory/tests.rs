@@ -37,6 +37,7 @@ fn begin(group: &Arc<Group>, slots: u32, can_spill: bool) -> Running {
     Running { query, reservation }
 }
 
+// promise 55
 #[tokio::test]
 async fn one_victim_and_the_others_go_on() {
     let group = group(hard(900));
@@ -106,6 +107,7 @@ async fn who_can_spill_is_told_to_before_anybody_ends() {
     assert!(alone.query.ended().is_none() && running.query.ended().is_none());
 }
 
+// promise 55
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_cannot_spill_has_the_others_spill() {
     let group = group(hard(100));

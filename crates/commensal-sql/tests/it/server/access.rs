@@ -28,6 +28,7 @@ fn users_need_their_password() {
     assert!(kept.contains("jack") && !kept.contains("n3uesPW") && !kept.contains("geheim"), "{kept}");
 }
 
+// promise 60
 #[test]
 fn every_connection_has_a_salt_of_its_own() {
     let fixture = Fixture::new();
@@ -38,6 +39,7 @@ fn every_connection_has_a_salt_of_its_own() {
     assert_eq!(salts.len(), 20);
 }
 
+// promise 60
 #[test]
 fn nobody_without_a_password_comes_from_elsewhere() {
     let fixture = Fixture::new();
@@ -86,6 +88,7 @@ fn groups_and_tables_need_a_grant() {
     }
 }
 
+// promise 60
 #[test]
 fn secrets_are_not_shown() {
     let fixture = Fixture::with(commensal_sql::protocol::Limits::default(), |options| {
@@ -111,6 +114,7 @@ fn secrets_are_not_shown() {
     }
 }
 
+// promise 60
 #[test]
 fn a_user_has_so_many_connections() {
     let fixture = Fixture::new();

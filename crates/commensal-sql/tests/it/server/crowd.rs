@@ -54,6 +54,7 @@ impl World {
     }
 }
 
+// promise 59
 #[test]
 fn five_hundred_at_once() {
     let world = World::new();
@@ -79,6 +80,7 @@ fn five_hundred_at_once() {
     eventually("no thread is left", || world.server.threads() <= threads);
 }
 
+// promise 59
 #[test]
 fn who_logs_in_slowly_does_not_get_in() {
     let login = Duration::from_millis(500);
@@ -138,6 +140,7 @@ fn say(address: SocketAddr, bytes: &[u8]) {
     }
 }
 
+// promise 59
 #[test]
 fn a_conversation_may_end_at_every_byte() {
     let world = World::new();
@@ -210,6 +213,7 @@ fn edited(mut bytes: Vec<u8>, edits: &[Edit]) -> Vec<u8> {
 }
 
 /// 1,000 edited conversations and as many of random bytes; many more in the long tier, or as `PROPTEST_CASES` says.
+// promise 59
 #[test]
 fn edited_conversations_harm_nobody() {
     let world = World::new();

@@ -95,11 +95,13 @@ fn left_nothing(server: &Server, before: usize) {
     eventually("no connection is left", || server.descriptors() <= before);
 }
 
+// promise 61
 #[test]
 fn a_python_driver_does_it_all() {
     python("a_python_driver_does_it_all", PYMYSQL, "driver.py", 9);
 }
 
+// promise 60
 #[test]
 fn mysqls_own_library_proves_by_its_own_method() {
     python("mysqls_own_library_proves_by_its_own_method", CONNECTOR, "connector.py", 7);
@@ -122,6 +124,7 @@ fn python(test: &str, wanted: &str, script: &str, parts: usize) {
     left_nothing(&world.server, before);
 }
 
+// promises 60, 61
 #[test]
 fn a_jdbc_driver_prepares_statements() {
     // One that runs a source file has the compiler with it.

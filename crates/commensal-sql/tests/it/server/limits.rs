@@ -12,6 +12,7 @@ fn usage(client: &mut Client, column: &str, group: &str) -> f64 {
     client.query(&sql).cell().parse().unwrap()
 }
 
+// promise 57
 #[test]
 fn the_queue_lets_in_refuses_and_gives_up() {
     let fixture = Fixture::new();
@@ -65,6 +66,7 @@ fn the_queue_lets_in_refuses_and_gives_up() {
     eventually("nothing runs or waits", || fixture.is_quiet());
 }
 
+// promise 57
 #[test]
 fn a_query_can_be_killed_while_it_waits() {
     let fixture = Fixture::new();
@@ -84,6 +86,7 @@ fn a_query_can_be_killed_while_it_waits() {
     eventually("nobody waits", || group.queue.lengths() == (0, 0) && fixture.is_quiet());
 }
 
+// promise 55
 #[test]
 fn memory_above_the_hard_limit_ends_one_query() {
     let fixture = Fixture::new();
@@ -106,6 +109,7 @@ fn memory_above_the_hard_limit_ends_one_query() {
     assert_eq!(client.query("select count(*) from hits").cell(), "1500000", "the group goes on");
 }
 
+// promise 55
 #[test]
 fn a_query_spills_rather_than_ends() {
     let fixture = Fixture::new();
@@ -134,6 +138,7 @@ fn percents_are_of_the_memory_that_the_server_was_given() {
     assert!(settings.memory.hard);
 }
 
+// promise 56
 #[test]
 fn the_cpu_hard_limit_holds() {
     let fixture = Fixture::new();
@@ -181,6 +186,7 @@ fn threads_ns(name: &str) -> u64 {
     sum
 }
 
+// promise 56
 #[test]
 fn the_local_read_limit_holds_for_every_format() {
     let fixture = Fixture::new();
@@ -210,6 +216,7 @@ fn the_local_read_limit_holds_for_every_format() {
     assert!(begun.elapsed() < Duration::from_secs(60));
 }
 
+// promise 56
 #[test]
 fn spilled_bytes_are_charged_when_they_are_read_back() {
     let fixture = Fixture::new();
@@ -233,6 +240,7 @@ fn spilled_bytes_are_charged_when_they_are_read_back() {
     assert!(spilled > in_memory + (16 << 20), "{spilled} and {in_memory} bytes");
 }
 
+// promise 57
 #[test]
 fn policies_cancel_and_move() {
     let fixture = Fixture::new();
@@ -265,6 +273,7 @@ fn policies_cancel_and_move() {
     eventually("nothing is left", || fixture.is_quiet());
 }
 
+// promise 57
 #[test]
 fn a_policy_sets_a_variable_of_a_live_session() {
     let fixture = Fixture::new();

@@ -138,6 +138,7 @@ fn with_quota(quota: &Quota) -> Duration {
     })
 }
 
+// promise 56
 #[test]
 fn a_limit_of_ours_stops_nobody_with_a_lock_in_hand() {
     let quota = match Quota::new() {

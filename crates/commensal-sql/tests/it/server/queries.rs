@@ -212,6 +212,7 @@ fn rows_are_written_where_that_is_allowed() {
 }
 
 /// Plan, pool and stores of a query know it: none of them may keep it once it is over, whatever its end.
+// promise 55
 #[test]
 fn a_query_leaves_nothing_of_itself_in_memory() {
     let fixture = Fixture::new();

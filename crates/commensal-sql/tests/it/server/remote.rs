@@ -117,6 +117,7 @@ fn fixture(bucket: &Bucket) -> Fixture {
     Fixture::with(Limits::default(), move |options| options.s3.0 = vec![address])
 }
 
+// promise 56
 #[test]
 fn objects_are_read_at_the_groups_rate() {
     let rows = 300_000;

@@ -138,6 +138,7 @@ fn edited(shape: usize, edits: &[Edit]) -> String {
     all.join("")
 }
 
+// promise 54
 #[test]
 fn whatever_is_asked_is_answered() {
     let fixture = Fixture::new();

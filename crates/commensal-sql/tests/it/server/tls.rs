@@ -99,6 +99,7 @@ fn mariadb(world: &World, args: &[&str], sql: &str) -> Result<String, String> {
     }
 }
 
+// promise 60
 #[test]
 fn a_stock_client_encrypts() {
     if Command::new("mariadb").arg("--version").output().is_err() {
@@ -134,6 +135,7 @@ fn a_stock_client_encrypts() {
     assert!(refused.contains("certificate"), "{refused}");
 }
 
+// promise 60
 #[test]
 fn from_other_machines_only_encrypted() {
     let Some(other) = other_address() else {
@@ -168,6 +170,7 @@ fn hello(config: &Arc<ClientConfig>) -> Vec<u8> {
     bytes
 }
 
+// promise 60
 #[test]
 fn broken_handshakes_end_their_connection_and_nothing_else() {
     let world = world("127.0.0.1:0", &[]);
@@ -217,6 +220,7 @@ fn broken_handshakes_end_their_connection_and_nothing_else() {
     eventually("nothing is left open", || world.server.descriptors() <= before);
 }
 
+// promise 60
 #[test]
 fn a_stalled_handshake_has_an_end() {
     use crate::server::fixture::Fixture;
@@ -245,6 +249,7 @@ fn a_stalled_handshake_has_an_end() {
     assert_eq!(logged_in.query("select 1").cell(), "1", "who has logged in stays");
 }
 
+// promise 60
 #[test]
 fn the_certificate_is_read_again() {
     let mut world = world("127.0.0.1:0", &[]);

@@ -55,6 +55,7 @@ fn is_closed(client: &mut Client) -> bool {
     }
 }
 
+// promise 59
 #[test]
 fn packets_out_of_bounds_end_the_connection_and_nothing_else() {
     let fixture = Fixture::with(Limits { packet: 100_000, ..Limits::default() }, |_| {});
@@ -116,6 +117,7 @@ fn packets_out_of_bounds_end_the_connection_and_nothing_else() {
     eventually("only the witness is left", || fixture.engine.connections.all().len() == 1);
 }
 
+// promise 59
 #[test]
 fn a_query_ends_when_its_client_goes_away() {
     let fixture = Fixture::new();
@@ -128,6 +130,7 @@ fn a_query_ends_when_its_client_goes_away() {
     eventually("it is not listed any more", || fixture.engine.connections.all().is_empty());
 }
 
+// promise 59
 #[test]
 fn a_client_that_takes_no_rows_is_let_go_with_its_query() {
     let fixture = Fixture::new();

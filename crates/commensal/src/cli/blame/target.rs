@@ -6,9 +6,9 @@ use anyhow::{anyhow, bail};
 use commensal_blame::Subject;
 use commensal_blame::names::{Asked, Cgroups, short};
 use commensal_core::actual::CgroupPath;
-use commensal_core::desired::{ResolveOptions, resolve};
 use commensal_core::group::Class;
 use commensal_host::Host;
+use commensal_reconcile::PlanRequest;
 use commensal_sensors::machine;
 use std::path::Path;
 
@@ -147,10 +147,7 @@ fn members(
 ) -> anyhow::Result<Vec<Named>> {
     let specs = context.specs(&options.config)?;
     let machine = machine::machine(&context.host)?;
-    let resolving = ResolveOptions { prefix: context.prefix.clone(), ..ResolveOptions::default() };
-    let desired = resolve(&specs, &machine, &cgroups.found, &resolving).map_err(|errors| {
-        anyhow!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
-    })?;
+    let desired = context.instance().desired(&machine, &PlanRequest::all(&specs), &cgroups.found)?;
     let mut found = Vec::new();
     for group in desired.groups.iter().filter(|group| wanted(group.name.as_str(), group.class)) {
         let several = group.members.len() > 1;
@@ -166,7 +163,7 @@ fn members(
     Ok(found)
 }
 
-/// The last subject to go, once all are gone.
+/// The target that exited last, or `None` while one is still alive.
 pub fn gone(context: &mut Context, cgroups: Option<&Cgroups>, subjects: &[Named]) -> Option<String> {
     let mut here = |named: &Named| match &named.subject {
         Subject::Process(pid) => context.host.read_file(Path::new(&format!("/proc/{pid}/stat"))).is_ok(),

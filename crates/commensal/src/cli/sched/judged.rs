@@ -23,12 +23,12 @@ pub enum Judged {
     /// Why there is no judge.
     Absent(String),
     /// What it saw.
-    Seen(Box<Seen>),
+    LookSums(Box<LookSums>),
 }
 
 /// Sums of one look.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Seen {
+pub struct LookSums {
     /// Length of the look, s.
     pub seconds: f64,
     /// CPU time of online threads, s.
@@ -47,16 +47,16 @@ pub struct Seen {
     pub evictions: u64,
 }
 
-impl Seen {
+impl LookSums {
     /// Of what was counted.
-    pub fn new(figures: &Figures) -> Seen {
+    pub fn new(figures: &Figures) -> LookSums {
         let run_ns = figures.counters.run_ns as f64;
         let of_run = |ns: u64| (run_ns > 0.0).then(|| ns as f64 / run_ns);
         let quantiles = |delay: &Histogram| {
             let us = |share: f64| delay.quantile(share).map(|ns| ns / 1e3);
             us(0.5).zip(us(0.99))
         };
-        Seen {
+        LookSums {
             seconds: figures.time_ns as f64 / 1e9,
             run_s: run_ns / 1e9,
             overlap: of_run(figures.counters.overlap_ns),
@@ -75,7 +75,7 @@ impl Judged {
         match self {
             Judged::NotAsked | Judged::NoSubject => Value::Null,
             Judged::Absent(because) => json!({ "absent": because }),
-            Judged::Seen(seen) => json!({
+            Judged::LookSums(seen) => json!({
                 "seconds": seen.seconds, "online_run_s": seen.run_s, "overlap": seen.overlap,
                 "blame_ms_per_cpu_s": seen.blame_ms_per_s,
                 "preempts": seen.preempts, "preempt_us": as_json(seen.preempt_us),
@@ -93,7 +93,7 @@ impl Judged {
                     .to_owned();
             }
             Judged::Absent(because) => return format!("judge       none: {because}\n"),
-            Judged::Seen(seen) => seen,
+            Judged::LookSums(seen) => seen,
         };
         let (Some(overlap), Some(blame)) = (seen.overlap, seen.blame_ms_per_s) else {
             return format!("judge       no online thread had a CPU in {:.1} s\n", seen.seconds);
@@ -136,7 +136,7 @@ pub fn look(context: &mut Context, status: &Status, time: Duration) -> Judged {
     let unified = blame::target::look(context).ok().flatten().is_none_or(|found| found.unified);
     let scope = Scope { online, offline, unified, verify: false, interrupts: true, room: None };
     match judge(&context.host, &scope, time) {
-        Ok(figures) => Judged::Seen(Box::new(Seen::new(&figures))),
+        Ok(figures) => Judged::LookSums(Box::new(LookSums::new(&figures))),
         Err(error) => Judged::Absent(format!("{error:#}")),
     }
 }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn what_it_saw_is_related_to_the_time_that_online_threads_had() {
         let mut figures = Figures { time_ns: 2_000_000_000, ..Figures::default() };
-        let told = |figures: &Figures| Judged::Seen(Box::new(Seen::new(figures))).text();
+        let told = |figures: &Figures| Judged::LookSums(Box::new(LookSums::new(figures))).text();
         assert!(told(&figures).contains("no online thread had a CPU in 2.0 s"));
         (figures.counters.run_ns, figures.counters.overlap_ns) = (500_000_000, 5_000_000);
         figures.wait.0[Kind::Offline as usize] = 20_000_000;

@@ -274,6 +274,7 @@ mod tests {
         });
     }
 
+    // promise 63
     #[test]
     fn all_that_is_wrong_is_in_one_refusal_and_nothing_is_started() {
         let check = |context: &mut Context<FakeHost>, args: &[&str], parts: &[&str]| {
@@ -308,6 +309,7 @@ mod tests {
         check(&mut world(OWN), &[], &[]);
     }
 
+    // promise 63
     #[test]
     fn what_goes_wrong_later_is_told_and_leaves_it_loaded() {
         let check = |groups: &str, (mode, refuses): (Mode, bool), parts: &[&str]| {

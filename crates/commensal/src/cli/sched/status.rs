@@ -74,7 +74,7 @@ fn seen<H: Host>(
     let known = Known::look(&mut context.host, state)?;
     let Some(status) = known.status() else { return Ok((known, Judged::NotAsked)) };
     match judge(context, status) {
-        judged @ Judged::Seen(_) => Ok((Known::look(&mut context.host, state)?, judged)),
+        judged @ Judged::LookSums(_) => Ok((Known::look(&mut context.host, state)?, judged)),
         judged => Ok((known, judged)),
     }
 }
@@ -213,7 +213,7 @@ fn scheduler(out: &mut String, status: &Status) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::judged::Seen;
+    use super::super::judged::LookSums;
     use super::*;
     use commensal_blame::Figures;
     use commensal_host::fake::FakeHost;
@@ -314,7 +314,7 @@ mod tests {
         };
         check(Judged::NotAsked, 1);
         check(Judged::NoSubject, 2);
-        check(Judged::Seen(Box::new(Seen::new(&Figures::default()))), 4);
+        check(Judged::LookSums(Box::new(LookSums::new(&Figures::default()))), 4);
     }
 
     #[test]

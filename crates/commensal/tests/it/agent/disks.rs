@@ -33,6 +33,7 @@ impl Drop for Reader {
 
 /// Online work that waits for the disk while offline work reads: offline is cut, given back, and left as it was. The online side
 /// is made to wait by a rate of its own, so that nothing depends on how fast this disk is.
+// promise 30
 #[test]
 fn offline_reading_is_cut_while_online_work_waits_for_disks() {
     let test = "offline_reading_is_cut_while_online_work_waits_for_disks";

@@ -24,6 +24,7 @@ fn counts_pressure(program: &Program) -> bool {
 }
 
 /// Use, tasks, memory, pressure, and who was killed for want of memory.
+// promise 6
 #[test]
 fn what_a_group_uses_is_told() {
     let test = "what_a_group_uses_is_told";

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 const CLIENTS: usize = 64;
 const QUESTION: &[u8] = b"GET /v1/snapshot HTTP/1.1\r\nHost: agent\r\n\r\n";
 
+// promise 23
 #[test]
 fn clients_that_never_read() {
     let test = "clients_that_never_read";
@@ -57,7 +58,7 @@ fn clients_that_never_read() {
         after.ticks - before
     );
     // A tick may limit several of them.
-    assert!(after.ticks > before && after.troubles.is_empty(), "{after:?}");
+    assert!(after.ticks > before && after.problems.is_empty(), "{after:?}");
     assert_eq!(agent.end("TERM"), Some(0));
     program.expect(0, &["restore"]);
     drop((first, more));

@@ -44,6 +44,7 @@ fn library(test: &str, dir: &Path) -> Option<String> {
     }
 }
 
+// promise 28
 #[test]
 fn a_time_of_day_that_jumps() {
     let test = "a_time_of_day_that_jumps";
@@ -86,7 +87,7 @@ fn a_time_of_day_that_jumps() {
     until("it ticks", || asked(&program).ticks > first.ticks + 5);
     let last = asked(&program);
     assert!(last.pid == pid && agent.child.try_wait().unwrap().is_none(), "the guard took it for dead");
-    assert!(last.uptime_s >= first.uptime_s && last.troubles.is_empty(), "{:?}", last.troubles);
+    assert!(last.uptime_s >= first.uptime_s && last.problems.is_empty(), "{:?}", last.problems);
     assert_eq!(agent.end("TERM"), Some(0));
     program.expect(0, &["restore"]);
     watched.end();

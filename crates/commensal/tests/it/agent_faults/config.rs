@@ -86,6 +86,7 @@ fn quota(batch: &Theirs) -> String {
     text.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
+// promise 23
 #[test]
 fn a_configuration_that_breaks_while_it_runs() {
     let test = "a_configuration_that_breaks_while_it_runs";

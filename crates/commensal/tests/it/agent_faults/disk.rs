@@ -54,6 +54,7 @@ fn groups(program: &Program, web: &Theirs, more: &str) -> PathBuf {
     ))
 }
 
+// promise 11
 #[test]
 fn a_full_disk_under_the_agent() {
     let test = "a_full_disk_under_the_agent";
@@ -105,7 +106,7 @@ fn a_full_disk_under_the_agent() {
     assert!(told.lines().count() <= 8, "told once each: {told}");
     disk.empty();
     until("it goes on", || changed().len() == MANY && more.exists());
-    until("nothing is wrong any more", || asked(&program).troubles.is_empty());
+    until("nothing is wrong any more", || asked(&program).problems.is_empty());
     println!("{test}: {} audit lines lost", asked(&program).cost.audit_lost);
     // Killed on a full disk: the guard needs no new record for the safe state.
     disk.fill();

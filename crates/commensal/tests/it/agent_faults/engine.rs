@@ -49,6 +49,7 @@ fn limit(file: &std::path::Path) -> String {
     std::fs::read_to_string(file).unwrap_or_default().trim().to_owned()
 }
 
+// promise 32
 #[test]
 fn the_engine_restarts_under_the_agent() {
     let test = "the_engine_restarts_under_the_agent";
@@ -90,12 +91,12 @@ fn the_engine_restarts_under_the_agent() {
     until("it is told", || agent.said().contains("the container engine at"));
     let held = || limit(&batch_limit) == "66" && limit(&web_limit) == "max";
     throughout(Duration::from_secs(2), "a container is let go, or an online one limited", held);
-    assert!(asked(&program).troubles.iter().any(|trouble| trouble.contains("the container engine at")));
+    assert!(asked(&program).problems.iter().any(|trouble| trouble.contains("the container engine at")));
     // Protected without its engine as well.
     std::fs::write(&batch_limit, "max").unwrap();
     until("the limit is back", || limit(&batch_limit) == "66");
     engine.again();
-    until("nothing is wrong any more", || asked(&program).troubles.is_empty());
+    until("nothing is wrong any more", || asked(&program).problems.is_empty());
     assert!(held());
     let ticks = asked(&program).ticks;
     let (later, later_limit) = start(&engine, "tier=batch");

@@ -13,6 +13,7 @@ use std::time::Duration;
 const TOTAL_KIB: u64 = 10_000_000;
 
 /// FakeHost's processes die at once, also frozen ones: nobody is thawed for the dead.
+// promise 29
 #[test]
 fn nobody_is_thawed_for_the_dead() {
     let fake = FakeHost::v1(4, 8 << 30);
@@ -67,6 +68,7 @@ impl Drop for Group<'_> {
 }
 
 /// The machine is short of memory: offline work is frozen, and the largest process of it dies although it is frozen.
+// promise 29
 #[test]
 fn a_victim_in_a_frozen_group_dies() {
     let test = "a_victim_in_a_frozen_group_dies";

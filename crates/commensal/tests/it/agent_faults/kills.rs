@@ -122,6 +122,7 @@ fn converged(program: &Program, agent: &Agent, wanted: &Wanted<'_>) {
     }
 }
 
+// promise 26
 #[test]
 fn random_kills_of_agent_and_guard() {
     let test = "random_kills_of_agent_and_guard";
@@ -200,6 +201,7 @@ fn zombies(parent: u32) -> usize {
     stats.filter(|text| text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(&dead))).count()
 }
 
+// promise 26
 #[test]
 fn a_guard_that_is_killed_is_replaced() {
     let test = "a_guard_that_is_killed_is_replaced";

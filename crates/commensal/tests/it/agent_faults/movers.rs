@@ -84,6 +84,7 @@ fn folders(places: &BTreeSet<String>) -> Vec<PathBuf> {
     hierarchies.iter().filter_map(of).collect()
 }
 
+// promise 15
 #[test]
 fn a_process_that_leaves_its_group() {
     let test = "a_process_that_leaves_its_group";
@@ -146,6 +147,7 @@ fn a_process_that_leaves_its_group() {
 }
 
 /// A process of a cgroup that a group matches goes where it likes: the cgroup keeps its limits, and nothing else has any.
+// promise 15
 #[test]
 fn a_process_that_leaves_a_matched_cgroup() {
     let test = "a_process_that_leaves_a_matched_cgroup";
@@ -178,7 +180,7 @@ fn a_process_that_leaves_a_matched_cgroup() {
     mover.touch("to-and-fro");
     throughout(Duration::from_secs(3), "the limit is gone", || limited(&batch.cpu));
     let now = asked(&program);
-    assert_eq!((now.cost.writes, now.troubles), (quiet, vec![]), "nothing is to be done");
+    assert_eq!((now.cost.writes, now.problems), (quiet, vec![]), "nothing is to be done");
     std::fs::remove_file(program.path("to-and-fro")).unwrap();
     mover.lists("out", &folders(&home));
     mover.touch("go");

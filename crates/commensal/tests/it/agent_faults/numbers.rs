@@ -25,6 +25,7 @@ fn places(pid: u32) -> BTreeSet<String> {
 }
 
 /// A member ends while the agent stands still, and its number is a stranger's when it goes on.
+// promise 15
 #[test]
 fn a_members_number_that_is_a_strangers() {
     let test = "a_members_number_that_is_a_strangers";

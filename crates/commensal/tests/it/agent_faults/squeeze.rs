@@ -84,6 +84,7 @@ fn within(cell: &Path, agent: &std::process::Command) -> Agent {
     Agent::spawn(wrapped(&["sh", "-c", script, list.to_str().unwrap()], agent))
 }
 
+// promise 25
 #[test]
 fn an_agent_short_of_memory() {
     let test = "an_agent_short_of_memory";

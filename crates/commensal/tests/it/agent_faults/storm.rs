@@ -62,6 +62,7 @@ impl Drop for Storm {
     }
 }
 
+// promise 32
 #[test]
 fn a_thousand_cgroups_a_second() {
     let test = "a_thousand_cgroups_a_second";
@@ -109,7 +110,7 @@ fn a_thousand_cgroups_a_second() {
     );
     assert!(made > PER_SECOND, "{made}");
     until("both are limited", || limited(&late.cpu) && limited(&stays.cpu));
-    until("nothing is wrong any more", || asked(&program).troubles.is_empty());
+    until("nothing is wrong any more", || asked(&program).problems.is_empty());
     // With the next write those that are gone leave the record as well, but for 64 lines (`drivers::forget_gone`), or as many
     // as are kept; the storm's last cgroups may still have been there at that look.
     const LINES_OF_THE_GONE: usize = 3 * 64;

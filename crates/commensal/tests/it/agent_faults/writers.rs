@@ -49,6 +49,7 @@ impl Drop for Writer {
     }
 }
 
+// promise 21
 #[test]
 fn a_writer_that_never_stops() {
     let test = "a_writer_that_never_stops";

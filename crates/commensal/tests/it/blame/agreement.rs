@@ -14,6 +14,7 @@ const LEAST_NS: u64 = 20;
 /// Looks until enough waits were counted.
 const PATIENCE: u32 = 20;
 
+// promise 38
 #[test]
 fn the_kernel_counts_the_same() {
     let test = "the_kernel_counts_the_same";

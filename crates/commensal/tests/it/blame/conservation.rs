@@ -117,6 +117,7 @@ fn close(scene: &mut Scene, judge: &Judge) -> Figures {
     figures
 }
 
+// promise 38
 #[test]
 fn threads_run_wait_or_sleep() {
     let Some(mut scene) = Scene::new("threads_run_wait_or_sleep") else { return };
@@ -135,6 +136,7 @@ fn threads_run_wait_or_sleep() {
     close(&mut scene, &judge);
 }
 
+// promise 38
 #[test]
 fn threads_that_were_there_before() {
     let Some(mut scene) = Scene::new("threads_that_were_there_before") else { return };
@@ -153,6 +155,7 @@ fn threads_that_were_there_before() {
     close(&mut scene, &judge);
 }
 
+// promise 38
 #[test]
 fn a_fork_storm() {
     let Some(mut scene) = Scene::new("a_fork_storm") else { return };
@@ -171,6 +174,7 @@ fn a_fork_storm() {
     assert!(gone as f64 >= run as f64 * 0.99 && gone <= run, "{gone} of {run} ns on a CPU");
 }
 
+// promise 38
 #[test]
 fn other_programs() {
     let Some(mut scene) = Scene::new("other_programs") else { return };
@@ -185,6 +189,7 @@ fn other_programs() {
     close(&mut scene, &judge);
 }
 
+// promise 38
 #[test]
 fn other_cpus() {
     let test = "other_cpus";
@@ -215,6 +220,7 @@ fn other_cpus() {
     assert!(figures.counters.migrations_waiting > 0, "no wait spanned a migration");
 }
 
+// promise 38
 #[test]
 fn other_groups() {
     let Some(mut scene) = Scene::new("other_groups") else { return };
@@ -261,6 +267,7 @@ fn an_inversion_ends_with_its_wait() {
     assert!(inverted > 0 && inverted as f64 <= waited as f64 * INVERTED_AT_MOST, "{figures:?}");
 }
 
+// promise 38
 #[test]
 fn ten_thousand_threads() {
     let test = "ten_thousand_threads";

@@ -87,6 +87,7 @@ fn a_report_for_people_and_one_for_programs() {
     assert!(prom.contains(&line), "{prom}");
 }
 
+// promise 41
 #[test]
 fn a_verdict_is_an_exit_status() {
     let test = "a_verdict_is_an_exit_status";
@@ -111,6 +112,7 @@ fn a_verdict_is_an_exit_status() {
     assert!(out.contains(": innocent") == (status == 0), "{status} {out}");
 }
 
+// promise 39
 #[test]
 fn the_groups_file_names_both_sides() {
     let test = "the_groups_file_names_both_sides";
@@ -129,6 +131,7 @@ fn the_groups_file_names_both_sides() {
     assert!(out.starts_with("shop: "), "{out}");
 }
 
+// promise 4
 #[test]
 fn two_at_once_and_one_that_is_killed() {
     let test = "two_at_once_and_one_that_is_killed";
@@ -161,6 +164,7 @@ fn two_at_once_and_one_that_is_killed() {
     wait(before);
 }
 
+// promise 4
 #[test]
 fn a_service_that_ends_meanwhile() {
     let test = "a_service_that_ends_meanwhile";
@@ -180,6 +184,7 @@ fn a_service_that_ends_meanwhile() {
 }
 
 /// Docker is played: the Engine API's one call over a socket, and the cgroup that an engine makes.
+// promise 39
 #[test]
 fn a_container_by_its_name() {
     let test = "a_container_by_its_name";
@@ -216,6 +221,7 @@ fn a_container_by_its_name() {
     assert!(text(&output.stderr).contains("shop is no process"), "{}", text(&output.stderr));
 }
 
+// promise 41
 #[test]
 fn who_is_not_there() {
     let program = Program::new("bn");
@@ -262,6 +268,7 @@ fn at_a_sleeper(mut command: Command, program: &Path, before: &str) -> std::proc
     output
 }
 
+// promises 3, 41
 #[test]
 fn without_root() {
     let test = "without_root";
@@ -279,6 +286,7 @@ fn without_root() {
     falls_back(&at_a_sleeper(command, &copy, ""), "CAP_BPF and CAP_PERFMON");
 }
 
+// promise 41
 #[test]
 fn without_btf() {
     let test = "without_btf";

@@ -237,6 +237,7 @@ fn extreme(
     keys.filter_map(|key| middle(cells.get(&key)?, value)).reduce(pick).unwrap()
 }
 
+// promise 40
 #[test]
 fn protection_shows_in_every_noise() {
     let test = "protection_shows_in_every_noise";

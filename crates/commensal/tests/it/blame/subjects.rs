@@ -20,19 +20,22 @@ fn number(subject: &Subject) -> u64 {
     }
 }
 
-/// Share of the wait behind tasks that this group is blamed for. Where wake-ups preempt, most of a wait is the interrupt.
+/// Share of the wait behind tasks of this kind that the group is blamed for: of offline ones those that were named alone, of others
+/// all that had the CPU. Where wake-ups preempt, most of a wait is the interrupt.
 fn share(figures: &Figures, kind: Kind, group: &Subject) -> f64 {
     let sum = |wanted: &dyn Fn(&Culprit) -> bool| -> u64 {
         figures.culprits.iter().filter(|(one, _)| wanted(one)).map(|(_, ns)| ns).sum()
     };
     let id = number(group);
-    sum(&|one| one.kind == kind && one.cgroup == Some(id)) as f64 / behind_tasks(figures).max(1) as f64
+    let all = if kind == Kind::Offline { figures.wait.of(kind) } else { behind_tasks(figures) };
+    sum(&|one| one.kind == kind && one.cgroup == Some(id)) as f64 / all.max(1) as f64
 }
 
 fn behind_tasks(figures: &Figures) -> u64 {
     [Kind::Other, Kind::Online, Kind::Offline].iter().map(|kind| figures.wait.of(*kind)).sum()
 }
 
+// promise 39
 #[test]
 fn the_nearest_group_counts() {
     let Some((mut scene, cpu)) = Scene::on_one_cpu("the_nearest_group_counts") else { return };
@@ -55,6 +58,7 @@ fn the_nearest_group_counts() {
     assert!(figures.counters.run_ns > 0);
 }
 
+// promise 39
 #[test]
 fn a_move_counts_from_the_next_switch_on() {
     let Some((mut scene, cpu)) = Scene::on_one_cpu("a_move_counts_from_the_next_switch_on") else { return };
@@ -66,11 +70,17 @@ fn a_move_counts_from_the_next_switch_on() {
     std::fs::write(scene.dir("etl").join("cgroup.procs"), hog.to_string()).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     let after = look(&judge, LOOK);
-    assert!(share(&before, Kind::Other, &none) > MOST, "{before:?}");
-    assert_eq!(before.wait.of(Kind::Offline), 0);
-    assert!(share(&after, Kind::Offline, &etl) > MOST, "{after:?}");
+    // Against each other alone: what else runs on this CPU is blamed as well.
+    let by = |figures: &Figures, group: &Subject| -> u64 {
+        let id = Some(number(group));
+        figures.culprits.iter().filter(|(one, _)| one.cgroup == id).map(|(_, ns)| ns).sum()
+    };
+    assert!(by(&before, &none) > 0 && before.wait.of(Kind::Offline) == 0, "{before:?}");
+    assert!(by(&after, &etl) > 10 * by(&after, &none), "{after:?}");
+    assert_eq!(by(&after, &etl), after.wait.of(Kind::Offline), "{after:?}");
 }
 
+// promise 39
 #[test]
 fn a_process_is_a_subject_too() {
     let Some((mut scene, cpu)) = Scene::on_one_cpu("a_process_is_a_subject_too") else { return };
@@ -88,6 +98,7 @@ fn a_process_is_a_subject_too() {
     assert!(share(&figures, Kind::Other, &all) > 0.15, "{figures:?}");
 }
 
+// promise 39
 #[test]
 fn services_are_told_apart() {
     let Some((mut scene, cpu)) = Scene::on_one_cpu("services_are_told_apart") else { return };
@@ -106,6 +117,7 @@ fn services_are_told_apart() {
     assert_eq!(by(0, &one), 0, "a single thread cannot wait for itself");
 }
 
+// promise 38
 #[test]
 fn culprits_that_find_no_room() {
     let Some((mut scene, cpu)) = Scene::on_one_cpu("culprits_that_find_no_room") else { return };
@@ -129,6 +141,7 @@ fn culprits_that_find_no_room() {
 
 /// Two processes that hand a byte to and fro have the CPU in turns of microseconds: more turns in one wait than the judge
 /// remembers.
+// promise 38
 #[test]
 fn more_turns_than_it_remembers() {
     let Some((mut scene, cpu)) = Scene::on_one_cpu("more_turns_than_it_remembers") else { return };
@@ -187,6 +200,7 @@ fn core_of_two(test: &str) -> Option<Vec<u32>> {
     core
 }
 
+// promises 39, 40
 #[test]
 fn work_on_a_sibling_overlaps() {
     let test = "work_on_a_sibling_overlaps";
@@ -268,6 +282,7 @@ fn wait_until(mut holds: impl FnMut() -> bool) {
 }
 
 /// A service that comes beside offline work, which goes, and comes again; then the service goes first.
+// promise 40
 #[test]
 fn who_leaves_a_sibling_first_is_told_apart() {
     const ROUNDS: u64 = 10;
@@ -324,6 +339,7 @@ fn who_leaves_a_sibling_first_is_told_apart() {
 }
 
 /// Only in a guest: on a machine of somebody's the work there would have to move.
+// promise 38
 #[test]
 fn cpus_go_and_come() {
     let test = "cpus_go_and_come";

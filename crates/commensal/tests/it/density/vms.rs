@@ -47,6 +47,7 @@ impl Drop for Vm {
     }
 }
 
+// promise 52
 #[test]
 fn pinning_keeps_a_cgroup_to_whole_cores_and_is_taken_back() {
     let test = "pinning_keeps_a_cgroup_to_whole_cores_and_is_taken_back";
@@ -105,6 +106,7 @@ fn vcpus(pid: &str) -> Vec<(String, String)> {
 }
 
 /// QEMU without KVM and without a guest: its vCPU threads have their names all the same.
+// promise 52
 #[test]
 fn vcpu_threads_of_qemu_are_pinned_by_their_names() {
     let test = "vcpu_threads_of_qemu_are_pinned_by_their_names";
@@ -191,6 +193,7 @@ fn vms(accel: &str, kernel: &Path, cells: &str) -> String {
 
 /// Where KVM boots guests, what they count as steal is what their vCPU threads waited. Emulated ones show the rest: they
 /// boot, work, report, have their vCPU threads on CPUs of their own, and end.
+// promise 51
 #[test]
 fn cells_are_vms() {
     let test = "cells_are_vms";

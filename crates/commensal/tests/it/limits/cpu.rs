@@ -22,6 +22,7 @@ const THROTTLED_AT_LEAST: u64 = 4;
 /// A burner without a quota has five times as much on an idle CPU. With one competitor there it has half of that.
 const CONTROL_AT_LEAST: f64 = 2.0;
 
+// promise 6
 #[test]
 fn a_quota_holds() {
     let test = "a_quota_holds";
@@ -67,6 +68,7 @@ fn a_quota_holds() {
 /// per cent, which count most on the small side.
 const WEIGHT_RATIO: std::ops::RangeInclusive<f64> = 5.0..=20.0;
 
+// promise 6
 #[test]
 fn weights_divide_a_cpu() {
     let test = "weights_divide_a_cpu";
@@ -86,6 +88,7 @@ fn weights_divide_a_cpu() {
 }
 
 /// CPUs that are set aside have nobody else's work on them, from the moment the group is there until it is gone.
+// promise 6
 #[test]
 fn a_partition_has_its_cpus_alone() {
     let test = "a_partition_has_its_cpus_alone";
@@ -114,6 +117,7 @@ fn a_partition_has_its_cpus_alone() {
 }
 
 /// The kernel refuses CPUs that a sibling has, and all of a sibling's: the plan finds an order that it takes.
+// promise 9
 #[test]
 fn cpus_move_between_partitions() {
     let test = "cpus_move_between_partitions";

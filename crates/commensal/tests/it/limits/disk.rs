@@ -162,6 +162,7 @@ fn fast_targets(test: &str, scene: &Scene) -> Option<Vec<Target>> {
     None
 }
 
+// promise 6
 #[test]
 fn rates_of_a_disk_hold() {
     let test = "rates_of_a_disk_hold";
@@ -185,6 +186,7 @@ fn rates_of_a_disk_hold() {
 }
 
 /// cgroup v1 takes the first line of a write and drops the others without a word: each disk has to have its own.
+// promise 6
 #[test]
 fn rates_hold_on_each_of_several_disks() {
     let test = "rates_hold_on_each_of_several_disks";
@@ -233,6 +235,7 @@ impl Drop for Known {
     }
 }
 
+// promise 6
 #[test]
 fn weights_divide_a_disk() {
     let test = "weights_divide_a_disk";

@@ -37,6 +37,7 @@ fn limited(scene: &Scene, groups: &Path, script: &str) -> Output {
     scene.command("etl", groups, script).output().unwrap()
 }
 
+// promise 6
 #[test]
 fn the_largest_process_is_killed_at_memory_max() {
     let test = "the_largest_process_is_killed_at_memory_max";
@@ -63,6 +64,7 @@ fn the_largest_process_is_killed_at_memory_max() {
     assert!(err.contains(&said), "{err}");
 }
 
+// promise 6
 #[test]
 fn the_whole_group_is_killed_at_memory_max() {
     let test = "the_whole_group_is_killed_at_memory_max";

@@ -19,6 +19,7 @@ fn forks() -> String {
     )
 }
 
+// promise 6
 #[test]
 fn forks_end_at_pids_max() {
     let test = "forks_end_at_pids_max";
@@ -75,6 +76,7 @@ impl Drop for Thaw {
     }
 }
 
+// promise 6
 #[test]
 fn a_frozen_group_stands_still() {
     let test = "a_frozen_group_stands_still";

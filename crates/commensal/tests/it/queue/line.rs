@@ -141,6 +141,7 @@ fn the_shorter_timeout_counts() {
     assert!(matches!(late, Err(QueueError::TimedOut { time: Millis(20), .. })), "{late:?}");
 }
 
+// promise 19
 #[test]
 fn a_held_queue_admits_nobody_and_opens_by_itself() {
     let fake = fake();
@@ -184,6 +185,7 @@ fn lifting_a_hold_wakes_the_first() {
 }
 
 /// A command keeps its slot when commensal is killed, and frees it when it ends.
+// promise 19
 #[test]
 fn a_command_holds_its_slot_without_us() {
     let fake = fake();
@@ -218,6 +220,7 @@ fn what_a_command_leaves_running_has_no_slot() {
 }
 
 /// Whichever write the disk refuses, the error says so and nothing is left that could stand in the way.
+// promise 20
 #[test]
 fn a_disk_that_refuses_leaves_nothing() {
     let state = Path::new(STATE);
@@ -368,6 +371,7 @@ fn inversions(by_arrival: &[u64]) -> usize {
 
 /// One thousand arrive one after the other at a closed queue, some give up, the rest is admitted in the order of arrival,
 /// never more than four at a time.
+// promise 19
 #[test]
 fn a_thousand_are_admitted_in_order() {
     const ALL: usize = 1_000;
@@ -434,6 +438,7 @@ fn at_once_or_full(host: &mut LinuxHost, state: &Path, queue: commensal_core::gr
 }
 
 /// Two hundred arrive at once and count each other while they run.
+// promise 19
 #[test]
 fn a_crowd_never_exceeds_the_limit() {
     const ALL: usize = 200;

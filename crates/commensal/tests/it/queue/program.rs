@@ -133,6 +133,7 @@ fn a_command_waits_its_turn_and_says_so_once() {
     assert_eq!(shown, "etl: 0 of 1 run, 0 of 5 wait\n");
 }
 
+// promise 20
 #[test]
 fn full_late_and_no_wait_are_told_apart() {
     let program = Program::new("full");
@@ -163,6 +164,7 @@ fn full_late_and_no_wait_are_told_apart() {
 }
 
 /// A signal takes one out of the line at once, without a ticket left and without harm to those behind it.
+// promise 20
 #[test]
 fn ctrl_c_leaves_the_queue() {
     let program = Program::new("leave");
@@ -203,6 +205,7 @@ fn sleeps(pid: u32) -> u64 {
 }
 
 /// Those who wait behind others do nothing at all; the first in line looks now and then.
+// promise 19
 #[test]
 fn nobody_polls() {
     /// A look takes a thread, a handful of locks and files; every 20 ms it would be some hundreds.
@@ -234,6 +237,7 @@ fn nobody_polls() {
 }
 
 /// What is killed frees its place; a command that outlives `commensal run` keeps its slot until it ends.
+// promise 19
 #[test]
 fn kill_9_frees_what_it_should() {
     let program = Program::new("kill");
@@ -261,6 +265,7 @@ fn kill_9_frees_what_it_should() {
 }
 
 /// A background process that a command leaves behind has no slot.
+// promise 19
 #[test]
 fn what_is_left_in_the_background_has_no_slot() {
     let program = Program::new("background");
@@ -274,6 +279,7 @@ fn what_is_left_in_the_background_has_no_slot() {
 }
 
 /// New limits hold for new arrivals at once, and max-concurrency for the first in line within a second.
+// promise 20
 #[test]
 fn limits_may_change_while_people_wait() {
     let program = Program::new("edit");
@@ -314,6 +320,7 @@ fn limits_may_change_while_people_wait() {
     assert_eq!((fifth.end().0.code(), fourth.end().0.code()), (Some(0), Some(5)));
 }
 
+// promise 19
 #[test]
 fn a_hold_is_told_and_ends_by_itself() {
     let program = Program::new("held");
@@ -408,6 +415,7 @@ fn a_broken_folder_is_told_and_nothing_starts() {
 }
 
 /// On a disk of its own without room for one more file, in a mount namespace of its own.
+// promise 20
 #[test]
 fn a_full_disk_is_told_and_nothing_starts() {
     let test = "a_full_disk_is_told_and_nothing_starts";

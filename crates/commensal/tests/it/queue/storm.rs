@@ -34,6 +34,7 @@ impl Dice {
     }
 }
 
+// promise 19
 #[test]
 fn random_kills_leave_no_stuck_slot_and_never_one_too_many() {
     let program = Program::new("storm");

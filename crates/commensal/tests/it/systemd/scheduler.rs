@@ -99,6 +99,7 @@ impl Drop for ByHand {
     }
 }
 
+// promise 66
 #[test]
 fn the_scheduler_is_a_unit_of_its_own() {
     let test = "the_scheduler_is_a_unit_of_its_own";
@@ -155,6 +156,7 @@ fn the_scheduler_is_a_unit_of_its_own() {
 }
 
 /// Whoever else has loaded a scheduler keeps it, although the unit has the same state directory.
+// promise 66
 #[test]
 fn what_somebody_else_has_loaded_stays() {
     let test = "what_somebody_else_has_loaded_stays";
@@ -187,6 +189,7 @@ fn what_somebody_else_has_loaded_stays() {
 }
 
 /// With an agent nobody has to give orders again.
+// promise 66
 #[test]
 fn the_agents_unit_follows_the_schedulers() {
     let test = "the_agents_unit_follows_the_schedulers";

@@ -133,8 +133,8 @@ impl Package {
 
     /// Nothing that the units forbid is missing.
     fn until_nothing_is_wrong(&self) {
-        self.until("an agent without troubles", || {
-            self.status().is_some_and(|status| status["troubles"] == serde_json::json!([]))
+        self.until("an agent without problems", || {
+            self.status().is_some_and(|status| status["problems"] == serde_json::json!([]))
         });
     }
 }
@@ -192,6 +192,7 @@ fn is(path: impl AsRef<Path>, value: &str) -> bool {
     std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value)
 }
 
+// promise 37
 #[test]
 fn the_units_are_clean_and_hardened() {
     let test = "the_units_are_clean_and_hardened";
@@ -219,6 +220,7 @@ fn the_units_are_clean_and_hardened() {
     }
 }
 
+// promise 37
 #[test]
 fn the_units_start_reload_survive_a_hang_and_stop() {
     let test = "the_units_start_reload_survive_a_hang_and_stop";
@@ -284,6 +286,7 @@ fn used(one: &Path, other: &Path) -> (f64, f64, f64) {
 }
 
 /// Two services on one CPU, an online and an offline one: the kernel does what was written for them.
+// promise 10
 #[test]
 fn what_is_written_for_units_holds() {
     let test = "what_is_written_for_units_holds";
@@ -314,6 +317,7 @@ fn what_is_written_for_units_holds() {
 }
 
 /// Also what runs in the agent's own groups stays there, and is no obstacle to another agent.
+// promise 37
 #[test]
 fn a_killed_agent_leaves_the_safe_state_and_comes_back() {
     let test = "a_killed_agent_leaves_the_safe_state_and_comes_back";
@@ -366,6 +370,7 @@ fn a_killed_agent_leaves_the_safe_state_and_comes_back() {
     package.until_nothing_is_wrong();
 }
 
+// promise 10
 #[test]
 fn a_stop_keeps_or_restores_as_configured() {
     let test = "a_stop_keeps_or_restores_as_configured";
@@ -421,6 +426,7 @@ fn a_stop_keeps_or_restores_as_configured() {
 }
 
 /// Without a guard systemd's watchdog is what ends an agent that hangs.
+// promise 37
 #[test]
 fn the_watchdog_ends_an_agent_that_hangs() {
     let test = "the_watchdog_ends_an_agent_that_hangs";
@@ -439,6 +445,7 @@ fn the_watchdog_ends_an_agent_that_hangs() {
 const UNKNOWN: &str = "who makes online groups wait is not known: ";
 
 /// What the unit forbids leaves the judge what it needs.
+// promise 37
 #[test]
 fn the_judge_works_in_the_unit() {
     let test = "the_judge_works_in_the_unit";
@@ -449,16 +456,16 @@ fn the_judge_works_in_the_unit() {
     // An emulated CPU takes many seconds for what the kernel does to load it.
     package.drop_in(&format!("WatchdogSec=0\n{}", start_with("--lease 150s")));
     package.systemctl("start", "agent");
-    let troubles = |status: &Value| status["troubles"].to_string();
+    let problems = |status: &Value| status["problems"].to_string();
     let seen = |status: &Value| {
         let groups = status["groups"].as_array().cloned().unwrap_or_default();
         groups.iter().any(|group| group["blamed_ms_per_cpu_s"].is_number())
     };
     package.until("the judge's figures, or why there are none", || {
-        package.status().is_some_and(|status| seen(&status) || troubles(&status).contains(UNKNOWN))
+        package.status().is_some_and(|status| seen(&status) || problems(&status).contains(UNKNOWN))
     });
     let status = package.status().unwrap_or_default();
-    if troubles(&status).contains("without feature bpf") {
+    if problems(&status).contains("without feature bpf") {
         println!("skipped: {test}: this build has no judge");
         return;
     }
@@ -466,6 +473,7 @@ fn the_judge_works_in_the_unit() {
 }
 
 /// An agent of somebody who is not root, in a service that systemd has delegated to them.
+// promise 37
 #[test]
 fn a_user_has_an_agent_in_a_delegated_service() {
     let test = "a_user_has_an_agent_in_a_delegated_service";

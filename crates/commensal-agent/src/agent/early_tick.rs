@@ -1,0 +1,135 @@
+//! What makes the next tick come at once: online work that waits, between two ticks.
+//!
+//! With the judge a look at its counters, every [`FAST`]. Without it the run delay of online threads, which costs a file
+//! per thread; so it is looked at as often as costs a hundredth of a CPU at most. Besides, the kernel tells of pressure
+//! (PSI triggers): of the machine's memory, and of each online group of a v2 hierarchy. Its shortest window is 0.5 s, without
+//! `CAP_SYS_RESOURCE` 2 s, so that alone it would be too late for a wake-up.
+
+use super::Agent;
+use commensal_core::control::latency::{LEAST_CPUS, PRESSURE_PCT, TOTAL_OVER_BLAMED, bound_ms};
+use commensal_core::group::Class;
+use commensal_core::knob::Version;
+use commensal_host::{PressureTrigger, below};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Between two looks within a tick: an online group that waits is helped within 100 ms, although the look in which it begins
+/// sees too little of it, and the tick takes its time on a machine that is full.
+pub(super) const FAST: Duration = Duration::from_millis(30);
+/// Looks at run delay cost no more than one part in so many of a CPU.
+const SHARE: u32 = 100;
+/// Windows of a trigger: the shortest that the kernel takes with `CAP_SYS_RESOURCE` (`WINDOW_MIN_US`), and without
+/// (`psi_write`, kernel/sched/psi.c).
+const WINDOWS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(2)];
+/// Each v2 group with a trigger gets a kernel thread (`psimon`); beyond so many groups the ticks have to do.
+const MOST_GROUPS: usize = 32;
+
+/// What is looked at between ticks.
+#[derive(Debug, Default)]
+pub(super) struct EarlyTick {
+    triggers: BTreeMap<PathBuf, PressureTrigger>,
+    /// When the triggers were asked last: not more often than once in the shortest window, because that costs 0.1 ms.
+    asked: Option<Instant>,
+    /// Files whose trigger was refused; not tried again.
+    refused: BTreeSet<PathBuf>,
+    /// Run delay of all online groups at the last look, and when the next one may be.
+    delay: Option<(Instant, u64)>,
+    next: Option<Instant>,
+    /// Run delay that the last look saw, ms per second.
+    pub run_delay_ms_per_s: Option<f64>,
+}
+
+impl EarlyTick {
+    /// Sets triggers on these files, and takes the others back.
+    fn follow(&mut self, files: BTreeSet<PathBuf>) {
+        self.triggers.retain(|file, _| files.contains(file));
+        self.refused.retain(|file| files.contains(file));
+        for file in files {
+            if self.triggers.contains_key(&file) || self.refused.contains(&file) {
+                continue;
+            }
+            let new = |window: &Duration| {
+                PressureTrigger::new(&file, window.mul_f64(PRESSURE_PCT / 100.0), *window).ok()
+            };
+            match WINDOWS.iter().find_map(new) {
+                Some(trigger) => drop(self.triggers.insert(file, trigger)),
+                None => drop(self.refused.insert(file)),
+            }
+        }
+    }
+
+    /// Whether the kernel has told of pressure. A group that is gone loses its trigger.
+    pub fn pressed(&mut self) -> bool {
+        if self.asked.is_some_and(|at| at.elapsed() < WINDOWS[0]) {
+            return false;
+        }
+        self.asked = Some(Instant::now());
+        let Ok(fired) = PressureTrigger::fired(self.triggers.values()) else { return false };
+        let mut any = false;
+        let mut fired = fired.into_iter();
+        self.triggers.retain(|_, _| {
+            let told = fired.next().flatten();
+            any |= told.unwrap_or(true);
+            told.is_some()
+        });
+        any
+    }
+}
+
+impl Agent<'_> {
+    /// Sets the triggers that the groups in force need.
+    pub(super) fn follow_pressure(&mut self) {
+        let mut files: BTreeSet<PathBuf> = [PathBuf::from("/proc/pressure/memory")].into();
+        let planned = self.last.as_ref().map(|round| &round.planned);
+        let unified = self.reconciler.survey.hierarchies.iter().find(|one| one.version == Version::V2);
+        if let (Some(planned), Some(unified)) = (planned, unified) {
+            let online = planned.desired.groups.iter().filter(|group| group.class == Class::Online);
+            let members = online.flat_map(|group| &group.members).take(MOST_GROUPS);
+            for member in members {
+                let folder = below(Path::new(&unified.mount), member.path.as_str());
+                files.extend(["cpu.pressure", "io.pressure"].map(|file| folder.join(file)));
+            }
+        }
+        self.early_tick.follow(files);
+    }
+
+    /// Whether online work waits more than it may, right now. Cheap: a few counters of the judge, or of threads.
+    pub(super) fn online_waits(&mut self) -> bool {
+        let Some(target) = self.target_us() else { return false };
+        let now = self.now();
+        if self.last.is_none() {
+            return false;
+        }
+        let online = self.online_cpus.unwrap_or(0.0).max(LEAST_CPUS);
+        if let Some(seen) = self.blame_monitor.look(self.host, now.ms) {
+            let judged = seen.judged;
+            self.judged = Some(seen);
+            return judged.blamed_ms_per_s.is_some_and(|ms| ms / online > bound_ms(target));
+        }
+        if self.blame_monitor.absent.is_none() {
+            return false;
+        }
+        let delay = self.run_delay();
+        delay.is_some_and(|ms| ms / online > bound_ms(target) * TOTAL_OVER_BLAMED)
+    }
+
+    /// Run delay of all online groups since the last look, ms per second; `None` when it is too early for another.
+    fn run_delay(&mut self) -> Option<f64> {
+        let began = Instant::now();
+        if self.early_tick.next.is_some_and(|next| began < next) {
+            return None;
+        }
+        let desired = &self.last.as_ref()?.planned.desired;
+        let online = desired.groups.iter().filter(|group| group.class == Class::Online);
+        let mut paths = online.flat_map(|group| &group.members).map(|member| &member.path);
+        let (meters, host) = (&mut self.meters, &mut *self.host);
+        let us = paths.try_fold(0, |sum: u64, path| Some(sum + meters.run_delay_us(host, path)?))?;
+        let cost = began.elapsed();
+        self.early_tick.next = Some(began + cost.saturating_mul(SHARE).max(FAST));
+        let (then, before) = self.early_tick.delay.replace((began, us))?;
+        let ms = us.saturating_sub(before) as f64 / 1e3 / (began - then).as_secs_f64();
+        self.early_tick.run_delay_ms_per_s = Some(ms);
+        Some(ms)
+    }
+}

@@ -1,0 +1,143 @@
+//! The judge in the agent's service: who made online groups wait since the last tick.
+
+use commensal_blame::{Figures, Judge, Kind, Scope, Subject};
+use commensal_core::actual::CgroupRef;
+use commensal_core::control::latency::Judged;
+use commensal_core::group::Class;
+use commensal_core::knob::{Controller, Version};
+use commensal_host::Host;
+use commensal_reconcile::Planned;
+use std::collections::BTreeMap;
+
+/// A judge that could not be had, or could not follow other members, is tried again not more often than this, ms: loading it
+/// costs the kernel some 200 ms.
+const AGAIN_MS: u64 = 2_000;
+
+/// What was seen of one online group.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct GroupWaits {
+    /// Wait blamed on offline work, ms per second that its threads had a CPU.
+    pub blamed_ms_per_cpu_s: Option<f64>,
+}
+
+/// What was seen since the last look.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct WaitSample {
+    /// Of all online groups.
+    pub judged: Judged,
+    /// By group.
+    pub groups: BTreeMap<String, GroupWaits>,
+}
+
+/// The judge, as long as it can be had.
+#[derive(Debug, Default)]
+pub struct BlameMonitor {
+    judge: Option<Judge>,
+    scope: Scope,
+    /// Group of each online subject, in the scope's order.
+    names: Vec<String>,
+    /// What it is to be.
+    wanted: (Scope, Vec<String>),
+    before: Option<(u64, Figures)>,
+    tried_ms: Option<u64>,
+    /// Why there is no judge.
+    pub absent: Option<String>,
+    /// Whether nobody wants one.
+    unwanted: bool,
+}
+
+impl BlameMonitor {
+    /// One that has not looked yet; if it is not wanted it never will.
+    pub fn new(wanted: bool) -> BlameMonitor {
+        BlameMonitor { unwanted: !wanted, ..BlameMonitor::default() }
+    }
+
+    /// Who is online and who is offline from now on.
+    pub fn follow(&mut self, planned: &Planned) {
+        self.wanted = scope(planned);
+    }
+
+    /// Looks; `None` without a judge, and at the first look of one.
+    pub fn look(&mut self, host: &dyn Host, now_ms: u64) -> Option<WaitSample> {
+        if self.unwanted {
+            self.absent = Some("the agent runs with --no-judge".to_owned());
+            return None;
+        }
+        let (scope, _) = &self.wanted;
+        let due = self.tried_ms.is_none_or(|tried| now_ms.saturating_sub(tried) >= AGAIN_MS);
+        if scope.online.is_empty() || scope.offline.is_empty() {
+            (self.judge, self.before) = (None, None);
+            self.absent = Some("there are no online and offline groups with cgroups now".to_owned());
+            return None;
+        }
+        if self.scope != *scope
+            && let Some(judge) = &mut self.judge
+            && judge.follow(scope).unwrap_or(false)
+        {
+            (self.scope, self.names) = self.wanted.clone();
+        }
+        let (scope, _) = &self.wanted;
+        if (self.scope != *scope || self.judge.is_none()) && due {
+            self.tried_ms = Some(now_ms);
+            (self.judge, self.before) = (None, None);
+            match Judge::attach(host, scope) {
+                Ok(judge) => (self.judge, self.absent) = (Some(judge), None),
+                Err(error) => self.absent = Some(error.to_string()),
+            }
+            (self.scope, self.names) = self.wanted.clone();
+        }
+        let judge = self.judge.as_ref()?;
+        let read = judge.totals().and_then(|all| Ok(Figures { subjects: judge.subjects()?, ..all }));
+        let figures = match read {
+            Ok(figures) => figures,
+            Err(error) => {
+                (self.judge, self.absent) = (None, Some(error.to_string()));
+                return None;
+            }
+        };
+        let (then_ms, before) = self.before.replace((now_ms, figures.clone()))?;
+        let came = figures.since(&before);
+        let seconds = now_ms.saturating_sub(then_ms) as f64 / 1e3;
+        let judged = Judged {
+            blamed_ms_per_s: (seconds > 0.0).then(|| came.wait.of(Kind::Offline) as f64 / 1e6 / seconds),
+            preemption_p99_us: came.preempt_delay.quantile(0.99).map(|ns| ns / 1e3),
+            preemptions: came.preempt_delay.count(),
+        };
+        Some(WaitSample { judged, groups: self.by_group(&came) })
+    }
+
+    fn by_group(&self, came: &Figures) -> BTreeMap<String, GroupWaits> {
+        let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        for (name, subject) in self.names.iter().zip(&came.subjects) {
+            let sum = sums.entry(name.clone()).or_default();
+            sum.0 += subject.wait.of(Kind::Offline);
+            sum.1 += subject.run_ns;
+        }
+        let of = |(wait, run): (u64, u64)| GroupWaits {
+            blamed_ms_per_cpu_s: (run > 0).then(|| wait as f64 / 1e6 / (run as f64 / 1e9)),
+        };
+        sums.into_iter().map(|(name, sums)| (name, of(sums))).collect()
+    }
+}
+
+/// Every online and every offline cgroup of the CPU controller's hierarchy, or where there is none of the unified one.
+pub(crate) fn scope(planned: &Planned) -> (Scope, Vec<String>) {
+    let actual = &planned.actual;
+    let unified = actual.hierarchies.iter().position(|one| one.version == Version::V2);
+    let Some(hierarchy) = actual.hierarchy_of(Controller::Cpu).or(unified) else {
+        return (Scope::default(), Vec::new());
+    };
+    let subjects = |class: Class| {
+        let groups = planned.desired.groups.iter().filter(move |group| group.class == class);
+        groups.flat_map(|group| group.members.iter().map(move |member| (group, member))).filter_map(
+            move |(group, member)| {
+                let found = actual.cgroups.get(&CgroupRef { hierarchy, path: member.path.clone() })?;
+                Some((group.name.to_string(), Subject::Cgroup(found.inode)))
+            },
+        )
+    };
+    let (names, online) = subjects(Class::Online).unzip();
+    let offline = subjects(Class::Offline).map(|(_, subject)| subject).collect();
+    let unified = actual.hierarchies[hierarchy].version == Version::V2;
+    (Scope { online, offline, unified, interrupts: false, ..Scope::default() }, names)
+}

@@ -1,0 +1,148 @@
+//! The offline side's disks, while online groups wait for them.
+
+use super::{Controllers, Decided, Observation, shown};
+use commensal_core::control::Explanation;
+use commensal_core::control::io::{DiskDecision, IoInput, Rates};
+use commensal_core::control::suppress::{Part, divide};
+use commensal_core::desired::DesiredGroup;
+use commensal_core::group::Class;
+use commensal_core::knob::KnobId;
+use commensal_core::limit::{IO_READ, IO_WEIGHT, IO_WRITE, Limit, LimitSet};
+use commensal_core::topology::{Device, Disk};
+use commensal_core::units::BytesPerS;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A disk counts as used by online work for so long after its last request, ms: services write their logs now and then.
+const ONLINE_DISK_MS: u64 = 60_000;
+
+impl Controllers {
+    pub(super) fn disks(&mut self, seen: &Observation<'_>, decided: &mut Decided) {
+        if !seen.io {
+            return;
+        }
+        let online = self.online_disks(seen);
+        let offline: BTreeMap<Device, Rates> = seen
+            .machine
+            .disks
+            .iter()
+            .map(|disk| (disk.device, sum(seen, Class::Offline, disk.device)))
+            .collect();
+        let pressure = of(seen, Class::Online)
+            .filter_map(|group| seen.sample.groups.get(group.name.as_str())?.pressure_pct[2]);
+        let pressure_pct = pressure.reduce(f64::max);
+        // Once it could be measured a silence is a silence.
+        self.io_measurable |= pressure_pct.is_some();
+        let input = IoInput {
+            measurable: self.io_measurable,
+            pressure_pct,
+            offline: &offline,
+            online: online.as_ref(),
+            shared: seen.shared,
+        };
+        let mut by_weight = BTreeSet::new();
+        for (device, decision) in self.io.step(seen.now_ms, &input) {
+            if decision.weights {
+                by_weight.insert(device);
+            }
+            let name = seen.machine.disks.iter().find(|disk| disk.device == device);
+            let name = name.map_or_else(|| device.to_string(), |disk| disk.name.clone());
+            let rate = |rate: Option<BytesPerS>, what: &str| rate.map(|rate| format!("{what} {rate}"));
+            let rates = [rate(decision.read, "reading"), rate(decision.write, "writing")];
+            let rates: Vec<String> = rates.into_iter().flatten().collect();
+            let value = (!rates.is_empty()).then(|| rates.join(", "));
+            decided.shown.push(shown(&format!("disk {name}"), None, value, &decision.why));
+            divided(seen, device, &decision, decided);
+        }
+        least(seen, &by_weight, decided);
+    }
+
+    /// Disks that online groups use; `None` when that is not known.
+    fn online_disks(&mut self, seen: &Observation<'_>) -> Option<BTreeSet<Device>> {
+        let mut known = true;
+        for group in of(seen, Class::Online).filter(|group| !group.members.is_empty()) {
+            let disks = seen.sample.groups.get(group.name.as_str()).and_then(|rates| rates.disks.as_ref());
+            known &= disks.is_some();
+            let moved =
+                |rates: &Rates| [rates.read, rates.write].into_iter().flatten().any(|rate| rate > 0.0);
+            for (device, _) in disks.into_iter().flatten().filter(|(_, rates)| moved(rates)) {
+                self.online_disks.insert(*device, seen.now_ms);
+            }
+        }
+        self.online_disks.retain(|_, last| seen.now_ms.saturating_sub(*last) < ONLINE_DISK_MS);
+        known.then(|| self.online_disks.keys().copied().collect())
+    }
+}
+
+fn of<'a>(seen: &Observation<'a>, class: Class) -> impl Iterator<Item = &'a DesiredGroup> {
+    seen.desired.groups.iter().filter(move |group| group.class == class)
+}
+
+/// What groups of a class do on a disk; a disk that a group has not touched is not in its counters.
+fn sum(seen: &Observation<'_>, class: Class, device: Device) -> Rates {
+    let plus = |a: Option<f64>, b: Option<f64>| Some(a? + b?);
+    let none = Rates { read: Some(0.0), write: Some(0.0) };
+    of(seen, class).filter(|group| !group.members.is_empty()).fold(none, |sum, group| {
+        let rates = rates(seen, group, device);
+        Rates { read: plus(sum.read, rates.read), write: plus(sum.write, rates.write) }
+    })
+}
+
+fn rates(seen: &Observation<'_>, group: &DesiredGroup, device: Device) -> Rates {
+    let disks = seen.sample.groups.get(group.name.as_str()).and_then(|rates| rates.disks.as_ref());
+    let untouched = Rates { read: Some(0.0), write: Some(0.0) };
+    disks.map_or(Rates::default(), |disks| disks.get(&device).copied().unwrap_or(untouched))
+}
+
+/// Divides a disk's rates among the offline groups; what a group gets is for each of its cgroups.
+fn divided(seen: &Observation<'_>, device: Device, decision: &DiskDecision, decided: &mut Decided) {
+    let groups: Vec<&DesiredGroup> =
+        of(seen, Class::Offline).filter(|group| !group.members.is_empty()).collect();
+    let shares = |total: Option<BytesPerS>, used: fn(Rates) -> Option<f64>| {
+        let part = |group: &&DesiredGroup| Part {
+            weight: group.limits.get(IO_WEIGHT).map_or(100.0, |weight| f64::from(weight.v2())),
+            used: used(rates(seen, group, device)),
+        };
+        let total = total?.0 as f64;
+        Some(divide(total, &groups.iter().map(part).collect::<Vec<_>>()))
+    };
+    let read = shares(decision.read, |rates| rates.read);
+    let write = shares(decision.write, |rates| rates.write);
+    for (index, group) in groups.iter().enumerate() {
+        let cgroups = f64::from(u32::try_from(group.members.len().max(1)).unwrap_or(u32::MAX));
+        let each = |shares: &Option<Vec<f64>>| {
+            let share = shares.as_ref()?.get(index)?;
+            Some(BytesPerS((share / cgroups).max(1.0) as u64))
+        };
+        let mut limits = LimitSet::<Limit>::default();
+        limits.set(IO_READ, each(&read));
+        limits.set(IO_WRITE, each(&write));
+        if limits.is_empty() {
+            continue;
+        }
+        for (row, _) in limits.iter() {
+            let key = format!("{} on {device}", row.key);
+            decided.why.insert((group.name.clone(), key), decision.why.clone());
+        }
+        decided.wants.disks.entry(group.name.clone()).or_default().insert(device, limits);
+    }
+}
+
+/// Where every disk of an offline group is shared by weight, it gets the smallest: nothing is wasted by that.
+fn least(seen: &Observation<'_>, by_weight: &BTreeSet<Device>, decided: &mut Decided) {
+    let shared = |group: &&DesiredGroup| {
+        let disks = &group.limits.disks;
+        let all = || seen.machine.disks.iter();
+        let named = |disk: &Disk| disks.iter().any(|one| one.device == disk.device);
+        let of_group = || all().filter(|disk| disks.is_empty() || named(disk));
+        of_group().next().is_some() && of_group().all(|disk| by_weight.contains(&disk.device))
+    };
+    for group in of(seen, Class::Offline).filter(shared) {
+        let rule = "the smallest weight: the kernel shares its disks by weight";
+        let key = |knob| (group.name.clone(), knob);
+        let declined = |knob| seen.declined.contains_key(&key(knob));
+        if ![KnobId::IoWeight, KnobId::IoBfqWeight].into_iter().any(declined) {
+            decided.why.insert((group.name.clone(), "io.weight".to_owned()), Explanation::new(rule, ""));
+        }
+        decided.wants.least_disk.insert(group.name.clone());
+    }
+}

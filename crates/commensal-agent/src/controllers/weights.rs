@@ -1,0 +1,38 @@
+//! Weight of online groups over work that no group claims.
+
+use super::{Controllers, Decided, Observation, shown};
+use commensal_core::control::weights::WeightInput;
+use commensal_core::desired::DesiredGroup;
+use commensal_core::group::Class;
+use commensal_core::knob::KnobId;
+use commensal_core::limit::CPU_WEIGHT;
+
+impl Controllers {
+    /// Only beside offline groups: without them nobody gains from their yielding.
+    pub(super) fn weights(&mut self, seen: &Observation<'_>, decided: &mut Decided) {
+        let offline = |group: &DesiredGroup| group.class == Class::Offline && !group.members.is_empty();
+        let Some(beside) = seen.beside.filter(|_| seen.desired.groups.iter().any(offline)) else {
+            return self.weights.clear();
+        };
+        self.weights.retain(|name, _| beside.contains_key(name));
+        for (name, input) in beside {
+            let written = seen
+                .specs
+                .iter()
+                .find(|spec| spec.name == *name)
+                .and_then(|spec| spec.limits.get(CPU_WEIGHT));
+            let input = WeightInput { written, ..input.clone() };
+            let decision = self.weights.entry(name.clone()).or_default().step(seen.now_ms, &input);
+            let Some(weight) = decision.weight else { continue };
+            let mut row = shown("weights", Some(name), Some(weight.to_string()), &decision.why);
+            row.off = seen.declined.get(&(name.clone(), KnobId::CpuWeight)).cloned();
+            if written.is_none() {
+                if row.off.is_none() {
+                    decided.why.insert((name.clone(), "cpu.weight".to_owned()), decision.why);
+                }
+                decided.wants.weights.insert(name.clone(), weight);
+            }
+            decided.shown.push(row);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! From specs to a machine that obeys them: plan, journal, apply. Where a controller has to be enabled first, its knobs
+//! cannot be tried before, so the structure comes first and the rest is planned against what is there then.
+
+use crate::drivers::apply::{Outcome, apply};
+use crate::drivers::aside::step_aside;
+use crate::instance::{Instance, ReconcileError};
+use crate::journal::{self, Journal, JournalError};
+use crate::request::{PlanRequest, Planned};
+use commensal_core::actual::CgroupPath;
+use commensal_core::plan::{Action, Step, undo};
+use commensal_host::Host;
+
+/// Looks after processes were moved: what they started meanwhile is where they were.
+const LOOKS: usize = 10;
+
+/// Plans and carries out, and looks again as long as processes have to be moved.
+///
+/// # Errors
+/// When the machine cannot be read, a group does not fit it, or there is no room in a delegated group; a refusal by the
+/// kernel is in the outcome, and then everything is as it was.
+pub fn enforce(
+    instance: &Instance,
+    host: &mut dyn Host,
+    request: &PlanRequest<'_>,
+    journal: &mut Journal,
+) -> Result<(Planned, Outcome), ReconcileError> {
+    let (mut planned, mut outcome) = once(instance, host, request, journal)?;
+    let mut moved = moves(&planned.plan.steps) > outcome.stayed.len();
+    for _ in 0..LOOKS {
+        if !moved || outcome.failure.is_some() {
+            break;
+        }
+        let (mut again, more) = once(instance, host, request, journal)?;
+        moved = moves(&again.plan.steps) > more.stayed.len();
+        planned.plan.steps.append(&mut again.plan.steps);
+        (planned.plan.unmet, planned.plan.notes) = (again.plan.unmet, again.plan.notes);
+        (planned.plan.settled, planned.actual, planned.desired) =
+            (again.plan.settled, again.actual, again.desired);
+        let before = outcome.done;
+        outcome.applied.extend(more.applied);
+        outcome.stayed = more.stayed;
+        outcome.done += more.done;
+        outcome.failure = more.failure.map(|mut failure| {
+            failure.step += before;
+            failure.left.push(format!("the {before} steps before, which were carried out by themselves"));
+            failure
+        });
+    }
+    Ok((planned, outcome))
+}
+
+/// How many processes are to be moved.
+pub(crate) fn moves(steps: &[Step]) -> usize {
+    steps.iter().filter(|step| matches!(step.action, Action::Move(_))).count()
+}
+
+fn once(
+    instance: &Instance,
+    host: &mut dyn Host,
+    request: &PlanRequest<'_>,
+    journal: &mut Journal,
+) -> Result<(Planned, Outcome), ReconcileError> {
+    let first = plan(instance, host, request)?;
+    let aside = first.desired.aside.name();
+    step_aside(host, &first.plan.steps, &first.actual, aside, journal)?;
+    let enables = |step: &Step| matches!(step.action, Action::Enable(_));
+    if !first.plan.structure().iter().any(enables) {
+        let outcome = apply(host, &first.plan.steps, &first.actual, journal);
+        return Ok((first, outcome));
+    }
+    let structure = first.plan.structure().to_vec();
+    let built = apply(host, &structure, &first.actual, journal);
+    if built.failure.is_some() {
+        return Ok((first, built));
+    }
+    let settled = plan(instance, host, request).map(|planned| {
+        let outcome = apply(host, &planned.plan.steps, &planned.actual, journal);
+        (planned, outcome)
+    });
+    let failed = settled.as_ref().map_or(true, |(_, outcome)| outcome.failure.is_some());
+    let mut left = Vec::new();
+    if failed {
+        match plan(instance, host, request) {
+            Ok(now) => {
+                let back = apply(host, &undo(&structure), &now.actual, journal);
+                left.extend(
+                    back.failure.map(|failure| format!("{}: {}", failure.description, failure.refusal)),
+                );
+            }
+            Err(error) => left
+                .push(format!("the groups made for it, because {error}; `commensal restore` removes them")),
+        }
+    }
+    let (mut planned, mut outcome) = settled?;
+    if let Some(failure) = &mut outcome.failure {
+        failure.step += structure.len();
+        failure.left.append(&mut left);
+    }
+    outcome.done += built.done;
+    planned.plan.steps.splice(0..0, structure);
+    Ok((planned, outcome))
+}
+
+fn plan(
+    instance: &Instance,
+    host: &mut dyn Host,
+    request: &PlanRequest<'_>,
+) -> Result<Planned, ReconcileError> {
+    let survey = instance.survey(host)?;
+    instance.plan(host, &survey, request)
+}
+
+/// Groups that `run` made and these groups want as well no longer end with their last command.
+///
+/// # Errors
+/// When a journal cannot be read or written.
+pub fn adopt(
+    instance: &Instance,
+    host: &mut dyn Host,
+    planned: &Planned,
+    journal: &mut Journal,
+) -> Result<(), JournalError> {
+    let own = planned.desired.groups.iter().flat_map(|group| &group.members).filter(|member| member.own);
+    let own: Vec<_> = own.map(|member| member.path.clone()).collect();
+    let wanted =
+        |target: &journal::Target| own.iter().any(|path| CgroupPath::new(&target.path).contains(path));
+    journal::adopt(host, &instance.state_dir, journal, wanted)
+}

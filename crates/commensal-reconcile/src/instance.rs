@@ -1,0 +1,259 @@
+//! One commensal on this machine: where its state is, how its cgroups are called, and which journals say what it did.
+
+use crate::JournalError;
+use crate::drivers::aside::DelegationError;
+use crate::journal::{self, Journal, Owner};
+use crate::request::{PlanRequest, Planned};
+use crate::restore::{Restored, finish, restore};
+use commensal_core::actual::{ActualState, CgroupPath, Ours};
+use commensal_core::config::ConfigError;
+use commensal_core::desired::{DesiredState, ResolveOptions, resolve};
+use commensal_core::topology::Machine;
+use commensal_host::{Host, HostError, Lock};
+use commensal_sensors::{SensorError, Survey, capability, delegation, machine, mounts, scheduler, survey};
+use std::path::{Path, PathBuf};
+
+/// Where and under which names.
+#[derive(Debug, Clone)]
+pub struct Instance {
+    /// State directory.
+    pub state_dir: PathBuf,
+    /// First part of the names of our own cgroups.
+    pub prefix: String,
+    /// Below which cgroup our own go, if the user insists.
+    pub cgroup_root: Option<CgroupPath>,
+    /// `DOCKER_HOST`.
+    pub engine: Option<String>,
+    /// Name of the scratch cgroup in which settings are tried.
+    pub scratch: String,
+    /// Journals that say which cgroups are ours; originals and processes are taken from the first one.
+    pub journals: Vec<String>,
+}
+
+/// Why groups could not be put in force.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    /// The machine could not be looked at.
+    #[error("cannot read this machine")]
+    Sensor(#[from] SensorError),
+    /// The undo journal could not be kept.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The system refused something.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// There is no room in a delegated group.
+    #[error(transparent)]
+    DelegationError(#[from] DelegationError),
+    /// Groups that do not fit this machine or each other.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Groups(Vec<ConfigError>),
+}
+
+impl Instance {
+    /// The machine's own: with the names that are used unless somebody asks for others.
+    #[must_use]
+    pub fn new(state_dir: &Path) -> Instance {
+        Instance::of_machine(state_dir, "commensal")
+    }
+
+    /// The one that keeps lasting groups, with another prefix.
+    #[must_use]
+    pub fn of_machine(state_dir: &Path, prefix: &str) -> Instance {
+        Instance {
+            state_dir: state_dir.to_owned(),
+            prefix: prefix.to_owned(),
+            cgroup_root: None,
+            engine: None,
+            scratch: format!("{prefix}-probe"),
+            journals: vec![journal::MACHINE.to_owned(), journal::RUN.to_owned()],
+        }
+    }
+
+    /// One that lasts as long as this process: an experiment, whose journal and cgroups have the process's number in their names.
+    #[must_use]
+    pub fn of_process(state_dir: &Path, prefix: &str, scratch: &str) -> Instance {
+        let pid = std::process::id();
+        Instance {
+            prefix: format!("{prefix}-{pid}"),
+            scratch: scratch.to_owned(),
+            journals: vec![format!("{}{pid}", journal::LAB)],
+            ..Instance::new(state_dir)
+        }
+    }
+
+    /// The machine and what works on it, by trying in a scratch group. The caller holds the lock, if there can be one.
+    ///
+    /// # Errors
+    /// When `/proc` or `/sys` lack what every Linux has there.
+    pub fn survey(&self, host: &mut dyn Host) -> Result<Survey, SensorError> {
+        let mut survey = survey(host, &self.scratch, self.cgroup_root.as_ref())?;
+        scheduler::capability(host, &self.state_dir, &self.prefix, &mut survey.caps);
+        Ok(survey)
+    }
+
+    /// The cgroups as they are now, and which of them are ours; without values and members.
+    ///
+    /// # Errors
+    /// When the groups or the journals cannot be read.
+    pub fn observe(&self, host: &mut dyn Host, survey: &Survey) -> Result<ActualState, ReconcileError> {
+        let mut found = survey.tree(host)?;
+        found.ours = self.ours(host, &found)?;
+        Ok(found)
+    }
+
+    /// Plans against an earlier survey and the groups as they are now.
+    ///
+    /// # Errors
+    /// When the groups or the journal cannot be read, or the specs do not fit.
+    pub fn plan(
+        &self,
+        host: &mut dyn Host,
+        survey: &Survey,
+        request: &PlanRequest<'_>,
+    ) -> Result<Planned, ReconcileError> {
+        let mut found = self.observe(host, survey)?;
+        match request.members {
+            Some(find) => find(host, &mut found),
+            None => survey.members(host, request.specs, self.engine.as_deref(), &mut found),
+        }
+        self.plan_against(host, survey, request, found)
+    }
+
+    /// Plans against an earlier survey and groups that were observed.
+    ///
+    /// # Errors
+    /// When the journal cannot be read, or the specs do not fit.
+    pub fn plan_against(
+        &self,
+        host: &mut dyn Host,
+        survey: &Survey,
+        request: &PlanRequest<'_>,
+        mut found: ActualState,
+    ) -> Result<Planned, ReconcileError> {
+        let mut desired = self.desired(&survey.machine, request, &found)?;
+        if request.kept && desired.alone {
+            let boot_id = machine::boot_id(host).unwrap_or_default();
+            desired.kept = journal::ours(host, &self.state_dir, journal::MACHINE, &boot_id, &found)?.created;
+        }
+        survey.fill(host, &desired, &mut found);
+        // Last, so that what its guard froze is known to be its work.
+        if found.scheduler.is_none() {
+            found.scheduler = Some(scheduler::look(host, &self.state_dir, &self.prefix));
+        }
+        Ok(Planned::new(survey, request, found, desired))
+    }
+
+    /// Plans once more against a machine that is as it was found, with values that were written since.
+    ///
+    /// # Errors
+    /// When the specs do not fit; then everything is as it was.
+    pub fn plan_again(
+        &self,
+        survey: &Survey,
+        request: &PlanRequest<'_>,
+        before: &mut Planned,
+    ) -> Result<(), ReconcileError> {
+        let desired = self.desired(&survey.machine, request, &before.actual)?;
+        *before = Planned::new(survey, request, std::mem::take(&mut before.actual), desired);
+        Ok(())
+    }
+
+    /// What the specs mean on this machine, with its groups and their members as they were found.
+    ///
+    /// # Errors
+    /// Every limit that this machine cannot have, and every cgroup that two groups claim.
+    pub fn desired(
+        &self,
+        machine: &Machine,
+        request: &PlanRequest<'_>,
+        found: &ActualState,
+    ) -> Result<DesiredState, ReconcileError> {
+        let options = ResolveOptions {
+            prefix: self.prefix.clone(),
+            alone: request.alone,
+            own: request.own.clone(),
+            kept: request.kept,
+        };
+        let mut desired = resolve(request.specs, machine, found, &options).map_err(ReconcileError::Groups)?;
+        (request.adjust)(&mut desired);
+        Ok(desired)
+    }
+
+    /// What we did to these cgroups, by our journals.
+    ///
+    /// # Errors
+    /// When a journal cannot be read.
+    pub fn ours(&self, host: &mut dyn Host, found: &ActualState) -> Result<Ours, ReconcileError> {
+        let boot_id = machine::boot_id(host).unwrap_or_default();
+        let mut ours = Ours::default();
+        for (index, name) in self.journals.iter().enumerate() {
+            let one = journal::ours(host, &self.state_dir, name, &boot_id, found)?;
+            match index {
+                0 => ours = one,
+                _ => ours.created.extend(one.created),
+            }
+        }
+        Ok(ours)
+    }
+
+    /// Name of the journal in which its own changes are.
+    #[must_use]
+    pub fn journal_name(&self) -> &str {
+        self.journals.first().map_or(journal::MACHINE, String::as_str)
+    }
+
+    /// Opens that journal.
+    ///
+    /// # Errors
+    /// When it is damaged or cannot be made.
+    pub fn open_journal(&self, host: &mut dyn Host) -> Result<Journal, ReconcileError> {
+        self.journal(host, self.journal_name())
+    }
+
+    /// Opens a journal, [`journal::MACHINE`] or [`journal::RUN`], and finishes what it says was interrupted.
+    ///
+    /// # Errors
+    /// When it is damaged or cannot be made.
+    pub fn journal(&self, host: &mut dyn Host, name: &str) -> Result<Journal, ReconcileError> {
+        let owner = Owner::this_process(host, name)?;
+        // What cannot be finished stays on record, and whoever wants the group is told that it is gone.
+        let _ = finish(host, &self.state_dir, name);
+        Ok(Journal::open(host, &self.state_dir, name, owner)?)
+    }
+
+    /// Finishes what a killed commensal has left half done, which a plan would not find; gives what stays so, and why. The
+    /// caller holds the lock.
+    pub fn recover(&self, host: &mut dyn Host) -> Vec<String> {
+        let stuck = self.journals.iter().filter_map(|name| finish(host, &self.state_dir, name).err());
+        stuck.map(|error| format!("a group is half replaced by a fresh one: {error}")).collect()
+    }
+
+    /// Puts back everything that is on record in the state directory, whoever did it, and removes the scratch cgroups, of these
+    /// names and of this instance, that a killed survey has left. The caller holds the lock.
+    ///
+    /// # Errors
+    /// When the state directory or a journal cannot be read.
+    pub fn restore(&self, host: &mut dyn Host, scratches: &[String]) -> Result<Restored, ReconcileError> {
+        let boot_id = machine::boot_id(host).unwrap_or_default();
+        let hierarchies = mounts::hierarchies(host)?;
+        let tenancy = delegation::look(host, &hierarchies, self.cgroup_root.as_ref());
+        // First: a controller stays enabled as long as a group uses it.
+        let names = scratches.iter().chain([&self.scratch]);
+        let mut done: Vec<String> =
+            names.flat_map(|name| capability::sweep(host, &hierarchies, &tenancy, name)).collect();
+        let mut restored = restore(host, &self.state_dir, &boot_id)?;
+        done.append(&mut restored.done);
+        restored.done = done;
+        Ok(restored)
+    }
+
+    /// Whoever changes the machine holds this lock; `None` when somebody else does.
+    ///
+    /// # Errors
+    /// When the state directory cannot be made.
+    pub fn try_lock(&self, host: &mut dyn Host) -> Result<Option<Lock>, HostError> {
+        host.state_dir(&self.state_dir)?;
+        host.state_lock(&self.state_dir.join("lock"))
+    }
+}

@@ -1,0 +1,332 @@
+//! The loop: plan against the machine as it is now, leave alone what has to wait, carry out the rest, say what was changed
+//! and why; again and again.
+
+mod back_off;
+mod in_force;
+mod refused_orders;
+mod steps;
+
+pub use back_off::Drift;
+pub use steps::Change;
+
+use crate::drivers::apply::{Failure, Refusal, apply, forget_gone, forget_settled};
+use crate::drivers::aside::step_aside;
+use crate::enforce::{adopt, moves};
+use crate::instance::{Instance, ReconcileError};
+use crate::journal;
+use crate::request::{PlanRequest, Planned};
+use back_off::BackOff;
+use commensal_core::actual::ActualState;
+use commensal_core::plan::{Action, Step};
+use commensal_core::scheduler::Scheduler;
+use commensal_host::{GroupWatch, Host};
+use commensal_sensors::{Survey, machine, sched_ext};
+use in_force::{InForce, population};
+use std::collections::BTreeSet;
+use steps::{decided, inodes, lasts, orders, structure};
+
+/// How often a round plans again because a group vanished meanwhile, or a step was refused and is left out now.
+const ATTEMPTS: usize = 8;
+
+/// Puts groups in force, again and again.
+#[derive(Debug)]
+pub struct Reconciler {
+    /// Whose groups.
+    pub instance: Instance,
+    /// The machine and what works on it.
+    pub survey: Survey,
+    /// Kernel files written so far.
+    pub writes: u64,
+    in_force: InForce,
+    back_off: BackOff,
+    /// What a killed commensal has left half done and cannot be finished.
+    half_done: Vec<String>,
+    /// The CPUs that were online when the machine was looked at.
+    cpus: String,
+    /// What the kernel said of schedulers at the last round, and whether ours was on its way to something else.
+    schedulers: String,
+    waits_for_scheduler: bool,
+    /// How many cgroups there were at the last round, as the kernel counts them.
+    population: String,
+}
+
+/// What a round did.
+#[derive(Debug)]
+pub struct Round {
+    /// What was planned last; what is in force now, but for what waits.
+    pub planned: Planned,
+    /// What was changed.
+    pub changes: Vec<Change>,
+    /// What could not be done now, in whole sentences.
+    pub problems: Vec<String>,
+    /// Whether the planned machine has what was written, so that [`Reconciler::adjust`] can go on from it.
+    pub current: bool,
+}
+
+impl Reconciler {
+    /// Looks at the machine. The caller holds the machine's lock.
+    ///
+    /// # Errors
+    /// When the machine cannot be read.
+    pub fn new(instance: Instance, host: &mut dyn Host) -> Result<Reconciler, ReconcileError> {
+        let half_done = instance.recover(host);
+        let cpus = machine::online_cpus(host);
+        let survey = instance.survey(host)?;
+        Ok(Reconciler {
+            instance,
+            survey,
+            writes: 0,
+            in_force: InForce::default(),
+            back_off: BackOff::default(),
+            half_done,
+            cpus,
+            schedulers: String::new(),
+            waits_for_scheduler: false,
+            population: String::new(),
+        })
+    }
+
+    /// Subscribes to writes to managed control files (inotify). `watch` watches nothing yet.
+    pub fn see_writes(&mut self, watch: GroupWatch) {
+        self.in_force.see_writes(watch);
+    }
+
+    /// Looks at the machine again, because it may have changed: a CPU came, a controller was enabled. The caller holds the
+    /// machine's lock.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn look_again(&mut self, host: &mut dyn Host) -> Result<(), ReconcileError> {
+        self.half_done = self.instance.recover(host);
+        self.cpus = machine::online_cpus(host);
+        self.survey = self.instance.survey(host)?;
+        Ok(())
+    }
+
+    /// Whether other CPUs are online than when the machine was looked at.
+    #[must_use]
+    pub fn cpus_changed(&self, host: &dyn Host) -> bool {
+        machine::online_cpus(host) != self.cpus
+    }
+
+    /// Whether a scheduler has come or gone since the last round, or ours is about to.
+    #[must_use]
+    pub fn scheduler_changed(&self, host: &dyn Host) -> bool {
+        self.waits_for_scheduler || sched_ext::stamp(host) != self.schedulers
+    }
+
+    /// Whether a round would find something to do, by a look at few things: the number of cgroups, unless they are `followed`
+    /// by other means, and some of the values in force. What this misses the next round finds.
+    pub fn disturbed(&mut self, host: &mut dyn Host, followed: bool) -> bool {
+        if !followed && population(host, &self.survey.hierarchies) != self.population {
+            return true;
+        }
+        !self.in_force.all_hold(host, &self.survey.hierarchies)
+    }
+
+    /// Makes the machine as asked for, as far as it can be now. The caller holds the machine's lock; `now_ms` is on a clock that
+    /// never goes back.
+    ///
+    /// # Errors
+    /// When the machine cannot be read or the groups do not fit it. A refused step is no error: it is left out, told, and
+    /// tried again later.
+    pub fn round(
+        &mut self,
+        host: &mut dyn Host,
+        now_ms: u64,
+        request: &PlanRequest<'_>,
+    ) -> Result<Round, ReconcileError> {
+        let mut changes = Vec::new();
+        // Once something vanished between look and write: what every look so far has seen.
+        let mut lasting: Option<BTreeSet<(usize, u64)>> = None;
+        for attempt in 1.. {
+            let mut planned = self.look_and_plan(host, now_ms, request)?;
+            if let Some(lasting) = &mut lasting {
+                let there = inodes(&planned.actual);
+                lasting.retain(|one| there.contains(one));
+            }
+            let mut steps = self.back_off.ready(now_ms, &planned);
+            let all = steps.len();
+            steps.retain(|step| lasts(step, &planned.actual, lasting.as_ref()));
+            let young = all > steps.len();
+            let structure = structure(&steps);
+            let enables = steps[..structure].iter().any(|step| matches!(step.action, Action::Enable(_)));
+            // What is enabled can be tried only then.
+            let first = if enables { &steps[..structure] } else { &steps[..] };
+            let failure = self.carry_out(host, first, &planned, &mut changes)?;
+            // What moved processes started meanwhile is where they were.
+            let moved = failure.is_none() && moves(first) > self.back_off.stayed.len();
+            match failure {
+                // Nothing is wrong with the step, and no other can be put on record either.
+                Some(Failure { refusal: Refusal::Journal(error), left, .. }) => {
+                    let mut problems = self.problems(&planned);
+                    problems.push(in_words(&error));
+                    problems.extend(left);
+                    return Ok(Round { planned, changes, problems, current: false });
+                }
+                Some(failure) => {
+                    self.back_off.failed(now_ms, &planned.actual, steps.get(failure.step), &failure);
+                    lasting.get_or_insert_with(|| inodes(&planned.actual));
+                }
+                None if enables => self.look_again(host)?,
+                None if moved && attempt < ATTEMPTS => {}
+                None => {
+                    self.in_force.watch(host, &planned.actual);
+                    // What was left out for its youth is due in the next round.
+                    self.population = match young {
+                        true => String::new(),
+                        false => population(host, &self.survey.hierarchies),
+                    };
+                    self.settle(host, &planned)?;
+                    let current = !young && self.take_in(host, &mut planned, &steps)?;
+                    let problems = self.problems(&planned);
+                    return Ok(Round { planned, changes, problems, current });
+                }
+            }
+            if attempt >= ATTEMPTS {
+                let mut problems = self.problems(&planned);
+                problems.push(format!("the groups changed {ATTEMPTS} times while they were put in force"));
+                return Ok(Round { planned, changes, problems, current: false });
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+
+    fn problems(&mut self, planned: &Planned) -> Vec<String> {
+        self.half_done.iter().cloned().chain(self.back_off.problems(planned)).collect()
+    }
+
+    /// Plans against the machine as it is now, and notes what others have changed since.
+    fn look_and_plan(
+        &mut self,
+        host: &mut dyn Host,
+        now_ms: u64,
+        request: &PlanRequest<'_>,
+    ) -> Result<Planned, ReconcileError> {
+        self.schedulers = sched_ext::stamp(host);
+        let planned = self.instance.plan(host, &self.survey, request)?;
+        self.waits_for_scheduler = planned.actual.scheduler.as_ref().is_some_and(Scheduler::is_on_its_way);
+        self.in_force.find_drift(now_ms, &planned.actual, &mut self.back_off.drift);
+        self.back_off.calm(now_ms, &planned.actual);
+        Ok(planned)
+    }
+
+    /// Puts in force what was decided anew, on the machine as the last round left it: no cgroup is looked for, so this is
+    /// quick however many there are. Whether that was possible; if not, a round is needed. The caller holds the machine's
+    /// lock, and knows that nothing else has changed.
+    ///
+    /// # Errors
+    /// When the journal cannot be kept or the groups do not fit the machine; then a round is needed as well.
+    pub fn adjust(
+        &mut self,
+        host: &mut dyn Host,
+        now_ms: u64,
+        request: &PlanRequest<'_>,
+        round: &mut Round,
+    ) -> Result<bool, ReconcileError> {
+        if !round.current {
+            return Ok(false);
+        }
+        round.current = false;
+        self.instance.plan_again(&self.survey, request, &mut round.planned)?;
+        let steps = self.back_off.ready(now_ms, &round.planned);
+        if steps.len() < round.planned.plan.steps.len()
+            || !steps.iter().all(|step| decided(step).is_some() || orders(step).is_some())
+        {
+            return Ok(false);
+        }
+        if !steps.is_empty() {
+            let failure = self.carry_out(host, &steps, &round.planned, &mut round.changes)?;
+            if failure.is_some() || !self.back_off.stayed.is_empty() {
+                return Ok(false);
+            }
+        }
+        round.current = self.take_in(host, &mut round.planned, &steps)?;
+        self.in_force.watch(host, &round.planned.actual);
+        self.settle(host, &round.planned)?;
+        Ok(true)
+    }
+
+    /// Takes into the planned machine what these steps wrote; whether that is all that they changed.
+    fn take_in(
+        &self,
+        host: &mut dyn Host,
+        planned: &mut Planned,
+        steps: &[Step],
+    ) -> Result<bool, ReconcileError> {
+        for step in steps {
+            if let (Some(orders), Some(found)) = (orders(step), &mut planned.actual.scheduler) {
+                found.orders = orders.clone();
+                continue;
+            }
+            let Some((key, to)) = decided(step) else { return Ok(false) };
+            if let Some(found) = planned.actual.cgroups.get_mut(&step.place) {
+                found.values.insert(key, to.clone());
+            }
+        }
+        if !steps.is_empty() {
+            planned.actual.ours = self.instance.ours(host, &planned.actual)?;
+        }
+        Ok(true)
+    }
+
+    /// Journal, then write; where a step was refused everything is as it was.
+    fn carry_out(
+        &mut self,
+        host: &mut dyn Host,
+        steps: &[Step],
+        planned: &Planned,
+        changes: &mut Vec<Change>,
+    ) -> Result<Option<Failure>, ReconcileError> {
+        if steps.is_empty() {
+            self.back_off.stayed.clear();
+            return Ok(None);
+        }
+        // Another commensal may have written to it since.
+        let mut journal = self.instance.journal(host, journal::MACHINE)?;
+        forget_gone(host, &planned.actual, &mut journal)?;
+        step_aside(host, steps, &planned.actual, planned.desired.aside.name(), &mut journal)?;
+        let outcome = apply(host, steps, &planned.actual, &mut journal);
+        self.writes += outcome.applied.len() as u64;
+        if outcome.failure.is_none() {
+            for step in steps {
+                let key = self.in_force.written(step, &planned.actual);
+                self.back_off.done(step, key.as_ref());
+                changes.push(Change::new(step, planned));
+            }
+        }
+        self.back_off.stayed = outcome.stayed;
+        Ok(outcome.failure)
+    }
+
+    /// What is back in place is its owner's again, and groups that `run` made stay if they are wanted.
+    fn settle(&mut self, host: &mut dyn Host, planned: &Planned) -> Result<(), ReconcileError> {
+        let of_run = self.instance.state_dir.join(format!("{}.journal", journal::RUN));
+        let runs = host.state_read(&of_run)?.is_some_and(|text| !text.is_empty());
+        if planned.plan.settled.is_empty() && !runs {
+            return Ok(());
+        }
+        let mut journal = self.instance.journal(host, journal::MACHINE)?;
+        if runs {
+            adopt(&self.instance, host, planned, &mut journal)?;
+        }
+        Ok(forget_settled(host, &planned.plan.settled, &planned.actual, &mut journal)?)
+    }
+
+    /// Settings that somebody else writes.
+    #[must_use]
+    pub fn drift(&self, now_ms: u64, actual: &ActualState) -> Vec<Drift> {
+        self.back_off.drift(now_ms, actual)
+    }
+}
+
+/// An error with what it came from.
+pub fn in_words(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        words = format!("{words}: {cause}");
+        source = cause.source();
+    }
+    words
+}

@@ -1,0 +1,174 @@
+//! Values that were written, and cheap looks at whether they still hold.
+
+use super::steps::{key_of, values};
+use commensal_core::actual::{ActualState, Hierarchy};
+use commensal_core::drift::{self, Key};
+use commensal_core::knob::{KnobId, Value, Version};
+use commensal_core::plan::Step;
+use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, below};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
+use std::path::Path;
+use std::time::Duration;
+
+/// In so many looks every value in force was looked at once …
+const PARTS: usize = 5;
+/// … but where the kernel tells of every write, no more values than this are looked at in one: for what changes without one.
+const UNTOLD: usize = 8;
+
+/// A cgroup by its hierarchy and inode.
+type At = (usize, u64);
+
+#[derive(Debug, Clone, Copy)]
+struct Watched {
+    dir: Dir,
+    /// The kernel tells of writes to its files, by this number.
+    told: Option<i32>,
+}
+
+/// The values in force, as the kernel reads them back.
+#[derive(Debug, Default)]
+pub(super) struct InForce {
+    values: BTreeMap<Key, Value>,
+    /// Their cgroups, opened; and which of the values is looked at next.
+    watched: BTreeMap<At, Watched>,
+    next: Option<Key>,
+    /// Tells of writes to their files, and which watch is about which.
+    writes: Option<GroupWatch>,
+    watches: HashMap<i32, At>,
+}
+
+impl InForce {
+    /// Subscribes to writes to the control files of the cgroups (inotify). `watch` watches nothing yet.
+    pub(super) fn see_writes(&mut self, watch: GroupWatch) {
+        self.writes = Some(watch);
+    }
+
+    /// A step was carried out.
+    pub(super) fn written(&mut self, step: &Step, actual: &ActualState) -> Option<Key> {
+        let (key, (_, to)) = key_of(step, actual).zip(values(step))?;
+        self.values.insert(key.clone(), to.clone());
+        Some(key)
+    }
+
+    /// Tells `drift` which values are not what was written, and forgets those of groups that are gone.
+    pub(super) fn find_drift(&mut self, now_ms: u64, actual: &ActualState, drift: &mut drift::Table) {
+        let mut seen = BTreeSet::new();
+        for (place, cgroup) in &actual.cgroups {
+            let idle = cgroup.values.get(&(KnobId::CpuIdle, None)) == Some(&Value::Number(1));
+            for ((knob, device), value) in &cgroup.values {
+                if idle && *knob == KnobId::CpuWeight {
+                    // Being idle is what changed it, and nobody can write it meanwhile.
+                    continue;
+                }
+                let key =
+                    Key { hierarchy: place.hierarchy, inode: cgroup.inode, knob: *knob, device: *device };
+                let Some(want) = self.values.get(&key) else { continue };
+                if *knob == KnobId::CgroupFreeze && want != value && actual.frozen_by_scheduler(place) {
+                    // The scheduler's guard stops what starves, and lets it go on; that is nobody's mistake.
+                    continue;
+                }
+                match want == value {
+                    true => drift.answered(&key),
+                    false => drift.changed(now_ms, key.clone(), want.to_string(), value.to_string()),
+                }
+                seen.insert(key);
+            }
+        }
+        // A value that nobody looks at any more is nobody's.
+        self.values.retain(|key, _| seen.contains(key));
+        drift.calm(now_ms, |key| seen.contains(key));
+    }
+
+    /// Whether all values that are looked at hold: those whose files were written since the last look, and a part of the
+    /// others, a different one each time. What this misses the next round finds.
+    pub(super) fn all_hold(&mut self, host: &mut dyn Host, hierarchies: &[Hierarchy]) -> bool {
+        let Some(touched) = self.touched() else { return false };
+        let mut looked_at: Vec<(&Key, &Value)> = Vec::new();
+        if !touched.is_empty() {
+            let of = |key: &Key| touched.contains(&(key.hierarchy, key.inode));
+            looked_at.extend(self.values.iter().filter(|(key, _)| of(key)));
+        }
+        let told = self.watched.values().all(|one| one.told.is_some());
+        let part = self.values.len().div_ceil(PARTS).min(if told { UNTOLD } else { usize::MAX });
+        let from = match self.next.take() {
+            Some(next) => Bound::Included(next),
+            None => Bound::Unbounded,
+        };
+        let mut rest = self.values.range((from, Bound::Unbounded));
+        looked_at.extend(rest.by_ref().take(part));
+        let next = rest.next().map(|(key, _)| key.clone());
+        let same = looked_at.into_iter().all(|(key, want)| self.holds(host, hierarchies, key, want));
+        self.next = next;
+        same
+    }
+
+    fn holds(&self, host: &mut dyn Host, hierarchies: &[Hierarchy], key: &Key, want: &Value) -> bool {
+        let watched = self.watched.get(&(key.hierarchy, key.inode));
+        let version = hierarchies.get(key.hierarchy).map(|one| one.version);
+        let Some((at, file)) = watched.zip(version.and_then(|version| key.knob.row().file(version))) else {
+            return false;
+        };
+        let read = host.read(at.dir, file.name);
+        read.is_ok_and(|text| file.parse(&text, key.device).is_ok_and(|value| value == *want))
+    }
+
+    /// Cgroups whose files were written since the last call, by whomever; `None` when some were missed.
+    fn touched(&self) -> Option<BTreeSet<At>> {
+        let Some(watch) = &self.writes else { return Some(BTreeSet::new()) };
+        let mut touched = BTreeSet::new();
+        for seen in watch.wait(Duration::ZERO).ok()? {
+            match seen {
+                FolderEvent::Touched(number, _) => touched.extend(self.watches.get(&number)),
+                FolderEvent::Lost => return None,
+                FolderEvent::Made(..) | FolderEvent::Gone(..) => {}
+            }
+        }
+        Some(touched)
+    }
+
+    /// Opens the cgroups of the values in force, and lets go of others.
+    pub(super) fn watch(&mut self, host: &mut dyn Host, actual: &ActualState) {
+        let wanted: BTreeSet<At> = self.values.keys().map(|key| (key.hierarchy, key.inode)).collect();
+        let gone: Vec<At> = self.watched.keys().filter(|place| !wanted.contains(place)).copied().collect();
+        for place in gone {
+            let Some(Watched { dir, told }) = self.watched.remove(&place) else { continue };
+            host.close(dir);
+            if let Some((watch, number)) = self.writes.as_ref().zip(told) {
+                watch.remove(number);
+                self.watches.remove(&number);
+            }
+        }
+        if wanted.len() <= self.watched.len() {
+            return;
+        }
+        for (place, cgroup) in &actual.cgroups {
+            let at = (place.hierarchy, cgroup.inode);
+            if !wanted.contains(&at) || self.watched.contains_key(&at) {
+                continue;
+            }
+            let mount = Path::new(&actual.hierarchies[place.hierarchy].mount);
+            let path = below(mount, place.path.as_str());
+            let told = self.writes.as_ref().and_then(|watch| watch.add(&path, For::Writes).ok());
+            match host.open(&path) {
+                Ok(dir) if dir.inode == cgroup.inode => {
+                    self.watched.insert(at, Watched { dir, told });
+                    self.watches.extend(told.map(|number| (number, at)));
+                }
+                Ok(other) => host.close(other),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// How many cgroups there are: v1 in `/proc/cgroups`, v2 in `cgroup.stat` of its root (cgroup-v2.rst, `nr_descendants`).
+pub(super) fn population(host: &mut dyn Host, hierarchies: &[Hierarchy]) -> String {
+    let mut text = host.read_file(Path::new("/proc/cgroups")).unwrap_or_default();
+    for hierarchy in hierarchies.iter().filter(|one| one.version == Version::V2) {
+        let stat = Path::new(&hierarchy.mount).join("cgroup.stat");
+        let stat = host.read_file(&stat).unwrap_or_default();
+        text.extend(stat.lines().filter(|line| line.starts_with("nr_descendants")));
+    }
+    text
+}

@@ -1,0 +1,138 @@
+//! What one step is about: the setting that it writes, its old and new value, its group, in words.
+
+use crate::request::Planned;
+use commensal_core::actual::{ActualState, Cgroup, CgroupRef};
+use commensal_core::drift::Key;
+use commensal_core::knob::{KnobId, Value, Version};
+use commensal_core::plan::{Action, Step};
+use commensal_core::scheduler::Orders;
+use commensal_core::topology::Device;
+use std::collections::BTreeSet;
+
+/// A step that was carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Change {
+    /// The group that it is about, if it is not the machine.
+    pub group: Option<String>,
+    /// The cgroup and file, or what else was changed.
+    pub what: String,
+    /// What it was.
+    pub old: Option<String>,
+    /// What it is now.
+    pub new: Option<String>,
+    /// Why.
+    pub why: String,
+}
+
+impl Change {
+    pub(super) fn new(step: &Step, planned: &Planned) -> Change {
+        let path = &step.place.path;
+        let members = planned
+            .desired
+            .groups
+            .iter()
+            .flat_map(|group| group.members.iter().map(move |member| (&group.name, &member.path)));
+        let group =
+            members.filter(|(_, member)| member.contains(path)).max_by_key(|(_, member)| member.depth());
+        let (old, new) = match values(step) {
+            Some((from, to)) => (Some(from.to_string()), Some(to.to_string())),
+            None => (None, None),
+        };
+        let file = key_of(step, &planned.actual).and_then(|key| file_of(&key, &planned.actual));
+        let what = match file {
+            Some((place, file)) => format!("{} {file}", place.path),
+            // A group that has just been made was not found yet.
+            None if values(step).is_some() => format!("{path} {}", step.file(&planned.actual)),
+            None => step.describe(&planned.actual),
+        };
+        Change { group: group.map(|(name, _)| name.to_string()), what, old, new, why: step.why.clone() }
+    }
+}
+
+/// Old and new value of what a step writes.
+pub(super) fn values(step: &Step) -> Option<(&Value, &Value)> {
+    match &step.action {
+        Action::Write { from, to, .. } | Action::OneWay { from, to, .. } | Action::Renew { from, to, .. } => {
+            Some((from, to))
+        }
+        _ => None,
+    }
+}
+
+/// The setting that a step changes and its new value, if it is one that controllers decide and that changes nothing else.
+pub(super) fn decided(step: &Step) -> Option<((KnobId, Option<Device>), &Value)> {
+    const DECIDED: [KnobId; 9] = [
+        KnobId::CpusetCpus,
+        KnobId::CpuMax,
+        KnobId::CpuPeriod,
+        KnobId::CpuWeight,
+        KnobId::IoReadBps,
+        KnobId::IoWriteBps,
+        KnobId::IoWeight,
+        KnobId::IoBfqWeight,
+        KnobId::CgroupFreeze,
+    ];
+    match &step.action {
+        Action::Write { knob, device, to, .. } if DECIDED.contains(knob) => Some(((*knob, *device), to)),
+        _ => None,
+    }
+}
+
+/// What a step tells the scheduler.
+pub(super) fn orders(step: &Step) -> Option<&Orders> {
+    match &step.action {
+        Action::Order { to, .. } => Some(to),
+        _ => None,
+    }
+}
+
+/// How many of the steps, at the beginning, make groups and enable controllers.
+pub(super) fn structure(steps: &[Step]) -> usize {
+    steps.iter().take_while(|step| matches!(step.action, Action::Create | Action::Enable(_))).count()
+}
+
+/// The setting of the very group that a step writes.
+pub(super) fn key_of(step: &Step, actual: &ActualState) -> Option<Key> {
+    let (knob, device): (KnobId, Option<Device>) = match &step.action {
+        Action::Write { knob, device, .. } => (*knob, *device),
+        Action::OneWay { knob, .. } | Action::Renew { knob, .. } => (*knob, None),
+        _ => return None,
+    };
+    let inode = actual.cgroups.get(&step.place)?.inode;
+    Some(Key { hierarchy: step.place.hierarchy, inode, knob, device })
+}
+
+/// Where a setting is, and the kernel file that has it; `None` when the group is gone.
+pub(super) fn file_of(key: &Key, actual: &ActualState) -> Option<(CgroupRef, String)> {
+    let same = |(place, cgroup): &(&CgroupRef, &Cgroup)| {
+        place.hierarchy == key.hierarchy && cgroup.inode == key.inode
+    };
+    let (place, _) = actual.cgroups.iter().find(same)?;
+    let version = actual.hierarchies.get(key.hierarchy).map_or(Version::V2, |one| one.version);
+    let file = key.knob.row().file(version).map_or_else(|| key.knob.to_string(), |file| file.name.to_owned());
+    Some((place.clone(), file))
+}
+
+/// All groups, by hierarchy and inode.
+pub(super) fn inodes(actual: &ActualState) -> BTreeSet<(usize, u64)> {
+    actual.cgroups.iter().map(|(place, cgroup)| (place.hierarchy, cgroup.inode)).collect()
+}
+
+/// Whether a step is about a group that was there in every look so far, or about one that it makes.
+pub(super) fn lasts(step: &Step, actual: &ActualState, lasting: Option<&BTreeSet<(usize, u64)>>) -> bool {
+    let found = actual.cgroups.get(&step.place).zip(lasting);
+    found.is_none_or(|(cgroup, lasting)| lasting.contains(&(step.place.hierarchy, cgroup.inode)))
+}
+
+/// Who else writes a group's files, as far as its place tells.
+pub(super) fn manager_of(actual: &ActualState, place: &CgroupRef) -> Option<String> {
+    if let Some(unit) = actual.managed_by(place) {
+        return Some(format!("systemd, whose unit {unit} it is"));
+    }
+    let of = |part: &str| {
+        let engine = ["docker", "libpod", "cri-containerd", "crio", "kubepods"];
+        engine.into_iter().find(|name| part.starts_with(name))
+    };
+    let engine = place.path.parts().find_map(of)?;
+    Some(format!("a container manager, by the name {engine}"))
+}

@@ -1,0 +1,440 @@
+//! Whatever is done to whatever machine, and whenever it is interrupted or refused: nothing is lost.
+//!
+//! A product, not a list of anecdotes: [`worlds`] x [`Act`] x fault x the n-th change x what is done next. A new kind of step or a new
+//! limit is tried at every moment as soon as a world plans it, and [`every_step_and_limit_is_in_some_world`] fails until one does.
+
+use crate::support::{STATE, restored};
+use crate::{members, scheduler, together, undo, vendors};
+use commensal_core::config::parse;
+use commensal_core::errno::Errno;
+use commensal_core::knob::KnobId;
+use commensal_core::limit::{LIMITS, LimitId, Unit};
+use commensal_core::plan::{Action, Step, undo};
+use commensal_host::Host;
+use commensal_host::fake::{FakeHost, VendorKernel};
+use commensal_reconcile::{Failure, Instance, PlanRequest, Reconciler, enforce};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::Path;
+
+const MEMORY: u64 = 16 << 30;
+
+/// A kind of machine and what is put in force on it, one text after the other.
+struct World {
+    name: String,
+    machine: Box<dyn Fn() -> FakeHost>,
+    texts: Vec<String>,
+}
+
+/// What is interrupted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Act {
+    /// `apply` of the text with this number, after those before it.
+    Apply(usize),
+    /// A round of the agent with it.
+    Round(usize),
+    /// `restore`, with all texts put in force.
+    Restore,
+}
+
+/// What happens at the n-th change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Crash,
+    Refused(Errno),
+}
+
+/// What is done after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Restore,
+    /// The same once more, then restore.
+    Again,
+}
+
+/// All that there is to see of a machine, but for the state directory and the dead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct MachineState {
+    files: BTreeMap<String, String>,
+    switches: Vec<String>,
+    /// By process: its groups, whether it is of the idle class, and whether threads have cookies.
+    processes: BTreeMap<u32, (Vec<String>, bool, Vec<bool>)>,
+    orders: String,
+}
+
+fn see(fake: &FakeHost) -> MachineState {
+    let switches = ["/proc/sys/kernel/sched_group_identity_enabled", "/proc/sys/vm/memcg_qos_enable"];
+    let read = |path: &str| fake.another().read_file(Path::new(path)).unwrap_or_default();
+    let alive = fake.processes().into_iter().filter(|process| process.exit.is_none());
+    let one = |process: commensal_host::fake::FakeProcess| {
+        let groups = process.groups.iter().map(|group| group.display().to_string()).collect();
+        (process.pid, (groups, process.idle, process.threads.values().map(|cookie| *cookie != 0).collect()))
+    };
+    // Once a disk was controlled by cost it has a line, and without control it says so there.
+    let uncontrolled = |(path, text): (String, String)| {
+        let off = path.ends_with("io.cost.qos") && text.contains("enable=0");
+        (path, if off { String::new() } else { text })
+    };
+    let orders = commensal_sensors::scheduler::look(fake, Path::new(STATE), "commensal").orders.groups;
+    MachineState {
+        files: fake.snapshot().into_iter().map(uncontrolled).collect(),
+        switches: switches.into_iter().map(read).collect(),
+        processes: alive.map(one).collect(),
+        orders: format!("{orders:?}"),
+    }
+}
+
+/// Says where two machines differ, instead of all that they have.
+fn same(left: &MachineState, right: &MachineState, what: &str) {
+    let differ = |path: &&String| left.files.get(*path) != right.files.get(*path);
+    let paths: BTreeSet<&String> = left.files.keys().chain(right.files.keys()).filter(differ).collect();
+    let lines = paths
+        .into_iter()
+        .map(|path| format!("{path}: {:?} instead of {:?}", left.files.get(path), right.files.get(path)));
+    let lines: Vec<String> = lines.collect();
+    assert!(lines.is_empty(), "{what}\n{}", lines.join("\n"));
+    assert_eq!(left, right, "{what}");
+}
+
+fn instance() -> Instance {
+    Instance::new(Path::new(STATE))
+}
+
+impl Act {
+    /// Does it, as the program does; gives what was refused.
+    fn run(self, host: &mut FakeHost, world: &World) -> Result<Option<Failure>, String> {
+        let number = match self {
+            Act::Apply(number) | Act::Round(number) => number,
+            Act::Restore => {
+                return instance().restore(host, &[]).map(|_| None).map_err(|error| error.to_string());
+            }
+        };
+        let specs = parse("groups.toml", &world.texts[number]).unwrap();
+        let request = PlanRequest::all(&specs);
+        if let Act::Round(_) = self {
+            let done = Reconciler::new(instance(), host).and_then(|mut one| one.round(host, 0, &request));
+            return done.map(|_| None).map_err(|error| error.to_string());
+        }
+        let mut journal = instance().open_journal(host).map_err(|error| error.to_string())?;
+        let done = enforce(&instance(), host, &request, &mut journal);
+        let settled = done.map_err(|error| error.to_string())?;
+        Ok(settled.1.failure)
+    }
+
+    fn of(world: &World) -> Vec<Act> {
+        let texts = 0..world.texts.len();
+        texts.flat_map(|number| [Act::Apply(number), Act::Round(number)]).chain([Act::Restore]).collect()
+    }
+
+    /// How many texts are in force before it.
+    fn before(self, world: &World) -> usize {
+        match self {
+            Act::Apply(number) | Act::Round(number) => number,
+            Act::Restore => world.texts.len(),
+        }
+    }
+}
+
+/// The machine with the first texts in force.
+fn prepared(world: &World, texts: usize) -> FakeHost {
+    let fake = (world.machine)();
+    for number in 0..texts {
+        let failure = Act::Apply(number).run(&mut fake.another(), world).unwrap();
+        assert!(failure.is_none(), "{}: text {number}: {failure:?}", world.name);
+    }
+    fake
+}
+
+fn everything_back(fake: &FakeHost, before: &MachineState, what: &str) {
+    let back = instance().restore(&mut fake.another(), &[]).unwrap();
+    assert!(back.left.is_empty() && back.failed.is_empty(), "{what}: {back:?}");
+    same(&see(fake), before, what);
+    assert!(restored(&mut fake.another()).nothing(), "{what}: a second restore found something");
+}
+
+/// One act with a fault at the n-th change; whether the fault came.
+fn once(
+    world: &World,
+    act: Act,
+    (fault, n): (Fault, u32),
+    then: Then,
+    ends: &(MachineState, MachineState),
+) -> bool {
+    let (before, after) = ends;
+    let what = format!("{}: {act:?}, {fault:?} at change {n}, then {then:?}", world.name);
+    let fake = prepared(world, act.before(world));
+    let middle = see(&fake);
+    let changes = fake.mutations().len();
+    match fault {
+        Fault::Crash => fake.crash_after(n),
+        Fault::Refused(errno) => fake.fail_write(n + 1, errno),
+    }
+    let done = act.run(&mut fake.another(), world);
+    let came = match fault {
+        Fault::Crash => fake.is_crashed(),
+        Fault::Refused(_) => fake.mutations().len() >= changes + n as usize,
+    };
+    let fake = match fault {
+        Fault::Crash => fake.restart(),
+        Fault::Refused(errno) => {
+            // One that has not come yet is not for what follows.
+            fake.fail_write(u32::MAX, errno);
+            // A failure that claims to have left nothing has left nothing.
+            if let Ok(Some(failure)) = &done
+                && failure.left.is_empty()
+            {
+                same(&see(&fake), &middle, &format!("{what}: {}", failure.refusal));
+            }
+            fake
+        }
+    };
+    if then == Then::Again {
+        // What a refused trial hid is there again at the next look.
+        let again = act.run(&mut fake.another(), world);
+        assert!(matches!(again, Ok(None)), "{what}: {again:?}");
+        same(&see(&fake), after, &what);
+    }
+    everything_back(&fake, before, &what);
+    came
+}
+
+/// Through which combinations the moments go, each list once: all of them apart for crashes and with `PROPTEST_CASES` (as `cargo
+/// xtask ci --long` has it); for refusals else all of them together, so that every moment is refused once.
+fn turns(faults: &[Fault]) -> Vec<Vec<(Fault, Then)>> {
+    let both = |fault: &Fault| [Then::Restore, Then::Again].map(|then| (*fault, then));
+    let all: Vec<(Fault, Then)> = faults.iter().flat_map(both).collect();
+    let apart = faults == [Fault::Crash] || std::env::var_os("PROPTEST_CASES").is_some();
+    if apart { all.into_iter().map(|one| vec![one]).collect() } else { vec![all] }
+}
+
+/// All moments of all acts of a world.
+fn all_moments(world: &World, faults: &[Fault]) {
+    let before = see(&(world.machine)());
+    for act in Act::of(world) {
+        let after = {
+            let fake = prepared(world, act.before(world));
+            assert!(matches!(act.run(&mut fake.another(), world), Ok(None)), "{}: {act:?}", world.name);
+            see(&fake)
+        };
+        let ends = (before.clone(), after);
+        let mut moments = 0;
+        for (number, turn) in turns(faults).into_iter().enumerate() {
+            let mut n = 0;
+            // What is not the whole product takes each moment with one of the combinations, in turn.
+            while {
+                let (fault, then) = turn[(number + n as usize) % turn.len()];
+                once(world, act, (fault, n), then, &ends)
+            } {
+                n += 1;
+                assert!(n < 2_000, "{}: {act:?} never ends", world.name);
+            }
+            moments += n;
+        }
+        println!("{}: {act:?}: {moments} moments", world.name);
+        assert!(moments > 2, "{}: {act:?}: only {moments} moments", world.name);
+    }
+}
+
+/// A group with every limit that its class can have, as a text.
+fn every_limit(name: &str, class: &str, place: &str, skip: &[LimitId]) -> String {
+    let mut text = format!("[group.{name}]\nclass = \"{class}\"\n{place}");
+    for row in LIMITS.iter().filter(|row| !skip.contains(&row.id)) {
+        let needs = row.needs.filter(|id| id.row().not_online.is_some());
+        if class == "online" && (row.not_online.is_some() || needs.is_some()) {
+            continue;
+        }
+        let value = match row.unit {
+            Unit::Weight => "300".to_owned(),
+            Unit::Cpus => "\"50 %\"".to_owned(),
+            Unit::CpuSet => "\"1-2\"".to_owned(),
+            Unit::Partition => "\"root\"".to_owned(),
+            Unit::Memory if row.key == "memory.max" => "\"2 GiB\"".to_owned(),
+            Unit::Memory => "\"1 GiB\"".to_owned(),
+            Unit::Rate => "\"100 MiB/s\"".to_owned(),
+            Unit::Operations => "\"500 iops\"".to_owned(),
+            Unit::Time => "\"20 ms\"".to_owned(),
+            Unit::Count(least, most) => (least + (most - least).min(99)).to_string(),
+            Unit::Switch => "true".to_owned(),
+        };
+        let _ = writeln!(text, "{} = {value}", row.key);
+    }
+    text
+}
+
+fn world(name: &str, texts: &[&str], machine: impl Fn() -> FakeHost + 'static) -> World {
+    let texts = texts.iter().map(|text| (*text).to_owned()).collect();
+    World { name: name.to_owned(), machine: Box::new(machine), texts }
+}
+
+/// Groups of our own and of somebody else, with a few limits; then with others and in the other class.
+fn plain() -> Vec<World> {
+    let other = undo::GROUPS
+        .replace("class = \"offline\"\ncpu.max = \"50 %\"", "class = \"online\"\ncpu.weight = 300")
+        .replace("cpu.max = \"1 core\"", "cpu.max = \"2 cores\"\nmemory.high = \"1 GiB\"");
+    let kinds = ["v1", "v1, cpu and cpuacct together", "v2"];
+    let of = |name: &'static str| {
+        let machine = move || undo::machines().into_iter().find(|(kind, _)| *kind == name).unwrap().1;
+        world(name, &[undo::GROUPS, &other], machine)
+    };
+    kinds.into_iter().map(of).collect()
+}
+
+/// Every limit that there is, on both classes.
+fn limits() -> Vec<World> {
+    let v1: fn() -> FakeHost = || FakeHost::v1(4, MEMORY);
+    let v2: fn() -> FakeHost = || FakeHost::v2(4, MEMORY);
+    let hybrid: fn() -> FakeHost = || FakeHost::hybrid(4, MEMORY);
+    let of = |(name, machine): (&str, fn() -> FakeHost)| {
+        // A partition takes its CPUs from everybody else, so one group at most has it.
+        let skip = [LimitId::CpuPartition];
+        let first = every_limit("etl", "offline", "", &skip) + &every_limit("web", "online", "", &[]);
+        let second = "[group.etl]\nclass = \"offline\"\n[group.web]\nclass = \"online\"\n";
+        world(&format!("every limit on {name}"), &[&first, second], machine)
+    };
+    [("v1", v1), ("v2", v2), ("hybrid", hybrid)].into_iter().map(of).collect()
+}
+
+/// Processes that are moved.
+fn moved() -> Vec<World> {
+    let of = |kind: &'static str| {
+        world(&format!("processes on {kind}"), &[members::MEDIA], move || members::fresh(kind))
+    };
+    ["v1", "co-mounted", "v2", "hybrid"].into_iter().map(of).collect()
+}
+
+/// Kernels of vendors, core scheduling, and the scheduler.
+fn special() -> Vec<World> {
+    let with_batch = |kernel: VendorKernel| {
+        move || {
+            let fake = vendors::machine(kernel);
+            vendors::batch(&fake);
+            fake
+        }
+    };
+    let online = vendors::BATCH.replace("offline", "online");
+    let nested = together::NESTED.replace("offline", "online");
+    let nested = nested.replace("cpu.max = \"10 %\"\n", "").replace("cpu.max = \"5 %\"\n", "");
+    vec![
+        world("openEuler", &[vendors::BATCH, &online, vendors::BATCH], with_batch(VendorKernel::OPENEULER)),
+        world(
+            "openEuler with five levels",
+            &[vendors::BATCH, &online, vendors::BATCH],
+            with_batch(vendors::FIVE),
+        ),
+        world(
+            "openEuler, groups in groups",
+            &[together::NESTED, &nested, together::NESTED],
+            together::nested,
+        ),
+        world("Anolis", &[vendors::OWN, vendors::BATCH], with_batch(VendorKernel::ANOLIS)),
+        world("core scheduling", &[vendors::EXPEL, vendors::BATCH], || vendors::with_core_scheduling().0),
+        world("a scheduler", &[scheduler::OWN, vendors::OWN], || {
+            let fake = FakeHost::v2(4, MEMORY);
+            scheduler::load(&fake, &std::sync::Arc::default(), 1);
+            fake
+        }),
+    ]
+}
+
+fn worlds() -> Vec<World> {
+    plain().into_iter().chain(limits()).chain(moved()).chain(special()).collect()
+}
+
+// promise 13
+#[test]
+fn killed_at_any_change_of_groups() {
+    plain().iter().for_each(|world| all_moments(world, &[Fault::Crash]));
+}
+
+// promise 13
+#[test]
+fn killed_at_any_change_of_limits() {
+    limits().iter().for_each(|world| all_moments(world, &[Fault::Crash]));
+}
+
+// promise 13
+#[test]
+fn killed_at_any_change_of_places() {
+    moved().iter().for_each(|world| all_moments(world, &[Fault::Crash]));
+}
+
+// promise 13
+#[test]
+fn killed_at_any_change_of_special_kernels() {
+    special().iter().for_each(|world| all_moments(world, &[Fault::Crash]));
+}
+
+const REFUSALS: [Fault; 3] =
+    [Fault::Refused(Errno::EINVAL), Fault::Refused(Errno::EBUSY), Fault::Refused(Errno::EPERM)];
+
+// promise 12
+#[test]
+fn refused_at_any_change_of_groups() {
+    plain().iter().for_each(|world| all_moments(world, &REFUSALS));
+}
+
+// promise 12
+#[test]
+fn refused_at_any_change_of_limits() {
+    limits().iter().for_each(|world| all_moments(world, &REFUSALS));
+}
+
+// promise 12
+#[test]
+fn refused_at_any_change_of_places() {
+    moved().iter().for_each(|world| all_moments(world, &REFUSALS));
+}
+
+// promise 12
+#[test]
+fn refused_at_any_change_of_special_kernels() {
+    special().iter().for_each(|world| all_moments(world, &REFUSALS));
+}
+
+/// The kind of a step. A new one has no arm here, so it does not compile before somebody has thought of it.
+fn kind(step: &Step) -> &'static str {
+    match step.action {
+        Action::Create => "create",
+        Action::Remove => "remove",
+        Action::Enable(_) => "enable",
+        Action::Disable(_) => "disable",
+        Action::Write { .. } => "write",
+        Action::OneWay { .. } => "one-way",
+        Action::Renew { .. } => "renew",
+        Action::Switch { .. } => "switch",
+        Action::Cookie { .. } => "cookie",
+        Action::Order { .. } => "order",
+        Action::Move(_) => "move",
+    }
+}
+
+// promise 13
+#[test]
+fn every_step_and_limit_is_in_some_world() {
+    let (mut kinds, mut knobs) = (BTreeSet::new(), BTreeSet::<KnobId>::new());
+    for world in worlds() {
+        for number in 0..world.texts.len() {
+            let fake = prepared(&world, number);
+            let mut host = fake.another();
+            let specs = parse("groups.toml", &world.texts[number]).unwrap();
+            let survey = instance().survey(&mut host).unwrap();
+            let planned = instance().plan(&mut host, &survey, &PlanRequest::all(&specs)).unwrap();
+            let back = undo(&planned.plan.steps);
+            for step in planned.plan.steps.iter().chain(&back) {
+                kinds.insert(kind(step));
+                if let Action::Write { knob, .. } = &step.action {
+                    knobs.insert(*knob);
+                }
+            }
+        }
+    }
+    let all = [
+        "create", "remove", "enable", "disable", "write", "one-way", "renew", "switch", "cookie", "order",
+        "move",
+    ];
+    let missing: Vec<&str> = all.into_iter().filter(|kind| !kinds.contains(kind)).collect();
+    assert_eq!(missing, [""; 0], "kinds of steps in no world");
+    let untried: Vec<&str> =
+        LIMITS.iter().filter(|row| !knobs.contains(&row.knob().id)).map(|row| row.key).collect();
+    assert_eq!(untried, [""; 0], "limits in no world");
+}

@@ -1,0 +1,198 @@
+//! Groups below a delegated cgroup: found, used without touching anything else, and left as they were.
+
+use crate::support::{journal, planned, restored};
+use commensal_core::actual::{CgroupPath, Manager};
+use commensal_host::Host;
+use commensal_host::fake::FakeHost;
+use commensal_reconcile::{DelegationError, apply, step_aside};
+use commensal_sensors::survey;
+use std::path::Path;
+
+const ETL: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"50 %\"\npids.max = 100\n";
+const BASE: &str = "/sys/fs/cgroup/users/u1000";
+
+/// A machine where nobody manages the unified hierarchy and user 1000 was given `/users/u1000`, with this process in it.
+fn given() -> FakeHost {
+    let fake = FakeHost::v2(4, 8 << 30);
+    let mut host = fake.another();
+    let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
+    host.write(root, "cgroup.subtree_control", "+cpu +memory +pids").unwrap();
+    let users = host.mkdir(root, "users").unwrap();
+    host.write(users, "cgroup.subtree_control", "+cpu +memory +pids").unwrap();
+    host.mkdir(users, "u1000").unwrap();
+    fake.give_to_user(BASE);
+    fake.move_process(std::process::id(), BASE);
+    fake.unprivileged(true);
+    fake
+}
+
+fn applied_aside(fake: &FakeHost, text: &str) -> String {
+    let mut host = fake.another();
+    let (found, plan) = planned(&mut host, text).unwrap();
+    let mut journal = journal(&mut host).unwrap();
+    step_aside(&mut host, &plan.steps, &found, "commensal-self", &mut journal).unwrap();
+    let outcome = apply(&mut host, &plan.steps, &found, &mut journal);
+    let words = plan.describe(&found);
+    assert!(
+        outcome.failure.is_none(),
+        "{words}{:?}",
+        outcome.failure.map(|failure| failure.refusal.to_string())
+    );
+    words
+}
+
+fn groups_of_this_process(fake: &FakeHost) -> Vec<String> {
+    let own = fake.processes().into_iter().find(|process| process.pid == std::process::id()).unwrap();
+    own.groups.iter().map(|group| group.display().to_string()).collect()
+}
+
+// promise 17
+#[test]
+fn a_user_works_below_what_was_given() {
+    let fake = given();
+    let before = fake.snapshot();
+    let words = applied_aside(&fake, ETL);
+    assert!(words.contains("create   v2:/users/u1000/commensal-offline/etl"), "{words}");
+    // Against the rest of the machine the group that was given counts as a whole.
+    assert!(
+        words.contains("the kernel compares /users with everything outside, and /users is not ours"),
+        "{words}"
+    );
+    assert_eq!(groups_of_this_process(&fake), [format!("{BASE}/commensal-self")]);
+    let (found, again) = planned(&mut fake.another(), ETL).unwrap();
+    assert!(again.is_empty(), "{}", again.describe(&found));
+    let back = restored(&mut fake.another());
+    assert!(back.failed.is_empty() && back.left.is_empty(), "{back:?}");
+    assert_eq!(fake.snapshot(), before);
+    assert_eq!(groups_of_this_process(&fake), [BASE]);
+}
+
+/// Nothing is written outside: what is asked for there is told.
+#[test]
+fn nothing_outside_is_planned() {
+    let fake = given();
+    let text = format!("{ETL}[group.other]\nclass = \"offline\"\nmatch = [{{ cgroup = \"/users\" }}]\n");
+    let (_, plan) = planned(&mut fake.another(), &text).unwrap();
+    let base = CgroupPath::new("/users/u1000");
+    let outside = |step: &&commensal_core::plan::Step| !base.contains(&step.place.path);
+    let writes: Vec<_> = plan.steps.iter().filter(outside).collect();
+    assert!(writes.is_empty(), "{writes:?}");
+    let told = plan.unmet.iter().find(|unmet| unmet.group.as_str() == "other").unwrap();
+    assert!(told.because.contains("this user can write only below /users/u1000"), "{told:?}");
+}
+
+// promise 17
+#[test]
+fn somebody_else_in_the_given_group_is_in_the_way() {
+    let fake = given();
+    let pid = fake.add_process(&[BASE]);
+    let before = fake.snapshot();
+    let mut host = fake.another();
+    let (found, plan) = planned(&mut host, ETL).unwrap();
+    let mut journal = journal(&mut host).unwrap();
+    let refused = step_aside(&mut host, &plan.steps, &found, "commensal-self", &mut journal);
+    let Err(DelegationError::Others { group, pids }) = refused else { panic!("{refused:?}") };
+    assert_eq!((group.as_str(), pids), ("/users/u1000", pid.to_string()));
+    assert_eq!(fake.snapshot(), before);
+}
+
+#[test]
+fn a_user_without_anything_given_is_told_so() {
+    let fake = FakeHost::v2(2, 8 << 30);
+    fake.unprivileged(true);
+    let look = survey(&mut fake.another(), "commensal-probe-test", None).unwrap();
+    assert!(look.caps.cgroup_obstacle.unwrap().contains("user 1000 may not create cgroups here"));
+}
+
+fn ubuntu() -> FakeHost {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/ubuntu-24.04-systemd.tree");
+    FakeHost::from_fixture(&std::fs::read_to_string(tree).unwrap()).unwrap()
+}
+
+/// A scope of ours below system.slice, as `systemd-run --scope` makes it, with this process in it.
+fn scope(fake: &FakeHost, delegated: bool) {
+    let mut host = fake.another();
+    let slice = host.open(Path::new("/sys/fs/cgroup/system.slice")).unwrap();
+    host.mkdir(slice, "run-r1.scope").unwrap();
+    let path = "/sys/fs/cgroup/system.slice/run-r1.scope";
+    if delegated {
+        fake.set_attribute(path, "trusted.delegate", "1");
+    }
+    fake.set_file("/proc/self/cgroup", "0::/system.slice/run-r1.scope\n");
+    fake.move_process(std::process::id(), path);
+}
+
+#[test]
+fn a_scope_that_systemd_hands_over() {
+    let fake = ubuntu();
+    scope(&fake, true);
+    let before = fake.snapshot();
+    let look = survey(&mut fake.another(), "commensal-probe-test", None).unwrap();
+    assert_eq!(look.tenancy.base.as_str(), "/system.slice/run-r1.scope");
+    assert_eq!((look.tenancy.manager, look.tenancy.obstacle), (Manager::Systemd, None));
+    let words = applied_aside(&fake, ETL);
+    assert!(words.contains("create   v2:/system.slice/run-r1.scope/commensal-offline/etl"), "{words}");
+    // Nothing is advised that would make every service of the machine idle.
+    assert!(words.contains("systemd-run --scope --slice=batch.slice -p Delegate=yes"), "{words}");
+    assert!(!words.contains("system.slice CPUWeight"), "{words}");
+    let back = restored(&mut fake.another());
+    assert!(back.failed.is_empty() && back.left.is_empty(), "{back:?}");
+    assert_eq!(fake.snapshot(), before);
+}
+
+// promise 10
+#[test]
+fn a_scope_that_it_keeps() {
+    let fake = ubuntu();
+    scope(&fake, false);
+    let before = fake.mutations().len();
+    let look = survey(&mut fake.another(), "commensal-probe-test", None).unwrap();
+    assert!(look.tenancy.obstacle.unwrap().contains("nothing shows that it has delegated any of it"));
+    let (found, plan) = planned(&mut fake.another(), ETL).unwrap();
+    assert!(plan.is_empty(), "{}", plan.describe(&found));
+    assert_eq!(fake.mutations().len(), before, "not even a scratch group was made");
+    assert!(plan.task_policies.values().all(|policy| policy.idle), "{:?}", plan.task_policies);
+}
+
+#[test]
+fn insisting_on_the_root() {
+    let fake = ubuntu();
+    scope(&fake, false);
+    let root = CgroupPath::root();
+    let look = survey(&mut fake.another(), "commensal-probe-test", Some(&root)).unwrap();
+    assert_eq!((look.tenancy.manager, look.tenancy.obstacle), (Manager::Nobody, None));
+    let missing = CgroupPath::new("/no/such");
+    let look = survey(&mut fake.another(), "commensal-probe-test", Some(&missing)).unwrap();
+    assert!(look.tenancy.obstacle.unwrap().contains("there is no cgroup /no/such"));
+}
+
+/// A user who names a group that is theirs, but cannot be reached from where the process runs.
+#[test]
+fn a_chosen_group_out_of_reach() {
+    let fake = given();
+    let mut host = fake.another();
+    fake.unprivileged(false);
+    let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
+    host.mkdir(root, "elsewhere").unwrap();
+    fake.give_to_user("/sys/fs/cgroup/elsewhere");
+    fake.unprivileged(true);
+    let chosen = CgroupPath::new("/elsewhere");
+    let look = survey(&mut fake.another(), "commensal-probe-test", Some(&chosen)).unwrap();
+    let obstacle = look.tenancy.obstacle.unwrap();
+    assert!(
+        obstacle.contains("may not move to /elsewhere: / above both belongs to somebody else"),
+        "{obstacle}"
+    );
+}
+
+/// A pod that sees the host's tree has no `/run/systemd`, and the tree is systemd's all the same.
+#[test]
+fn a_container_that_shares_the_hosts_tree() {
+    let fake = ubuntu();
+    let listed = fake.another().list(Path::new("/run/systemd/system")).unwrap();
+    for file in listed {
+        fake.remove_file(Path::new("/run/systemd/system").join(file));
+    }
+    let look = survey(&mut fake.another(), "commensal-probe-test", None).unwrap();
+    assert_eq!(look.tenancy.manager, Manager::Systemd);
+}

@@ -1,0 +1,55 @@
+//! Machines of other kinds, each from a tree in `fixtures/`.
+
+use crate::support::{applied, planned, restored};
+use commensal_host::Host;
+use commensal_host::fake::FakeHost;
+use std::path::{Path, PathBuf};
+
+/// The groups file that is the same for all.
+const GROUPS: &str = include_str!("../../../../fixtures/groups.toml");
+
+fn trees() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut trees: Vec<PathBuf> =
+        paths.filter(|path| path.extension().is_some_and(|ending| ending == "tree")).collect();
+    trees.sort();
+    trees
+}
+
+fn machine(tree: &Path) -> FakeHost {
+    let text = std::fs::read_to_string(tree).unwrap();
+    FakeHost::from_fixture(&text).unwrap_or_else(|error| panic!("{}: {error}", tree.display()))
+}
+
+/// The plan can be carried out there, a second one is empty, and restoring leaves the machine as it was.
+// promise 8
+#[test]
+fn every_machine_takes_its_plan_and_gets_everything_back() {
+    for tree in trees() {
+        let name = tree.file_stem().unwrap().to_str().unwrap().to_owned();
+        let fake = machine(&tree);
+        // Where systemd manages the tree, from a scope that it has handed over.
+        let slice = Path::new("/sys/fs/cgroup/system.slice");
+        let mut host = fake.another();
+        if fake.another().list(Path::new("/sys/fs/cgroup/init.scope")).is_ok() {
+            let slice = host.open(slice).unwrap();
+            let scope = host.mkdir(slice, "run-r1.scope").unwrap();
+            host.mkdir(scope, "inner").unwrap();
+            let scope = "/sys/fs/cgroup/system.slice/run-r1.scope";
+            fake.set_attribute(scope, "trusted.delegate", "1");
+            fake.set_file("/proc/self/cgroup", "0::/system.slice/run-r1.scope/inner\n");
+            fake.move_process(std::process::id(), format!("{scope}/inner"));
+        }
+        let before = fake.snapshot();
+        let (found, plan, outcome) = applied(&mut fake.another(), GROUPS);
+        assert!(plan.steps.len() > 5, "{name}\n{}", plan.describe(&found));
+        let failure = outcome.failure.map(|failure| failure.refusal.to_string());
+        assert_eq!(failure, None, "{name}\n{}", plan.describe(&found));
+        let (again, second) = planned(&mut fake.another(), GROUPS).unwrap();
+        assert!(second.is_empty(), "{name}\n{}\nagain\n{}", plan.describe(&found), second.describe(&again));
+        let back = restored(&mut fake.another());
+        assert!(back.failed.is_empty() && back.left.is_empty(), "{name}: {back:?}");
+        assert_eq!(fake.snapshot(), before, "{name}");
+    }
+}

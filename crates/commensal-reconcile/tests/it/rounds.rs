@@ -1,0 +1,329 @@
+//! Rounds of the reconciler on machines in memory.
+
+use commensal_core::config::parse;
+use commensal_core::desired::DesiredState;
+use commensal_core::errno::Errno;
+use commensal_core::group::GroupSpec;
+use commensal_host::Host;
+use commensal_host::fake::FakeHost;
+use commensal_reconcile::{Instance, PlanRequest};
+use commensal_reconcile::{Reconciler, Round};
+use std::path::Path;
+
+const MEMORY: u64 = 8 << 30;
+const STATE: &str = "/state";
+const GROUPS: &str = "[group.etl]\nclass = \"offline\"\ncpu.max = \"1 core\"\nmemory.max = \"1 GiB\"\n\
+    [group.batch]\nclass = \"offline\"\ncpu.max = \"2 cores\"\nmatch = [{ cgroup = \"/batch\" }]\n";
+
+fn instance() -> Instance {
+    Instance::new(Path::new(STATE))
+}
+
+fn specs() -> Vec<GroupSpec> {
+    parse("groups.toml", GROUPS).unwrap()
+}
+
+/// A machine with a group `/batch` of somebody else's.
+fn machine(v2: bool) -> FakeHost {
+    let fake = if v2 { FakeHost::v2(4, MEMORY) } else { FakeHost::v1(4, MEMORY) };
+    let mut host = fake.another();
+    let roots: Vec<&str> = if v2 { vec![""] } else { vec!["cpu", "memory"] };
+    for root in roots {
+        let root = host.open(&Path::new("/sys/fs/cgroup").join(root)).unwrap();
+        host.mkdir(root, "batch").unwrap();
+    }
+    fake
+}
+
+fn round(reconciler: &mut Reconciler, host: &mut dyn Host, ms: u64) -> Round {
+    let specs = specs();
+    let request = PlanRequest::all(&specs);
+    reconciler.round(host, ms, &request).unwrap()
+}
+
+fn batch(fake: &FakeHost, v2: bool) -> String {
+    let (dir, file) = if v2 {
+        ("/sys/fs/cgroup/batch", "cpu.max")
+    } else {
+        ("/sys/fs/cgroup/cpu/batch", "cpu.cfs_quota_us")
+    };
+    let mut host = fake.another();
+    let dir = host.open(Path::new(dir)).unwrap();
+    host.read(dir, file).unwrap().trim().to_owned()
+}
+
+fn meddle(fake: &FakeHost, v2: bool) {
+    let (dir, file, value) = match v2 {
+        true => ("/sys/fs/cgroup/batch", "cpu.max", "max 100000"),
+        false => ("/sys/fs/cgroup/cpu/batch", "cpu.cfs_quota_us", "-1"),
+    };
+    let mut host = fake.another();
+    let dir = host.open(Path::new(dir)).unwrap();
+    host.write(dir, file, value).unwrap();
+}
+
+#[test]
+fn a_second_round_writes_nothing() {
+    for v2 in [false, true] {
+        let fake = machine(v2);
+        let mut host = fake.another();
+        let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+        let first = round(&mut reconciler, &mut host, 0);
+        assert!(!first.changes.is_empty() && first.problems.is_empty(), "{:?}", first.problems);
+        let writes = reconciler.writes;
+        let second = round(&mut reconciler, &mut host, 1_000);
+        assert_eq!((second.changes, reconciler.writes), (vec![], writes));
+    }
+}
+
+/// The first answer is at once; the second writer is told and backed off from.
+// promise 21
+#[test]
+fn a_second_writer_is_answered_told_and_backed_off_from() {
+    for v2 in [false, true] {
+        let fake = machine(v2);
+        let mut host = fake.another();
+        let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+        round(&mut reconciler, &mut host, 0);
+        let wanted = batch(&fake, v2);
+        let mut answers = Vec::new();
+        for ms in (100..60_000).step_by(100) {
+            if batch(&fake, v2) == wanted {
+                meddle(&fake, v2);
+            }
+            let done = round(&mut reconciler, &mut host, ms);
+            if batch(&fake, v2) == wanted {
+                answers.push(ms);
+                assert_eq!(done.changes.len(), 1, "{:?}", done.changes);
+            }
+        }
+        assert_eq!(answers[0], 100, "{answers:?}");
+        // At once, then after pauses of 1, 2, 4, 8, 16 and 32 s.
+        assert!((5..=8).contains(&answers.len()), "{answers:?}");
+        let round = round(&mut reconciler, &mut host, 60_000);
+        let drift = reconciler.drift(60_000, &round.planned.actual);
+        assert_eq!(drift.len(), 1, "{drift:?}");
+        assert!(drift[0].path == "/batch" && drift[0].times >= answers.len() as u64, "{drift:?}");
+    }
+}
+
+/// Whichever write is refused: it is told or done in another way, the rest is in force, and later everything is.
+// promise 22
+#[test]
+fn a_refused_step_stops_nothing_else() {
+    for v2 in [false, true] {
+        let calm = machine(v2);
+        let mut host = calm.another();
+        let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+        let before = calm.mutations().len();
+        round(&mut reconciler, &mut host, 0);
+        let writes = u32::try_from(calm.mutations().len() - before).unwrap();
+        let mut told = 0;
+        for nth in 1..=writes {
+            let fake = machine(v2);
+            let mut host = fake.another();
+            let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+            fake.fail_write(nth, Errno::EINVAL);
+            let specs = specs();
+            let request = PlanRequest::all(&specs);
+            let first = reconciler.round(&mut host, 0, &request);
+            if let Ok(first) = &first {
+                told += usize::from(!first.problems.is_empty());
+                // Not in every tick; but a journal that could not be kept may be kept in the next.
+                let of_step = first.problems.iter().any(|trouble| !trouble.contains("journal"));
+                let writes = reconciler.writes;
+                round(&mut reconciler, &mut host, 100);
+                assert!(!of_step || reconciler.writes == writes, "write {nth}: {:?}", first.problems);
+            }
+            // What was refused may have been a trial, after which the machine seems not to have the knob; the agent looks
+            // again every minute.
+            reconciler.look_again(&mut host).unwrap();
+            let later = round(&mut reconciler, &mut host, 10_000);
+            assert_eq!(
+                batch(&fake, v2).split(' ').next(),
+                Some("200000"),
+                "write {nth}: {:?}",
+                later.problems
+            );
+            let settled = round(&mut reconciler, &mut host, 60_000);
+            assert_eq!(settled.problems, [""; 0], "write {nth}");
+        }
+        println!("v2 {v2}: {told} of {writes} refusals told");
+        assert!(told >= 1 && writes > 10, "{told} of {writes}");
+    }
+}
+
+/// Groups that come and go leave no more on record than some that are gone, and what is there goes back to what it was.
+// promise 32
+#[test]
+fn the_journal_does_not_grow_with_groups_that_come_and_go() {
+    for v2 in [false, true] {
+        let fake = machine(v2);
+        let before = fake.snapshot();
+        let mut host = fake.another();
+        let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+        let text = GROUPS.replace("\"/batch\"", "\"/batch*\"");
+        let specs = parse("groups.toml", &text).unwrap();
+        let roots: Vec<&str> = if v2 { vec![""] } else { vec!["cpu", "memory"] };
+        let mut longest = 0;
+        for number in 0..300 {
+            let name = format!("batch{number}");
+            let mut made = Vec::new();
+            for root in &roots {
+                let root = host.open(&Path::new("/sys/fs/cgroup").join(root)).unwrap();
+                made.push((root, host.mkdir(root, &name).unwrap()));
+            }
+            reconciler.round(&mut host, number * 1_000, &PlanRequest::all(&specs)).unwrap();
+            for (root, group) in made {
+                host.rmdir(root, &name, group.inode).unwrap();
+            }
+            let journal = host.state_read(&Path::new(STATE).join("machine.journal")).unwrap().unwrap();
+            longest = longest.max(journal.lines().count());
+        }
+        assert!(longest < 200, "{longest} lines");
+        let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
+        commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+        assert_eq!(fake.snapshot(), before);
+    }
+}
+
+/// What the group may use, in CPUs; `None` without a limit.
+fn share(host: &mut dyn Host, v2: bool) -> Option<f64> {
+    let dir =
+        host.open(Path::new(if v2 { "/sys/fs/cgroup/batch" } else { "/sys/fs/cgroup/cpu/batch" })).unwrap();
+    let text = match v2 {
+        true => host.read(dir, "cpu.max").unwrap(),
+        false => {
+            ["cpu.cfs_quota_us", "cpu.cfs_period_us"].map(|file| host.read(dir, file).unwrap()).join(" ")
+        }
+    };
+    let mut words = text.split_whitespace().map(|word| word.parse::<f64>().unwrap_or(-1.0));
+    let (quota, period) = (words.next()?, words.next()?);
+    (quota >= 0.0).then_some(quota / period)
+}
+
+/// A quota with another period, and back: at no write is the share more than before or after, and a crash at any of them is
+/// undone.
+// promise 31
+#[test]
+fn the_period_of_a_quota_moves_without_a_gap() {
+    for v2 in [false, true] {
+        let mut points = 0;
+        for crash in 0.. {
+            let fake = machine(v2);
+            let before = fake.snapshot();
+            let mut host = fake.another();
+            let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+            round(&mut reconciler, &mut host, 0);
+            let start = fake.mutations().len();
+            fake.crash_after(crash);
+            let specs = specs();
+            for (ms, period) in [(100, Some(10_000)), (200, Some(50_000)), (300, None)] {
+                let adjust = |desired: &mut DesiredState| {
+                    let batch =
+                        desired.groups.iter_mut().find(|group| group.name.as_str() == "batch").unwrap();
+                    batch.limits.cpu_period = period;
+                };
+                let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
+                let Ok(done) = reconciler.round(&mut host, ms, &request) else { break };
+                if fake.is_crashed() {
+                    break;
+                }
+                assert!(done.problems.is_empty(), "{:?}", done.problems);
+                assert_eq!(share(&mut host, v2), Some(2.0), "{period:?}");
+                let text = batch(&fake, v2);
+                let quota = format!("{}", 2 * period.unwrap_or(100_000));
+                assert_eq!(text.split(' ').next(), Some(quota.as_str()));
+            }
+            let crashed = fake.is_crashed();
+            let after = fake.restart();
+            let mut host = after.another();
+            let now = share(&mut host, v2);
+            assert!(now.is_some_and(|share| share <= 2.0), "crash {crash} (v2 {v2}): {now:?}");
+            let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
+            let restored = commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+            assert!(restored.failed.is_empty() && restored.left.is_empty(), "crash {crash}: {restored:?}");
+            assert_eq!(after.snapshot(), before, "crash {crash}");
+            if !crashed {
+                assert!(fake.mutations().len() > start);
+                break;
+            }
+            points += 1;
+        }
+        println!("v2 {v2}: {points} crash points");
+        assert!(points > 6, "{points}");
+    }
+}
+
+/// A quota of `cpus` for the group of somebody else's, besides what is written.
+fn quota(desired: &mut DesiredState, cpus: u64) {
+    let batch = desired.groups.iter_mut().find(|group| group.name.as_str() == "batch").unwrap();
+    batch.limits.set(commensal_core::limit::CPU_MAX, commensal_core::units::MicroCpus(cpus * 1_000_000));
+    batch.limits.cpu_period = (cpus == 3).then_some(50_000);
+}
+
+/// What controllers decide is put in force without a look at the machine, as a round would; killed at any write, and beside a
+/// cgroup that goes, nothing is lost.
+// promise 31
+#[test]
+fn what_is_decided_anew_needs_no_look() {
+    for v2 in [false, true] {
+        let mut points = 0;
+        for crash in 0.. {
+            let fake = machine(v2);
+            let before = fake.snapshot();
+            let mut host = fake.another();
+            let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+            // What made groups is followed by one that finds them.
+            round(&mut reconciler, &mut host, 0);
+            let mut last = round(&mut reconciler, &mut host, 10);
+            fake.crash_after(crash);
+            let specs = specs();
+            for (ms, cpus, text) in [(100, 1, "100000"), (200, 3, "150000"), (300, 4, "400000")] {
+                let adjust = |desired: &mut DesiredState| quota(desired, cpus);
+                let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
+                let done = reconciler.adjust(&mut host, ms, &request, &mut last);
+                if fake.is_crashed() {
+                    break;
+                }
+                assert!(done.unwrap(), "{cpus}");
+                assert_eq!(batch(&fake, v2).split(' ').next(), Some(text));
+                // A round finds nothing to do.
+                let whole = reconciler.round(&mut host, ms + 50, &request).unwrap();
+                assert_eq!((whole.changes.len(), whole.problems.len()), (0, 0), "{:?}", whole.changes);
+                assert_eq!(whole.planned.actual.ours, last.planned.actual.ours);
+            }
+            let crashed = fake.is_crashed();
+            let after = fake.restart();
+            let mut host = after.another();
+            let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
+            let restored = commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+            assert!(restored.failed.is_empty() && restored.left.is_empty(), "crash {crash}: {restored:?}");
+            assert_eq!(after.snapshot(), before, "crash {crash}");
+            if !crashed {
+                break;
+            }
+            points += 1;
+        }
+        println!("v2 {v2}: {points} crash points");
+        assert!(points > 3, "{points}");
+        // A cgroup that has gone meanwhile: a round is needed, and all that is left is in force.
+        let fake = machine(v2);
+        let mut host = fake.another();
+        let mut reconciler = Reconciler::new(instance(), &mut host).unwrap();
+        round(&mut reconciler, &mut host, 0);
+        let mut last = round(&mut reconciler, &mut host, 10);
+        fake.vanish(if v2 { "/sys/fs/cgroup/batch" } else { "/sys/fs/cgroup/cpu/batch" });
+        let specs = specs();
+        let adjust = |desired: &mut DesiredState| {
+            for group in &mut desired.groups {
+                group.limits.set(commensal_core::limit::CPU_MAX, commensal_core::units::MicroCpus(500_000));
+            }
+        };
+        let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
+        let done = reconciler.adjust(&mut host, 100, &request, &mut last);
+        assert!(!done.is_ok_and(|done| done));
+        let whole = reconciler.round(&mut host, 200, &request).unwrap();
+        assert_eq!(whole.problems, [""; 0]);
+    }
+}

@@ -1,0 +1,350 @@
+//! `agent canary` and the other orders on this machine's kernel: the direction of what isolation does, the limits, and that
+//! isolation is on after every end.
+
+use crate::agent::{Agent, Theirs, cleaned, limited, mounts, own, until};
+use crate::support::{Alone, Program, alone, can_write_cgroups, text};
+use commensal_agent::snapshot::Snapshot;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// Whether the group is held back by class: idle, or with the smallest weight.
+fn held_back(dir: &Path) -> bool {
+    let is = |file: &str, value: &str| {
+        std::fs::read_to_string(dir.join(file)).is_ok_and(|text| text.trim() == value)
+    };
+    is("cpu.idle", "1") || is("cpu.shares", "2") || is("cpu.weight", "1")
+}
+
+/// Work that never sleeps, on one CPU, in a group of somebody else's.
+struct Spinner(Child);
+
+impl Spinner {
+    /// `None` without taskset.
+    fn start(group: &Theirs, cpu: usize) -> Option<Spinner> {
+        let mut command = Command::new("taskset");
+        command.args(["-c", &cpu.to_string(), "sh", "-c", "while :; do :; done"]);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+        let spinner = Spinner(child);
+        for mount in mounts() {
+            // A new group of cpuset on v1 has no CPUs and lets nobody in, and its parent may be as new.
+            let mut dir = mount.clone();
+            for part in Path::new(&group.name) {
+                let parent = dir;
+                dir = parent.join(part);
+                for name in ["cpuset.cpus", "cpuset.mems"] {
+                    if std::fs::read_to_string(dir.join(name)).is_ok_and(|set| set.trim().is_empty())
+                        && let Ok(all) = std::fs::read_to_string(parent.join(name))
+                    {
+                        std::fs::write(dir.join(name), all.trim()).unwrap();
+                    }
+                }
+            }
+            std::fs::write(dir.join("cgroup.procs"), spinner.0.id().to_string()).unwrap();
+        }
+        Some(spinner)
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The last of the CPUs that this process may use.
+fn last_cpu() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    list.trim().rsplit([',', '-']).next().unwrap().parse().unwrap()
+}
+
+/// A service and batch work of somebody else's on one CPU, and an agent that keeps them apart.
+struct World {
+    // In the order in which they end.
+    spinners: Vec<Spinner>,
+    agent: Option<Agent>,
+    etl: Theirs,
+    _web: Theirs,
+    _top: Theirs,
+    program: Program,
+    _alone: Alone,
+}
+
+impl World {
+    fn new(test: &str, name: &str) -> Option<World> {
+        if !can_write_cgroups(test) {
+            return None;
+        }
+        let alone = alone();
+        let program = Program::new(name);
+        // What the two wait for is each other: beside all the weight that there is the rest of the machine hardly counts on
+        // their CPU. The agent and this test are not bound to it.
+        let top = Theirs::new(&program, "top");
+        top.set_weight(if top.cpu.join("cpu.weight").exists() { 10_000 } else { 262_144 });
+        let (web, etl) = (top.child("web"), top.child("etl"));
+        let of = |name: &str, class: &str, path: &str| {
+            format!("[group.{name}]\nclass = \"{class}\"\nmatch = [{{ cgroup = \"/{path}\" }}]\n")
+        };
+        let groups = program.groups(&(of("web", "online", &web.name) + &of("etl", "offline", &etl.name)));
+        let cpu = last_cpu();
+        let spinners = [&web, &etl].map(|group| Spinner::start(group, cpu));
+        let [Some(online), Some(offline)] = spinners else {
+            println!("skipped: {test}: no taskset to pin work to a CPU");
+            return None;
+        };
+        let spinners = vec![online, offline];
+        let agent = Some(Agent::start(&program, &groups, &["--on-exit", "restore"]));
+        let world = World { spinners, agent, etl, _web: web, _top: top, program, _alone: alone };
+        until("offline work is held back", || held_back(&world.etl.cpu));
+        in_force(&world.program);
+        Some(world)
+    }
+
+    fn canary(&self, args: &[&str]) -> Command {
+        let mut all = vec!["agent", "canary", "--window", "500ms"];
+        all.extend(args);
+        self.program.command(&all)
+    }
+
+    /// Runs one to its end: status and what it printed.
+    fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        let output = self.canary(args).output().unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    }
+
+    /// Starts one, and waits until isolation is off; again when it is refused because something is not in force yet.
+    fn until_off(&self, args: &[&str]) -> Child {
+        let mut command = self.canary(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        until("isolation is off", || {
+            if let Some(status) = child.try_wait().unwrap() {
+                // An agent that is busy for longer than the client waits may have begun one for nobody: that ends first.
+                self.nobody_asks();
+                let ended = std::mem::replace(&mut child, command.spawn().unwrap());
+                println!("{status}: {}", text(&ended.wait_with_output().unwrap().stderr));
+                return false;
+            }
+            !held_back(&self.etl.cpu) && child.try_wait().unwrap().is_none()
+        });
+        child
+    }
+
+    fn nobody_asks(&self) {
+        until("no canary runs", || {
+            let out = self.program.run(&["status", "--json"]).stdout;
+            serde_json::from_slice::<Snapshot>(&out).is_ok_and(|snapshot| snapshot.canary.is_none())
+        });
+    }
+
+    fn on_again(&self, after: &str) {
+        until(&format!("isolation is on after {after}"), || held_back(&self.etl.cpu));
+        self.nobody_asks();
+        assert!(held_back(&self.etl.cpu), "after {after}");
+    }
+}
+
+/// Waits until the agent says that all is in force; what it says instead is printed.
+fn in_force(program: &Program) {
+    let mut said = String::new();
+    until("all is in force", || {
+        let output = program.run(&["status"]);
+        let now = text(&output.stdout);
+        if output.status.code() != Some(0) && now != said {
+            println!("not in force: {now}{}", text(&output.stderr));
+            said = now;
+        }
+        output.status.code() == Some(0)
+    });
+}
+
+/// Far above anything: the direction is to be seen, not the limit.
+const NO_LIMITS: [&str; 4] = ["--max-blamed", "1000000", "--max-run-delay", "1000000"];
+
+// promise 36
+#[test]
+fn a_canary_shows_what_isolation_does() {
+    let test = "a_canary_shows_what_isolation_does";
+    let Some(mut world) = World::new(test, "canary") else { return };
+    let mut args = vec!["--for", "12s", "--seed", "4", "--whole", "--json"];
+    args.extend(NO_LIMITS);
+    let (status, out, err) = world.run(&args);
+    let value: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
+    assert!(err.contains("limits: isolation is off for at most 50 %") && err.contains("seed 4"), "{err}");
+    let effects = value["effects"].as_array().unwrap();
+    let waits = effects.iter().filter(|effect| {
+        let figure = effect["figure"].as_str().unwrap();
+        figure.starts_with("blamed") || figure.starts_with("run delay")
+    });
+    let mut pairs = 0;
+    for effect in waits {
+        println!("{test}: {effect}");
+        pairs = pairs.max(effect["pairs"].as_u64().unwrap());
+        assert!(effect["difference"].as_f64().unwrap() > 0.0, "it waits longer without isolation: {effect}");
+    }
+    assert!(pairs >= 1, "{value}");
+    // Eight pairs are enough for every figure there can be (2 / 2^8 * 5 < 0.05).
+    if pairs >= 8 {
+        assert_eq!((status, value["verdict"].as_str()), (Some(0), Some("PASS")), "{value}");
+    }
+    let canary = &value["canary"];
+    assert!(canary["off_s"].as_f64().unwrap() <= canary["seconds"].as_f64().unwrap() * 0.5 + 2.0, "{canary}");
+    world.on_again("its time");
+    // Each switch is in the audit log.
+    let log = std::fs::read_to_string(world.program.state().join("audit.log")).unwrap();
+    let switches =
+        |new: &str| log.lines().filter(|line| line.contains("\"canary\"") && line.contains(new)).count();
+    assert!(switches("isolation off") >= 6 && switches("isolation on") >= 6, "{log}");
+    assert!(!log.contains("drift"), "{log}");
+    // Another one, with limits that this work is far above.
+    let (status, out, err) = world.run(&["--for", "1m", "--max-blamed", "1", "--max-run-delay", "1"]);
+    assert_eq!(status, Some(3), "{out}{err}");
+    assert!(out.contains("it ended because three windows had to be broken off"), "{out}{err}");
+    assert!(out.contains("pairs of windows are too few") && out.contains("--max-blamed"), "{out}");
+    world.on_again("three windows that were broken off");
+    // Nobody to be isolated from.
+    world.spinners.pop();
+    let (status, _, err) = world.run(&["--for", "12s"]);
+    assert!(status == Some(2) && err.contains("no offline group has processes now"), "{err}");
+    world.spinners.clear();
+    assert_eq!(world.agent.take().unwrap().end("TERM"), Some(0));
+    assert!(!held_back(&world.etl.cpu), "originals are back");
+    let World { program, .. } = world;
+    cleaned(&program);
+}
+
+// promise 36
+#[test]
+fn isolation_is_on_after_every_end_of_a_canary() {
+    let test = "isolation_is_on_after_every_end_of_a_canary";
+    let Some(mut world) = World::new(test, "canary-ends") else { return };
+    let mut long = vec!["--for", "10m", "--off", "50"];
+    long.extend(NO_LIMITS);
+    let kill = |child: &Child, signal: &str| {
+        let status = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
+        assert!(status.unwrap().success());
+    };
+    // Ctrl-C, with a report of what there is.
+    let child = world.until_off(&long);
+    let status = text(&world.program.run(&["status"]).stdout);
+    assert!(status.contains("canary: isolation is"), "{status}");
+    // Not beside another.
+    let (code, _, err) = world.run(&long);
+    assert!(code == Some(2) && err.contains("a canary runs already"), "{err}");
+    kill(&child, "INT");
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stdout);
+    assert!(said.contains("it ended because it was stopped"), "{said}{}", text(&output.stderr));
+    world.on_again("Ctrl-C");
+    // The client is killed.
+    let mut child = world.until_off(&long);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    world.on_again("the death of who asked");
+    // The groups change.
+    let child = world.until_off(&long);
+    let groups = world.program.path("groups.toml");
+    let changed = std::fs::read_to_string(&groups).unwrap() + "[group.more]\nclass = \"offline\"\n";
+    std::fs::write(&groups, changed).unwrap();
+    let said = text(&child.wait_with_output().unwrap().stdout);
+    assert!(said.contains("it ended because the groups changed"), "{said}");
+    world.on_again("a change of the groups");
+    // A pause, during which none begins.
+    let child = world.until_off(&long);
+    world.program.expect(0, &["agent", "pause"]);
+    assert!(held_back(&world.etl.cpu), "it is back before the agent stops writing");
+    let said = text(&child.wait_with_output().unwrap().stdout);
+    assert!(said.contains("it ended because the agent was paused"), "{said}");
+    let (code, _, err) = world.run(&long);
+    assert!(code == Some(2) && err.contains("the agent is paused"), "{err}");
+    world.program.expect(0, &["agent", "resume"]);
+    // The agent is killed while isolation is off: the guard puts it back.
+    in_force(&world.program);
+    let child = world.until_off(&long);
+    world.agent.as_ref().unwrap().signal("KILL");
+    until("the guard has put it back", || held_back(&world.etl.cpu));
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert!(
+        output.status.code() == Some(2) && said.contains("has gone"),
+        "{:?} {}{said}",
+        output.status,
+        text(&output.stdout)
+    );
+    // Ended while isolation is off, with everything to be left as it is.
+    drop(world.agent.take());
+    let agent = Agent::start(&world.program, &groups, &["--on-exit", "keep"]);
+    in_force(&world.program);
+    let mut child = world.until_off(&long);
+    assert_eq!(agent.end("TERM"), Some(0));
+    assert!(held_back(&world.etl.cpu), "as it is means with isolation");
+    child.wait().unwrap();
+    world.spinners.clear();
+    let World { program, etl, .. } = world;
+    program.expect(0, &["restore"]);
+    assert!(!held_back(&etl.cpu));
+    drop(etl);
+    cleaned(&program);
+}
+
+#[test]
+fn a_canary_needs_an_agent_a_guard_and_time() {
+    let test = "a_canary_needs_an_agent_a_guard_and_time";
+    let program = Program::new("canary-none");
+    let refused = |args: &[&str], words: &str| {
+        let (out, err) = program.expect(2, &[&["agent", "canary"], args].concat());
+        assert!(err.contains(words), "{args:?}: {out}{err}");
+    };
+    refused(&[], "no agent answers");
+    refused(&["--for", "2h"], "at most 1 h");
+    refused(&["--for", "20s"], "an interval needs 6: take 65 s");
+    refused(&["--window", "100ms"], "500 ms at least");
+    refused(&["--off", "60"], "1..=50");
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let groups = program.groups("[group.etl]\nclass = \"offline\"\n");
+    let agent = Agent::start(&program, &groups, &["--no-guard", "--on-exit", "restore"]);
+    until("the agent answers", || program.run(&["status"]).status.code() != Some(2));
+    refused(&[], "there is no guard");
+    assert_eq!(agent.end("TERM"), Some(0));
+}
+
+#[test]
+fn orders_to_the_agent() {
+    let test = "orders_to_the_agent";
+    let program = Program::new("orders");
+    for order in ["reload", "pause", "resume"] {
+        let (_, err) = program.expect(2, &["agent", order]);
+        assert!(err.contains("no agent answers"), "{err}");
+        // An order has nothing to do with how an agent starts.
+        program.expect(2, &["agent", "--takeover", order]);
+    }
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let etl = "[group.etl]\nclass = \"offline\"\ncpu.max = \"0.2 cores\"\n";
+    let groups = program.groups(etl);
+    let agent = Agent::start(&program, &groups, &["--on-exit", "restore"]);
+    until("etl is limited", || limited(&own(&program, "etl")));
+    let (out, _) = program.expect(0, &["agent", "reload"]);
+    assert_eq!(out, "generation 1 is in force\n");
+    let more = format!("{etl}[group.more]\nclass = \"offline\"\ncpu.max = \"0.1 cores\"\n");
+    let (out, _) = program.expect(0, &["agent", "pause"]);
+    assert!(out.contains("nothing is written until resume"), "{out}");
+    std::fs::write(&groups, more).unwrap();
+    let (out, _) = program.expect(0, &["agent", "reload"]);
+    assert_eq!(out, "generation 2 is in force\n");
+    let (out, _) = program.expect(1, &["status"]);
+    assert!(out.contains("until `commensal agent resume`"), "{out}");
+    assert!(!own(&program, "more").exists(), "nothing is written");
+    program.expect(0, &["agent", "resume"]);
+    until("more is limited", || limited(&own(&program, "more")));
+    std::fs::write(&groups, "[group.etl]\nclas = 1\n").unwrap();
+    let (_, err) = program.expect(2, &["agent", "reload"]);
+    assert!(err.contains("unknown key \"clas\"") && err.contains("correct the groups file"), "{err}");
+    assert_eq!(agent.end("TERM"), Some(0));
+    cleaned(&program);
+}
