@@ -3,11 +3,10 @@
 //! ```text
 //! scenario, fleet            which class a placement is                                        ┐
 //! record ─► table ─► report  a ladder of sessions in several placements, as document 003 has it │ pure
-//!     │  └► model, plan      how many fit, with a bound                                         │
-//!     └───► simulate         what does not fit here, fitted on a part of a ladder and judged    ┘
+//!        └► model, plan      how many fit, with a bound                                         ┘
 //! experiment ─► conductor ─► cells (cgroups by plan and drivers) ─► work, engines, vm ─► record
 //! search                     measures by bisection, and what sharing a core costs
-//! pin, fiction               whole cores for VMs; what a topology hides
+//! pin, topology_notes        whole cores for VMs; what a topology hides
 //! ```
 //! The record is the truth: table, answer and pictures are computed from it.
 #![forbid(unsafe_code)]
@@ -17,7 +16,6 @@ pub mod conductor;
 pub mod document;
 pub mod engines;
 pub mod experiment;
-pub mod fiction;
 pub mod fleet;
 pub mod model;
 pub mod pin;
@@ -27,7 +25,7 @@ pub mod record;
 pub mod report;
 pub mod scenario;
 pub mod search;
-pub mod simulate;
 pub mod table;
+pub mod topology_notes;
 pub mod vm;
 pub mod work;

@@ -5,8 +5,8 @@
 //! one-sided 95 % signed-rank bound, and the bounds are made non-decreasing in the density (pool adjacent violators), since
 //! more VMs on a server never make it faster. The answer is the largest density whose bound keeps X, with nothing failed.
 
-use crate::model::{Band, Calibration, predict};
-use crate::record::{Ladder, Placement};
+use crate::model::{Band, Calibration, busy_vcpus, predict, threads_of_a_query};
+use crate::record::{Ladder, Placement, Test};
 use crate::scenario::Scenario;
 use crate::table::{Flag, Table, pairs, table};
 use commensal_lab::stats::{SignedRank, Tail, median};
@@ -188,10 +188,29 @@ fn candidate(ladder: &Ladder, table: &Table, placement: &Placement, question: &Q
         warnings,
         steal_pct,
         work_per_server: capacity.filter_map(|one| Some((one.test.clone(), one.times_first?))).collect(),
-        model: predict(&placement.server, &question.calibration, (demand, f64::from(ladder.vcpu))),
+        model: {
+            let busy = busy(ladder, question);
+            let runnable = busy * f64::from(placement.per_server());
+            predict(&placement.server, &question.calibration, (runnable, busy))
+        },
         out,
         doubt,
     }
+}
+
+/// vCPUs of a VM that the sessions asked about keep busy; all of them where the ladder does not tell, or nothing is asked.
+fn busy(ladder: &Ladder, question: &Question) -> f64 {
+    let all = f64::from(ladder.vcpu);
+    let (Some(sessions), Some(first)) = (question.concurrency, ladder.placements.first()) else { return all };
+    let asked = |test: &&Test| question.test.as_ref().is_none_or(|name| *name == test.name);
+    let of = |test: &Test| {
+        let seconds = |step: u32| Some((step, ladder.rung(&test.name, step, &first.name)?.summary().mean_s?));
+        let rungs: Vec<(u32, f64)> =
+            ladder.concurrencies(&test.name).into_iter().filter_map(seconds).collect();
+        threads_of_a_query(&rungs, ladder.vcpu)
+            .map_or(all, |threads| busy_vcpus(ladder.vcpu, threads, sessions))
+    };
+    ladder.tests.iter().filter(asked).map(of).reduce(f64::max).unwrap_or(all)
 }
 
 /// Estimate, bound and number of repeats.
@@ -481,6 +500,7 @@ mod tests {
         }
     }
 
+    // promise 50
     #[test]
     fn the_largest_density_whose_bound_holds() {
         let base: &[f64] = &[10.0, 11.0, 10.5, 10.2, 10.8, 10.1];
@@ -503,6 +523,7 @@ mod tests {
         assert!(!open.answered());
     }
 
+    // promise 50
     #[test]
     fn thin_contradictory_and_failed_evidence() {
         let thin = ladder(&[(1, &[10.0, 10.0, 10.0]), (2, &[10.1, 10.1, 10.1])]);

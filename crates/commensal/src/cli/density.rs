@@ -1,6 +1,6 @@
-//! `density classify`, `report`, `plan`, `simulate`, `fleet`.
+//! `density classify`, `report`, `plan`.
 
-use super::density_args::{Classify, DensityPlan, DensityReport, Simulate, SimulateFleet};
+use super::density_args::{Classify, DensityPlan, DensityReport};
 use super::lab::absolute;
 use crate::context::Context;
 use anyhow::{Context as _, anyhow, bail};
@@ -9,10 +9,8 @@ use commensal_density::model::Calibration;
 use commensal_density::plan::{Question, plan as answer};
 use commensal_density::record::Ladder;
 use commensal_density::scenario::{Scenario, Server, classify as class_of};
-use commensal_density::simulate::fit::{self, Fit};
-use commensal_density::simulate::fleet::{Wanted, plan as plan_fleet};
 use commensal_density::table::{print, table};
-use commensal_density::{fiction, fleet, report as page};
+use commensal_density::{fleet, report as page, topology_notes};
 use commensal_host::Host;
 use commensal_sensors::machine;
 use serde_json::json;
@@ -34,7 +32,7 @@ pub fn classify(context: &mut Context, options: &Classify) -> anyhow::Result<u8>
         }
         None => {
             let topology = machine::topology(&context.host)?;
-            (Server::of(&topology, reserve), fiction::notes(&context.host, &topology))
+            (Server::of(&topology, reserve), topology_notes::notes(&context.host, &topology))
         }
     };
     let mut classified = class_of(&server, &options.vms)?;
@@ -163,73 +161,4 @@ pub fn plan(context: &mut Context, options: &DensityPlan) -> anyhow::Result<u8> 
         print!("{}", planned.describe());
     }
     Ok(if planned.answered() { 0 } else { 3 })
-}
-
-/// The test and concurrency that tell what sharing costs.
-fn rung<'a>(ladder: &'a Ladder, asked: Option<&'a str>) -> anyhow::Result<(&'a str, u32)> {
-    if let Some(text) = asked {
-        let refused = || anyhow!("--fit-on {text:?}: it is a test and a number of sessions, such as Lite@4");
-        let (test, sessions) = text.rsplit_once('@').ok_or_else(refused)?;
-        return Ok((test, sessions.parse().map_err(|_| refused())?));
-    }
-    let test = &ladder.tests[0].name;
-    let steps = ladder.concurrencies(test);
-    let step = steps.get(1).or(steps.first()).context("the ladder has no rungs")?;
-    Ok((test, *step))
-}
-
-fn fitted(ladder: &Ladder, asked: Option<&str>, seed: u64) -> anyhow::Result<Fit> {
-    Ok(fit::fit(ladder, fit::Options { rung: rung(ladder, asked)?, seed })?)
-}
-
-/// Fits the simulator and says how far off it is.
-pub fn simulate(context: &mut Context, options: &Simulate) -> anyhow::Result<u8> {
-    let ladder = ladder(context, &options.file)?;
-    let fit = fitted(&ladder, options.fit_on.as_deref(), options.seed)?;
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&fit)?);
-        return Ok(0);
-    }
-    print!("{}", fit.describe());
-    let failures = fit.failures(15.0);
-    if !failures.is_empty() {
-        println!("the model fails, by more than 15 %, at:");
-    }
-    for rung in failures {
-        let off = rung.error_pct.map_or("it never ended".to_owned(), print::signed_change);
-        println!("  {} at {} in {}: {off}", rung.test, rung.concurrency, rung.placement);
-    }
-    Ok(0)
-}
-
-/// Simulates a fleet.
-pub fn fleet(context: &mut Context, options: &SimulateFleet) -> anyhow::Result<u8> {
-    let ladder = ladder(context, &options.from)?;
-    let fit = fitted(&ladder, None, options.seed)?;
-    let name = options.test.clone().unwrap_or_else(|| ladder.tests[0].name.clone());
-    let profile = fit.profiles.iter().find(|(test, _)| *test == name);
-    let profile =
-        profile.map(|(_, profile)| *profile).with_context(|| format!("the ladder has no test {name:?}"))?;
-    let cluster = options.cluster.unwrap_or(match ladder.test(&name) {
-        Some(test) if test.spanning => ladder.placements[0].vms,
-        _ => 1,
-    });
-    let planned = plan_fleet(&Wanted {
-        vms: options.vms,
-        vcpu: ladder.vcpu,
-        cluster,
-        sessions: options.sessions,
-        queries: options.queries,
-        profile,
-        server: ladder.placements[0].server.clone(),
-        physics: fit.physics,
-        max_harm_pct: options.max_harm,
-        seed: options.seed,
-    })?;
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&planned)?);
-    } else {
-        print!("{}", planned.describe(options.max_harm));
-    }
-    Ok(if planned.fits.is_some() { 0 } else { 1 })
 }

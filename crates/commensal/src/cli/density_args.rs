@@ -37,10 +37,6 @@ pub enum DensityVerb {
     /// Say how many VMs fit on a server before work takes too long, from a recorded ladder or by measuring. Exit status 0 with an answer, 3
     /// without.
     Plan(DensityPlan),
-    /// Fit the simulator on a part of a recorded ladder and say how far off it is on the rest.
-    Simulate(Simulate),
-    /// Simulate a fleet, VM by VM, and say how many fit on a server.
-    Fleet(SimulateFleet),
 }
 
 /// `commensal density classify`.
@@ -212,65 +208,6 @@ pub struct DensityPlan {
     /// Cores whose copying uses up the memory's bandwidth, for the model's band [default: it does not bind].
     #[arg(long, value_name = "CORES")]
     pub bandwidth_cores: Option<f64>,
-
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `commensal density simulate`.
-#[derive(Debug, Args)]
-pub struct Simulate {
-    /// A recorded ladder, or `arenadata` for the one of Arenadata's article.
-    pub file: String,
-
-    /// The rung that tells what sharing costs, as TEST@SESSIONS [default: the first test's second rung].
-    #[arg(long, value_name = "TEST@N")]
-    pub fit_on: Option<String>,
-
-    /// Seed.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `commensal density fleet`.
-#[derive(Debug, Args)]
-pub struct SimulateFleet {
-    /// VMs in all.
-    #[arg(long, value_name = "N")]
-    pub vms: u32,
-
-    /// Most that the median cluster may lose, per cent.
-    #[arg(long, value_name = "PER CENT")]
-    pub max_harm: f64,
-
-    /// The ladder that the simulator is fitted on.
-    #[arg(long, value_name = "FILE", default_value = "arenadata")]
-    pub from: String,
-
-    /// Its test that says what a query is [default: the first].
-    #[arg(long, value_name = "NAME")]
-    pub test: Option<String>,
-
-    /// VMs of one cluster; 1 for VMs on their own [default: those of the ladder].
-    #[arg(long, value_name = "N")]
-    pub cluster: Option<u32>,
-
-    /// Sessions of each cluster.
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub sessions: u32,
-
-    /// Queries of each session.
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub queries: u32,
-
-    /// Seed.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
 
     /// Print JSON.
     #[arg(long)]
