@@ -3,6 +3,8 @@
 use crate::test::{self, SQL};
 use crate::{features, generate, root, tidy};
 use anyhow::{Context, bail};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Instant;
 
 /// Runs all steps and closes with `N passed, N failed, N skipped`.
@@ -12,6 +14,8 @@ pub fn run(long: bool) -> anyhow::Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
     step("lints");
     lints()?;
+    step("oldest compiler");
+    oldest_compiler()?;
     step("tidy");
     let problems = tidy::problems(&root())?;
     if !problems.is_empty() {
@@ -40,6 +44,34 @@ fn lints() -> anyhow::Result<()> {
     args.extend(["--", "-D", "warnings"]);
     cargo(&args)?;
     cargo(&["clippy", "--package", SQL, "--all-targets", "--", "-D", "warnings"])
+}
+
+/// The default members with the compiler that `rust-version` promises.
+fn oldest_compiler() -> anyhow::Result<()> {
+    let manifest: toml::Table = std::fs::read_to_string(root().join("Cargo.toml"))?.parse()?;
+    let version = manifest["workspace"]["package"]["rust-version"].as_str().context("no rust-version")?;
+    let version = format!("{version}.0");
+    let there = Command::new("rustup").args(["run", &version, "cargo", "--version"]).output();
+    if !there.is_ok_and(|output| output.status.success()) {
+        println!("skipped: oldest compiler: rustup toolchain install {version} --profile minimal");
+        return Ok(());
+    }
+    // Beside what the other compiler has built, which it would throw away.
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let status = Command::new("rustup")
+        .args(["run", &version, "cargo", "check", "--quiet"])
+        .env("CARGO_TARGET_DIR", target.join("oldest"))
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .env_remove("CARGO")
+        .env_remove("RUSTC")
+        .current_dir(root())
+        .status()
+        .context("rustup")?;
+    if !status.success() {
+        bail!("Rust {version}, the rust-version of Cargo.toml, does not compile the default members");
+    }
+    println!("Rust {version} compiles the default members");
+    Ok(())
 }
 
 /// Licences and unwanted packages of everything that is depended on (deny.toml).

@@ -1,14 +1,16 @@
-//! Development tasks: `cargo xtask ci | test | tidy | gen | bench | soak | vm`.
+//! Development tasks: `cargo xtask ci | test | check | tidy | promises | gen | bench | soak | vm`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods, reason = "a development tool works on the source tree directly")]
 
 mod artifact;
 mod bench;
+mod check;
 mod ci;
 mod features;
 mod generate;
 mod interrupt;
 mod objects;
+mod promises;
 mod runner;
 mod soak;
 mod stage;
@@ -39,8 +41,12 @@ enum Task {
     },
     /// Run the tests of the default members on the running kernel, in some minutes; or all that there are.
     Test(test::Args),
+    /// Check one crate in seconds: format, lints, its tests and those of others that rely on it.
+    Check(check::Args),
     /// Rules of the tree that no compiler checks.
     Tidy,
+    /// List what is promised, and the tests that hold it.
+    Promises,
     /// Write the knob reference and the compiled BPF programs; with --out what a package has beside the program.
     Gen {
         /// What to write [default: everything; the BPF programs where their compiler is].
@@ -79,12 +85,14 @@ fn run() -> anyhow::Result<ExitCode> {
     match Xtask::parse().task {
         Task::Ci { long } => ci::run(long)?,
         Task::Test(args) => test::run(&args)?,
+        Task::Check(args) => check::run(&args)?,
         Task::Tidy => {
             let problems = tidy::problems(&root())?;
             if !problems.is_empty() {
                 bail!("{}", problems.join("\n"));
             }
         }
+        Task::Promises => print!("{}", promises::Promises::read(&root(), &tidy::sources(&root())?)?.list()),
         Task::Gen { out: Some(out), .. } => generate::package(&out)?,
         Task::Gen { part, check, .. } => generate::run(&root(), part, check)?,
         Task::Bench { parts } => bench::run(&parts)?,

@@ -1,5 +1,6 @@
 //! Rules of the tree: crate edges, file headers and sizes, where unsafe may be, promises with their tests.
 
+use crate::promises::Promises;
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ const EDGES: [(&str, &[&str]); 14] = [
     ("commensal-store", &["commensal-core"]),
     ("commensal-host", &["commensal-core"]),
     ("commensal-sensors", &["commensal-core", "commensal-host"]),
-    ("commensal-reconcile", &["commensal-core", "commensal-host"]),
+    ("commensal-reconcile", &["commensal-core", "commensal-host", "commensal-sensors"]),
     ("commensal-blame", &["commensal-core", "commensal-host", "commensal-sensors"]),
     (
         "commensal-sched",
@@ -105,7 +106,7 @@ pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
             "commensal-host has {host_lines} lines without the fake, more than {MAX_HOST_LINES}"
         ));
     }
-    promises(root, &files, &mut problems)?;
+    problems.extend(Promises::read(root, &files)?.problems);
     Ok(problems)
 }
 
@@ -136,29 +137,8 @@ fn edges(root: &Path, problems: &mut Vec<String>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every promise names a test that exists, or says that there is none yet.
-fn promises(root: &Path, files: &[PathBuf], problems: &mut Vec<String>) -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(root.join("PROMISES.md")).context("PROMISES.md")?;
-    let sources: Vec<String> =
-        files.iter().map(|path| std::fs::read_to_string(path).unwrap_or_default()).collect();
-    for line in text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| #")) {
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let [_, number, _, tests, ..] = cells[..] else { continue };
-        if number.starts_with('-') || tests.starts_with("no test yet") {
-            continue;
-        }
-        for test in tests.split(',').map(|test| test.trim().trim_matches('`')) {
-            let name = test.rsplit("::").next().unwrap_or(test);
-            if !sources.iter().any(|source| source.contains(&format!("fn {name}("))) {
-                problems
-                    .push(format!("PROMISES.md: promise {number} names test {test}, which does not exist"));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn sources(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+/// Every source file of the tree.
+pub fn sources(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![root.join("crates"), root.join("xtask")];
     while let Some(folder) = folders.pop() {
