@@ -180,28 +180,23 @@ struct Now {
     text: String,
 }
 
-struct Agent<'a> {
-    host: &'a mut dyn Host,
-    options: &'a Options,
-    reconciler: Reconciler,
-    groups: Groups,
-    lease: Option<Lease>,
+/// Whether what was asked for is in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    /// Something has changed, or the last round left something to do.
+    #[default]
+    Unsettled,
+    /// Members come one controller after the other: there is another round after the one that a change asked for.
+    OnceMore,
+    /// The last round left nothing to do.
+    Settled,
+    /// Somebody said to write nothing.
+    Paused,
+}
+
+/// What is measured between two ticks.
+struct Sensing {
     meters: Meters,
-    actions: VecDeque<snapshot::Action>,
-    /// The same for others, until there is another.
-    shown_actions: Option<Arc<Vec<snapshot::Action>>>,
-    started: Instant,
-    ticks: u64,
-    late_ticks: u64,
-    surveyed: Instant,
-    /// Since when others hold the machine's lock.
-    locked_out: Option<Instant>,
-    last: Option<Round>,
-    /// What follows from it: whether every offline group yields by its class, and what is shown.
-    yields: bool,
-    fixed: BTreeMap<String, view::Fixed>,
-    controllers: Controllers,
-    decided: Decided,
     blame_monitor: BlameMonitor,
     /// What the judge saw between two ticks, and what the controllers were given last.
     judged: Option<blame_monitor::WaitSample>,
@@ -211,28 +206,95 @@ struct Agent<'a> {
     available: Option<Bytes>,
     disks_waited_for: bool,
     early_tick: EarlyTick,
+}
+
+/// What the controllers say to it.
+#[derive(Default)]
+struct Decisions {
+    controllers: Controllers,
+    decided: Decided,
+    /// Killed processes of frozen groups that have not had the time to die yet.
+    dying: Vec<Process>,
+    /// Groups whose queues are held closed.
+    holding: BTreeSet<GroupName>,
+}
+
+/// What of it is in force.
+struct Actuation {
+    phase: Phase,
+    surveyed: Instant,
+    /// Since when others hold the machine's lock.
+    locked_out: Option<Instant>,
+    last: Option<Round>,
+    /// What follows from it: whether every offline group yields by its class, and what is shown.
+    yields: bool,
+    fixed: BTreeMap<String, view::Fixed>,
     /// Who runs beside online groups, as of the last round.
     beside: BTreeMap<GroupName, WeightInput>,
-    /// When the last round was, what it was for, and whether it left nothing to do.
+    /// When the last round was, how long it took, and what it was for.
     rounded: Option<Instant>,
     round_took: Duration,
     put_in_force: Option<(u64, Wants)>,
-    all_done: bool,
-    /// Members come one controller after the other: there is another round after one that a change asked for.
-    once_more: bool,
+}
+
+/// What others see of it.
+struct Publishing {
+    started: Instant,
+    ticks: u64,
+    late_ticks: u64,
+    cost: snapshot::Cost,
+    actions: VecDeque<snapshot::Action>,
+    /// The same for others, until there is another.
+    shown_actions: Option<Arc<Vec<snapshot::Action>>>,
     audit: Audit,
     /// What the audit log has not got yet.
     unrecorded: Vec<snapshot::Action>,
-    /// Killed processes of frozen groups that have not had the time to die yet.
-    dying: Vec<Process>,
-    cost: snapshot::Cost,
-    /// Whether somebody said to write nothing.
-    paused: bool,
-    /// Groups whose queues are held closed.
-    holding: BTreeSet<GroupName>,
+}
+
+struct Agent<'a> {
+    host: &'a mut dyn Host,
+    options: &'a Options,
+    reconciler: Reconciler,
+    groups: Groups,
     members: Followed,
+    lease: Option<Lease>,
+    sensing: Sensing,
+    decisions: Decisions,
+    actuation: Actuation,
+    publishing: Publishing,
     canary: Option<canary::Running>,
     canary_report: Option<Arc<crate::canary::Report>>,
+}
+
+impl Actuation {
+    fn new(now: Instant) -> Actuation {
+        Actuation {
+            phase: Phase::default(),
+            surveyed: now,
+            locked_out: None,
+            last: None,
+            yields: false,
+            fixed: BTreeMap::new(),
+            beside: BTreeMap::new(),
+            rounded: None,
+            round_took: Duration::ZERO,
+            put_in_force: None,
+        }
+    }
+
+    /// Members have changed.
+    fn ask_once_more(&mut self) {
+        if self.phase != Phase::Paused {
+            self.phase = Phase::OnceMore;
+        }
+    }
+
+    /// There is something to put in force again; a pause stays one.
+    fn unsettle(&mut self) {
+        if self.phase == Phase::Settled {
+            self.phase = Phase::Unsettled;
+        }
+    }
 }
 
 /// Runs until a signal asks to end. `tell` gets a snapshot after every tick. Gives what could not be put in order at the end.
@@ -275,25 +337,8 @@ pub fn run(
     // Without it values are looked at more often.
     GroupWatch::new().into_iter().for_each(|watch| reconciler.see_writes(watch));
     let now = Instant::now();
-    let mut agent = Agent {
-        host,
-        options,
-        reconciler,
-        groups,
-        lease,
+    let sensing = Sensing {
         meters: Meters::default(),
-        actions: VecDeque::new(),
-        shown_actions: None,
-        started: now,
-        ticks: 0,
-        late_ticks: 0,
-        surveyed: now,
-        locked_out: None,
-        last: None,
-        yields: false,
-        fixed: BTreeMap::new(),
-        controllers: Controllers::default(),
-        decided: Decided::default(),
         blame_monitor: BlameMonitor::new(options.judge),
         judged: None,
         shown_judged: None,
@@ -301,19 +346,28 @@ pub fn run(
         available: None,
         disks_waited_for: false,
         early_tick: EarlyTick::default(),
-        beside: BTreeMap::new(),
-        rounded: None,
-        round_took: Duration::ZERO,
-        put_in_force: None,
-        all_done: false,
-        once_more: false,
+    };
+    let publishing = Publishing {
+        started: now,
+        ticks: 0,
+        late_ticks: 0,
+        cost: snapshot::Cost::default(),
+        actions: VecDeque::new(),
+        shown_actions: None,
         audit,
         unrecorded: Vec::new(),
-        dying: Vec::new(),
-        cost: snapshot::Cost::default(),
-        paused: false,
-        holding: BTreeSet::new(),
+    };
+    let mut agent = Agent {
+        host,
+        options,
+        reconciler,
+        groups,
         members: Followed::new(),
+        lease,
+        sensing,
+        decisions: Decisions::default(),
+        actuation: Actuation::new(now),
+        publishing,
         canary: None,
         canary_report: None,
     };
@@ -343,20 +397,20 @@ impl Agent<'_> {
             for (socket, why) in self.members.members.lost() {
                 problems.push(format!("the container engine at {}: {why}", socket.display()));
             }
-            if !self.paused {
+            if self.actuation.phase != Phase::Paused {
                 self.kill(&now);
                 self.hold_queues(&mut problems);
                 self.enforce(&now, &mut problems);
             }
-            self.audit.record(std::mem::take(&mut self.unrecorded));
-            problems.extend(self.audit.problem());
-            self.ticks += 1;
+            self.publishing.audit.record(std::mem::take(&mut self.publishing.unrecorded));
+            problems.extend(self.publishing.audit.problem());
+            self.publishing.ticks += 1;
             let took = began.elapsed();
             if took > self.options.interval {
-                self.late_ticks += 1;
+                self.publishing.late_ticks += 1;
             }
             tell(Arc::new(self.snapshot(sample, took, problems)));
-            let pause = if self.ticks < FIRST_TICKS { FAST } else { self.options.interval };
+            let pause = if self.publishing.ticks < FIRST_TICKS { FAST } else { self.options.interval };
             let next = began + pause.min(self.options.interval);
             let asked = || {
                 let flags = [&flags.stop, &flags.hand_over, &flags.reload];
@@ -370,11 +424,11 @@ impl Agent<'_> {
                 if self.obey(commands) {
                     break;
                 }
-                let desired = self.last.as_ref().map(|round| &round.planned.desired);
+                let desired = self.actuation.last.as_ref().map(|round| &round.planned.desired);
                 let specs = &self.groups.compiled.groups;
                 if self.members.heed(&|path| matters(path, specs, desired)) {
                     // New members are protected before the next tick.
-                    (self.all_done, self.once_more) = (false, true);
+                    self.actuation.ask_once_more();
                     break;
                 }
                 if self.canary_calls() {
@@ -388,7 +442,7 @@ impl Agent<'_> {
                     }
                 }
                 let written = self.groups.changes.as_ref().is_some_and(Changes::any);
-                if written || self.early_tick.pressed() {
+                if written || self.sensing.early_tick.pressed() {
                     break;
                 }
             }
@@ -414,7 +468,7 @@ impl Agent<'_> {
                 }
                 Order::Pause => match self.canary_end_now(End::Paused) {
                     Ok(()) => {
-                        self.paused = true;
+                        self.actuation.phase = Phase::Paused;
                         reply.done("nothing is written until resume; what is in force stays");
                     }
                     Err(error) => {
@@ -423,7 +477,7 @@ impl Agent<'_> {
                     }
                 },
                 Order::Resume => {
-                    self.paused = false;
+                    self.actuation.phase = Phase::Unsettled;
                     reply.done("groups are kept in force again");
                 }
                 Order::Canary(request) => self.canary_start(request, reply),
@@ -444,7 +498,7 @@ impl Agent<'_> {
     }
 
     fn now(&self) -> Now {
-        let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let ms = u64::try_from(self.publishing.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Now { ms, text: humantime::format_rfc3339_millis(SystemTime::now()).to_string() }
     }
 
@@ -495,40 +549,41 @@ impl Agent<'_> {
 
     /// What was used since the last tick, and what the controllers say to it.
     fn decide(&mut self, now: &Now) -> Sample {
-        let Some(round) = &self.last else { return Sample::default() };
+        let Some(round) = &self.actuation.last else { return Sample::default() };
         let planned = &round.planned;
         let hierarchies = &self.reconciler.survey.hierarchies;
         // Without the judge the waits of online threads say what it would; no group waits for disks when the machine does not.
-        let by_waits = self.target_us().is_some() && self.shown_judged.is_none();
-        let by_disks = self.groups.compiled.io && self.disks_waited_for;
+        let by_waits = self.target_us().is_some() && self.sensing.shown_judged.is_none();
+        let by_disks = self.groups.compiled.io && self.sensing.disks_waited_for;
         // Whether a quota binds decides about its period.
-        let by_quota = !self.decided.wants.quotas.is_empty();
+        let by_quota = !self.decisions.decided.wants.quotas.is_empty();
         let closely = |group: &DesiredGroup| match group.class {
             Class::Online if by_waits => WatchPrecision::All,
             Class::Offline if by_quota => WatchPrecision::AtWork,
             _ if by_disks => WatchPrecision::AtWork,
             _ => WatchPrecision::InTurn,
         };
-        let sample = self.meters.look(self.host, now.ms, hierarchies, &planned.desired, &closely);
-        self.disks_waited_for = sample.machine.pressure_pct[2].is_some_and(|pct| pct >= DISK_PRESSURE_PCT);
+        let sample = self.sensing.meters.look(self.host, now.ms, hierarchies, &planned.desired, &closely);
+        self.sensing.disks_waited_for =
+            sample.machine.pressure_pct[2].is_some_and(|pct| pct >= DISK_PRESSURE_PCT);
         let online = planned.desired.groups.iter().filter(|group| group.class == Class::Online);
         let cpus = online.map(|group| sample.groups.get(group.name.as_str()).and_then(|rates| rates.cpus));
-        self.online_cpus = cpus.sum();
+        self.sensing.online_cpus = cpus.sum();
         // What was seen between the ticks is the newest that there is.
-        let between = self.judged.take();
+        let between = self.sensing.judged.take();
         let judged = match self.target_us() {
-            Some(_) => between.or_else(|| self.blame_monitor.look(self.host, now.ms)),
+            Some(_) => between.or_else(|| self.sensing.blame_monitor.look(self.host, now.ms)),
             None => None,
         };
         // A canary's windows are none of the controllers' doing.
         let off = self.isolation_is_off();
-        let before = off.then(|| self.decided.clone());
+        let before = off.then(|| self.decisions.decided.clone());
         let specs = canary::seen(off, &self.groups.compiled.groups);
         let available = commensal_sensors::machine::available(self.host);
-        self.available = available;
+        self.sensing.available = available;
         let shared = shared(&self.reconciler.survey.machine, &planned.actual);
         let host = RefCell::new(&mut *self.host);
-        let meters = &self.meters;
+        let meters = &self.sensing.meters;
         let list = |group: &DesiredGroup| {
             let paths = group.members.iter().map(|member| &member.path);
             paths.flat_map(|path| meters.processes(&mut **host.borrow_mut(), path)).collect()
@@ -538,18 +593,18 @@ impl Agent<'_> {
             let mut each = paths.map(|path| meters.held(&mut **host.borrow_mut(), path));
             each.try_fold(0, |sum: u64, one| Some(sum.saturating_add(one?))).map(Bytes)
         };
-        self.decided = self.controllers.decide(&Observation {
+        self.decisions.decided = self.decisions.controllers.decide(&Observation {
             now_ms: now.ms,
             room: if off { Room::Off } else { self.groups.compiled.room },
             io: self.groups.compiled.io,
             specs: &specs,
             desired: &planned.desired,
-            yields: self.yields,
+            yields: self.actuation.yields,
             machine: &self.reconciler.survey.machine,
             sample: &sample,
             judged: judged.as_ref().map(|seen| seen.judged),
-            run_delay_ms_per_s: self.early_tick.run_delay_ms_per_s.take(),
-            beside: self.groups.compiled.weights.then_some(&self.beside),
+            run_delay_ms_per_s: self.sensing.early_tick.run_delay_ms_per_s.take(),
+            beside: self.groups.compiled.weights.then_some(&self.actuation.beside),
             declined: &planned.plan.declined,
             shared: &shared,
             available,
@@ -557,9 +612,9 @@ impl Agent<'_> {
             list: &list,
         });
         if let Some(before) = before {
-            self.decided = canary::held(before, std::mem::take(&mut self.decided));
+            self.decisions.decided = canary::held(before, std::mem::take(&mut self.decisions.decided));
         }
-        self.shown_judged = judged;
+        self.sensing.shown_judged = judged;
         sample
     }
 
@@ -567,13 +622,13 @@ impl Agent<'_> {
     fn kill(&mut self, now: &Now) {
         let began = Instant::now();
         let left = || DYING.saturating_sub(began.elapsed());
-        for process in std::mem::take(&mut self.dying) {
+        for process in std::mem::take(&mut self.decisions.dying) {
             let frozen = self.frozen_around(process.pid);
             if members::kill(self.host, &process, &frozen, left()).is_ok_and(|ended| !ended) {
-                self.dying.push(process);
+                self.decisions.dying.push(process);
             }
         }
-        for (group, victim) in std::mem::take(&mut self.decided.kill) {
+        for (group, victim) in std::mem::take(&mut self.decisions.decided.kill) {
             let Ok(process) = self.host.process(victim.pid) else { continue };
             if process.start_ticks != victim.start {
                 continue;
@@ -581,7 +636,7 @@ impl Agent<'_> {
             let frozen = self.frozen_around(victim.pid);
             let ended = members::kill(self.host, &process, &frozen, left());
             if ended.as_ref().is_ok_and(|ended| !ended) {
-                self.dying.push(process.clone());
+                self.decisions.dying.push(process.clone());
             }
             self.note(snapshot::Action {
                 at: now.text.clone(),
@@ -599,25 +654,25 @@ impl Agent<'_> {
 
     /// The groups that hold a process still which is to die.
     fn frozen_around(&mut self, pid: u32) -> Vec<Dir> {
-        let Some(round) = &self.last else { return Vec::new() };
+        let Some(round) = &self.actuation.last else { return Vec::new() };
         let frozen = round.planned.desired.groups.iter().filter(|group| group.limits.frozen());
         let paths = frozen.flat_map(|group| &group.members).map(|member| &member.path);
-        paths.filter_map(|path| self.meters.freezer(self.host, path, pid)).collect()
+        paths.filter_map(|path| self.sensing.meters.freezer(self.host, path, pid)).collect()
     }
 
     /// Closes the queues of groups that are short of memory, for a few ticks at most: an agent that died holds nobody.
     fn hold_queues(&mut self, problems: &mut Vec<String>) {
         let state_dir = &self.reconciler.instance.state_dir;
         let time = self.options.interval * HOLD_TICKS;
-        let held = &self.decided.held;
-        for name in self.holding.iter().filter(|name| !held.contains_key(*name)) {
+        let held = &self.decisions.decided.held;
+        for name in self.decisions.holding.iter().filter(|name| !held.contains_key(*name)) {
             problems.extend(queue::release(self.host, state_dir, name).err().map(|error| error.to_string()));
         }
         for (name, reason) in held {
             let done = queue::hold(self.host, state_dir, name, reason, time);
             problems.extend(done.err().map(|error| error.to_string()));
         }
-        self.holding = held.keys().cloned().collect();
+        self.decisions.holding = held.keys().cloned().collect();
     }
 
     fn note_changes(&mut self, changes: Vec<Change>) {
@@ -628,17 +683,17 @@ impl Agent<'_> {
     }
 
     fn note(&mut self, action: snapshot::Action) {
-        if self.actions.len() >= SHOWN_ACTIONS {
-            self.actions.pop_front();
+        if self.publishing.actions.len() >= SHOWN_ACTIONS {
+            self.publishing.actions.pop_front();
         }
-        self.shown_actions = None;
-        self.unrecorded.push(action.clone());
-        self.actions.push_back(action);
+        self.publishing.shown_actions = None;
+        self.publishing.unrecorded.push(action.clone());
+        self.publishing.actions.push_back(action);
     }
 
     /// The CPUs that offline work is left with without the agent, when it is kept to a frame.
     fn floor(&self) -> Option<CpuSet> {
-        least(&self.reconciler.survey.machine.topology, self.decided.wants.cpu_set.as_ref()?)
+        least(&self.reconciler.survey.machine.topology, self.decisions.decided.wants.cpu_set.as_ref()?)
     }
 
     /// Puts the groups in force where the next agent finds them.

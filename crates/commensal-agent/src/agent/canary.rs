@@ -5,9 +5,8 @@ mod measure;
 #[cfg(test)]
 mod tests;
 
-use super::Now;
 use super::start::machine_lock;
-use super::{Agent, AgentError, FAST};
+use super::{Agent, AgentError, FAST, Now, Phase};
 use crate::canary::{PATIENCE, Report, Request, Shown, Window};
 use crate::control::Reply;
 use crate::controllers::{Decided, Wants};
@@ -320,7 +319,7 @@ impl Agent<'_> {
         if self.canary.is_some() {
             return no("a canary runs already", "wait for its end, or stop it");
         }
-        if self.paused {
+        if self.actuation.phase == Phase::Paused {
             return no("the agent is paused", "`commensal agent resume` first");
         }
         if !self.is_guarded() {
@@ -329,8 +328,8 @@ impl Agent<'_> {
         }
         self.settle();
         let now = self.now();
-        let planned = match &self.last {
-            Some(round) if self.all_done => &round.planned,
+        let planned = match &self.actuation.last {
+            Some(round) if self.actuation.phase == Phase::Settled => &round.planned,
             _ => {
                 return no(
                     "not all groups are in force yet",
@@ -349,7 +348,9 @@ impl Agent<'_> {
             return no(error, "compare with the lab: `commensal lab run`");
         }
         self.differs()?;
-        let Some(round) = &self.last else { return no("the agent has not finished its first look", "") };
+        let Some(round) = &self.actuation.last else {
+            return no("the agent has not finished its first look", "");
+        };
         let mut watch = Watch::default();
         let no_judge = watch.follow(&*self.host, &round.planned);
         let report = Report {
@@ -383,7 +384,7 @@ impl Agent<'_> {
     /// with them is told by the next tick's.
     fn settle(&mut self) {
         for _ in 0..SETTLING {
-            if self.all_done {
+            if self.actuation.phase == Phase::Settled {
                 return;
             }
             let mut problems = Vec::new();
@@ -397,7 +398,7 @@ impl Agent<'_> {
 
     /// Whether the machine would be another without isolation, by the plan for that.
     fn differs(&mut self) -> Result<(), (String, String)> {
-        let (specs, decided) = (&self.groups.compiled.groups, &self.decided);
+        let (specs, decided) = (&self.groups.compiled.groups, &self.decisions.decided);
         let (reconciler, host) = (&self.reconciler, &mut *self.host);
         let mut plan = |off: bool| {
             let adjust = |desired: &mut DesiredState| adjust(off, decided, desired);
@@ -430,7 +431,7 @@ impl Agent<'_> {
 
     /// One tick of the canary: takes in what was measured, and lets it go on, break off or end.
     pub(super) fn canary_tick(&mut self, now: &Now, sample: &Sample) {
-        let (Some(mut running), Some(round)) = (self.canary.take(), &self.last) else { return };
+        let (Some(mut running), Some(round)) = (self.canary.take(), &self.actuation.last) else { return };
         running.take_in(sample, &online(&round.planned));
         let was = running.canary.side();
         let broken = running.report.aborted.len();
@@ -454,7 +455,7 @@ impl Agent<'_> {
             };
             let name = |side: Side| format!("isolation {}", side.name());
             self.note_canary(now, &name(was), &name(side), &why);
-            self.all_done = false;
+            self.actuation.unsettle();
         }
         match end {
             Some(end) => self.canary_over(now, running, end),
@@ -474,7 +475,7 @@ impl Agent<'_> {
         let report = running.report(now.ms, Some(end));
         self.note_canary(now, "running", "over", end.words());
         self.canary_report = Some(Arc::new(report));
-        self.all_done = false;
+        self.actuation.unsettle();
     }
 
     /// Ends the canary, if one runs. Isolation comes back with the next round.
@@ -507,7 +508,7 @@ impl Agent<'_> {
         }
         let now_ms = self.now().ms;
         let _lock = machine_lock(self.host, &self.reconciler.instance)?;
-        let decided = &self.decided;
+        let decided = &self.decisions.decided;
         let adjust = |desired: &mut DesiredState| decided.adjust(desired);
         let request =
             PlanRequest { adjust: &adjust, kept: true, ..PlanRequest::all(&self.groups.compiled.groups) };
@@ -515,7 +516,7 @@ impl Agent<'_> {
         let round = self.reconciler.round(self.host, now_ms, &request)?;
         // What is wrong is told by the next one.
         self.rounded(round, began);
-        self.audit.record(std::mem::take(&mut self.unrecorded));
+        self.publishing.audit.record(std::mem::take(&mut self.publishing.unrecorded));
         Ok(())
     }
 

@@ -81,7 +81,7 @@ impl Agent<'_> {
     /// Sets the triggers that the groups in force need.
     pub(super) fn follow_pressure(&mut self) {
         let mut files: BTreeSet<PathBuf> = [PathBuf::from("/proc/pressure/memory")].into();
-        let planned = self.last.as_ref().map(|round| &round.planned);
+        let planned = self.actuation.last.as_ref().map(|round| &round.planned);
         let unified = self.reconciler.survey.hierarchies.iter().find(|one| one.version == Version::V2);
         if let (Some(planned), Some(unified)) = (planned, unified) {
             let online = planned.desired.groups.iter().filter(|group| group.class == Class::Online);
@@ -91,23 +91,23 @@ impl Agent<'_> {
                 files.extend(["cpu.pressure", "io.pressure"].map(|file| folder.join(file)));
             }
         }
-        self.early_tick.follow(files);
+        self.sensing.early_tick.follow(files);
     }
 
     /// Whether online work waits more than it may, right now. Cheap: a few counters of the judge, or of threads.
     pub(super) fn online_waits(&mut self) -> bool {
         let Some(target) = self.target_us() else { return false };
         let now = self.now();
-        if self.last.is_none() {
+        if self.actuation.last.is_none() {
             return false;
         }
-        let online = self.online_cpus.unwrap_or(0.0).max(LEAST_CPUS);
-        if let Some(seen) = self.blame_monitor.look(self.host, now.ms) {
+        let online = self.sensing.online_cpus.unwrap_or(0.0).max(LEAST_CPUS);
+        if let Some(seen) = self.sensing.blame_monitor.look(self.host, now.ms) {
             let judged = seen.judged;
-            self.judged = Some(seen);
+            self.sensing.judged = Some(seen);
             return judged.blamed_ms_per_s.is_some_and(|ms| ms / online > bound_ms(target));
         }
-        if self.blame_monitor.absent.is_none() {
+        if self.sensing.blame_monitor.absent.is_none() {
             return false;
         }
         let delay = self.run_delay();
@@ -117,19 +117,19 @@ impl Agent<'_> {
     /// Run delay of all online groups since the last look, ms per second; `None` when it is too early for another.
     fn run_delay(&mut self) -> Option<f64> {
         let began = Instant::now();
-        if self.early_tick.next.is_some_and(|next| began < next) {
+        if self.sensing.early_tick.next.is_some_and(|next| began < next) {
             return None;
         }
-        let desired = &self.last.as_ref()?.planned.desired;
+        let desired = &self.actuation.last.as_ref()?.planned.desired;
         let online = desired.groups.iter().filter(|group| group.class == Class::Online);
         let mut paths = online.flat_map(|group| &group.members).map(|member| &member.path);
-        let (meters, host) = (&mut self.meters, &mut *self.host);
+        let (meters, host) = (&mut self.sensing.meters, &mut *self.host);
         let us = paths.try_fold(0, |sum: u64, path| Some(sum + meters.run_delay_us(host, path)?))?;
         let cost = began.elapsed();
-        self.early_tick.next = Some(began + cost.saturating_mul(SHARE).max(FAST));
-        let (then, before) = self.early_tick.delay.replace((began, us))?;
+        self.sensing.early_tick.next = Some(began + cost.saturating_mul(SHARE).max(FAST));
+        let (then, before) = self.sensing.early_tick.delay.replace((began, us))?;
         let ms = us.saturating_sub(before) as f64 / 1e3 / (began - then).as_secs_f64();
-        self.early_tick.run_delay_ms_per_s = Some(ms);
+        self.sensing.early_tick.run_delay_ms_per_s = Some(ms);
         Some(ms)
     }
 }

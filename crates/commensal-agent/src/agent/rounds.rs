@@ -1,7 +1,9 @@
 //! When a tick changes the machine, and how much of it is looked at for that.
 
 use super::Now;
-use super::{Agent, LOCK_PATIENCE, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, canary, yields};
+use super::{
+    Agent, LOCK_PATIENCE, Phase, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, canary, yields,
+};
 use crate::siblings;
 use crate::view;
 use commensal_core::actual::ActualState;
@@ -29,21 +31,21 @@ impl Agent<'_> {
     /// Whether this tick needs a round: the groups or the decisions have changed, somebody changed the machine, the last round
     /// left something to do, or it is long ago.
     fn round_is_due(&mut self) -> Due {
-        let wants = (self.groups.state.generation, self.decided.wants.clone());
-        let before = self.put_in_force.as_ref();
+        let wants = (self.groups.state.generation, self.decisions.decided.wants.clone());
+        let before = self.actuation.put_in_force.as_ref();
         let decided = before.is_some_and(|(generation, wants)| {
-            (*generation, wants) != (self.groups.state.generation, &self.decided.wants)
+            (*generation, wants) != (self.groups.state.generation, &self.decisions.decided.wants)
         });
         let reloaded = before.is_none_or(|(generation, _)| *generation != self.groups.state.generation);
-        let every = (self.round_took * ROUND_SHARE).clamp(ROUND_EVERY, ROUND_AT_LEAST);
+        let every = (self.actuation.round_took * ROUND_SHARE).clamp(ROUND_EVERY, ROUND_AT_LEAST);
         let whole = reloaded
-            || !self.all_done
-            || self.rounded.is_none_or(|at| at.elapsed() >= every)
+            || self.actuation.phase != Phase::Settled
+            || self.actuation.rounded.is_none_or(|at| at.elapsed() >= every)
             || self.reconciler.cpus_changed(self.host)
             || self.reconciler.scheduler_changed(self.host)
             || self.reconciler.disturbed(self.host, self.members.complete())
             || self.processes_differ();
-        self.put_in_force = Some(wants);
+        self.actuation.put_in_force = Some(wants);
         match (whole, decided) {
             (true, _) => Due::Whole,
             (false, true) => Due::Decided,
@@ -53,7 +55,7 @@ impl Agent<'_> {
 
     /// Processes have no events: they are looked for in every tick.
     fn processes_differ(&mut self) -> bool {
-        let Some(round) = &self.last else { return true };
+        let Some(round) = &self.actuation.last else { return true };
         let specs = &self.groups.compiled.groups;
         let by_process = |one: &Match| matches!(one, Match::Process { .. });
         specs.iter().flat_map(|spec| &spec.matches).any(by_process)
@@ -62,22 +64,26 @@ impl Agent<'_> {
 
     /// Takes over what a round that began then found and did; what was wrong comes back.
     pub(super) fn rounded(&mut self, mut round: Round, began: Instant) -> Vec<String> {
-        (self.rounded, self.round_took) = (Some(Instant::now()), began.elapsed());
+        (self.actuation.rounded, self.actuation.round_took) = (Some(Instant::now()), began.elapsed());
         // One that made or moved something is followed by one that finds it.
-        let once_more = std::mem::take(&mut self.once_more);
-        self.all_done = round.problems.is_empty() && round.current && !once_more;
+        let done = round.problems.is_empty() && round.current;
+        self.actuation.phase = match self.actuation.phase {
+            Phase::Paused => Phase::Paused,
+            Phase::Unsettled | Phase::Settled if done => Phase::Settled,
+            _ => Phase::Unsettled,
+        };
         let changes = std::mem::take(&mut round.changes);
         self.note_changes(changes);
         let Planned { actual, desired, .. } = &round.planned;
-        self.meters.follow(self.host, &actual.hierarchies, desired);
-        self.blame_monitor.follow(&round.planned);
-        (self.yields, self.fixed) = (yields(&round.planned), view::fixed(&round.planned));
-        self.beside = match self.groups.compiled.weights {
+        self.sensing.meters.follow(self.host, &actual.hierarchies, desired);
+        self.sensing.blame_monitor.follow(&round.planned);
+        (self.actuation.yields, self.actuation.fixed) = (yields(&round.planned), view::fixed(&round.planned));
+        self.actuation.beside = match self.groups.compiled.weights {
             true => siblings::of(self.host, &round.planned),
             false => BTreeMap::new(),
         };
         let problems = std::mem::take(&mut round.problems);
-        self.last = Some(round);
+        self.actuation.last = Some(round);
         self.follow_pressure();
         problems
     }
@@ -88,17 +94,19 @@ impl Agent<'_> {
         if due == Due::No {
             return;
         }
-        self.all_done = false;
+        self.actuation.unsettle();
         match self.reconciler.instance.try_lock(self.host) {
             Ok(Some(_lock)) => {
-                self.locked_out = None;
-                if self.surveyed.elapsed() >= SURVEY_EVERY || self.reconciler.cpus_changed(self.host) {
-                    self.surveyed = Instant::now();
+                self.actuation.locked_out = None;
+                if self.actuation.surveyed.elapsed() >= SURVEY_EVERY
+                    || self.reconciler.cpus_changed(self.host)
+                {
+                    self.actuation.surveyed = Instant::now();
                     if let Err(error) = self.reconciler.look_again(self.host) {
                         problems.push(error.to_string());
                     }
                 }
-                let (decided, off) = (&self.decided, self.isolation_is_off());
+                let (decided, off) = (&self.decisions.decided, self.isolation_is_off());
                 let adjust = |desired: &mut DesiredState| canary::adjust(off, decided, desired);
                 let specs = &self.groups.compiled.groups;
                 // An engine that has not said anything yet is asked on the spot: a container that runs is not let go.
@@ -112,11 +120,11 @@ impl Agent<'_> {
                 let request = PlanRequest { adjust: &adjust, members, kept: true, ..PlanRequest::all(specs) };
                 if due == Due::Decided
                     && !off
-                    && let Some(round) = &mut self.last
+                    && let Some(round) = &mut self.actuation.last
                     && self.reconciler.adjust(self.host, now.ms, &request, round).is_ok_and(|done| done)
                 {
-                    self.all_done = true;
-                    self.fixed = view::fixed(&round.planned);
+                    self.actuation.phase = Phase::Settled;
+                    self.actuation.fixed = view::fixed(&round.planned);
                     let changes = std::mem::take(&mut round.changes);
                     self.note_changes(changes);
                     return;
@@ -136,7 +144,7 @@ impl Agent<'_> {
             }
             Ok(None) => {
                 self.canary_in_force(false);
-                let since = *self.locked_out.get_or_insert_with(Instant::now);
+                let since = *self.actuation.locked_out.get_or_insert_with(Instant::now);
                 if since.elapsed() > LOCK_PATIENCE {
                     problems.push(format!(
                         "another commensal has been changing this machine for {} s",

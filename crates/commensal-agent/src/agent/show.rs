@@ -1,6 +1,6 @@
 //! The agent as plain data.
 
-use super::{Agent, COST_EVERY};
+use super::{Agent, COST_EVERY, Phase};
 use crate::sense::Sample;
 use crate::snapshot::{self, Snapshot};
 use crate::view;
@@ -15,21 +15,21 @@ impl Agent<'_> {
             time_ms: u64::try_from(lease.time.as_millis()).unwrap_or(u64::MAX),
             guard_pid: lease.link.as_ref().and(lease.child.as_ref()).map(|child| child.process.pid),
         });
-        let planned = self.last.as_ref().map(|round| &round.planned);
-        let mut shown = view::of(&self.reconciler.survey.machine, planned, &self.fixed, &sample);
-        shown.machine.memory_available_bytes = self.available.map(|bytes| bytes.0);
-        shown.controllers.clone_from(&self.decided.shown);
-        view::explain(&mut shown.groups, &self.decided);
-        view::judged(&mut shown.groups, self.shown_judged.as_ref());
-        let missed = self.blame_monitor.absent.as_ref().filter(|_| self.options.judge);
+        let planned = self.actuation.last.as_ref().map(|round| &round.planned);
+        let mut shown = view::of(&self.reconciler.survey.machine, planned, &self.actuation.fixed, &sample);
+        shown.machine.memory_available_bytes = self.sensing.available.map(|bytes| bytes.0);
+        shown.controllers.clone_from(&self.decisions.decided.shown);
+        view::explain(&mut shown.groups, &self.decisions.decided);
+        view::judged(&mut shown.groups, self.sensing.shown_judged.as_ref());
+        let missed = self.sensing.blame_monitor.absent.as_ref().filter(|_| self.options.judge);
         if let (Some(_), Some(why)) = (self.target_us(), missed) {
             shown.problems.push(format!("who makes online groups wait is not known: {why}"));
         }
         shown.schema = snapshot::SCHEMA.to_owned();
         shown.version.clone_from(&self.options.version);
         shown.pid = std::process::id();
-        shown.uptime_s = self.started.elapsed().as_secs_f64();
-        shown.ticks = self.ticks;
+        shown.uptime_s = self.publishing.started.elapsed().as_secs_f64();
+        shown.ticks = self.publishing.ticks;
         shown.interval_ms = u64::try_from(self.options.interval.as_millis()).unwrap_or(u64::MAX);
         shown.tick_ms = took.as_secs_f64() * 1e3;
         shown.config = self.groups.state.clone();
@@ -37,18 +37,20 @@ impl Agent<'_> {
         shown.drift =
             planned.map(|planned| self.reconciler.drift(now.ms, &planned.actual)).unwrap_or_default();
         shown.actions = Arc::clone(
-            self.shown_actions.get_or_insert_with(|| Arc::new(self.actions.iter().cloned().collect())),
+            self.publishing
+                .shown_actions
+                .get_or_insert_with(|| Arc::new(self.publishing.actions.iter().cloned().collect())),
         );
-        if self.ticks % COST_EVERY == 1 {
-            self.cost = view::cost(self.host);
+        if self.publishing.ticks % COST_EVERY == 1 {
+            self.publishing.cost = view::cost(self.host);
         }
         shown.cost = snapshot::Cost {
             writes: self.reconciler.writes,
-            late_ticks: self.late_ticks,
-            audit_lost: self.audit.lost(),
-            ..self.cost.clone()
+            late_ticks: self.publishing.late_ticks,
+            audit_lost: self.publishing.audit.lost(),
+            ..self.publishing.cost.clone()
         };
-        shown.paused = self.paused;
+        shown.paused = self.actuation.phase == Phase::Paused;
         shown.canary = self.canary_shown();
         shown.canary_report.clone_from(&self.canary_report);
         for group in &mut shown.groups {
