@@ -128,7 +128,9 @@ fn undecided(run: &Run, arm: &Arm, result: &Comparison, gates: usize) -> String 
     let what = format!("arm {}: {} {}", arm.name, result.metric.label(), with_bounds(run, result));
     if result.one_sided.is_some_and(|[lo, _]| lo >= theta) {
         // Harmful taken alone, but Holm's correction asks for more than these rounds can give.
-        let rounds = rounds_for_holm(gates).max(result.rounds.saturating_add(1));
+        // Counted as a person counts them: with rounds that could not be used.
+        let begun = run.rounds_begun().max(result.rounds);
+        let rounds = rounds_for_holm(gates).max(begun.saturating_add(1));
         return format!(
             "{what} is beyond {theta} % taken alone but not among {gates} gates; about {rounds} rounds would decide"
         );
