@@ -10,7 +10,7 @@ use super::grid::{Grid, INT, int};
 use super::memory::QueryPool;
 use super::pace::paced;
 use super::query::Query;
-use super::queue::RowsAt as Slot;
+use super::queue::Ticket as Slot;
 use super::remote::{self, Remote};
 use super::rewrite::{self, Call};
 use super::schema::{CATALOG, Names};
