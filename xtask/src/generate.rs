@@ -5,7 +5,7 @@ use anyhow::bail;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use commensal::cli::Cli;
-use commensal_core::knob::{File, Knob, Normalise, Order, Property, Scope, Status, TABLE};
+use commensal_core::knob::{File, Knob, KnobOrder, KnobStatus, Normalise, Property, Scope, TABLE};
 use commensal_core::limit::{LIMITS, Row, Unattended, Unit};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -174,20 +174,22 @@ fn one_knob(text: &mut String, knob: &Knob) {
     row(
         "order of writes",
         match knob.order {
-            Order::Free => "free".to_owned(),
-            Order::WithinParent => "parents first when widening, children first when tightening".to_owned(),
-            Order::AroundQuota => "a longer one before the quota, a shorter one after it".to_owned(),
-            Order::NotWhileIdle => "not while cpu.idle is 1".to_owned(),
-            Order::Last => "last when set, first when cleared".to_owned(),
-            Order::AtLeast(file) => format!("must stay at or above {file}"),
+            KnobOrder::Free => "free".to_owned(),
+            KnobOrder::WithinParent => {
+                "parents first when widening, children first when tightening".to_owned()
+            }
+            KnobOrder::AroundQuota => "a longer one before the quota, a shorter one after it".to_owned(),
+            KnobOrder::NotWhileIdle => "not while cpu.idle is 1".to_owned(),
+            KnobOrder::Last => "last when set, first when cleared".to_owned(),
+            KnobOrder::AtLeast(file) => format!("must stay at or above {file}"),
         },
     );
     row(
         "status",
         match knob.status {
-            Status::Driven => "driven".to_owned(),
-            Status::Shown => "shown".to_owned(),
-            Status::DriverToCome(what) => what.to_owned(),
+            KnobStatus::Driven => "driven".to_owned(),
+            KnobStatus::Shown => "shown".to_owned(),
+            KnobStatus::DriverToCome(what) => what.to_owned(),
         },
     );
     for meaning in knob.errnos {

@@ -1,5 +1,7 @@
 //! Rules of the tree: crate edges, file headers and sizes, where unsafe may be, promises with their tests.
 
+mod words;
+
 use crate::promises::Promises;
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -106,6 +108,7 @@ pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
             "commensal-host has {host_lines} lines without the fake, more than {MAX_HOST_LINES}"
         ));
     }
+    words::check(root, &files, &mut problems)?;
     problems.extend(Promises::read(root, &files)?.problems);
     Ok(problems)
 }

@@ -2,7 +2,7 @@
 //! and end is [`commensal_core::canary`]'s, how the loop carries it out [`crate::agent`]'s, and what the figures show
 //! [`commensal_core::windows`]'.
 
-use commensal_core::canary::{ERROR, Limits, Terms};
+use commensal_core::canary::{CanaryLimits, ERROR, Terms};
 use commensal_core::windows::{Effect, Series, effects};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,8 +76,8 @@ impl Request {
 
     /// How much online work may suffer.
     #[must_use]
-    pub fn limits(&self) -> Limits {
-        Limits { blamed_ms: self.max_blamed_ms, run_delay: self.max_run_delay }
+    pub fn limits(&self) -> CanaryLimits {
+        CanaryLimits { blamed_ms: self.max_blamed_ms, run_delay: self.max_run_delay }
     }
 }
 

@@ -3,7 +3,7 @@
 //! itself, such as paths or reasons, which `/v1/snapshot` has.
 
 use crate::snapshot::{Group, Pressure, Snapshot};
-use commensal_blame::exposition::{Row, family};
+use commensal_blame::exposition::{Sample, family};
 use std::time::Duration;
 
 /// The value of `Content-Type`.
@@ -23,21 +23,21 @@ pub fn prometheus(snapshot: &Snapshot, age: Duration) -> String {
 struct Text(String);
 
 impl Text {
-    fn gauge(&mut self, name: &str, help: &str, rows: &[Row<'_>]) {
+    fn gauge(&mut self, name: &str, help: &str, rows: &[Sample<'_>]) {
         family(&mut self.0, name, "gauge", help, rows);
     }
 
-    fn counter(&mut self, name: &str, help: &str, rows: &[Row<'_>]) {
+    fn counter(&mut self, name: &str, help: &str, rows: &[Sample<'_>]) {
         family(&mut self.0, name, "counter", help, rows);
     }
 }
 
 /// A figure without labels, if it is known.
-fn one(value: impl Into<Option<f64>>) -> Vec<Row<'static>> {
+fn one(value: impl Into<Option<f64>>) -> Vec<Sample<'static>> {
     value.into().map(|value| (Vec::new(), value)).into_iter().collect()
 }
 
-fn flag(on: bool) -> Vec<Row<'static>> {
+fn flag(on: bool) -> Vec<Sample<'static>> {
     one(f64::from(u8::from(on)))
 }
 
@@ -121,7 +121,7 @@ fn machine(out: &mut Text, snapshot: &Snapshot) {
         ("other", machine.other),
         ("steal", machine.steal),
     ];
-    let rows: Vec<Row<'_>> =
+    let rows: Vec<Sample<'_>> =
         by.into_iter().filter_map(|(by, cpus)| Some((vec![("by", by.to_owned())], cpus?))).collect();
     out.gauge("commensal_machine_used_cpus", "CPUs in use during the last tick, by whom.", &rows);
     out.gauge("commensal_machine_memory_bytes", "Main memory.", &one(machine.memory_bytes as f64));
@@ -137,7 +137,7 @@ fn machine(out: &mut Text, snapshot: &Snapshot) {
     );
 }
 
-fn pressure<'a>(labels: &[(&'a str, String)], of: &Pressure) -> Vec<Row<'a>> {
+fn pressure<'a>(labels: &[(&'a str, String)], of: &Pressure) -> Vec<Sample<'a>> {
     let parts = [("cpu", of.cpu_pct), ("memory", of.memory_pct), ("io", of.io_pct)];
     let known = parts.into_iter().filter_map(|(name, pct)| Some((name, pct?)));
     known
@@ -212,10 +212,10 @@ fn groups(out: &mut Text, snapshot: &Snapshot) {
             [("group", group.name.clone()), ("class", group.class.clone()), ("mechanism", mechanism)];
         (labels.to_vec(), 1.0)
     };
-    let rows: Vec<Row<'_>> = snapshot.groups.iter().map(info).collect();
+    let rows: Vec<Sample<'_>> = snapshot.groups.iter().map(info).collect();
     out.gauge("commensal_group_info", "The groups, and what makes each yield or protects it.", &rows);
     for (name, counts, help, figure) in FIGURES {
-        let rows: Vec<Row<'_>> = snapshot
+        let rows: Vec<Sample<'_>> = snapshot
             .groups
             .iter()
             .filter_map(|group| Some((vec![("group", group.name.clone())], figure(group)?)))
@@ -230,13 +230,13 @@ fn decisions(out: &mut Text, snapshot: &Snapshot) {
         let group = one.group.clone().unwrap_or_default();
         (vec![("controller", one.name.clone()), ("group", group)], f64::from(u8::from(one.off.is_none())))
     });
-    let controllers: Vec<Row<'_>> = controllers.collect();
+    let controllers: Vec<Sample<'_>> = controllers.collect();
     out.gauge("commensal_controller_on", "Whether a controller decides.", &controllers);
     let unmet = snapshot.groups.iter().map(|group| {
         let count = snapshot.unmet.iter().filter(|unmet| unmet.group == group.name).count();
         (vec![("group", group.name.clone())], count as f64)
     });
-    let unmet: Vec<Row<'_>> = unmet.collect();
+    let unmet: Vec<Sample<'_>> = unmet.collect();
     out.gauge("commensal_unmet", "What was asked for and cannot be had.", &unmet);
     out.gauge("commensal_drift_knobs", "Knobs that somebody else writes.", &one(snapshot.drift.len() as f64));
     let given_up = snapshot.drift.iter().filter(|drift| drift.back_off_ms.is_none()).count();

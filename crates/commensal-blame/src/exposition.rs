@@ -17,7 +17,7 @@ const BUCKETS: std::ops::RangeInclusive<usize> = 10..=30;
 pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> String) -> String {
     let mut out = String::new();
     let service = |index: usize| labels.subjects.get(index).map(String::as_str).unwrap_or_default();
-    let mut add = |name: &str, kind: &str, help: &str, rows: Vec<Row<'_>>| {
+    let mut add = |name: &str, kind: &str, help: &str, rows: Vec<Sample<'_>>| {
         family(&mut out, name, kind, help, &rows);
     };
     let subjects = || figures.subjects.iter().enumerate();
@@ -157,10 +157,10 @@ fn histogram(out: &mut String, name: &str, help: &str, of: &Histogram) {
 }
 
 /// One time series: its labels and its value.
-pub type Row<'a> = (Vec<(&'a str, String)>, f64);
+pub type Sample<'a> = (Vec<(&'a str, String)>, f64);
 
 /// Appends a family of time series. `kind` is `counter` or `gauge`; without rows it is announced all the same.
-pub fn family(out: &mut String, name: &str, kind: &str, help: &str, rows: &[Row<'_>]) {
+pub fn family(out: &mut String, name: &str, kind: &str, help: &str, rows: &[Sample<'_>]) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
     for (labels, value) in rows {
         let labels: Vec<String> =

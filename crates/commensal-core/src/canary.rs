@@ -412,14 +412,14 @@ impl Canary {
 
 /// How much online work may suffer in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct CanaryLimits {
     /// Wait blamed on offline work, ms per second that the group's threads had a CPU.
     pub blamed_ms: u32,
     /// Run delay, as a multiple of what it is with isolation.
     pub run_delay: u32,
 }
 
-impl Limits {
+impl CanaryLimits {
     /// Whether a group that waited `blamed_ms` for offline work and ran for `run_s` in `span_s` suffers too much: the wait
     /// per CPU-second, if so.
     #[must_use]
@@ -573,7 +573,7 @@ mod tests {
 
     #[test]
     fn harm() {
-        let limits = Limits { blamed_ms: 500, run_delay: 20 };
+        let limits = CanaryLimits { blamed_ms: 500, run_delay: 20 };
         assert_eq!(limits.blamed(100.0, 0.25, 0.5), None);
         assert_eq!(limits.blamed(150.0, 0.25, 0.5), Some(600.0));
         assert_eq!(limits.blamed(3.0, 0.001, 0.5), None, "one wait of a service that sleeps");

@@ -14,7 +14,7 @@ const CALM_BACK_OFFS: u64 = 10;
 
 /// A knob of one very cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct SettingKey {
     /// Index of the hierarchy.
     pub hierarchy: usize,
     /// Inode of the cgroup.
@@ -46,13 +46,13 @@ pub struct Entry {
 /// All of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
-    entries: BTreeMap<Key, Entry>,
+    entries: BTreeMap<SettingKey, Entry>,
 }
 
 impl Table {
     /// A value that was in force is another now. `now_ms` never goes back. Calling it again before there was an answer
     /// ([`Table::answered`]) is one event, not several.
-    pub fn changed(&mut self, now_ms: u64, key: Key, want: String, found: String) {
+    pub fn changed(&mut self, now_ms: u64, key: SettingKey, want: String, found: String) {
         match self.entries.get_mut(&key) {
             Some(entry) if entry.open => entry.found = found,
             Some(entry) => {
@@ -73,7 +73,7 @@ impl Table {
     }
 
     /// The value is in force again, by whoever's hand: what comes now is another change.
-    pub fn answered(&mut self, key: &Key) {
+    pub fn answered(&mut self, key: &SettingKey) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.open = false;
         }
@@ -81,12 +81,12 @@ impl Table {
 
     /// Whether the knob may be written now.
     #[must_use]
-    pub fn may_write(&self, now_ms: u64, key: &Key) -> bool {
+    pub fn may_write(&self, now_ms: u64, key: &SettingKey) -> bool {
         self.entries.get(key).is_none_or(|entry| now_ms >= entry.write_from_ms)
     }
 
     /// Forgets knobs that have kept their value for long, and those whose cgroup is gone.
-    pub fn calm(&mut self, now_ms: u64, alive: impl Fn(&Key) -> bool) {
+    pub fn calm(&mut self, now_ms: u64, alive: impl Fn(&SettingKey) -> bool) {
         self.entries.retain(|key, entry| {
             let calm = entry.back_off_ms.max(FIRST_BACK_OFF_MS).saturating_mul(CALM_BACK_OFFS);
             alive(key) && now_ms < entry.seen_ms.saturating_add(entry.back_off_ms).saturating_add(calm)
@@ -94,12 +94,12 @@ impl Table {
     }
 
     /// Forgets a knob.
-    pub fn forget(&mut self, key: &Key) {
+    pub fn forget(&mut self, key: &SettingKey) {
         self.entries.remove(key);
     }
 
     /// What is known, by knob.
-    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Entry)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&SettingKey, &Entry)> {
         self.entries.iter()
     }
 }
@@ -108,8 +108,8 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn key() -> Key {
-        Key { hierarchy: 0, inode: 7, knob: KnobId::CpuWeight, device: None }
+    fn key() -> SettingKey {
+        SettingKey { hierarchy: 0, inode: 7, knob: KnobId::CpuWeight, device: None }
     }
 
     // promise 21

@@ -220,7 +220,7 @@ pub enum Scope {
 
 /// What order the kernel's rules ask of writes to one knob across a tree, or within one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum KnobOrder {
     /// Any order.
     Free,
     /// A child must stay within its parent: widen parents first, tighten children first.
@@ -237,7 +237,7 @@ pub enum Order {
 
 /// Whether a driver writes this knob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum KnobStatus {
     /// commensal writes it.
     Driven,
     /// commensal reads and shows it.
@@ -276,10 +276,10 @@ pub struct Knob {
     pub vendor: Option<Vendor>,
     /// Where the file exists.
     pub scope: Scope,
-    /// Order of writes.
-    pub order: Order,
+    /// KnobOrder of writes.
+    pub order: KnobOrder,
     /// Whether commensal writes it.
-    pub status: Status,
+    pub status: KnobStatus,
     /// The property of a systemd unit that does the same.
     pub systemd: Property,
     /// Error numbers and their meaning here.
@@ -364,7 +364,7 @@ mod tests {
             assert!(names.insert(knob.name), "{} appears twice", knob.name);
             assert!(knob.v1.is_some() || knob.v2.is_some(), "{} has no file", knob.name);
             assert!(knob.doc.ends_with('.') && knob.doc.len() > 20, "{}: {:?}", knob.name, knob.doc);
-            if matches!(knob.status, Status::Driven) {
+            if matches!(knob.status, KnobStatus::Driven) {
                 assert!(!knob.errnos.is_empty(), "{} is written but no refusal is explained", knob.name);
             }
         }

@@ -498,7 +498,7 @@ mod tests {
         for (index, row) in LIMITS.iter().enumerate() {
             assert_eq!(row.id as usize, index);
             assert!(row.doc.ends_with('.'), "{}", row.key);
-            assert_eq!(row.knob().status, crate::knob::Status::Driven, "{}", row.key);
+            assert_eq!(row.knob().status, crate::knob::KnobStatus::Driven, "{}", row.key);
         }
         assert_eq!(super::keys().len(), LIMITS.len(), "each has a typed key");
         for (id, fits) in super::keys() {

@@ -7,6 +7,7 @@
 //! reason, never an error and never silence.
 
 mod bounds;
+mod draft;
 mod explain;
 mod moves;
 mod order;
@@ -203,7 +204,9 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
             }
         }
         let caps = scheduling::with_scheduler(caps, actual);
-        let mut draft = wants::Draft::new(desired, actual, &caps);
+        let identity = identity_obstacle(Some(desired), actual);
+        let scheduled = scheduling::is_best(&caps, actual, identity.as_deref());
+        let mut draft = draft::Draft::new(desired, actual, &caps, (identity, scheduled));
         draft.collect();
         bounds::drop_impossible(&mut draft);
         plan.steps = order::steps(&draft, actual);

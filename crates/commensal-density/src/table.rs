@@ -40,12 +40,12 @@ pub struct Row {
     /// Sessions at once.
     pub concurrency: u32,
     /// By placement.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<TableCell>,
 }
 
 /// One rung.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Cell {
+pub struct TableCell {
     /// Mean of the completed attempts, seconds.
     pub mean_s: Option<f64>,
     /// Fastest and slowest.
@@ -141,11 +141,11 @@ pub fn table(ladder: &Ladder) -> Table {
     let mut capacity = Vec::new();
     for test in &ladder.tests {
         let steps = ladder.concurrencies(&test.name);
-        let mut columns: Vec<Vec<Cell>> = Vec::new();
+        let mut columns: Vec<Vec<TableCell>> = Vec::new();
         for placement in &ladder.placements {
             let rungs: Vec<Option<&Rung>> =
                 steps.iter().map(|step| ladder.rung(&test.name, *step, &placement.name)).collect();
-            let mut column: Vec<Cell> =
+            let mut column: Vec<TableCell> =
                 rungs.iter().zip(&steps).map(|(rung, step)| cell(*rung, (test, placement), *step)).collect();
             flag(&mut column);
             columns.push(column);
@@ -170,8 +170,8 @@ pub fn table(ladder: &Ladder) -> Table {
     Table { placements: names, rows, medians, capacity }
 }
 
-fn cell(rung: Option<&Rung>, (test, placement): (&Test, &Placement), concurrency: u32) -> Cell {
-    let Some(rung) = rung else { return Cell::default() };
+fn cell(rung: Option<&Rung>, (test, placement): (&Test, &Placement), concurrency: u32) -> TableCell {
+    let Some(rung) = rung else { return TableCell::default() };
     let short = rung.summary();
     let sessions = if test.spanning { 1.0 } else { f64::from(placement.vms) };
     let per_hour = short.mean_s.map(|mean| test.work * f64::from(concurrency) * sessions / mean * 3600.0);
@@ -187,7 +187,7 @@ fn cell(rung: Option<&Rung>, (test, placement): (&Test, &Placement), concurrency
     if median(&outer).is_some_and(|pct| pct > OUTER_STEAL_PCT) {
         flags.push(Flag::OuterSteal);
     }
-    Cell {
+    TableCell {
         mean_s: short.mean_s,
         range_s: short.range_s,
         completed: short.completed,
@@ -198,7 +198,7 @@ fn cell(rung: Option<&Rung>, (test, placement): (&Test, &Placement), concurrency
         spread_pct: median(&rung.attempts.iter().filter_map(spread_pct).collect::<Vec<_>>()),
         steal_pct: median(&rung.attempts.iter().filter_map(|one| one.steal_pct).collect::<Vec<_>>()),
         flags,
-        ..Cell::default()
+        ..TableCell::default()
     }
 }
 
@@ -209,7 +209,7 @@ fn spread_pct(attempt: &Attempt) -> Option<f64> {
     (attempt.vm_seconds.len() > 1 && least > 0.0).then(|| delta_pct(most, least))
 }
 
-impl Cell {
+impl TableCell {
     /// Whether the rung was tried, or left out because lower ones failed, and never completed.
     #[must_use]
     pub fn failed(&self) -> bool {
@@ -218,7 +218,7 @@ impl Cell {
 }
 
 /// Marks the plateau and the valleys of one column.
-fn flag(column: &mut [Cell]) {
+fn flag(column: &mut [TableCell]) {
     let rates: Vec<Option<f64>> = column.iter().map(|cell| cell.per_hour).collect();
     let best = |rates: &[Option<f64>]| rates.iter().copied().flatten().fold(0.0, f64::max);
     let most = best(&rates);
@@ -237,7 +237,7 @@ fn flag(column: &mut [Cell]) {
 }
 
 /// Fills in the changes against the first column.
-fn compare(ladder: &Ladder, test: &Test, steps: &[u32], columns: &mut [Vec<Cell>]) {
+fn compare(ladder: &Ladder, test: &Test, steps: &[u32], columns: &mut [Vec<TableCell>]) {
     let Some((first, others)) = columns.split_first_mut() else { return };
     for (column, placement) in others.iter_mut().zip(ladder.placements.iter().skip(1)) {
         for ((cell, base), step) in column.iter_mut().zip(first.iter()).zip(steps) {
@@ -273,7 +273,7 @@ pub fn pairs(ladder: &Ladder, test: &str, concurrency: u32, placement: &str) -> 
     attempts(placement).iter().filter_map(pair).collect()
 }
 
-fn plateau_per_hour(column: &[Cell]) -> Option<f64> {
+fn plateau_per_hour(column: &[TableCell]) -> Option<f64> {
     let on = column.iter().filter(|cell| cell.flags.contains(&Flag::Plateau));
     median(&on.filter_map(|cell| cell.per_hour).collect::<Vec<_>>())
 }
@@ -281,12 +281,12 @@ fn plateau_per_hour(column: &[Cell]) -> Option<f64> {
 fn of_placement(
     (test, placement): (&Test, &Placement),
     steps: &[u32],
-    column: &[Cell],
+    column: &[TableCell],
     first_per_server: Option<f64>,
 ) -> Capacity {
     let per_hour = plateau_per_hour(column);
     let per_server = per_hour.map(|rate| rate / f64::from(placement.servers));
-    let first = |is: &dyn Fn(&Cell) -> bool| {
+    let first = |is: &dyn Fn(&TableCell) -> bool| {
         steps.iter().zip(column).find(|(_, cell)| is(cell)).map(|(step, _)| *step)
     };
     Capacity {

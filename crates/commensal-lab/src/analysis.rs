@@ -13,7 +13,7 @@ mod tail;
 pub use blamed::blamed;
 pub use offline::offline_kept;
 pub use samples::{Samples, online_failed};
-pub use sweep::{Knee, answered, knee, need_not_hold};
+pub use sweep::{Holding, answered, knee, need_not_hold};
 pub use tail::over_objective;
 
 use crate::format::{log_of_pct, pct_of_log};
@@ -354,7 +354,7 @@ mod tests {
         conclude(&mut run);
         let harm = |run: &Run, metric| run.comparison("isolated", "baseline", metric).unwrap().harm_pct;
         assert!((harm(&run, slow) - 50.0).abs() < 2.0 && (harm(&run, hits) + 33.0).abs() < 2.0);
-        assert_eq!(run.verdict, Some(verdict::Verdict::Fail), "{:?}", run.reasons);
+        assert_eq!(run.verdict, Some(crate::record::Verdict::Fail), "{:?}", run.reasons);
         assert!(run.noise_floor_pct.contains_key(&slow));
         let text = crate::report::terminal(&run, false);
         assert!(
@@ -374,7 +374,7 @@ mod tests {
         }
         conclude(&mut run);
         assert_eq!(run.comparison("isolated", "baseline", slow).unwrap().rounds, 4);
-        assert_eq!(run.verdict, Some(verdict::Verdict::Inconclusive));
+        assert_eq!(run.verdict, Some(crate::record::Verdict::Inconclusive));
         for words in
             ["p95 of checkout has no value in 8 of 24 blocks", "hits is not above 0 in 8 of 24 blocks"]
         {

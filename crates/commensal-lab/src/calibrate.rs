@@ -15,9 +15,9 @@ mod answer;
 mod record;
 mod table;
 
-pub use answer::{Answer, BlockSample, Gate, answers, seen};
+pub use answer::{Answer, BlockSample, GateAnswer, answers, seen};
 pub use record::{Calibration, CalibrationError, Done};
-pub use table::{Goal, Row, Summary, markdown, summarise, terminal};
+pub use table::{CalibrationSummary, Goal, Row, markdown, summarise, terminal};
 
 use crate::conductor::Beside;
 use crate::experiment::{Experiment, Overrides, QUICKSTART, shipped};

@@ -21,10 +21,10 @@ use crate::analysis;
 use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
 use crate::prometheus::QueryError;
+use crate::record::Verdict;
 use crate::record::{self, Arm, Block, KnownHarm, Machine, Role, Run, Sweep, Tool};
 use crate::site::{self, Claim, Guard, Side, Testbed, TestbedError, Wanted};
 use crate::tools::ParseError;
-use crate::verdict::Verdict;
 use crate::workload::cpu::calibrate;
 use batch::BatchRunner;
 pub use beside::Beside;
@@ -36,7 +36,7 @@ use commensal_sensors::{machine, mounts};
 use run_dir::RunDir;
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
-use service::{Keeper, Running};
+use service::{Running, ServiceRunner};
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -251,7 +251,7 @@ impl Conductor<'_> {
         if let Some(earlier) = &self.conduct.earlier {
             go_on(&mut run, earlier)?;
         }
-        self.keeper().prepare(experiment)?;
+        self.service_runner().prepare(experiment)?;
         BatchRunner { host: self.host, site: self.site, place: &self.place, conduct: self.conduct }
             .prepare(experiment, self.stop)?;
         let mut beside = self.conduct.beside.as_ref().map(|beside| beside.start(self)).transpose()?;
@@ -294,8 +294,8 @@ impl Conductor<'_> {
         chosen
     }
 
-    fn keeper(&mut self) -> Keeper<'_> {
-        Keeper {
+    fn service_runner(&mut self) -> ServiceRunner<'_> {
+        ServiceRunner {
             host: self.host,
             site: self.site,
             place: &self.place,
@@ -308,7 +308,7 @@ impl Conductor<'_> {
     fn start<'s>(&mut self, service: &'s mut Option<Running>) -> Result<&'s mut Running, LabError> {
         if service.is_none() {
             let experiment = self.experiment;
-            *service = Some(self.keeper().start(experiment)?);
+            *service = Some(self.service_runner().start(experiment)?);
         }
         service.as_mut().ok_or(LabError::Stopped)
     }
@@ -316,7 +316,7 @@ impl Conductor<'_> {
     fn end(&mut self, service: &mut Option<Running>) -> Result<(), LabError> {
         let experiment = self.experiment;
         match service.take() {
-            Some(mut running) => self.keeper().end(experiment, &mut running),
+            Some(mut running) => self.service_runner().end(experiment, &mut running),
             None => Ok(()),
         }
     }

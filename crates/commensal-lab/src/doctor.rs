@@ -3,9 +3,9 @@
 
 use crate::analysis::{Samples, compare};
 use crate::experiment::Experiment;
+use crate::record::Verdict;
 use crate::record::{Metric, Run};
 use crate::stats::rounds_needed;
-use crate::verdict::Verdict;
 use serde::Serialize;
 
 /// More rounds of long blocks than this is not a practical answer.
@@ -19,7 +19,7 @@ const SPARE: f64 = 1.25;
 
 /// The answer for one gate metric.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Gate {
+pub struct GateReach {
     /// The metric.
     pub metric: Metric,
     /// Standard deviation of the log-ratio of two identical blocks.
@@ -34,7 +34,7 @@ pub struct Report {
     /// Wanted threshold, per cent.
     pub threshold_pct: f64,
     /// By gate metric.
-    pub gates: Vec<Gate>,
+    pub gates: Vec<GateReach>,
     /// Blocks that broke a validity rule, and how many there were.
     pub invalid_blocks: (usize, usize),
     /// Reasons of the invalid blocks, each once.
@@ -70,9 +70,9 @@ pub fn judge(run: &Run, of: &Experiment) -> Report {
         let sd_log = result.and_then(|result| result.sd_log);
         let margin = (of.design.threshold_of(*metric) / 100.0).ln_1p();
         let rounds = sd_log.and_then(|sd| rounds_needed(sd * SPARE, margin)).map(|k| k.max(LEAST_ROUNDS));
-        Gate { metric: *metric, sd_log, rounds: rounds.filter(|rounds| *rounds <= most) }
+        GateReach { metric: *metric, sd_log, rounds: rounds.filter(|rounds| *rounds <= most) }
     };
-    let gates: Vec<Gate> = run.design.gates.iter().map(gate).collect();
+    let gates: Vec<GateReach> = run.design.gates.iter().map(gate).collect();
     let invalid: Vec<_> = run.blocks.iter().filter(|block| !block.valid).collect();
     let mut reasons: Vec<String> = invalid.iter().filter_map(|block| block.invalid_reason.clone()).collect();
     reasons.sort();
@@ -90,7 +90,7 @@ pub fn judge(run: &Run, of: &Experiment) -> Report {
         longer.duration_s()
     };
     // Gates may have thresholds of their own: that of the whole grows by what the worst of them needs.
-    let reach = |gate: &Gate| {
+    let reach = |gate: &GateReach| {
         Some(decidable_pct(gate.sd_log?, of.design.rounds) / of.design.threshold_of(gate.metric))
     };
     let worst = gates.iter().map(reach).collect::<Option<Vec<f64>>>();

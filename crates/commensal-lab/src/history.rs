@@ -6,9 +6,10 @@
 //! the two days is part of the difference, so releases are only compared where each has several runs.
 
 use crate::format::{log_of_pct, pct_of_log};
+use crate::record::Verdict;
 use crate::record::{Block, Comparison, Design, Metric, Role, Run};
 use crate::stats::{mean, standard_deviation, t_two_sided};
-use crate::verdict::{Verdict, against_baseline, against_strictest};
+use crate::verdict::{against_baseline, against_strictest};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 

@@ -11,6 +11,7 @@ mod load;
 mod metric;
 mod schema;
 mod sweep;
+mod verdict;
 
 pub use blamed::{ArmBlame, BlameBounds, Blamed, Delays, WaitByKind};
 pub use block::{Block, CpuUse, GroupPsi, Lateness, PerSide, Psi, SloSeen, Tick, Work};
@@ -22,8 +23,8 @@ pub use load::{MAX_ROUNDS, RecordError};
 pub use metric::{Metric, Named};
 pub use schema::json_schema;
 pub use sweep::{Sweep, SweepPoint};
+pub use verdict::Verdict;
 
-use crate::verdict::Verdict;
 use commensal_core::windows::{Looks, Turns};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

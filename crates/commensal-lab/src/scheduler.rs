@@ -16,7 +16,7 @@ const TURN: Duration = Duration::from_millis(20);
 
 /// Why another scheduler is not in force.
 #[derive(Debug, thiserror::Error)]
-pub enum NoScheduler {
+pub enum SchedulerError {
     /// The program does not start.
     #[error(transparent)]
     Start(#[from] HostError),
@@ -57,14 +57,14 @@ pub fn in_words(exit: &Exit) -> String {
 /// Starts the program and waits until the kernel has its scheduler. If that does not come, the program is ended.
 ///
 /// # Errors
-/// [`NoScheduler`]; then it does not run.
-pub fn enable(host: &mut dyn Host, spec: &SpawnSpec) -> Result<Child, NoScheduler> {
+/// [`SchedulerError`]; then it does not run.
+pub fn enable(host: &mut dyn Host, spec: &SpawnSpec) -> Result<Child, SchedulerError> {
     let mut child = host.spawn(spec)?;
     let program = spec.program.display().to_string();
     let began = Instant::now();
     loop {
         if let Some(exit) = child.try_wait()? {
-            return Err(NoScheduler::Ended { program, exit });
+            return Err(SchedulerError::Ended { program, exit });
         }
         let kernel = Kernel::read(host);
         if kernel.state == Some(State::Enabled) {
@@ -73,7 +73,7 @@ pub fn enable(host: &mut dyn Host, spec: &SpawnSpec) -> Result<Child, NoSchedule
         if began.elapsed() > TO_LOAD {
             let state = kernel.state.as_ref().map_or_else(|| "absent".to_owned(), ToString::to_string);
             disable(host, &mut child)?;
-            return Err(NoScheduler::Late { program, state });
+            return Err(SchedulerError::Late { program, state });
         }
         std::thread::sleep(TURN);
     }
@@ -83,7 +83,7 @@ pub fn enable(host: &mut dyn Host, spec: &SpawnSpec) -> Result<Child, NoSchedule
 ///
 /// # Errors
 /// When it cannot be ended, or a scheduler stays.
-pub fn disable(host: &mut dyn Host, child: &mut Child) -> Result<(), NoScheduler> {
+pub fn disable(host: &mut dyn Host, child: &mut Child) -> Result<(), SchedulerError> {
     let process = child.process.clone();
     end(host, &process, &mut |_| child.try_wait().is_ok_and(|exit| exit.is_some()))?;
     gone(host)
@@ -119,7 +119,7 @@ pub fn end(
 ///
 /// # Errors
 /// When it keeps one.
-pub fn gone(host: &dyn Host) -> Result<(), NoScheduler> {
+pub fn gone(host: &dyn Host) -> Result<(), SchedulerError> {
     let began = Instant::now();
     loop {
         let kernel = Kernel::read(host);
@@ -127,7 +127,7 @@ pub fn gone(host: &dyn Host) -> Result<(), NoScheduler> {
             return Ok(());
         }
         if began.elapsed() > TO_END {
-            return Err(NoScheduler::Stays(kernel.loaded()));
+            return Err(SchedulerError::Stays(kernel.loaded()));
         }
         std::thread::sleep(TURN);
     }

@@ -6,9 +6,9 @@
 
 use crate::analysis::conclude_from;
 use crate::fixture::{bare_run, simulate};
+use crate::record::Verdict;
 use crate::record::{Metric, Run};
 use crate::rng::Rng;
-use crate::verdict::Verdict;
 
 const REPETITIONS: u32 = 2_000;
 const SD: f64 = 0.03;

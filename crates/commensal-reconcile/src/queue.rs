@@ -20,7 +20,7 @@ mod line;
 mod wait;
 
 pub use line::Slot;
-pub use wait::{Asked, Event, Inbox, Outcome, Request, Waits, admit};
+pub use wait::{Admission, Asked, Event, Inbox, Request, Waits, admit};
 
 use commensal_core::admission::{Hold, Load};
 use commensal_core::group::GroupName;

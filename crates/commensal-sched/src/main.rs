@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use commensal_core::actual::Hierarchy;
 use commensal_core::knob::Version;
 use commensal_core::scheduler::SOCKET;
-use commensal_core::scheduler::protocol::{self, Orders, Request, Standing};
+use commensal_core::scheduler::protocol::{self, OrdersOfOwner, Request, Standing};
 use commensal_host::{Host, LinuxHost};
 use commensal_reconcile::journal;
 use commensal_sched::control;
@@ -40,7 +40,7 @@ struct Cli {
 enum Verb {
     /// Load the scheduler and stay with it until `unload` or a signal.
     Load {
-        /// Orders to begin with: a file with the object that goes over the socket.
+        /// OrdersOfOwner to begin with: a file with the object that goes over the socket.
         #[arg(long, value_name = "FILE")]
         orders: Option<PathBuf>,
         /// Take over from another commensal-sched, with its orders.
@@ -128,7 +128,7 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
     }
 }
 
-fn read_orders(host: &dyn Host, file: &Path) -> anyhow::Result<Orders> {
+fn read_orders(host: &dyn Host, file: &Path) -> anyhow::Result<OrdersOfOwner> {
     let text = host.read_file(file)?;
     match Request::parse(&text) {
         Ok(Request::Orders(orders)) => Ok(orders),

@@ -3,7 +3,7 @@
 use crate::{SensorError, delegation};
 use commensal_core::actual::{ActualState, Cgroup, CgroupPath, CgroupRef, Hierarchy, Manager};
 use commensal_core::desired::DesiredState;
-use commensal_core::knob::{Controller, Knob, KnobId, Status, TABLE, Value, Version};
+use commensal_core::knob::{Controller, Knob, KnobId, KnobStatus, TABLE, Value, Version};
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, below};
@@ -159,5 +159,5 @@ fn group(host: &mut dyn Host, dir: Dir, hierarchy: &Hierarchy, disks: &[Device])
 
 /// Knobs that are written.
 fn wanted(row: &Knob) -> bool {
-    matches!(row.status, Status::Driven)
+    matches!(row.status, KnobStatus::Driven)
 }

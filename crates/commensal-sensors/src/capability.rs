@@ -8,7 +8,7 @@ use commensal_core::actual::{
     CORE_SCHED, Capabilities, CgroupPath, Hierarchy, QOS_SMT_EXPEL, SCHED_EXT, SMT, Support,
 };
 use commensal_core::errno::Errno;
-use commensal_core::knob::{Knob, KnobId, Scope, Status, TABLE, Value, Version};
+use commensal_core::knob::{Knob, KnobId, KnobStatus, Scope, TABLE, Value, Version};
 use commensal_core::topology::Machine;
 use commensal_host::{Dir, Host, HostError, below};
 use std::path::Path;
@@ -44,7 +44,7 @@ pub fn probe(
             Err(error) => {
                 let because = format!("no group can be made in {}", hierarchy.mount);
                 for row in TABLE.iter().filter(|row| hierarchy.controllers.contains(&row.controller)) {
-                    if row.status == Status::Driven && row.file(hierarchy.version).is_some() {
+                    if row.status == KnobStatus::Driven && row.file(hierarchy.version).is_some() {
                         let support = Support::Refused { errno: error.errno, because: because.clone() };
                         caps.knobs.insert((row.id, hierarchy.version), support);
                     }
@@ -85,7 +85,7 @@ fn by_sight(host: &mut dyn Host, hierarchy: &Hierarchy, caps: &mut Capabilities)
     let enabled = host.read(root, "cgroup.subtree_control").unwrap_or_default();
     let child = names.iter().find_map(|name| host.open_child(root, name).ok());
     for row in TABLE.iter().filter(|row| hierarchy.controllers.contains(&row.controller)) {
-        let Some(file) = row.file(hierarchy.version).filter(|_| row.status == Status::Driven) else {
+        let Some(file) = row.file(hierarchy.version).filter(|_| row.status == KnobStatus::Driven) else {
             continue;
         };
         let name = row.controller.v2_name();
@@ -182,7 +182,7 @@ fn hierarchy_knobs(
     let enabled = host.read(root, "cgroup.subtree_control").unwrap_or_default();
     let available = host.read(root, "cgroup.controllers").unwrap_or_default();
     for row in TABLE.iter().filter(|row| hierarchy.controllers.contains(&row.controller)) {
-        if row.status != Status::Driven || row.file(hierarchy.version).is_none() {
+        if row.status != KnobStatus::Driven || row.file(hierarchy.version).is_none() {
             continue;
         }
         let name = row.controller.v2_name();

@@ -57,7 +57,7 @@ pub(crate) fn refuse<T>(text: impl Into<String>) -> Result<T, CatalogError> {
 
 /// A workload group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Group {
+pub struct GroupDefinition {
     /// Its number, for ever.
     pub id: u64,
     /// Its name.
@@ -74,7 +74,7 @@ pub struct Catalog {
     memory_base: Ppm,
     next_id: u64,
     changes: u64,
-    groups: BTreeMap<String, Group>,
+    groups: BTreeMap<String, GroupDefinition>,
     policies: BTreeMap<String, Policy>,
     users: BTreeMap<UserName, User>,
     roles: BTreeMap<String, Role>,
@@ -119,7 +119,7 @@ impl Catalog {
         {
             let id = self.new_id();
             let properties = GroupProperties::default();
-            self.groups.insert(NORMAL.to_owned(), Group { id, name, version: 0, properties });
+            self.groups.insert(NORMAL.to_owned(), GroupDefinition { id, name, version: 0, properties });
         }
         let root = self.users.entry(UserName::anywhere(ROOT)).or_default();
         root.grants.add_privilege(&access::EVERYTHING.map(str::to_owned), Privilege::Admin);
@@ -144,13 +144,13 @@ impl Catalog {
     }
 
     /// Every group, by name.
-    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+    pub fn groups(&self) -> impl Iterator<Item = &GroupDefinition> {
         self.groups.values()
     }
 
     /// A group by its name.
     #[must_use]
-    pub fn group(&self, name: &str) -> Option<&Group> {
+    pub fn group(&self, name: &str) -> Option<&GroupDefinition> {
         self.groups.get(name)
     }
 

@@ -322,7 +322,7 @@ impl Engine {
     }
 
     /// What a definition means on this machine.
-    fn settings(&self, catalog: &Catalog, group: &crate::catalog::Group) -> Settings {
+    fn settings(&self, catalog: &Catalog, group: &crate::catalog::GroupDefinition) -> Settings {
         let properties = &group.properties;
         let cpu = catalog.cpu_hard_limit(group).map(|amount| amount.on(self.options.cpus));
         let all = MicroCpus::whole(self.options.cpus);
@@ -348,7 +348,7 @@ impl Engine {
                     SlotPolicy::Dynamic => memory::Slots::Dynamic,
                 },
             },
-            queue: queue::Limits {
+            queue: queue::QueueLimits {
                 max_concurrency: properties.max_concurrency,
                 max_queue_size: properties.max_queue_size,
                 timeout: Some(timeout).filter(|timeout| !timeout.is_zero()),
@@ -443,7 +443,7 @@ fn launcher(options: &Options, memory_bytes: u64, scratch: &Arc<Scratch>) -> Opt
 }
 
 /// The CPU weight of a group.
-fn weight(group: &crate::catalog::Group) -> u16 {
+fn weight(group: &crate::catalog::GroupDefinition) -> u16 {
     group.properties.weight().unwrap_or(Weight::DEFAULT).v2()
 }
 

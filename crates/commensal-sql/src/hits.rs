@@ -14,7 +14,7 @@ mod write;
 pub use columns::{batch, schema};
 pub use draw::hash;
 pub use row::{COUNTER, FIRST_DAY, HIT_URL, HOME_REFERER, LOYAL_USER, Maker};
-pub use write::{Format, Order, WriteError, write};
+pub use write::{RowOrder, RowsFormat, WriteError, write};
 
 /// Columns of the table.
 pub const COLUMNS: usize = 105;

@@ -20,7 +20,7 @@ mod watch;
 pub use beside::Beside;
 pub use bucket::Bucket;
 pub use figures::{Figure, figures};
-pub use server::Server;
+pub use server::ReplayServer;
 pub use table::print;
 pub use watch::{Watched, Window};
 
@@ -101,7 +101,7 @@ pub struct Arm {
 
 /// The document's four tables, and one more.
 #[derive(Debug, Clone)]
-pub struct Report {
+pub struct ReplayReport {
     /// What was replayed.
     pub plan: Plan,
     /// Memory: none, hard limit, hard limit and queue; first of an aggregate, then of a join.
@@ -143,7 +143,7 @@ enum Until {
 ///
 /// # Errors
 /// A server does not start, a statement of the document is refused, or nothing could be measured.
-pub fn run(plan: &Plan) -> Result<Report, ReplayError> {
+pub fn run(plan: &Plan) -> Result<ReplayReport, ReplayError> {
     let bucket = Bucket::open(object(plan.remote_rows)?).map_err(ReplayError::Bucket)?;
     let memory = memory(plan, &bucket)?;
     let cpu = cpu(plan, &bucket)?;
@@ -153,7 +153,7 @@ pub fn run(plan: &Plan) -> Result<Report, ReplayError> {
     let remote =
         reads(plan, &bucket, "remote reads", "remote_read_bytes_per_second", scan, |window| window.sent_mib)?;
     let beside = beside::run(plan, &bucket)?;
-    Ok(Report { plan: plan.clone(), memory, cpu, local, remote, beside })
+    Ok(ReplayReport { plan: plan.clone(), memory, cpu, local, remote, beside })
 }
 
 /// The object of the store: rows as CSV.
@@ -258,7 +258,7 @@ fn arm(
     until: &Until,
 ) -> Result<Arm, ReplayError> {
     (plan.say)(name);
-    let server = Server::start(&plan.program, &plan.data, Some(bucket.endpoint()))?;
+    let server = ReplayServer::start(&plan.program, &plan.data, Some(bucket.endpoint()))?;
     let no_answer = |error| ReplayError::Client(name.to_owned(), error);
     let mut client = Client::connect(server.address, "root", "", "").map_err(no_answer)?;
     client.query(&format!("create workload group {GROUP}")).map_err(no_answer)?;

@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use commensal_sql::engine::worker::process;
 use commensal_sql::engine::{Allowed, Options};
-use commensal_sql::hits::{self, Format, Order};
+use commensal_sql::hits::{self, RowOrder, RowsFormat};
 use commensal_sql::load::{self, Load, Stop};
 use commensal_sql::queries;
 use commensal_sql::replay::{self, Plan};
@@ -22,18 +22,18 @@ pub enum Tool {
     Generate(Generate),
     /// List the 43 query shapes of ClickBench, or print one.
     Queries(Queries),
-    /// Ask a server from several clients at the same time, and tell what came of it.
+    /// QueryTerms a server from several clients at the same time, and tell what came of it.
     Bench(Bench),
     /// Replay document 002: memory, CPU, local and remote reads, each without and with its limit, as four tables.
     Replay(Replay),
     /// Run the queries of one group (started by the server).
     #[command(hide = true)]
-    Worker(Worker),
+    Worker(WorkerArgs),
 }
 
 /// Arguments of `worker`.
 #[derive(Debug, Args)]
-pub struct Worker {
+pub struct WorkerArgs {
     /// Number of the group.
     #[arg(long)]
     id: u64,
@@ -74,8 +74,8 @@ pub struct Generate {
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     files: u32,
     /// How they are written.
-    #[arg(long, value_enum, default_value_t = Format::Parquet)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = RowsFormat::Parquet)]
+    format: RowsFormat,
     /// The same seed and number of rows give the same rows.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -174,7 +174,7 @@ pub fn run(tool: Tool) -> anyhow::Result<()> {
     }
 }
 
-impl Worker {
+impl WorkerArgs {
     fn options(&self) -> Options {
         Options {
             data: self.data.clone(),
@@ -191,14 +191,14 @@ impl Worker {
 }
 
 impl Generate {
-    fn order(self) -> Order {
+    fn order(self) -> RowOrder {
         let Generate { rows, out, files, format, seed, force } = self;
-        Order { rows, out, files, format, seed, force }
+        RowOrder { rows, out, files, format, seed, force }
     }
 }
 
 /// Makes files and gives their names.
-fn generated(order: &Order) -> anyhow::Result<Vec<PathBuf>> {
+fn generated(order: &RowOrder) -> anyhow::Result<Vec<PathBuf>> {
     let bar = ProgressBar::with_draw_target(
         Some(order.rows),
         if std::io::stderr().is_terminal() {
@@ -311,7 +311,7 @@ fn replayed(options: &Replay) -> anyhow::Result<()> {
     if !options.data.join("hits.parquet").exists() {
         eprintln!("making {} rows in {}", options.rows, options.data.display());
         let (rows, out) = (options.rows, options.data.clone());
-        generated(&Order { rows, out, files: 1, format: Format::Parquet, seed: 1, force: false })?;
+        generated(&RowOrder { rows, out, files: 1, format: RowsFormat::Parquet, seed: 1, force: false })?;
     }
     let plan = Plan {
         program: std::env::current_exe().context("cannot find this program")?,

@@ -5,7 +5,7 @@
 use anyhow::Context as _;
 use commensal_core::actual::{CgroupPath, Manager, SCHEDULER, Support};
 use commensal_core::class::{Mechanism, Rung, ladder, offline_mechanism, offline_task_policy};
-use commensal_core::knob::{Controller, KnobId, Status, TABLE, Version};
+use commensal_core::knob::{Controller, KnobId, KnobStatus, TABLE, Version};
 use commensal_core::plan::identity_obstacle;
 use commensal_core::vendor::Switch;
 use commensal_host::Host;
@@ -125,7 +125,7 @@ impl Ledger {
             entries.push(entry(&knob.to_string(), &format!("cgroup {version} {file}"), support));
         }
         // What the machine's cgroup version cannot do at all, so that nobody searches for it.
-        for knob in TABLE.iter().filter(|knob| knob.status == Status::Driven) {
+        for knob in TABLE.iter().filter(|knob| knob.status == KnobStatus::Driven) {
             let version = self.version_of(knob.controller);
             let Some(version) = version.filter(|version| knob.file(*version).is_none()) else { continue };
             if caps.cgroup_obstacle.is_none() {

@@ -13,7 +13,7 @@ use crate::controllers::{Decided, Wants};
 use crate::sense::Sample;
 use crate::snapshot;
 use commensal_core::actual::CgroupPath;
-use commensal_core::canary::{Canary, Change, End, Limits, Side};
+use commensal_core::canary::{Canary, CanaryLimits, Change, End, Side};
 use commensal_core::class::Mechanism;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::{Class, GroupSpec};
@@ -39,7 +39,7 @@ const STANDSTILL_MS: u64 = 500;
 pub(super) struct Running {
     canary: Canary,
     looks: Looks,
-    limits: Limits,
+    limits: CanaryLimits,
     generation: u64,
     began_ms: u64,
     /// For how long nothing was heard of who asked for it, ms, as of when; a loop that stood still itself heard nobody.

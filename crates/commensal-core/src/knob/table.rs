@@ -2,7 +2,9 @@
 //! and cgroup-v2.rst, kernel/sched/core.c, kernel/cgroup/cpuset.c, mm/memcontrol*.c, block/blk-throttle.c);
 //! rows marked `Driven` are exercised line by line by the conformance script of `commensal-host`.
 
-use super::{Controller, ErrnoMeaning, File, Form, Knob, Normalise, Order, Property, Scope, Status, Vendor};
+use super::{
+    Controller, ErrnoMeaning, File, Form, Knob, KnobOrder, KnobStatus, Normalise, Property, Scope, Vendor,
+};
 use crate::errno::Errno;
 
 macro_rules! knobs {
@@ -27,8 +29,8 @@ const BLANK: Knob = Knob {
     v2: None,
     vendor: None,
     scope: Scope::NonRoot,
-    order: Order::Free,
-    status: Status::Shown,
+    order: KnobOrder::Free,
+    status: KnobStatus::Shown,
     systemd: Property::None,
     errnos: &[],
     doc: "",
@@ -189,7 +191,7 @@ const OPENEULER: &str = "openEuler";
 /// Name of the Anolis kernel, which Alibaba Cloud Linux has.
 const ANOLIS: &str = "Anolis/Alibaba";
 
-const NOT_DRIVEN: Status = Status::DriverToCome("driver to come: no group key uses it yet");
+const NOT_DRIVEN: KnobStatus = KnobStatus::DriverToCome("driver to come: no group key uses it yet");
 
 knobs! {
     // ---- cpu ----
@@ -197,21 +199,21 @@ knobs! {
         name: "cpu.weight", controller: Controller::Cpu, unit: "v2 weight, v1 shares",
         v1: clamped("cpu.shares", (2, 262_144), "1024"),
         v2: file("cpu.weight", Form::Number, (1, 10_000), "100"),
-        order: Order::NotWhileIdle, status: Status::Driven, errnos: WEIGHT_ERRNOS,
+        order: KnobOrder::NotWhileIdle, status: KnobStatus::Driven, errnos: WEIGHT_ERRNOS,
         systemd: Property::Number("CPUWeight"),
         doc: "Share of CPU time among siblings when the CPUs are contended (soft limit).",
     }
     CpuWeightNice {
         name: "cpu.weight.nice", controller: Controller::Cpu, unit: "nice level",
         v2: file("cpu.weight.nice", Form::Number, (-20, 19), "0"),
-        order: Order::NotWhileIdle, status: NOT_DRIVEN,
+        order: KnobOrder::NotWhileIdle, status: NOT_DRIVEN,
         doc: "The weight on the scale of nice levels; another view of cpu.weight.",
     }
     CpuMax {
         name: "cpu.max", controller: Controller::Cpu, unit: "us of CPU time per period",
         v1: file("cpu.cfs_quota_us", Form::MinusOne, (1_000, 17_592_186_044_415), "-1"),
         v2: file("cpu.max", Form::Quota, (1_000, 17_592_186_044_415), "max 100000"),
-        order: Order::WithinParent, status: Status::Driven, errnos: QUOTA_ERRNOS,
+        order: KnobOrder::WithinParent, status: KnobStatus::Driven, errnos: QUOTA_ERRNOS,
         systemd: Property::Converted("CPUQuota"),
         doc: "CPU hard limit: CPU time per period; it caps use and does not protect others' wake-ups.",
     }
@@ -219,7 +221,7 @@ knobs! {
         name: "cpu.max.period", controller: Controller::Cpu, unit: "us",
         v1: file("cpu.cfs_period_us", Form::Number, (1_000, 1_000_000), "100000"),
         v2: file("cpu.max", Form::Period, (1_000, 1_000_000), "max 100000"),
-        order: Order::AroundQuota, status: Status::Driven, errnos: QUOTA_ERRNOS,
+        order: KnobOrder::AroundQuota, status: KnobStatus::Driven, errnos: QUOTA_ERRNOS,
         systemd: Property::Converted("CPUQuotaPeriodSec"),
         doc: "Period of the hard limit: a long one first, a short one last, so that the share is never more than before or after.",
     }
@@ -227,14 +229,14 @@ knobs! {
         name: "cpu.max.burst", controller: Controller::Cpu, unit: "us",
         v1: file("cpu.cfs_burst_us", Form::Number, (0, TOP), "0"),
         v2: file("cpu.max.burst", Form::Number, (0, TOP), "0"),
-        status: Status::Driven,
+        status: KnobStatus::Driven,
         errnos: &[meaning(Errno::EINVAL, "the burst is above the quota", "lower the burst")],
         doc: "Unused quota that may be saved up and spent later, at most one quota.",
     }
     CpuIdle {
         name: "cpu.idle", controller: Controller::Cpu, unit: "0 or 1",
         v1: flag("cpu.idle", "0"), v2: flag("cpu.idle", "0"),
-        order: Order::Last, status: Status::Driven, errnos: IDLE_ERRNOS,
+        order: KnobOrder::Last, status: KnobStatus::Driven, errnos: IDLE_ERRNOS,
         systemd: Property::Converted("CPUWeight"),
         doc: "Makes the whole group SCHED_IDLE against its siblings (Linux 5.15 and newer); forgets the weight.",
     }
@@ -263,7 +265,7 @@ knobs! {
         name: "cpu.qos_level", controller: Controller::Cpu, unit: "-1 offline, 0 online",
         v1: file("cpu.qos_level", Form::Number, (-2, 2), "0"),
         vendor: Some(Vendor { kernel: OPENEULER, needs: "CONFIG_QOS_SCHED" }),
-        order: Order::Last, status: Status::Driven, errnos: QOS_ERRNOS,
+        order: KnobOrder::Last, status: KnobStatus::Driven, errnos: QOS_ERRNOS,
         doc: "openEuler: an offline group and all below it run only when no online task wants the CPU; kernels with two levels never let it back to 0, those with five have -2 to 2.",
     }
     CpuBvtWarpNs {
@@ -271,7 +273,7 @@ knobs! {
         v1: file("cpu.bvt_warp_ns", Form::Number, (-2, 2), "0"),
         v2: file("cpu.bvt_warp_ns", Form::Number, (-2, 2), "0"),
         vendor: Some(Vendor { kernel: ANOLIS, needs: "kernel.sched_group_identity_enabled = 1, where that exists" }),
-        scope: Scope::All, order: Order::Last, status: Status::Driven, errnos: BVT_ERRNOS,
+        scope: Scope::All, order: KnobOrder::Last, status: KnobStatus::Driven, errnos: BVT_ERRNOS,
         doc: "Anolis/Alibaba Group Identity: scheduling rank of the group; 2 also expels offline tasks from the SMT sibling; a new child copies its parent's, a later write does not reach children.",
     }
     CpuIdentity {
@@ -284,27 +286,27 @@ knobs! {
     // ---- cpuset ----
     CpusetCpus {
         name: "cpuset.cpus", controller: Controller::Cpuset, unit: "CPU list",
-        v1: list("cpuset.cpus"), v2: list("cpuset.cpus"), order: Order::WithinParent,
-        status: Status::Driven, errnos: CPUS_ERRNOS,
+        v1: list("cpuset.cpus"), v2: list("cpuset.cpus"), order: KnobOrder::WithinParent,
+        status: KnobStatus::Driven, errnos: CPUS_ERRNOS,
         systemd: Property::Number("AllowedCPUs"),
         doc: "CPUs that the group may run on; in v1 it must be set before a process can enter.",
     }
     CpusetMems {
         name: "cpuset.mems", controller: Controller::Cpuset, unit: "node list",
-        v1: list("cpuset.mems"), v2: list("cpuset.mems"), order: Order::WithinParent,
-        status: Status::Driven, errnos: CPUS_ERRNOS,
+        v1: list("cpuset.mems"), v2: list("cpuset.mems"), order: KnobOrder::WithinParent,
+        status: KnobStatus::Driven, errnos: CPUS_ERRNOS,
         systemd: Property::Number("AllowedMemoryNodes"),
         doc: "Memory nodes that the group may use; in v1 it must be set before a process can enter.",
     }
     CpusetCpusExclusive {
         name: "cpuset.cpus.exclusive", controller: Controller::Cpuset, unit: "CPU list",
-        v2: list("cpuset.cpus.exclusive"), order: Order::WithinParent, status: Status::Driven, errnos: EXCLUSIVE_ERRNOS,
+        v2: list("cpuset.cpus.exclusive"), order: KnobOrder::WithinParent, status: KnobStatus::Driven, errnos: EXCLUSIVE_ERRNOS,
         doc: "CPUs set aside for a partition below this group (Linux 6.7 and newer).",
     }
     CpusetPartition {
         name: "cpuset.cpus.partition", controller: Controller::Cpuset, unit: "word",
         v2: file("cpuset.cpus.partition", Form::Word(&["member", "root", "isolated"]), (0, 0), "member"),
-        order: Order::Last, status: Status::Driven, errnos: PARTITION_ERRNOS,
+        order: KnobOrder::Last, status: KnobStatus::Driven, errnos: PARTITION_ERRNOS,
         doc: "Makes the group a scheduling partition of its own, or one without load balancing.",
     }
     CpusetCpuExclusive {
@@ -356,26 +358,26 @@ knobs! {
     // ---- memory ----
     MemoryMin {
         name: "memory.min", controller: Controller::Memory, unit: "bytes",
-        v2: pages2("memory.min", "0"), status: Status::Driven, errnos: MEMORY_ERRNOS,
+        v2: pages2("memory.min", "0"), status: KnobStatus::Driven, errnos: MEMORY_ERRNOS,
         systemd: Property::Number("MemoryMin"),
         doc: "Memory that is never reclaimed from the group.",
     }
     MemoryLow {
         name: "memory.low", controller: Controller::Memory, unit: "bytes",
-        v2: pages2("memory.low", "0"), status: Status::Driven, errnos: MEMORY_ERRNOS,
+        v2: pages2("memory.low", "0"), status: KnobStatus::Driven, errnos: MEMORY_ERRNOS,
         systemd: Property::Number("MemoryLow"),
         doc: "Memory that is reclaimed only when nothing unprotected is left.",
     }
     MemoryHigh {
         name: "memory.high", controller: Controller::Memory, unit: "bytes",
-        v2: pages2("memory.high", "max"), status: Status::Driven, errnos: MEMORY_ERRNOS,
+        v2: pages2("memory.high", "max"), status: KnobStatus::Driven, errnos: MEMORY_ERRNOS,
         systemd: Property::Number("MemoryHigh"),
         doc: "Above this the group is slowed down and reclaimed from, not killed.",
     }
     MemoryMax {
         name: "memory.max", controller: Controller::Memory, unit: "bytes",
         v1: pages1("memory.limit_in_bytes"), v2: pages2("memory.max", "max"),
-        status: Status::Driven, errnos: MEMORY_ERRNOS,
+        status: KnobStatus::Driven, errnos: MEMORY_ERRNOS,
         systemd: Property::Number("MemoryMax"),
         doc: "Memory hard limit; above it the kernel reclaims and then kills in the group.",
     }
@@ -397,7 +399,7 @@ knobs! {
     }
     MemoryMemsw {
         name: "memory.memsw", controller: Controller::Memory, unit: "bytes",
-        v1: pages1("memory.memsw.limit_in_bytes"), order: Order::AtLeast("memory.limit_in_bytes"), status: NOT_DRIVEN,
+        v1: pages1("memory.memsw.limit_in_bytes"), order: KnobOrder::AtLeast("memory.limit_in_bytes"), status: NOT_DRIVEN,
         errnos: MEMORY_ERRNOS,
         doc: "v1: limit of memory and swap together; never below memory.limit_in_bytes.",
     }
@@ -413,7 +415,7 @@ knobs! {
     }
     MemoryOomGroup {
         name: "memory.oom.group", controller: Controller::Memory, unit: "0 or 1",
-        v2: flag("memory.oom.group", "0"), status: Status::Driven, errnos: &[meaning(Errno::EINVAL, "it takes 0 or 1", "use 0 or 1")],
+        v2: flag("memory.oom.group", "0"), status: KnobStatus::Driven, errnos: &[meaning(Errno::EINVAL, "it takes 0 or 1", "use 0 or 1")],
         doc: "On out-of-memory the whole group is killed instead of its largest process.",
     }
     MemoryReclaim {
@@ -434,12 +436,12 @@ knobs! {
     }
     MemoryUseHierarchy {
         name: "memory.use_hierarchy", controller: Controller::Memory, unit: "0 or 1",
-        v1: file("memory.use_hierarchy", Form::Number, (1, 1), "1"), scope: Scope::All, status: Status::Shown,
+        v1: file("memory.use_hierarchy", Form::Number, (1, 1), "1"), scope: Scope::All, status: KnobStatus::Shown,
         doc: "v1: children count towards the parent; always 1 since Linux 5.11.",
     }
     MemoryMoveCharge {
         name: "memory.move_charge_at_immigrate", controller: Controller::Memory, unit: "bits",
-        v1: file("memory.move_charge_at_immigrate", Form::Number, (0, 0), "0"), status: Status::Shown,
+        v1: file("memory.move_charge_at_immigrate", Form::Number, (0, 0), "0"), status: KnobStatus::Shown,
         doc: "v1: memory moves along with a task; deprecated, a no-op in recent kernels.",
     }
     MemoryForceEmpty {
@@ -449,54 +451,54 @@ knobs! {
     }
     MemoryKmemLimit {
         name: "memory.kmem.limit", controller: Controller::Memory, unit: "bytes",
-        v1: pages1("memory.kmem.limit_in_bytes"), status: Status::Shown,
+        v1: pages1("memory.kmem.limit_in_bytes"), status: KnobStatus::Shown,
         doc: "v1: limit of kernel memory; deprecated; recent kernels take writes and ignore them.",
     }
     MemoryKmemTcpLimit {
         name: "memory.kmem.tcp.limit", controller: Controller::Memory, unit: "bytes",
-        v1: pages1("memory.kmem.tcp.limit_in_bytes"), status: Status::Shown,
+        v1: pages1("memory.kmem.tcp.limit_in_bytes"), status: KnobStatus::Shown,
         doc: "v1: limit of TCP buffer memory; deprecated.",
     }
     MemoryQosLevel {
         name: "memory.qos_level", controller: Controller::Memory, unit: "-1 offline, 0 online",
         v1: file("memory.qos_level", Form::Number, (-1, 0), "0"),
         vendor: Some(Vendor { kernel: OPENEULER, needs: "vm.memcg_qos_enable = 1" }),
-        status: Status::Driven, errnos: MEMORY_QOS_ERRNOS,
+        status: KnobStatus::Driven, errnos: MEMORY_QOS_ERRNOS,
         doc: "openEuler: on out-of-memory offline groups are killed first.",
     }
     // ---- io / blkio ----
     IoReadBps {
         name: "io.max.rbps", controller: Controller::Io, unit: "bytes per s",
         v1: device1("blkio.throttle.read_bps_device"), v2: device2("io.max", "rbps"),
-        status: Status::Driven, errnos: IO_ERRNOS,
+        status: KnobStatus::Driven, errnos: IO_ERRNOS,
         systemd: Property::PerDisk("IOReadBandwidthMax"),
         doc: "Read rate hard limit of a disk; reads served from the page cache are not limited.",
     }
     IoWriteBps {
         name: "io.max.wbps", controller: Controller::Io, unit: "bytes per s",
         v1: device1("blkio.throttle.write_bps_device"), v2: device2("io.max", "wbps"),
-        status: Status::Driven, errnos: IO_ERRNOS,
+        status: KnobStatus::Driven, errnos: IO_ERRNOS,
         systemd: Property::PerDisk("IOWriteBandwidthMax"),
         doc: "Write rate hard limit of a disk; in v1 buffered writes are not limited, only direct ones.",
     }
     IoReadIops {
         name: "io.max.riops", controller: Controller::Io, unit: "operations per s",
         v1: device1_iops("blkio.throttle.read_iops_device"), v2: device2("io.max", "riops"),
-        status: Status::Driven, errnos: IO_ERRNOS,
+        status: KnobStatus::Driven, errnos: IO_ERRNOS,
         systemd: Property::PerDisk("IOReadIOPSMax"),
         doc: "Read operations hard limit of a disk; one large read may be several operations.",
     }
     IoWriteIops {
         name: "io.max.wiops", controller: Controller::Io, unit: "operations per s",
         v1: device1_iops("blkio.throttle.write_iops_device"), v2: device2("io.max", "wiops"),
-        status: Status::Driven, errnos: IO_ERRNOS,
+        status: KnobStatus::Driven, errnos: IO_ERRNOS,
         systemd: Property::PerDisk("IOWriteIOPSMax"),
         doc: "Write operations hard limit of a disk.",
     }
     IoWeight {
         name: "io.weight", controller: Controller::Io, unit: "weight",
         v1: file("blkio.weight", Form::Number, (10, 1_000), "500"), v2: file("io.weight", Form::DefaultWeight, (1, 10_000), "default 100"),
-        status: Status::Driven, errnos: IO_WEIGHT_ERRNOS,
+        status: KnobStatus::Driven, errnos: IO_WEIGHT_ERRNOS,
         systemd: Property::Number("IOWeight"),
         doc: "Share of disk time among siblings; works with io.cost on v2, with the old CFQ scheduler on v1.",
     }
@@ -504,7 +506,7 @@ knobs! {
         name: "io.bfq.weight", controller: Controller::Io, unit: "1 to 1000",
         v1: file("blkio.bfq.weight", Form::Number, (1, 1_000), "100"),
         v2: file("io.bfq.weight", Form::DefaultWeight, (1, 1_000), "default 100"),
-        status: Status::Driven, errnos: BFQ_WEIGHT_ERRNOS,
+        status: KnobStatus::Driven, errnos: BFQ_WEIGHT_ERRNOS,
         systemd: Property::Number("IOWeight"),
         doc: "Share of disk time among siblings where the disk uses the BFQ scheduler.",
     }
@@ -536,7 +538,7 @@ knobs! {
     IoCostQos {
         name: "io.cost.qos", controller: Controller::Io, unit: "text",
         v2: file("io.cost.qos", Form::DeviceFlag("enable"), (0, 1), ""), scope: Scope::RootOnly,
-        status: Status::Driven, errnos: IO_COST_ERRNOS,
+        status: KnobStatus::Driven, errnos: IO_COST_ERRNOS,
         doc: "Whether cost-based I/O control, which io.weight needs, is on for a disk; the line also has its latency goals, which stay as they are.",
     }
     IoCostModel {
@@ -551,14 +553,14 @@ knobs! {
     }
     IoResetStats {
         name: "io.reset_stats", controller: Controller::Io, unit: "-",
-        v1: trigger("blkio.reset_stats"), scope: Scope::All, status: Status::Shown,
+        v1: trigger("blkio.reset_stats"), scope: Scope::All, status: KnobStatus::Shown,
         doc: "v1: clears the group's I/O counters.",
     }
     // ---- pids ----
     PidsMax {
         name: "pids.max", controller: Controller::Pids, unit: "tasks",
         v1: file("pids.max", Form::MaxWord, (0, 4_194_304), "max"), v2: file("pids.max", Form::MaxWord, (0, 4_194_304), "max"),
-        status: Status::Driven, errnos: PIDS_ERRNOS,
+        status: KnobStatus::Driven, errnos: PIDS_ERRNOS,
         systemd: Property::Number("TasksMax"),
         doc: "Largest number of tasks; fork fails with EAGAIN above it.",
     }
@@ -566,12 +568,12 @@ knobs! {
     CgroupFreeze {
         name: "cgroup.freeze", controller: Controller::Freezer, unit: "0 or 1",
         v1: file("freezer.state", Form::Words(&["THAWED", "FROZEN", "FREEZING"]), (0, 1), "THAWED"),
-        v2: flag("cgroup.freeze", "0"), status: Status::Driven, errnos: FREEZE_ERRNOS,
+        v2: flag("cgroup.freeze", "0"), status: KnobStatus::Driven, errnos: FREEZE_ERRNOS,
         doc: "Stops or resumes every task of the group and below (v2: Linux 5.2 and newer).",
     }
     CgroupKill {
         name: "cgroup.kill", controller: Controller::Core, unit: "1",
-        v2: trigger("cgroup.kill"), status: Status::Shown,
+        v2: trigger("cgroup.kill"), status: KnobStatus::Shown,
         doc: "Kills every process of the group and below at once (Linux 5.14 and newer).",
     }
 }

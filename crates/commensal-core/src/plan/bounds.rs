@@ -6,9 +6,9 @@
 //! `tg_cfs_schedulable_down`, kernel/sched/core.c), and a cpuset with its parent and children
 //! (`validate_change`, kernel/cgroup/cpuset-v1.c). v2 has neither rule.
 
-use super::wants::{Draft, Want};
+use super::draft::{Draft, Want};
 use crate::actual::CgroupRef;
-use crate::knob::{KnobId, Order, Value, Version};
+use crate::knob::{KnobId, KnobOrder, Value, Version};
 use std::collections::BTreeSet;
 
 /// Drops wanted values that cannot be, until the rest fit together.
@@ -16,7 +16,7 @@ pub(super) fn drop_impossible(draft: &mut Draft<'_>) {
     loop {
         let found = draft.wants.iter().find_map(|((place, knob, device), want)| {
             let version = draft.actual.hierarchies[place.hierarchy].version;
-            let bounded = version == Version::V1 && knob.row().order == Order::WithinParent;
+            let bounded = version == Version::V1 && knob.row().order == KnobOrder::WithinParent;
             let because = bounded.then(|| conflict(draft, place, *knob, want)).flatten()?;
             Some((place.clone(), *knob, *device, because))
         });

@@ -1,7 +1,7 @@
 //! Processes: into the own cgroup of the group that takes them, and back when none does any more.
 
 use super::Movement;
-use super::wants::Draft;
+use super::draft::Draft;
 use crate::actual::CgroupRef;
 use crate::desired::DesiredGroup;
 use crate::member::ProcessFact;

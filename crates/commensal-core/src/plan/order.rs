@@ -19,10 +19,10 @@
 //! ```
 //! A set that is neither wider nor narrower (CPUs 0-1 to 2-3) is first widened to both, then tightened.
 
-use super::wants::Draft;
+use super::draft::Draft;
 use super::{Action, Step};
 use crate::actual::{ActualState, CgroupPath, CgroupRef};
-use crate::knob::{Controller, KnobId, Order, Value};
+use crate::knob::{Controller, KnobId, KnobOrder, Value};
 use crate::topology::Device;
 use crate::vendor::Switch;
 
@@ -39,7 +39,7 @@ enum Phase {
     SetAside,
     Last,
     Move,
-    Order,
+    KnobOrder,
     Renew,
     Together,
     Remove,
@@ -85,7 +85,7 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         let hierarchy = actual.hierarchy_of(Controller::Cpu).unwrap_or(0);
         let place = CgroupRef { hierarchy, path: CgroupPath::root() };
         let step = Step { place: place.clone(), action: Action::Order { from, to }, why };
-        keyed.push(((Phase::Order, 0, 0, place, None, None), step));
+        keyed.push(((Phase::KnobOrder, 0, 0, place, None, None), step));
     }
     for place in &draft.removes {
         let why = "ours, empty and no longer wanted".to_owned();
@@ -200,12 +200,12 @@ fn keep_weight(actual: &ActualState, place: &CgroupRef, depth: isize) -> Option<
 fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
     match knob.row().order {
         // Back to the kernel's own value, which is 0 or a word that stands for it.
-        Order::Last if to == Value::Number(0) || to == Value::Word("member".to_owned()) => {
+        KnobOrder::Last if to == Value::Number(0) || to == Value::Word("member".to_owned()) => {
             vec![(Phase::First, from, to)]
         }
-        Order::Last => vec![(Phase::Last, from, to)],
+        KnobOrder::Last => vec![(Phase::Last, from, to)],
         // No two siblings may set the same CPUs aside: first everybody lets go of what goes.
-        Order::WithinParent if knob == KnobId::CpusetCpusExclusive => match (&from, &to) {
+        KnobOrder::WithinParent if knob == KnobId::CpusetCpusExclusive => match (&from, &to) {
             (Value::List(old), Value::List(new)) => {
                 let kept: crate::cpuset::CpuSet = old.iter().filter(|cpu| new.contains(*cpu)).collect();
                 let kept = Value::List(kept);
@@ -220,7 +220,7 @@ fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
             }
             _ => vec![(Phase::Free, from, to)],
         },
-        Order::WithinParent => match (&from, &to) {
+        KnobOrder::WithinParent => match (&from, &to) {
             (Value::List(old), Value::List(new)) if !old.is_subset(new) && !new.is_subset(old) => {
                 let both = Value::List(old.union(new));
                 vec![(Phase::Widen, from, both.clone()), (Phase::Tighten, both, to)]
@@ -228,11 +228,11 @@ fn moves(knob: KnobId, from: Value, to: Value) -> Vec<(Phase, Value, Value)> {
             _ if wider(&from, &to) => vec![(Phase::Widen, from, to)],
             _ => vec![(Phase::Tighten, from, to)],
         },
-        Order::AroundQuota => {
+        KnobOrder::AroundQuota => {
             let shorter = matches!((&from, &to), (Value::Number(from), Value::Number(to)) if to < from);
             vec![(if shorter { Phase::Last } else { Phase::First }, from, to)]
         }
-        Order::Free | Order::NotWhileIdle | Order::AtLeast(_) => vec![(Phase::Free, from, to)],
+        KnobOrder::Free | KnobOrder::NotWhileIdle | KnobOrder::AtLeast(_) => vec![(Phase::Free, from, to)],
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the sched_ext scheduler is told: every group of the plan, in one step.
 
-use super::wants::Draft;
+use super::draft::Draft;
 use crate::actual::{ActualState, Capabilities, CgroupRef, SCHEDULER, SMT, Support};
 use crate::class::{Mechanism, ladder};
 use crate::desired::{DesiredGroup, Member};

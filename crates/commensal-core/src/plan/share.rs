@@ -1,6 +1,6 @@
 //! Limits that need more than one knob: CPU sets with their partitions, and disk shares.
 
-use super::wants::{Draft, Setting};
+use super::draft::{Draft, Setting};
 use crate::actual::{CgroupPath, CgroupRef};
 use crate::cpuset::CpuSet;
 use crate::desired::{DesiredGroup, Limits, Member};

@@ -1,7 +1,7 @@
 //! What to tell systemd where it is the only writer: the property that does what a knob would have done
 //! (systemd.resource-control(5)).
 
-use super::wants::Setting;
+use super::draft::Setting;
 use crate::actual::CgroupPath;
 use crate::knob::{Controller, KnobId, Property, Value};
 use crate::topology::Device;

@@ -1,6 +1,6 @@
 //! What vendors' knobs need around them: machine-wide switches, memory that yields too, and free SMT siblings.
 
-use super::wants::{Draft, Setting};
+use super::draft::{Draft, Setting};
 use crate::actual::{
     ActualState, CORE_SCHED, Cgroup, CgroupPath, CgroupRef, Cookies, QOS_SMT_EXPEL, SCHED_EXT, SMT,
 };

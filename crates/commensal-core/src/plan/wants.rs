@@ -1,108 +1,19 @@
 //! From groups to wanted knob values: which hierarchy, which file, which number, and what is missing.
 
-use super::{Movement, Unmet};
-use crate::actual::{ActualState, Capabilities, CgroupPath, CgroupRef, Manager};
-use crate::class::Mechanism;
-use crate::desired::{DesiredGroup, DesiredState, Member};
-use crate::group::{Class, GroupName};
-use crate::knob::{Controller, KnobId, Status, Value, Version};
+use super::draft::{Draft, Setting, Want};
+use crate::actual::{CgroupPath, CgroupRef, Manager};
+use crate::desired::{DesiredGroup, Member};
+use crate::group::Class;
+use crate::knob::{Controller, KnobId, KnobStatus, Value, Version};
 use crate::limit::{CPU_MAX, CPU_SET, CPU_WEIGHT, IO_WEIGHT, Write};
-use crate::scheduler::Order;
-use crate::topology::Device;
 use crate::units::{MicroCpus, QUOTA_MIN_US, Weight};
 use crate::vendor::Switch;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Period of a new group, us.
 const PERIOD_US: u64 = 100_000;
 
-/// A wanted value and its reason.
-#[derive(Debug, Clone)]
-pub(super) struct Want {
-    pub value: Value,
-    pub why: String,
-    /// Who asked; nobody, when something goes back to what it was.
-    pub group: Option<GroupName>,
-}
-
-/// Everything wanted so far.
-#[derive(Debug)]
-pub(super) struct Draft<'a> {
-    pub desired: &'a DesiredState,
-    pub actual: &'a ActualState,
-    pub caps: &'a Capabilities,
-    pub creates: BTreeMap<CgroupRef, String>,
-    pub enables: BTreeMap<(CgroupRef, Controller), String>,
-    pub wants: BTreeMap<(CgroupRef, KnobId, Option<Device>), Want>,
-    pub removes: BTreeSet<CgroupRef>,
-    /// Machine-wide switches: value and reason.
-    pub switches: BTreeMap<Switch, (i64, String)>,
-    /// Core-scheduling cookies: give or take, and reason.
-    pub cookies: BTreeMap<CgroupRef, (bool, String)>,
-    /// Groups whose tasks start with a cookie.
-    pub cookie_groups: BTreeSet<GroupName>,
-    /// Groups whose cookie of an earlier plan is still wanted.
-    pub kept_cookies: BTreeSet<CgroupRef>,
-    /// Processes to move, and why.
-    pub moves: Vec<(Movement, String)>,
-    /// Whether the sched_ext scheduler is the best means here, what it is to be told, and of whom the plan speaks at all.
-    pub scheduled: bool,
-    pub orders: BTreeMap<String, Order>,
-    pub mentioned: BTreeSet<String>,
-    /// Why Group Identity cannot be used although the kernel has it.
-    pub identity: Option<String>,
-    pub unmet: Vec<Unmet>,
-    pub declined: BTreeMap<(GroupName, KnobId), String>,
-    pub notes: Vec<String>,
-    pub mechanisms: BTreeMap<(GroupName, CgroupRef), Mechanism>,
-}
-
-/// One thing to set on one path, before the hierarchy is known.
-pub(super) struct Setting {
-    pub knob: KnobId,
-    pub device: Option<Device>,
-    pub value: Value,
-    pub why: String,
-}
-
-impl Setting {
-    pub fn new(knob: KnobId, value: Value, why: String) -> Setting {
-        Setting { knob, device: None, value, why }
-    }
-}
-
-impl<'a> Draft<'a> {
-    pub fn new(desired: &'a DesiredState, actual: &'a ActualState, caps: &'a Capabilities) -> Draft<'a> {
-        let identity = super::vendor::identity_obstacle(Some(desired), actual);
-        Draft {
-            scheduled: super::scheduling::is_best(caps, actual, identity.as_deref()),
-            orders: BTreeMap::new(),
-            mentioned: BTreeSet::new(),
-            desired,
-            actual,
-            caps,
-            creates: BTreeMap::new(),
-            enables: BTreeMap::new(),
-            wants: BTreeMap::new(),
-            removes: BTreeSet::new(),
-            switches: BTreeMap::new(),
-            cookies: BTreeMap::new(),
-            kept_cookies: BTreeSet::new(),
-            cookie_groups: BTreeSet::new(),
-            moves: Vec::new(),
-            identity,
-            unmet: Vec::new(),
-            declined: BTreeMap::new(),
-            notes: Vec::new(),
-            mechanisms: BTreeMap::new(),
-        }
-    }
-
-    /// Whether `cpu.qos_level` does not come up again once it was lowered.
-    pub fn one_way(&self) -> bool {
-        self.caps.qos.is_some_and(|qos| !qos.reversible)
-    }
-
+impl Draft<'_> {
     pub fn collect(&mut self) {
         let desired = self.desired;
         for group in &desired.groups {
@@ -130,34 +41,6 @@ impl<'a> Draft<'a> {
         self.move_back();
         self.leftovers();
         self.leave_frozen();
-    }
-
-    pub fn unmet(&mut self, group: &DesiredGroup, what: String, because: String, try_this: &str) {
-        self.unmet.push(Unmet { group: group.name.clone(), what, because, try_this: try_this.to_owned() });
-    }
-
-    /// The same of a knob, which a controller may have chosen.
-    pub fn unmet_knob(
-        &mut self,
-        group: &DesiredGroup,
-        (knob, what): (KnobId, String),
-        because: String,
-        try_this: &str,
-    ) {
-        match group.chosen.contains(&knob) {
-            true => drop(self.declined.insert((group.name.clone(), knob), because)),
-            false => self.unmet(group, what, because, try_this),
-        }
-    }
-
-    /// A want that had to be dropped; one that nobody asked for is a note.
-    pub fn unmet_for(&mut self, want: &Want, what: String, because: String, try_this: &str) {
-        match &want.group {
-            Some(group) => {
-                self.unmet.push(Unmet { group: group.clone(), what, because, try_this: try_this.to_owned() });
-            }
-            None => self.notes.push(format!("{what} stays as it is: {because}")),
-        }
     }
 
     /// Our own group exists in every hierarchy that accounts or limits, so that usage can be read and
@@ -563,7 +446,7 @@ impl<'a> Draft<'a> {
         for ((knob, device), value) in &found.values {
             let row = knob.row();
             let key = (place.clone(), *knob, *device);
-            let (Status::Driven, Some(file), false) =
+            let (KnobStatus::Driven, Some(file), false) =
                 (row.status, row.file(version), self.wants.contains_key(&key))
             else {
                 continue;

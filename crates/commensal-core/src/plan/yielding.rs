@@ -1,6 +1,6 @@
 //! Class: which cgroup is made to yield or to come first, and by what.
 
-use super::wants::{Draft, Setting};
+use super::draft::{Draft, Setting};
 use crate::actual::{CgroupPath, CgroupRef};
 use crate::class::{Mechanism, offline_mechanism};
 use crate::desired::{DesiredGroup, Member};

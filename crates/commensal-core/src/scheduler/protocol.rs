@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// From now on these groups of this owner and no others.
-    Orders(Orders),
+    Orders(OrdersOfOwner),
     /// What is in force and what it does.
     Status,
     /// Every thread gets its own policy back, then the scheduler goes.
@@ -24,7 +24,7 @@ pub enum Request {
 /// All that one owner wants.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Orders {
+pub struct OrdersOfOwner {
     /// Who orders: the orders of others stay as they are.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
@@ -57,12 +57,12 @@ pub struct Group {
 /// What everybody wants, by owner.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Standing(pub BTreeMap<String, Orders>);
+pub struct Standing(pub BTreeMap<String, OrdersOfOwner>);
 
 impl Standing {
     /// The same with these orders in place of those that their owner had.
     #[must_use]
-    pub fn with(&self, orders: Orders) -> Standing {
+    pub fn with(&self, orders: OrdersOfOwner) -> Standing {
         let mut all = self.0.clone();
         all.remove(&orders.owner);
         if !orders.groups.is_empty() || orders.hold_off_us > 0 {
@@ -75,8 +75,8 @@ impl Standing {
     ///
     /// # Errors
     /// Groups that two owners want.
-    pub fn together(&self) -> Result<Orders, String> {
-        let mut together = Orders::default();
+    pub fn together(&self) -> Result<OrdersOfOwner, String> {
+        let mut together = OrdersOfOwner::default();
         let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
         let mut wrong = Vec::new();
         for (owner, orders) in &self.0 {
@@ -149,7 +149,7 @@ impl Request {
     }
 }
 
-impl Orders {
+impl OrdersOfOwner {
     /// Everything that is wrong with them.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
@@ -229,8 +229,8 @@ impl Status {
     }
 }
 
-impl From<&super::Orders> for Orders {
-    fn from(orders: &super::Orders) -> Orders {
+impl From<&super::Orders> for OrdersOfOwner {
+    fn from(orders: &super::Orders) -> OrdersOfOwner {
         let group = |(cgroup, order): (&String, &Order)| {
             let (cgroup, class) = (cgroup.clone(), order.class);
             // What the other class has would be refused.
@@ -241,7 +241,7 @@ impl From<&super::Orders> for Orders {
                 }
             }
         };
-        Orders {
+        OrdersOfOwner {
             owner: orders.owner.clone(),
             groups: orders.groups.iter().map(group).collect(),
             hold_off_us: orders.hold_off_us,
@@ -249,8 +249,8 @@ impl From<&super::Orders> for Orders {
     }
 }
 
-impl From<&Orders> for super::Orders {
-    fn from(orders: &Orders) -> super::Orders {
+impl From<&OrdersOfOwner> for super::Orders {
+    fn from(orders: &OrdersOfOwner) -> super::Orders {
         let order = |group: &Group| {
             let Group { class, expel, weight, limit, .. } = *group;
             (group.path().to_owned(), Order { class, expel, weight, limit })
@@ -445,7 +445,11 @@ mod tests {
                 weight: None,
                 limit: None,
             };
-            Orders { owner: owner.to_owned(), groups: cgroups.iter().map(group).collect(), hold_off_us }
+            OrdersOfOwner {
+                owner: owner.to_owned(),
+                groups: cgroups.iter().map(group).collect(),
+                hold_off_us,
+            }
         };
         let both = Standing::default().with(of("a", &["/x", "/y"], 5)).with(of("b", &["/z"], 9));
         let names = |all: &Standing| -> Vec<String> {
@@ -487,7 +491,7 @@ mod tests {
             .into(),
             hold_off_us: 9,
         };
-        let sent = Orders::from(&plan);
+        let sent = OrdersOfOwner::from(&plan);
         assert_eq!(sent.problems(), Vec::<String>::new());
         assert_eq!(crate::scheduler::Orders::from(&sent), plan);
         assert_eq!(Request::Status.text(), "{\"do\":\"status\"}\n\n");

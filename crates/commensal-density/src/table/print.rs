@@ -1,6 +1,6 @@
 //! The table as text: the document's columns, then what it leaves out.
 
-use super::{Cell, Change, Flag, Medians, Table};
+use super::{Change, Flag, Medians, Table, TableCell};
 use commensal_lab::format::{signed, three_digits};
 
 /// A time as the document writes it, `h:mm:ss`; below 100 s seconds with a digit, so that changes can be checked by hand.
@@ -25,7 +25,7 @@ pub fn change(change: Change) -> String {
     }
 }
 
-fn time_cell(cell: &Cell) -> String {
+fn time_cell(cell: &TableCell) -> String {
     let Some(mean) = cell.mean_s else {
         return if cell.failed() { "x".to_owned() } else { "-".to_owned() };
     };

@@ -3,7 +3,7 @@
 
 use super::tree::Machine;
 use super::vendor::VendorKernel;
-use commensal_core::knob::{Controller, Form, KnobId, Scope, Status, TABLE, Version};
+use commensal_core::knob::{Controller, Form, KnobId, KnobStatus, Scope, TABLE, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Files of the table that a usual kernel is built without (6.18: CFQ is gone; uclamp, io.latency and
@@ -215,7 +215,7 @@ pub(super) fn triggers(version: Version, file: &str) -> bool {
 /// Files by controller that commensal writes; the conformance script has to mention each.
 #[must_use]
 pub fn driven_files(version: Version) -> BTreeSet<&'static str> {
-    let driven = TABLE.iter().filter(|knob| knob.status == Status::Driven);
+    let driven = TABLE.iter().filter(|knob| knob.status == KnobStatus::Driven);
     let files = driven.filter_map(|knob| knob.file(version)).map(|file| file.name);
     files.filter(|name| !NOT_BUILT.contains(name)).collect()
 }

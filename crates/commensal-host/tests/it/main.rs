@@ -11,7 +11,7 @@ mod locks;
 mod real;
 mod script;
 
-use commensal_core::knob::{Form, Status, TABLE, Version};
+use commensal_core::knob::{Form, KnobStatus, TABLE, Version};
 use commensal_host::fake::{FakeHost, VendorKernel, driven_files};
 use commensal_host::{Host, LinuxHost};
 use script::{Run, Section, Tally, sections};
@@ -124,7 +124,7 @@ fn every_driven_knob_is_in_the_script() {
             assert!(rows.contains(&format!("/{file} ")), "no {version} row writes {file}");
         }
         // Keys of one file count one by one.
-        for knob in TABLE.iter().filter(|knob| knob.status == Status::Driven) {
+        for knob in TABLE.iter().filter(|knob| knob.status == KnobStatus::Driven) {
             if let Some(Form::DeviceKey(key)) = knob.file(version).map(|file| file.form) {
                 assert!(rows.contains(&format!("{key}=")), "no {version} row writes {key}");
             }

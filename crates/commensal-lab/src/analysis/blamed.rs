@@ -1,9 +1,9 @@
 //! The waits of online work, by who had the CPU: scheduling judged apart from latency, and usable where latency is noise.
 
 use super::samples::online_failed;
+use crate::record::Verdict;
 use crate::record::{ArmBlame, BlameBounds, Blamed, Role, Run};
 use crate::stats::{Interval, SignedRank, Tail, median};
-use crate::verdict::Verdict;
 use commensal_blame::verdict::{FEWEST_DELAYS, MOST_MISSED};
 
 /// Delays below this are all the same, microseconds.

@@ -1,9 +1,9 @@
 //! The tail of an isolated arm: the share of requests over an objective, compared with the service alone. A percentile far out
 //! needs more requests than a block of short windows has; counts over a fixed latency can be paired and bounded all the same.
 
+use crate::record::Verdict;
 use crate::record::{Block, LatencyHistogram, OverObjective, Role, Run, decode_histogram};
 use crate::stats::SignedRank;
-use crate::verdict::Verdict;
 use commensal_core::windows::{Answer, Paired};
 use std::collections::BTreeMap;
 

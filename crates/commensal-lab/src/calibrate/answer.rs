@@ -3,11 +3,11 @@
 use crate::analysis::{Samples, conclude};
 use crate::conductor::judge_round;
 use crate::format::pct_of_log;
+use crate::record::Verdict;
 use crate::record::{
     AddedTime, Block, Comparison, KnownHarm, LatencyHistogram, Metric, Role, Run, decode_histogram,
 };
 use crate::stats::{mean, median};
-use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -32,14 +32,14 @@ pub struct Answer {
     /// The error that the bounds of that look may make on one side.
     pub level: f64,
     /// By gate whose truth is known.
-    pub gates: Vec<Gate>,
+    pub gates: Vec<GateAnswer>,
     /// Why.
     pub reasons: Vec<String>,
 }
 
 /// One percentile, shown and true.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Gate {
+pub struct GateAnswer {
     /// The percentile.
     pub metric: Metric,
     /// The harm that still counts as none, per cent.
@@ -56,7 +56,7 @@ pub struct Gate {
     pub beyond: bool,
 }
 
-impl Gate {
+impl GateAnswer {
     /// Whether the interval has the truth in it; `None` without an interval.
     #[must_use]
     pub fn covers(&self) -> Option<bool> {
@@ -137,7 +137,7 @@ fn answer(run: &Run, harm: &KnownHarm) -> Option<Answer> {
         let shown = against_alone(&then, &harm.arm, metric)?;
         let end = against_alone(&at_end, &harm.arm, metric)?;
         let threshold_pct = run.design.threshold_of(metric);
-        Some(Gate {
+        Some(GateAnswer {
             metric,
             threshold_pct,
             true_pct: true_pct(&then, added, metric)?,
@@ -405,7 +405,7 @@ mod tests {
         let (mut covered, mut of, mut open, mut wrong) = (0, 0, 0, 0);
         for seed in 0..40 {
             for one in answers(&simulated(&plan, seed, 0.03), &plan.harms) {
-                for covers in one.gates.iter().filter_map(Gate::covers) {
+                for covers in one.gates.iter().filter_map(GateAnswer::covers) {
                     (covered, of) = (covered + u32::from(covers), of + 1);
                 }
                 open += u32::from(one.verdict == Verdict::Inconclusive);

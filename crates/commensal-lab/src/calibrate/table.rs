@@ -1,11 +1,11 @@
 //! How often the lab was right: counted by harm, against the goals, as text for a terminal and as Markdown.
 
 use super::answer::KNOWN;
-use super::{Answer, Calibration, Done, Gate};
+use super::{Answer, Calibration, Done, GateAnswer};
 use crate::format::{plain, signed};
 use crate::record::Metric;
+use crate::record::Verdict;
 use crate::stats::{mean, median};
-use crate::verdict::Verdict;
 use serde::Serialize;
 
 /// How far from its threshold a harm must be for an answer to be right or wrong, as a factor.
@@ -35,7 +35,7 @@ pub enum Expected {
 
 /// What should be said of it.
 fn expected(answer: &Answer) -> Expected {
-    let times = |gate: &Gate| gate.true_pct / gate.threshold_pct;
+    let times = |gate: &GateAnswer| gate.true_pct / gate.threshold_pct;
     if answer.gates.iter().any(|gate| times(gate) >= APART) {
         Expected::Fail
     } else if answer.gates.iter().all(|gate| times(gate) <= 1.0 / APART) {
@@ -137,7 +137,7 @@ impl Goal {
 
 /// All of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Summary {
+pub struct CalibrationSummary {
     /// Runs.
     pub runs: usize,
     /// By harm, in the order of the plan.
@@ -148,7 +148,7 @@ pub struct Summary {
     pub facts: Vec<String>,
 }
 
-impl Summary {
+impl CalibrationSummary {
     /// Whether every goal that could be tested holds.
     #[must_use]
     pub fn holds(&self) -> bool {
@@ -159,7 +159,7 @@ impl Summary {
 
 /// Counts.
 #[must_use]
-pub fn summarise(record: &Calibration) -> Summary {
+pub fn summarise(record: &Calibration) -> CalibrationSummary {
     let of = |harm: &crate::record::KnownHarm| -> Vec<&Answer> {
         record.runs.iter().flat_map(|run| &run.answers).filter(|answer| answer.harm == *harm).collect()
     };
@@ -195,7 +195,7 @@ pub fn summarise(record: &Calibration) -> Summary {
             (LEAST_FOUND, false),
         ),
     ];
-    Summary { runs: record.runs.len(), rows, goals, facts: facts(record) }
+    CalibrationSummary { runs: record.runs.len(), rows, goals, facts: facts(record) }
 }
 
 fn beyond(answer: &Answer, metric: Metric) -> bool {
@@ -212,12 +212,12 @@ fn row(harm: &str, answers: &[&Answer]) -> Row {
         median(&answers.iter().filter_map(|answer| of(answer)).collect::<Vec<f64>>())
     };
     let shown = |metric: Metric| {
-        let its: Vec<(&Answer, &Gate)> = answers
+        let its: Vec<(&Answer, &GateAnswer)> = answers
             .iter()
             .flat_map(|answer| answer.gates.iter().map(|gate| (*answer, gate)))
             .filter(|(_, gate)| gate.metric == metric)
             .collect();
-        let middle = |of: &dyn Fn(&Gate) -> Option<f64>| {
+        let middle = |of: &dyn Fn(&GateAnswer) -> Option<f64>| {
             median(&its.iter().filter_map(|(_, gate)| of(gate)).collect::<Vec<f64>>())
         };
         let covers = its
@@ -350,7 +350,7 @@ fn interval_cells(row: &Row) -> Vec<Vec<String>> {
     row.gates.iter().map(one).collect()
 }
 
-fn tables(summary: &Summary) -> [(Vec<String>, Vec<Vec<String>>); 2] {
+fn tables(summary: &CalibrationSummary) -> [(Vec<String>, Vec<Vec<String>>); 2] {
     let titles = |titles: &[&str]| titles.iter().map(|title| (*title).to_owned()).collect();
     [
         (titles(&ANSWERS), summary.rows.iter().map(answer_cells).collect()),
@@ -360,7 +360,7 @@ fn tables(summary: &Summary) -> [(Vec<String>, Vec<Vec<String>>); 2] {
 
 /// The tables, the goals and what else must be known, for a terminal.
 #[must_use]
-pub fn terminal(summary: &Summary) -> String {
+pub fn terminal(summary: &CalibrationSummary) -> String {
     let mut text = format!("{} runs\n", summary.runs);
     for (titles, rows) in tables(summary) {
         let lines: Vec<&Vec<String>> = std::iter::once(&titles).chain(&rows).collect();
@@ -389,7 +389,7 @@ pub fn terminal(summary: &Summary) -> String {
 
 /// The same as Markdown.
 #[must_use]
-pub fn markdown(summary: &Summary) -> String {
+pub fn markdown(summary: &CalibrationSummary) -> String {
     let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let mut text = format!("{} runs.\n", summary.runs);
     for (titles, rows) in tables(summary) {
@@ -413,9 +413,9 @@ mod tests {
     use super::*;
     use crate::record::{KnownHarm, Tool};
 
-    fn gate(metric: Metric, (true_pct, width): (f64, f64), beyond: bool) -> Gate {
+    fn gate(metric: Metric, (true_pct, width): (f64, f64), beyond: bool) -> GateAnswer {
         let threshold_pct = if metric == Metric::P50 { 5.0 } else { 10.0 };
-        Gate {
+        GateAnswer {
             metric,
             threshold_pct,
             true_pct,

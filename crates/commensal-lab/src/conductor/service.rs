@@ -84,7 +84,7 @@ fn group_of(host: &mut dyn Host, to: &str) -> Result<CgroupPath, LabError> {
 }
 
 /// What starting and ending it takes.
-pub(super) struct Keeper<'a> {
+pub(super) struct ServiceRunner<'a> {
     pub host: &'a mut dyn Host,
     pub site: &'a Testbed,
     pub place: &'a RunDir,
@@ -94,7 +94,7 @@ pub(super) struct Keeper<'a> {
     pub stop: &'a AtomicBool,
 }
 
-impl Keeper<'_> {
+impl ServiceRunner<'_> {
     /// What has to be done once, before the first start.
     pub fn prepare(&mut self, experiment: &Experiment) -> Result<(), LabError> {
         let Online::Program(service) = &experiment.online else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! What the judge (`commensal blame`) saw in a block, and what follows from all blocks of an arm.
 
-use crate::verdict::Verdict;
+use super::Verdict;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

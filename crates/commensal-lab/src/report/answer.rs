@@ -1,9 +1,10 @@
 //! The answer in one sentence: what a service pays with isolation, what it would pay without, and who made it wait.
 
 use crate::format::{change_pct, latency, signed_pct};
+use crate::record::Verdict;
 use crate::record::{Arm, Comparison, Metric, OverObjective, Role, Run};
 use crate::stats::median;
-use crate::verdict::{Verdict, against_baseline, against_strictest};
+use crate::verdict::{against_baseline, against_strictest};
 
 /// The rest of the verdict's line, where isolated arms have been judged on latency; `None` where there is nothing of the kind.
 /// Of several arms it counts those that hold, and tells of the one that decided.

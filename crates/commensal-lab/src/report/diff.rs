@@ -10,9 +10,10 @@ mod rank_sum;
 use super::terminal::aligned;
 use crate::analysis::{Samples, paired_log_ratios};
 use crate::format::{brackets, change_pct, latency, pct_of_log, quantum, signed_pct, three_digits};
+use crate::record::Verdict;
 use crate::record::{Design, Machine, Metric, Role, Run};
 use crate::stats::{SignedRank, Tail};
-use crate::verdict::{Verdict, against_baseline};
+use crate::verdict::against_baseline;
 use serde::Serialize;
 use std::fmt::Write as _;
 

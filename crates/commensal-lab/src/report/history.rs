@@ -7,7 +7,7 @@ use super::terminal::aligned;
 use crate::format::{brackets, change_pct, plain, signed_pct};
 use crate::history::{Change, GateEntry, Point, Series, test_in_words};
 use crate::record::Metric;
-use crate::verdict::Verdict;
+use crate::record::Verdict;
 use std::fmt::Write as _;
 
 /// Heights of a bar of a sparkline, lowest first.

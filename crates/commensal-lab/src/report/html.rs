@@ -13,7 +13,7 @@ use super::charts::{DecodedRun, KINDS, escape};
 use super::summary::{Summary, summarise};
 use super::sweep::curves;
 use crate::record::Run;
-use crate::verdict::Verdict;
+use crate::record::Verdict;
 use std::fmt::Write as _;
 pub use style::sheet;
 

@@ -5,8 +5,9 @@
 use super::charts::escape;
 use crate::analysis::{answered, need_not_hold};
 use crate::format::{brackets, change_pct, quantum, signed_pct};
+use crate::record::Verdict;
 use crate::record::{Arm, Metric, Role, Run};
-use crate::verdict::{Gate, Verdict, beside_gates, each, service_failed};
+use crate::verdict::{Gate, beside_gates, each, service_failed};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 

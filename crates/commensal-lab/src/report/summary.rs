@@ -9,9 +9,10 @@ use crate::format::{
     brackets, change_pct, latency, plain, plus_minus_pct, quantum, sentence_list, signed, signed_pct,
     three_digits,
 };
+use crate::record::Verdict;
 use crate::record::{Arm, ArmBlame, Block, Comparison, Metric, Role, Run};
 use crate::stats::{SignedRank, Tail, median};
-use crate::verdict::{Verdict, against_baseline, against_strictest, service_failed, threshold_words};
+use crate::verdict::{against_baseline, against_strictest, service_failed, threshold_words};
 use std::collections::BTreeSet;
 
 /// The metrics that always have a column.

@@ -4,7 +4,7 @@ use super::answer::waits;
 use super::summary::summarise;
 use super::sweep::curves;
 use crate::record::Run;
-use crate::verdict::Verdict;
+use crate::record::Verdict;
 use std::fmt::Write as _;
 
 /// The report for a terminal; `colour` asks for ANSI colour on the verdict word.

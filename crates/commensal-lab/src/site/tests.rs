@@ -4,7 +4,7 @@ use super::{Side, Wanted, open};
 use crate::isolation::Isolation;
 use commensal_core::group::Class;
 use commensal_core::scheduler::Mode;
-use commensal_core::scheduler::protocol::{Orders, Request, Standing, Status};
+use commensal_core::scheduler::protocol::{OrdersOfOwner, Request, Standing, Status};
 use commensal_host::SpawnSpec;
 use commensal_host::fake::{FakeHost, VendorKernel};
 use std::path::Path;
@@ -87,7 +87,7 @@ fn the_lab_with_schedulers_of_others() {
 #[test]
 fn the_lab_orders_the_scheduler_by_arm() {
     let fake = sched_ext("enabled\n", "commensal_0.1");
-    let theirs = Orders { owner: "commensal".to_owned(), hold_off_us: 7, groups: Vec::new() };
+    let theirs = OrdersOfOwner { owner: "commensal".to_owned(), hold_off_us: 7, groups: Vec::new() };
     let before = Standing::default().with(theirs);
     let told = Arc::new(Mutex::new(before.clone()));
     let orders = Arc::clone(&told);
@@ -108,7 +108,7 @@ fn the_lab_orders_the_scheduler_by_arm() {
     assert!(site.policies.iter().all(|policy| policy.obstacle.is_none()), "{:?}", site.policies);
     for (policy, by_order, files) in [(0, true, 1), (1, true, 2), (2, false, 1)] {
         site.isolate(&mut host, policy).unwrap();
-        let of_run: Vec<Orders> = {
+        let of_run: Vec<OrdersOfOwner> = {
             let told = told.lock().unwrap();
             told.0.values().filter(|one| one.owner != "commensal").cloned().collect()
         };

@@ -1,8 +1,8 @@
 //! One isolated arm against the thresholds.
 
-use super::{Verdict, against_baseline, against_strictest};
+use super::{against_baseline, against_strictest};
 use crate::format::{brackets, change_pct, log_of_pct, quantum, sentence_list, signed_pct};
-use crate::record::{Arm, Comparison, Metric, Run};
+use crate::record::{Arm, Comparison, Metric, Run, Verdict};
 use crate::stats::{holm, rounds_for_holm, rounds_needed};
 
 /// Above this many rounds a question counts as out of reach.

@@ -1,10 +1,10 @@
 //! What must hold before any arm is judged: the service runs alone, the policy is in force, the generator keeps
 //! its schedule, and two identical arms come out alike.
 
-use super::{Verdict, against_baseline, health};
+use super::{against_baseline, health};
 use crate::analysis::proven_harmful;
 use crate::format::{brackets, change_pct, quantum, signed_pct};
-use crate::record::{Comparison, Metric, Role, Run};
+use crate::record::{Comparison, Metric, Role, Run, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The share of invalid blocks above which a run counts as invalid.

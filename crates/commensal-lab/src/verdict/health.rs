@@ -4,8 +4,8 @@
 //! the service failed are counted, and isolation is to blame only when its blocks fail significantly more often than those
 //! without offline work: Fisher's exact test, one-sided, which is exact because the order of the arms is random.
 
-use super::Verdict;
 use crate::analysis::online_failed;
+use crate::record::Verdict;
 use crate::record::{Arm, Block, Role, Run};
 
 /// The share of failed requests above which a service counts as failing.

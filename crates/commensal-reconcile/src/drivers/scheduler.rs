@@ -38,7 +38,7 @@ pub(crate) fn order(host: &dyn Host, socket: &Path, orders: &Orders) -> Result<(
     send(host, socket, orders.into())
 }
 
-fn send(host: &dyn Host, socket: &Path, orders: protocol::Orders) -> Result<(), Unordered> {
+fn send(host: &dyn Host, socket: &Path, orders: protocol::OrdersOfOwner) -> Result<(), Unordered> {
     ask(host, socket, &Request::Orders(orders), ORDERS_PATIENCE).map(drop)
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn in_force(host: &dyn Host, socket: &Path, orders: &Orders) -> Strin
     }
     let found = status.orders.0.get(&orders.owner).map(Orders::from).unwrap_or_default();
     // As they were sent: what the other class would have is not.
-    let wanted = Orders::from(&protocol::Orders::from(orders));
+    let wanted = Orders::from(&protocol::OrdersOfOwner::from(orders));
     match wanted.groups.iter().filter(|(cgroup, order)| found.groups.get(*cgroup) != Some(*order)).count() {
         0 => orders.describe(),
         missing => format!("{missing} of {} otherwise", orders.groups.len()),

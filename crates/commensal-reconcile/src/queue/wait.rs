@@ -115,7 +115,7 @@ pub struct Waits {
 
 /// How a wait ended.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum Admission {
     /// It may begin.
     Admitted(Slot),
     /// A signal ended it; no ticket is left.
@@ -149,12 +149,12 @@ pub fn admit(
     request: &Request<'_>,
     inbox: &Inbox,
     asked: &mut Asked<'_>,
-) -> Result<Outcome, QueueError> {
+) -> Result<Admission, QueueError> {
     let line = Line::of(request.state_dir, request.group);
     let mut wait = Wait { host, line, request, inbox, deadline_ns: None };
     match wait.turn(asked) {
-        Ok(slot) => Ok(Outcome::Admitted(slot)),
-        Err(Stop::Signal(signal)) => Ok(Outcome::Signalled(signal)),
+        Ok(slot) => Ok(Admission::Admitted(slot)),
+        Err(Stop::Signal(signal)) => Ok(Admission::Signalled(signal)),
         Err(Stop::Late) => Err(wait.late()),
         Err(Stop::Error(error)) => Err(error),
     }

@@ -5,7 +5,7 @@ use super::steps::{file_of, inodes, key_of, manager_of, orders};
 use crate::drivers::apply::{Failure, Refusal};
 use crate::request::Planned;
 use commensal_core::actual::ActualState;
-use commensal_core::drift::{self, Key};
+use commensal_core::drift::{self, SettingKey};
 use commensal_core::errno::Errno;
 use commensal_core::plan::Step;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ pub(super) struct BackOff {
     pub(super) drift: drift::Table,
     refused: drift::Table,
     /// Why the steps in `refused` were.
-    reasons: BTreeMap<Key, String>,
+    reasons: BTreeMap<SettingKey, String>,
     /// Orders that the scheduler refused.
     orders: Option<RefusedOrders>,
     /// Processes that could not be moved in the last round, and why.
@@ -66,7 +66,7 @@ impl BackOff {
     }
 
     /// A step was carried out.
-    pub(super) fn done(&mut self, step: &Step, key: Option<&Key>) {
+    pub(super) fn done(&mut self, step: &Step, key: Option<&SettingKey>) {
         if let Some(key) = key {
             self.refused.forget(key);
             self.drift.answered(key);
@@ -108,11 +108,11 @@ impl BackOff {
 
     /// What was refused and still is, in whole sentences.
     pub(super) fn problems(&mut self, planned: &Planned) -> Vec<String> {
-        let refused: BTreeSet<&Key> = self.refused.iter().map(|(key, _)| key).collect();
+        let refused: BTreeSet<&SettingKey> = self.refused.iter().map(|(key, _)| key).collect();
         self.reasons.retain(|key, _| refused.contains(key));
         let wanted = planned.plan.steps.iter().any(|step| orders(step).is_some());
         self.orders = self.orders.take().filter(|_| wanted);
-        let there = |key: &Key| file_of(key, &planned.actual).is_some();
+        let there = |key: &SettingKey| file_of(key, &planned.actual).is_some();
         let settings = self.reasons.iter().filter(|(key, _)| there(key)).map(|(_, reason)| reason.clone());
         let orders = self.orders.iter().map(|refused| refused.reason.clone());
         settings.chain(orders).chain(self.stayed.iter().cloned()).collect()

@@ -2,7 +2,7 @@
 
 use super::steps::{key_of, values};
 use commensal_core::actual::{ActualState, Hierarchy};
-use commensal_core::drift::{self, Key};
+use commensal_core::drift::{self, SettingKey};
 use commensal_core::knob::{KnobId, Value, Version};
 use commensal_core::plan::Step;
 use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, below};
@@ -29,10 +29,10 @@ struct Watched {
 /// The values in force, as the kernel reads them back.
 #[derive(Debug, Default)]
 pub(super) struct InForce {
-    values: BTreeMap<Key, Value>,
+    values: BTreeMap<SettingKey, Value>,
     /// Their cgroups, opened; and which of the values is looked at next.
     watched: BTreeMap<At, Watched>,
-    next: Option<Key>,
+    next: Option<SettingKey>,
     /// Tells of writes to their files, and which watch is about which.
     writes: Option<GroupWatch>,
     watches: HashMap<i32, At>,
@@ -45,7 +45,7 @@ impl InForce {
     }
 
     /// A step was carried out.
-    pub(super) fn written(&mut self, step: &Step, actual: &ActualState) -> Option<Key> {
+    pub(super) fn written(&mut self, step: &Step, actual: &ActualState) -> Option<SettingKey> {
         let (key, (_, to)) = key_of(step, actual).zip(values(step))?;
         self.values.insert(key.clone(), to.clone());
         Some(key)
@@ -61,8 +61,12 @@ impl InForce {
                     // Being idle is what changed it, and nobody can write it meanwhile.
                     continue;
                 }
-                let key =
-                    Key { hierarchy: place.hierarchy, inode: cgroup.inode, knob: *knob, device: *device };
+                let key = SettingKey {
+                    hierarchy: place.hierarchy,
+                    inode: cgroup.inode,
+                    knob: *knob,
+                    device: *device,
+                };
                 let Some(want) = self.values.get(&key) else { continue };
                 if *knob == KnobId::CgroupFreeze && want != value && actual.frozen_by_scheduler(place) {
                     // The scheduler's guard stops what starves, and lets it go on; that is nobody's mistake.
@@ -84,9 +88,9 @@ impl InForce {
     /// others, a different one each time. What this misses the next round finds.
     pub(super) fn all_hold(&mut self, host: &mut dyn Host, hierarchies: &[Hierarchy]) -> bool {
         let Some(touched) = self.touched() else { return false };
-        let mut looked_at: Vec<(&Key, &Value)> = Vec::new();
+        let mut looked_at: Vec<(&SettingKey, &Value)> = Vec::new();
         if !touched.is_empty() {
-            let of = |key: &Key| touched.contains(&(key.hierarchy, key.inode));
+            let of = |key: &SettingKey| touched.contains(&(key.hierarchy, key.inode));
             looked_at.extend(self.values.iter().filter(|(key, _)| of(key)));
         }
         let told = self.watched.values().all(|one| one.told.is_some());
@@ -103,7 +107,7 @@ impl InForce {
         same
     }
 
-    fn holds(&self, host: &mut dyn Host, hierarchies: &[Hierarchy], key: &Key, want: &Value) -> bool {
+    fn holds(&self, host: &mut dyn Host, hierarchies: &[Hierarchy], key: &SettingKey, want: &Value) -> bool {
         let watched = self.watched.get(&(key.hierarchy, key.inode));
         let version = hierarchies.get(key.hierarchy).map(|one| one.version);
         let Some((at, file)) = watched.zip(version.and_then(|version| key.knob.row().file(version))) else {

@@ -2,7 +2,7 @@
 
 use crate::request::Planned;
 use commensal_core::actual::{ActualState, Cgroup, CgroupRef};
-use commensal_core::drift::Key;
+use commensal_core::drift::SettingKey;
 use commensal_core::knob::{KnobId, Value, Version};
 use commensal_core::plan::{Action, Step};
 use commensal_core::scheduler::Orders;
@@ -92,18 +92,18 @@ pub(super) fn structure(steps: &[Step]) -> usize {
 }
 
 /// The setting of the very group that a step writes.
-pub(super) fn key_of(step: &Step, actual: &ActualState) -> Option<Key> {
+pub(super) fn key_of(step: &Step, actual: &ActualState) -> Option<SettingKey> {
     let (knob, device): (KnobId, Option<Device>) = match &step.action {
         Action::Write { knob, device, .. } => (*knob, *device),
         Action::OneWay { knob, .. } | Action::Renew { knob, .. } => (*knob, None),
         _ => return None,
     };
     let inode = actual.cgroups.get(&step.place)?.inode;
-    Some(Key { hierarchy: step.place.hierarchy, inode, knob, device })
+    Some(SettingKey { hierarchy: step.place.hierarchy, inode, knob, device })
 }
 
 /// Where a setting is, and the kernel file that has it; `None` when the group is gone.
-pub(super) fn file_of(key: &Key, actual: &ActualState) -> Option<(CgroupRef, String)> {
+pub(super) fn file_of(key: &SettingKey, actual: &ActualState) -> Option<(CgroupRef, String)> {
     let same = |(place, cgroup): &(&CgroupRef, &Cgroup)| {
         place.hierarchy == key.hierarchy && cgroup.inode == key.inode
     };

@@ -6,7 +6,7 @@ use commensal_core::config::parse;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::GroupName;
 use commensal_core::scheduler::Mode;
-use commensal_core::scheduler::protocol::{Orders, Request, Standing, Status};
+use commensal_core::scheduler::protocol::{OrdersOfOwner, Request, Standing, Status};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
 use commensal_reconcile::{Instance, PlanRequest, Planned};
@@ -240,11 +240,11 @@ fn applied_ordered_and_restored() {
     assert_eq!(world.fake.snapshot(), before);
 }
 
-/// Orders of others stay, whoever comes and goes, and what they have is not ours to order.
+/// OrdersOfOwner of others stay, whoever comes and goes, and what they have is not ours to order.
 #[test]
 fn others_keep_theirs() {
     let world = World::loaded();
-    let orders = |cgroup: &str| -> Orders {
+    let orders = |cgroup: &str| -> OrdersOfOwner {
         let groups = json!([{ "cgroup": cgroup, "class": "offline" }]);
         serde_json::from_value(json!({ "owner": "lab", "groups": groups, "hold_off_us": 3 })).unwrap()
     };

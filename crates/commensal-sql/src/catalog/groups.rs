@@ -1,6 +1,6 @@
 //! Workload groups: created, altered, dropped, and which one a query runs in.
 
-use super::{Catalog, CatalogError, Done, Group, NORMAL, refuse};
+use super::{Catalog, CatalogError, Done, GroupDefinition, NORMAL, refuse};
 use crate::property::{self, DEFAULT_COMPUTE_GROUP, GroupProperties};
 use crate::statement::{GroupRef, Properties, UserName};
 use commensal_core::group::GroupName;
@@ -43,13 +43,13 @@ impl Catalog {
         let most = self.config.workload_group_max_num;
         if members >= most {
             return refuse(format!(
-                "Workload group number in Compute Group {compute_group} can not exceed {most}"
+                "Workload group number in Compute GroupDefinition {compute_group} can not exceed {most}"
             ));
         }
         let others = self.groups.values().map(|group| &group.properties);
         let warnings = property::hard_limits_fill(&properties, others).into_iter().collect();
         let id = self.new_id();
-        self.groups.insert(named.name.clone(), Group { id, name, version: 0, properties });
+        self.groups.insert(named.name.clone(), GroupDefinition { id, name, version: 0, properties });
         Ok(Done { changed: true, warnings })
     }
 
@@ -97,11 +97,12 @@ impl Catalog {
     }
 
     /// A group as a statement names it.
-    fn named(&self, named: &GroupRef) -> Result<&Group, CatalogError> {
+    fn named(&self, named: &GroupRef) -> Result<&GroupDefinition, CatalogError> {
         let asked = named.compute_group.as_ref().map(|name| name.to_lowercase());
         let group = self.groups.get(&named.name);
-        let fits =
-            |group: &&Group| asked.as_ref().is_none_or(|asked| group.properties.compute_group == *asked);
+        let fits = |group: &&GroupDefinition| {
+            asked.as_ref().is_none_or(|asked| group.properties.compute_group == *asked)
+        };
         match group.filter(fits) {
             Some(group) => Ok(group),
             None => refuse(missing(&named.name, asked.as_deref())),
@@ -113,7 +114,7 @@ impl Catalog {
     ///
     /// # Errors
     /// [`CatalogError::Denied`] without the privilege, [`CatalogError::Refused`] when there is no such group.
-    pub fn group_of(&self, session: Option<&str>, user: &UserName) -> Result<&Group, CatalogError> {
+    pub fn group_of(&self, session: Option<&str>, user: &UserName) -> Result<&GroupDefinition, CatalogError> {
         let session = session.filter(|name| !name.is_empty());
         let default = || self.default_groups.get(&user.name).map(String::as_str);
         let name = session.or_else(default).unwrap_or(NORMAL);
@@ -128,7 +129,7 @@ impl Catalog {
 
     /// The CPU hard limit that is to be kept for a group.
     #[must_use]
-    pub fn cpu_hard_limit(&self, group: &Group) -> Option<CpuAmount> {
+    pub fn cpu_hard_limit(&self, group: &GroupDefinition) -> Option<CpuAmount> {
         group.properties.max_cpu.map(|limit| limit.amount).filter(|_| self.config.enable_cpu_hard_limit)
     }
 }

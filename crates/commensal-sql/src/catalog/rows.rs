@@ -1,6 +1,6 @@
 //! What SHOW and the tables of `information_schema` tell, for who asks.
 
-use super::{Catalog, Group, NORMAL, Privilege};
+use super::{Catalog, GroupDefinition, NORMAL, Privilege};
 use crate::property::{GroupProperties, Named, cpu_text, percent};
 use crate::statement::UserName;
 use commensal_core::group::Class;
@@ -98,7 +98,7 @@ fn optional<N: TryInto<i64>>(value: Option<N>) -> i64 {
 }
 
 impl GroupRow {
-    fn of(group: &Group) -> GroupRow {
+    fn of(group: &GroupDefinition) -> GroupRow {
         let properties = &group.properties;
         let (cpu, memory) =
             (properties.max_cpu.map(|limit| limit.amount), properties.max_memory.map(|limit| limit.amount));

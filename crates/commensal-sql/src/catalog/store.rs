@@ -8,7 +8,7 @@
 //! between the two then loses at most the statement that was not answered yet: a group that is in one file only is
 //! either new to SQL or gone.
 
-use super::{Action, Catalog, Config, Grants, Group, PasswordHash, Policy, Privilege, Role, User};
+use super::{Action, Catalog, Config, Grants, GroupDefinition, PasswordHash, Policy, Privilege, Role, User};
 use crate::property::GroupProperties;
 use crate::property::spec::{OnlySql, cpu_words, exact};
 use crate::statement::{ActionText, ConditionText, NewPolicy, Properties, UserName};
@@ -350,7 +350,7 @@ fn spanned<T>(value: T) -> Spanned<T> {
     Spanned::new(0..0, value)
 }
 
-fn stored_group(group: &Group) -> StoredGroup {
+fn stored_group(group: &GroupDefinition) -> StoredGroup {
     StoredGroup { id: group.id, version: group.version, sql: group.properties.only_sql() }
 }
 
@@ -460,7 +460,7 @@ impl Reader<'_> {
                 None => (self.catalog.new_id(), 0, &nothing),
             };
             let properties = GroupProperties::from_parts(spec, only, self.catalog.memory_base);
-            let group = Group { id, name: spec.name.clone(), version, properties };
+            let group = GroupDefinition { id, name: spec.name.clone(), version, properties };
             self.catalog.groups.insert(name.to_owned(), group);
         }
         Ok(())
@@ -470,7 +470,7 @@ impl Reader<'_> {
     fn always_there(&mut self, stored: &StoredGroup) {
         let Ok(name) = GroupName::new(super::NORMAL) else { return };
         let properties = GroupProperties::default();
-        let group = Group { id: stored.id, name, version: stored.version + 1, properties };
+        let group = GroupDefinition { id: stored.id, name, version: stored.version + 1, properties };
         self.catalog.groups.insert(super::NORMAL.to_owned(), group);
         self.notes
             .push("workload group normal is no longer in the groups file and has no limits now".to_owned());

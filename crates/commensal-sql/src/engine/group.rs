@@ -2,7 +2,7 @@
 
 use super::cpu::{Tokens, now_ns, thread_cpu_time};
 use super::memory::{GroupMemory, Rules};
-use super::queue::{Limits, Queue};
+use super::queue::{Queue, QueueLimits};
 use super::worker::WorkerSlot;
 use super::worker::wire::Reads;
 use arc_swap::ArcSwap;
@@ -24,7 +24,7 @@ pub struct Settings {
     /// Memory.
     pub memory: Rules,
     /// Queue.
-    pub queue: Limits,
+    pub queue: QueueLimits,
     /// Bytes per second from local files.
     pub local_read: Option<u64>,
     /// Bytes per second from remote stores.
@@ -40,7 +40,7 @@ impl Default for Settings {
         Settings {
             cpu_max: None,
             memory: Rules::NONE,
-            queue: Limits::NONE,
+            queue: QueueLimits::NONE,
             local_read: None,
             remote_read: None,
             nice: 0,

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 /// What one asks for.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub struct QueryTerms {
     /// Number of the connection.
     pub connection: u32,
     /// Who asks.
@@ -87,7 +87,7 @@ static NUMBERS: AtomicU64 = AtomicU64::new(1);
 impl Query {
     /// A query that arrives now.
     #[must_use]
-    pub fn new(ask: Ask, group: Arc<Group>) -> Arc<Query> {
+    pub fn new(ask: QueryTerms, group: Arc<Group>) -> Arc<Query> {
         let number = NUMBERS.fetch_add(1, Relaxed);
         // Two halves as in Doris; the first tells this process's queries from another's.
         let id = format!("{:016x}-{number:016x}", u64::from(std::process::id()));
@@ -96,7 +96,7 @@ impl Query {
 
     /// A query that has its number and name from the server that sent it here.
     #[must_use]
-    pub fn of_server(ask: Ask, group: Arc<Group>, number: u64, id: String) -> Arc<Query> {
+    pub fn of_server(ask: QueryTerms, group: Arc<Group>, number: u64, id: String) -> Arc<Query> {
         Arc::new(Query {
             number,
             id,

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 /// What a queue allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct QueueLimits {
     /// Slots in use at once.
     pub max_concurrency: u32,
     /// Queries that wait at most.
@@ -24,9 +24,10 @@ pub struct Limits {
     pub timeout: Option<Duration>,
 }
 
-impl Limits {
+impl QueueLimits {
     /// Everybody begins at once.
-    pub const NONE: Limits = Limits { max_concurrency: i32::MAX as u32, max_queue_size: 0, timeout: None };
+    pub const NONE: QueueLimits =
+        QueueLimits { max_concurrency: i32::MAX as u32, max_queue_size: 0, timeout: None };
 }
 
 /// Who runs and who waits, by query number.
@@ -52,12 +53,12 @@ impl Line {
         self.running.values().map(|slots| u64::from(*slots)).sum()
     }
 
-    fn fits(&self, limits: &Limits, slots: u32) -> bool {
+    fn fits(&self, limits: &QueueLimits, slots: u32) -> bool {
         self.used() + u64::from(slots) <= u64::from(limits.max_concurrency)
     }
 
     /// One comes. `room` says whether memory is there for another one; a group where nothing runs always has room.
-    pub fn arrive(&mut self, limits: &Limits, number: u64, slots: u32, room: bool) -> Arrival {
+    pub fn arrive(&mut self, limits: &QueueLimits, number: u64, slots: u32, room: bool) -> Arrival {
         let room = room || self.running.is_empty();
         let length = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         if self.waiting.is_empty() && room && self.fits(limits, slots) {
@@ -72,7 +73,7 @@ impl Line {
     }
 
     /// Those whose turn it is, who have their slots with that.
-    pub fn admit(&mut self, limits: &Limits, room: impl Fn() -> bool) -> Vec<u64> {
+    pub fn admit(&mut self, limits: &QueueLimits, room: impl Fn() -> bool) -> Vec<u64> {
         let mut admitted = Vec::new();
         while let Some((number, slots)) = self.waiting.front().copied() {
             if !self.fits(limits, slots) || !(self.running.is_empty() || room()) {
@@ -115,7 +116,7 @@ impl fmt::Debug for Queue {
 
 #[derive(Debug)]
 struct State {
-    limits: Limits,
+    limits: QueueLimits,
     line: Line,
     wake: BTreeMap<u64, oneshot::Sender<()>>,
 }
@@ -140,7 +141,7 @@ impl Drop for Ticket {
 impl Queue {
     /// An empty queue.
     #[must_use]
-    pub fn new(limits: Limits, room: Room) -> Queue {
+    pub fn new(limits: QueueLimits, room: Room) -> Queue {
         let state = State { limits, line: Line::default(), wake: BTreeMap::new() };
         Queue { state: Mutex::new(state), room }
     }
@@ -150,7 +151,7 @@ impl Queue {
     }
 
     /// Takes other limits.
-    pub fn set_limits(&self, limits: Limits) {
+    pub fn set_limits(&self, limits: QueueLimits) {
         self.lock().limits = limits;
         self.admit();
     }
@@ -216,8 +217,8 @@ fn shorter(one: Option<Duration>, other: Option<Duration>) -> Duration {
 mod tests {
     use super::*;
 
-    fn limits(max_concurrency: u32, max_queue_size: u32) -> Limits {
-        Limits { max_concurrency, max_queue_size, timeout: Some(Duration::from_secs(60)) }
+    fn limits(max_concurrency: u32, max_queue_size: u32) -> QueueLimits {
+        QueueLimits { max_concurrency, max_queue_size, timeout: Some(Duration::from_secs(60)) }
     }
 
     #[test]
@@ -266,7 +267,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn the_grant_is_atomic() {
         use super::super::group::{Group, Settings};
-        use super::super::query::Ask;
+        use super::super::query::QueryTerms;
         use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
         let group = Group::new(1, "g", Settings::default(), 1).unwrap();
         let queue = Arc::new(Queue::new(limits(2, 1_000), Box::new(|| true)));
@@ -276,7 +277,7 @@ mod tests {
         for number in 0..200 {
             let (queue, counters, group) = (Arc::clone(&queue), Arc::clone(&counters), Arc::clone(&group));
             tasks.push(tokio::spawn(async move {
-                let ask = Ask {
+                let ask = QueryTerms {
                     connection: 1,
                     user: crate::statement::UserName::anywhere("root"),
                     sql: String::new(),

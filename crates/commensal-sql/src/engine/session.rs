@@ -3,7 +3,7 @@
 use super::connections::Connection;
 use super::error::Error;
 use super::execute::{self, Held, Rows, Work};
-use super::query::{Ask, Query};
+use super::query::{Query, QueryTerms};
 use super::rewrite::{self, FUNCTIONS, Found};
 use super::variables::Variables;
 use super::worker::wire::{self, Order};
@@ -328,7 +328,7 @@ impl Session {
         let Some(group) = self.engine.groups().get(&name).cloned() else {
             return Err(Error::Unknown(format!("Can not find workload group {name}.")));
         };
-        let ask = Ask {
+        let ask = QueryTerms {
             connection: self.connection.id,
             user: user.clone(),
             sql: prepared.sql,

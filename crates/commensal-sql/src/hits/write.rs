@@ -20,25 +20,25 @@ use tempfile::{NamedTempFile, PersistError};
 
 /// How rows are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum RowsFormat {
     /// Apache Parquet, compressed with Snappy.
     Parquet,
     /// Text with commas, the names of the columns first.
     Csv,
 }
 
-impl Format {
+impl RowsFormat {
     fn ending(self) -> &'static str {
         match self {
-            Format::Parquet => "parquet",
-            Format::Csv => "csv",
+            RowsFormat::Parquet => "parquet",
+            RowsFormat::Csv => "csv",
         }
     }
 }
 
 /// What is to be written.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct RowOrder {
     /// Rows in all files together.
     pub rows: u64,
     /// The folder; made if it is not there.
@@ -46,7 +46,7 @@ pub struct Order {
     /// Files: `hits.parquet` when it is one, else `hits_0.parquet` and so on.
     pub files: u32,
     /// How rows are written.
-    pub format: Format,
+    pub format: RowsFormat,
     /// Rows depend on it.
     pub seed: u64,
     /// Whether files that are there are replaced.
@@ -83,7 +83,7 @@ const ROW_GROUP: u64 = 131_072;
 ///
 /// # Errors
 /// A file is there, or cannot be written; files that were finished before stay.
-pub fn write(order: &Order, progress: &dyn Fn(u64)) -> Result<Vec<PathBuf>, WriteError> {
+pub fn write(order: &RowOrder, progress: &dyn Fn(u64)) -> Result<Vec<PathBuf>, WriteError> {
     let paths = paths(order);
     if let Some(there) = paths.iter().find(|path| !order.force && path.exists()) {
         return Err(WriteError::Exists(there.clone()));
@@ -109,7 +109,7 @@ pub fn write(order: &Order, progress: &dyn Fn(u64)) -> Result<Vec<PathBuf>, Writ
     Ok(paths)
 }
 
-fn paths(order: &Order) -> Vec<PathBuf> {
+fn paths(order: &RowOrder) -> Vec<PathBuf> {
     let ending = order.format.ending();
     match order.files {
         0 | 1 => vec![order.out.join(format!("hits.{ending}"))],
@@ -169,7 +169,13 @@ impl Sink<'_> {
 type Fill<'a> = &'a mut dyn FnMut(&mut Sink<'_>) -> Result<(), Failed>;
 
 /// Writes a file of `rows` rows beside its place, and puts it there when it is whole. What is not is removed.
-fn one(order: &Order, path: &Path, schema: &SchemaRef, rows: u64, fill: Fill<'_>) -> Result<(), WriteError> {
+fn one(
+    order: &RowOrder,
+    path: &Path,
+    schema: &SchemaRef,
+    rows: u64,
+    fill: Fill<'_>,
+) -> Result<(), WriteError> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".hits").suffix(".part").permissions(Permissions::from_mode(0o644));
     let made = builder.tempfile_in(&order.out);
@@ -189,9 +195,9 @@ fn one(order: &Order, path: &Path, schema: &SchemaRef, rows: u64, fill: Fill<'_>
     })
 }
 
-fn sink<'a>(file: &'a File, format: Format, schema: &SchemaRef, rows: u64) -> Result<Sink<'a>, Failed> {
+fn sink<'a>(file: &'a File, format: RowsFormat, schema: &SchemaRef, rows: u64) -> Result<Sink<'a>, Failed> {
     match format {
-        Format::Parquet => {
+        RowsFormat::Parquet => {
             // Several row groups also in a small file, since what reads them in parallel goes by them.
             let group = rows.div_ceil(4).clamp(BATCH, ROW_GROUP) as usize;
             let properties = WriterProperties::builder()
@@ -201,7 +207,7 @@ fn sink<'a>(file: &'a File, format: Format, schema: &SchemaRef, rows: u64) -> Re
             let writer = ArrowWriter::try_new(file, schema.clone(), Some(properties))?;
             Ok(Sink::Parquet(Box::new(writer)))
         }
-        Format::Csv => {
+        RowsFormat::Csv => {
             let builder = csv::WriterBuilder::new().with_header(true);
             let builder = builder.with_timestamp_format("%Y-%m-%d %H:%M:%S".to_owned());
             Ok(Sink::Csv(Box::new(builder.build(BufWriter::with_capacity(1 << 20, file)))))

@@ -4,7 +4,7 @@
 //! server that stalls is late for all that should have come meanwhile. They are due so seldom that one by itself uses
 //! a quarter of a CPU. The row without scans comes twice, first and last: what differs between the two is the machine.
 
-use super::server::{Server, family};
+use super::server::{ReplayServer, family};
 use super::watch::cpu_ns;
 use super::{Bucket, Plan, Q29, ReplayError, shape};
 use crate::client::{Client, ClientError};
@@ -58,7 +58,7 @@ fn row(
 ) -> Result<Beside, ReplayError> {
     (plan.say)(&format!("short queries: {name}"));
     let no_answer = |error| ReplayError::Client(name.to_owned(), error);
-    let server = Server::start(&plan.program, &plan.data, Some(bucket.endpoint()))?;
+    let server = ReplayServer::start(&plan.program, &plan.data, Some(bucket.endpoint()))?;
     let mut client = Client::connect(server.address, "root", "", "").map_err(no_answer)?;
     for statement in [
         "create workload group web",

@@ -1,6 +1,6 @@
 //! The tables as figures, one by one, for the lab.
 
-use super::{Arm, Report, Window};
+use super::{Arm, ReplayReport, Window};
 use crate::load::Latencies;
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ pub struct Figure {
 
 /// All figures of a report, table by table and row by row; what was not measured is left out.
 #[must_use]
-pub fn figures(report: &Report) -> Vec<Figure> {
+pub fn figures(report: &ReplayReport) -> Vec<Figure> {
     let mut all = Vec::new();
     for arm in &report.memory {
         let used = arm.seen.told_peak as f64;

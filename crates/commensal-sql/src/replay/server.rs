@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 /// A server that runs.
 #[derive(Debug)]
-pub struct Server {
+pub struct ReplayServer {
     /// Where it listens.
     pub address: SocketAddr,
     child: Child,
@@ -38,12 +38,12 @@ pub fn family(host: &LinuxHost, pid: u32) -> Vec<u32> {
     all
 }
 
-impl Server {
+impl ReplayServer {
     /// Starts one on the data folder at any port; it may read from the S3 store at `endpoint`.
     ///
     /// # Errors
     /// The program cannot be started, or says no address.
-    pub fn start(program: &Path, data: &Path, endpoint: Option<&str>) -> Result<Server, ReplayError> {
+    pub fn start(program: &Path, data: &Path, endpoint: Option<&str>) -> Result<ReplayServer, ReplayError> {
         let state = tempfile::tempdir().map_err(|error| ReplayError::Start(error.to_string()))?;
         let mut spec = SpawnSpec::new(program).arg("--listen").arg("127.0.0.1:0").arg("--data").arg(data);
         // Beside whatever commensal does on this machine already.
@@ -63,7 +63,7 @@ impl Server {
         }
         let address = line.trim().strip_prefix("listening on ").and_then(|address| address.parse().ok());
         match address {
-            Some(address) => Ok(Server { address, child, _state: state }),
+            Some(address) => Ok(ReplayServer { address, child, _state: state }),
             None => Err(ReplayError::Start("see what it printed above".to_owned())),
         }
     }
@@ -75,7 +75,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ReplayServer {
     fn drop(&mut self) {
         let mut host = LinuxHost::new();
         let family = family(&host, self.pid());

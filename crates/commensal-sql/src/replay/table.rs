@@ -1,6 +1,6 @@
 //! The four tables as Markdown.
 
-use super::{Arm, Report, Window};
+use super::{Arm, ReplayReport, Window};
 use crate::load::Latencies;
 use commensal_host::{Host, LinuxHost};
 use std::fmt::Write;
@@ -10,7 +10,7 @@ const MIB: f64 = 1_048_576.0;
 
 /// The report: where it was, what was asked, the tables.
 #[must_use]
-pub fn print(report: &Report) -> String {
+pub fn print(report: &ReplayReport) -> String {
     let plan = &report.plan;
     let mut out = String::from("# Document 002, replayed\n\n");
     let _ = writeln!(out, "{}\n", machine());
@@ -36,7 +36,7 @@ pub fn print(report: &Report) -> String {
 }
 
 /// Short queries beside long ones.
-fn beside(out: &mut String, report: &Report) {
+fn beside(out: &mut String, report: &ReplayReport) {
     let every = report.beside.first().map_or(0.0, |row| row.every.as_secs_f64() * 1e3);
     let _ = writeln!(
         out,
@@ -113,7 +113,7 @@ fn ends(arm: &Arm) -> (usize, usize, String) {
     (finished, failed, latency)
 }
 
-fn memory(out: &mut String, report: &Report) {
+fn memory(out: &mut String, report: &ReplayReport) {
     let _ = writeln!(
         out,
         "\n## Memory\n\n{} clients, {} times number 33 of the queries (a group for each row), and a join of the table with itself. \
@@ -162,7 +162,7 @@ fn kept_by(arm: &Arm) -> String {
     }
 }
 
-fn cpu(out: &mut String, report: &Report) {
+fn cpu(out: &mut String, report: &ReplayReport) {
     let _ = writeln!(
         out,
         "\n## CPU\n\n{} clients, number 29 of the queries (the document's).\n\n\

@@ -19,7 +19,7 @@ mod server;
 use crate::server::client::{Answer, Client};
 use crate::server::fixture::{ENDLESS, Fixture, beside, eventually};
 use commensal_sql::engine::worker::Workers;
-use commensal_sql::hits::{Format, Order, write};
+use commensal_sql::hits::{RowOrder, RowsFormat, write};
 use commensal_sql::protocol::Limits;
 use commensal_sql::queries::shapes;
 use std::path::{Path, PathBuf};
@@ -147,8 +147,11 @@ fn answers_are_the_same() {
     let Some(site) = Site::new("answers_are_the_same") else { return };
     let fixture = site.fixture();
     let out = fixture.data();
-    write(&Order { rows: 20_000, out, files: 1, format: Format::Parquet, seed: 1, force: false }, &|_| {})
-        .unwrap();
+    write(
+        &RowOrder { rows: 20_000, out, files: 1, format: RowsFormat::Parquet, seed: 1, force: false },
+        &|_| {},
+    )
+    .unwrap();
     fixture.csv("odd.csv", "a,b\n1,x\n,\"it's \"\"q\"\" \\\\ ü\"\n3,\n");
     let (mut here, mut there) = (fixture.root(), site.offline("etl", ""));
     // The order of rows that are the same to the statement is anybody's.

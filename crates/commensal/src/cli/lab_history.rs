@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use commensal_host::Host;
 use commensal_lab::history::{Entry, series};
 use commensal_lab::record::Run;
-use commensal_lab::verdict::Verdict;
+use commensal_lab::record::Verdict;
 use commensal_lab::{analysis, keep, report as render};
 use std::io::IsTerminal;
 use std::path::Path;

@@ -6,7 +6,7 @@ use crate::context::Context;
 use anyhow::{Context as _, bail};
 use commensal_host::Host;
 use commensal_lab::record::Run;
-use commensal_lab::verdict::Verdict;
+use commensal_lab::record::Verdict;
 use commensal_lab::{analysis, report as render};
 use std::io::IsTerminal;
 use std::path::Path;

@@ -6,7 +6,9 @@ use commensal_agent::groups_file::{compile, texts};
 use commensal_core::group::{GroupSpec, Queue};
 use commensal_core::units::Millis;
 use commensal_host::LinuxHost;
-use commensal_reconcile::queue::{self, Asked, Inbox, Job, Outcome, QueueView, Request, Slot, Waits, admit};
+use commensal_reconcile::queue::{
+    self, Admission, Asked, Inbox, Job, QueueView, Request, Slot, Waits, admit,
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -49,8 +51,8 @@ pub fn turn(context: &mut Context, spec: &GroupSpec, options: &Run, inbox: &Inbo
     let mut told = |waits: &Waits| eprintln!("commensal: group {}: {}", spec.name, in_words(waits, &queue));
     let mut asked = Asked { told: &mut told, limits: &mut limits };
     Ok(match admit(&mut context.host, &request, inbox, &mut asked)? {
-        Outcome::Admitted(slot) => Turn::Begin(Some(slot)),
-        Outcome::Signalled(signal) => Turn::Left(u8::try_from(128 + signal).unwrap_or(u8::MAX)),
+        Admission::Admitted(slot) => Turn::Begin(Some(slot)),
+        Admission::Signalled(signal) => Turn::Left(u8::try_from(128 + signal).unwrap_or(u8::MAX)),
     })
 }
 

@@ -4,8 +4,8 @@
 use crate::bad_input::assert_nothing_left;
 use crate::support::{Program, can_write_cgroups, cgroups_named, text};
 use commensal_lab::calibrate::Calibration;
+use commensal_lab::record::Verdict;
 use commensal_lab::record::decode_histogram;
-use commensal_lab::verdict::Verdict;
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpStream};

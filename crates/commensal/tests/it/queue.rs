@@ -8,7 +8,7 @@ use commensal_core::group::{GroupName, Queue};
 use commensal_core::units::Millis;
 use commensal_host::{Host, LinuxHost};
 use commensal_reconcile::queue::{
-    self, Asked, Event, Inbox, Job, Outcome, QueueError, QueueView, Request, Slot, Waits, admit,
+    self, Admission, Asked, Event, Inbox, Job, QueueError, QueueView, Request, Slot, Waits, admit,
 };
 use std::path::Path;
 use std::sync::mpsc::Sender;
@@ -39,7 +39,7 @@ fn ask(
     queue: Queue,
     inbox: &Inbox,
     how: How<'_>,
-) -> Result<Outcome, QueueError> {
+) -> Result<Admission, QueueError> {
     let job = Job { pid: std::process::id(), command: "test".to_owned(), ..Job::default() };
     let group = etl();
     let request =
@@ -52,14 +52,14 @@ fn ask(
 /// Asks to begin without waiting.
 fn at_once(host: &mut dyn Host, state: &Path, queue: Queue) -> Result<Slot, QueueError> {
     match ask(host, state, queue, &Inbox::default(), How { no_wait: true, ..How::default() })? {
-        Outcome::Admitted(slot) => Ok(slot),
-        Outcome::Signalled(signal) => panic!("signal {signal}"),
+        Admission::Admitted(slot) => Ok(slot),
+        Admission::Signalled(signal) => panic!("signal {signal}"),
     }
 }
 
-fn admitted(outcome: Result<Outcome, QueueError>) -> Slot {
+fn admitted(outcome: Result<Admission, QueueError>) -> Slot {
     match outcome {
-        Ok(Outcome::Admitted(slot)) => slot,
+        Ok(Admission::Admitted(slot)) => slot,
         other => panic!("{other:?}"),
     }
 }

@@ -4,7 +4,7 @@ use crate::blame_monitor;
 use crate::canary::Figures;
 use crate::sense::Sample;
 use commensal_blame::{Judge, Kind, Scope};
-use commensal_core::canary::{HARM_FROM_MS, HARM_OVER_MS, Limits};
+use commensal_core::canary::{CanaryLimits, HARM_FROM_MS, HARM_OVER_MS};
 use commensal_host::Host;
 use commensal_reconcile::Planned;
 use std::collections::{BTreeMap, VecDeque};
@@ -70,7 +70,7 @@ impl Watch {
     }
 
     /// Looks, and says which group suffers more than it may.
-    pub(super) fn harm(&mut self, now_ms: u64, limits: &Limits) -> Option<String> {
+    pub(super) fn harm(&mut self, now_ms: u64, limits: &CanaryLimits) -> Option<String> {
         let now = self.totals()?;
         while self.looks.front().is_some_and(|(at, _)| now_ms.saturating_sub(*at) > HARM_OVER_MS) {
             self.looks.pop_front();

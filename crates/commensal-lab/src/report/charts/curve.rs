@@ -5,8 +5,8 @@ use super::ratios::TICKS;
 use super::scale::{Scale, extent};
 use crate::format::{log_of_pct, signed_pct};
 use crate::record::Metric;
+use crate::record::Verdict;
 use crate::report::curve::{Curve, CurvePoint};
-use crate::verdict::Verdict;
 
 /// Heights of the two panels, pixels.
 const HARM: f64 = 250.0;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::engine::group::{Group, Settings};
-use crate::engine::query::Ask;
+use crate::engine::query::QueryTerms;
 use crate::statement::UserName;
 use datafusion::execution::memory_pool::MemoryConsumer;
 
@@ -22,7 +22,7 @@ struct Running {
 }
 
 fn begin(group: &Arc<Group>, slots: u32, can_spill: bool) -> Running {
-    let ask = Ask {
+    let ask = QueryTerms {
         connection: 1,
         user: UserName::anywhere("root"),
         sql: String::new(),

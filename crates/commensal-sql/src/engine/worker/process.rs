@@ -7,7 +7,7 @@
 use super::super::error::Error;
 use super::super::execute::{self, Held};
 use super::super::group::{Group, Settings};
-use super::super::query::{Ask, Query};
+use super::super::query::{Query, QueryTerms};
 use super::super::session;
 use super::super::{Engine, Options, TICK, threads_time};
 use super::wire::{self, Encoder, Frame, Order, QueryUse, Report, ToServer, ToWorker};
@@ -138,7 +138,7 @@ async fn answer(engine: &Arc<Engine>, group: &Arc<Group>, stream: UnixStream, fi
     let (mut from, to) = stream.into_split();
     let mut to = BufWriter::with_capacity(64 << 10, to);
     let Ok(order) = wire::read_order(&mut from).await else { return };
-    let ask = Ask {
+    let ask = QueryTerms {
         connection: 0,
         user: UserName { name: order.user.clone(), host: order.host.clone() },
         sql: String::new(),

@@ -6,7 +6,7 @@
 
 use commensal_sql::engine::cpu::Charged;
 use commensal_sql::engine::group::{Group, Settings};
-use commensal_sql::engine::query::{Ask, Query};
+use commensal_sql::engine::query::{Query, QueryTerms};
 use commensal_sql::statement::UserName;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -61,7 +61,7 @@ fn cooperative(group: &Arc<Group>) -> Duration {
     let work = new_work();
     let mut tasks = Vec::new();
     for _ in 0..2 {
-        let ask = Ask {
+        let ask = QueryTerms {
             connection: 0,
             user: UserName::anywhere("root"),
             sql: String::new(),

@@ -2,7 +2,7 @@
 
 use crate::server::client::Answer;
 use crate::server::fixture::{Fixture, eventually};
-use commensal_sql::hits::{Format, LOYAL_USER, Order, write};
+use commensal_sql::hits::{LOYAL_USER, RowOrder, RowsFormat, write};
 use commensal_sql::queries::shapes;
 
 const ROWS: u64 = 60_000;
@@ -11,8 +11,11 @@ const ROWS: u64 = 60_000;
 fn all_of_them_run_and_have_rows() {
     let fixture = Fixture::new();
     let out = fixture.data();
-    write(&Order { rows: ROWS, out, files: 1, format: Format::Parquet, seed: 1, force: false }, &|_| {})
-        .unwrap();
+    write(
+        &RowOrder { rows: ROWS, out, files: 1, format: RowsFormat::Parquet, seed: 1, force: false },
+        &|_| {},
+    )
+    .unwrap();
     let mut client = fixture.root();
     let mut answers = Vec::new();
     for shape in shapes() {

@@ -4,7 +4,7 @@
 use crate::cases;
 use crate::server::client::Answer;
 use crate::server::fixture::{Fixture, eventually};
-use commensal_sql::hits::{Format, Order, write};
+use commensal_sql::hits::{RowOrder, RowsFormat, write};
 use commensal_sql::queries::shapes;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -143,8 +143,11 @@ fn edited(shape: usize, edits: &[Edit]) -> String {
 fn whatever_is_asked_is_answered() {
     let fixture = Fixture::new();
     let out = fixture.data();
-    write(&Order { rows: ROWS, out, files: 1, format: Format::Parquet, seed: 1, force: false }, &|_| {})
-        .unwrap();
+    write(
+        &RowOrder { rows: ROWS, out, files: 1, format: RowsFormat::Parquet, seed: 1, force: false },
+        &|_| {},
+    )
+    .unwrap();
     let mut client = fixture.root();
     client.all(&["set query_timeout = 5"]);
     let edit = (any::<prop::sample::Index>(), 0u8..8, any::<prop::sample::Index>());

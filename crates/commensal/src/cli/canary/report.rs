@@ -3,14 +3,14 @@
 use commensal_agent::canary::{Report, Request};
 use commensal_core::canary::{DELAY_FLOOR_MS, LONGEST_MS};
 use commensal_core::windows::{Effect, Shown};
-use commensal_lab::verdict::Verdict;
+use commensal_lab::record::Verdict;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::time::Duration;
 
 /// What a canary has shown.
 #[derive(Debug)]
-pub struct Judged {
+pub struct CanaryAnswer {
     /// By group and figure.
     pub effects: Vec<Effect>,
     /// Figures that were not there, and why.
@@ -52,7 +52,7 @@ fn time(ms: u64) -> String {
 }
 
 /// Compares the windows of each pair that has both.
-pub fn judge(report: &Report) -> Judged {
+pub fn judge(report: &Report) -> CanaryAnswer {
     let (effects, absent): (Vec<Effect>, Vec<Effect>) =
         report.effects().into_iter().partition(|effect| effect.pairs > 0);
     let because = |effect: &Effect| {
@@ -73,7 +73,7 @@ pub fn judge(report: &Report) -> Judged {
             format!("online work waits longer with isolation: {with}; and longer without it: {without}"),
         ),
     };
-    Judged { effects, missing, verdict, sentence }
+    CanaryAnswer { effects, missing, verdict, sentence }
 }
 
 fn missing(figure: &str, report: &Report) -> String {
@@ -141,7 +141,7 @@ fn open(effects: &[Effect], report: &Report) -> String {
     )
 }
 
-impl Judged {
+impl CanaryAnswer {
     /// For reading in a terminal: the answer, then what it rests on.
     pub fn text(&self, report: &Report) -> String {
         let mut out = format!("{}  {}\n", self.verdict.label(), self.sentence);

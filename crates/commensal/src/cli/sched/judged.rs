@@ -23,7 +23,7 @@ pub enum Judged {
     /// Why there is no judge.
     Absent(String),
     /// What it saw.
-    LookSums(Box<LookSums>),
+    Seen(Box<LookSums>),
 }
 
 /// Sums of one look.
@@ -75,7 +75,7 @@ impl Judged {
         match self {
             Judged::NotAsked | Judged::NoSubject => Value::Null,
             Judged::Absent(because) => json!({ "absent": because }),
-            Judged::LookSums(seen) => json!({
+            Judged::Seen(seen) => json!({
                 "seconds": seen.seconds, "online_run_s": seen.run_s, "overlap": seen.overlap,
                 "blame_ms_per_cpu_s": seen.blame_ms_per_s,
                 "preempts": seen.preempts, "preempt_us": as_json(seen.preempt_us),
@@ -93,7 +93,7 @@ impl Judged {
                     .to_owned();
             }
             Judged::Absent(because) => return format!("judge       none: {because}\n"),
-            Judged::LookSums(seen) => seen,
+            Judged::Seen(seen) => seen,
         };
         let (Some(overlap), Some(blame)) = (seen.overlap, seen.blame_ms_per_s) else {
             return format!("judge       no online thread had a CPU in {:.1} s\n", seen.seconds);
@@ -136,7 +136,7 @@ pub fn look(context: &mut Context, status: &Status, time: Duration) -> Judged {
     let unified = blame::target::look(context).ok().flatten().is_none_or(|found| found.unified);
     let scope = Scope { online, offline, unified, verify: false, interrupts: true, room: None };
     match judge(&context.host, &scope, time) {
-        Ok(figures) => Judged::LookSums(Box::new(LookSums::new(&figures))),
+        Ok(figures) => Judged::Seen(Box::new(LookSums::new(&figures))),
         Err(error) => Judged::Absent(format!("{error:#}")),
     }
 }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn what_it_saw_is_related_to_the_time_that_online_threads_had() {
         let mut figures = Figures { time_ns: 2_000_000_000, ..Figures::default() };
-        let told = |figures: &Figures| Judged::LookSums(Box::new(LookSums::new(figures))).text();
+        let told = |figures: &Figures| Judged::Seen(Box::new(LookSums::new(figures))).text();
         assert!(told(&figures).contains("no online thread had a CPU in 2.0 s"));
         (figures.counters.run_ns, figures.counters.overlap_ns) = (500_000_000, 5_000_000);
         figures.wait.0[Kind::Offline as usize] = 20_000_000;

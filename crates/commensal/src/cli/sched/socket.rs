@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use commensal_core::errno::Errno;
 use commensal_core::scheduler::SOCKET;
-use commensal_core::scheduler::protocol::{self, Orders, Request, Status};
+use commensal_core::scheduler::protocol::{self, OrdersOfOwner, Request, Status};
 use commensal_host::Host;
 use serde_json::Value;
 use std::fmt;
@@ -60,7 +60,7 @@ pub fn status(host: &dyn Host, state: &Path) -> Result<Status, Asked> {
 
 /// The hold-off of all orders: the longest of any owner counts.
 pub fn hold_off(host: &dyn Host, state: &Path, hold_off_us: u64) -> Result<(), Asked> {
-    let orders = Orders { owner: OWNER.to_owned(), hold_off_us, groups: Vec::new() };
+    let orders = OrdersOfOwner { owner: OWNER.to_owned(), hold_off_us, groups: Vec::new() };
     ask(host, state, &Request::Orders(orders)).map(drop)
 }
 

@@ -74,7 +74,7 @@ fn seen<H: Host>(
     let known = Known::look(&mut context.host, state)?;
     let Some(status) = known.status() else { return Ok((known, Judged::NotAsked)) };
     match judge(context, status) {
-        judged @ Judged::LookSums(_) => Ok((Known::look(&mut context.host, state)?, judged)),
+        judged @ Judged::Seen(_) => Ok((Known::look(&mut context.host, state)?, judged)),
         judged => Ok((known, judged)),
     }
 }
@@ -314,7 +314,7 @@ mod tests {
         };
         check(Judged::NotAsked, 1);
         check(Judged::NoSubject, 2);
-        check(Judged::LookSums(Box::new(LookSums::new(&Figures::default()))), 4);
+        check(Judged::Seen(Box::new(LookSums::new(&Figures::default()))), 4);
     }
 
     #[test]

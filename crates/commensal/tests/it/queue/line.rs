@@ -6,7 +6,7 @@ use commensal_core::errno::Errno;
 use commensal_core::units::Millis;
 use commensal_host::fake::FakeHost;
 use commensal_host::{Exit, Host, LinuxHost, SpawnSpec};
-use commensal_reconcile::queue::{self, Event, Inbox, Outcome, QueueError, Slot};
+use commensal_reconcile::queue::{self, Admission, Event, Inbox, QueueError, Slot};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -22,7 +22,7 @@ struct Waiter {
     /// Where to send it signals.
     events: Sender<Event>,
     told: Receiver<usize>,
-    outcome: Receiver<Result<Outcome, QueueError>>,
+    outcome: Receiver<Result<Admission, QueueError>>,
 }
 
 impl Waiter {
@@ -50,7 +50,7 @@ impl Waiter {
         self.told.recv_timeout(PATIENCE).unwrap()
     }
 
-    fn end(&self) -> Result<Outcome, QueueError> {
+    fn end(&self) -> Result<Admission, QueueError> {
         self.outcome.recv_timeout(PATIENCE).unwrap()
     }
 
@@ -86,7 +86,7 @@ fn in_order<H: Host + Send + 'static>(make: impl Fn() -> H, state: &Path) {
     fourth.place();
     fifth.place();
     signal(&fourth.events, 15);
-    assert!(matches!(fourth.end(), Ok(Outcome::Signalled(15))));
+    assert!(matches!(fourth.end(), Ok(Admission::Signalled(15))));
     second.leave(&mut host);
     admitted(third.end()).leave(&mut host);
     admitted(fifth.end()).leave(&mut host);
@@ -118,7 +118,7 @@ fn full_and_timed_out_are_different_errors() {
         "group etl: the queue is full: 1 run and 1 of 1 wait; try again later, or raise queue.max-size"
     );
     signal(&waits.events, 2);
-    assert!(matches!(waits.end(), Ok(Outcome::Signalled(2))));
+    assert!(matches!(waits.end(), Ok(Admission::Signalled(2))));
     let late = start(Some(Millis(50))).end().unwrap_err();
     assert!(matches!(late, QueueError::TimedOut { time: Millis(50), .. }), "{late:?}");
     assert!(late.to_string().contains("waited 50 ms in the queue"), "{late}");
@@ -242,7 +242,7 @@ fn a_disk_that_refuses_leaves_nothing() {
         // A fault that nobody met is not for the rest of the test.
         fake.fail_write(u32::MAX, Errno::ENOSPC);
         let refused = match waits {
-            Ok(Outcome::Admitted(slot)) => {
+            Ok(Admission::Admitted(slot)) => {
                 slot.leave(&mut host);
                 false
             }
@@ -291,7 +291,7 @@ fn a_signal_is_heard_while_the_lock_is_waited_for() {
     let (one, other) = (start(), start());
     assert!(one.still_waits() && other.still_waits());
     signal(&one.events, 1);
-    assert!(matches!(one.end(), Ok(Outcome::Signalled(1))));
+    assert!(matches!(one.end(), Ok(Admission::Signalled(1))));
     drop(lock);
     admitted(other.end());
 }
@@ -411,8 +411,8 @@ fn a_thousand_are_admitted_in_order() {
             .unwrap_or_else(|_| panic!("{index} waits for ever"))
             .unwrap()
         {
-            Outcome::Signalled(15) if gives_up(index) => continue,
-            Outcome::Admitted(slot) if !gives_up(index) => {
+            Admission::Signalled(15) if gives_up(index) => continue,
+            Admission::Admitted(slot) if !gives_up(index) => {
                 started.push(slot.started_ns());
                 running.push(slot);
             }
