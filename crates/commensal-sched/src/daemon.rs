@@ -13,7 +13,7 @@ use crate::weights::{self, WHOLE};
 use crate::{LoadError, preflight};
 use commensal_core::group::Class;
 use commensal_core::scheduler::protocol::{
-    Counters, Done, Group, GroupStatus, Orders, Request, SlotReading, Standing, Status,
+    Counters, Done, Group, GroupStatus, OrdersOfOwner, Request, SlotReading, Standing, Status,
 };
 use commensal_core::scheduler::{Mode, Quota};
 use commensal_host::{Host, HostError};
@@ -68,7 +68,7 @@ pub struct Daemon<'a> {
     members: Members,
     /// What everybody wants, and all of it together.
     standing: Standing,
-    orders: Orders,
+    orders: OrdersOfOwner,
     /// cgroup number and class, as the programs know them.
     told: BTreeMap<u64, (u64, u64, String)>,
     hold_off: Option<Duration>,
@@ -126,7 +126,7 @@ impl<'a> Daemon<'a> {
             scheduler: Some(scheduler),
             members,
             standing: Standing::default(),
-            orders: Orders::default(),
+            orders: OrdersOfOwner::default(),
             told: BTreeMap::new(),
             hold_off: None,
             slots: BTreeMap::new(),
