@@ -77,7 +77,7 @@ fn a_move_counts_from_the_next_switch_on() {
     };
     assert!(by(&before, &none) > 0 && before.wait.of(Kind::Offline) == 0, "{before:?}");
     assert!(by(&after, &etl) > 10 * by(&after, &none), "{after:?}");
-    assert_eq!(by(&after, &etl), after.wait.of(Kind::Offline), "{after:?}");
+    assert!(share(&after, Kind::Offline, &etl) > MOST, "{after:?}");
 }
 
 // promise 39
