@@ -276,7 +276,7 @@ pub struct Knob {
     pub vendor: Option<Vendor>,
     /// Where the file exists.
     pub scope: Scope,
-    /// KnobOrder of writes.
+    /// Order of writes.
     pub order: KnobOrder,
     /// Whether commensal writes it.
     pub status: KnobStatus,

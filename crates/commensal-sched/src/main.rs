@@ -40,7 +40,7 @@ struct Cli {
 enum Verb {
     /// Load the scheduler and stay with it until `unload` or a signal.
     Load {
-        /// OrdersOfOwner to begin with: a file with the object that goes over the socket.
+        /// Orders to begin with: a file with the object that goes over the socket.
         #[arg(long, value_name = "FILE")]
         orders: Option<PathBuf>,
         /// Take over from another commensal-sched, with its orders.

@@ -22,7 +22,7 @@ pub enum Tool {
     Generate(Generate),
     /// List the 43 query shapes of ClickBench, or print one.
     Queries(Queries),
-    /// QueryTerms a server from several clients at the same time, and tell what came of it.
+    /// Ask a server from several clients at the same time, and tell what came of it.
     Bench(Bench),
     /// Replay document 002: memory, CPU, local and remote reads, each without and with its limit, as four tables.
     Replay(Replay),
@@ -121,7 +121,7 @@ pub struct Bench {
     /// Print a line of JSON for each statement, which the lab reads as the tool "json-lines".
     #[arg(long)]
     json: bool,
-    /// A statement; may be repeated. ShowRewrite of the shapes of ClickBench.
+    /// A statement; may be repeated. Instead of the shapes of ClickBench.
     #[arg(long = "sql", value_name = "STATEMENT")]
     sql: Vec<String>,
     /// Numbers of shapes of ClickBench; all 43 if neither they nor statements are given.

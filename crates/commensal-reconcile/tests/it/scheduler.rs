@@ -240,7 +240,7 @@ fn applied_ordered_and_restored() {
     assert_eq!(world.fake.snapshot(), before);
 }
 
-/// OrdersOfOwner of others stay, whoever comes and goes, and what they have is not ours to order.
+/// Orders of others stay, whoever comes and goes, and what they have is not ours to order.
 #[test]
 fn others_keep_theirs() {
     let world = World::loaded();

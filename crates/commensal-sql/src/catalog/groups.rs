@@ -43,7 +43,7 @@ impl Catalog {
         let most = self.config.workload_group_max_num;
         if members >= most {
             return refuse(format!(
-                "Workload group number in Compute GroupDefinition {compute_group} can not exceed {most}"
+                "Workload group number in Compute Group {compute_group} can not exceed {most}"
             ));
         }
         let others = self.groups.values().map(|group| &group.properties);

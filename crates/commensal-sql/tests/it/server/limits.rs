@@ -224,7 +224,7 @@ fn spilled_bytes_are_charged_when_they_are_read_back() {
     let mut root = fixture.root();
     root.all(&[
         "create workload group free",
-        "create workload group s properties('memory_limit'='64MB', 'enable_memory_overcommit'='false')",
+        "create workload group s properties('memory_limit'='80MB', 'enable_memory_overcommit'='false')",
     ]);
     let sorted =
         "select count(*) from (select id, row_number() over (order by g, id) n from hits) x where n > 0";
@@ -236,8 +236,8 @@ fn spilled_bytes_are_charged_when_they_are_read_back() {
     };
     let (in_memory, spilled) = (read("free"), read("s"));
     println!("{in_memory} bytes in memory, {spilled} with spilling");
-    // 32 MB of rows at least, which the sort cannot hold.
-    assert!(spilled > in_memory + (16 << 20), "{spilled} and {in_memory} bytes");
+    // 32 MB of rows at least, of which the sort can hold a part.
+    assert!(spilled > in_memory + (8 << 20), "{spilled} and {in_memory} bytes");
 }
 
 // promise 57
