@@ -35,9 +35,9 @@ use commensal_core::knob::{Controller, KnobId, Value};
 use commensal_core::topology::{Device, Disk, Machine};
 use commensal_core::units::Bytes;
 use commensal_host::{Dir, GroupWatch, Host, HostError, LinuxHost, Process};
-use commensal_reconcile::{Change, Reconciler, Round, in_words};
-use commensal_reconcile::{Instance, PlanRequest, Planned, ReconcileError};
-use commensal_reconcile::{members, queue};
+use commensal_reconcile::{
+    Change, Instance, PlanRequest, Planned, ReconcileError, Reconciler, Round, in_words, members, queue,
+};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;

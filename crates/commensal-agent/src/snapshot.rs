@@ -256,6 +256,23 @@ pub struct Unmet {
     pub try_this: String,
 }
 
+impl Snapshot {
+    /// With renamed keys under their old names as well, for one release.
+    #[must_use]
+    pub fn with_old_names(&self) -> WithOldNames<'_> {
+        WithOldNames { snapshot: self, troubles: &self.problems }
+    }
+}
+
+/// A snapshot as others get it.
+#[derive(Debug, Serialize)]
+pub struct WithOldNames<'s> {
+    #[serde(flatten)]
+    snapshot: &'s Snapshot,
+    /// Until the next release the name of `problems`.
+    troubles: &'s [String],
+}
+
 /// A write or a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -93,7 +93,7 @@ impl<'t> Stat<'t> {
     /// Whether it has ended (field 3), although nobody may have waited for it yet.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        matches!(self.text(3), Some("Z" | "X"))
+        matches!(self.text(3), Some("Z" | "X" | "x"))
     }
 
     /// The process that started it (field 4).

@@ -6,7 +6,8 @@
 //!        └► model, plan      how many fit, with a bound                                         ┘
 //! experiment ─► conductor ─► cells (cgroups by plan and drivers) ─► work, engines, vm ─► record
 //! search                     measures by bisection, and what sharing a core costs
-//! pin, topology_notes        whole cores for VMs; what a topology hides
+//! pin                        whole cores for VMs
+//! topology_notes             what the CPU topology that a VM is shown may hide
 //! ```
 //! The record is the truth: table, answer and pictures are computed from it.
 #![forbid(unsafe_code)]

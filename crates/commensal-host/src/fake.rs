@@ -436,6 +436,23 @@ impl FakeHost {
         self.machine().faults.fail = Some((n, errno));
     }
 
+    /// After `n` more mutations every change of a cgroup fails with `errno`, until [`FakeHost::refuse_nothing`].
+    pub fn refuse_from(&self, n: u32, errno: Errno) {
+        self.machine().faults.refuse = Some((n, errno));
+    }
+
+    /// The file of this name takes nothing in any group, until [`FakeHost::refuse_nothing`]; `""`: no group can be made or removed.
+    pub fn refuse_file(&self, name: &str, errno: Errno) {
+        self.machine().faults.closed = Some((name.to_owned(), errno));
+    }
+
+    /// Changes of cgroups are taken again.
+    pub fn refuse_nothing(&self) {
+        let mut machine = self.machine();
+        machine.faults.refuse = None;
+        machine.faults.closed = None;
+    }
+
     /// The next write to a file of this name takes `value` instead and says nothing: a kernel that handles the
     /// knob otherwise, or somebody else who writes it at once.
     pub fn takes_instead(&self, file: &str, value: &str) {

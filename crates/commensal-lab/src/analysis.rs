@@ -13,7 +13,7 @@ mod tail;
 pub use blamed::blamed;
 pub use offline::offline_kept;
 pub use samples::{Samples, online_failed};
-pub use sweep::{Holding, answered, knee, need_not_hold};
+pub use sweep::{SweepKnee, answered, knee, need_not_hold};
 pub use tail::over_objective;
 
 use crate::format::{log_of_pct, pct_of_log};

@@ -211,21 +211,24 @@ impl Instance {
         self.journal(host, self.journal_name())
     }
 
-    /// Opens a journal, [`journal::MACHINE`] or [`journal::RUN`], and finishes what it says was interrupted.
+    /// Opens a journal, [`journal::MACHINE`] or [`journal::RUN`], and finishes what it says was interrupted. The caller holds the
+    /// lock.
     ///
     /// # Errors
     /// When it is damaged or cannot be made.
     pub fn journal(&self, host: &mut dyn Host, name: &str) -> Result<Journal, ReconcileError> {
         let owner = Owner::this_process(host, name)?;
         // What cannot be finished stays on record, and whoever wants the group is told that it is gone.
-        let _ = finish(host, &self.state_dir, name);
+        let _ = finish(host, &self.state_dir, &owner.boot_id, name);
         Ok(Journal::open(host, &self.state_dir, name, owner)?)
     }
 
     /// Finishes what a killed commensal has left half done, which a plan would not find; gives what stays so, and why. The
     /// caller holds the lock.
     pub fn recover(&self, host: &mut dyn Host) -> Vec<String> {
-        let stuck = self.journals.iter().filter_map(|name| finish(host, &self.state_dir, name).err());
+        let boot_id = machine::boot_id(host).unwrap_or_default();
+        let stuck =
+            self.journals.iter().filter_map(|name| finish(host, &self.state_dir, &boot_id, name).err());
         stuck.map(|error| format!("a group is half replaced by a fresh one: {error}")).collect()
     }
 

@@ -10,6 +10,7 @@ use crate::drivers::renew::Renewed;
 use commensal_core::actual::{ActualState, CgroupRef, Ours};
 use commensal_core::knob::KnobId;
 use commensal_core::member::ProcessId;
+use commensal_core::process::Stat;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Host, HostError, below};
@@ -64,9 +65,7 @@ impl Owner {
 
     fn is_dead(&self, host: &dyn Host) -> bool {
         let stat = host.read_file(Path::new(&format!("/proc/{}/stat", self.pid))).unwrap_or_default();
-        // The name before it is in brackets and may hold anything.
-        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-        matches!(state, Some('Z' | 'X' | 'x'))
+        Stat::parse(&stat).is_some_and(|stat| stat.has_ended())
     }
 }
 

@@ -1,5 +1,5 @@
-//! Reconciling: making a machine what its groups say, keeping it so, and putting everything back. Everybody who changes a
-//! machine calls this crate; nobody else writes.
+//! Reconciling: making a machine what its groups say, keeping it so, and putting everything back. Everybody who changes
+//! groups on a machine calls this crate.
 //!
 //! ```text
 //!  specs ──────────────┐

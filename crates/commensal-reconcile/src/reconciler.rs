@@ -3,7 +3,7 @@
 
 mod back_off;
 mod in_force;
-mod refused_orders;
+mod refused;
 mod steps;
 
 pub use back_off::Drift;
@@ -20,12 +20,13 @@ use commensal_core::actual::ActualState;
 use commensal_core::plan::{Action, Step};
 use commensal_core::scheduler::Scheduler;
 use commensal_host::{GroupWatch, Host};
+use commensal_sensors::mounts::population;
 use commensal_sensors::{Survey, machine, sched_ext};
-use in_force::{InForce, population};
+use in_force::InForce;
 use std::collections::BTreeSet;
 use steps::{decided, inodes, lasts, orders, structure};
 
-/// How often a round plans again because a group vanished meanwhile, or a step was refused and is left out now.
+/// How often a round plans again because a group vanished meanwhile, or a step was refused and is left out from then on.
 const ATTEMPTS: usize = 8;
 
 /// Puts groups in force, again and again.
@@ -165,8 +166,13 @@ impl Reconciler {
                     return Ok(Round { planned, changes, problems, current: false });
                 }
                 Some(failure) => {
-                    self.back_off.failed(now_ms, &planned.actual, steps.get(failure.step), &failure);
-                    lasting.get_or_insert_with(|| inodes(&planned.actual));
+                    if !self.back_off.failed(now_ms, &planned.actual, steps.get(failure.step), &failure) {
+                        lasting.get_or_insert_with(|| inodes(&planned.actual));
+                    }
+                    // A group that is half replaced is another one once that is finished: before the next look.
+                    if !failure.left.is_empty() {
+                        self.half_done = self.instance.recover(host);
+                    }
                 }
                 None if enables => self.look_again(host)?,
                 None if moved && attempt < ATTEMPTS => {}
@@ -185,7 +191,7 @@ impl Reconciler {
             }
             if attempt >= ATTEMPTS {
                 let mut problems = self.problems(&planned);
-                problems.push(format!("the groups changed {ATTEMPTS} times while they were put in force"));
+                problems.push(format!("tried {ATTEMPTS} times; the rest waits for the next round"));
                 return Ok(Round { planned, changes, problems, current: false });
             }
         }

@@ -19,7 +19,7 @@ pub struct PlanRequest<'a> {
     pub specs: &'a [GroupSpec],
     /// Those that need a cgroup of their own although they have matches.
     pub own: &'a BTreeSet<GroupName>,
-    /// The groups are a part of what is in force: nothing that they do not ask for is taken back.
+    /// The groups are added to those in force: nothing that they do not ask for is taken back.
     pub alone: bool,
     /// What controllers decided on top of it.
     pub adjust: &'a dyn Fn(&mut DesiredState),
@@ -42,13 +42,13 @@ impl<'a> PlanRequest<'a> {
         PlanRequest { specs, own, alone: false, adjust, members: None, kept: false, mechanisms: None }
     }
 
-    /// Groups beside those that are in force, whatever these are.
+    /// Groups that are added to those in force: nothing of the others is taken back.
     #[must_use]
     pub fn beside(specs: &'a [GroupSpec]) -> PlanRequest<'a> {
         PlanRequest { alone: true, ..PlanRequest::all(specs) }
     }
 
-    /// Groups beside those that are in force, each with a cgroup of its own; all that are to be in force when `own` is empty.
+    /// As [`PlanRequest::beside`], with a cgroup of its own for each group in `own`. Without any, as [`PlanRequest::all`].
     #[must_use]
     pub fn with_own(specs: &'a [GroupSpec], own: &'a BTreeSet<GroupName>) -> PlanRequest<'a> {
         PlanRequest { own, alone: !own.is_empty(), ..PlanRequest::all(specs) }

@@ -91,14 +91,18 @@ pub fn restore_own(host: &mut dyn Host, dir: &Path, name: &str) -> Result<Restor
     }
 }
 
-/// Finishes what the journal `name` says was interrupted half way: the replacing of groups by fresh ones. Nothing goes back.
+/// Finishes what the journal `name` says was interrupted half way in this boot: the replacing of groups by fresh ones. Nothing
+/// goes back.
 ///
 /// # Errors
 /// When the journal cannot be read, or the kernel refuses; then it is as before, and can be tried again.
-pub fn finish(host: &mut dyn Host, dir: &Path, name: &str) -> Result<(), HostError> {
+pub fn finish(host: &mut dyn Host, dir: &Path, boot_id: &str, name: &str) -> Result<(), HostError> {
     let path = journal::path(dir, name);
     let mut contents = journal::parse(&host.state_read(&path)?.unwrap_or_default());
-    if !contents.records.iter().any(|record| matches!(record, Record::Renewing(_))) {
+    // Groups of an earlier boot are gone: finishing would make them anew.
+    if contents.owner().is_none_or(|owner| owner.boot_id != boot_id)
+        || !contents.records.iter().any(|record| matches!(record, Record::Renewing(_)))
+    {
         return Ok(());
     }
     let stuck = renewing::finish(host, &path, &mut contents, &mut Vec::new());
@@ -277,8 +281,7 @@ fn undo_all(
 ) -> Vec<Record> {
     let contents = &mut contents.clone();
     let stuck = renewing::finish(host, journal, contents, &mut result.done);
-    result.failed.extend(stuck.iter().map(|(_, error)| error.to_string()));
-    let stuck = stuck.into_iter().map(|(target, _)| target).collect();
+    let stuck = stuck.into_iter().map(|(target, error)| (target, error.to_string())).collect();
     let created = contents.records.iter().filter_map(|record| match record {
         Record::Created(target) => Some((target.mount.clone(), target.path.clone())),
         _ => None,
@@ -314,6 +317,7 @@ fn undo_all(
         kept.retain(|index| !waiting.contains(index));
         pass(host, contents, &waiting, &mut job, result, &mut kept);
     }
+    result.failed.extend(job.stuck.into_iter().map(|(_, error)| error));
     // As they are now: a group that was replaced meanwhile has another inode.
     kept.into_iter().map(|index| contents.records[index].clone()).collect()
 }
@@ -322,8 +326,8 @@ fn undo_all(
 struct Job<'a> {
     journal: &'a Path,
     kill: bool,
-    /// Groups that are half replaced: nothing of them or below them can be found now.
-    stuck: Vec<Target>,
+    /// Groups that are half replaced, and why they stay so: nothing of them or below them can be found now.
+    stuck: Vec<(Target, String)>,
     /// Mount and path of every group whose inode is on record.
     created: BTreeSet<(String, String)>,
 }
@@ -344,7 +348,7 @@ impl Job<'_> {
             | Record::Moving { .. }
             | Record::Moved { .. } => return false,
         };
-        self.stuck.iter().any(|stuck| {
+        self.stuck.iter().any(|(stuck, _)| {
             let inside = target
                 .path
                 .strip_prefix(&stuck.path)
@@ -378,14 +382,16 @@ fn pass(
     kept: &mut BTreeSet<usize>,
 ) -> Vec<usize> {
     let mut failed = Vec::new();
-    let still = |target: &Target| match renewing::again(host, job.journal, contents, target) {
+    job.stuck.retain_mut(|(target, why)| match renewing::again(host, job.journal, contents, target) {
         Ok(line) => {
             result.done.push(line);
             false
         }
-        Err(_) => true,
-    };
-    job.stuck.retain(still);
+        Err(error) => {
+            *why = error.to_string();
+            true
+        }
+    });
     for index in order.iter().copied() {
         let record = &contents.records[index].clone();
         if job.is_stuck(record) {
@@ -437,16 +443,19 @@ fn pass(
                 kept.insert(index);
             }
             Err(Left::Failed(error)) => {
-                let knob = match record {
-                    Record::Original { group, knob, .. } => {
-                        job.stuck.extend(renewing::is_half_done(host, group, knob).then(|| group.clone()));
-                        KnobId::from_name(knob)
-                    }
-                    _ => None,
-                };
-                result.failed.push(with_meaning(&error, knob));
                 failed.push(index);
                 kept.insert(index);
+                let knob = match record {
+                    Record::Original { knob, .. } => KnobId::from_name(knob),
+                    _ => None,
+                };
+                let words = with_meaning(&error, knob);
+                match record {
+                    Record::Original { group, knob, .. } if renewing::is_half_done(host, group, knob) => {
+                        job.stuck.push((group.clone(), words));
+                    }
+                    _ => result.failed.push(words),
+                }
             }
         }
     }

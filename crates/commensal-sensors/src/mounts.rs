@@ -108,3 +108,15 @@ fn unescape(mount: &str) -> String {
         .iter()
         .fold(mount.to_owned(), |text, (code, character)| text.replace(code, character))
 }
+
+/// How many cgroups there are, in the kernel's words: v1 in `/proc/cgroups`, v2 in `cgroup.stat` of its root (cgroup-v2.rst,
+/// `nr_descendants`). Two that differ mean that a cgroup has come or gone.
+#[must_use]
+pub fn population(host: &dyn Host, hierarchies: &[Hierarchy]) -> String {
+    let mut text = host.read_file(Path::new("/proc/cgroups")).unwrap_or_default();
+    for hierarchy in hierarchies.iter().filter(|one| one.version == Version::V2) {
+        let stat = host.read_file(&Path::new(&hierarchy.mount).join("cgroup.stat")).unwrap_or_default();
+        text.extend(stat.lines().filter(|line| line.starts_with("nr_descendants")));
+    }
+    text
+}

@@ -48,7 +48,7 @@ pub struct Query {
 
 #[derive(Debug)]
 struct Shared {
-    at: watch::Sender<PaysTo>,
+    at: watch::Sender<Payer>,
     asked: AtomicU64,
     delivered: AtomicU64,
     waits: AtomicU64,
@@ -57,7 +57,7 @@ struct Shared {
 
 /// Where the query pays.
 #[derive(Debug, Clone)]
-struct PaysTo {
+struct Payer {
     governor: Governor,
     cancelled: bool,
 }
@@ -65,7 +65,7 @@ struct PaysTo {
 impl Query {
     pub(crate) fn new(governor: Governor, id: QueryId) -> Query {
         let shared = Shared {
-            at: watch::Sender::new(PaysTo { governor, cancelled: false }),
+            at: watch::Sender::new(Payer { governor, cancelled: false }),
             asked: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
             waits: AtomicU64::new(0),
@@ -126,7 +126,7 @@ impl Query {
     pub async fn pay(&self, bytes: u64) -> Result<Paid, PayError> {
         let mut at = self.shared.at.subscribe();
         loop {
-            let PaysTo { governor, cancelled } = at.borrow_and_update().clone();
+            let Payer { governor, cancelled } = at.borrow_and_update().clone();
             if cancelled {
                 return Err(PayError::Cancelled(self.id));
             }

@@ -65,7 +65,7 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "CGROUP")]
     pub cgroup_root: Option<String>,
 
-    /// Has no effect: accepted for one release more.
+    /// Deprecated and without effect; the next release removes it.
     #[arg(long, short, global = true, hide = true)]
     pub verbose: bool,
 

@@ -5,11 +5,8 @@ use commensal_agent::groups_file;
 use commensal_core::actual::CgroupPath;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_host::{Host, LinuxHost, Lock};
-use commensal_reconcile::enforce;
-use commensal_reconcile::{Instance, PlanRequest, Planned};
-use commensal_reconcile::{Journal, Outcome};
+use commensal_reconcile::{Instance, Journal, Outcome, PlanRequest, Planned, enforce};
 use commensal_sensors::Survey;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -61,20 +58,19 @@ impl<H: Host> Context<H> {
     }
 
     /// Looks at the machine and plans.
-    pub fn plan(&mut self, specs: &[GroupSpec], own: &BTreeSet<GroupName>) -> anyhow::Result<Planned> {
+    pub fn plan(&mut self, request: PlanRequest<'_>) -> anyhow::Result<Planned> {
         let (instance, survey) = (self.instance(), self.survey()?);
-        let request = PlanRequest { kept: self.kept(), ..PlanRequest::with_own(specs, own) };
+        let request = PlanRequest { kept: self.kept(), ..request };
         Ok(instance.plan(&mut self.host, &survey, &request)?)
     }
 
     /// Plans and carries out.
     pub fn enforce(
         &mut self,
-        specs: &[GroupSpec],
-        own: &BTreeSet<GroupName>,
+        request: PlanRequest<'_>,
         journal: &mut Journal,
     ) -> anyhow::Result<(Planned, Outcome)> {
-        let request = PlanRequest { kept: self.kept(), ..PlanRequest::with_own(specs, own) };
+        let request = PlanRequest { kept: self.kept(), ..request };
         Ok(enforce(&self.instance(), &mut self.host, &request, journal)?)
     }
 

@@ -1,9 +1,9 @@
-//! One name for one thing: no two public types of one name in a crate, and none of the words that were retired.
+//! Names of types: no two public ones are the same in a crate, and none is a name that was retired for a clearer one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Names that were replaced by a word of the field, and that word. Whole identifiers.
+/// Names of types that were replaced by a word of the field, and that word.
 const RETIRED: [(&str, &str); 22] = [
     ("Keeper", "Reconciler"),
     ("Deciders", "Controllers"),
@@ -29,7 +29,7 @@ const RETIRED: [(&str, &str); 22] = [
     ("Way", "what kind of way"),
 ];
 
-/// What a public type may be.
+/// How the definition of a type begins.
 const KINDS: [&str; 4] = ["struct ", "enum ", "trait ", "type "];
 
 /// Looks at all sources.

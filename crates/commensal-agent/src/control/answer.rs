@@ -174,7 +174,7 @@ impl Router {
                 Some(explained) => json_of(&explained),
                 None => no_group(&snapshot, name),
             },
-            _ => json_of(&WithOldNames { snapshot: &snapshot, troubles: &snapshot.problems }),
+            _ => json_of(&snapshot.with_old_names()),
         };
         let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         answer.headers_mut().insert(AGE, HeaderValue::from(ms));
@@ -257,14 +257,6 @@ fn no_group(snapshot: &Snapshot, name: &str) -> Answer {
         names => format!("the groups are {}", names.join(", ")),
     };
     refuse(StatusCode::NOT_FOUND, format!("no group is called {name:?}"), way_out)
-}
-
-/// A snapshot with keys that were renamed, under their old names too, for one release.
-#[derive(Serialize)]
-struct WithOldNames<'s> {
-    #[serde(flatten)]
-    snapshot: &'s Snapshot,
-    troubles: &'s [String],
 }
 
 fn json_of(value: &impl Serialize) -> Answer {

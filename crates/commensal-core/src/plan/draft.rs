@@ -52,7 +52,7 @@ pub(super) struct Draft<'a> {
     pub mechanisms: BTreeMap<(GroupName, CgroupRef), Mechanism>,
 }
 
-/// One thing to set on one path, before the hierarchy is known.
+/// A setting of a cgroup path, before it is known which hierarchy has it.
 pub(super) struct Setting {
     pub knob: KnobId,
     pub device: Option<Device>,

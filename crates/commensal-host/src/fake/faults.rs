@@ -21,6 +21,10 @@ pub struct Mutation {
 pub(super) struct Faults {
     /// Successful mutations until (and including) the one that fails, and how it fails.
     pub(super) fail: Option<(u32, Errno)>,
+    /// Successful mutations until cgroups take no change any more, and how they refuse it.
+    pub(super) refuse: Option<(u32, Errno)>,
+    /// A file that takes nothing in any group (`""`: no group can be made or removed), and how it refuses it.
+    pub(super) closed: Option<(String, Errno)>,
     /// Successful mutations left before the crash.
     pub(super) crash: Option<u32>,
     pub(super) crashed: bool,
@@ -65,12 +69,23 @@ impl Machine {
             self.faults.fail = None;
             return Err(errno);
         }
+        if let (Kind::Group, Some((0, errno))) = (kind, self.faults.refuse) {
+            return Err(errno);
+        }
         match kind {
             Kind::Group if self.faults.read_only => Err(Errno::EROFS),
             Kind::Setting if self.faults.read_only => Err(Errno::EROFS),
             Kind::Setting if self.faults.unprivileged => Err(Errno::EACCES),
             Kind::State if self.faults.state_full => Err(Errno::ENOSPC),
             _ => Ok(()),
+        }
+    }
+
+    /// Whether a file of a group (or, for `""`, the list of its children) takes a change now.
+    pub(super) fn takes(&self, inode: u64, file: &str) -> Answer<()> {
+        match self.faults.closed.as_ref().filter(|(closed, _)| closed == file) {
+            Some((_, errno)) => Err(*errno),
+            None => self.permitted(inode, file),
         }
     }
 
@@ -158,6 +173,9 @@ impl Machine {
     pub(super) fn changed(&mut self, operation: &'static str, path: String, value: &str) {
         self.mutations.push(Mutation { operation, path, value: value.to_owned() });
         if let Some((left, _)) = &mut self.faults.fail {
+            *left = left.saturating_sub(1);
+        }
+        if let Some((left, _)) = &mut self.faults.refuse {
             *left = left.saturating_sub(1);
         }
         if let Some(left) = &mut self.faults.crash {

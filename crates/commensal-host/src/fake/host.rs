@@ -230,7 +230,7 @@ impl Host for FakeHost {
         self.hold(dir, file).map_err(refuse)?;
         let mut machine = self.machine();
         machine.may_change(self.life, Kind::Group).map_err(refuse)?;
-        machine.permitted(inode, file).map_err(refuse)?;
+        machine.takes(inode, file).map_err(refuse)?;
         if matches!(file, "cgroup.procs" | "tasks") {
             let pid = value.trim().parse().ok().filter(|pid| *pid != 0).unwrap_or(own_pid());
             machine.before_move(pid);
@@ -247,7 +247,7 @@ impl Host for FakeHost {
         component("create", name)?;
         let (inode, path) = self.at(parent, name)?;
         let mut machine = self.machine();
-        let allowed = machine.may_change(self.life, Kind::Group).and_then(|()| machine.permitted(inode, ""));
+        let allowed = machine.may_change(self.life, Kind::Group).and_then(|()| machine.takes(inode, ""));
         let made = allowed.and_then(|()| machine.mkdir(inode, name));
         let made = made.map_err(|errno| refused("create", path.as_str(), errno))?;
         machine.changed("create", path.clone(), "");
@@ -259,7 +259,7 @@ impl Host for FakeHost {
         component("remove", name)?;
         let (above, path) = self.at(parent, name)?;
         let mut machine = self.machine();
-        let allowed = machine.may_change(self.life, Kind::Group).and_then(|()| machine.permitted(above, ""));
+        let allowed = machine.may_change(self.life, Kind::Group).and_then(|()| machine.takes(above, ""));
         let gone = allowed.and_then(|()| machine.rmdir(above, name, inode));
         gone.map_err(|errno| refused("remove", path.as_str(), errno))?;
         machine.changed("remove", path, "");
@@ -273,7 +273,7 @@ impl Host for FakeHost {
         let mut machine = self.machine();
         let done = machine
             .may_change(self.life, Kind::Group)
-            .and_then(|()| machine.permitted(above, ""))
+            .and_then(|()| machine.takes(above, ""))
             .and_then(|()| machine.rename(above, from, inode, to));
         done.map_err(|errno| HostError {
             value: Some(to.to_owned()),
@@ -327,7 +327,7 @@ impl Host for FakeHost {
         let mut machine = self.machine();
         machine.may_change(self.life, kind).map_err(refuse)?;
         for inode in &groups {
-            machine.permitted(*inode, "cgroup.procs").map_err(refuse)?;
+            machine.takes(*inode, "cgroup.procs").map_err(refuse)?;
             machine.may_move(own_pid(), *inode).map_err(refuse)?;
         }
         let pid = machine.spawn(spec, &groups, own_pid()).map_err(refuse)?;

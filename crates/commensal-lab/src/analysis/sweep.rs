@@ -9,7 +9,7 @@ use crate::verdict::{Judgement, threshold_words};
 
 /// Up to which value it holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Holding<'a> {
+pub struct SweepKnee<'a> {
     /// The sweep.
     pub sweep: &'a Sweep,
     /// The largest value that holds, as all before it do.
@@ -20,14 +20,17 @@ pub struct Holding<'a> {
 
 /// The knee of a run's sweep, by the verdicts on its isolated arms; `None` where no arm has one.
 #[must_use]
-pub fn knee<'a>(run: &'a Run, verdicts: &std::collections::BTreeMap<String, Verdict>) -> Option<Holding<'a>> {
+pub fn knee<'a>(
+    run: &'a Run,
+    verdicts: &std::collections::BTreeMap<String, Verdict>,
+) -> Option<SweepKnee<'a>> {
     let sweep = run.design.sweep.as_ref()?;
     // A value that this machine cannot have was left out.
     let judged = sweep.points.iter().filter_map(|point| {
         let verdict = verdicts.get(point.isolated.as_ref()?)?;
         Some((point, *verdict))
     });
-    let mut knee = Holding { sweep, holds: None, ends: None };
+    let mut knee = SweepKnee { sweep, holds: None, ends: None };
     for (point, verdict) in judged {
         if verdict != Verdict::Pass {
             knee.ends = Some((point, verdict));
@@ -59,7 +62,7 @@ pub(super) fn settle(run: &Run, judgement: &mut Judgement) {
 }
 
 /// `the largest cpu.max that stays within 5 %: 50 % (it keeps 48 % of the offline work); 80 % does not`.
-fn said(run: &Run, knee: &Holding<'_>) -> String {
+fn said(run: &Run, knee: &SweepKnee<'_>) -> String {
     let limit = match threshold_words(run, run.design.gates.iter().copied()) {
         one if one.ends_with('%') => one,
         _ => "its bounds".to_owned(),

@@ -28,7 +28,7 @@ pub use knee::{Knee, KneeEnd, KneeLimits, KneePoint, knee};
 pub use record::{ErrorKinds, LoadResult};
 pub use report::{Asked, LoadReport, REPORT_SCHEMA, SloAnswer, Spread, interval_log};
 pub use schedule::{Arrival, Schedule};
-pub use series::{Second, Seconds};
+pub use series::{Second, SecondSeries};
 pub use trace::{Gathered, Outcome, Sample, Trace};
 pub use validity::{
     ACHIEVED_SHARE_MIN, FAILED_SHARE_OVER_BASELINE_MAX, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadBaseline,

@@ -1,6 +1,6 @@
 //! What the generator keeps: three histograms and exact counts, attributed by intended start.
 
-use super::series::{Seconds, Writer};
+use super::series::{SecondSeries, Writer};
 use super::trace::{Outcome, Trace};
 use super::{LoadSpec, Mode};
 use hdrhistogram::{CreationError, Histogram};
@@ -89,7 +89,7 @@ pub struct LoadResult {
     /// Whether the window was cut short by the stop flag.
     pub cut: bool,
     /// The window second by second.
-    pub series: Seconds,
+    pub series: SecondSeries,
 }
 
 /// Counts into a [`LoadResult`]; all times are nanoseconds since the start of the schedule.
@@ -131,7 +131,7 @@ impl Recorder {
                 Mode::Closed { concurrency } => Some(concurrency),
             },
             cut: false,
-            series: Seconds::default(),
+            series: SecondSeries::default(),
         };
         let until_ns = from_ns + nanos(spec.measure);
         let (timeout_ns, series, close_ns) = (nanos(spec.timeout), Writer::new()?, from_ns + SECOND_NS);

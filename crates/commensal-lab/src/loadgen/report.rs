@@ -240,7 +240,7 @@ pub fn interval_log(result: &LoadResult, began: SystemTime) -> Result<String, St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loadgen::{Second, Seconds};
+    use crate::loadgen::{Second, SecondSeries};
     use base64::Engine as _;
     use hdrhistogram::serialization::Deserializer;
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
@@ -268,7 +268,7 @@ mod tests {
             reconnects: 0,
             closed: None,
             cut: false,
-            series: Seconds { seconds, timeout_us: 5_000_000 },
+            series: SecondSeries { seconds, timeout_us: 5_000_000 },
         }
     }
 

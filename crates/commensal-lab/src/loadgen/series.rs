@@ -13,7 +13,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// The measured window, second by second.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Seconds {
+pub struct SecondSeries {
     /// One entry per second that has begun; the last may be shorter.
     pub seconds: Vec<Second>,
     /// The timeout of the run, microseconds.
@@ -106,7 +106,7 @@ struct Live {
     latency: Option<Histogram<u32>>,
 }
 
-/// Builds a [`Seconds`]; all times are nanoseconds since the begin of the measured window.
+/// Builds a [`SecondSeries`]; all times are nanoseconds since the begin of the measured window.
 #[derive(Debug)]
 pub(super) struct Writer {
     closed: Vec<Second>,
@@ -175,14 +175,14 @@ impl Writer {
     }
 
     /// The series of a window of this length.
-    pub(super) fn finish(mut self, measured_ns: u64, timeout_us: u64) -> Seconds {
+    pub(super) fn finish(mut self, measured_ns: u64, timeout_us: u64) -> SecondSeries {
         let count = usize::try_from(measured_ns.div_ceil(SECOND_NS)).unwrap_or(usize::MAX);
         self.close_before(count as u64 * SECOND_NS);
         self.closed.truncate(count);
         for (second, answered) in self.closed.iter_mut().zip(&self.answered) {
             second.answered = *answered;
         }
-        Seconds { seconds: self.closed, timeout_us }
+        SecondSeries { seconds: self.closed, timeout_us }
     }
 }
 

@@ -169,7 +169,7 @@ fn late(figures: &LoadFigures, baseline: &LoadBaseline, beside_offline: bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::loadgen::{ErrorKinds, Seconds};
+    use crate::loadgen::{ErrorKinds, SecondSeries};
     use hdrhistogram::Histogram;
 
     /// 10 000 requests in 10 s, all good, lateness 20 us.
@@ -196,7 +196,7 @@ mod tests {
             reconnects: 0,
             closed: None,
             cut: false,
-            series: Seconds::default(),
+            series: SecondSeries::default(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! What has to wait before it is tried again: settings that somebody else writes, and steps that were refused.
 
-use super::refused_orders::RefusedOrders;
-use super::steps::{file_of, inodes, key_of, manager_of, orders};
+use super::refused::RefusedSteps;
+use super::steps::{file_of, inodes, key_of, manager_of};
 use crate::drivers::apply::{Failure, Refusal};
 use crate::request::Planned;
 use commensal_core::actual::ActualState;
@@ -38,8 +38,8 @@ pub(super) struct BackOff {
     refused: drift::Table,
     /// Why the steps in `refused` were.
     reasons: BTreeMap<SettingKey, String>,
-    /// Orders that the scheduler refused.
-    orders: Option<RefusedOrders>,
+    /// Refused steps that have no such setting.
+    others: RefusedSteps,
     /// Processes that could not be moved in the last round, and why.
     pub(super) stayed: Vec<String>,
 }
@@ -48,11 +48,11 @@ impl BackOff {
     /// The steps that need not wait.
     pub(super) fn ready(&self, now_ms: u64, planned: &Planned) -> Vec<Step> {
         let waits = |step: &&Step| {
-            if let Some(orders) = orders(step) {
-                return self.orders.as_ref().is_none_or(|refused| refused.may_try(now_ms, orders));
-            }
             let key = key_of(step, &planned.actual);
-            key.is_none_or(|key| self.drift.may_write(now_ms, &key) && self.refused.may_write(now_ms, &key))
+            self.others.may_try(now_ms, step)
+                && key.is_none_or(|key| {
+                    self.drift.may_write(now_ms, &key) && self.refused.may_write(now_ms, &key)
+                })
         };
         planned.plan.steps.iter().filter(waits).cloned().collect()
     }
@@ -71,29 +71,26 @@ impl BackOff {
             self.refused.forget(key);
             self.drift.answered(key);
         }
-        if orders(step).is_some() {
-            self.orders = None;
-        }
+        self.others.forget(step);
     }
 
-    /// A step was refused: it waits. A group that vanished meanwhile is nobody's refusal.
+    /// A step was refused: it waits. Whether it was: a group that vanished meanwhile is nobody's refusal.
     pub(super) fn failed(
         &mut self,
         now_ms: u64,
         actual: &ActualState,
         step: Option<&Step>,
         failure: &Failure,
-    ) {
+    ) -> bool {
         let vanished = match &failure.refusal {
             Refusal::Vanished { .. } => true,
             Refusal::Host { error, .. } => matches!(error.errno, Errno::ENODEV | Errno::ENOENT),
             _ => false,
         };
-        let Some(step) = step.filter(|_| !vanished) else { return };
+        let Some(step) = step.filter(|_| !vanished) else { return false };
         let reason = format!("{}: {}", failure.description, failure.refusal);
-        if let Some(orders) = orders(step) {
-            self.orders = Some(RefusedOrders::again(self.orders.take(), now_ms, orders, reason));
-        } else if let Some(key) = key_of(step, actual) {
+        if let Some(key) = key_of(step, actual) {
+            self.others.forget(step);
             self.reasons.insert(key.clone(), reason);
             // The first refusal waits as well: nothing was changed by somebody else.
             if self.refused.iter().all(|(known, _)| *known != key) {
@@ -103,19 +100,20 @@ impl BackOff {
             self.refused.changed(now_ms, key.clone(), String::new(), String::new());
             // Each try is one.
             self.refused.answered(&key);
+        } else {
+            self.others.add(now_ms, step, reason);
         }
+        true
     }
 
     /// What was refused and still is, in whole sentences.
     pub(super) fn problems(&mut self, planned: &Planned) -> Vec<String> {
         let refused: BTreeSet<&SettingKey> = self.refused.iter().map(|(key, _)| key).collect();
         self.reasons.retain(|key, _| refused.contains(key));
-        let wanted = planned.plan.steps.iter().any(|step| orders(step).is_some());
-        self.orders = self.orders.take().filter(|_| wanted);
         let there = |key: &SettingKey| file_of(key, &planned.actual).is_some();
         let settings = self.reasons.iter().filter(|(key, _)| there(key)).map(|(_, reason)| reason.clone());
-        let orders = self.orders.iter().map(|refused| refused.reason.clone());
-        settings.chain(orders).chain(self.stayed.iter().cloned()).collect()
+        let others = self.others.reasons(&planned.plan.steps);
+        settings.chain(others).chain(self.stayed.iter().cloned()).collect()
     }
 
     /// Settings that somebody else writes.

@@ -3,7 +3,7 @@
 use super::steps::{key_of, values};
 use commensal_core::actual::{ActualState, Hierarchy};
 use commensal_core::drift::{self, SettingKey};
-use commensal_core::knob::{KnobId, Value, Version};
+use commensal_core::knob::{KnobId, Value};
 use commensal_core::plan::Step;
 use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, below};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -164,15 +164,4 @@ impl InForce {
             }
         }
     }
-}
-
-/// How many cgroups there are: v1 in `/proc/cgroups`, v2 in `cgroup.stat` of its root (cgroup-v2.rst, `nr_descendants`).
-pub(super) fn population(host: &mut dyn Host, hierarchies: &[Hierarchy]) -> String {
-    let mut text = host.read_file(Path::new("/proc/cgroups")).unwrap_or_default();
-    for hierarchy in hierarchies.iter().filter(|one| one.version == Version::V2) {
-        let stat = Path::new(&hierarchy.mount).join("cgroup.stat");
-        let stat = host.read_file(&stat).unwrap_or_default();
-        text.extend(stat.lines().filter(|line| line.starts_with("nr_descendants")));
-    }
-    text
 }

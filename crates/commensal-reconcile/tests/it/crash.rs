@@ -5,6 +5,7 @@
 
 use crate::support::{STATE, restored};
 use crate::{members, scheduler, together, undo, vendors};
+use commensal_core::class::Mechanism;
 use commensal_core::config::parse;
 use commensal_core::errno::Errno;
 use commensal_core::knob::KnobId;
@@ -12,7 +13,7 @@ use commensal_core::limit::{LIMITS, LimitId, Unit};
 use commensal_core::plan::{Action, Step, undo};
 use commensal_host::Host;
 use commensal_host::fake::{FakeHost, VendorKernel};
-use commensal_reconcile::{Failure, Instance, PlanRequest, Reconciler, enforce};
+use commensal_reconcile::{Instance, Outcome, PlanRequest, Planned, Reconciler, enforce};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
@@ -41,14 +42,28 @@ enum Act {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Crash,
+    /// That change alone.
     Refused(Errno),
+    /// That change of a cgroup and all later ones, those that take back included.
+    RefusedFrom(Errno),
+}
+
+/// What an act says of itself.
+#[derive(Debug)]
+enum Said {
+    /// All of it is done, by these means and but for what the plan says that it cannot have.
+    Done(Vec<String>),
+    /// A step was refused, and so much could not be taken back.
+    Refused { why: String, left: Vec<String> },
+    /// Something is not done, in words.
+    Open(String),
 }
 
 /// What is done after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Then {
     Restore,
-    /// The same once more, then restore.
+    /// The act is repeated without a fault, then everything is restored.
     Again,
 }
 
@@ -84,6 +99,13 @@ fn see(fake: &FakeHost) -> MachineState {
     }
 }
 
+/// Where nothing can be removed, the scratch cgroup of a survey stays until the next one, or `restore`.
+fn without_scratch(mut state: MachineState) -> MachineState {
+    let scratch = format!("/{}/", instance().scratch);
+    state.files.retain(|path, _| !path.contains(&scratch));
+    state
+}
+
 /// Says where two machines differ, instead of all that they have.
 fn same(left: &MachineState, right: &MachineState, what: &str) {
     let differ = |path: &&String| left.files.get(*path) != right.files.get(*path);
@@ -101,24 +123,47 @@ fn instance() -> Instance {
 }
 
 impl Act {
-    /// Does it, as the program does; gives what was refused.
-    fn run(self, host: &mut FakeHost, world: &World) -> Result<Option<Failure>, String> {
+    /// Does it, as the program does.
+    fn run(self, host: &mut FakeHost, world: &World) -> Said {
         let number = match self {
             Act::Apply(number) | Act::Round(number) => number,
             Act::Restore => {
-                return instance().restore(host, &[]).map(|_| None).map_err(|error| error.to_string());
+                return match instance().restore(host, &[]) {
+                    Ok(back) if back.left.is_empty() && back.failed.is_empty() => Said::Done(Vec::new()),
+                    Ok(back) => Said::Open(format!("{back:?}")),
+                    Err(error) => Said::Open(error.to_string()),
+                };
             }
         };
         let specs = parse("groups.toml", &world.texts[number]).unwrap();
         let request = PlanRequest::all(&specs);
+        // A refused trial of a survey makes it another plan, which says so by other means or by what it lacks.
+        let terms = |planned: Planned| {
+            let unmet = planned.plan.unmet.iter().map(|one| format!("{}: {}", one.group, one.what));
+            let means = planned.plan.mechanisms.values().map(Mechanism::describe);
+            unmet.chain(means).collect()
+        };
         if let Act::Round(_) = self {
             let done = Reconciler::new(instance(), host).and_then(|mut one| one.round(host, 0, &request));
-            return done.map(|_| None).map_err(|error| error.to_string());
+            return match done {
+                Ok(round) if round.problems.is_empty() => Said::Done(terms(round.planned)),
+                Ok(round) => Said::Open(round.problems.join("\n")),
+                Err(error) => Said::Open(error.to_string()),
+            };
         }
-        let mut journal = instance().open_journal(host).map_err(|error| error.to_string())?;
-        let done = enforce(&instance(), host, &request, &mut journal);
-        let settled = done.map_err(|error| error.to_string())?;
-        Ok(settled.1.failure)
+        let done = instance()
+            .open_journal(host)
+            .and_then(|mut journal| enforce(&instance(), host, &request, &mut journal));
+        match done {
+            Ok((planned, Outcome { failure: None, stayed, .. })) if stayed.is_empty() => {
+                Said::Done(terms(planned))
+            }
+            Ok((_, Outcome { failure: Some(failure), .. })) => {
+                Said::Refused { why: failure.refusal.to_string(), left: failure.left }
+            }
+            Ok((_, outcome)) => Said::Open(outcome.stayed.join("\n")),
+            Err(error) => Said::Open(error.to_string()),
+        }
     }
 
     fn of(world: &World) -> Vec<Act> {
@@ -139,8 +184,8 @@ impl Act {
 fn prepared(world: &World, texts: usize) -> FakeHost {
     let fake = (world.machine)();
     for number in 0..texts {
-        let failure = Act::Apply(number).run(&mut fake.another(), world).unwrap();
-        assert!(failure.is_none(), "{}: text {number}: {failure:?}", world.name);
+        let said = Act::Apply(number).run(&mut fake.another(), world);
+        assert!(matches!(said, Said::Done(_)), "{}: text {number}: {said:?}", world.name);
     }
     fake
 }
@@ -152,15 +197,31 @@ fn everything_back(fake: &FakeHost, before: &MachineState, what: &str) {
     assert!(restored(&mut fake.another()).nothing(), "{what}: a second restore found something");
 }
 
+/// How an act begins and ends on a calm machine.
+struct Calm {
+    /// The machine before any text.
+    before: MachineState,
+    /// The machine after the act, by which means, and what could not be had.
+    after: MachineState,
+    terms: Vec<String>,
+    /// Which of its changes are trials of a survey.
+    trials: Vec<bool>,
+}
+
+impl Calm {
+    /// Whether a trial of a survey is refused: what is believed not to be supported is planned without.
+    fn refuses_trial(&self, fault: Fault, n: u32) -> bool {
+        let mut from_n = self.trials.iter().skip(n as usize);
+        match fault {
+            Fault::Crash => false,
+            Fault::Refused(_) => from_n.next().copied().unwrap_or_default(),
+            Fault::RefusedFrom(_) => from_n.any(|trial| *trial),
+        }
+    }
+}
+
 /// One act with a fault at the n-th change; whether the fault came.
-fn once(
-    world: &World,
-    act: Act,
-    (fault, n): (Fault, u32),
-    then: Then,
-    ends: &(MachineState, MachineState),
-) -> bool {
-    let (before, after) = ends;
+fn once(world: &World, act: Act, (fault, n): (Fault, u32), then: Then, calm: &Calm) -> bool {
     let what = format!("{}: {act:?}, {fault:?} at change {n}, then {then:?}", world.name);
     let fake = prepared(world, act.before(world));
     let middle = see(&fake);
@@ -168,33 +229,39 @@ fn once(
     match fault {
         Fault::Crash => fake.crash_after(n),
         Fault::Refused(errno) => fake.fail_write(n + 1, errno),
+        Fault::RefusedFrom(errno) => fake.refuse_from(n, errno),
     }
-    let done = act.run(&mut fake.another(), world);
+    let said = act.run(&mut fake.another(), world);
     let came = match fault {
         Fault::Crash => fake.is_crashed(),
-        Fault::Refused(_) => fake.mutations().len() >= changes + n as usize,
+        Fault::Refused(_) | Fault::RefusedFrom(_) => fake.mutations().len() >= changes + n as usize,
     };
     let fake = match fault {
         Fault::Crash => fake.restart(),
-        Fault::Refused(errno) => {
+        Fault::Refused(errno) | Fault::RefusedFrom(errno) => {
             // One that has not come yet is not for what follows.
             fake.fail_write(u32::MAX, errno);
-            // A failure that claims to have left nothing has left nothing.
-            if let Ok(Some(failure)) = &done
-                && failure.left.is_empty()
-            {
-                same(&see(&fake), &middle, &format!("{what}: {}", failure.refusal));
+            fake.refuse_nothing();
+            // Who says that all is done, or that nothing is left, is right.
+            match &said {
+                Said::Done(terms) if *terms == calm.terms && !calm.refuses_trial(fault, n) => {
+                    same(&without_scratch(see(&fake)), &calm.after, &what);
+                }
+                Said::Refused { why, left } if left.is_empty() => {
+                    same(&without_scratch(see(&fake)), &middle, &format!("{what}: {why}"));
+                }
+                Said::Open(why) => assert!(!why.is_empty(), "{what}: not done, and nobody says why"),
+                Said::Done(_) | Said::Refused { .. } => {}
             }
             fake
         }
     };
     if then == Then::Again {
-        // What a refused trial hid is there again at the next look.
         let again = act.run(&mut fake.another(), world);
-        assert!(matches!(again, Ok(None)), "{what}: {again:?}");
-        same(&see(&fake), after, &what);
+        assert!(matches!(&again, Said::Done(terms) if *terms == calm.terms), "{what}: {again:?}");
+        same(&see(&fake), &calm.after, &what);
     }
-    everything_back(&fake, before, &what);
+    everything_back(&fake, &calm.before, &what);
     came
 }
 
@@ -211,19 +278,20 @@ fn turns(faults: &[Fault]) -> Vec<Vec<(Fault, Then)>> {
 fn all_moments(world: &World, faults: &[Fault]) {
     let before = see(&(world.machine)());
     for act in Act::of(world) {
-        let after = {
-            let fake = prepared(world, act.before(world));
-            assert!(matches!(act.run(&mut fake.another(), world), Ok(None)), "{}: {act:?}", world.name);
-            see(&fake)
-        };
-        let ends = (before.clone(), after);
+        let fake = prepared(world, act.before(world));
+        let changes = fake.mutations().len();
+        let said = act.run(&mut fake.another(), world);
+        let Said::Done(terms) = said else { panic!("{}: {act:?}: {said:?}", world.name) };
+        let is_trial = |path: &str| path.split('/').any(|part| part == instance().scratch);
+        let trials = fake.mutations()[changes..].iter().map(|change| is_trial(&change.path)).collect();
+        let calm = Calm { before: before.clone(), after: see(&fake), terms, trials };
         let mut moments = 0;
         for (number, turn) in turns(faults).into_iter().enumerate() {
             let mut n = 0;
             // What is not the whole product takes each moment with one of the combinations, in turn.
             while {
                 let (fault, then) = turn[(number + n as usize) % turn.len()];
-                once(world, act, (fault, n), then, &ends)
+                once(world, act, (fault, n), then, &calm)
             } {
                 n += 1;
                 assert!(n < 2_000, "{}: {act:?} never ends", world.name);
@@ -364,8 +432,12 @@ fn killed_at_any_change_of_special_kernels() {
     special().iter().for_each(|world| all_moments(world, &[Fault::Crash]));
 }
 
-const REFUSALS: [Fault; 3] =
-    [Fault::Refused(Errno::EINVAL), Fault::Refused(Errno::EBUSY), Fault::Refused(Errno::EPERM)];
+const REFUSALS: [Fault; 4] = [
+    Fault::Refused(Errno::EINVAL),
+    Fault::Refused(Errno::EBUSY),
+    Fault::Refused(Errno::EPERM),
+    Fault::RefusedFrom(Errno::EBUSY),
+];
 
 // promise 12
 #[test]

@@ -9,9 +9,9 @@ use commensal_core::scheduler::Mode;
 use commensal_core::scheduler::protocol::{OrdersOfOwner, Request, Standing, Status};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
-use commensal_reconcile::{Instance, PlanRequest, Planned};
-use commensal_reconcile::{Outcome, Restored, apply, journal, verify};
-use commensal_reconcile::{Reconciler, Round};
+use commensal_reconcile::{
+    Instance, Outcome, PlanRequest, Planned, Reconciler, Restored, Round, apply, journal, verify,
+};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

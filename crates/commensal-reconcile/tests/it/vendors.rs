@@ -129,6 +129,41 @@ fn openeuler_renewing_is_a_step_of_the_plan() {
     assert_eq!(fake.snapshot(), before);
 }
 
+/// After a reboot the groups of a replacing that was interrupted are gone: nobody makes them anew.
+// promise 15
+#[test]
+fn openeuler_a_replacing_of_an_earlier_boot_is_not_finished() {
+    let online = BATCH.replace("offline", "online");
+    let state = Path::new(crate::support::STATE);
+    let file = state.join("machine.journal");
+    // Killed between the end of the old group and the new name of the fresh one.
+    let interrupted = (0..60).find_map(|n| {
+        let fake = machine(VendorKernel::OPENEULER);
+        batch(&fake);
+        applied(&mut fake.another(), BATCH);
+        let (found, plan) = planned(&mut fake.another(), &online).unwrap();
+        let mut host = fake.another();
+        let mut journal = crate::support::journal(&mut host).unwrap();
+        fake.crash_after(n);
+        commensal_reconcile::apply(&mut host, &plan.steps, &found, &mut journal);
+        let mut after = fake.restart();
+        let gone = after.open(Path::new("/sys/fs/cgroup/cpu/batch")).is_err();
+        gone.then(|| after.state_read(&file).unwrap().unwrap())
+    });
+    let text = interrupted.expect("a moment without the group");
+    assert!(text.contains("renewing"), "{text}");
+    let rebooted = machine(VendorKernel::OPENEULER);
+    let mut host = rebooted.another();
+    host.state_dir(state).unwrap();
+    host.state_replace(&file, &text).unwrap();
+    rebooted.set_file("/proc/sys/kernel/random/boot_id", "another\n");
+    let before = rebooted.snapshot();
+    let instance = crate::support::instance();
+    assert_eq!(instance.recover(&mut host), [""; 0]);
+    instance.open_journal(&mut host).unwrap();
+    assert_eq!(rebooted.snapshot(), before);
+}
+
 #[test]
 fn openeuler_with_five_levels_goes_back_by_a_write() {
     let fake = machine(FIVE);

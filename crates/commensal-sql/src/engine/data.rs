@@ -90,7 +90,7 @@ pub struct Data {
 /// Columns of places, for as long as the files there are the same by name, size and time of their last change: to find them
 /// out takes a millisecond of planning for a Parquet file of a hundred columns, and reads of CSV and JSON.
 #[derive(Debug, Default)]
-pub struct Known(Mutex<HashMap<RowsAt, (Files, SchemaRef)>>);
+pub struct Known(Mutex<HashMap<TableSource, (Files, SchemaRef)>>);
 
 type Files = Vec<(object_store::path::Path, u64, SystemTime)>;
 
@@ -98,15 +98,15 @@ type Files = Vec<(object_store::path::Path, u64, SystemTime)>;
 const MOST_KNOWN: usize = 10_000;
 
 impl Known {
-    fn lock(&self) -> MutexGuard<'_, HashMap<RowsAt, (Files, SchemaRef)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<TableSource, (Files, SchemaRef)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn get(&self, place: &RowsAt, files: &Files) -> Option<SchemaRef> {
+    fn get(&self, place: &TableSource, files: &Files) -> Option<SchemaRef> {
         self.lock().get(place).filter(|(seen, _)| seen == files).map(|(_, schema)| Arc::clone(schema))
     }
 
-    fn keep(&self, place: &RowsAt, files: Files, schema: &SchemaRef) {
+    fn keep(&self, place: &TableSource, files: Files, schema: &SchemaRef) {
         let mut all = self.lock();
         if all.len() >= MOST_KNOWN {
             all.clear();
@@ -203,7 +203,7 @@ impl Data {
 
     /// Where the rows of a table are; `None` when there is no such table.
     #[must_use]
-    pub fn locate(&self, database: &str, table: &str) -> Option<RowsAt> {
+    pub fn locate(&self, database: &str, table: &str) -> Option<TableSource> {
         if table.is_empty() || table.contains('/') || table.starts_with('.') {
             return None;
         }
@@ -212,7 +212,7 @@ impl Data {
         for (ending, format) in Format::ENDINGS {
             let name = format!("{table}{ending}");
             if folder.join(&name).is_file() {
-                return Some(RowsAt {
+                return Some(TableSource {
                     url: url(&format!("{prefix}{name}")),
                     format,
                     ending: ending.to_owned(),
@@ -223,7 +223,7 @@ impl Data {
             return None;
         }
         let (ending, format) = self.format_of_folder(&folder.join(table))?;
-        Some(RowsAt { url: url(&format!("{prefix}{table}/")), format, ending: ending.to_owned() })
+        Some(TableSource { url: url(&format!("{prefix}{table}/")), format, ending: ending.to_owned() })
     }
 }
 
@@ -242,7 +242,7 @@ fn encode(name: &str) -> String {
 
 /// Where the rows of a table are.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct RowsAt {
+pub struct TableSource {
     /// A file, or a folder when it ends with a slash.
     pub url: String,
     /// How they are written.
@@ -251,12 +251,12 @@ pub struct RowsAt {
     pub ending: String,
 }
 
-impl RowsAt {
+impl TableSource {
     /// A file below the data folder by its name, as `LOCAL(...)` gives it.
     ///
     /// # Errors
     /// It leads out of the folder, which says so without saying where to.
-    pub fn local(name: &str, format: Option<Format>) -> Result<RowsAt, Error> {
+    pub fn local(name: &str, format: Option<Format>) -> Result<TableSource, Error> {
         let relative = name.trim_start_matches("./");
         let steps = relative.split('/').any(|step| step == ".." || step == ".");
         if steps || relative.is_empty() || relative.starts_with('/') {
@@ -270,7 +270,7 @@ impl RowsAt {
                 "which format has {name:?}? add \"format\" = \"csv\" or \"parquet\""
             )));
         };
-        Ok(RowsAt { url: url(relative), format, ending: String::new() })
+        Ok(TableSource { url: url(relative), format, ending: String::new() })
     }
 
     /// The table, with columns as its files say. Read through the stores of `state`, unless they are `known`.
@@ -352,9 +352,9 @@ mod tests {
     #[test]
     fn local_names_stay_inside() {
         for bad in ["../x.csv", "/etc/passwd", "a/../../x.csv", "", "./../x.csv", "a/./x.csv"] {
-            assert!(RowsAt::local(bad, Some(Format::Json)).is_err(), "{bad}");
+            assert!(TableSource::local(bad, Some(Format::Json)).is_err(), "{bad}");
         }
-        assert_eq!(RowsAt::local("a b.csv", None).unwrap().url, "data://files/a%20b.csv");
-        assert!(RowsAt::local("x.bin", None).is_err());
+        assert_eq!(TableSource::local("a b.csv", None).unwrap().url, "data://files/a%20b.csv");
+        assert!(TableSource::local("x.bin", None).is_err());
     }
 }

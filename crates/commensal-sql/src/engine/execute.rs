@@ -4,7 +4,7 @@
 
 use super::Engine;
 use super::cpu::Charged;
-use super::data::RowsAt;
+use super::data::TableSource;
 use super::error::Error;
 use super::grid::{Grid, INT, int};
 use super::memory::QueryPool;
@@ -396,7 +396,7 @@ fn places(
     query: &Arc<Query>,
     stores: &mut Stores,
     calls: &[Call],
-) -> Result<Vec<RowsAt>, Error> {
+) -> Result<Vec<TableSource>, Error> {
     let mut places = Vec::new();
     for (number, call) in calls.iter().enumerate() {
         if call.name == "s3" {
@@ -407,7 +407,7 @@ fn places(
         } else {
             let path = ["file_path", "uri"].iter().find_map(|key| call.properties.get(*key));
             let path = path.ok_or_else(|| Error::Rule("LOCAL(...) needs \"file_path\"".to_owned()))?;
-            places.push(RowsAt::local(path, remote::format(&call.properties)?)?);
+            places.push(TableSource::local(path, remote::format(&call.properties)?)?);
         }
     }
     Ok(places)

@@ -1,6 +1,6 @@
 //! `S3(...)`: the properties of Doris's table function, and the store they name.
 
-use super::data::{Format, RowsAt};
+use super::data::{Format, TableSource};
 use super::error::Error;
 use super::rewrite::Call;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
@@ -28,7 +28,7 @@ pub struct Remote {
     /// The store.
     pub store: AmazonS3,
     /// What is read there, under the host `host`.
-    pub place: RowsAt,
+    pub place: TableSource,
 }
 
 struct Address {
@@ -140,7 +140,8 @@ impl Remote {
         let Some(format) = format(&call.properties)?.or(ending.map(|(_, format)| format)) else {
             return Err(Error::Rule("S3(...) needs \"format\"".to_owned()));
         };
-        let place = RowsAt { url: format!("s3://{host}/{}", address.key), format, ending: String::new() };
+        let place =
+            TableSource { url: format!("s3://{host}/{}", address.key), format, ending: String::new() };
         Ok(Remote { name: format!("{}/{}", address.endpoint, address.bucket), store, place })
     }
 }

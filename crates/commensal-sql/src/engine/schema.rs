@@ -2,7 +2,7 @@
 //! functions of the statement itself.
 
 use super::Engine;
-use super::data::RowsAt;
+use super::data::TableSource;
 use super::error::Error;
 use super::meta;
 use super::rewrite::FUNCTIONS;
@@ -30,7 +30,7 @@ pub struct Names {
     user: UserName,
     /// Reads files with the stores and the memory of the query.
     reader: Arc<SessionState>,
-    calls: Arc<Vec<RowsAt>>,
+    calls: Arc<Vec<TableSource>>,
     /// What was looked up already: a name means the same thing all through a statement.
     seen: Arc<Tables>,
 }
@@ -44,7 +44,12 @@ impl fmt::Debug for Names {
 impl Names {
     /// Names for a statement of `user`, whose files are read by `reader`.
     #[must_use]
-    pub fn new(engine: &Arc<Engine>, user: &UserName, reader: SessionState, calls: Vec<RowsAt>) -> Names {
+    pub fn new(
+        engine: &Arc<Engine>,
+        user: &UserName,
+        reader: SessionState,
+        calls: Vec<TableSource>,
+    ) -> Names {
         Names {
             engine: Arc::clone(engine),
             user: user.clone(),

@@ -4,17 +4,14 @@ use super::Groups;
 use crate::context::Context;
 use commensal_core::plan::{Action, Step};
 use commensal_host::Host;
-use commensal_reconcile::Planned;
-use commensal_reconcile::adopt;
-use commensal_reconcile::{Outcome, forget_settled, journal};
+use commensal_reconcile::{Outcome, PlanRequest, Planned, adopt, forget_settled, journal};
 use serde_json::json;
-use std::collections::BTreeSet;
 
 /// Shows the plan. Status 1 when something is to be done or cannot be had.
 pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     let specs = context.specs(&options.config)?;
     let _lock = context.lock_to_look()?;
-    let planned = context.plan(&specs, &BTreeSet::new())?;
+    let planned = context.plan(PlanRequest::all(&specs))?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&as_json(&planned, None))?);
     } else {
@@ -31,7 +28,7 @@ pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Res
     // A damaged journal of either kind is found out before anything is written.
     context.journal(journal::RUN)?;
     let mut journal = context.journal(journal::MACHINE)?;
-    let (planned, outcome) = context.enforce(&specs, &BTreeSet::new(), &mut journal)?;
+    let (planned, outcome) = context.enforce(PlanRequest::all(&specs), &mut journal)?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&as_json(&planned, Some(&outcome)))?);
     } else {

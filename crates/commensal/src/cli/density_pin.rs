@@ -10,7 +10,7 @@ use commensal_core::group::{Class, GroupName, GroupSpec, Match};
 use commensal_core::limit::CPU_SET;
 use commensal_density::pin::{Pinned, assign, libvirt_xml, vcpu_threads};
 use commensal_host::Host;
-use commensal_reconcile::{Journal, journal, pin_thread};
+use commensal_reconcile::{Journal, PlanRequest, journal, pin_thread};
 use commensal_sensors::machine;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -126,9 +126,7 @@ fn apply(context: &mut Context, targets: &[Target], pinned: &[Pinned]) -> anyhow
         targets.iter().zip(pinned).enumerate().map(spec).collect::<anyhow::Result<_>>()?;
     let _lock = context.lock()?;
     let mut journal = context.journal(journal::MACHINE)?;
-    // A name that no spec has: these are a part of what is in force, and nothing of the rest is taken back.
-    let part = [GroupName::new("pinned").map_err(anyhow::Error::msg)?].into();
-    let (planned, outcome) = context.enforce(&specs, &part, &mut journal)?;
+    let (planned, outcome) = context.enforce(PlanRequest::beside(&specs), &mut journal)?;
     print!("{}", planned.plan.describe(&planned.actual));
     if let Some(failure) = &outcome.failure {
         eprintln!("{}", refused(&planned, &outcome, failure));

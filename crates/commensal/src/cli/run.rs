@@ -15,9 +15,8 @@ use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::knob::Controller;
 use commensal_core::limit::FROZEN;
 use commensal_host::{Child, Cookie, Host, HostError, Signal, SpawnSpec, Stdin};
-use commensal_reconcile::Planned;
 use commensal_reconcile::queue::{Event, Inbox, Slot};
-use commensal_reconcile::{journal, restore_own};
+use commensal_reconcile::{PlanRequest, Planned, journal, restore_own};
 use commensal_sensors::usage::GroupDirs;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::Signals;
@@ -205,7 +204,8 @@ fn prepare(context: &mut Context, spec: &GroupSpec) -> anyhow::Result<Planned> {
     let alone = GroupSpec { matches: Vec::new(), ..spec.clone() };
     let own = [spec.name.clone()].into_iter().collect();
     let mut journal = context.journal(journal::RUN)?;
-    let (planned, outcome) = context.enforce(std::slice::from_ref(&alone), &own, &mut journal)?;
+    let (planned, outcome) =
+        context.enforce(PlanRequest::with_own(std::slice::from_ref(&alone), &own), &mut journal)?;
     match &outcome.failure {
         Some(failure) => bail!("{}", refused(&planned, &outcome, failure)),
         None => Ok(planned),

@@ -27,7 +27,7 @@ pub fn run(context: &mut Context, options: &Json) -> anyhow::Result<u8> {
         Err(error) => return Err(error.into()),
     };
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&answer.body)?);
+        println!("{}", serde_json::to_string_pretty(&answer.body.with_old_names())?);
     } else {
         print!("{}", status::text(&answer.body, answer.age));
     }

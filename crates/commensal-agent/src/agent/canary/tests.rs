@@ -8,8 +8,7 @@ use commensal_core::group::GroupName;
 use commensal_core::units::MicroCpus;
 use commensal_core::windows::Shown;
 use commensal_host::fake::FakeHost;
-use commensal_reconcile::Instance;
-use commensal_reconcile::{Reconciler, Round};
+use commensal_reconcile::{Instance, Reconciler, Round};
 use std::collections::BTreeSet;
 use std::path::Path;
 

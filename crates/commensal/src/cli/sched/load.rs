@@ -15,8 +15,8 @@ use commensal_core::group::GroupSpec;
 use commensal_core::scheduler::Mode;
 use commensal_core::scheduler::protocol::{Request, Status};
 use commensal_host::Host;
+use commensal_reconcile::PlanRequest;
 use commensal_sensors::sched_ext::Kernel;
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Where groups are unless somebody says so.
@@ -122,7 +122,7 @@ fn follows<H: Host>(context: &mut Context<H>, options: &SchedLoad) -> anyhow::Re
 /// Whether the groups can be planned on this machine. What the plan cannot have (`unmet`) is no mistake.
 fn fits<H: Host>(context: &mut Context<H>, specs: &[GroupSpec]) -> anyhow::Result<()> {
     let _lock = context.lock_to_look()?;
-    context.plan(specs, &BTreeSet::new()).map(drop)
+    context.plan(PlanRequest::all(specs)).map(drop)
 }
 
 /// Whether there simply is no groups file.

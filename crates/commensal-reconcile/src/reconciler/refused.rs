@@ -1,0 +1,93 @@
+//! Steps that were refused and that no setting of a group which is there stands for: a group that cannot be made, a limit of one
+//! that was just made, orders for the scheduler. Told, left out with what needs them, and tried again later.
+
+use commensal_core::drift::{FIRST_BACK_OFF_MS, LONGEST_BACK_OFF_MS};
+use commensal_core::knob::Controller;
+use commensal_core::plan::{Action, Step};
+
+#[derive(Debug)]
+struct Refused {
+    step: Step,
+    back_off_ms: u64,
+    again_from_ms: u64,
+    reason: String,
+}
+
+/// What was refused last, each step once.
+#[derive(Debug, Default)]
+pub(super) struct RefusedSteps(Vec<Refused>);
+
+impl RefusedSteps {
+    /// Refused now: the first time it waits for a second, then for twice as long as before.
+    pub(super) fn add(&mut self, now_ms: u64, step: &Step, reason: String) {
+        let before = self.0.iter().find(|one| same(&one.step, step)).map(|one| one.back_off_ms);
+        self.forget(step);
+        let back_off_ms = match before {
+            Some(before) => before.saturating_mul(2).min(LONGEST_BACK_OFF_MS),
+            None => FIRST_BACK_OFF_MS,
+        };
+        let again_from_ms = now_ms.saturating_add(back_off_ms);
+        self.0.push(Refused { step: step.clone(), back_off_ms, again_from_ms, reason });
+    }
+
+    /// It was carried out, or its group is there now and its setting waits by itself.
+    pub(super) fn forget(&mut self, step: &Step) {
+        self.0.retain(|one| !same(&one.step, step));
+    }
+
+    /// Whether a step may be tried now: neither it nor what it needs has to wait.
+    pub(super) fn may_try(&self, now_ms: u64, step: &Step) -> bool {
+        let waits = |one: &Refused| now_ms < one.again_from_ms;
+        !self.0.iter().any(|one| waits(one) && (same(&one.step, step) || needs(step, &one.step)))
+    }
+
+    /// Why those that are still planned were refused. Forgets the others.
+    pub(super) fn reasons(&mut self, planned: &[Step]) -> Vec<String> {
+        self.0.retain(|one| planned.iter().any(|step| same(&one.step, step)));
+        self.0.iter().map(|one| one.reason.clone()).collect()
+    }
+}
+
+/// Whether two steps lead to the same; what was there before may differ.
+fn same(one: &Step, other: &Step) -> bool {
+    let to = |step: &Step| match &step.action {
+        Action::Write { knob, device, to, .. } => Some((*knob, *device, to.clone())),
+        Action::OneWay { knob, to, .. } | Action::Renew { knob, to, .. } => Some((*knob, None, to.clone())),
+        _ => None,
+    };
+    one.place == other.place
+        && match (&one.action, &other.action) {
+            (Action::Order { to: one, .. }, Action::Order { to: other, .. }) => one == other,
+            (one_action, other_action) => match (to(one), to(other)) {
+                (Some(one), Some(other)) => one == other,
+                _ => one_action == other_action,
+            },
+        }
+}
+
+/// Whether a step cannot be done without the other one.
+fn needs(step: &Step, other: &Step) -> bool {
+    let (hierarchy, group) = (other.place.hierarchy, &other.place.path);
+    let below = step.place.hierarchy == hierarchy && group.contains(&step.place.path);
+    match (&other.action, &step.action) {
+        (Action::Create, Action::Move(movement)) => {
+            movement.to.get(&hierarchy).is_some_and(|path| group.contains(path))
+        }
+        (Action::Create, _) => below,
+        (Action::Enable(controller), _) => {
+            below && step.place != other.place && controller_of(step) == Some(*controller)
+        }
+        _ => false,
+    }
+}
+
+/// The controller whose file a step writes, or which it enables.
+fn controller_of(step: &Step) -> Option<Controller> {
+    match &step.action {
+        Action::Enable(controller) => Some(*controller),
+        Action::Write { knob, .. } | Action::OneWay { knob, .. } | Action::Renew { knob, .. } => {
+            Some(knob.row().controller)
+        }
+        _ => None,
+    }
+}
