@@ -539,6 +539,24 @@ mod tests {
         assert!(fits.per_server == 1 && why.contains("attempts failed: t at 1"), "{why}");
     }
 
+    /// Few sessions keep only some of a VM's vCPUs busy, so the model expects less harm of them; as many as fill it are like all.
+    #[test]
+    fn the_model_answers_for_the_sessions_that_were_asked_about() {
+        let ladder = arenadata();
+        for test in &ladder.tests {
+            let steps = ladder.concurrencies(&test.name);
+            let means = |concurrency| -> Vec<f64> {
+                let question = Question { test: Some(test.name.clone()), concurrency, ..question(60.0) };
+                plan(&ladder, &question).candidates.iter().map(|one| one.model.mean_pct).collect()
+            };
+            let (least, most, all) =
+                (means(steps.first().copied()), means(steps.last().copied()), means(None));
+            assert_eq!(most, all, "{}", test.name);
+            assert!(least.iter().zip(&all).all(|(few, all)| few <= all), "{}: {least:?} {all:?}", test.name);
+            assert!(least.iter().sum::<f64>() < all.iter().sum(), "{}: {least:?} {all:?}", test.name);
+        }
+    }
+
     #[test]
     fn document_003_answers_only_when_means_are_accepted() {
         let ladder = arenadata();

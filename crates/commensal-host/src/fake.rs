@@ -156,6 +156,18 @@ impl FakeHost {
         fixture::read(text).map(FakeHost::around)
     }
 
+    /// The machines of `fixtures/*.tree` in the source tree, with their names.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn fixtures() -> std::io::Result<Vec<(String, FakeHost)>> {
+        let read = |(name, text): (String, String)| match FakeHost::from_fixture(&text) {
+            Ok(fake) => Ok((name, fake)),
+            Err(error) => Err(std::io::Error::other(format!("{name}: {error}"))),
+        };
+        fixture::trees()?.into_iter().map(read).collect()
+    }
+
     fn machine(&self) -> MutexGuard<'_, Machine> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }

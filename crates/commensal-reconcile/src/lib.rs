@@ -35,7 +35,7 @@
 //! - *Fight another writer.* A value that somebody else changes again and again is told, and written after longer and longer pauses.
 #![forbid(unsafe_code)]
 
-pub mod drivers;
+mod drivers;
 mod enforce;
 mod instance;
 pub mod journal;

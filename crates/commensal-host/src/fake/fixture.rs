@@ -19,6 +19,23 @@ pub struct FixtureError {
     pub text: String,
 }
 
+/// Name and text of each `fixtures/*.tree`.
+pub(super) fn trees() -> std::io::Result<Vec<(String, String)>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    let mut trees = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if let (Some("tree"), Some(name)) = (
+            path.extension().and_then(|ending| ending.to_str()),
+            path.file_stem().and_then(|stem| stem.to_str()),
+        ) {
+            trees.push((name.to_owned(), std::fs::read_to_string(&path)?));
+        }
+    }
+    trees.sort();
+    Ok(trees)
+}
+
 /// Fills in what sensors read, consistent with the machine's CPUs and mounts.
 pub(super) fn machine_files(machine: &mut Machine, memory_bytes: u64) {
     let mut files = cpu_files(&machine.cpus);

@@ -3,32 +3,16 @@
 use crate::support::{applied, planned, restored};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The groups file that is the same for all.
 const GROUPS: &str = include_str!("../../../../fixtures/groups.toml");
-
-fn trees() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
-    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut trees: Vec<PathBuf> =
-        paths.filter(|path| path.extension().is_some_and(|ending| ending == "tree")).collect();
-    trees.sort();
-    trees
-}
-
-fn machine(tree: &Path) -> FakeHost {
-    let text = std::fs::read_to_string(tree).unwrap();
-    FakeHost::from_fixture(&text).unwrap_or_else(|error| panic!("{}: {error}", tree.display()))
-}
 
 /// The plan can be carried out there, a second one is empty, and restoring leaves the machine as it was.
 // promise 8
 #[test]
 fn every_machine_takes_its_plan_and_gets_everything_back() {
-    for tree in trees() {
-        let name = tree.file_stem().unwrap().to_str().unwrap().to_owned();
-        let fake = machine(&tree);
+    for (name, fake) in FakeHost::fixtures().unwrap() {
         // Where systemd manages the tree, from a scope that it has handed over.
         let slice = Path::new("/sys/fs/cgroup/system.slice");
         let mut host = fake.another();

@@ -7,6 +7,7 @@ use commensal_core::group::GroupSpec;
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
 use commensal_reconcile::{Instance, PlanRequest, Reconciler, Round};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 const MEMORY: u64 = 8 << 30;
@@ -38,6 +39,12 @@ fn round(reconciler: &mut Reconciler, host: &mut dyn Host, ms: u64) -> Round {
     let specs = specs();
     let request = PlanRequest::all(&specs);
     reconciler.round(host, ms, &request).unwrap()
+}
+
+fn everything_back(fake: &FakeHost, before: &BTreeMap<String, String>, what: &str) {
+    let restored = instance().restore(&mut fake.another(), &[]).unwrap();
+    assert!(restored.failed.is_empty() && restored.left.is_empty(), "{what}: {restored:?}");
+    assert_eq!(fake.snapshot(), *before, "{what}");
 }
 
 fn batch(fake: &FakeHost, v2: bool) -> String {
@@ -228,9 +235,7 @@ fn the_journal_does_not_grow_with_groups_that_come_and_go() {
             longest = longest.max(journal.lines().count());
         }
         assert!(longest < 200, "{longest} lines");
-        let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
-        commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
-        assert_eq!(fake.snapshot(), before);
+        everything_back(&fake, &before, "groups that come and go");
     }
 }
 
@@ -287,10 +292,7 @@ fn the_period_of_a_quota_moves_without_a_gap() {
             let mut host = after.another();
             let now = share(&mut host, v2);
             assert!(now.is_some_and(|share| share <= 2.0), "crash {crash} (v2 {v2}): {now:?}");
-            let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
-            let restored = commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
-            assert!(restored.failed.is_empty() && restored.left.is_empty(), "crash {crash}: {restored:?}");
-            assert_eq!(after.snapshot(), before, "crash {crash}");
+            everything_back(&after, &before, &format!("crash {crash}"));
             if !crashed {
                 assert!(fake.mutations().len() > start);
                 break;
@@ -342,11 +344,7 @@ fn what_is_decided_anew_needs_no_look() {
             }
             let crashed = fake.is_crashed();
             let after = fake.restart();
-            let mut host = after.another();
-            let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
-            let restored = commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
-            assert!(restored.failed.is_empty() && restored.left.is_empty(), "crash {crash}: {restored:?}");
-            assert_eq!(after.snapshot(), before, "crash {crash}");
+            everything_back(&after, &before, &format!("crash {crash}"));
             if !crashed {
                 break;
             }

@@ -7,35 +7,19 @@ use commensal_core::scheduler::Mode;
 use commensal_core::scheduler::protocol::Status;
 use commensal_host::fake::FakeHost;
 use commensal_reconcile::{Instance, PlanRequest, ReconcileError};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The groups file that is the same for all.
 const GROUPS: &str = include_str!("../../../../fixtures/groups.toml");
-
-fn trees() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
-    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut trees: Vec<PathBuf> =
-        paths.filter(|path| path.extension().is_some_and(|ending| ending == "tree")).collect();
-    trees.sort();
-    trees
-}
-
-fn machine(tree: &Path) -> FakeHost {
-    let text = std::fs::read_to_string(tree).unwrap();
-    FakeHost::from_fixture(&text).unwrap_or_else(|error| panic!("{}: {error}", tree.display()))
-}
 
 // promises 8, 10
 #[test]
 fn golden_doctor_and_plan() {
     let update = std::env::var_os("UPDATE").is_some();
     let mut wrong = Vec::new();
-    let all = trees();
-    assert!(all.len() >= 5, "{all:?}");
-    for tree in all {
-        let name = tree.file_stem().unwrap().to_str().unwrap().to_owned();
-        let fake = machine(&tree);
+    let all = FakeHost::fixtures().unwrap();
+    assert!(all.len() >= 5, "{}", all.len());
+    for (name, fake) in all {
         let before = fake.snapshot();
         let names = ("commensal", Path::new(crate::support::STATE));
         let doctor = Ledger::look(&mut fake.another(), "commensal-probe", names, None).unwrap().text();
