@@ -39,6 +39,7 @@ const EDGES: [(&str, &[&str]); 14] = [
         "commensal-agent",
         &["commensal-core", "commensal-host", "commensal-sensors", "commensal-reconcile", "commensal-blame"],
     ),
+    ("commensal-testkit", &[]),
     (
         "commensal",
         &[

@@ -3,6 +3,7 @@
 use crate::script::remove_tree;
 use commensal_core::errno::Errno;
 use commensal_host::{Dir, Event, Exit, Host, LinuxHost, Signal, SpawnSpec, Stdout};
+use commensal_testkit::until;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -73,15 +74,6 @@ fn output(child: &mut commensal_host::Child) -> String {
     let mut text = String::new();
     child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
     text
-}
-
-/// Polls until the condition holds; the machine may be busy.
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]
@@ -182,7 +174,7 @@ fn a_child_dies_with_the_process_that_started_it() {
         let state = stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with('Z'));
         state != Some(false) || host.process(pid).is_ok_and(|now| now.start_ticks != grandchild.start_ticks)
     };
-    eventually("the grandchild outlives its parent", || gone(&mut host));
+    until("the grandchild outlives its parent", || gone(&mut host));
 }
 
 #[test]
@@ -389,7 +381,7 @@ fn counters_of_a_group_follow_its_tasks() {
     let mut spec = SpawnSpec::new("sh").arg("-c").arg("while :; do :; done");
     (spec.groups, spec.die_with_parent) = (dirs, true);
     let mut child = scratch.host.spawn(&spec).unwrap();
-    eventually("the loop was on a CPU for 50 ms", || counters.read().unwrap()[0] >= 50_000_000);
+    until("the loop was on a CPU for 50 ms", || counters.read().unwrap()[0] >= 50_000_000);
     let (counted, passed) = (counters.read().unwrap()[0], started.elapsed());
     assert!(u128::from(counted) <= passed.as_nanos() * 11 / 10, "{counted} ns in {passed:?}");
     scratch.host.signal(&child.process, Signal::KILL).unwrap();

@@ -5,6 +5,8 @@ mod figures;
 
 use crate::bad_input::assert_nothing_left;
 use crate::support::{Program, can_write_cgroups, cpu_mount, text};
+pub use commensal_testkit::until;
+use commensal_testkit::{Signal, signal};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -47,17 +49,15 @@ impl Agent {
         Agent { child, said }
     }
 
-    pub fn signal(&self, signal: &str) {
-        let status =
-            Command::new("kill").args([&format!("-{signal}"), &self.child.id().to_string()]).status();
-        assert!(status.unwrap().success());
+    pub fn signal(&self, name: Signal) {
+        assert!(signal(self.child.id(), name));
     }
 
     pub fn said(&self) -> String {
         self.said.lock().unwrap().join("\n")
     }
 
-    pub fn end(mut self, signal: &str) -> Option<i32> {
+    pub fn end(mut self, signal: Signal) -> Option<i32> {
         self.signal(signal);
         self.child.wait().unwrap().code()
     }
@@ -67,14 +67,6 @@ impl Drop for Agent {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -201,7 +193,7 @@ fn it_puts_back_what_others_change_and_follows_what_comes() {
     drop(first);
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(agent.said(), "", "a group that goes is a normal event");
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     assert!(limited(&second.cpu), "offline work is held back by the safe state");
     program.expect(0, &["restore"]);
     assert!(!limited(&second.cpu));
@@ -227,7 +219,7 @@ fn changed_groups_are_taken_whole_or_not_at_all() {
     assert!(agent.said().contains("the groups that were in force before are kept"), "{}", agent.said());
     assert!(limited(&etl) && !more.exists());
     std::fs::write(&groups, &both).unwrap();
-    agent.signal("HUP");
+    agent.signal(Signal::HUP);
     until("both are limited", || limited(&etl) && limited(&more));
     // A group that is not wanted any more goes.
     std::fs::write(&groups, ETL).unwrap();
@@ -241,7 +233,7 @@ fn changed_groups_are_taken_whole_or_not_at_all() {
     let again = Agent::start(&program, &groups, &["--on-exit", "restore"]);
     until("it says so", || again.said().contains("the groups that were in force last are kept"));
     until("etl is limited", || limited(&etl));
-    assert_eq!(again.end("TERM"), Some(0));
+    assert_eq!(again.end(Signal::TERM), Some(0));
     assert!(!etl.exists(), "the originals are back");
     cleaned(&program);
 }
@@ -276,7 +268,7 @@ fn written_groups_are_taken_before_the_next_tick() {
         std::fs::rename(&aside, &file).unwrap();
         until("more is gone", || !more.exists());
         assert!(began.elapsed() < Duration::from_secs(55), "the tick saw it: {:?}", began.elapsed());
-        assert_eq!(agent.end("TERM"), Some(0));
+        assert_eq!(agent.end(Signal::TERM), Some(0));
     }
     cleaned(&program);
 }
@@ -319,7 +311,7 @@ fn one_agent_per_machine_and_hand_over() {
             .starts_with("20000")
     });
     assert_eq!(std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&etl).unwrap()), inode);
-    assert_eq!(second.end("TERM"), Some(0), "{}", first.said());
+    assert_eq!(second.end(Signal::TERM), Some(0), "{}", first.said());
     assert!(!etl.exists());
     cleaned(&program);
 }
@@ -359,7 +351,7 @@ fn the_guard_brings_the_safe_state() {
     if !can_write_cgroups(test) {
         return;
     }
-    for (name, kill) in [("dies", "KILL"), ("hangs", "STOP")] {
+    for (name, with) in [("dies", Signal::KILL), ("hangs", Signal::STOP)] {
         let program = Program::new(name);
         let (web, tmp) = (Theirs::new(&program, "web"), Theirs::new(&program, "tmp"));
         let of = |name: &str, class: &str, path: &Theirs, more: &str| {
@@ -385,11 +377,11 @@ fn the_guard_brings_the_safe_state() {
         });
         // The guard knows the groups once the first tick is over.
         until("the groups are kept", || program.state().join("agent-groups.json").exists());
-        agent.signal(kill);
+        agent.signal(with);
         until("the safe state", || !web.counted() && !limited(&tmp.cpu));
         assert!(limited(&etl), "offline work stays held back");
         until("the agent has ended", || agent.child.try_wait().unwrap().is_some());
-        let why = if kill == "STOP" { "no sign of life" } else { "the agent died" };
+        let why = if with == Signal::STOP { "no sign of life" } else { "the agent died" };
         until("the guard tells", || agent.said().contains(why) && agent.said().contains("safe state after"));
         drop((agent, web, tmp));
         cleaned(&program);
@@ -458,7 +450,7 @@ fn offline_work_is_kept_to_a_frame() {
     // Without the agent the frame stays shut, at its floor.
     until("the groups are kept", || program.state().join("agent-groups.json").exists());
     std::thread::sleep(Duration::from_millis(500));
-    agent.signal("KILL");
+    agent.signal(Signal::KILL);
     until("the guard tells", || agent.said().contains("safe state after"));
     let left = parse(&cpus(&program, "etl").unwrap().1);
     assert!(!left.is_empty() && left.is_subset(&parse(&seen)), "{left} of {seen}");
@@ -469,7 +461,7 @@ fn offline_work_is_kept_to_a_frame() {
         let now = cpus(&program, "etl").unwrap().1;
         now.is_empty() || parse(&now) == machine
     });
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     cleaned(&program);
 }
 
@@ -506,7 +498,7 @@ fn a_group_at_its_memory_limit_is_frozen_and_goes_on_without_the_agent() {
     let mut command = program.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     until("the group is frozen", || frozen(&program, "etl") == Some(true));
     assert!(command.try_wait().unwrap().is_none());
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     until("the group goes on", || frozen(&program, "etl") != Some(true));
     until("the command ends", || command.try_wait().unwrap().is_some());
     cleaned(&program);
@@ -542,7 +534,7 @@ fn a_command_leaves_the_limits_to_the_agent() {
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert_eq!(status["drift"], serde_json::json!([]), "nobody wrote there");
     // Without an agent the file counts.
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     program.run(&["restore"]);
     assert_ne!(program.expect(0, &args).0, written);
     cleaned(&program);
@@ -573,7 +565,7 @@ fn online_groups_outweigh_what_no_group_claims() {
     until("its own weight is back", || web.weight() == usual);
     std::fs::write(&groups, &of_groups).unwrap();
     until("twenty times again", || web.weight() == 20 * usual);
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     assert_eq!((web.weight(), cron.weight()), (usual, 2 * usual), "its own, and what somebody else wrote");
     drop((web, cron, top));
     cleaned(&program);
@@ -608,7 +600,7 @@ fn run_delay_brings_the_next_tick_at_once() {
     until("offline work is held back", || limited(&etl));
     assert_eq!(agent.said(), "");
     drop(running);
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     cleaned(&program);
 }
 
@@ -617,7 +609,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status();
+        signal(self.0.id(), Signal::TERM);
         let _ = self.0.wait();
     }
 }

@@ -132,10 +132,6 @@ fn guards(program: &Program) -> Vec<u32> {
     all.filter(|(_, line)| line.contains(" guard ")).map(|(pid, _)| pid).collect()
 }
 
-fn kill(signal: &str, pid: u32) {
-    let _ = Command::new("kill").args([signal, &pid.to_string()]).output();
-}
-
 /// Descriptors, resident memory in KiB, CPU time in ms.
 fn figures(pid: u32) -> (usize, u64, u64) {
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);

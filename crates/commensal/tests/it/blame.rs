@@ -12,6 +12,7 @@ use commensal_blame::{BlameError, Figures, Judge, Scope, Subject};
 use commensal_core::knob::{Controller, Version};
 use commensal_host::LinuxHost;
 use commensal_sensors::mounts;
+use commensal_testkit::{Signal, signal, threads, until};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -108,11 +109,9 @@ impl Scene {
         let child = command.spawn().unwrap();
         let pid = child.id();
         self.running.push(child);
-        let deadline = Instant::now() + END_PATIENCE;
-        while !std::fs::read_to_string(&procs).unwrap().lines().any(|line| line == pid.to_string()) {
-            assert!(Instant::now() < deadline, "the command did not enter {}", procs.display());
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        until(format_args!("the command has entered {}", procs.display()), || {
+            std::fs::read_to_string(&procs).unwrap().lines().any(|line| line == pid.to_string())
+        });
         pid
     }
 
@@ -121,12 +120,7 @@ impl Scene {
         let script = format!("exec {} workload pulse {args}", env!("CARGO_BIN_EXE_commensal"));
         let pid = self.start(group, cpu, &script);
         // Past its calibration.
-        let tasks = PathBuf::from(format!("/proc/{pid}/task"));
-        let deadline = Instant::now() + END_PATIENCE;
-        while std::fs::read_dir(&tasks).unwrap().count() < 2 {
-            assert!(Instant::now() < deadline, "the pulse did not begin");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        until("the pulse begins", || threads(pid) >= 2);
         pid
     }
 
@@ -156,11 +150,7 @@ impl Scene {
     /// Takes away a group whose processes were killed.
     fn remove(&self, group: &str) {
         let dir = self.dir(group);
-        let deadline = Instant::now() + END_PATIENCE;
-        while !removed(&dir) {
-            assert!(Instant::now() < deadline, "{} stays", dir.display());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until(format_args!("{} is gone", dir.display()), || removed(&dir));
     }
 
     /// Whether groups have this file.
@@ -174,7 +164,7 @@ impl Scene {
         loop {
             let pids: Vec<String> = members(&self.top);
             for pid in &pids {
-                let _ = Command::new("kill").args(["-KILL", pid]).stderr(Stdio::null()).status();
+                signal(pid.parse().unwrap(), Signal::KILL);
             }
             for child in &mut self.running {
                 let _ = child.try_wait();

@@ -4,6 +4,7 @@
 use crate::agent::{Agent, Theirs, cleaned, limited, mounts, own, until};
 use crate::support::{Alone, Program, alone, can_write_cgroups, text};
 use commensal_agent::snapshot::Snapshot;
+use commensal_testkit::{Signal, signal};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -140,7 +141,7 @@ impl World {
     }
 
     fn on_again(&self, after: &str) {
-        until(&format!("isolation is on after {after}"), || held_back(&self.etl.cpu));
+        until(format!("isolation is on after {after}"), || held_back(&self.etl.cpu));
         self.nobody_asks();
         assert!(held_back(&self.etl.cpu), "after {after}");
     }
@@ -209,7 +210,7 @@ fn a_canary_shows_what_isolation_does() {
     let (status, _, err) = world.run(&["--for", "12s"]);
     assert!(status == Some(2) && err.contains("no offline group has processes now"), "{err}");
     world.spinners.clear();
-    assert_eq!(world.agent.take().unwrap().end("TERM"), Some(0));
+    assert_eq!(world.agent.take().unwrap().end(Signal::TERM), Some(0));
     assert!(!held_back(&world.etl.cpu), "originals are back");
     let World { program, .. } = world;
     cleaned(&program);
@@ -222,10 +223,6 @@ fn isolation_is_on_after_every_end_of_a_canary() {
     let Some(mut world) = World::new(test, "canary-ends") else { return };
     let mut long = vec!["--for", "10m", "--off", "50"];
     long.extend(NO_LIMITS);
-    let kill = |child: &Child, signal: &str| {
-        let status = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
-        assert!(status.unwrap().success());
-    };
     // Ctrl-C, with a report of what there is.
     let child = world.until_off(&long);
     let status = text(&world.program.run(&["status"]).stdout);
@@ -233,7 +230,7 @@ fn isolation_is_on_after_every_end_of_a_canary() {
     // Not beside another.
     let (code, _, err) = world.run(&long);
     assert!(code == Some(2) && err.contains("a canary runs already"), "{err}");
-    kill(&child, "INT");
+    assert!(signal(child.id(), Signal::INT));
     let output = child.wait_with_output().unwrap();
     let said = text(&output.stdout);
     assert!(said.contains("it ended because it was stopped"), "{said}{}", text(&output.stderr));
@@ -263,7 +260,7 @@ fn isolation_is_on_after_every_end_of_a_canary() {
     // The agent is killed while isolation is off: the guard puts it back.
     in_force(&world.program);
     let child = world.until_off(&long);
-    world.agent.as_ref().unwrap().signal("KILL");
+    world.agent.as_ref().unwrap().signal(Signal::KILL);
     until("the guard has put it back", || held_back(&world.etl.cpu));
     let output = child.wait_with_output().unwrap();
     let said = text(&output.stderr);
@@ -278,7 +275,7 @@ fn isolation_is_on_after_every_end_of_a_canary() {
     let agent = Agent::start(&world.program, &groups, &["--on-exit", "keep"]);
     in_force(&world.program);
     let mut child = world.until_off(&long);
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     assert!(held_back(&world.etl.cpu), "as it is means with isolation");
     child.wait().unwrap();
     world.spinners.clear();
@@ -309,7 +306,7 @@ fn a_canary_needs_an_agent_a_guard_and_time() {
     let agent = Agent::start(&program, &groups, &["--no-guard", "--on-exit", "restore"]);
     until("the agent answers", || program.run(&["status"]).status.code() != Some(2));
     refused(&[], "there is no guard");
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
 }
 
 #[test]
@@ -345,6 +342,6 @@ fn orders_to_the_agent() {
     std::fs::write(&groups, "[group.etl]\nclas = 1\n").unwrap();
     let (_, err) = program.expect(2, &["agent", "reload"]);
     assert!(err.contains("unknown key \"clas\"") && err.contains("correct the groups file"), "{err}");
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     cleaned(&program);
 }

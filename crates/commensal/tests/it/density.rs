@@ -5,6 +5,7 @@ mod vms;
 
 use crate::support::{Program, can_write_cgroups, cgroups_named};
 use commensal_density::record::{Attempt, FailureKind, Ladder};
+use commensal_testkit::{Signal, signal};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -368,8 +369,7 @@ fn an_interrupted_run_is_gone_on_with() {
         std::thread::sleep(Duration::from_millis(20));
     }
     program.ran.lock().unwrap().push(child.id());
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert!(signal(child.id(), Signal::INT));
     assert_eq!(child.wait().unwrap().code(), Some(2));
     let before = ladder(&program).rungs[0].attempts.clone();
     assert!((2..8).contains(&before.len()), "{} attempts", before.len());

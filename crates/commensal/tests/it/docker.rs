@@ -2,6 +2,7 @@
 
 use crate::support::{Program, can_write_cgroups, text};
 use commensal_lab::record::Run;
+use commensal_testkit::{Signal, signal};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -91,7 +92,7 @@ impl Engine {
 
     /// Stops it; its containers stop with it.
     pub fn stop(&mut self) {
-        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        signal(self.child.id(), Signal::TERM);
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.child.try_wait().is_ok_and(|ended| ended.is_none()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(50));

@@ -3,6 +3,7 @@
 
 use crate::support::{Program, can_write_cgroups, cgroups_named, cpu_mount};
 use commensal_host::{Cookie, Host, LinuxHost};
+use commensal_testkit::{Signal, signal};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -97,7 +98,7 @@ fn threads_that_appear_meanwhile_have_it_too_and_lose_it_again() {
     let restored = program.expect(0, &["restore"]);
     let after: Vec<u64> = pids().into_iter().map(cookie).collect();
     for pid in pids() {
-        let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+        signal(pid, Signal::KILL);
     }
     shell.wait().unwrap();
     remove(&theirs);

@@ -6,6 +6,7 @@ use crate::support::{Program, can_write_cgroups, cgroups_named, text};
 use commensal_core::actual::Hierarchy;
 use commensal_core::knob::{Controller, Version};
 use commensal_lab::record::{Applied, Run};
+use commensal_testkit::{Signal, cpu_time, signal, until};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -138,23 +139,15 @@ impl Hog {
         Hog { name, child: Command::new("sh").args(["-c", &script]).spawn().unwrap() }
     }
 
-    fn cpu_ns(&self) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.child.id())).unwrap();
-        text.split(' ').next().unwrap().parse().unwrap()
-    }
-
     /// Whether it gets no CPU for longer than two ticks of the slowest kernel.
     fn stands_still(&self) -> bool {
-        let before = self.cpu_ns();
+        let before = cpu_time(self.child.id());
         std::thread::sleep(Duration::from_millis(50));
-        self.cpu_ns() == before
+        cpu_time(self.child.id()) == before
     }
 
     fn wait_until(&self, still: bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while self.stands_still() != still {
-            assert!(Instant::now() < deadline, "still: {still}");
-        }
+        until(format_args!("it stands still: {still}"), || self.stands_still() == still);
     }
 }
 
@@ -537,7 +530,7 @@ fn an_interrupted_run_goes_on() {
         );
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    assert!(signal(child.id(), Signal::TERM));
     assert_eq!(child.wait().unwrap().code(), Some(2));
     let before = Run::from_json(&std::fs::read(&record).unwrap()).unwrap();
     assert!((2..8).contains(&before.blocks.len()));

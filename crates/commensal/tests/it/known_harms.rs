@@ -6,12 +6,12 @@ use crate::support::{Program, can_write_cgroups, cgroups_named, text};
 use commensal_lab::calibrate::Calibration;
 use commensal_lab::record::Verdict;
 use commensal_lab::record::decode_histogram;
+use commensal_testkit::{Signal, signal, until};
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// Six rounds of four arms, the least there can be: half a minute.
 const SHORT: [&str; 6] = ["lab", "calibrate", "--for", "1s", "--harm", "0,60"];
@@ -68,12 +68,8 @@ fn a_known_harm_is_found_and_none_is_not_and_an_interrupted_calibration_goes_on(
         .spawn()
         .unwrap();
     let groups = format!("commensal-lab-{}-", child.id());
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while cgroups_named(&groups).is_empty() {
-        assert!(Instant::now() < deadline, "the run did not begin within a minute");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    assert!(Command::new("kill").arg("-INT").arg(child.id().to_string()).status().unwrap().success());
+    until("the run begins", || !cgroups_named(&groups).is_empty());
+    assert!(signal(child.id(), Signal::INT));
     let output = child.wait_with_output().unwrap();
     let err = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{err}");

@@ -4,6 +4,7 @@
 use crate::bad_input::assert_nothing_left;
 use crate::support::{Program, can_write_cgroups, cgroups_named, text};
 use commensal_lab::record::{Run, decode_histogram, encode_histogram, new_histogram};
+use commensal_testkit::{Signal, signal, until};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -180,14 +181,14 @@ fn other_labs_run() -> bool {
     })
 }
 
-/// Starts a long run and waits until `until` holds.
-fn start(program: &Program, until: impl Fn(&[String]) -> bool) -> Child {
+/// Starts a long run and waits until its children are as wanted.
+fn start(program: &Program, wanted: impl Fn(&[String]) -> bool) -> Child {
     let args = ["lab", "run", "quickstart", "--rounds", "9", "--block", "1"];
     let mut child = program.command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut ended = None;
-    crate::agent::until("the run gets there", || {
+    until("the run gets there", || {
         ended = child.try_wait().unwrap();
-        ended.is_some() || until(&workloads(child.id()))
+        ended.is_some() || wanted(&workloads(child.id()))
     });
     if let Some(status) = ended {
         panic!("{status}: {}", text(&child.wait_with_output().unwrap().stderr));
@@ -217,20 +218,20 @@ fn ctrl_c_and_sigterm_leave_nothing() {
     if !can_write_cgroups("ctrl_c_and_sigterm_leave_nothing") {
         return;
     }
-    for signal in ["-INT", "-TERM"] {
+    for with in [Signal::INT, Signal::TERM] {
         let program = Program::new("stop");
         let child = start(&program, burners);
         let children = workloads(child.id());
         let groups = format!("commensal-lab-{}-", child.id());
         assert!(!cgroups_named(&groups).is_empty());
         let asked = Instant::now();
-        assert!(Command::new("kill").arg(signal).arg(child.id().to_string()).status().unwrap().success());
+        assert!(signal(child.id(), with));
         let output = child.wait_with_output().unwrap();
         let err = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{err}");
         assert!(err.contains("stopped before the end"), "{err}");
-        println!("{signal}: ended after {:?}", asked.elapsed());
-        assert!(cgroups_named(&groups).is_empty(), "{signal}");
+        println!("{with:?}: ended after {:?}", asked.elapsed());
+        assert!(cgroups_named(&groups).is_empty(), "{with:?}");
         assert_gone(&children);
         assert_nothing_left(&program.state());
     }
@@ -286,17 +287,10 @@ fn sigkill_leaves_nothing_frozen() {
             })
         })
     };
-    let within = |seconds: u64, what: &str, holds: &dyn Fn() -> bool| {
-        let end = Instant::now() + Duration::from_secs(seconds);
-        while !holds() {
-            assert!(Instant::now() < end, "not within {seconds} s: {what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    };
-    within(60, "something is frozen", &frozen);
+    until("something is frozen", frozen);
     child.kill().unwrap();
     child.wait().unwrap();
-    within(60, "the groups are gone", &|| cgroups_named(&groups).is_empty());
+    until("the groups are gone", || cgroups_named(&groups).is_empty());
     assert_eq!(program.expect(0, &["restore"]).0, "nothing to restore\n");
     assert_nothing_left(&program.state());
 }
@@ -330,7 +324,7 @@ fn a_service_that_dies_is_broken_not_lost() {
                 && !killed.contains(&service)
             {
                 let pid = service.split(' ').next().unwrap();
-                Command::new("kill").args(["-KILL", pid]).status().unwrap();
+                signal(pid.parse().unwrap(), Signal::KILL);
                 killed.push(service);
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -387,7 +381,7 @@ fn a_service_that_dies_in_short_windows() {
             let service = services.iter().find(|line| line.contains("http") && !killed.contains(*line));
             if let Some(service) = service {
                 let number = service.split(' ').next().unwrap();
-                Command::new("kill").args(["-KILL", number]).status().unwrap();
+                signal(number.parse().unwrap(), Signal::KILL);
                 killed.push(service.clone());
             }
         }
@@ -441,7 +435,7 @@ fn two_runs_at_once_are_refused() {
     let program = Program::new("both");
     let child = start(&program, |lines| !lines.is_empty());
     // It has children before it has the lock: one that it asks about the machine is the first.
-    crate::agent::until("the run has the lock", || locks(child.id(), &program.state().join("lab.lock")));
+    until("the run has the lock", || locks(child.id(), &program.state().join("lab.lock")));
     let refused = |of: &Program, args: &[&str]| {
         let output = of.command(args).env("COMMENSAL_LAB_SCOPE", &program.prefix).output().unwrap();
         let err = text(&output.stderr);
@@ -454,7 +448,7 @@ fn two_runs_at_once_are_refused() {
         refused(of, &QUICK);
         refused(of, &["lab", "doctor"]);
     }
-    assert!(Command::new("kill").arg("-INT").arg(child.id().to_string()).status().unwrap().success());
+    assert!(signal(child.id(), Signal::INT));
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(2));
     [&program, &other].iter().for_each(|of| assert_nothing_left(&of.state()));
 }
@@ -481,7 +475,7 @@ pub fn assert_gone(children: &[String]) {
                 .replace('\0', " ");
             !now.is_empty() && now == command
         };
-        crate::agent::until(&format!("{child} ends with its run"), || !alive());
+        until(format!("{child} ends with its run"), || !alive());
     }
 }
 

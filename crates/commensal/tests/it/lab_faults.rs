@@ -4,6 +4,7 @@ use crate::bad_input::assert_nothing_left;
 use crate::lab::{assert_gone, workloads};
 use crate::support::{Program, can_write_cgroups, cgroups_named, text};
 use commensal_lab::record::Run;
+use commensal_testkit::{Signal, ended, signal, until};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -80,20 +81,6 @@ impl Moment {
     }
 }
 
-fn within(seconds: u64, what: &str, holds: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(seconds);
-    while !holds() {
-        assert!(Instant::now() < end, "not within {seconds} s: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Whether a process is dead, and only its parent has not looked yet.
-fn is_zombie(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
-}
-
 /// Statuses of a run that ends by itself.
 const VERDICTS: [i32; 4] = [0, 1, 3, 4];
 
@@ -104,8 +91,8 @@ fn each_signal_at_each_moment() {
         return;
     }
     for moment in MOMENTS {
-        for signal in ["INT", "TERM", "KILL"] {
-            let case = format!("SIG{signal} at {moment:?}");
+        for (name, with) in [("INT", Signal::INT), ("TERM", Signal::TERM), ("KILL", Signal::KILL)] {
+            let case = format!("SIG{name} at {moment:?}");
             let program = Program::new("moment");
             let record = program.path("run.json");
             let mut child =
@@ -113,18 +100,18 @@ fn each_signal_at_each_moment() {
             let pid = child.id();
             moment.wait(pid, &record, &mut child);
             let children = workloads(pid);
-            Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status().unwrap();
+            signal(pid, with);
             let groups = format!("commensal-lab-{pid}-");
-            if signal == "KILL" {
+            if with == Signal::KILL {
                 // Dead is dead, although this parent has not looked: nobody has to wait for that.
-                within(60, &case, || is_zombie(pid));
-                within(60, &case, || {
+                until(&case, || ended(pid));
+                until(&case, || {
                     program.run(&["restore"]).status.code() == Some(0) && cgroups_named(&groups).is_empty()
                 });
             }
             let output = child.wait_with_output().unwrap();
             let (status, err) = (output.status.code(), text(&output.stderr));
-            match (signal, moment) {
+            match (name, moment) {
                 ("KILL", Moment::End) => {}
                 ("KILL", _) => assert_eq!(status, None, "{case}: {err}"),
                 (_, Moment::End) if status.is_some_and(|status| VERDICTS.contains(&status)) => {}
@@ -188,7 +175,7 @@ fn a_full_disk_at_each_moment() {
             .spawn()
             .unwrap();
         let read = |name: &str| std::fs::read_to_string(program.path(name)).unwrap_or_default();
-        within(60, "the script begins", || {
+        until("the script begins", || {
             program.path("pid").exists() || !Path::new(&format!("/proc/{}/exe", shell.id())).exists()
         });
         let Ok(pid) = read("pid").trim().parse::<u32>() else {

@@ -15,6 +15,7 @@ use commensal_core::topology::Machine;
 use commensal_host::LinuxHost;
 use commensal_sensors::usage::GroupDirs;
 use commensal_sensors::{machine, mounts};
+use commensal_testkit::{Signal, cpu_time, signal};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -112,10 +113,9 @@ struct Running {
 }
 
 impl Running {
-    /// CPU time so far, ns: field 1 of schedstat.
+    /// CPU time so far, ns.
     fn cpu_ns(&self) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.pid)).unwrap();
-        text.split_whitespace().next().unwrap().parse().unwrap()
+        cpu_time(self.pid).unwrap().as_nanos() as u64
     }
 }
 
@@ -123,7 +123,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         // As long as its parent runs, the number is the command's.
         if self.pid > 0 && self.child.try_wait().is_ok_and(|status| status.is_none()) {
-            let _ = Command::new("kill").args(["-KILL", &self.pid.to_string()]).status();
+            signal(self.pid, Signal::KILL);
         }
         let end = Instant::now() + END_PATIENCE;
         while self.child.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < end {

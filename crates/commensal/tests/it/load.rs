@@ -2,10 +2,11 @@
 //! and that bad input ends with a way out.
 
 use crate::support::{Program, text};
+use commensal_testkit::{Signal, signal};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// A measurement that ends: believed or not is the machine's affair.
@@ -220,10 +221,6 @@ fn a_rate_that_is_not_reached_is_not_a_result() {
     assert!(out.contains("offered requests/s") || out.contains("the generator"), "{out}");
 }
 
-fn send(signal: &str, child: &Child) {
-    assert!(Command::new("kill").arg(signal).arg(child.id().to_string()).status().unwrap().success());
-}
-
 /// A shell without job control has its background jobs ignore SIGINT, and what is ignored stays ignored.
 fn ignores_sigint() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -236,15 +233,17 @@ fn ctrl_c_ends_and_reports_what_was_measured() {
     let program = Program::new("load-stop");
     let server = Server::responder(&program);
     let url = server.url();
-    for (warmup, reported, signal) in [("0s", true, "-INT"), ("0s", true, "-TERM"), ("1h", false, "-INT")] {
-        if signal == "-INT" && ignores_sigint() {
+    for (warmup, reported, with) in
+        [("0s", true, Signal::INT), ("0s", true, Signal::TERM), ("1h", false, Signal::INT)]
+    {
+        if with == Signal::INT && ignores_sigint() {
             println!("skipped: ctrl_c_ends_and_reports_what_was_measured: SIGINT is ignored here");
             continue;
         }
         let args = ["lab", "load", &url, "--rate", "100", "--for", "1h", "--warmup", warmup, "--json"];
         let child = program.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(1500));
-        send(signal, &child);
+        assert!(signal(child.id(), with));
         let asked = Instant::now();
         let output = child.wait_with_output().unwrap();
         assert!(asked.elapsed() < Duration::from_secs(60), "an hour was asked for");
@@ -300,7 +299,7 @@ fn load_can_come_from_elsewhere() {
     assert!(line.contains("this is no order"), "{line}");
     let (status, out, err) = ask(&["--rate", "50", "--for", "500ms"]);
     assert!(ENDS.contains(&status) && out.contains("open loop, 50 requests/s"), "{out}{err}");
-    send("-TERM", &agent.child);
+    signal(agent.child.id(), Signal::TERM);
     assert_eq!(agent.child.wait().unwrap().code(), Some(0));
 }
 

@@ -1,6 +1,7 @@
 //! The program on the running kernel: apply, restore, run. In scratch groups of its own.
 
 use crate::support::{Program, can_write_cgroups, cgroups_named, cpu_mount, text};
+use commensal_testkit::{Signal, cpu_time, signal};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -138,10 +139,6 @@ fn start(program: &Program, config: &str, script: &str) -> (Child, String) {
     (child, line.trim().to_owned())
 }
 
-fn kill(signal: &str, pid: u32) {
-    assert!(Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap().success());
-}
-
 // promise 18
 #[test]
 fn run_forwards_signals_and_waits_for_one_that_ignores_them() {
@@ -153,17 +150,17 @@ fn run_forwards_signals_and_waits_for_one_that_ignores_them() {
     let config = file.to_str().unwrap();
     let (mut child, _) =
         start(&program, config, "trap 'exit 3' TERM; echo ready; while :; do sleep 0.05; done");
-    kill("-TERM", child.id());
+    signal(child.id(), Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(3));
 
     // A command that ignores SIGTERM goes on; restore says so instead of killing a user's job.
     let (mut child, pid) = start(&program, config, "trap '' TERM; echo $$; while :; do sleep 0.05; done");
-    kill("-TERM", child.id());
+    signal(child.id(), Signal::TERM);
     std::thread::sleep(Duration::from_millis(300));
     assert!(child.try_wait().unwrap().is_none(), "it ended although its command ignores SIGTERM");
     let (_, err) = program.expect(1, &["restore"]);
     assert!(err.contains("running processes"), "{err}");
-    kill("-KILL", pid.parse().unwrap());
+    signal(pid.parse().unwrap(), Signal::KILL);
     assert_eq!(child.wait().unwrap().code(), Some(137));
     // The shell's own `sleep` outlives it for a moment; the next command finds the group empty and ends it.
     std::thread::sleep(Duration::from_millis(300));
@@ -209,25 +206,19 @@ fn offline_yields() {
     let mut line = String::new();
     BufReader::new(online.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let pids = [online.id(), offline_pid.parse().unwrap()];
-    let before = pids.map(cpu_ns);
+    let before = pids.map(|pid| cpu_time(pid).unwrap());
     let end = Instant::now() + Duration::from_millis(1_500);
     while Instant::now() < end {
         std::thread::sleep(Duration::from_millis(50));
     }
-    let after = pids.map(cpu_ns);
-    kill("-KILL", pids[1]);
+    let after = pids.map(|pid| cpu_time(pid).unwrap());
+    signal(pids[1], Signal::KILL);
     online.kill().unwrap();
     online.wait().unwrap();
     offline.wait().unwrap();
-    let used = [0, 1].map(|index| (after[index] - before[index]) as f64);
+    let used = [0, 1].map(|index| (after[index] - before[index]).as_nanos() as f64);
     println!("{test}: online {:.0} ms, offline {:.0} ms", used[0] / 1e6, used[1] / 1e6);
     assert!(used[0] > MIN_YIELD_RATIO * used[1], "online {} ns, offline {} ns", used[0], used[1]);
-}
-
-/// CPU time of a process, ns: field 1 of schedstat.
-fn cpu_ns(pid: u32) -> u64 {
-    let text = read(PathBuf::from(format!("/proc/{pid}/schedstat")));
-    text.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 #[test]

@@ -8,11 +8,11 @@ mod units;
 
 use crate::support::{Program, cgroups_named, text};
 use commensal_host::{Host, LinuxHost};
+use commensal_testkit::until;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
 const ETL: &str = "[group.etl]\nclass = \"offline\"\npids.max = 200\n";
 const ROOT: &str = "/sys/fs/cgroup";
@@ -285,7 +285,9 @@ fn restore_after_the_delegated_unit_is_gone() {
     }
     let program = Program::new("gone");
     let unit = Sleeper::start("gone", &["-p", "Delegate=yes"], &["sh", "-c", ASIDE, "aside"]);
-    until(|| unit.group().join("aside").exists() && read(unit.group().join("cgroup.procs")).is_empty());
+    until("the processes stand aside", || {
+        unit.group().join("aside").exists() && read(unit.group().join("cgroup.procs")).is_empty()
+    });
     let file = program.groups(ETL);
     let path = unit.path();
     // Status 1: the slice above the unit does not yield, and that is told.
@@ -294,18 +296,9 @@ fn restore_after_the_delegated_unit_is_gone() {
     assert_eq!(read(own.join("pids.max")), "200");
     let group = unit.group();
     drop(unit);
-    until(|| !group.exists());
+    until("the group is gone", || !group.exists());
     for _ in 0..2 {
         let (out, err) = program.expect(0, &["restore"]);
         assert_eq!((out.as_str(), err.as_str()), ("nothing to restore\n", ""));
-    }
-}
-
-/// Waits for what systemd does a moment later.
-fn until(holds: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !holds() {
-        assert!(Instant::now() < end, "systemd did not do it within a minute");
-        std::thread::sleep(Duration::from_millis(50));
     }
 }

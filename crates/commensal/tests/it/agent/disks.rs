@@ -2,6 +2,7 @@
 
 use super::{Agent, Theirs, cleaned, until};
 use crate::support::{Program, can_write_cgroups, cpu_mount};
+use commensal_testkit::Signal;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -88,7 +89,7 @@ fn offline_reading_is_cut_while_online_work_waits_for_disks() {
     // A group with somebody inside stays, with its limits: who was killed while reading takes a moment to go.
     let inside = || std::fs::read_to_string(etl.join("cgroup.procs")).is_ok_and(|pids| !pids.is_empty());
     until("nobody is left inside", || !inside());
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     until("nothing is limited", || {
         read_limit(&etl).is_none() || {
             println!("{test}: {}", crate::support::text(&program.run(&["restore"]).stdout));

@@ -2,6 +2,7 @@
 
 use super::{Agent, cleaned, own, until};
 use crate::support::{Program, can_write_cgroups, text};
+use commensal_testkit::Signal;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -74,6 +75,6 @@ fn what_a_group_uses_is_told() {
     } else {
         println!("skipped: {test}: a part: memory cannot be limited here");
     }
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     cleaned(&program);
 }

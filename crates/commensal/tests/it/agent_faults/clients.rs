@@ -4,6 +4,7 @@ use super::{asked, nothing_left};
 use crate::agent::{Agent, Theirs, limited, until};
 use crate::support::{Program, can_write_cgroups};
 use commensal_agent::control::SOCKET;
+use commensal_testkit::Signal;
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 
@@ -59,7 +60,7 @@ fn clients_that_never_read() {
     );
     // A tick may limit several of them.
     assert!(after.ticks > before && after.problems.is_empty(), "{after:?}");
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     program.expect(0, &["restore"]);
     drop((first, more));
     nothing_left(&program);

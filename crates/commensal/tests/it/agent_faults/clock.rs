@@ -3,6 +3,7 @@
 use super::{Watched, asked, nothing_left};
 use crate::agent::{Agent, Theirs, limited, set_quota, until};
 use crate::support::{Program, can_write_cgroups, text};
+use commensal_testkit::Signal;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -88,7 +89,7 @@ fn a_time_of_day_that_jumps() {
     let last = asked(&program);
     assert!(last.pid == pid && agent.child.try_wait().unwrap().is_none(), "the guard took it for dead");
     assert!(last.uptime_s >= first.uptime_s && last.problems.is_empty(), "{:?}", last.problems);
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     program.expect(0, &["restore"]);
     watched.end();
     drop((batch, online));

@@ -4,6 +4,7 @@
 use super::{Watched, asked, nothing_left};
 use crate::agent::{Agent, Theirs, limited, until};
 use crate::support::{Program, can_write_cgroups};
+use commensal_testkit::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -103,22 +104,24 @@ fn a_configuration_that_breaks_while_it_runs() {
     for (index, (name, spoil, words)) in broken().into_iter().enumerate() {
         let before = agent.said().len();
         spoil(&dir);
-        until(&format!("{name}: {words} in {}", &agent.said()[before..]), || {
+        until(format!("{name}: {words} in {}", &agent.said()[before..]), || {
             agent.said()[before..].contains(words)
         });
         until("status tells it", || asked(&program).config.error.is_some_and(|error| error.contains(words)));
         std::thread::sleep(Duration::from_millis(400));
         let said = agent.said()[before..].to_owned();
-        assert_eq!(said.matches("are kept").count(), 1, "{name} is told once: {said}");
+        // Where one thing is put in the place of another, the agent may look in between.
+        let told = said.lines().filter(|line| line.contains(words)).count();
+        assert!(told == 1 && said.matches("are kept").count() <= 2, "{name} is told once: {said}");
         assert!(said.len() < 2_000, "{name}: {} bytes are told", said.len());
         assert!(limited(&batch.cpu), "{name}: the last good groups stay");
         // Right again, and another value: that it is taken shows.
         let (cores, want) = if index % 2 == 0 { ("0.3", "30000") } else { ("0.5", "50000") };
         mend(&dir, &text(&batch, &web, cores));
-        until(&format!("{name}: it recovers"), || quota(&batch) == want);
+        until(format!("{name}: it recovers"), || quota(&batch) == want);
         until("nothing is wrong any more", || asked(&program).config.error.is_none());
     }
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     program.expect(0, &["restore"]);
     watched.end();
     drop((batch, web));

@@ -6,6 +6,7 @@ use crate::agent::{Agent, mounts, until};
 use crate::containers::{FOREVER, cgroup, run};
 use crate::docker::Engine;
 use crate::support::{Program, can_write_cgroups, cpu_mount};
+use commensal_testkit::{Signal, signal};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,7 @@ struct Containers {
 impl Drop for Containers {
     fn drop(&mut self) {
         for pid in &self.pids {
-            super::kill("-KILL", *pid);
+            signal(*pid, Signal::KILL);
         }
         let end = Instant::now() + Duration::from_secs(10);
         // The engine makes it in every hierarchy, also where no group of ours can be.
@@ -113,7 +114,7 @@ fn the_engine_restarts_under_the_agent() {
     let lines: Vec<&str> = told.lines().collect();
     let once: std::collections::BTreeSet<&str> = lines.iter().copied().collect();
     assert_eq!(lines.len(), once.len(), "each is told once: {told}");
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     program.expect(0, &["restore"]);
     assert!([&batch_limit, &later_limit, &web_limit].iter().all(|file| limit(file) == "max"));
     assert!(engine.docker(&["rm", "-f", &batch, &web, &later]).0);

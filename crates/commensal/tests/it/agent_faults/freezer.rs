@@ -6,6 +6,7 @@ use crate::support::{Program, can_write_cgroups, text};
 use commensal_host::fake::FakeHost;
 use commensal_host::{Exit, Host};
 use commensal_reconcile::members;
+use commensal_testkit::{Signal, signal};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -63,7 +64,9 @@ impl Drop for Group<'_> {
                 }
             }
         }
-        members_of(self.0).into_iter().for_each(|pid| super::kill("-KILL", pid));
+        for pid in members_of(self.0) {
+            signal(pid, Signal::KILL);
+        }
     }
 }
 
@@ -135,16 +138,17 @@ fn a_victim_in_a_frozen_group_dies() {
     println!("{test}: cgroup v{version}; {} of {} processes left", members_of(&program).len(), before.len());
     // Memory stays short until this test says otherwise, and where it gets no CPU for long the agent goes on: whoever it has
     // killed is on record, and nobody else has died.
-    let killed: Vec<String> = asked(&program)
-        .actions
-        .iter()
-        .filter(|one| one.new.as_deref() == Some("killed"))
-        .map(|one| one.what.clone())
-        .collect();
-    let mut left = before.iter().filter(|pid| !killed.contains(&format!("process {pid}")));
     let now = members_of(&program);
-    assert!(left.all(|pid| now.contains(pid)), "{before:?} {now:?}");
-    assert_eq!(agent.end("TERM"), Some(0));
+    let gone: Vec<String> =
+        before.iter().filter(|pid| !now.contains(pid)).map(|pid| format!("process {pid}")).collect();
+    until(format!("whoever is gone was killed: {gone:?}"), || {
+        let actions = asked(&program).actions;
+        let killed = |what: &String| {
+            actions.iter().any(|one| one.what == *what && one.new.as_deref() == Some("killed"))
+        };
+        gone.iter().all(killed)
+    });
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     until("the group goes on", || frozen(&program, "etl") != Some(true));
     until("the victim's command is told", || large.try_wait().unwrap().is_some());
     drop(group);

@@ -1,9 +1,10 @@
 //! kill -9 of the agent, of its guard and of both, at random, while members come and go and the room changes.
 
-use super::{Dice, Watched, guards, kill, nothing_left, processes, set, settings};
+use super::{Dice, Watched, guards, nothing_left, processes, set, settings};
 use crate::agent::{Agent, ETL, PATIENCE, Theirs, cpus, limited, own, until};
 use crate::support::{Program, can_write_cgroups};
 use commensal_core::cpuset::CpuSet;
+use commensal_testkit::{Signal, signal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -166,7 +167,9 @@ fn random_kills_of_agent_and_guard() {
         let who = dice.below(3);
         killed[who] += 1;
         if who > 0 {
-            guards(&program).into_iter().for_each(|pid| kill("-KILL", pid));
+            for pid in guards(&program) {
+                signal(pid, Signal::KILL);
+            }
         }
         if who == 1 {
             // The agent goes on, with another guard.
@@ -224,7 +227,7 @@ fn a_guard_that_is_killed_is_replaced() {
             now.len() == 1 && now[0] != last
         });
         last = now[0];
-        kill(if round % 2 == 0 { "-KILL" } else { "-TERM" }, last);
+        signal(last, if round % 2 == 0 { Signal::KILL } else { Signal::TERM });
         until("it has ended", || !guards(&program).contains(&last));
     }
     until("another one", || guards(&program).len() == 1);
@@ -232,7 +235,7 @@ fn a_guard_that_is_killed_is_replaced() {
     assert!(web.counted(), "a guard that dies changes nothing");
     // The last one knows what to do.
     std::thread::sleep(Duration::from_millis(500));
-    agent.signal("KILL");
+    agent.signal(Signal::KILL);
     until("the safe state", || !web.counted());
     assert!(limited(&own(&program, "etl")));
     drop((agent, web));

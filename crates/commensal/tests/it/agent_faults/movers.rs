@@ -5,6 +5,7 @@ use crate::agent::{Agent, Theirs, limited, until};
 use crate::support::{Program, can_write_cgroups};
 use commensal_core::actual::Hierarchy;
 use commensal_core::knob::Version;
+use commensal_testkit::Signal;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -139,7 +140,7 @@ fn a_process_that_leaves_its_group() {
     std::fs::remove_file(program.path("to-and-fro")).unwrap();
     mover.touch("go");
     until("it is home", || mover.places() == home);
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     program.expect(0, &["restore"]);
     assert_eq!(mover.places(), home);
     drop(mover);
@@ -185,7 +186,7 @@ fn a_process_that_leaves_a_matched_cgroup() {
     mover.lists("out", &folders(&home));
     mover.touch("go");
     until("it is home", || mover.places() == home);
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     program.expect(0, &["restore"]);
     assert_eq!(settings(&batch), original);
     watched.end();

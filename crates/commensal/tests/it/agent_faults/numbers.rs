@@ -3,6 +3,7 @@
 use super::nothing_left;
 use crate::agent::{Agent, until};
 use crate::support::{Program, can_write_cgroups};
+use commensal_testkit::Signal;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -48,7 +49,7 @@ fn a_members_number_that_is_a_strangers() {
         places(pid).iter().any(|line| line.ends_with(&own))
     };
     until("both are inside", || inside(first.id()) && inside(stays.id()));
-    agent.signal("STOP");
+    agent.signal(Signal::STOP);
     let number = first.id();
     end(first);
     let mut other = None;
@@ -63,7 +64,7 @@ fn a_members_number_that_is_a_strangers() {
         }
         end(now);
     }
-    agent.signal("CONT");
+    agent.signal(Signal::CONT);
     match other {
         None => println!("skipped: {test}: the number {number} could not be had again"),
         Some(other) => {

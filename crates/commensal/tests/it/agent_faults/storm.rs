@@ -3,6 +3,7 @@
 use super::{Watched, asked, figures, nothing_left};
 use crate::agent::{Agent, Theirs, limited, set_quota, until};
 use crate::support::{Program, can_write_cgroups, cpu_mount};
+use commensal_testkit::Signal;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -124,7 +125,7 @@ fn a_thousand_cgroups_a_second() {
     assert!(after.1 <= before.1.1 + GROWTH_KIB, "{before:?} {after:?}");
     assert!(protected.is_some(), "what stays is protected only after the storm: {}", agent.said());
     assert!(asked(&program).ticks > before.0, "it ticks");
-    assert_eq!(agent.end("TERM"), Some(0));
+    assert_eq!(agent.end(Signal::TERM), Some(0));
     program.expect(0, &["restore"]);
     watched.end();
     drop((late, stays, web));

@@ -3,12 +3,13 @@
 use super::{HOG, Scene};
 use crate::support::{Program, text};
 use commensal_host::{Host, LinuxHost};
+use commensal_testkit::{Signal, signal, until};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A service `web.service` beside a hog `etl` on one CPU, as paths in the hierarchy.
 fn world(scene: &mut Scene, cpu: u32) -> (String, String) {
@@ -143,11 +144,7 @@ fn two_at_once_and_one_that_is_killed() {
     let mut first = program.command(&long).stdout(Stdio::piped()).spawn().unwrap();
     let mut second = program.command(&long).stdout(Stdio::piped()).spawn().unwrap();
     let wait = |wanted: usize| {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while commensal_blame::judge::count() != wanted {
-            assert!(Instant::now() < deadline, "{:?}, not {wanted} judges", commensal_blame::judge::count());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until(format_args!("{wanted} judges"), || commensal_blame::judge::count() == wanted);
     };
     wait(before + 2);
     std::thread::sleep(Duration::from_secs(1));
@@ -155,7 +152,7 @@ fn two_at_once_and_one_that_is_killed() {
     first.wait().unwrap();
     // Nobody is left to take it away: the kernel does.
     wait(before + 1);
-    let _ = Command::new("kill").args(["-INT", &second.id().to_string()]).status();
+    signal(second.id(), Signal::INT);
     let mut out = String::new();
     second.stdout.take().unwrap().read_to_string(&mut out).unwrap();
     assert_eq!(second.wait().unwrap().code(), Some(0), "Ctrl-C ends a look, it is no failure");

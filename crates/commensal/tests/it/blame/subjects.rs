@@ -5,6 +5,7 @@ use super::{HOG, Scene, look, per_cpu_second};
 use commensal_blame::figures::{Culprit, Kind};
 use commensal_blame::{Figures, Judge, Scope, Subject};
 use commensal_host::LinuxHost;
+use commensal_testkit::{Signal, cpu_time, signal, stopped_by, until};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -234,39 +235,17 @@ fn work_on_a_sibling_overlaps() {
     );
 }
 
-/// CPU time of a process, ns; its second thread would not count.
-fn used_ns(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
-    text.split_whitespace().next().unwrap().parse().unwrap()
-}
-
 /// Lets a process go on, and waits until it has had its CPU.
 fn go_on(pid: u32) {
-    let before = used_ns(pid);
-    signal("-CONT", pid);
-    wait_until(|| used_ns(pid) > before);
+    let before = cpu_time(pid);
+    signal(pid, Signal::CONT);
+    until("it has had its CPU", || cpu_time(pid) > before);
 }
 
 /// Stops a process, and waits until it has left its CPU.
 fn stop(pid: u32) {
-    signal("-STOP", pid);
-    wait_until(|| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        stat.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
-    });
-}
-
-fn signal(signal: &str, pid: u32) {
-    let done = std::process::Command::new("kill").args([signal, &pid.to_string()]).status();
-    assert!(done.unwrap().success());
-}
-
-fn wait_until(mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + super::END_PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "it did not come");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    signal(pid, Signal::STOP);
+    until("it has left its CPU", || stopped_by(pid));
 }
 
 /// A service that comes beside offline work, which goes, and comes again; then the service goes first.

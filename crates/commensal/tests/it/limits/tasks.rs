@@ -3,9 +3,10 @@
 use super::{Scene, Window, window};
 use crate::support::text;
 use commensal_core::knob::{Controller, Version};
+use commensal_testkit::until;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PIDS_MAX: u32 = 20;
 
@@ -55,18 +56,6 @@ fn refusals(events: &Path) -> u64 {
 
 /// What shows that a burner is awake. On a busy machine an offline one has three thousandths of a CPU.
 const AWAKE_NS: u64 = 5_000_000;
-/// How long until it has had that, or until a task that hardly ever runs has come to where it freezes.
-const PATIENCE: Duration = Duration::from_secs(15);
-
-/// Waits until something is so.
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < end, "{what}: not within {} s", PATIENCE.as_secs());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// A frozen group of v1 cannot even be killed: whatever becomes of the test, it is thawed.
 struct Thaw(PathBuf, &'static str);
 
@@ -100,7 +89,7 @@ fn a_frozen_group_stands_still() {
     let _thaw = Thaw(scene.file(Controller::Freezer, "offline/etl", file), thawed);
     let goes_on = |when: &str| {
         let begin = burner.cpu_ns();
-        until(&format!("the burner runs {when}"), || burner.cpu_ns() >= begin + AWAKE_NS);
+        until(format!("the burner runs {when}"), || burner.cpu_ns() >= begin + AWAKE_NS);
     };
     goes_on("before");
     apply(&frozen);

@@ -3,29 +3,15 @@
 use super::{files, view};
 use crate::support::{Program, text};
 use commensal_host::LinuxHost;
+use commensal_testkit::{Signal, signal, until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
-
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+use std::time::Duration;
 
 fn groups(queue: &str) -> String {
     format!("[group.etl]\nclass = \"offline\"\nqueue = {{ {queue} }}\n")
-}
-
-pub(super) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "never came: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-pub(super) fn kill(signal: &str, pid: u32) {
-    assert!(Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap().success());
 }
 
 /// `commensal run` in the background, with what it says.
@@ -116,7 +102,7 @@ fn a_command_waits_its_turn_and_says_so_once() {
         (&"etl".into(), &1.into(), &600_000.into())
     );
     assert_eq!(now["held"], Value::Null);
-    eventually("the command's own number", || queue(&program)[0]["running"][0]["pid"] == pid);
+    until("the command's own number", || queue(&program)[0]["running"][0]["pid"] == pid);
     assert_eq!(now["waiting"][0]["place"], 1);
     assert_eq!(now["waiting"][0]["pid"], second.child.id());
     let (shown, _) = program.expect(0, &["queue", "-c", config.to_str().unwrap()]);
@@ -171,20 +157,20 @@ fn ctrl_c_leaves_the_queue() {
     program.groups(&groups("max-concurrency = 1"));
     let mut first = Job::start(&program, &[], STAYS);
     first.line();
-    let mut line: Vec<(Job, &str, i32)> = Vec::new();
-    for (signal, status) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129), ("-QUIT", 131)] {
+    let mut line: Vec<(Job, Signal, i32)> = Vec::new();
+    for (with, status) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129), (Signal::QUIT, 131)] {
         let mut job = Job::start(&program, &[], "echo began");
         job.said();
-        line.push((job, signal, status));
+        line.push((job, with, status));
     }
     let mut last = Job::start(&program, &[], "echo began");
     last.said();
     assert_eq!(waiting(&program), 5);
     // The one that is first in line hears it as well as one behind another.
-    for (left, (job, signal, status)) in line.into_iter().enumerate() {
-        kill(signal, job.child.id());
+    for (left, (job, with, status)) in line.into_iter().enumerate() {
+        assert!(signal(job.child.id(), with));
         let (ended, said) = job.end();
-        assert_eq!((ended.code(), said.as_str()), (Some(status), ""), "{signal}");
+        assert_eq!((ended.code(), said.as_str()), (Some(status), ""), "{with:?}");
         assert_eq!(files(&program.state()).len(), 1 + 4 - left, "no ticket is left");
     }
     assert!(last.waits());
@@ -248,18 +234,18 @@ fn kill_9_frees_what_it_should() {
     second.said();
     let mut third = Job::start(&program, &[], "echo began");
     third.said();
-    kill("-KILL", second.child.id());
+    signal(second.child.id(), Signal::KILL);
     second.end();
-    eventually("the dead one is not shown", || waiting(&program) == 1);
+    until("the dead one is not shown", || waiting(&program) == 1);
     // Its command lives on, and is what is shown.
-    eventually("the command is noted", || queue(&program)[0]["running"][0]["pid"] == pid);
+    until("the command is noted", || queue(&program)[0]["running"][0]["pid"] == pid);
     let _input = first.child.stdin.take();
-    kill("-KILL", first.child.id());
+    signal(first.child.id(), Signal::KILL);
     first.child.wait().unwrap();
     std::thread::sleep(Duration::from_millis(300));
     assert!(third.waits(), "the slot was given away although its command runs");
     assert_eq!(queue(&program)[0]["running"][0]["pid"], pid);
-    kill("-KILL", pid);
+    signal(pid, Signal::KILL);
     assert_eq!(third.line(), "began");
     assert_eq!(third.end().0.code(), Some(0));
 }
@@ -274,8 +260,8 @@ fn what_is_left_in_the_background_has_no_slot() {
     let sleeper: u32 = first.line().parse().unwrap();
     assert_eq!(first.end().0.code(), Some(0));
     program.expect(0, &["run", "-g", "etl", "-c", config.to_str().unwrap(), "--no-wait", "--", "true"]);
-    kill("-KILL", sleeper);
-    eventually("it has ended", || !std::path::Path::new(&format!("/proc/{sleeper}")).exists());
+    signal(sleeper, Signal::KILL);
+    until("it has ended", || !std::path::Path::new(&format!("/proc/{sleeper}")).exists());
 }
 
 /// New limits hold for new arrivals at once, and max-concurrency for the first in line within a second.

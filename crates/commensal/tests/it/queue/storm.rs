@@ -1,9 +1,9 @@
 //! kill -9 at random: of those that wait, of those that run, of their commands.
 
-use super::program::{eventually, kill};
 use super::{files, view};
 use crate::support::Program;
 use commensal_host::LinuxHost;
+use commensal_testkit::{Signal, signal, until};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -51,20 +51,20 @@ fn random_kills_leave_no_stuck_slot_and_never_one_too_many() {
     let mut jobs: Vec<_> = (0..JOBS).map(start).collect();
     let (mut dice, mut killed, mut commands) = (Dice(20), 0, 0);
     let mut host = LinuxHost::default();
-    eventually("every job has ended", || {
+    until("every job has ended", || {
         jobs.retain_mut(|job| job.try_wait().unwrap().is_none());
         let running = view(&mut host, &program.state()).running;
         match dice.below(12) {
             0 if killed < JOBS / 3 && !jobs.is_empty() => {
                 // Not waited for yet, so its number is still its own.
-                kill("-KILL", jobs[dice.below(jobs.len())].id());
+                signal(jobs[dice.below(jobs.len())].id(), Signal::KILL);
                 killed += 1;
             }
             1 if commands < JOBS / 4 => {
                 let own: Vec<u32> = jobs.iter().map(std::process::Child::id).collect();
                 let noted = running.iter().find(|job| job.pid > 0 && !own.contains(&job.pid));
                 if let Some(job) = noted.filter(|job| is_ours(job.pid, &script)) {
-                    let _ = std::process::Command::new("kill").args(["-KILL", &job.pid.to_string()]).output();
+                    signal(job.pid, Signal::KILL);
                     commands += 1;
                 }
             }
@@ -73,7 +73,7 @@ fn random_kills_leave_no_stuck_slot_and_never_one_too_many() {
         assert!(running.len() <= AT_ONCE, "{running:?}");
         jobs.is_empty()
     });
-    eventually("every slot is free", || view(&mut host, &program.state()).running.is_empty());
+    until("every slot is free", || view(&mut host, &program.state()).running.is_empty());
     let log = std::fs::read_to_string(seats.join("log")).unwrap_or_default();
     println!("{} ended, {killed} of commensal and {commands} commands were killed", log.lines().count());
     assert!(!log.contains("EXCEEDED"), "{log}");

@@ -512,6 +512,6 @@ fn a_user_has_an_agent_in_a_delegated_service() {
             std::thread::sleep(Duration::from_millis(50));
         }
         succeeds(Command::new("systemctl").args(["stop", &unit.0]));
-        super::until(|| !unit.group().exists());
+        super::until("the group is gone", || !unit.group().exists());
     }
 }

@@ -1,0 +1,18 @@
+//! What the tests of several crates need: waiting for a condition, signals, and what the kernel says of a process.
+//!
+//! Nothing that ships uses it.
+
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests look at the kernel themselves, not through what they test"
+)]
+
+mod process;
+mod wait;
+
+pub use process::{
+    Stopped, cpu_time, ended, field_of_stat, resident_bytes, run_delay, signal, stopped_by, threads,
+};
+pub use rustix::process::Signal;
+pub use wait::{PATIENCE, until, until_some, within};
