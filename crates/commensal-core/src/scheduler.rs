@@ -1,8 +1,7 @@
 //! The sched_ext scheduler as a plan sees it: what it says of itself, and what it is told of groups.
 //!
 //! It is a program of its own that answers at a socket (`docs/reference/sched-control.md`); a plan has at most one step
-//! for it, which says all that one owner wants. Sensors ask it, drivers tell it; [`protocol`] is the text of
-//! both.
+//! for it, which says all that one owner wants. The same types go over the socket; [`protocol`] is what else its text has.
 
 pub mod protocol;
 
@@ -32,26 +31,34 @@ fn default_period_us() -> u64 {
 }
 
 /// What the scheduler is told of one cgroup.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// Offline threads are the scheduler's; online ones stay with the kernel's own.
+    /// Offline threads are the scheduler's; online ones stay with the kernel's own. A word that this program does not know is
+    /// an error of the whole request.
     pub class: Class,
     /// Online: offline threads leave the siblings of a CPU that runs one of this group.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub expel: bool,
     /// Offline: share against other offline groups; without one the scheduler reads the group's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
     /// Offline: hard limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Quota>,
 }
 
 /// All that one owner wants.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Orders {
     /// Who orders: the prefix of its cgroups' names. The orders of others stay as they are.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
-    /// By absolute directory in the hierarchy of the cpu controller.
+    /// By absolute directory in the hierarchy of the cpu controller, without a slash at the end.
+    #[serde(with = "protocol::list")]
     pub groups: BTreeMap<String, Order>,
     /// For how long a thread of a core stays free after an expelling one has left it, us. No plan changes it.
+    #[serde(default)]
     pub hold_off_us: u64,
 }
 

@@ -12,7 +12,7 @@ pub mod freezer;
 pub mod members;
 pub mod policy;
 pub(crate) mod renew;
-pub(crate) mod scheduler;
+pub mod scheduler;
 
 use commensal_core::knob::KnobId;
 use commensal_host::{Dir, Host};

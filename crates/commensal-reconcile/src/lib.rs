@@ -47,7 +47,7 @@ mod restore;
 pub use drivers::affinity::pin_thread;
 pub use drivers::apply::{Applied, Failure, Outcome, Refusal, apply, forget_gone, forget_settled, verify};
 pub use drivers::aside::{DelegationError, step_aside, step_out};
-pub use drivers::{freezer, members, policy};
+pub use drivers::{freezer, members, policy, scheduler};
 pub use enforce::{adopt, enforce};
 pub use instance::{Instance, ReconcileError};
 pub use journal::{Journal, JournalError};

@@ -13,9 +13,9 @@ use crate::weights::{self, WHOLE};
 use crate::{LoadError, preflight};
 use commensal_core::group::Class;
 use commensal_core::scheduler::protocol::{
-    Counters, Done, Group, GroupStatus, OrdersOfOwner, Request, SlotReading, Standing, Status,
+    Counters, Done, GroupStatus, Request, SlotReading, Standing, Status,
 };
-use commensal_core::scheduler::{Mode, Quota};
+use commensal_core::scheduler::{Mode, Orders, Quota};
 use commensal_host::{Host, HostError};
 use commensal_reconcile::journal::{self, Journal, JournalError, Owner, Record};
 use commensal_reconcile::{freezer, policy};
@@ -68,7 +68,7 @@ pub struct Daemon<'a> {
     members: Members,
     /// What everybody wants, and all of it together.
     standing: Standing,
-    orders: OrdersOfOwner,
+    orders: Orders,
     /// cgroup number and class, as the programs know them.
     told: BTreeMap<u64, (u64, u64, String)>,
     hold_off: Option<Duration>,
@@ -126,7 +126,7 @@ impl<'a> Daemon<'a> {
             scheduler: Some(scheduler),
             members,
             standing: Standing::default(),
-            orders: OrdersOfOwner::default(),
+            orders: Orders::default(),
             told: BTreeMap::new(),
             hold_off: None,
             slots: BTreeMap::new(),
@@ -259,12 +259,11 @@ impl<'a> Daemon<'a> {
     /// Walks the offline groups.
     fn look(&mut self) -> Result<(), HostError> {
         let ordered: BTreeMap<String, Class> =
-            self.orders.groups.iter().map(|group| (group.path().to_owned(), group.class)).collect();
+            self.orders.groups.iter().map(|(path, order)| (path.clone(), order.class)).collect();
         self.trees.clear();
-        for group in self.orders.groups.clone().iter().filter(|group| group.class == Class::Offline) {
-            let path = group.path();
-            if let Some(tree) = walk(self.host, path, group.weight, &ordered)? {
-                self.trees.insert(path.to_owned(), tree);
+        for (path, order) in self.orders.groups.iter().filter(|(_, order)| order.class == Class::Offline) {
+            if let Some(tree) = walk(self.host, path, order.weight, &ordered)? {
+                self.trees.insert(path.clone(), tree);
             }
         }
         let tops: Vec<weights::Node> = self.trees.values().map(|tree| tree.node.clone()).collect();
@@ -277,16 +276,15 @@ impl<'a> Daemon<'a> {
         let mut wanted: BTreeMap<u64, (u64, u64, String)> = BTreeMap::new();
         let mut limits: BTreeMap<u64, u64> = BTreeMap::new();
         self.forget_limits()?;
-        for group in self.orders.groups.clone() {
-            let path = group.path().to_owned();
-            if group.class == Class::Online {
+        for (path, order) in self.orders.groups.clone() {
+            if order.class == Class::Online {
                 let Ok(dir) = self.host.open(Path::new(&path)) else { continue };
                 self.host.close(dir);
-                let class = if group.expel { CLASS_EXPELLING } else { CLASS_ONLINE };
+                let class = if order.expel { CLASS_EXPELLING } else { CLASS_ONLINE };
                 wanted.insert(dir.inode, (class, 0, path));
                 continue;
             }
-            let limit = self.limit(&path, group.limit.as_ref())?;
+            let limit = self.limit(&path, order.limit.as_ref())?;
             let Some(tree) = self.trees.get(&path) else { continue };
             for (id, name) in &tree.cgroups {
                 limits.insert(*id, limit);
@@ -352,10 +350,7 @@ impl<'a> Daemon<'a> {
 
     /// Limits of groups that have none any more are for others.
     fn forget_limits(&mut self) -> Result<(), LoadError> {
-        let limited = |path: &str| {
-            let of = |group: &Group| group.path() == path;
-            self.orders.groups.iter().any(|group| of(group) && group.limit.is_some())
-        };
+        let limited = |path: &String| self.orders.groups.get(path).is_some_and(|order| order.limit.is_some());
         let over: Vec<String> = self.limits.keys().filter(|path| !limited(path)).cloned().collect();
         for path in over {
             if let (Some(index), Some(scheduler)) = (self.limits.remove(&path), &self.scheduler) {
@@ -558,10 +553,10 @@ impl<'a> Daemon<'a> {
     }
 
     fn groups(&self, scheduler: &Scheduler) -> Vec<GroupStatus> {
-        let offline = self.orders.groups.iter().filter(|group| group.class == Class::Offline);
-        let of = |group: &Group| {
-            let cgroup = group.cgroup.clone();
-            let Some(tree) = self.trees.get(group.path()) else {
+        let offline = self.orders.groups.iter().filter(|(_, order)| order.class == Class::Offline);
+        let of = |path: &String| {
+            let cgroup = path.clone();
+            let Some(tree) = self.trees.get(path) else {
                 return GroupStatus { cgroup, ..GroupStatus::default() };
             };
             let ids: Vec<u64> = tree.cgroups.iter().map(|(id, _)| *id).collect();
@@ -585,7 +580,7 @@ impl<'a> Daemon<'a> {
                 reading,
             }
         };
-        offline.map(of).collect()
+        offline.map(|(path, _)| of(path)).collect()
     }
 }
 

@@ -1,14 +1,15 @@
-//! `commensal-sched`: loads the scheduler and stays with it, or asks the process that has it. Wiring only.
+//! `commensal-sched`: loads the scheduler and stays with it, and puts back what a killed one has left. `commensal sched` is who
+//! asks it. Wiring only.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 use commensal_core::actual::Hierarchy;
 use commensal_core::knob::Version;
-use commensal_core::scheduler::SOCKET;
-use commensal_core::scheduler::protocol::{self, OrdersOfOwner, Request, Standing};
+use commensal_core::scheduler::protocol::{Request, Standing};
+use commensal_core::scheduler::{Orders, SOCKET};
 use commensal_host::{Host, LinuxHost};
-use commensal_reconcile::journal;
+use commensal_reconcile::{journal, scheduler};
 use commensal_sched::control;
 use commensal_sched::daemon::{Daemon, Options, Over};
 use commensal_sched::guard::Bounds;
@@ -16,6 +17,7 @@ use commensal_sched::loader::{self, Scheduler, Settings};
 use commensal_sched::places::places;
 use commensal_sched::{LoadError, preflight, service};
 use commensal_sensors::sched_ext::Kernel;
+use commensal_sensors::scheduler::status;
 use commensal_sensors::{machine, mounts};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
@@ -62,18 +64,20 @@ enum Verb {
         #[arg(long, hide = true)]
         no_guard: bool,
     },
-    /// What it does, in numbers, as it comes over the socket; `commensal sched status` says it for people.
-    Status,
-    /// From now on these groups: a file with the object that goes over the socket.
-    Order {
-        /// The file.
-        file: PathBuf,
-    },
-    /// Give every thread its own policy back and take the scheduler off; also after its process was killed.
+    /// Give threads that a killed process has left their own policies back. A scheduler that runs stays, whoever started it.
     Unload {
-        /// Only put back what a killed process has left: one that runs stays, whoever started it.
+        /// What is left; `commensal sched unload` takes one off that runs.
         #[arg(long)]
         left: bool,
+    },
+    /// `commensal sched status` has it.
+    #[command(hide = true)]
+    Status,
+    /// `commensal sched load --replace --orders` has it.
+    #[command(hide = true)]
+    Order {
+        /// What was a file.
+        file: Option<PathBuf>,
     },
     /// Whether it can be loaded here, and what the verifier has to look at.
     Check {
@@ -109,39 +113,28 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
     let socket = cli.state_dir.join(SOCKET);
     match &cli.verb {
         Verb::Load { .. } => load(cli, &mut host, &socket),
-        Verb::Status => {
-            println!("{}", ask(&host, &socket, &Request::Status)?);
-            Ok(true)
-        }
-        Verb::Order { file } => {
-            let answer = ask(&host, &socket, &Request::Orders(read_orders(&host, file)?))?;
-            println!("orders {} in force, {} threads", answer["generation"], answer["threads"]);
-            Ok(true)
-        }
         Verb::Unload { left: true } if taken_over(&host, &socket) => {
             println!("a scheduler is loaded, and nothing of it is taken away");
             Ok(true)
         }
-        Verb::Unload { left: true } => put_back(&mut host, &cli.state_dir, "nothing is to be put back"),
-        Verb::Unload { left: false } => unload(&mut host, &cli.state_dir, &socket),
+        Verb::Unload { left: true } => put_back(&mut host, &cli.state_dir),
+        Verb::Unload { left: false } => bail!("it is `commensal sched unload` that takes the scheduler off"),
+        Verb::Status => bail!("it is `commensal sched status` that says what the scheduler does"),
+        Verb::Order { .. } => bail!(
+            "it is `commensal apply` that orders groups, and `commensal sched load --replace --orders FILE` that gives orders of \
+             a file"
+        ),
         Verb::Check { verify, baseline } => check(&host, *verify, baseline.as_deref()),
     }
 }
 
-fn read_orders(host: &dyn Host, file: &Path) -> anyhow::Result<OrdersOfOwner> {
+fn read_orders(host: &dyn Host, file: &Path) -> anyhow::Result<Orders> {
     let text = host.read_file(file)?;
     match Request::parse(&text) {
         Ok(Request::Orders(orders)) => Ok(orders),
         Ok(_) => bail!("{}: no orders in it", file.display()),
         Err(error) => bail!("{}: {error}", file.display()),
     }
-}
-
-fn ask(host: &dyn Host, socket: &Path, request: &Request) -> anyhow::Result<serde_json::Value> {
-    let answer = host.ask(socket, &request.text(), PATIENCE).with_context(|| {
-        format!("no scheduler of commensal is loaded with this state directory ({})", socket.display())
-    })?;
-    protocol::answer(&answer).map_err(anyhow::Error::msg)
 }
 
 fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> {
@@ -173,13 +166,12 @@ fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> 
     let mut other = LinuxHost::new();
     // Before anything is looked at twice: who is there is asked for its orders, not for its place.
     if *replace && wanted.is_none() {
-        let before = ask(&other, socket, &Request::Status)?;
-        wanted = Some(serde_json::from_value(before["orders"].clone()).context("orders of another version")?);
+        wanted = Some(status(&other, socket, PATIENCE)?.orders);
     }
     let mut daemon = Daemon::start(host, options, Arc::clone(&published))?;
     if *replace {
         let began = Instant::now();
-        ask(&other, socket, &Request::HandOver)?;
+        scheduler::tell(&other, socket, &Request::HandOver, PATIENCE)?;
         while let Err(error) = daemon.attach() {
             if began.elapsed() > TAKE_OVER {
                 return Err(error.into());
@@ -234,23 +226,12 @@ fn listen(
     }
 }
 
-fn unload(host: &mut LinuxHost, state: &Path, socket: &Path) -> anyhow::Result<bool> {
-    if let Ok(answer) = ask(host, socket, &Request::Unload) {
-        let left: Vec<String> = serde_json::from_value(answer["left"].clone()).unwrap_or_default();
-        left.iter().for_each(|line| eprintln!("commensal-sched: {line}"));
-        println!("unloaded, {} threads remain", answer["threads"]);
-        return Ok(left.is_empty());
-    }
-    // Nobody listens: the process was killed, and the kernel has taken the scheduler off with it.
-    put_back(host, state, "nothing is loaded, and nothing is to be put back")
-}
-
 /// Whether one of commensal answers. One that takes over just now attaches first and listens then; one whose process was killed
 /// stays with the kernel for a moment, and never answers.
 fn taken_over(host: &dyn Host, socket: &Path) -> bool {
     let began = Instant::now();
     loop {
-        if ask(host, socket, &Request::Status).is_ok() {
+        if status(host, socket, PATIENCE).is_ok() {
             return true;
         }
         if !Kernel::read(host).ours() || began.elapsed() > TAKE_OVER {
@@ -260,13 +241,13 @@ fn taken_over(host: &dyn Host, socket: &Path) -> bool {
     }
 }
 
-fn put_back(host: &mut dyn Host, state: &Path, nothing: &str) -> anyhow::Result<bool> {
+fn put_back(host: &mut dyn Host, state: &Path) -> anyhow::Result<bool> {
     let restored = commensal_reconcile::restore_own(host, state, journal::SCHED)?;
     restored.done.iter().for_each(|line| println!("{line}"));
     let wrong: Vec<&String> = restored.left.iter().chain(&restored.failed).collect();
     wrong.iter().for_each(|line| eprintln!("commensal-sched: {line}"));
     if restored.nothing() {
-        println!("{nothing}");
+        println!("nothing is to be put back");
     }
     Ok(wrong.is_empty())
 }

@@ -1,5 +1,5 @@
 //! The sched_ext scheduler of this state directory, asked at its socket (`docs/reference/sched-control.md`): whether it can
-//! be used, what it does, and which orders of ours are in force.
+//! be used, what it does, and which orders of ours are in force. Who orders something asks with `commensal_reconcile::scheduler`.
 
 use crate::sched_ext::Kernel;
 use commensal_core::actual::{Capabilities, SCHED_EXT, SCHEDULER, Support};
@@ -7,11 +7,69 @@ use commensal_core::errno::Errno;
 use commensal_core::scheduler::protocol::{self, Request, Status};
 use commensal_core::scheduler::{Mode, Orders, SOCKET, Scheduler};
 use commensal_host::{Host, HostError};
+use serde_json::Value;
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// It answers from memory, and nobody waits for one that does not.
+/// It answers from memory, and no plan waits for one that does not.
 const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Why there is no answer that can be used.
+#[derive(Debug)]
+pub enum Unanswered {
+    /// Nobody listens, or nobody answers in time.
+    Host(HostError),
+    /// It refuses, or what it says cannot be read; in words.
+    Refused(String),
+}
+
+impl Unanswered {
+    /// Whether nobody listens: no scheduler is loaded with this state directory, or its process was killed.
+    #[must_use]
+    pub fn is_nobody(&self) -> bool {
+        matches!(self, Unanswered::Host(error) if matches!(error.errno, Errno::ENOENT | Errno::ECONNREFUSED))
+    }
+}
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            _ if self.is_nobody() => {
+                f.write_str("no scheduler of commensal is loaded with this state directory")
+            }
+            Unanswered::Host(error) => error.fmt(f),
+            Unanswered::Refused(error) => f.write_str(error),
+        }
+    }
+}
+
+impl std::error::Error for Unanswered {}
+
+/// The object of what the host brought from the socket.
+///
+/// # Errors
+/// [`Unanswered`].
+pub fn heard(answer: Result<String, HostError>) -> Result<Value, Unanswered> {
+    protocol::answer(&answer.map_err(Unanswered::Host)?).map_err(Unanswered::Refused)
+}
+
+/// What it does now, as it comes over the socket.
+///
+/// # Errors
+/// [`Unanswered`].
+pub fn raw_status(host: &dyn Host, socket: &Path, patience: Duration) -> Result<Value, Unanswered> {
+    heard(host.ask(socket, &Request::Status.text(), patience))
+}
+
+/// The same, read.
+///
+/// # Errors
+/// [`Unanswered`].
+pub fn status(host: &dyn Host, socket: &Path, patience: Duration) -> Result<Status, Unanswered> {
+    Status::read(raw_status(host, socket, patience)?).map_err(Unanswered::Refused)
+}
+
 /// Puts into `caps` whether the scheduler can be used, where the kernel can have one at all.
 pub fn capability(host: &dyn Host, state_dir: &Path, owner: &str, caps: &mut Capabilities) {
     if caps.feature_obstacle(SCHED_EXT).is_none() {
@@ -34,18 +92,14 @@ pub fn look(host: &dyn Host, state_dir: &Path, owner: &str) -> Scheduler {
         found.obstacle = Some("this kernel cannot have one".to_owned());
         return found;
     }
-    let status = match host.ask(&found.socket, &Request::Status.text(), PATIENCE) {
-        Ok(text) => protocol::answer(&text).and_then(Status::read),
-        Err(error) => Err(unanswered(&error, &kernel)),
-    };
-    match status {
+    match status(host, &found.socket, PATIENCE) {
         Ok(status) => take(status, owner, &mut found),
-        Err(because) => found.obstacle = Some(because),
+        Err(error) => found.obstacle = Some(in_words(&error, &kernel)),
     }
     found
 }
 
-fn take(status: Status, owner: &str, found: &mut Scheduler) {
+fn take(mut status: Status, owner: &str, found: &mut Scheduler) {
     let reason = status.ejected.unwrap_or_else(|| "no reason is known".to_owned());
     found.obstacle = match status.mode {
         Mode::Running | Mode::Frozen => None,
@@ -58,24 +112,23 @@ fn take(status: Status, owner: &str, found: &mut Scheduler) {
         )),
     };
     found.mode = Some(status.mode);
-    let mine = status.orders.0.get(owner);
-    found.orders = mine.map_or_else(|| Orders { owner: owner.to_owned(), ..Orders::default() }, Orders::from);
+    found.orders = status.orders.0.remove(owner).unwrap_or_default();
     // Orders that somebody gave without a name have none in them.
     found.orders.owner = owner.to_owned();
 }
 
-/// Why nobody answers, in words.
-fn unanswered(error: &HostError, kernel: &Kernel) -> String {
-    match error.errno {
-        Errno::ENOENT | Errno::ECONNREFUSED if !kernel.busy() => {
-            "not loaded; `commensal sched load` loads it".to_owned()
-        }
-        Errno::ENOENT | Errno::ECONNREFUSED => format!(
+/// Why it cannot be used when it does not answer.
+fn in_words(error: &Unanswered, kernel: &Kernel) -> String {
+    match error {
+        _ if error.is_nobody() && !kernel.busy() => "not loaded; `commensal sched load` loads it".to_owned(),
+        _ if error.is_nobody() => format!(
             "the kernel takes one at a time, and {}: unload it, or give the --state-dir of whoever loaded it",
             kernel.loaded()
         ),
-        Errno::EACCES | Errno::EPERM => "only root may ask it".to_owned(),
-        Errno::ETIMEDOUT => {
+        Unanswered::Host(error) if matches!(error.errno, Errno::EACCES | Errno::EPERM) => {
+            "only root may ask it".to_owned()
+        }
+        Unanswered::Host(error) if error.errno == Errno::ETIMEDOUT => {
             format!("it does not answer within {} ms; is its process stopped?", PATIENCE.as_millis())
         }
         _ => error.to_string(),
@@ -120,6 +173,25 @@ mod tests {
         let given_up = r#"{"ok":true,"mode":"given-up","ejected":"sysrq"}"#;
         check(Some("disabled"), Some(given_up), "stays off (sysrq); `commensal sched unload`");
         check(Some("enabled"), Some(r#"{"ok":true,"mode":"dancing","ejected":null}"#), "cannot be read");
+    }
+
+    #[test]
+    fn an_answer_is_read_and_a_refusal_is_told() {
+        let host = FakeHost::v2(2, 1 << 30);
+        let socket = Path::new(DIR).join(SOCKET);
+        let ask = |host: &FakeHost| status(host, &socket, PATIENCE);
+        let nobody = ask(&host).unwrap_err();
+        assert!(nobody.is_nobody() && nobody.to_string().contains("no scheduler of commensal"), "{nobody}");
+        let check = |answer: &str, part: &str| {
+            host.answer(&socket, "", answer);
+            let error = ask(&host).unwrap_err();
+            assert!(!error.is_nobody() && error.to_string().contains(part), "{error:?} lacks {part:?}");
+        };
+        check("{\"ok\":false,\"error\":\"on its way out\"}\n", "refuses: on its way out");
+        check("HTTP/1.1 400\n", "no answer of commensal-sched");
+        check("{\"ok\":true,\"pid\":\"seven\"}\n", "cannot be read");
+        host.answer(&socket, "", "{\"ok\":true,\"pid\":7,\"mode\":\"running\",\"later\":1}\n");
+        assert_eq!(ask(&host).unwrap().pid, 7);
     }
 
     /// As the scheduler spells it; what a plan does not need is passed over.

@@ -1,18 +1,18 @@
-//! What goes over the scheduler's socket, one JSON object per line (`docs/reference/sched-control.md`). The one definition of it:
-//! the scheduler's process answers it, sensors, drivers and the command line ask.
+//! What goes over the scheduler's socket, one JSON object per line (`docs/reference/sched-control.md`): requests, answers, and the
+//! status. Orders are those of plans.
 
-use super::{Mode, Order, Quota};
+use super::{Mode, Orders};
 use crate::group::Class;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A line of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// From now on these groups of this owner and no others.
-    Orders(OrdersOfOwner),
+    Orders(Orders),
     /// What is in force and what it does.
     Status,
     /// Every thread gets its own policy back, then the scheduler goes.
@@ -21,48 +21,54 @@ pub enum Request {
     HandOver,
 }
 
-/// All that one owner wants.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OrdersOfOwner {
-    /// Who orders: the orders of others stay as they are.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub owner: String,
-    /// The groups.
-    pub groups: Vec<Group>,
-    /// For how long a thread of a core stays free after an expelling one has left, us.
-    #[serde(default)]
-    pub hold_off_us: u64,
-}
+/// Orders as the socket has them: a list, each with its cgroup in it.
+pub(super) mod list {
+    use crate::scheduler::Order;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::collections::BTreeMap;
 
-/// One group.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Group {
-    /// Absolute path of its directory in the hierarchy of the CPU controller.
-    pub cgroup: String,
-    /// What it is. A word that this program does not know is an error of the whole request.
-    pub class: Class,
-    /// Online: offline work leaves the other threads of a core that it runs on.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub expel: bool,
-    /// Offline: share against other offline groups, as `cpu.weight`; without one the group's own file says it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u64>,
-    /// Offline: hard limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<Quota>,
+    #[derive(Serialize)]
+    struct Sent<'a> {
+        cgroup: &'a str,
+        #[serde(flatten)]
+        order: &'a Order,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Received {
+        cgroup: String,
+        #[serde(flatten)]
+        order: Order,
+    }
+
+    pub fn serialize<S: Serializer>(groups: &BTreeMap<String, Order>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(groups.iter().map(|(cgroup, order)| Sent { cgroup, order }))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Order>, D::Error> {
+        let mut groups = BTreeMap::new();
+        for Received { cgroup, order } in Vec::<Received>::deserialize(from)? {
+            let cgroup = cgroup.trim_end_matches('/').to_owned();
+            if groups.contains_key(&cgroup) {
+                return Err(D::Error::custom(format_args!("cgroup {cgroup} is there twice")));
+            }
+            groups.insert(cgroup, order);
+        }
+        Ok(groups)
+    }
 }
 
 /// What everybody wants, by owner.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Standing(pub BTreeMap<String, OrdersOfOwner>);
+pub struct Standing(pub BTreeMap<String, Orders>);
 
 impl Standing {
     /// The same with these orders in place of those that their owner had.
     #[must_use]
-    pub fn with(&self, orders: OrdersOfOwner) -> Standing {
+    pub fn with(&self, orders: Orders) -> Standing {
         let mut all = self.0.clone();
         all.remove(&orders.owner);
         if !orders.groups.is_empty() || orders.hold_off_us > 0 {
@@ -75,20 +81,19 @@ impl Standing {
     ///
     /// # Errors
     /// Groups that two owners want.
-    pub fn together(&self) -> Result<OrdersOfOwner, String> {
-        let mut together = OrdersOfOwner::default();
+    pub fn together(&self) -> Result<Orders, String> {
+        let mut together = Orders::default();
         let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
         let mut wrong = Vec::new();
         for (owner, orders) in &self.0 {
             together.hold_off_us = together.hold_off_us.max(orders.hold_off_us);
-            for group in &orders.groups {
-                match taken.insert(group.path(), owner) {
-                    Some(first) if first != owner => wrong.push(format!(
-                        "{}: {first:?} and {owner:?} both have orders for it; leave it out of one of them",
-                        group.cgroup
-                    )),
-                    _ => together.groups.push(group.clone()),
+            for (cgroup, order) in &orders.groups {
+                if let Some(first) = taken.insert(cgroup, owner) {
+                    wrong.push(format!(
+                        "{cgroup}: {first:?} and {owner:?} both have orders for it; leave it out of one of them"
+                    ));
                 }
+                together.groups.insert(cgroup.clone(), order.clone());
             }
         }
         if wrong.is_empty() { Ok(together) } else { Err(wrong.join("; ")) }
@@ -149,40 +154,35 @@ impl Request {
     }
 }
 
-impl OrdersOfOwner {
+impl Orders {
     /// Everything that is wrong with them.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut wrong = Vec::new();
-        let mut seen = BTreeSet::new();
         if self.hold_off_us > MOST_HOLD_OFF_US {
             wrong.push(format!("hold_off_us {} is more than {MOST_HOLD_OFF_US}", self.hold_off_us));
         }
-        for group in &self.groups {
-            let name = &group.cgroup;
+        for (name, order) in &self.groups {
             if !name.starts_with('/') || name.split('/').any(|part| part == "..") {
                 wrong.push(format!("cgroup {name:?} is not an absolute path"));
             }
-            if !seen.insert(group.path()) {
-                wrong.push(format!("cgroup {name} is there twice"));
-            }
-            let offline = group.class == Class::Offline;
-            if group.expel && offline {
+            let offline = order.class == Class::Offline;
+            if order.expel && offline {
                 wrong.push(format!("{name}: an offline group expels nobody (expel is for online groups)"));
             }
-            if !offline && (group.weight.is_some() || group.limit.is_some()) {
+            if !offline && (order.weight.is_some() || order.limit.is_some()) {
                 wrong.push(format!(
                     "{name}: weight and limit are for offline groups; the kernel has those of online ones"
                 ));
             }
-            if let Some(weight) = group.weight.filter(|weight| !WEIGHTS.contains(weight)) {
+            if let Some(weight) = order.weight.filter(|weight| !WEIGHTS.contains(weight)) {
                 wrong.push(format!(
                     "{name}: weight {weight} is not between {} and {}",
                     WEIGHTS.start(),
                     WEIGHTS.end()
                 ));
             }
-            if let Some(limit) = group.limit {
+            if let Some(limit) = order.limit {
                 if !PERIODS.contains(&limit.period_us) {
                     let (least, most) = (PERIODS.start(), PERIODS.end());
                     wrong.push(format!(
@@ -202,7 +202,7 @@ impl OrdersOfOwner {
 /// The object of an answer.
 ///
 /// # Errors
-/// The refusal in its own words, or that it is no answer.
+/// That it is refused and why, or that it is no answer.
 pub fn answer(text: &str) -> Result<Value, String> {
     // The other side closes after it; nothing else comes.
     let line = text.lines().next().unwrap_or_default();
@@ -210,7 +210,10 @@ pub fn answer(text: &str) -> Result<Value, String> {
         serde_json::from_str(line).map_err(|error| format!("no answer of commensal-sched: {error}"))?;
     match value["ok"].as_bool() {
         Some(true) => Ok(value),
-        _ => Err(value["error"].as_str().unwrap_or("refused without a reason").to_owned()),
+        _ => Err(format!(
+            "the sched_ext scheduler refuses: {}",
+            value["error"].as_str().unwrap_or("it does not say why")
+        )),
     }
 }
 
@@ -226,48 +229,6 @@ impl Status {
                  --replace`"
             )
         })
-    }
-}
-
-impl From<&super::Orders> for OrdersOfOwner {
-    fn from(orders: &super::Orders) -> OrdersOfOwner {
-        let group = |(cgroup, order): (&String, &Order)| {
-            let (cgroup, class) = (cgroup.clone(), order.class);
-            // What the other class has would be refused.
-            match class {
-                Class::Online => Group { cgroup, class, expel: order.expel, weight: None, limit: None },
-                Class::Offline => {
-                    Group { cgroup, class, expel: false, weight: order.weight, limit: order.limit }
-                }
-            }
-        };
-        OrdersOfOwner {
-            owner: orders.owner.clone(),
-            groups: orders.groups.iter().map(group).collect(),
-            hold_off_us: orders.hold_off_us,
-        }
-    }
-}
-
-impl From<&OrdersOfOwner> for super::Orders {
-    fn from(orders: &OrdersOfOwner) -> super::Orders {
-        let order = |group: &Group| {
-            let Group { class, expel, weight, limit, .. } = *group;
-            (group.path().to_owned(), Order { class, expel, weight, limit })
-        };
-        super::Orders {
-            owner: orders.owner.clone(),
-            groups: orders.groups.iter().map(order).collect(),
-            hold_off_us: orders.hold_off_us,
-        }
-    }
-}
-
-impl Group {
-    /// Its directory without a slash at the end.
-    #[must_use]
-    pub fn path(&self) -> &str {
-        self.cgroup.trim_end_matches('/')
     }
 }
 
@@ -301,7 +262,7 @@ pub struct Status {
     pub ejected: Option<String>,
     /// What is refused or missing now.
     pub problems: Vec<String>,
-    /// The orders, as they came, by owner.
+    /// The orders, by owner.
     pub orders: Standing,
     /// Each offline group.
     pub groups: Vec<GroupStatus>,
@@ -407,6 +368,7 @@ pub struct SlotReading {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scheduler::Order;
 
     fn check(line: &str, expect: &str) {
         match Request::parse(line) {
@@ -437,24 +399,13 @@ mod tests {
     // promise 66
     #[test]
     fn owners_do_not_take_each_others_orders_away() {
+        let order = Order { class: Class::Offline, expel: false, weight: None, limit: None };
         let of = |owner: &str, cgroups: &[&str], hold_off_us: u64| {
-            let group = |cgroup: &&str| Group {
-                cgroup: (*cgroup).to_owned(),
-                class: Class::Offline,
-                expel: false,
-                weight: None,
-                limit: None,
-            };
-            OrdersOfOwner {
-                owner: owner.to_owned(),
-                groups: cgroups.iter().map(group).collect(),
-                hold_off_us,
-            }
+            let groups = cgroups.iter().map(|cgroup| ((*cgroup).to_owned(), order.clone())).collect();
+            Orders { owner: owner.to_owned(), groups, hold_off_us }
         };
         let both = Standing::default().with(of("a", &["/x", "/y"], 5)).with(of("b", &["/z"], 9));
-        let names = |all: &Standing| -> Vec<String> {
-            all.together().unwrap().groups.into_iter().map(|group| group.cgroup).collect()
-        };
+        let names = |all: &Standing| -> Vec<String> { all.together().unwrap().groups.into_keys().collect() };
         assert_eq!(
             (names(&both), both.together().unwrap().hold_off_us),
             (vec!["/x".into(), "/y".into(), "/z".into()], 9)
@@ -464,37 +415,20 @@ mod tests {
         assert_eq!(names(&less.with(of("b", &[], 0))), ["/w"]);
         // A hold-off may be ordered by itself.
         assert_eq!(less.with(of("c", &[], 20)).together().unwrap().hold_off_us, 20);
-        let error = both.with(of("c", &["/z/"], 0)).together().unwrap_err();
+        let error = both.with(of("c", &["/z"], 0)).together().unwrap_err();
         assert!(error.contains(r#""b" and "c" both"#), "{error}");
     }
 
     #[test]
     fn answers_are_told_apart() {
         assert!(answer("{\"ok\":true,\"generation\":1}\n").is_ok());
-        assert_eq!(answer(r#"{"ok":false,"error":"no"}"#), Err("no".to_owned()));
-        assert_eq!(answer(r#"{"ok":false}"#), Err("refused without a reason".to_owned()));
+        let refused = |text: &str| answer(text).unwrap_err();
+        assert_eq!(refused(r#"{"ok":false,"error":"no"}"#), "the sched_ext scheduler refuses: no");
+        assert!(refused(r#"{"ok":false}"#).ends_with("refuses: it does not say why"));
         assert!(answer("hello").unwrap_err().contains("no answer") && answer("").is_err());
         let status = |text: &str| Status::read(answer(text)?);
         assert_eq!(status(r#"{"ok":true,"mode":"given-up","later":1}"#).unwrap().mode, Mode::GivenUp);
         assert!(status(r#"{"ok":true,"mode":"dancing"}"#).unwrap_err().contains("load --replace"));
-    }
-
-    #[test]
-    fn orders_of_a_plan_come_back() {
-        let order = |class, expel, weight| Order { class, expel, weight, limit: None };
-        let plan = crate::scheduler::Orders {
-            owner: "me".to_owned(),
-            groups: [
-                ("/a".to_owned(), order(Class::Online, true, None)),
-                ("/b".to_owned(), order(Class::Offline, false, Some(7))),
-            ]
-            .into(),
-            hold_off_us: 9,
-        };
-        let sent = OrdersOfOwner::from(&plan);
-        assert_eq!(sent.problems(), Vec::<String>::new());
-        assert_eq!(crate::scheduler::Orders::from(&sent), plan);
-        assert_eq!(Request::Status.text(), "{\"do\":\"status\"}\n\n");
     }
 
     #[test]
@@ -511,11 +445,36 @@ mod tests {
         assert_eq!(serde_json::from_str::<Status>(&json).unwrap(), status);
     }
 
+    /// The bytes of version 0.1.0: either side may be replaced before the other.
     #[test]
-    fn a_request_comes_back_as_it_was_sent() {
-        let line = r#"{"do":"orders","groups":[{"cgroup":"/sys/fs/cgroup/batch","class":"offline","weight":50,"limit":{"quota_us":20000,"period_us":100000}}],"hold_off_us":0}"#;
-        let request = Request::parse(line).unwrap();
-        assert_eq!(serde_json::to_string(&request).unwrap(), line);
-        assert_eq!(Request::parse(r#"{"do":"hand-over"}"#).unwrap(), Request::HandOver);
+    fn either_side_may_be_of_the_first_version() {
+        let orders = concat!(
+            r#"{"do":"orders","owner":"commensal","groups":[{"cgroup":"/sys/fs/cgroup/batch","class":"offline","weight":50,"#,
+            r#""limit":{"quota_us":20000,"period_us":100000}},{"cgroup":"/sys/fs/cgroup/shop","class":"online","expel":true}],"#,
+            r#""hold_off_us":5}"#
+        );
+        let hold_off = r#"{"do":"orders","owner":"commensal sched load","groups":[],"hold_off_us":40}"#;
+        let nobody = r#"{"do":"orders","groups":[{"cgroup":"/x","class":"offline"}],"hold_off_us":0}"#;
+        let plain = [r#"{"do":"status"}"#, r#"{"do":"unload"}"#, r#"{"do":"hand-over"}"#];
+        for line in [orders, hold_off, nobody].into_iter().chain(plain) {
+            assert_eq!(Request::parse(line).unwrap().text(), format!("{line}\n\n"));
+        }
+        let status = concat!(
+            r#"{"ok":true,"pid":70,"mode":"running","generation":2,"loaded_s":5,"threads":4,"realtime":0,"drifted":0,"#,
+            r#""upgrade_gap_ms":null,"freezes":0,"reloads":0,"ejected":null,"problems":[],"orders":{"":{"groups":"#,
+            r#"[{"cgroup":"/x","class":"offline"}],"hold_off_us":0},"commensal":{"owner":"commensal","groups":"#,
+            r#"[{"cgroup":"/sys/fs/cgroup/batch","class":"offline","weight":50,"limit":{"quota_us":20000,"period_us":100000}}],"#,
+            r#""hold_off_us":5}},"groups":[{"cgroup":"/x","found":true,"threads":4,"slots":1,"share":0.25,"fallback":true,"#,
+            r#""run_ns":9,"oldest_ns":0,"waited_max_ns":1,"queued":2}],"counters":{"ns":[1,2,3,4,5],"room_ns":1,"#,
+            r#""expelling_ns":2,"overlap_ns":3,"overlap_max_ns":4,"kicks":5,"refusals":6,"resumes":7,"evictions":8,"evict_ns":9,"#,
+            r#""evict_max_ns":10,"by_ticks":11,"vacated":12,"let_die":13,"declined":14}}"#
+        );
+        let read = Status::read(answer(status).unwrap()).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), status);
+        assert_eq!((read.orders.0.len(), read.counters.declined), (2, 14));
+        let done = r#"{"ok":true,"generation":3,"threads":2,"left":["one"]}"#;
+        assert_eq!(serde_json::to_string(&serde_json::from_str::<Done>(done).unwrap()).unwrap(), done);
+        let refusal = Refusal { ok: false, error: "no".to_owned() };
+        assert_eq!(serde_json::to_string(&refusal).unwrap(), r#"{"ok":false,"error":"no"}"#);
     }
 }

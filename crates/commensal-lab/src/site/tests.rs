@@ -3,8 +3,8 @@
 use super::{Side, Wanted, open};
 use crate::isolation::Isolation;
 use commensal_core::group::Class;
-use commensal_core::scheduler::Mode;
-use commensal_core::scheduler::protocol::{OrdersOfOwner, Request, Standing, Status};
+use commensal_core::scheduler::protocol::{Request, Standing, Status};
+use commensal_core::scheduler::{Mode, Orders};
 use commensal_host::SpawnSpec;
 use commensal_host::fake::{FakeHost, VendorKernel};
 use std::path::Path;
@@ -87,7 +87,7 @@ fn the_lab_with_schedulers_of_others() {
 #[test]
 fn the_lab_orders_the_scheduler_by_arm() {
     let fake = sched_ext("enabled\n", "commensal_0.1");
-    let theirs = OrdersOfOwner { owner: "commensal".to_owned(), hold_off_us: 7, groups: Vec::new() };
+    let theirs = Orders { owner: "commensal".to_owned(), hold_off_us: 7, ..Orders::default() };
     let before = Standing::default().with(theirs);
     let told = Arc::new(Mutex::new(before.clone()));
     let orders = Arc::clone(&told);
@@ -108,12 +108,13 @@ fn the_lab_orders_the_scheduler_by_arm() {
     assert!(site.policies.iter().all(|policy| policy.obstacle.is_none()), "{:?}", site.policies);
     for (policy, by_order, files) in [(0, true, 1), (1, true, 2), (2, false, 1)] {
         site.isolate(&mut host, policy).unwrap();
-        let of_run: Vec<OrdersOfOwner> = {
+        let of_run: Vec<Orders> = {
             let told = told.lock().unwrap();
             told.0.values().filter(|one| one.owner != "commensal").cloned().collect()
         };
         assert_eq!(of_run.len(), usize::from(by_order), "{of_run:?}");
-        let offline = of_run.iter().flat_map(|one| &one.groups).filter(|group| group.class == Class::Offline);
+        let offline =
+            of_run.iter().flat_map(|one| one.groups.values()).filter(|order| order.class == Class::Offline);
         // The batch work and the warm threads.
         assert_eq!(offline.count(), 2 * usize::from(by_order), "{of_run:?}");
         let now = site.policy_now(&mut host, policy, None);

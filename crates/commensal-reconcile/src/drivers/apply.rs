@@ -4,7 +4,7 @@ mod moving;
 
 pub(crate) use moving::{alive, identity};
 
-use crate::drivers::scheduler::{Unordered, in_force, order};
+use crate::drivers::scheduler::{in_force, order};
 use crate::drivers::{cookies, renew, text_for};
 use crate::journal::{Journal, JournalError, Record, Target};
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef, SCHEDULER};
@@ -16,6 +16,7 @@ use commensal_core::scheduler::Orders;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError, below};
+use commensal_sensors::scheduler::Unanswered;
 use moving::MoveOutcome;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -87,8 +88,8 @@ pub enum Refusal {
         /// Why.
         because: String,
     },
-    /// The scheduler said no.
-    #[error("the sched_ext scheduler refuses: {0}")]
+    /// The scheduler said no, or nothing that can be read.
+    #[error("{0}")]
     Orders(String),
     /// The journal could not be kept.
     #[error(transparent)]
@@ -540,8 +541,8 @@ impl<'a> Work<'a> {
             return Err(Refusal::Plan("orders for a scheduler that nobody has seen".to_owned()));
         };
         order(self.host, &scheduler.socket, orders).map_err(|error| match error {
-            Unordered::Host(error) => host_error(error, None),
-            Unordered::Refused(error) => Refusal::Orders(error),
+            Unanswered::Host(error) => host_error(error, None),
+            Unanswered::Refused(error) => Refusal::Orders(error),
         })?;
         self.outcome.applied.push(ordered(orders, orders.describe()));
         Ok(())

@@ -1,61 +1,43 @@
-//! The sched_ext scheduler of this state directory: what its owner wants, over its socket
-//! (`docs/reference/sched-control.md`).
+//! What is ordered of the sched_ext scheduler of this state directory, over its socket (`docs/reference/sched-control.md`). Asking
+//! what it does is `commensal_sensors::scheduler`.
 
-use commensal_core::errno::Errno;
-use commensal_core::scheduler::protocol::{self, Request, Status};
+use commensal_core::scheduler::protocol::{Done, Request};
 use commensal_core::scheduler::{Mode, Orders, SOCKET};
-use commensal_host::{Host, HostError};
-use serde_json::Value;
+use commensal_host::Host;
+use commensal_sensors::scheduler::{Unanswered, heard, status};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 /// How long a status may take: it is answered from memory.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long orders may take: every thread of a new group changes its policy. Less than a lease of the agent.
+/// How long the orders of a plan may take: every thread of a new group changes its policy. Less than a lease of the agent.
 const ORDERS_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Why orders are not in force.
-#[derive(Debug)]
-pub(crate) enum Unordered {
-    /// Nobody listens, or not well.
-    Host(HostError),
-    /// Refused, with the reason.
-    Refused(String),
-}
-
-impl std::fmt::Display for Unordered {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Unordered::Host(error) => error.fmt(f),
-            Unordered::Refused(error) => write!(f, "the sched_ext scheduler refuses: {error}"),
-        }
-    }
+/// Makes a request that changes something; the answer, once it is carried out.
+///
+/// # Errors
+/// [`Unanswered`]; when nobody answered in time, it may be carried out later.
+pub fn tell(
+    host: &dyn Host,
+    socket: &Path,
+    request: &Request,
+    patience: Duration,
+) -> Result<Done, Unanswered> {
+    let answer = heard(host.ask(socket, &request.text(), patience))?;
+    serde_json::from_value(answer).map_err(|error| {
+        Unanswered::Refused(format!("the sched_ext scheduler's answer cannot be read: {error}"))
+    })
 }
 
 /// From now on these, and no others of their owner.
-pub(crate) fn order(host: &dyn Host, socket: &Path, orders: &Orders) -> Result<(), Unordered> {
-    send(host, socket, orders.into())
-}
-
-fn send(host: &dyn Host, socket: &Path, orders: protocol::OrdersOfOwner) -> Result<(), Unordered> {
-    ask(host, socket, &Request::Orders(orders), ORDERS_PATIENCE).map(drop)
-}
-
-/// The answer, if it is not a refusal.
-fn ask(host: &dyn Host, socket: &Path, request: &Request, patience: Duration) -> Result<Value, Unordered> {
-    let text = host.ask(socket, &request.text(), patience).map_err(Unordered::Host)?;
-    protocol::answer(&text).map_err(Unordered::Refused)
-}
-
-fn status(host: &dyn Host, socket: &Path) -> Result<Status, Unordered> {
-    let answer = ask(host, socket, &Request::Status, PATIENCE)?;
-    Status::read(answer).map_err(Unordered::Refused)
+pub(crate) fn order(host: &dyn Host, socket: &Path, orders: &Orders) -> Result<(), Unanswered> {
+    tell(host, socket, &Request::Orders(orders.clone()), ORDERS_PATIENCE).map(drop)
 }
 
 /// Whether the scheduler runs and has these orders, as [`Orders::describe`]; what is otherwise, in words.
 pub(crate) fn in_force(host: &dyn Host, socket: &Path, orders: &Orders) -> String {
-    let status = match status(host, socket) {
+    let status = match status(host, socket, PATIENCE) {
         Ok(status) => status,
         Err(error) => return error.to_string(),
     };
@@ -63,10 +45,8 @@ pub(crate) fn in_force(host: &dyn Host, socket: &Path, orders: &Orders) -> Strin
         Mode::Running | Mode::Frozen => {}
         mode => return format!("the scheduler is {mode}"),
     }
-    let found = status.orders.0.get(&orders.owner).map(Orders::from).unwrap_or_default();
-    // As they were sent: what the other class would have is not.
-    let wanted = Orders::from(&protocol::OrdersOfOwner::from(orders));
-    match wanted.groups.iter().filter(|(cgroup, order)| found.groups.get(*cgroup) != Some(*order)).count() {
+    let found = status.orders.0.get(&orders.owner).cloned().unwrap_or_default();
+    match orders.groups.iter().filter(|(cgroup, order)| found.groups.get(*cgroup) != Some(*order)).count() {
         0 => orders.describe(),
         missing => format!("{missing} of {} otherwise", orders.groups.len()),
     }
@@ -78,24 +58,19 @@ pub(crate) fn forget(
     state_dir: &Path,
     owner: &str,
     cgroups: &BTreeSet<String>,
-) -> Result<usize, Unordered> {
+) -> Result<usize, Unanswered> {
     let socket = state_dir.join(SOCKET);
-    let status = match status(host, &socket) {
-        Err(Unordered::Host(error)) if is_absent(&error) => return Ok(0),
+    let mut status = match status(host, &socket, PATIENCE) {
+        Err(error) if error.is_nobody() => return Ok(0),
         status => status?,
     };
-    let Some(mut orders) = status.orders.0.get(owner).cloned() else { return Ok(0) };
+    let Some(mut orders) = status.orders.0.remove(owner) else { return Ok(0) };
     let before = orders.groups.len();
     orders.owner = owner.to_owned();
-    orders.groups.retain(|group| !cgroups.contains(&group.cgroup));
+    orders.groups.retain(|cgroup, _| !cgroups.contains(cgroup));
     let gone = before - orders.groups.len();
     if gone > 0 {
-        send(host, &socket, orders)?;
+        order(host, &socket, &orders)?;
     }
     Ok(gone)
-}
-
-/// Whether nobody listens there.
-fn is_absent(error: &HostError) -> bool {
-    matches!(error.errno, Errno::ENOENT | Errno::ECONNREFUSED)
 }

@@ -5,8 +5,8 @@ use crate::support::{STATE, applied, planned, restored};
 use commensal_core::config::parse;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::GroupName;
-use commensal_core::scheduler::Mode;
-use commensal_core::scheduler::protocol::{OrdersOfOwner, Request, Standing, Status};
+use commensal_core::scheduler::protocol::{Request, Standing, Status};
+use commensal_core::scheduler::{Mode, Orders};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
 use commensal_reconcile::{
@@ -244,7 +244,7 @@ fn applied_ordered_and_restored() {
 #[test]
 fn others_keep_theirs() {
     let world = World::loaded();
-    let orders = |cgroup: &str| -> OrdersOfOwner {
+    let orders = |cgroup: &str| -> Orders {
         let groups = json!([{ "cgroup": cgroup, "class": "offline" }]);
         serde_json::from_value(json!({ "owner": "lab", "groups": groups, "hold_off_us": 3 })).unwrap()
     };

@@ -38,13 +38,25 @@ fn a_kernel_without_sched_ext_is_told_and_left_alone() {
     assert!(left.is_empty(), "{left:?}");
     let checked = run(&state, &["check"]);
     assert!(checked.status.code() == Some(1) && said(&checked).contains("obstacle"), "{}", said(&checked));
-    let status = run(&state, &["status"]);
-    assert!(status.status.code() == Some(2) && said(&status).contains("no scheduler of commensal is loaded"));
 }
 
 #[test]
-fn nothing_loaded_is_unloaded_without_a_word_too_many() {
+fn nothing_left_is_put_back_without_a_word_too_many() {
     let folder = tempfile::tempdir().unwrap();
-    let done = run(folder.path(), &["unload"]);
+    let done = run(folder.path(), &["unload", "--left"]);
     assert!(done.status.success() && said(&done).contains("nothing is to be put back"), "{}", said(&done));
+}
+
+/// Whoever has scripts is told where the verb is now.
+#[test]
+fn a_verb_that_moved_is_named() {
+    let check = |args: &[&str], verb: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let done = run(folder.path(), args);
+        let text = said(&done);
+        assert!(done.status.code() == Some(2) && text.contains(verb) && text.lines().count() == 1, "{text}");
+    };
+    check(&["status"], "`commensal sched status`");
+    check(&["order", "orders.json"], "`commensal sched load --replace --orders FILE`");
+    check(&["unload"], "`commensal sched unload`");
 }

@@ -149,7 +149,7 @@ impl Scene {
             Arm::Expelling => vec![online(&self.web, true), offline(&self.batch)],
             Arm::Equal | Arm::CpuIdle | Arm::Cpuset => Vec::new(),
         };
-        assert!(self.loaded.order(&groups).status.success(), "{}", self.loaded.said());
+        assert!(self.loaded.order(&groups)["ok"] == true, "{}", self.loaded.said());
     }
 
     fn look(&self, arm: Arm) -> Sample {

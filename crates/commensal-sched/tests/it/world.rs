@@ -3,6 +3,8 @@
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -437,23 +439,39 @@ impl Loaded {
         self.command(verb).args(args).output().unwrap()
     }
 
+    /// The answer to one request; `Null` while nobody answers.
+    pub fn ask(&self, request: &Value) -> Value {
+        self.answer(request).unwrap_or_default()
+    }
+
+    fn answer(&self, request: &Value) -> std::io::Result<Value> {
+        let mut stream = UnixStream::connect(self.state.path().join("sched.sock"))?;
+        // Nothing more comes.
+        write!(stream, "{request}\n\n")?;
+        let mut line = String::new();
+        stream.read_to_string(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    }
+
     /// New orders with a hold-off.
-    pub fn hold_off(&self, time: Duration, groups: &[Value]) -> Output {
-        let orders = json!({ "do": "orders", "groups": groups, "hold_off_us": time.as_micros() as u64 });
-        std::fs::write(self.state.path().join("orders.json"), orders.to_string()).unwrap();
-        self.run("order", &["orders.json"])
+    pub fn hold_off(&self, time: Duration, groups: &[Value]) -> Value {
+        self.ask(&json!({ "do": "orders", "groups": groups, "hold_off_us": time.as_micros() as u64 }))
     }
 
     /// New orders.
-    pub fn order(&self, groups: &[Value]) -> Output {
+    pub fn order(&self, groups: &[Value]) -> Value {
         self.write(groups);
-        self.run("order", &["orders.json"])
+        self.ask(&json!({ "do": "orders", "groups": groups }))
     }
 
     /// `Null` while nobody answers.
     pub fn status(&self) -> Value {
-        let output = self.run("status", &[]);
-        serde_json::from_slice(&output.stdout).unwrap_or_default()
+        self.ask(&json!({ "do": "status" }))
+    }
+
+    /// Has what a killed process has left put back.
+    pub fn put_back(&self) -> Output {
+        self.run("unload", &["--left"])
     }
 
     /// A figure of the machine.
@@ -478,8 +496,8 @@ impl Loaded {
     /// Takes the scheduler off and waits for its process.
     pub fn unload(&mut self) {
         let _still = (!self.rough).then(Still::new);
-        let output = self.run("unload", &[]);
-        assert!(output.status.success(), "{}", shown(&output));
+        let answer = self.ask(&json!({ "do": "unload" }));
+        assert!(answer["ok"] == true && answer["left"].is_null(), "{answer}");
         assert!(self.take().wait().unwrap().success(), "{}", self.said());
         until("the kernel lets go", || state() == "disabled");
     }
@@ -495,10 +513,10 @@ impl Drop for Loaded {
         let Some(mut child) = self.child.take() else { return };
         // A test that failed says where it was.
         if std::thread::panicking() {
-            println!("{}\n{}", self.said(), String::from_utf8_lossy(&self.run("status", &[]).stdout));
+            println!("{}\n{}", self.said(), self.status());
         }
         let _still = (!self.rough).then(Still::new);
-        let _ = self.run("unload", &[]);
+        let _ = self.ask(&json!({ "do": "unload" }));
         for _ in 0..200 {
             if child.try_wait().is_ok_and(|ended| ended.is_some()) {
                 return;
@@ -507,7 +525,7 @@ impl Drop for Loaded {
         }
         let _ = child.kill();
         let _ = child.wait();
-        let _ = self.run("unload", &[]);
+        let _ = self.put_back();
     }
 }
 

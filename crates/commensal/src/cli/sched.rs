@@ -4,20 +4,25 @@
 mod judged;
 mod load;
 pub(super) mod record;
-mod socket;
 mod start;
 mod status;
 mod with;
 
 use super::sched_args::SchedVerb;
 use crate::context::Context;
-use commensal_core::scheduler::protocol::Request;
+use anyhow::Context as _;
+use commensal_core::scheduler::SOCKET;
+use commensal_core::scheduler::protocol::{Done, Request, Status};
 use commensal_host::Host;
-use commensal_lab::scheduler;
-use commensal_reconcile::journal;
+use commensal_lab::scheduler::gone;
+use commensal_reconcile::{journal, scheduler};
 use commensal_sensors::sched_ext::Kernel;
-use socket::Asked;
+use commensal_sensors::scheduler::Unanswered;
 use std::path::Path;
+use std::time::Duration;
+
+/// An answer may take as long as orders for ten thousand threads.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Does it.
 pub fn run(context: &mut Context, verb: &SchedVerb) -> anyhow::Result<u8> {
@@ -30,11 +35,21 @@ pub fn run(context: &mut Context, verb: &SchedVerb) -> anyhow::Result<u8> {
     }
 }
 
+/// What the scheduler of this state directory does.
+fn status_of(host: &dyn Host, state: &Path) -> Result<Status, Unanswered> {
+    commensal_sensors::scheduler::status(host, &state.join(SOCKET), PATIENCE)
+}
+
+/// Makes a request of it that changes something.
+fn tell(host: &dyn Host, state: &Path, request: &Request) -> Result<Done, Unanswered> {
+    scheduler::tell(host, &state.join(SOCKET), request, PATIENCE)
+}
+
 /// What is loaded from this state directory, of commensal's own and of others', in words. `own` is whose record was found.
 pub(super) fn loaded<H: Host>(context: &mut Context<H>, own: Option<u32>) -> Vec<String> {
     let state = context.state_dir.clone();
     // One that has no threads yet has nothing on record, and answers.
-    let own = own.or_else(|| socket::status(&context.host, &state).ok().map(|now| now.pid));
+    let own = own.or_else(|| status_of(&context.host, &state).ok().map(|now| now.pid));
     let own = own.map(|pid| format!("the scheduler (process {pid})"));
     let other = with::look(&mut context.host, &state).ok().flatten().filter(with::Other::lives);
     own.into_iter().chain(other.map(|other| format!("the scheduler of `{}`", other.command()))).collect()
@@ -48,16 +63,15 @@ fn unload(context: &mut Context) -> anyhow::Result<u8> {
     if with::unload(&mut context.host, &state)? {
         return Ok(0);
     }
-    match socket::ask(&context.host, &state, &Request::Unload) {
-        Ok(answer) => {
-            let left: Vec<String> = serde_json::from_value(answer["left"].clone()).unwrap_or_default();
-            left.iter().for_each(|line| eprintln!("commensal: {line}"));
-            scheduler::gone(&context.host)?;
+    match tell(&context.host, &state, &Request::Unload) {
+        Err(error) if error.is_nobody() => restore(&mut context.host, &state),
+        done => {
+            let done = done.context("the scheduler was not unloaded")?;
+            done.left.iter().for_each(|line| eprintln!("commensal: {line}"));
+            gone(&context.host)?;
             println!("unloaded, every thread has its own policy back");
-            Ok(u8::from(!left.is_empty()))
+            Ok(u8::from(!done.left.is_empty()))
         }
-        Err(Asked::Nobody) => restore(&mut context.host, &state),
-        Err(Asked::Trouble(error)) => Err(error.context("the scheduler was not unloaded")),
     }
 }
 

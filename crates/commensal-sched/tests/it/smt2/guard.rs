@@ -88,7 +88,7 @@ fn only_its_own_freezing_is_undone() {
     let busy = web.everywhere();
     until("the group is frozen", || batch.read("cgroup.freeze").starts_with('1'));
     assert_eq!(loaded.status()["mode"], "frozen");
-    assert!(loaded.order(&[online(&web, false), offline(&other)]).status.success());
+    assert!(loaded.order(&[online(&web, false), offline(&other)])["ok"] == true);
     assert!(batch.read("cgroup.freeze").starts_with('0'), "it has left the orders");
     drop(busy);
     until("there is room again", || loaded.status()["mode"] == "running");
@@ -141,7 +141,7 @@ fn nothing_stays_frozen() {
             let mut child = loaded.take();
             child.kill().unwrap();
             child.wait().unwrap();
-            assert!(loaded.run("unload", &[]).status.success());
+            assert!(loaded.put_back().status.success());
         } else {
             loaded.unload();
         }

@@ -34,7 +34,7 @@ fn groups_share_by_weight() {
     assert!((got[0] + got[1]) / free >= 0.8, "{got:?} of {free}");
     // A weight that changes is followed, and so is an order.
     second.write("cpu.weight", "900");
-    assert!(loaded.order(&[weighed(&heavy, 100), weighed(&light, 100)]).status.success());
+    assert!(loaded.order(&[weighed(&heavy, 100), weighed(&light, 100)])["ok"] == true);
     std::thread::sleep(Duration::from_secs(1));
     let got = measure(&[&heavy, &light, &first, &second], Duration::from_secs(6));
     println!("inside: weights 100:100 and 300:900 below, CPU time {got:.2?}");
@@ -54,7 +54,7 @@ fn a_hard_limit_holds() {
     let mut loaded = Loaded::new(&[weighed(&heavy, 300), weighed(&light, 100)]);
     let mut limited = weighed(&heavy, 300);
     limited["limit"] = json!({ "quota_us": 50_000, "period_us": 100_000 });
-    assert!(loaded.order(&[limited, weighed(&light, 100)]).status.success());
+    assert!(loaded.order(&[limited, weighed(&light, 100)])["ok"] == true);
     let got: Vec<f64> =
         measure(&[&heavy, &light], BLOCK).iter().map(|used| used / BLOCK.as_secs_f64()).collect();
     println!("inside: limit of 0.5: {:.3} CPUs, the other group {:.3}", got[0], got[1]);

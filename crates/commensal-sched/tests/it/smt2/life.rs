@@ -104,10 +104,10 @@ fn what_a_killed_loader_leaves_can_be_undone() {
     let got = measure(&[&peculiar.batch], Duration::from_secs(1))[0];
     println!("life: threads of a killed loader had {got:.2} CPUs");
     assert!(got > LEAST_WITHOUT_LOADER, "{got}");
-    let done = loaded.run("unload", &[]);
+    let done = loaded.put_back();
     assert!(done.status.success(), "{}", shown(&done));
     assert_eq!(own(&peculiar.works), peculiar.before);
-    assert!(shown(&loaded.run("unload", &[])).contains("nothing is to be put back"));
+    assert!(shown(&loaded.put_back()).contains("nothing is to be put back"));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn threads_come_and_go() {
         threads.iter().all(|tid| policy(*tid).is_none_or(|policy| policy == EXT))
     });
     // Somebody else's orders for it: not ours any more.
-    assert!(loaded.order(&[]).status.success());
+    assert!(loaded.order(&[])["ok"] == true);
     until("nobody is", || batch.threads().iter().all(|tid| policy(*tid) != Some(EXT)));
     loaded.unload();
 }

@@ -153,8 +153,8 @@ fn judge(host: &dyn Host, scope: &Scope, time: Duration) -> anyhow::Result<Figur
 fn subjects(host: &mut dyn Host, status: &Status, class: Class) -> Vec<Subject> {
     let ordered = status.orders.0.values().flat_map(|orders| &orders.groups);
     let mut found = Vec::new();
-    for group in ordered.filter(|group| group.class == class) {
-        if let Ok(dir) = host.open(Path::new(&group.cgroup)) {
+    for (cgroup, _) in ordered.filter(|(_, order)| order.class == class) {
+        if let Ok(dir) = host.open(Path::new(cgroup)) {
             found.push(Subject::Cgroup(dir.inode));
             host.close(dir);
         }

@@ -1,8 +1,8 @@
 //! `sched load`: everything that can be wrong is told at once, before anything is loaded; then the scheduler; then its groups.
 //! What goes wrong once it is loaded leaves it loaded, and is told with status 1.
 
-use super::socket::{self, Asked};
 use super::start::{self, refuse};
+use super::{status_of, tell};
 use crate::cli::sched_args::SchedLoad;
 use crate::cli::{Groups, apply};
 use crate::context::Context;
@@ -12,15 +12,19 @@ use commensal_agent::control::{Done, SOCKET};
 use commensal_agent::groups_file::LoadError;
 use commensal_core::errno::Errno;
 use commensal_core::group::GroupSpec;
-use commensal_core::scheduler::Mode;
 use commensal_core::scheduler::protocol::{Request, Status};
+use commensal_core::scheduler::{Mode, Orders};
 use commensal_host::Host;
 use commensal_reconcile::PlanRequest;
 use commensal_sensors::sched_ext::Kernel;
+use commensal_sensors::scheduler::Unanswered;
 use std::path::{Path, PathBuf};
 
 /// Where groups are unless somebody says so.
 const GROUPS: &str = "/etc/commensal/groups.d";
+
+/// The owner of the hold-off of the command line, who orders no group.
+const OWNER: &str = "commensal sched load";
 
 /// Who puts groups under it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,15 +63,15 @@ fn load<H: Host>(
     drop(lock);
     println!("loaded   process {}, its log is {}", loaded.process.pid, state.join(start::LOG).display());
     let mut short = settle(context, options, follows);
-    match socket::status(&context.host, &state) {
+    match status_of(&context.host, &state) {
         Ok(now) => {
-            tell(&now, follows, &options.config);
+            print(&now, follows, &options.config);
             if now.mode != Mode::Running {
                 short
                     .push(format!("the scheduler is loaded, and does not do its work: {}", now.mode.words()));
             }
         }
-        Err(Asked::Nobody) if !Kernel::read(&context.host).busy() => bail!(
+        Err(error) if error.is_nobody() && !Kernel::read(&context.host).busy() => bail!(
             "the scheduler was loaded and has gone again, so nothing is loaded: {} says why; `commensal sched unload` puts back \
              what it had changed",
             state.join(start::LOG).display()
@@ -138,7 +142,7 @@ fn absent(error: &anyhow::Error) -> bool {
 fn settle<H: Host>(context: &mut Context<H>, options: &SchedLoad, follows: Follows) -> Vec<String> {
     let mut short = Vec::new();
     if let Some(hold_off_us) = options.hold_off_us
-        && let Err(error) = socket::hold_off(&context.host, &context.state_dir, hold_off_us)
+        && let Err(error) = hold_off(&context.host, &context.state_dir, hold_off_us)
     {
         short.push(format!("the scheduler is loaded, without --hold-off-us: {error}"));
     }
@@ -167,6 +171,12 @@ fn settle<H: Host>(context: &mut Context<H>, options: &SchedLoad, follows: Follo
     short
 }
 
+/// The hold-off of all orders: the longest of any owner counts.
+fn hold_off(host: &dyn Host, state: &Path, hold_off_us: u64) -> Result<(), Unanswered> {
+    let orders = Orders { owner: OWNER.to_owned(), hold_off_us, ..Orders::default() };
+    tell(host, state, &Request::Orders(orders)).map(drop)
+}
+
 /// What an `apply` that was not all success means for a scheduler that is loaded.
 fn unapplied(applied: anyhow::Result<u8>) -> Option<String> {
     let again =
@@ -183,7 +193,7 @@ fn unapplied(applied: anyhow::Result<u8>) -> Option<String> {
 }
 
 /// What is under the scheduler now.
-fn tell(now: &Status, follows: Follows, config: &Path) {
+fn print(now: &Status, follows: Follows, config: &Path) {
     let groups = now.groups.len();
     let none = match follows {
         Follows::Agent => "until the agent's next round: `commensal sched status` shows it".to_owned(),
@@ -193,7 +203,7 @@ fn tell(now: &Status, follows: Follows, config: &Path) {
         }
         Follows::Nobody => format!(
             "there is no groups file ({}); write one and `commensal apply` it or start an agent, or give orders with \
-             `commensal-sched order FILE`",
+             `commensal sched load --replace --orders FILE`",
             config.display()
         ),
     };

@@ -1,7 +1,6 @@
 //! Starting the scheduler's program: whether it can be here, where it is, and that it has its scheduler loaded.
 
-use super::socket::{self, Asked};
-use super::with;
+use super::{status_of, with};
 use crate::cli::sched_args::SchedLoad;
 use anyhow::{Context as _, anyhow, bail};
 use commensal_core::scheduler::Mode;
@@ -32,7 +31,7 @@ pub fn obstacles(host: &mut dyn Host, state: &Path, replace: bool) -> Vec<String
     let kernel = Kernel::read(host);
     let mut wrong = kernel.obstacles();
     let other = with::there(host, state);
-    let gone = match socket::status(host, state) {
+    let gone = match status_of(host, state) {
         Ok(now) if !kernel.busy() => Some(now.pid),
         _ => None,
     };
@@ -113,7 +112,7 @@ pub fn load(
     arguments: &[OsString],
 ) -> anyhow::Result<Child> {
     let log = Log::open(host, state.join(LOG))?;
-    let before = socket::status(host, state).ok().map(|status| status.pid);
+    let before = status_of(host, state).ok().map(|status| status.pid);
     let mut spec = SpawnSpec::new(program).arg("--state-dir").arg(state);
     spec.args.extend_from_slice(arguments);
     spec.own_session = true;
@@ -123,7 +122,7 @@ pub fn load(
     match wait(host, state, &mut child, before) {
         Ok(()) => Ok(child),
         Err(error) => {
-            let nobody = matches!(socket::status(host, state), Err(Asked::Nobody));
+            let nobody = status_of(host, state).is_err_and(|error| error.is_nobody());
             // What is on record is of the one that goes on, if one does.
             if nobody {
                 let restored = commensal_reconcile::restore_own(host, state, journal::SCHED)?;
@@ -146,10 +145,10 @@ fn wait(host: &mut dyn Host, state: &Path, child: &mut Child, before: Option<u32
         if let Some(exit) = child.try_wait()? {
             bail!("its program ended {}", in_words(&exit));
         }
-        let trouble = match socket::status(host, state) {
+        let trouble = match status_of(host, state) {
             Ok(now) if Some(now.pid) != before && now.mode != Mode::Starting => return Ok(()),
-            Ok(_) | Err(Asked::Nobody) => None,
-            Err(Asked::Trouble(error)) => Some(error),
+            Err(error) if !error.is_nobody() => Some(anyhow!(error)),
+            _ => None,
         };
         if began.elapsed() > PATIENCE {
             let process = child.process.clone();

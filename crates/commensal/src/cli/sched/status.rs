@@ -1,15 +1,17 @@
 //! `sched status`: what the scheduler counts, what the kernel says of it, and what the judge sees independently.
 
+use super::PATIENCE;
 use super::judged::{self, Judged};
 use super::record::{self, Recorded};
-use super::socket::{self, Asked};
 use super::with::{self, Other};
 use crate::cli::sched_args::SchedStatus;
 use crate::context::Context;
-use commensal_core::scheduler::Mode;
+use anyhow::Context as _;
 use commensal_core::scheduler::protocol::Status;
+use commensal_core::scheduler::{Mode, SOCKET};
 use commensal_host::Host;
 use commensal_sensors::sched_ext::{Kernel, State};
+use commensal_sensors::scheduler::raw_status;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
@@ -27,13 +29,13 @@ struct Known {
 impl Known {
     fn look(host: &mut dyn Host, state: &Path) -> anyhow::Result<Known> {
         let other = with::look(host, state)?;
-        let status = match socket::raw_status(host, state) {
-            Ok(raw) => {
+        let status = match raw_status(host, &state.join(SOCKET), PATIENCE) {
+            Err(error) if error.is_nobody() => None,
+            raw => {
+                let raw = raw.context("the scheduler cannot be asked")?;
                 let read = Status::read(raw.clone()).map_err(anyhow::Error::msg)?;
                 Some((raw, read))
             }
-            Err(Asked::Nobody) => None,
-            Err(Asked::Trouble(error)) => return Err(error.context("the scheduler cannot be asked")),
         };
         let silent = if status.is_none() { record::of(host, state) } else { None };
         Ok(Known { kernel: Kernel::read(host), status, other, silent })

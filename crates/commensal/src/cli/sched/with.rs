@@ -6,8 +6,8 @@
 //!     for it ◄───────┘
 //! ```
 
-use super::socket;
 use super::start::{Log, refuse};
+use super::status_of;
 use crate::context::Context;
 use crate::signals;
 use anyhow::{Context as _, bail};
@@ -167,7 +167,7 @@ pub fn there(host: &mut dyn Host, state: &Path) -> Option<String> {
 /// counts as long as its process is there.
 fn not_beside(host: &mut dyn Host, state: &Path) -> Vec<String> {
     let kernel = Kernel::read(host);
-    let own = socket::status(host, state).ok().filter(|_| !kernel.busy());
+    let own = status_of(host, state).ok().filter(|_| !kernel.busy());
     let own = own.map(|own| {
         format!(
             "commensal's own scheduler is there already (process {}): first `commensal sched unload`",

@@ -71,7 +71,9 @@ fn apply(package: &Package, unit: &Sleeper) {
 
 /// What the scheduler says of itself, if one answers.
 fn answer() -> Option<Value> {
-    serde_json::from_str(&done(Command::new(LOADER).arg("status")).1).ok()
+    let said = done(Command::new(PROGRAM).args(["sched", "status", "--json", "--for", "0s"])).1;
+    let status: Value = serde_json::from_str(&said).ok()?;
+    status.get("scheduler").filter(|answer| !answer.is_null()).cloned()
 }
 
 /// A scheduler that somebody loaded by hand, with the state directory of the unit; gone at the end.
@@ -93,7 +95,7 @@ impl ByHand {
 
 impl Drop for ByHand {
     fn drop(&mut self) {
-        let _ = Command::new(LOADER).arg("unload").output();
+        let _ = Command::new(PROGRAM).args(["sched", "unload"]).output();
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
