@@ -40,6 +40,12 @@ pub enum SchedulerError {
         /// What the kernel says.
         state: String,
     },
+    /// Nobody wants it any more.
+    #[error("{program} was ended before the kernel had a scheduler of it, as was asked")]
+    Stopped {
+        /// What was started.
+        program: String,
+    },
     /// It ended, and left the kernel with a scheduler.
     #[error("{0}, although its program has ended: end what it started")]
     Stays(String),
@@ -54,11 +60,16 @@ pub fn in_words(exit: &Exit) -> String {
     }
 }
 
-/// Starts the program and waits until the kernel has its scheduler. If that does not come, the program is ended.
+/// Starts the program and waits until the kernel has its scheduler. If that does not come, or `stop` says that nobody wants it
+/// any more, the program is ended.
 ///
 /// # Errors
 /// [`SchedulerError`]; then it does not run.
-pub fn enable(host: &mut dyn Host, spec: &SpawnSpec) -> Result<Child, SchedulerError> {
+pub fn enable(
+    host: &mut dyn Host,
+    spec: &SpawnSpec,
+    stop: &dyn Fn() -> bool,
+) -> Result<Child, SchedulerError> {
     let mut child = host.spawn(spec)?;
     let program = spec.program.display().to_string();
     let began = Instant::now();
@@ -69,6 +80,10 @@ pub fn enable(host: &mut dyn Host, spec: &SpawnSpec) -> Result<Child, SchedulerE
         let kernel = Kernel::read(host);
         if kernel.state == Some(State::Enabled) {
             return Ok(child);
+        }
+        if stop() {
+            disable(host, &mut child)?;
+            return Err(SchedulerError::Stopped { program });
         }
         if began.elapsed() > TO_LOAD {
             let state = kernel.state.as_ref().map_or_else(|| "absent".to_owned(), ToString::to_string);
@@ -148,7 +163,7 @@ mod tests {
     #[test]
     fn a_program_whose_scheduler_comes_is_kept_and_one_that_ends_is_told() {
         let mut host = with("enabled\n", "simple\n");
-        let mut child = enable(&mut host, &SpawnSpec::new("scx_simple")).unwrap();
+        let mut child = enable(&mut host, &SpawnSpec::new("scx_simple"), &|| false).unwrap();
         let pid = child.process.pid;
         // The kernel keeps it although its program is gone.
         let error = disable(&mut host, &mut child).unwrap_err().to_string();
@@ -156,8 +171,17 @@ mod tests {
         assert!(host.another().process(pid).is_err());
         let mut missing = with("disabled\n", "");
         missing.missing_program("scx_lost");
-        let error = enable(&mut missing, &SpawnSpec::new("scx_lost")).unwrap_err().to_string();
+        let error = enable(&mut missing, &SpawnSpec::new("scx_lost"), &|| false).unwrap_err().to_string();
         assert!(error.contains("start scx_lost: ENOENT"), "{error}");
+    }
+
+    #[test]
+    fn one_that_nobody_waits_for_any_more_is_ended() {
+        let mut host = with("disabled\n", "");
+        let before = host.processes().len();
+        let error = enable(&mut host, &SpawnSpec::new("scx_slow"), &|| true).unwrap_err().to_string();
+        assert_eq!(error, "scx_slow was ended before the kernel had a scheduler of it, as was asked");
+        assert_eq!(host.processes().len(), before);
     }
 
     #[test]

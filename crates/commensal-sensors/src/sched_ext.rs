@@ -111,6 +111,12 @@ impl Kernel {
         self.ops.as_deref().is_some_and(|name| name == "commensal" || name.starts_with("commensal_"))
     }
 
+    /// The name of the scheduler that is loaded, if it is not commensal's.
+    #[must_use]
+    pub fn foreign(&self) -> Option<&str> {
+        self.ops.as_deref().filter(|_| self.busy() && !self.ours())
+    }
+
     /// Whether anything is loaded, or comes or goes.
     #[must_use]
     pub fn busy(&self) -> bool {
@@ -220,6 +226,9 @@ mod tests {
         assert!(taken("lavd_1.0", true).unwrap().contains("commensal's own only"));
         assert_eq!(Kernel::read(&with(Some("disabled"), "")).taken(true), None);
         assert_eq!(Kernel::read(&with(None, "")).taken(false), None);
+        let foreign = |state, ops| Kernel::read(&with(Some(state), ops)).foreign().map(str::to_owned);
+        assert_eq!(foreign("enabled", "lavd_1.0"), Some("lavd_1.0".to_owned()));
+        assert_eq!((foreign("enabled", "commensal_0.1"), foreign("disabled", "lavd_1.0")), (None, None));
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Testbed {
                 kernel.loaded()
             )));
         }
-        match enable(host, &spec) {
+        match enable(host, &spec, &|| false) {
             Ok(child) => self.scheduled = Some(Scheduled { child, log }),
             Err(error) => return Err(TestbedError::Scheduler(format!("{error}{}", said(&log)))),
         }

@@ -38,8 +38,10 @@ fn restore<H: Host>(
     let of_lab: Vec<String> = lab.iter().map(|_| context.lab_probe_name()).collect();
     let restored = context.instance().restore(&mut context.host, &of_lab)?;
     let loaded = sched::loaded(context, restored.scheduler);
-    let stays = |one: String| format!("{one} stays loaded; `commensal sched unload` takes it off");
-    Ok((restored, loaded.into_iter().map(stays).collect()))
+    let stays = |pid: u32| {
+        format!("the scheduler (process {pid}) stays loaded; `commensal sched unload` takes it off")
+    };
+    Ok((restored, loaded.map(stays).into_iter().collect()))
 }
 
 #[cfg(test)]

@@ -28,10 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub fn run(context: &mut Context, verb: &SchedVerb) -> anyhow::Result<u8> {
     match verb {
         SchedVerb::Load(options) if options.with.is_empty() => load::run(context, options),
-        SchedVerb::Load(options) => with::load(context, &options.with),
+        SchedVerb::Load(options) => with::run(context, &options.with),
         SchedVerb::Status(options) => status::run(context, options),
         SchedVerb::Unload => unload(context),
-        SchedVerb::Watch(options) => with::watch(context, &options.command),
     }
 }
 
@@ -45,14 +44,10 @@ fn tell(host: &dyn Host, state: &Path, request: &Request) -> Result<Done, Unansw
     scheduler::tell(host, &state.join(SOCKET), request, PATIENCE)
 }
 
-/// What is loaded from this state directory, of commensal's own and of others', in words. `own` is whose record was found.
-pub(super) fn loaded<H: Host>(context: &mut Context<H>, own: Option<u32>) -> Vec<String> {
-    let state = context.state_dir.clone();
+/// The scheduler that is loaded from this state directory, by its process. `recorded` is whose record was found.
+pub(super) fn loaded<H: Host>(context: &Context<H>, recorded: Option<u32>) -> Option<u32> {
     // One that has no threads yet has nothing on record, and answers.
-    let own = own.or_else(|| status_of(&context.host, &state).ok().map(|now| now.pid));
-    let own = own.map(|pid| format!("the scheduler (process {pid})"));
-    let other = with::look(&mut context.host, &state).ok().flatten().filter(with::Other::lives);
-    own.into_iter().chain(other.map(|other| format!("the scheduler of `{}`", other.command()))).collect()
+    recorded.or_else(|| status_of(&context.host, &context.state_dir).ok().map(|now| now.pid))
 }
 
 /// Takes off what is loaded. Status 1 when something stays as it is.
@@ -60,9 +55,6 @@ fn unload(context: &mut Context) -> anyhow::Result<u8> {
     // Where nothing was ever kept, nothing is made for it either.
     let _lock = if context.state_dir.is_dir() { context.lock_to_look()? } else { None };
     let state = context.state_dir.clone();
-    if with::unload(&mut context.host, &state)? {
-        return Ok(0);
-    }
     match tell(&context.host, &state, &Request::Unload) {
         Err(error) if error.is_nobody() => restore(&mut context.host, &state),
         done => {
@@ -80,18 +72,49 @@ fn restore(host: &mut dyn Host, state: &Path) -> anyhow::Result<u8> {
     let restored = commensal_reconcile::restore_own(host, state, journal::SCHED)?;
     restored.done.iter().for_each(|line| println!("{line}"));
     restored.left.iter().chain(&restored.failed).for_each(|line| eprintln!("commensal: {line}"));
-    if restored.nothing() {
-        println!("nothing is loaded, and nothing is to be put back");
-        let kernel = Kernel::read(host);
-        if kernel.busy() {
-            println!("note: {}; it is not of this state directory ({})", kernel.loaded(), state.display());
+    let kernel = Kernel::read(host);
+    match (restored.nothing(), kernel.foreign()) {
+        (true, None) => {
+            println!("nothing is loaded, and nothing is to be put back");
+            if kernel.busy() {
+                println!(
+                    "note: {}; it is not of this state directory ({})",
+                    kernel.loaded(),
+                    state.display()
+                );
+            }
         }
-    } else {
-        println!("the scheduler's process had been killed; what it had changed is put back");
+        (true, Some(_)) => {}
+        (false, _) => println!("the scheduler's process had been killed; what it had changed is put back"),
     }
-    Ok(match (restored.failed.is_empty(), restored.left.is_empty()) {
+    if let Some(name) = kernel.foreign() {
+        eprintln!(
+            "commensal: {name} stays loaded: the program that loaded it ends it (Ctrl-C or SIGTERM to `commensal sched load --with`)"
+        );
+    }
+    Ok(match (restored.failed.is_empty(), restored.left.is_empty() && kernel.foreign().is_none()) {
         (false, _) => 2,
         (true, false) => 1,
         (true, true) => 0,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_host::fake::FakeHost;
+
+    #[test]
+    fn what_another_program_has_loaded_stays() {
+        let check = |state: &str, ops: &str, expect: u8| {
+            let mut host = FakeHost::v2(2, 1 << 30);
+            host.set_file("/sys/kernel/sched_ext/state", state);
+            host.set_file("/sys/kernel/sched_ext/root/ops", ops);
+            let before = host.snapshot();
+            assert_eq!(restore(&mut host, Path::new("/var/lib/commensal")).unwrap(), expect, "{ops}");
+            assert_eq!(host.snapshot(), before);
+        };
+        check("enabled", "simple", 1);
+        check("disabled", "", 0);
+    }
 }

@@ -17,17 +17,15 @@ pub struct Sched {
 #[derive(Debug, Subcommand)]
 pub enum SchedVerb {
     /// Load the scheduler, and put the groups under it. Exit status 0 when they are, 1 when it is loaded and not all is as it
-    /// was asked for, 2 when nothing was loaded.
+    /// was asked for, 2 when nothing was loaded. With --with it stays in the foreground: 0 when that scheduler was loaded until
+    /// Ctrl-C or SIGTERM, 1 when it went before.
     Load(SchedLoad),
     /// Say what the loaded scheduler does, in its own figures, and beside them what the judge sees. Exit status 0 when it
     /// runs, 1 when it is loaded and does not do its work, 2 when nothing is loaded.
     Status(SchedStatus),
-    /// Give every thread its own policy back and take the scheduler off, also after its process was killed; or end the one
-    /// that --with has loaded.
+    /// Give every thread its own policy back and take the scheduler off, also after its process was killed. Exit status 1 when
+    /// something stays as it is, such as the scheduler of another program.
     Unload,
-    /// Stay with the program of another scheduler (started by `load --with`).
-    #[command(hide = true)]
-    Watch(SchedWatch),
 }
 
 /// `commensal sched load`.
@@ -57,7 +55,8 @@ pub struct SchedLoad {
     #[arg(long)]
     pub replace: bool,
 
-    /// Load another sched_ext scheduler: its program and arguments, up to the end of the line.
+    /// Load another sched_ext scheduler, and stay with it until Ctrl-C or SIGTERM ends it: its program and arguments, up to the
+    /// end of the line.
     #[arg(long, value_name = "PROGRAM", num_args = 1.., allow_hyphen_values = true)]
     #[arg(conflicts_with_all = ["config", "orders", "hold_off_us", "guard_ms", "watchdog_ms", "replace"])]
     pub with: Vec<OsString>,
@@ -73,12 +72,4 @@ pub struct SchedStatus {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-}
-
-/// `commensal sched watch`.
-#[derive(Debug, Args)]
-pub struct SchedWatch {
-    /// The program and its arguments, after `--`.
-    #[arg(required = true, last = true, value_name = "CMD")]
-    pub command: Vec<OsString>,
 }

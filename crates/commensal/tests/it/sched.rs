@@ -4,8 +4,9 @@
 use crate::experiments::{self, HOG, LOAD, SERVICE, SHORT, VERDICTS};
 use crate::support::Program;
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const STATE: &str = "/sys/kernel/sched_ext/state";
@@ -201,45 +202,91 @@ fn what_its_groups_lack_is_status_1_and_restore_leaves_it_loaded() {
     assert_eq!(state(), "disabled");
 }
 
+/// `sched load --with` in the foreground, which has said that it is loaded; killed when it is dropped.
+struct With {
+    child: Child,
+    /// Process of the scheduler's program.
+    program: String,
+}
+
+impl With {
+    fn load(program: &Program, args: &[&str]) -> With {
+        let mut command = program.command(args);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut with = With { child: child.unwrap(), program: String::new() };
+        // What the program says comes this way as well.
+        let lines = BufReader::new(with.child.stdout.as_mut().unwrap()).lines();
+        let line = lines.map(Result::unwrap).find(|line| line.starts_with("loaded ")).unwrap();
+        let words: Vec<&str> = line.split([' ', ';']).collect();
+        let at = words.iter().position(|word| *word == "process").unwrap();
+        with.program = words[at + 1].to_owned();
+        assert!(line.contains("Ctrl-C here") && state() == "enabled", "{line}");
+        with
+    }
+
+    fn signal(&self, signal: &str, pid: &str) {
+        assert!(Command::new("kill").args([signal, pid]).status().unwrap().success());
+    }
+
+    /// Its exit status and what it has said; nothing is loaded, and no process stays.
+    fn ends(&mut self) -> (Option<i32>, String) {
+        let status = self.child.wait().unwrap();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        until("the kernel has let go", || state() == "disabled");
+        until("its program has ended", || !Path::new(&format!("/proc/{}", self.program)).exists());
+        (status.code(), said)
+    }
+}
+
+impl Drop for With {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 // promise 63
 #[test]
-fn one_of_others_is_loaded_watched_and_unloaded() {
-    let Some(loader) = loader("one_of_others_is_loaded_watched_and_unloaded") else { return };
+fn one_of_others_is_loaded_in_the_foreground_and_nothing_of_it_stays() {
+    let test = "one_of_others_is_loaded_in_the_foreground_and_nothing_of_it_stays";
+    let Some(loader) = loader(test) else { return };
     let loader = loader.to_str().unwrap();
     let program = Program::new("schedwith");
     // Any program that loads one will do; this one has another state directory, and is somebody else's by that.
     let elsewhere = program.path("elsewhere");
     let load = ["sched", "load", "--with", loader, "--state-dir", elsewhere.to_str().unwrap(), "load"];
-    let (out, _) = program.expect(0, &load);
-    assert!(out.contains("since"), "{out}");
-    let now = status(&program, 0);
-    let pid = now["other"]["process"]["pid"].to_string();
-    assert_eq!((state().as_str(), now["other"]["is"].as_str()), ("enabled", Some("enabled")));
-    // Whatever its name: neither another nor commensal's own is loaded beside it.
-    for args in [load.as_slice(), &["sched", "load"], &["sched", "load", "--replace"]] {
-        let (_, err) = program.expect(2, args);
-        assert!(err.contains("loaded by --with, is there already: first `commensal sched unload`"), "{err}");
+    for signal in ["-INT", "-TERM"] {
+        let mut with = With::load(&program, &load);
+        assert_eq!(status(&program, 2)["kernel"]["state"], "enabled");
+        // Neither another nor commensal's own is loaded beside it.
+        for args in [load.as_slice(), &["sched", "load"]] {
+            let (_, err) = program.expect(2, args);
+            assert!(err.contains("is enabled"), "{err}");
+        }
+        program.expect(0, &["sched", "unload"]);
+        assert_eq!(state(), "enabled", "it is not of this state directory");
+        with.signal(signal, &with.child.id().to_string());
+        assert_eq!(with.ends().0, Some(0));
     }
-    let (out, _) = program.expect(0, &["restore"]);
-    assert!(out.contains("stays loaded; `commensal sched unload` takes it off"), "{out}");
-    program.expect(0, &["sched", "unload"]);
-    assert_eq!(state(), "disabled");
-    assert!(!Path::new(&format!("/proc/{pid}")).exists());
+    let mut with = With::load(&program, &load);
+    with.signal("-9", &with.program);
+    let (status, said) = with.ends();
+    assert!(status == Some(1) && said.contains("its program ended by signal 9"), "{status:?} {said}");
+    let mut with = With::load(&program, &load);
+    with.signal("-9", &with.child.id().to_string());
+    assert_eq!(with.ends().0, None, "its program goes with it");
 
-    program.expect(0, &load);
-    let pid = status(&program, 0)["other"]["process"]["pid"].to_string();
-    assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
-    until("its end is told", || status(&program, 2)["other"]["is"] == "ended");
-    let (out, _) = program.expect(2, &["sched", "status"]);
-    assert!(out.contains("its program ended by signal 9"), "{out}");
-    program.expect(0, &["sched", "unload"]);
-
-    let (_, err) = program.expect(2, &["sched", "load", "--with", "sh", "-c", "echo not today; exit 4"]);
-    assert!(err.contains("ended with status 4") && err.contains("not today"), "{err}");
+    let (out, err) = program.expect(2, &["sched", "load", "--with", "sh", "-c", "echo not today; exit 4"]);
+    assert!(err.contains("ended with status 4") && out.contains("not today"), "{out}{err}");
     let (_, err) = program.expect(2, &["sched", "load", "--with", "sleep", "600"]);
     assert!(err.contains("had no scheduler loaded after"), "{err}");
     let (_, err) = program.expect(2, &["sched", "load", "--with", "/nowhere"]);
     assert!(err.contains("ENOENT"), "{err}");
+    // Ctrl-C while it is waited for.
+    let interrupts = ["sched", "load", "--with", "sh", "-c", "kill -INT $PPID; exec sleep 600"];
+    let (_, err) = program.expect(2, &interrupts);
+    assert!(err.contains("as was asked"), "{err}");
     assert_eq!(state(), "disabled");
 }
 
@@ -292,9 +339,9 @@ fn the_lab_has_arms_of_other_schedulers() {
 
     // While one is loaded there is no room for another.
     let with: Vec<&str> = ["sched", "load", "--with"].into_iter().chain(load.split(' ')).collect();
-    program.expect(0, &with);
+    let mut with = With::load(&program, &with);
     let (_, _, said) = experiments::run(&program, &text, &["--no-blame"]);
     assert!(said.matches("one sched_ext scheduler at a time").count() >= 3, "{said}");
-    program.expect(0, &["sched", "unload"]);
-    assert_eq!(state(), "disabled");
+    with.signal("-TERM", &with.child.id().to_string());
+    assert_eq!(with.ends().0, Some(0));
 }

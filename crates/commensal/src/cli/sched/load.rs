@@ -57,7 +57,7 @@ fn load<H: Host>(
     let lock = context.lock()?;
     let state = context.state_dir.clone();
     // Somebody may have been quicker.
-    refuse(&start::obstacles(&mut context.host, &state, options.replace))?;
+    refuse(&start::obstacles(&context.host, &state, options.replace))?;
     let arguments = start::arguments(options);
     let loaded = start::load(&mut context.host, &state, &program, &arguments)?;
     drop(lock);
@@ -90,7 +90,7 @@ fn ready<H: Host>(
     program: anyhow::Result<PathBuf>,
 ) -> anyhow::Result<(PathBuf, Follows)> {
     let state = context.state_dir.clone();
-    let mut wrong = start::obstacles(&mut context.host, &state, options.replace);
+    let mut wrong = start::obstacles(&context.host, &state, options.replace);
     let program = program.map_err(|error| wrong.push(format!("{error:#}")));
     let follows = follows(context, options).map_err(|error| wrong.push(format!("{error:#}")));
     refuse(&wrong)?;

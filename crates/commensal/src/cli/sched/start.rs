@@ -1,6 +1,6 @@
 //! Starting the scheduler's program: whether it can be here, where it is, and that it has its scheduler loaded.
 
-use super::{status_of, with};
+use super::status_of;
 use crate::cli::sched_args::SchedLoad;
 use anyhow::{Context as _, anyhow, bail};
 use commensal_core::scheduler::Mode;
@@ -27,17 +27,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TURN: Duration = Duration::from_millis(50);
 
 /// What keeps commensal's own from being loaded here, by the kernel and by what is loaded already.
-pub fn obstacles(host: &mut dyn Host, state: &Path, replace: bool) -> Vec<String> {
+pub fn obstacles(host: &dyn Host, state: &Path, replace: bool) -> Vec<String> {
     let kernel = Kernel::read(host);
     let mut wrong = kernel.obstacles();
-    let other = with::there(host, state);
     let gone = match status_of(host, state) {
         Ok(now) if !kernel.busy() => Some(now.pid),
         _ => None,
     };
-    if let Some(other) = other {
-        wrong.push(other);
-    } else if let Some(taken) = kernel.taken(replace) {
+    if let Some(taken) = kernel.taken(replace) {
         wrong.push(taken);
     } else if let Some(pid) = gone {
         wrong.push(format!(
@@ -218,8 +215,8 @@ mod tests {
 
     #[test]
     fn what_is_in_the_way_is_told_before_anything_starts() {
-        let check = |mut host: FakeHost, replace: bool, part: &str| {
-            let found = obstacles(&mut host, Path::new("/state"), replace);
+        let check = |host: FakeHost, replace: bool, part: &str| {
+            let found = obstacles(&host, Path::new("/state"), replace);
             assert_eq!(found.len(), usize::from(!part.is_empty()), "{found:?}");
             assert!(found.iter().all(|one| one.contains(part)), "{found:?} lacks {part:?}");
         };

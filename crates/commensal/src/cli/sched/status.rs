@@ -3,7 +3,6 @@
 use super::PATIENCE;
 use super::judged::{self, Judged};
 use super::record::{self, Recorded};
-use super::with::{self, Other};
 use crate::cli::sched_args::SchedStatus;
 use crate::context::Context;
 use anyhow::Context as _;
@@ -21,14 +20,12 @@ struct Known {
     kernel: Kernel,
     /// As it came, and read.
     status: Option<(Value, Status)>,
-    other: Option<Other>,
     /// Of a process that does not answer.
     silent: Option<Recorded>,
 }
 
 impl Known {
     fn look(host: &mut dyn Host, state: &Path) -> anyhow::Result<Known> {
-        let other = with::look(host, state)?;
         let status = match raw_status(host, &state.join(SOCKET), PATIENCE) {
             Err(error) if error.is_nobody() => None,
             raw => {
@@ -38,7 +35,7 @@ impl Known {
             }
         };
         let silent = if status.is_none() { record::of(host, state) } else { None };
-        Ok(Known { kernel: Kernel::read(host), status, other, silent })
+        Ok(Known { kernel: Kernel::read(host), status, silent })
     }
 
     fn status(&self) -> Option<&Status> {
@@ -56,7 +53,7 @@ pub fn run(context: &mut Context, options: &SchedStatus) -> anyhow::Result<u8> {
     if options.json {
         let value = json!({
             "kernel": of_kernel(&known.kernel), "scheduler": known.status.as_ref().map(|(raw, _)| raw),
-            "other": known.other, "judge": judged.as_json(), "state_dir": state,
+            "judge": judged.as_json(), "state_dir": state,
             "killed": known.silent.filter(|silent| !silent.runs).map(|silent| silent.pid),
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
@@ -84,10 +81,10 @@ fn seen<H: Host>(
 /// 0 it runs, 1 it is loaded and does not do its work, 2 nothing is loaded.
 fn code(known: &Known) -> u8 {
     let enabled = known.kernel.state == Some(State::Enabled);
-    match (known.status(), &known.other) {
-        (Some(status), _) => u8::from(status.mode != Mode::Running || !enabled),
-        (None, Some(other)) if other.lives() => u8::from(!enabled),
-        _ => 2,
+    match known.status() {
+        Some(status) => u8::from(status.mode != Mode::Running || !enabled),
+        None if known.kernel.foreign().is_some() => u8::from(!enabled),
+        None => 2,
     }
 }
 
@@ -102,10 +99,9 @@ fn of_kernel(kernel: &Kernel) -> Value {
 fn text(known: &Known, judged: &Judged, state_dir: &Path) -> String {
     let mut out = String::new();
     let kernel = &known.kernel;
-    match (known.status(), &known.other) {
-        (Some(status), _) => scheduler(&mut out, status),
-        (None, Some(other)) => out.push_str(&other.text()),
-        (None, None) => nobody(&mut out, known, state_dir),
+    match known.status() {
+        Some(status) => scheduler(&mut out, status),
+        None => nobody(&mut out, known, state_dir),
     }
     let Some(state) = &kernel.state else {
         kernel.obstacles().iter().for_each(|obstacle| {
@@ -136,6 +132,11 @@ fn text(known: &Known, judged: &Judged, state_dir: &Path) -> String {
 /// Nobody answers: where somebody was looked for, and what is known of who was there.
 fn nobody(out: &mut String, known: &Known, state_dir: &Path) {
     let _ = match known.silent {
+        None if known.kernel.foreign().is_some() => writeln!(
+            out,
+            "scheduler   {} of another program, which ends it (Ctrl-C or SIGTERM to `commensal sched load --with`)",
+            known.kernel.foreign().unwrap_or_default()
+        ),
         None => writeln!(
             out,
             "scheduler   none of commensal is loaded with the state directory {} (--state-dir names another)",
@@ -223,7 +224,7 @@ mod tests {
     const STATE: &str = "/var/lib/commensal";
 
     fn known(kernel: Kernel, status: Option<Status>) -> Known {
-        Known { kernel, status: status.map(|status| (Value::Null, status)), other: None, silent: None }
+        Known { kernel, status: status.map(|status| (Value::Null, status)), silent: None }
     }
 
     fn told(known: &Known, judged: &Judged) -> String {
@@ -231,10 +232,14 @@ mod tests {
     }
 
     fn kernel(state: &str) -> Kernel {
+        kernel_with(state, "commensal_0.1")
+    }
+
+    fn kernel_with(state: &str, ops: &str) -> Kernel {
         let host = FakeHost::v2(2, 1 << 30);
         for (file, text) in [
             ("state", state),
-            ("root/ops", "commensal_0.1"),
+            ("root/ops", ops),
             ("nr_rejected", "3"),
             ("switch_all", "0"),
             ("enable_seq", "7"),
@@ -332,7 +337,13 @@ mod tests {
         // Its process has not noticed yet.
         check("disabled", Some(Mode::Running), 1);
         check("disabled", None, 2);
-        // Somebody else's.
+        // Of another state directory.
         check("enabled", None, 2);
+        for (state, expect) in [("enabled", 0), ("disabling", 1), ("disabled", 2)] {
+            let foreign = known(kernel_with(state, "simple"), None);
+            assert_eq!(code(&foreign), expect, "{state}");
+            let said = told(&foreign, &Judged::NotAsked);
+            assert_eq!(said.contains("simple of another program"), expect < 2, "{said}");
+        }
     }
 }
