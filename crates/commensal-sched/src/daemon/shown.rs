@@ -1,0 +1,33 @@
+//! What everybody may read: the status at the socket, and the signs of life for the service manager.
+
+use crate::control::Published;
+use crate::service::Signs;
+use commensal_core::scheduler::protocol::Status;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+/// Changes at every round.
+pub(super) struct Shown {
+    published: Published,
+    signs: Signs,
+    /// What is published next.
+    pub status: Status,
+    /// Since the boot.
+    pub loaded_at: Duration,
+}
+
+impl Shown {
+    /// Nothing is published yet.
+    pub fn new(published: Published, now: Duration) -> Shown {
+        let status = Status { ok: true, pid: std::process::id(), ..Status::default() };
+        Shown { published, signs: Signs::default(), status, loaded_at: now }
+    }
+
+    /// Tells everybody the status, at this time since the boot.
+    pub fn publish(&mut self, now: Duration) {
+        self.status.loaded_s = now.saturating_sub(self.loaded_at).as_secs();
+        self.signs.alive(now, &self.status);
+        let text = serde_json::to_string(&self.status).unwrap_or_default();
+        *self.published.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+}
