@@ -17,7 +17,7 @@ use commensal_sched::loader::{self, Scheduler, Settings};
 use commensal_sched::places::places;
 use commensal_sched::{LoadError, preflight, service};
 use commensal_sensors::sched_ext::Kernel;
-use commensal_sensors::scheduler::status;
+use commensal_sensors::scheduler::raw_status;
 use commensal_sensors::{machine, mounts};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
@@ -166,7 +166,9 @@ fn load(cli: &Cli, host: &mut LinuxHost, socket: &Path) -> anyhow::Result<bool> 
     let mut other = LinuxHost::new();
     // Before anything is looked at twice: who is there is asked for its orders, not for its place.
     if *replace && wanted.is_none() {
-        wanted = Some(status(&other, socket, PATIENCE)?.orders);
+        // Of its status no more than that: the rest may be of another version.
+        let before = raw_status(&other, socket, PATIENCE)?;
+        wanted = Some(serde_json::from_value(before["orders"].clone()).context("orders of another version")?);
     }
     let mut daemon = Daemon::start(host, options, Arc::clone(&published))?;
     if *replace {
@@ -231,7 +233,7 @@ fn listen(
 fn taken_over(host: &dyn Host, socket: &Path) -> bool {
     let began = Instant::now();
     loop {
-        if status(host, socket, PATIENCE).is_ok() {
+        if raw_status(host, socket, PATIENCE).is_ok() {
             return true;
         }
         if !Kernel::read(host).ours() || began.elapsed() > TAKE_OVER {
