@@ -2,8 +2,9 @@
 
 use super::execute::{Hash, stored};
 use super::groups::missing;
-use super::{Catalog, CatalogError, Done, NORMAL, ROOT, like, refuse};
+use super::{Catalog, CatalogError, Done, NORMAL, ROOT, is_like, refuse};
 use crate::statement::{Grant, Granted, Grantee, Properties, Secret, UserChange, UserName};
+use datafusion::arrow::compute::kernels::comparison::ilike;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -158,11 +159,15 @@ impl Catalog {
         self.roles.iter().map(|(name, role)| (name.as_str(), role))
     }
 
-    /// Who logs in as `name` from `host`: the user with this very host, else the one whose host pattern says most.
+    /// Who logs in as `name` from `host`: the user with this very host, else the one whose host pattern says most. Upper and
+    /// lower case of hosts do not differ.
     #[must_use]
     pub fn login(&self, name: &str, host: &str) -> Option<(&UserName, &User)> {
-        let matching = self.users.iter().filter(|(user, _)| user.name == name && like(&user.host, host));
-        matching.max_by_key(|(user, _)| (user.host == host, user.host.chars().filter(|c| *c != '%').count()))
+        let fits = |user: &UserName| user.name == name && is_like(ilike, &user.host, host);
+        let matching = self.users.iter().filter(|(user, _)| fits(user));
+        matching.max_by_key(|(user, _)| {
+            (user.host.eq_ignore_ascii_case(host), user.host.chars().filter(|c| *c != '%').count())
+        })
     }
 
     /// The `default_workload_group` of a user.

@@ -4,8 +4,9 @@ use super::connections::Connection;
 use super::error::Error;
 use super::grid::{Grid, INT, TEXT, int, text};
 use super::{Engine, INFORMATION_SCHEMA, system};
-use crate::catalog::{SHOW_GROUPS, like};
+use crate::catalog::{SHOW_GROUPS, is_like};
 use crate::statement::{Statement, UserName};
+use datafusion::arrow::compute::kernels::comparison::{ilike, like};
 use datafusion::arrow::datatypes::{DataType, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::sql::parser::Statement as Parsed;
@@ -38,8 +39,9 @@ pub enum ShowRewrite {
 /// The user may not see it.
 pub fn show(engine: &Engine, connection: &Connection, statement: &Statement) -> Result<Grid, Error> {
     let user = &connection.user;
-    let matches =
-        |pattern: &Option<String>, name: &str| pattern.as_ref().is_none_or(|pattern| like(pattern, name));
+    let matches = |pattern: &Option<String>, name: &str| {
+        pattern.as_ref().is_none_or(|pattern| is_like(like, pattern, name))
+    };
     match statement {
         Statement::ShowGroups { like } => Ok(groups(engine, user, &|name| matches(like, name))),
         Statement::ShowPolicies => Ok(policies(engine, user)),
@@ -329,7 +331,7 @@ fn tables(
     Ok(grid)
 }
 
-/// Whether a name passes the LIKE of a SHOW.
+/// Whether a name passes the LIKE or ILIKE of a SHOW.
 fn passes(options: &ShowStatementOptions, name: &str) -> bool {
     let filter = match &options.filter_position {
         Some(ShowStatementFilterPosition::Infix(filter) | ShowStatementFilterPosition::Suffix(filter)) => {
@@ -338,7 +340,8 @@ fn passes(options: &ShowStatementOptions, name: &str) -> bool {
         None => return true,
     };
     match filter {
-        ShowStatementFilter::Like(pattern) | ShowStatementFilter::ILike(pattern) => like(pattern, name),
+        ShowStatementFilter::Like(pattern) => is_like(like, pattern, name),
+        ShowStatementFilter::ILike(pattern) => is_like(ilike, pattern, name),
         ShowStatementFilter::Where(_) | ShowStatementFilter::NoKeyword(_) => true,
     }
 }

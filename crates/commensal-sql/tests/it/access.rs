@@ -151,6 +151,14 @@ fn users_and_passwords() {
     assert_eq!(password(&world, "u", "10.1.0.1"), hashed("two"));
     assert_eq!(password(&world, "u", "10.0.0.1"), hashed("three"));
     assert!(world.catalog.login("v", "10.0.0.1").is_none());
+    // Names of hosts are the same in upper and lower case.
+    world.ok("create user h@'db_.Example.com' identified by 'four'; create user h@'DB1.example.COM' identified by 'five'");
+    assert_eq!(password(&world, "h", "db2.example.com"), hashed("four"));
+    assert_eq!(password(&world, "h", "db1.example.com"), hashed("five"));
+    assert!(
+        world.catalog.login("H", "db2.example.com").is_none()
+            && world.catalog.login("h", "db.example.com").is_none()
+    );
     world.ok("alter user u identified by 'new'");
     assert_eq!(password(&world, "u", "1.1.1.1"), hashed("new"));
     world.ok("set password for u = password('')");

@@ -63,6 +63,13 @@ fn what_clients_ask_on_their_own() {
     let column = |answer: &Answer| answer.rows().into_iter().map(|row| row[0].clone()).collect::<Vec<_>>();
     assert_eq!(column(&client.query("show databases")), ["main", "shop", "information_schema"]);
     assert_eq!(column(&client.query("show databases like 's%'")), ["shop"]);
+    assert!(client.query("show databases like 'S%'").rows().is_empty());
+    assert_eq!(column(&client.query("show databases ilike 'S%'")), ["shop"]);
+    assert_eq!(column(&client.query("show tables ilike 'H_TS'")), ["hits"]);
+    assert_eq!(
+        column(&client.query("show tables from information_schema ilike 'WORKLOAD\\_POLICY'")),
+        ["workload_policy"]
+    );
     assert_eq!(column(&client.query("show tables")), ["hits"]);
     assert_eq!(column(&client.query("describe hits")), ["id", "g", "url"]);
     assert_eq!(column(&client.query("show columns from hits")), ["id", "g", "url"]);
