@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Which crate may depend on which of ours: data flows one way.
 const EDGES: [(&str, &[&str]); 14] = [
     ("commensal-core", &[]),
-    ("commensal-store", &["commensal-core"]),
+    ("commensal-store", &[]),
     ("commensal-host", &["commensal-core"]),
     ("commensal-sensors", &["commensal-core", "commensal-host"]),
     ("commensal-reconcile", &["commensal-core", "commensal-host", "commensal-sensors"]),

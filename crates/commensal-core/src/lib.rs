@@ -26,7 +26,6 @@ pub mod errno;
 pub mod group;
 pub mod knob;
 pub mod limit;
-pub mod limiter;
 pub mod member;
 pub mod observe;
 pub mod plan;

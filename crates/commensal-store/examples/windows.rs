@@ -12,9 +12,7 @@ mod device;
 mod charge_after;
 
 use charge_after::ChargeAfter;
-use commensal_core::limiter::QueryId;
-use commensal_core::units::BytesPerS;
-use commensal_store::{GovernedStore, Governor, Reach};
+use commensal_store::{BytesPerS, GovernedStore, Governor, QueryId, Reach};
 use device::{Device, MIB, Model, path};
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::sync::Arc;

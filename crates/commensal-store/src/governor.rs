@@ -1,11 +1,10 @@
 //! The governor: a rate that readers share, and the clock that lets them pass. Shared by many stores and queries.
 //!
-//! All decisions are `commensal_core::limiter`'s; here are the lock around it, the timer and what was counted. The timer is
+//! All decisions are those of [`crate::limiter`]; here are the lock around it, the timer and what was counted. The timer is
 //! a task of its own, so that a reader that waits and is not polled holds nobody up. It lives while somebody waits.
 
+use crate::limiter::{BytesPerS, Limiter, QueryId, Shape, Ticket, TicketId, Windows};
 use crate::query::{PayError, Query};
-use commensal_core::limiter::{Limiter, QueryId, Shape, Ticket, TicketId, Windows};
-use commensal_core::units::BytesPerS;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,7 @@
 //! The governors of one group: one for each device and each remote store, all at the group's rates.
 
 use crate::governor::{Governor, Reach, Settings};
-use commensal_core::topology::Device;
-use commensal_core::units::BytesPerS;
+use crate::limiter::BytesPerS;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
@@ -12,7 +11,12 @@ use tokio::runtime::Handle;
 pub enum Source {
     /// A disk, by its device number (`st_dev` of a folder on it, which the caller looks up): two folders on one disk share
     /// its limit.
-    Device(Device),
+    Device {
+        /// The major number.
+        major: u32,
+        /// The minor number.
+        minor: u32,
+    },
     /// A remote store, by whatever tells it apart, such as `s3://bucket`.
     Store(String),
 }
@@ -22,7 +26,7 @@ impl Source {
     #[must_use]
     pub fn reach(&self) -> Reach {
         match self {
-            Source::Device(_) => Reach::Local,
+            Source::Device { .. } => Reach::Local,
             Source::Store(_) => Reach::Remote,
         }
     }

@@ -7,7 +7,7 @@
 //! **Paid for before it is read.** A read asks the [`Governor`] first and begins when its turn comes; large reads are cut
 //! into pieces, so that the rate holds in short windows too and a wait can be given up at any time. A limiter that charges
 //! afterwards lets everybody pass who woke up together: `cargo run --release -p commensal-store --example windows` shows
-//! both side by side. The algorithm is [`commensal_core::limiter`], which says what is guaranteed.
+//! both side by side. The algorithm is [`limiter`], which says what is guaranteed.
 //!
 //! **Fair.** The queries of a governor get equal shares, however many partitions each of them reads in parallel.
 //!
@@ -15,9 +15,7 @@
 //! future that waits leaves the line. What was paid for and did not come goes back.
 //!
 //! ```
-//! use commensal_core::limiter::QueryId;
-//! use commensal_core::units::BytesPerS;
-//! use commensal_store::{GovernedStore, Governor, Reach};
+//! use commensal_store::{BytesPerS, GovernedStore, Governor, QueryId, Reach};
 //! use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
 //! use std::sync::Arc;
 //!
@@ -50,6 +48,7 @@
 mod body;
 mod governor;
 mod governors;
+pub mod limiter;
 mod query;
 mod ranges;
 mod store;
@@ -57,5 +56,6 @@ mod upload;
 
 pub use governor::{Governor, Reach, Settings, Statistics};
 pub use governors::{Governors, Rates, Source};
+pub use limiter::{BytesPerS, QueryId};
 pub use query::{Paid, PayError, Query, QueryStatistics};
 pub use store::GovernedStore;

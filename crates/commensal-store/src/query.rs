@@ -1,7 +1,7 @@
 //! A query's handle: what it reads is paid for through it, it can be cancelled, and moved to another governor.
 
 use crate::governor::Governor;
-use commensal_core::limiter::QueryId;
+use crate::limiter::QueryId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -119,7 +119,7 @@ impl Query {
     }
 
     /// Waits until `bytes` may be read. For reads that go through no object store, such as those of spilled files; keep the
-    /// requests small ([`Limiter::piece`](commensal_core::limiter::Limiter::piece) says how small and why).
+    /// requests small ([`Limiter::piece`](crate::limiter::Limiter::piece) says how small and why).
     ///
     /// # Errors
     /// The query was cancelled, or there is no runtime for a timer.

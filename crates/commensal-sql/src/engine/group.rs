@@ -6,8 +6,8 @@ use super::queue::{Queue, QueueLimits};
 use super::worker::WorkerSlot;
 use super::worker::wire::Reads;
 use arc_swap::ArcSwap;
-use commensal_core::units::BytesPerS;
-use commensal_store::{Governor, Governors, Rates as ReadRates, Reach, Source};
+use commensal_core::topology::Device;
+use commensal_store::{BytesPerS, Governor, Governors, Rates as ReadRates, Reach, Source};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -229,7 +229,7 @@ impl Group {
             Reads {
                 remote: source.reach() == Reach::Remote,
                 source: match source {
-                    Source::Device(device) => device.to_string(),
+                    Source::Device { major, minor } => Device { major, minor }.to_string(),
                     Source::Store(store) => store,
                 },
                 last_second_bytes: seen.last_second_bytes,

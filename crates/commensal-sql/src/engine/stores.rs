@@ -30,6 +30,11 @@ pub fn device(folder: &Path) -> std::io::Result<Device> {
     Ok(Device { major: rustix::fs::major(number), minor: rustix::fs::minor(number) })
 }
 
+/// Where the bytes of a folder on `device` come from.
+fn disk(device: Device) -> Source {
+    Source::Device { major: device.major, minor: device.minor }
+}
+
 /// The stores of one query: the data folder, and the remote ones that its statement names.
 pub struct Stores {
     data: Arc<dyn ObjectStore>,
@@ -46,7 +51,7 @@ impl Stores {
     /// The data folder on `device`, read by `query`.
     #[must_use]
     pub fn new(query: &Query, data: &Below, device: Device) -> Stores {
-        let reader = query.reader(&Source::Device(device));
+        let reader = query.reader(&disk(device));
         Stores { data: Arc::new(GovernedStore::new(Arc::new(data.clone()), reader)), remote: BTreeMap::new() }
     }
 
@@ -82,7 +87,7 @@ impl Spill {
     /// Files of `files` on `device`, paid for by `query`.
     #[must_use]
     pub fn new(files: &Arc<DiskManager>, query: &Arc<Query>, device: Device) -> Spill {
-        let reader = query.reader(&Source::Device(device));
+        let reader = query.reader(&disk(device));
         Spill { files: Arc::clone(files), query: Arc::clone(query), reader }
     }
 }

@@ -1,11 +1,9 @@
 //! Cancelling, changing the rate, moving, writes, and runtimes that end.
 
 use crate::device::{Device, MIB, Model, path, pattern};
-use commensal_core::limiter::QueryId;
-use commensal_core::topology::Device as Disk;
-use commensal_core::units::BytesPerS;
 use commensal_store::{
-    GovernedStore, Governor, Governors, PayError, Query, Rates, Reach, Settings, Source, Statistics,
+    BytesPerS, GovernedStore, Governor, Governors, PayError, Query, QueryId, Rates, Reach, Settings, Source,
+    Statistics,
 };
 use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
@@ -230,7 +228,7 @@ async fn without_a_limit_a_call_is_the_stores_own() {
     assert_eq!((asked_bytes, delivered_bytes), (8 * MIB, 8 * MIB));
     assert_eq!((requests, lists, waits, waiting), (1, 2, 0, 0));
     governor.set_rate(Some(BytesPerS(100 * MIB)));
-    assert_eq!(store.to_string(), "GovernedStore(100 MiB/s, Device(InMemory))");
+    assert_eq!(store.to_string(), "GovernedStore(104857600 B/s, Device(InMemory))");
     store.get_ranges(&path(), &[0..8 * MIB]).await.unwrap();
     // In requests of 4 MiB.
     assert_eq!(device.requests(), 3);
@@ -259,7 +257,7 @@ async fn a_file_is_read_one_piece_ahead() {
 async fn sources_have_governors_of_their_own() {
     let rates = Rates { local: Some(BytesPerS(MIB)), remote: None };
     let governors = Governors::new(rates, None);
-    let disk = |minor| Source::Device(Disk { major: 8, minor });
+    let disk = |minor| Source::Device { major: 8, minor };
     let bucket = Source::Store("s3://hits".to_owned());
     assert_eq!(governors.of(&disk(0)).rate(), rates.local);
     assert_eq!((governors.of(&bucket).rate(), governors.of(&bucket).reach()), (None, Reach::Remote));

@@ -2,9 +2,7 @@
 
 use crate::device::{Device, MIB, Model, path, pattern};
 use bytes::Bytes;
-use commensal_core::limiter::QueryId;
-use commensal_core::units::BytesPerS;
-use commensal_store::{GovernedStore, Governor, Reach, Settings};
+use commensal_store::{BytesPerS, GovernedStore, Governor, QueryId, Reach, Settings};
 use object_store::integration;
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;

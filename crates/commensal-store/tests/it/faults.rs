@@ -1,9 +1,7 @@
 //! Requests that fail, bodies that end early, and what was paid for them.
 
 use crate::device::{Device, Fault, MIB, Model, path, pattern};
-use commensal_core::limiter::QueryId;
-use commensal_core::units::BytesPerS;
-use commensal_store::{GovernedStore, Governor, Reach};
+use commensal_store::{BytesPerS, GovernedStore, Governor, QueryId, Reach};
 use futures_util::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore, ObjectStoreExt};

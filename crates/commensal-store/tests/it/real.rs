@@ -1,9 +1,7 @@
 //! On the machine's own clock and files, with wide bounds: other work takes whole seconds away here at times.
 
 use crate::device::{MIB, path, pattern};
-use commensal_core::limiter::QueryId;
-use commensal_core::units::BytesPerS;
-use commensal_store::{GovernedStore, Governor, Reach};
+use commensal_store::{BytesPerS, GovernedStore, Governor, QueryId, Reach};
 use futures_util::TryStreamExt;
 use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore, ObjectStoreExt};

@@ -2,9 +2,7 @@
 
 use crate::charge_after::ChargeAfter;
 use crate::device::{Device, MIB, Model, path};
-use commensal_core::limiter::QueryId;
-use commensal_core::units::BytesPerS;
-use commensal_store::{GovernedStore, Governor, Query, Reach};
+use commensal_store::{BytesPerS, GovernedStore, Governor, Query, QueryId, Reach};
 use futures_util::TryStreamExt;
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::sync::Arc;

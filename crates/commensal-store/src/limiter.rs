@@ -23,8 +23,8 @@
 mod line;
 mod windows;
 
-use crate::units::BytesPerS;
 use line::Lines;
+use std::fmt;
 use std::time::Duration;
 pub use windows::Windows;
 
@@ -34,6 +34,16 @@ const UNIT: i128 = 1_000_000_000;
 const MOST: i128 = i128::MAX / 4;
 /// No piece is smaller, however low the rate: a page.
 const SMALLEST_PIECE: u64 = 4096;
+
+/// A rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BytesPerS(pub u64);
+
+impl fmt::Display for BytesPerS {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} B/s", self.0)
+    }
+}
 
 /// Which query of the group asks; queries get equal shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
