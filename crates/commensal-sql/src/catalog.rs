@@ -27,7 +27,7 @@ pub use access::{BadHash, Grants, PasswordHash, Privilege, Role, User};
 pub use config::Config;
 pub use execute::Done;
 pub use policy::{Action, Condition, Metric, Metrics, Operator, Policy};
-pub use rows::{GroupRow, PolicyRow, PrivilegeRow, SHOW_GROUPS};
+pub use rows::{GroupRow, PolicyRow, PrivilegeRow, show_groups};
 pub use store::{Kernel, StoreError};
 
 /// The group of who names none.

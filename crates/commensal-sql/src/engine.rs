@@ -41,7 +41,7 @@ pub use remote::Allowed;
 pub use system::INFORMATION_SCHEMA;
 
 use crate::catalog::{Catalog, Kernel, PasswordHash};
-use crate::property::{MemoryLimit, SlotPolicy};
+use crate::property::MemoryLimit;
 use crate::statement::{Statement, UserName};
 use arc_swap::ArcSwap;
 use commensal_core::group::Class;
@@ -340,13 +340,10 @@ impl Engine {
             memory: memory::Rules {
                 limit: memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
                 hard: !properties.overcommits(),
-                low_watermark: mark(properties.low_watermark, none.low_watermark),
-                high_watermark: mark(properties.high_watermark, none.high_watermark),
-                slots: match properties.slot_memory_policy {
-                    SlotPolicy::None => memory::Slots::Even,
-                    SlotPolicy::Fixed => memory::Slots::Fixed(properties.max_concurrency),
-                    SlotPolicy::Dynamic => memory::Slots::Dynamic,
-                },
+                low_watermark: mark(properties.memory_low_watermark, none.low_watermark),
+                high_watermark: mark(properties.memory_high_watermark, none.high_watermark),
+                slots: properties.slot_memory_policy,
+                all_slots: properties.max_concurrency,
             },
             queue: queue::QueueLimits {
                 max_concurrency: properties.max_concurrency,

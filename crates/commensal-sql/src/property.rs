@@ -19,13 +19,15 @@
 mod check;
 mod set;
 pub mod spec;
+mod table;
 
 use crate::statement::Properties;
-use commensal_core::group::Class;
 use commensal_core::units::{Bytes, CpuAmount, Ppm};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 pub use check::{hard_limits_fill, sums};
+pub use table::{Cell, GroupProperties, Keeper, OnlySql, ROWS, Row, Shown, columns, shown};
 
 /// The compute group of who names none.
 pub const DEFAULT_COMPUTE_GROUP: &str = "default";
@@ -70,14 +72,15 @@ pub struct Limit<T> {
 }
 
 /// How a group's memory is divided among its queries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum SlotPolicy {
-    /// Not at all.
+    /// Evenly among those that run; a query may have more while others have less.
     #[default]
     None,
-    /// By slots of `max_concurrency`.
+    /// By a query's slots of all that there are (`max_concurrency`); who has more spills.
     Fixed,
-    /// By slots in use.
+    /// By a query's slots of those in use; who has more spills.
     Dynamic,
 }
 
@@ -88,81 +91,6 @@ impl fmt::Display for SlotPolicy {
             SlotPolicy::Fixed => "fixed",
             SlotPolicy::Dynamic => "dynamic",
         })
-    }
-}
-
-/// Everything that the properties of a group say. `None` is "not limited" or "the default".
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupProperties {
-    /// Its side.
-    pub class: Class,
-    /// Percents are added up among groups of the same one.
-    pub compute_group: String,
-    /// Whether that was written as `tag`.
-    pub compute_group_named: Named,
-    /// CPU soft share, 1024 being everybody's default.
-    pub cpu_share: Option<u32>,
-    /// CPU that it gets when all want some.
-    pub min_cpu: Ppm,
-    /// CPU hard limit.
-    pub max_cpu: Option<Limit<CpuAmount>>,
-    /// Memory that is not taken from it while others have more than theirs.
-    pub min_memory: Ppm,
-    /// Memory limit.
-    pub max_memory: Option<Limit<MemoryLimit>>,
-    /// Whether the memory limit is soft, when that was said.
-    pub overcommit: Option<bool>,
-    /// Queries at once.
-    pub max_concurrency: u32,
-    /// Queries that wait.
-    pub max_queue_size: u32,
-    /// Longest wait in milliseconds; 0 leaves it to the query's own time limit.
-    pub queue_timeout_ms: u32,
-    /// Threads of local scans.
-    pub scan_thread_num: Option<u32>,
-    /// Most threads of remote scans; set together with the least.
-    pub max_remote_scan_thread_num: Option<u32>,
-    /// Least threads of remote scans.
-    pub min_remote_scan_thread_num: Option<u32>,
-    /// Percent of the memory limit above which queries spill when asked.
-    pub low_watermark: Option<u32>,
-    /// Percent of the memory limit above which queries wait for memory.
-    pub high_watermark: Option<u32>,
-    /// Percent of memory for what is being written.
-    pub write_buffer_ratio: Option<u32>,
-    /// How memory is divided among queries.
-    pub slot_memory_policy: SlotPolicy,
-    /// Local reads, bytes per second.
-    pub read_bytes_per_second: Option<u64>,
-    /// Remote reads, bytes per second.
-    pub remote_read_bytes_per_second: Option<u64>,
-}
-
-impl Default for GroupProperties {
-    fn default() -> Self {
-        GroupProperties {
-            class: Class::Online,
-            compute_group: DEFAULT_COMPUTE_GROUP.to_owned(),
-            compute_group_named: Named::New,
-            cpu_share: None,
-            min_cpu: Ppm(0),
-            max_cpu: None,
-            min_memory: Ppm(0),
-            max_memory: None,
-            overcommit: None,
-            max_concurrency: UNLIMITED,
-            max_queue_size: 0,
-            queue_timeout_ms: 0,
-            scan_thread_num: None,
-            max_remote_scan_thread_num: None,
-            min_remote_scan_thread_num: None,
-            low_watermark: None,
-            high_watermark: None,
-            write_buffer_ratio: None,
-            slot_memory_policy: SlotPolicy::None,
-            read_bytes_per_second: None,
-            remote_read_bytes_per_second: None,
-        }
     }
 }
 
@@ -198,7 +126,7 @@ impl GroupProperties {
     #[must_use]
     pub fn overcommits(&self) -> bool {
         let by_name = self.max_memory.is_some_and(|limit| limit.named == Named::Old);
-        self.overcommit.unwrap_or(by_name || self.max_memory.is_none())
+        self.enable_memory_overcommit.unwrap_or(by_name || self.max_memory.is_none())
     }
 }
 

@@ -1,91 +1,20 @@
 //! What SHOW and the tables of `information_schema` tell, for who asks.
 
 use super::{Catalog, GroupDefinition, NORMAL, Privilege};
-use crate::property::{GroupProperties, Named, cpu_text, percent};
+use crate::property::{self, Cell, GroupProperties};
 use crate::statement::UserName;
-use commensal_core::group::Class;
 use std::collections::BTreeSet;
 
-/// Titles of `SHOW WORKLOAD GROUPS`, as in Doris 4.0; [`GroupRow::shown`] is in their order.
-pub const SHOW_GROUPS: [&str; 21] = [
-    "Id",
-    "Name",
-    "min_cpu_percent",
-    "max_cpu_percent",
-    "min_memory_percent",
-    "max_memory_percent",
-    "max_concurrency",
-    "max_queue_size",
-    "queue_timeout",
-    "scan_thread_num",
-    "max_remote_scan_thread_num",
-    "min_remote_scan_thread_num",
-    "memory_low_watermark",
-    "memory_high_watermark",
-    "compute_group",
-    "read_bytes_per_second",
-    "remote_read_bytes_per_second",
-    "write_buffer_ratio",
-    "slot_memory_policy",
-    "running_query_num",
-    "waiting_query_num",
-];
-
-/// A group in the columns of all versions of Doris. -1 is "not set".
+/// A group with the cells of its properties ([`crate::property::ROWS`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupRow {
     /// ID.
     pub id: i64,
     /// NAME.
     pub name: String,
-    /// CPU_SHARE (until 3.x).
-    pub cpu_share: i64,
-    /// MEMORY_LIMIT (until 3.x): `10%`, a size, or `-1`.
-    pub memory_limit: String,
-    /// ENABLE_MEMORY_OVERCOMMIT (until 3.x): `true` or `false`.
-    pub enable_memory_overcommit: String,
-    /// CPU_HARD_LIMIT (until 3.x): `20%`, a number of CPUs, or `-1`.
-    pub cpu_hard_limit: String,
-    /// TAG (until 3.0).
-    pub tag: String,
-    /// MIN_CPU_PERCENT (4.0): `0%`.
-    pub min_cpu_percent: String,
-    /// MAX_CPU_PERCENT (4.0).
-    pub max_cpu_percent: String,
-    /// MIN_MEMORY_PERCENT (4.0).
-    pub min_memory_percent: String,
-    /// MAX_MEMORY_PERCENT (4.0).
-    pub max_memory_percent: String,
-    /// MAX_CONCURRENCY.
-    pub max_concurrency: i64,
-    /// MAX_QUEUE_SIZE.
-    pub max_queue_size: i64,
-    /// QUEUE_TIMEOUT, in milliseconds.
-    pub queue_timeout: i64,
-    /// SCAN_THREAD_NUM.
-    pub scan_thread_num: i64,
-    /// MAX_REMOTE_SCAN_THREAD_NUM.
-    pub max_remote_scan_thread_num: i64,
-    /// MIN_REMOTE_SCAN_THREAD_NUM.
-    pub min_remote_scan_thread_num: i64,
-    /// MEMORY_LOW_WATERMARK: `75%`.
-    pub memory_low_watermark: String,
-    /// MEMORY_HIGH_WATERMARK.
-    pub memory_high_watermark: String,
-    /// COMPUTE_GROUP.
-    pub compute_group: String,
-    /// READ_BYTES_PER_SECOND.
-    pub read_bytes_per_second: i64,
-    /// REMOTE_READ_BYTES_PER_SECOND.
-    pub remote_read_bytes_per_second: i64,
-    /// WRITE_BUFFER_RATIO: `20%`.
-    pub write_buffer_ratio: String,
-    /// SLOT_MEMORY_POLICY.
-    pub slot_memory_policy: String,
-    /// CLASS, which is ours: `online` or `offline`.
-    pub class: Class,
     /// VERSION, which is ours.
     pub version: i64,
+    properties: GroupProperties,
 }
 
 /// A number of the database's type; nothing here comes near its end.
@@ -93,76 +22,35 @@ fn number<N: TryInto<i64>>(number: N) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
-fn optional<N: TryInto<i64>>(value: Option<N>) -> i64 {
-    value.map_or(-1, number)
+/// Titles of `SHOW WORKLOAD GROUPS`, as in Doris 4.0; [`GroupRow::shown`] is in their order.
+#[must_use]
+pub fn show_groups() -> Vec<&'static str> {
+    let properties = property::shown().into_iter().map(|row| row.name);
+    ["Id", "Name"].into_iter().chain(properties).chain(["running_query_num", "waiting_query_num"]).collect()
 }
 
 impl GroupRow {
     fn of(group: &GroupDefinition) -> GroupRow {
-        let properties = &group.properties;
-        let (cpu, memory) =
-            (properties.max_cpu.map(|limit| limit.amount), properties.max_memory.map(|limit| limit.amount));
-        let whole = || "100%".to_owned();
-        let unset = || "-1".to_owned();
-        let (low, high) = properties.watermarks();
-        let ratio = properties.write_buffer_ratio.unwrap_or(GroupProperties::WRITE_BUFFER_RATIO);
-        let tagged = properties.compute_group_named == Named::Old;
         GroupRow {
             id: number(group.id),
             name: group.name.to_string(),
-            cpu_share: optional(properties.cpu_share),
-            memory_limit: memory.map_or_else(unset, |limit| limit.to_string()),
-            enable_memory_overcommit: properties.overcommits().to_string(),
-            cpu_hard_limit: cpu.map_or_else(unset, cpu_text),
-            tag: if tagged { properties.compute_group.clone() } else { String::new() },
-            min_cpu_percent: percent(properties.min_cpu),
-            max_cpu_percent: cpu.map_or_else(whole, cpu_text),
-            min_memory_percent: percent(properties.min_memory),
-            max_memory_percent: memory.map_or_else(whole, |limit| limit.to_string()),
-            max_concurrency: number(properties.max_concurrency),
-            max_queue_size: number(properties.max_queue_size),
-            queue_timeout: number(properties.queue_timeout_ms),
-            scan_thread_num: optional(properties.scan_thread_num),
-            max_remote_scan_thread_num: optional(properties.max_remote_scan_thread_num),
-            min_remote_scan_thread_num: optional(properties.min_remote_scan_thread_num),
-            memory_low_watermark: format!("{low}%"),
-            memory_high_watermark: format!("{high}%"),
-            compute_group: properties.compute_group.clone(),
-            read_bytes_per_second: optional(properties.read_bytes_per_second),
-            remote_read_bytes_per_second: optional(properties.remote_read_bytes_per_second),
-            write_buffer_ratio: format!("{ratio}%"),
-            slot_memory_policy: properties.slot_memory_policy.to_string(),
-            class: properties.class,
             version: number(group.version),
+            properties: group.properties.clone(),
         }
+    }
+
+    /// What is shown of one property.
+    #[must_use]
+    pub fn cell(&self, row: &property::Row) -> Cell {
+        row.cell(&self.properties)
     }
 
     /// The cells of `SHOW WORKLOAD GROUPS`, with the queries that run and wait in the group.
     #[must_use]
-    pub fn shown(&self, running: usize, waiting: usize) -> [String; SHOW_GROUPS.len()] {
-        [
-            self.id.to_string(),
-            self.name.clone(),
-            self.min_cpu_percent.clone(),
-            self.max_cpu_percent.clone(),
-            self.min_memory_percent.clone(),
-            self.max_memory_percent.clone(),
-            self.max_concurrency.to_string(),
-            self.max_queue_size.to_string(),
-            self.queue_timeout.to_string(),
-            self.scan_thread_num.to_string(),
-            self.max_remote_scan_thread_num.to_string(),
-            self.min_remote_scan_thread_num.to_string(),
-            self.memory_low_watermark.clone(),
-            self.memory_high_watermark.clone(),
-            self.compute_group.clone(),
-            self.read_bytes_per_second.to_string(),
-            self.remote_read_bytes_per_second.to_string(),
-            self.write_buffer_ratio.clone(),
-            self.slot_memory_policy.clone(),
-            running.to_string(),
-            waiting.to_string(),
-        ]
+    pub fn shown(&self, running: usize, waiting: usize) -> Vec<String> {
+        let properties = property::shown().into_iter().map(|row| self.cell(row).to_string());
+        let head = [self.id.to_string(), self.name.clone()];
+        head.into_iter().chain(properties).chain([running.to_string(), waiting.to_string()]).collect()
     }
 }
 

@@ -9,8 +9,8 @@
 //! either new to SQL or gone.
 
 use super::{Action, Catalog, Config, Grants, GroupDefinition, PasswordHash, Policy, Privilege, Role, User};
-use crate::property::GroupProperties;
-use crate::property::spec::{OnlySql, cpu_words, exact};
+use crate::property::spec::{cpu_words, exact};
+use crate::property::{GroupProperties, OnlySql};
 use crate::statement::{ActionText, ConditionText, NewPolicy, Properties, UserName};
 use commensal_core::config;
 use commensal_core::group::{GroupName, GroupSpec};

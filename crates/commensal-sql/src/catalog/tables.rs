@@ -57,38 +57,8 @@ pub const READS: Table = Table {
     ],
 };
 
-/// The groups: Doris' columns until 3.x, then those of 4.0, then ours. [`super::GroupRow`] has their values.
-pub const GROUPS: Table = Table {
-    name: "workload_groups",
-    columns: &[
-        ("ID", Bigint),
-        ("NAME", Varchar),
-        ("CPU_SHARE", Bigint),
-        ("MEMORY_LIMIT", Varchar),
-        ("ENABLE_MEMORY_OVERCOMMIT", Varchar),
-        ("MAX_CONCURRENCY", Bigint),
-        ("MAX_QUEUE_SIZE", Bigint),
-        ("QUEUE_TIMEOUT", Bigint),
-        ("CPU_HARD_LIMIT", Varchar),
-        ("SCAN_THREAD_NUM", Bigint),
-        ("MAX_REMOTE_SCAN_THREAD_NUM", Bigint),
-        ("MIN_REMOTE_SCAN_THREAD_NUM", Bigint),
-        ("MEMORY_LOW_WATERMARK", Varchar),
-        ("MEMORY_HIGH_WATERMARK", Varchar),
-        ("TAG", Varchar),
-        ("COMPUTE_GROUP", Varchar),
-        ("READ_BYTES_PER_SECOND", Bigint),
-        ("REMOTE_READ_BYTES_PER_SECOND", Bigint),
-        ("MIN_CPU_PERCENT", Varchar),
-        ("MAX_CPU_PERCENT", Varchar),
-        ("MIN_MEMORY_PERCENT", Varchar),
-        ("MAX_MEMORY_PERCENT", Varchar),
-        ("WRITE_BUFFER_RATIO", Varchar),
-        ("SLOT_MEMORY_POLICY", Varchar),
-        ("CLASS", Varchar),
-        ("VERSION", Bigint),
-    ],
-};
+/// The groups. Behind these columns come those of the properties (Doris' until 3.x, then those of 4.0, then ours), and VERSION.
+pub const GROUPS: Table = Table { name: "workload_groups", columns: &[("ID", Bigint), ("NAME", Varchar)] };
 
 /// The queries that run and wait.
 pub const ACTIVE_TASKS: Table = Table {

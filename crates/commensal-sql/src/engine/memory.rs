@@ -18,6 +18,7 @@ use super::error::Error;
 use super::group::Group;
 use super::query::Query;
 use super::victim::{self, Holder};
+use crate::property::{SlotPolicy, UNLIMITED};
 use arc_swap::ArcSwap;
 use datafusion::error::DataFusionError;
 use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
@@ -53,24 +54,21 @@ pub struct Rules {
     /// Percent of the limit above which operators spill.
     pub high_watermark: u8,
     /// How the limit is divided among queries.
-    pub slots: Slots,
-}
-
-/// How the memory of a group is divided among its queries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Slots {
-    /// Evenly among those that run; a query may have more while others have less.
-    Even,
-    /// By a query's slots of all that there are (`max_concurrency`); who has more spills.
-    Fixed(u32),
-    /// By a query's slots of those in use; who has more spills.
-    Dynamic,
+    pub slots: SlotPolicy,
+    /// All slots that there are (`max_concurrency`).
+    pub all_slots: u32,
 }
 
 impl Rules {
     /// No limit.
-    pub const NONE: Rules =
-        Rules { limit: None, hard: false, low_watermark: 75, high_watermark: 85, slots: Slots::Even };
+    pub const NONE: Rules = Rules {
+        limit: None,
+        hard: false,
+        low_watermark: 75,
+        high_watermark: 85,
+        slots: SlotPolicy::None,
+        all_slots: UNLIMITED,
+    };
 
     fn hard_limit(&self) -> Option<usize> {
         self.limit.filter(|_| self.hard)
@@ -84,9 +82,9 @@ impl Rules {
     /// What a query with so many of the slots in use may have for itself, if memory goes by slots.
     fn slot_share(&self, slots: u32, in_use: u32) -> Option<usize> {
         let of = match self.slots {
-            Slots::Even => return None,
-            Slots::Fixed(all) => all,
-            Slots::Dynamic => in_use,
+            SlotPolicy::None => return None,
+            SlotPolicy::Fixed => self.all_slots,
+            SlotPolicy::Dynamic => in_use,
         };
         let part = |bytes: usize| bytes as u128 * u128::from(slots) / u128::from(of.max(slots).max(1));
         self.spill_above().map(|bytes| usize::try_from(part(bytes)).unwrap_or(bytes))

@@ -4,7 +4,7 @@ use super::connections::Connection;
 use super::error::Error;
 use super::grid::{Grid, INT, TEXT, int, text};
 use super::{Engine, INFORMATION_SCHEMA, system};
-use crate::catalog::{SHOW_GROUPS, is_like};
+use crate::catalog::{is_like, show_groups};
 use crate::statement::{Statement, UserName};
 use datafusion::arrow::compute::kernels::comparison::{ilike, like};
 use datafusion::arrow::datatypes::{DataType, Schema};
@@ -100,7 +100,7 @@ fn admin(engine: &Engine, user: &UserName) -> Result<(), Error> {
 }
 
 fn groups(engine: &Engine, user: &UserName, wanted: &dyn Fn(&str) -> bool) -> Grid {
-    let mut grid = Grid::texts(&SHOW_GROUPS);
+    let mut grid = Grid::texts(&show_groups());
     let live = engine.groups();
     for row in engine.with_catalog(|catalog| catalog.group_rows(user)) {
         if wanted(&row.name) {

@@ -7,6 +7,7 @@ use super::query::Query;
 use crate::catalog::tables::{
     ACTIVE_TASKS, GROUPS, Kind, POLICIES, PRIVILEGES, READS, RESOURCE_USAGE, Table,
 };
+use crate::property::{self, Cell, Row, Shown};
 use crate::statement::UserName;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::catalog::TableProvider;
@@ -212,36 +213,21 @@ impl<'a> System<'a> {
     }
 
     fn groups(&self) -> Grid {
-        let mut grid = grid(&GROUPS, &[]);
-        for row in self.engine.with_catalog(|catalog| catalog.group_rows(self.user)) {
-            grid.row(vec![
-                signed(row.id),
-                text(row.name),
-                signed(row.cpu_share),
-                text(row.memory_limit),
-                text(row.enable_memory_overcommit),
-                signed(row.max_concurrency),
-                signed(row.max_queue_size),
-                signed(row.queue_timeout),
-                text(row.cpu_hard_limit),
-                signed(row.scan_thread_num),
-                signed(row.max_remote_scan_thread_num),
-                signed(row.min_remote_scan_thread_num),
-                text(row.memory_low_watermark),
-                text(row.memory_high_watermark),
-                text(row.tag),
-                text(row.compute_group),
-                signed(row.read_bytes_per_second),
-                signed(row.remote_read_bytes_per_second),
-                text(row.min_cpu_percent),
-                text(row.max_cpu_percent),
-                text(row.min_memory_percent),
-                text(row.max_memory_percent),
-                text(row.write_buffer_ratio),
-                text(row.slot_memory_policy),
-                text(row.class.to_string()),
-                signed(row.version),
-            ]);
+        let properties = property::columns();
+        let kind = |row: &Row| match row.shown {
+            Shown::Number(_) => INT,
+            Shown::Text(_) => TEXT,
+        };
+        let names: Vec<String> = properties.iter().map(|row| row.name.to_uppercase()).collect();
+        let columns = names.iter().zip(&properties).map(|(name, row)| (name.as_str(), kind(row)));
+        let mut grid = grid(&GROUPS, &columns.chain([("VERSION", INT)]).collect::<Vec<_>>());
+        for group in self.engine.with_catalog(|catalog| catalog.group_rows(self.user)) {
+            let cells = properties.iter().map(|row| match group.cell(row) {
+                Cell::Number(number) => signed(number),
+                Cell::Text(shown) => text(shown),
+            });
+            let head = [signed(group.id), text(&group.name)];
+            grid.row(head.into_iter().chain(cells).chain([signed(group.version)]).collect());
         }
         grid
     }

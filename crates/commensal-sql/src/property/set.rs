@@ -1,72 +1,52 @@
-//! One property after the other: its name, its range, and Doris' text for what is outside of it.
+//! Values of properties from text, with Doris' text for what is out of range; `table` says which is for which.
 
-use super::{GroupProperties, Limit, MemoryLimit, Named, PropertyError, SlotPolicy, WHOLE};
+use super::{
+    DEFAULT_COMPUTE_GROUP, GroupProperties, Limit, MemoryLimit, Named, PropertyError, ROWS, SlotPolicy, WHOLE,
+};
 use crate::statement::Properties;
 use commensal_core::group::Class;
 use commensal_core::units::{Bytes, BytesPerS, CpuAmount, Ppm};
 
-type Setter = fn(&mut GroupProperties, &str, &str) -> Result<(), String>;
 /// Percents are kept to a thousandth of one, so that they survive the conversion from the memory base to the machine.
 const GRAIN_PPM: u64 = 10;
 
-/// Every property, in the order in which Doris judges them.
-const PROPERTIES: [(&str, Setter); 26] = [
-    ("class", class),
-    ("cpu_share", cpu_share),
-    ("cpu_hard_limit", cpu_hard_limit),
-    ("memory_limit", memory_limit),
-    ("enable_memory_overcommit", overcommit),
-    ("min_cpu_percent", min_percent),
-    ("max_cpu_percent", max_cpu_percent),
-    ("max_memory_percent", max_memory_percent),
-    ("min_memory_percent", min_percent),
-    ("write_buffer_ratio", write_buffer_ratio),
-    ("slot_memory_policy", slot_policy),
-    ("scan_thread_num", threads),
-    ("max_remote_scan_thread_num", threads),
-    ("min_remote_scan_thread_num", threads),
-    ("max_concurrency", queue),
-    ("max_queue_size", queue),
-    ("queue_timeout", queue),
-    ("spill_threshold_low_watermark", watermark),
-    ("spill_threshold_high_watermark", watermark),
-    ("memory_low_watermark", watermark),
-    ("memory_high_watermark", watermark),
-    ("read_bytes_per_second", rate),
-    ("remote_read_bytes_per_second", rate),
-    ("tag", compute_group),
-    ("compute_group", compute_group),
-    ("enable_cpu_hard_limit", cluster_wide),
-];
-/// Two names of one thing.
-const TWINS: [(&str, &str); 5] = [
-    ("cpu_hard_limit", "max_cpu_percent"),
-    ("memory_limit", "max_memory_percent"),
-    ("tag", "compute_group"),
-    ("spill_threshold_low_watermark", "memory_low_watermark"),
-    ("spill_threshold_high_watermark", "memory_high_watermark"),
-];
+/// No property of a group, although older scripts set it as if it was.
+const OF_THE_CLUSTER: &str = "enable_cpu_hard_limit";
+
+fn names() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().map(|row| row.name).chain([OF_THE_CLUSTER])
+}
 
 /// Sets all that is given.
 pub(super) fn all(properties: &mut GroupProperties, given: &Properties) -> Result<(), PropertyError> {
-    if let Some(name) = given.keys().find(|name| PROPERTIES.iter().all(|(known, _)| known != name)) {
+    if let Some(name) = given.keys().find(|name| names().all(|known| known != *name)) {
         return Err(PropertyError(unknown(name, given)));
     }
-    for (old, new) in TWINS {
+    for (old, new) in ROWS.iter().filter_map(|row| Some((row.name, row.twin?))) {
         if given.contains_key(old) && given.contains_key(new) {
             let text = format!("{old} and {new} are two names of the same property, write only one of them");
             return Err(PropertyError(text));
         }
     }
-    for (name, set) in PROPERTIES {
-        if let Some(value) = given.get(name) {
-            set(properties, name, value.trim()).map_err(PropertyError)?;
+    for row in ROWS {
+        if let Some(value) = given.get(row.name) {
+            (row.set)(properties, row.name, value.trim()).map_err(PropertyError)?;
         }
+    }
+    if given.contains_key(OF_THE_CLUSTER) {
+        return Err(PropertyError(format!(
+            "{OF_THE_CLUSTER} is no property of a group: write ADMIN SET FRONTEND CONFIG (\"{OF_THE_CLUSTER}\" = \"true\")"
+        )));
+    }
+    let tag = given.get("tag").map(|tag| tag.trim());
+    if tag.is_some() || given.contains_key("compute_group") {
+        let old = tag.is_some_and(|tag| !tag.is_empty());
+        properties.compute_group_named = if old { Named::Old } else { Named::New };
     }
     if given.keys().any(|name| name.starts_with("spill_threshold")) {
         // Who speaks 2.1 means its defaults.
-        properties.low_watermark.get_or_insert(50);
-        properties.high_watermark.get_or_insert(80);
+        properties.memory_low_watermark.get_or_insert(50);
+        properties.memory_high_watermark.get_or_insert(80);
     }
     Ok(())
 }
@@ -74,7 +54,7 @@ pub(super) fn all(properties: &mut GroupProperties, given: &Properties) -> Resul
 fn unknown(name: &str, given: &Properties) -> String {
     let is_new = |name: &String| name.ends_with("_percent");
     let deprecated = if given.keys().any(is_new) { ", maybe it is deprecated" } else { "" };
-    let near = PROPERTIES.iter().map(|(known, _)| (strsim::damerau_levenshtein(name, known), *known)).min();
+    let near = names().map(|known| (strsim::damerau_levenshtein(name, known), known)).min();
     let hint = near.filter(|(distance, _)| *distance <= 3);
     let hint = hint.map(|(_, known)| format!(" Did you mean {known}?")).unwrap_or_default();
     format!("Property {name} is not supported{deprecated}.{hint}")
@@ -107,44 +87,35 @@ fn size(text: &str) -> Option<MemoryLimit> {
     text.parse::<Bytes>().ok().filter(|size| size.0 > 0).map(MemoryLimit::Size)
 }
 
-fn class(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
-    properties.class = match value.to_lowercase().as_str() {
-        "online" => Class::Online,
-        "offline" => Class::Offline,
-        _ => return Err(format!("The value of '{name}' must be online or offline.")),
-    };
-    Ok(())
+pub(super) fn class(name: &str, value: &str) -> Result<Class, String> {
+    match value.to_lowercase().as_str() {
+        "online" => Ok(Class::Online),
+        "offline" => Ok(Class::Offline),
+        _ => Err(format!("The value of '{name}' must be online or offline.")),
+    }
 }
 
-fn cpu_share(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
-    properties.cpu_share = match integer(value) {
-        Some(-1) => None,
-        Some(share) if share > 0 => u32::try_from(share).ok(),
-        _ => {
-            return Err(format!(
-                "The allowed {name} value is -1 or a positive integer, but input value is {value}"
-            ));
-        }
-    };
-    Ok(())
+pub(super) fn cpu_share(name: &str, value: &str) -> Result<Option<u32>, String> {
+    match integer(value) {
+        Some(-1) => Ok(None),
+        Some(share) if share > 0 => Ok(u32::try_from(share).ok()),
+        _ => Err(format!("The allowed {name} value is -1 or a positive integer, but input value is {value}")),
+    }
 }
 
-fn cpu_hard_limit(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
-    let limit = |amount| Limit { amount, named: Named::Old };
-    properties.max_cpu = match (value, positive_share(value), cpus(value)) {
-        ("-1", ..) => None,
-        (_, Some(share), _) => Some(limit(CpuAmount::OfMachine(share))),
-        (_, _, Some(cpus)) => Some(limit(cpus)),
-        _ => {
-            return Err(format!(
-                "The allowed {name} value is -1 or a positive integer between 1 and 100, but input value is {value}"
-            ));
-        }
-    };
-    Ok(())
+pub(super) fn cpu_hard_limit(name: &str, value: &str) -> Result<Option<Limit<CpuAmount>>, String> {
+    let limit = |amount| Ok(Some(Limit { amount, named: Named::Old }));
+    match (value, positive_share(value), cpus(value)) {
+        ("-1", ..) => Ok(None),
+        (_, Some(share), _) => limit(CpuAmount::OfMachine(share)),
+        (_, _, Some(cpus)) => limit(cpus),
+        _ => Err(format!(
+            "The allowed {name} value is -1 or a positive integer between 1 and 100, but input value is {value}"
+        )),
+    }
 }
 
-fn memory_limit(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
+pub(super) fn memory_limit(name: &str, value: &str) -> Result<Option<Limit<MemoryLimit>>, String> {
     let amount = match (value, size(value)) {
         ("-1", _) => None,
         (_, Some(size)) => Some(size),
@@ -153,8 +124,7 @@ fn memory_limit(properties: &mut GroupProperties, name: &str, value: &str) -> Re
         }
         _ => Some(MemoryLimit::OfBase(large_share(name, value)?)),
     };
-    properties.max_memory = amount.map(|amount| Limit { amount, named: Named::Old });
-    Ok(())
+    Ok(amount.map(|amount| Limit { amount, named: Named::Old }))
 }
 
 /// More than the whole is for Doris not a matter of the number but of the sum over all groups.
@@ -171,92 +141,60 @@ fn large_share(name: &str, value: &str) -> Result<Ppm, String> {
     Err(format!("{name} {value} requires a positive floating point number."))
 }
 
-fn overcommit(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
+pub(super) fn overcommit(name: &str, value: &str) -> Result<Option<bool>, String> {
     let overcommit = value.to_lowercase().parse();
-    properties.overcommit =
-        Some(overcommit.map_err(|_| format!("The value of '{name}' must be true or false."))?);
-    Ok(())
+    overcommit.map(Some).map_err(|_| format!("The value of '{name}' must be true or false."))
 }
 
-fn min_percent(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
-    let share = share(value).ok_or_else(|| {
-        format!("The allowed {name} value has to be in [0,100], but input value is {value}")
-    })?;
-    let place = if name == "min_cpu_percent" { &mut properties.min_cpu } else { &mut properties.min_memory };
-    *place = share;
-    Ok(())
+pub(super) fn min_percent(name: &str, value: &str) -> Result<Ppm, String> {
+    share(value)
+        .ok_or_else(|| format!("The allowed {name} value has to be in [0,100], but input value is {value}"))
 }
 
 fn beyond(name: &str, value: &str) -> String {
     format!("The allowed {name} value has to be in [1,100], but input value is {value}")
 }
 
-fn max_cpu_percent(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
+pub(super) fn max_cpu_percent(name: &str, value: &str) -> Result<Option<Limit<CpuAmount>>, String> {
     let amount = positive_share(value).map(CpuAmount::OfMachine).or_else(|| cpus(value));
     let amount = amount.ok_or_else(|| beyond(name, value))?;
-    properties.max_cpu =
-        Some(Limit { amount, named: Named::New }).filter(|_| amount != CpuAmount::OfMachine(WHOLE));
-    Ok(())
+    Ok(Some(Limit { amount, named: Named::New }).filter(|_| amount != CpuAmount::OfMachine(WHOLE)))
 }
 
-fn max_memory_percent(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
+pub(super) fn max_memory_percent(name: &str, value: &str) -> Result<Option<Limit<MemoryLimit>>, String> {
     let amount = positive_share(value).map(MemoryLimit::OfBase).or_else(|| size(value));
     let amount = amount.ok_or_else(|| beyond(name, value))?;
-    properties.max_memory =
-        Some(Limit { amount, named: Named::New }).filter(|_| amount != MemoryLimit::OfBase(WHOLE));
-    Ok(())
+    Ok(Some(Limit { amount, named: Named::New }).filter(|_| amount != MemoryLimit::OfBase(WHOLE)))
 }
 
-fn write_buffer_ratio(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
+pub(super) fn write_buffer_ratio(name: &str, value: &str) -> Result<Option<u32>, String> {
     let ratio = integer(value.strip_suffix('%').unwrap_or(value)).and_then(|ratio| u32::try_from(ratio).ok());
-    let ratio = ratio.ok_or_else(|| format!("{name} {value} requires a positive int number."))?;
-    properties.write_buffer_ratio = Some(ratio);
-    Ok(())
+    ratio.map(Some).ok_or_else(|| format!("{name} {value} requires a positive int number."))
 }
 
-fn slot_policy(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
+pub(super) fn slot_policy(name: &str, value: &str) -> Result<SlotPolicy, String> {
     let policies = [SlotPolicy::None, SlotPolicy::Fixed, SlotPolicy::Dynamic];
     let found = policies.into_iter().find(|policy| policy.to_string() == value.to_lowercase());
-    properties.slot_memory_policy =
-        found.ok_or_else(|| format!("The value of '{name}' must be one of none, fixed, dynamic."))?;
-    Ok(())
+    found.ok_or_else(|| format!("The value of '{name}' must be one of none, fixed, dynamic."))
 }
 
-fn threads(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
-    let number = match integer(value) {
-        Some(-1) => None,
-        Some(number) if number > 0 => u32::try_from(number).ok(),
-        _ => {
-            return Err(format!(
-                "The allowed {name} value is -1 or a positive integer. but input value is {value}"
-            ));
-        }
-    };
-    let place = match name {
-        "scan_thread_num" => &mut properties.scan_thread_num,
-        "max_remote_scan_thread_num" => &mut properties.max_remote_scan_thread_num,
-        _ => &mut properties.min_remote_scan_thread_num,
-    };
-    *place = number;
-    Ok(())
+pub(super) fn threads(name: &str, value: &str) -> Result<Option<u32>, String> {
+    match integer(value) {
+        Some(-1) => Ok(None),
+        Some(number) if number > 0 => Ok(u32::try_from(number).ok()),
+        _ => Err(format!("The allowed {name} value is -1 or a positive integer. but input value is {value}")),
+    }
 }
 
-fn queue(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
-    let number = integer(value).and_then(|number| u32::try_from(number).ok()).ok_or_else(|| {
+pub(super) fn queue(name: &str, value: &str) -> Result<u32, String> {
+    integer(value).and_then(|number| u32::try_from(number).ok()).ok_or_else(|| {
         format!(
             "The allowed {name} value is an integer greater than or equal to 0, but input value is {value}"
         )
-    })?;
-    let place = match name {
-        "max_concurrency" => &mut properties.max_concurrency,
-        "max_queue_size" => &mut properties.max_queue_size,
-        _ => &mut properties.queue_timeout_ms,
-    };
-    *place = number;
-    Ok(())
+    })
 }
 
-fn watermark(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
+pub(super) fn watermark(name: &str, value: &str) -> Result<Option<u32>, String> {
     let shown = value.strip_suffix('%').unwrap_or(value);
     let old = name.starts_with("spill");
     let mark =
@@ -270,12 +208,10 @@ fn watermark(properties: &mut GroupProperties, name: &str, value: &str) -> Resul
             )
         });
     }
-    let low = name.ends_with("low_watermark");
-    *(if low { &mut properties.low_watermark } else { &mut properties.high_watermark }) = mark;
-    Ok(())
+    Ok(mark)
 }
 
-fn rate(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
+pub(super) fn rate(name: &str, value: &str) -> Result<Option<u64>, String> {
     let with_unit = || {
         let per_s = value.parse::<BytesPerS>().map(|rate| rate.0).ok();
         per_s.or_else(|| value.parse::<Bytes>().map(|size| size.0).ok())
@@ -287,16 +223,10 @@ fn rate(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(),
             "The allowed {name} value should be -1 or an positive integer, but input value is {value}"
         ));
     }
-    let remote = name.starts_with("remote");
-    *(if remote {
-        &mut properties.remote_read_bytes_per_second
-    } else {
-        &mut properties.read_bytes_per_second
-    }) = limit;
-    Ok(())
+    Ok(limit)
 }
 
-fn compute_group(properties: &mut GroupProperties, name: &str, value: &str) -> Result<(), String> {
+pub(super) fn compute_group(name: &str, value: &str) -> Result<String, String> {
     let fits = |character: char| character.is_alphanumeric() || "_-.".contains(character);
     if value.chars().count() > 64 || !value.chars().all(fits) {
         return Err(format!(
@@ -304,13 +234,5 @@ fn compute_group(properties: &mut GroupProperties, name: &str, value: &str) -> R
              {value:?}"
         ));
     }
-    let old = name == "tag";
-    properties.compute_group_named = if old && !value.is_empty() { Named::Old } else { Named::New };
-    properties.compute_group =
-        if value.is_empty() { super::DEFAULT_COMPUTE_GROUP.to_owned() } else { value.to_lowercase() };
-    Ok(())
-}
-
-fn cluster_wide(_: &mut GroupProperties, name: &str, _: &str) -> Result<(), String> {
-    Err(format!("{name} is no property of a group: write ADMIN SET FRONTEND CONFIG (\"{name}\" = \"true\")"))
+    Ok(if value.is_empty() { DEFAULT_COMPUTE_GROUP.to_owned() } else { value.to_lowercase() })
 }

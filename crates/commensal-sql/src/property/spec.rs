@@ -1,6 +1,6 @@
 //! A group's properties as commensal's own group, and back: what goes into `groups.d`, and what only SQL knows.
 
-use super::{GroupProperties, Limit, MemoryLimit, Named, SlotPolicy, UNLIMITED};
+use super::{GroupProperties, Limit, MemoryLimit, Named, OnlySql, UNLIMITED};
 use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed, Queue};
 use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, IO_READ, MEMORY_MAX};
 use commensal_core::units::{Bytes, BytesPerS, CpuAmount, MemoryAmount, Millis, Ppm, Weight};
@@ -8,73 +8,6 @@ use serde::{Deserialize, Serialize};
 
 /// Largest numbers that a queue of `groups.d` has (`commensal_core::config`).
 const MOST_IN_A_QUEUE: u32 = 1_000_000;
-
-/// What only SQL knows of a group. Shares are in parts per million.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct OnlySql {
-    /// When it is not the default one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub compute_group: Option<String>,
-    /// Limits that were written with their old names: `cpu_hard_limit`, `memory_limit`, `tag`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub old_names: Vec<String>,
-    /// `cpu_share`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_share: Option<u32>,
-    /// `min_cpu_percent`.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub min_cpu_ppm: u64,
-    /// The CPU hard limit of an online group: the kernel must not keep it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_max: Option<String>,
-    /// `min_memory_percent`.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub min_memory_ppm: u64,
-    /// A soft memory limit, as a share of the memory base.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_soft_ppm: Option<u64>,
-    /// A soft memory limit, as a size in bytes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_soft_bytes: Option<u64>,
-    /// `enable_memory_overcommit`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub enable_memory_overcommit: Option<bool>,
-    /// Queue settings that `groups.d` cannot hold: nobody may run, or no limit but a line.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue: Option<SqlQueue>,
-    /// `scan_thread_num`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub scan_thread_num: Option<u32>,
-    /// `max_remote_scan_thread_num`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_remote_scan_thread_num: Option<u32>,
-    /// `min_remote_scan_thread_num`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_remote_scan_thread_num: Option<u32>,
-    /// `memory_low_watermark`, in percent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_low_watermark: Option<u32>,
-    /// `memory_high_watermark`, in percent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_high_watermark: Option<u32>,
-    /// `write_buffer_ratio`, in percent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub write_buffer_ratio: Option<u32>,
-    /// `slot_memory_policy`, unless none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slot_memory_policy: Option<SlotWord>,
-}
-
-/// `slot_memory_policy` as it is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SlotWord {
-    /// By slots of `max_concurrency`.
-    Fixed,
-    /// By slots in use.
-    Dynamic,
-}
 
 /// A queue as Doris has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,11 +19,6 @@ pub struct SqlQueue {
     pub max_size: u32,
     /// `queue_timeout`.
     pub timeout_ms: u32,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over like this")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 impl GroupProperties {
@@ -114,17 +42,11 @@ impl GroupProperties {
         })
     }
 
-    /// The memory that is not taken from the group, on a machine with so much memory.
-    #[must_use]
-    pub fn memory_minimum(&self, machine: Bytes, memory_base: Ppm) -> Bytes {
-        Bytes(self.min_memory.of(memory_base.of(machine.0)))
-    }
-
     /// The low and the high watermark, in percent of the memory limit.
     #[must_use]
     pub fn watermarks(&self) -> (u32, u32) {
-        let low = self.low_watermark.unwrap_or(GroupProperties::LOW_WATERMARK);
-        (low, self.high_watermark.unwrap_or(GroupProperties::HIGH_WATERMARK))
+        let low = self.memory_low_watermark.unwrap_or(GroupProperties::LOW_WATERMARK);
+        (low, self.memory_high_watermark.unwrap_or(GroupProperties::HIGH_WATERMARK))
     }
 
     /// The queue, when `groups.d` can hold it.
@@ -179,7 +101,6 @@ impl GroupProperties {
             .into_iter()
             .flatten()
             .collect(),
-            cpu_share: self.cpu_share,
             min_cpu_ppm: self.min_cpu.0,
             cpu_max: self
                 .max_cpu
@@ -194,23 +115,12 @@ impl GroupProperties {
                 MemoryLimit::OfBase(_) => None,
                 MemoryLimit::Size(size) => Some(size.0),
             }),
-            enable_memory_overcommit: self.overcommit,
             queue: (self.common_queue().is_none() && !is_default).then_some(SqlQueue {
                 max_concurrency: self.max_concurrency,
                 max_size: self.max_queue_size,
                 timeout_ms: self.queue_timeout_ms,
             }),
-            scan_thread_num: self.scan_thread_num,
-            max_remote_scan_thread_num: self.max_remote_scan_thread_num,
-            min_remote_scan_thread_num: self.min_remote_scan_thread_num,
-            memory_low_watermark: self.low_watermark,
-            memory_high_watermark: self.high_watermark,
-            write_buffer_ratio: self.write_buffer_ratio,
-            slot_memory_policy: match self.slot_memory_policy {
-                SlotPolicy::None => None,
-                SlotPolicy::Fixed => Some(SlotWord::Fixed),
-                SlotPolicy::Dynamic => Some(SlotWord::Dynamic),
-            },
+            ..self.kept()
         }
     }
 
@@ -227,24 +137,11 @@ impl GroupProperties {
                 .clone()
                 .unwrap_or_else(|| super::DEFAULT_COMPUTE_GROUP.to_owned()),
             compute_group_named: named("tag"),
-            cpu_share: only.cpu_share,
             min_cpu: Ppm(only.min_cpu_ppm),
             min_memory: Ppm(only.min_memory_ppm),
-            overcommit: only.enable_memory_overcommit,
-            scan_thread_num: only.scan_thread_num,
-            max_remote_scan_thread_num: only.max_remote_scan_thread_num,
-            min_remote_scan_thread_num: only.min_remote_scan_thread_num,
-            low_watermark: only.memory_low_watermark,
-            high_watermark: only.memory_high_watermark,
-            write_buffer_ratio: only.write_buffer_ratio,
-            slot_memory_policy: match only.slot_memory_policy {
-                None => SlotPolicy::None,
-                Some(SlotWord::Fixed) => SlotPolicy::Fixed,
-                Some(SlotWord::Dynamic) => SlotPolicy::Dynamic,
-            },
             read_bytes_per_second: spec.limits.get(IO_READ).map(|rate| rate.0),
             remote_read_bytes_per_second: spec.remote_read.map(|rate| rate.0),
-            ..GroupProperties::default()
+            ..GroupProperties::of_kept(only)
         };
         properties.take_weight(spec.limits.get(CPU_WEIGHT));
         let of_sql = only.cpu_max.as_deref().and_then(|text| text.parse().ok());
@@ -254,7 +151,7 @@ impl GroupProperties {
         properties.max_memory =
             properties.max_memory.map(|limit| Limit { named: named("memory_limit"), ..limit });
         if properties.max_memory.is_some() && spec.limits.has(MEMORY_MAX) && properties.overcommits() {
-            properties.overcommit = Some(false);
+            properties.enable_memory_overcommit = Some(false);
         }
         properties.take_queue(spec.queue, only.queue);
         properties

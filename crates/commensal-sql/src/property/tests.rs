@@ -99,7 +99,6 @@ fn limits_on_a_machine() {
         ("memory_low_watermark", "20"),
     ]);
     assert_eq!(group.memory_limit(machine, MEMORY_BASE), Some(Bytes(450_000_000)));
-    assert_eq!(group.memory_minimum(machine, MEMORY_BASE), Bytes(90_000_000));
     assert_eq!(group.watermarks(), (20, 85));
     let soft = properties(&[("memory_limit", "1 MiB")]);
     assert_eq!(soft.memory_limit(machine, MEMORY_BASE), Some(Bytes(1 << 20)));
@@ -122,7 +121,7 @@ fn queues_that_groups_d_cannot_hold_stay_with_sql() {
         assert_eq!(GroupProperties::from_parts(&spec, &group.only_sql(), MEMORY_BASE), group, "{pairs:?}");
     }
     let none = properties(&[]);
-    assert_eq!((spec(&none, MEMORY_BASE).queue, none.only_sql()), (None, spec::OnlySql::default()));
+    assert_eq!((spec(&none, MEMORY_BASE).queue, none.only_sql()), (None, OnlySql::default()));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The rows of Doris' suite `test_curd_wlg`, in the order and with the texts of its 3.x and its 4.x version.
 
 use crate::World;
-use commensal_sql::catalog::GroupRow;
+use commensal_sql::catalog::{GroupRow, show_groups};
+use commensal_sql::property::{ROWS, columns};
 
 /// Columns of some groups, as the suite selects them.
 fn rows(world: &World, names: &[&str], columns: fn(&GroupRow) -> Vec<String>) -> Vec<String> {
@@ -10,45 +11,53 @@ fn rows(world: &World, names: &[&str], columns: fn(&GroupRow) -> Vec<String>) ->
     rows.map(|row| columns(&row).join(" ")).collect()
 }
 
-/// name, cpu_share, memory_limit, enable_memory_overcommit, queue, cpu_hard_limit, scan_thread_num and read limits.
+/// What a group's row has for these properties.
+fn cells(row: &GroupRow, names: &[&str]) -> Vec<String> {
+    let of = |name: &&str| {
+        ROWS.iter().find(|known| known.name == *name).unwrap_or_else(|| panic!("no property {name}"))
+    };
+    names.iter().map(|name| row.cell(of(name)).to_string()).collect()
+}
+
+/// Behind the name, in the words of 3.x.
 fn old(row: &GroupRow) -> Vec<String> {
-    vec![
-        row.name.clone(),
-        row.cpu_share.to_string(),
-        row.memory_limit.clone(),
-        row.enable_memory_overcommit.clone(),
-        row.max_concurrency.to_string(),
-        row.max_queue_size.to_string(),
-        row.queue_timeout.to_string(),
-        row.cpu_hard_limit.clone(),
-        row.scan_thread_num.to_string(),
-        row.read_bytes_per_second.to_string(),
-        row.remote_read_bytes_per_second.to_string(),
-    ]
+    let names = [
+        "cpu_share",
+        "memory_limit",
+        "enable_memory_overcommit",
+        "max_concurrency",
+        "max_queue_size",
+        "queue_timeout",
+        "cpu_hard_limit",
+        "scan_thread_num",
+        "read_bytes_per_second",
+        "remote_read_bytes_per_second",
+    ];
+    [vec![row.name.clone()], cells(row, &names)].concat()
 }
 
 /// The same in the words of 4.0.
 fn new(row: &GroupRow) -> Vec<String> {
-    vec![
-        row.name.clone(),
-        row.min_cpu_percent.clone(),
-        row.max_memory_percent.clone(),
-        row.max_concurrency.to_string(),
-        row.max_queue_size.to_string(),
-        row.queue_timeout.to_string(),
-        row.max_cpu_percent.clone(),
-        row.scan_thread_num.to_string(),
-        row.read_bytes_per_second.to_string(),
-        row.remote_read_bytes_per_second.to_string(),
-    ]
+    let names = [
+        "min_cpu_percent",
+        "max_memory_percent",
+        "max_concurrency",
+        "max_queue_size",
+        "queue_timeout",
+        "max_cpu_percent",
+        "scan_thread_num",
+        "read_bytes_per_second",
+        "remote_read_bytes_per_second",
+    ];
+    [vec![row.name.clone()], cells(row, &names)].concat()
 }
 
 fn marks(row: &GroupRow) -> Vec<String> {
-    vec![row.memory_low_watermark.clone(), row.memory_high_watermark.clone()]
+    cells(row, &["memory_low_watermark", "memory_high_watermark"])
 }
 
 fn remote_threads(row: &GroupRow) -> Vec<String> {
-    vec![row.max_remote_scan_thread_num.to_string(), row.min_remote_scan_thread_num.to_string()]
+    cells(row, &["max_remote_scan_thread_num", "min_remote_scan_thread_num"])
 }
 
 const BOTH: [&str; 2] = ["normal", "test_group"];
@@ -263,7 +272,7 @@ fn the_suite_in_the_words_of_4() {
     );
     world.ok(&format!("{group} ('slot_memory_policy'='Fixed', 'write_buffer_ratio'='30%')"));
     let row = world.catalog.group_rows(&world.user).pop().unwrap();
-    assert_eq!((row.slot_memory_policy.as_str(), row.write_buffer_ratio.as_str()), ("fixed", "30%"));
+    assert_eq!(cells(&row, &["slot_memory_policy", "write_buffer_ratio"]), ["fixed", "30%"]);
 }
 
 #[test]
@@ -363,7 +372,7 @@ fn defaults_and_back_to_them() {
     world.ok("create workload group default_val_wg properties('enable_memory_overcommit'='true');");
     let shown = |world: &World| {
         let columns = |row: &GroupRow| {
-            [old(row), remote_threads(row), marks(row), vec![row.compute_group.clone()]].concat()
+            [old(row), remote_threads(row), marks(row), cells(row, &["compute_group"])].concat()
         };
         rows(world, &["default_val_wg"], columns).join("")
     };
@@ -570,4 +579,30 @@ fn configuration() {
         "ADMIN SET FRONTEND CONFIG ('workload_group_max_num' = '0')",
         "workload_group_max_num must be a number",
     );
+}
+
+/// Doris' columns in their order, and what each of ours has its place behind.
+#[test]
+fn columns_are_where_doris_has_them() {
+    let names: Vec<&str> = columns().iter().map(|row| row.name).collect();
+    let until_3 = "cpu_share memory_limit enable_memory_overcommit max_concurrency max_queue_size queue_timeout cpu_hard_limit \
+                   scan_thread_num max_remote_scan_thread_num min_remote_scan_thread_num memory_low_watermark \
+                   memory_high_watermark tag compute_group read_bytes_per_second remote_read_bytes_per_second";
+    let of_4 = "min_cpu_percent max_cpu_percent min_memory_percent max_memory_percent write_buffer_ratio slot_memory_policy";
+    assert_eq!(names.join(" "), format!("{until_3} {of_4} class"));
+    assert_eq!(
+        show_groups().join(" "),
+        "Id Name min_cpu_percent max_cpu_percent min_memory_percent max_memory_percent max_concurrency max_queue_size \
+         queue_timeout scan_thread_num max_remote_scan_thread_num min_remote_scan_thread_num memory_low_watermark \
+         memory_high_watermark compute_group read_bytes_per_second remote_read_bytes_per_second write_buffer_ratio \
+         slot_memory_policy running_query_num waiting_query_num"
+    );
+    for (place, row) in columns().iter().enumerate() {
+        assert_eq!(
+            row.column.map(usize::from),
+            Some(place + 2),
+            "two columns have the place of {}, or one is free",
+            row.name
+        );
+    }
 }

@@ -5,8 +5,8 @@ use commensal_core::config;
 use commensal_core::group::{Class, OnExceed};
 use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, IO_READ, MEMORY_MAX};
 use commensal_core::units::Ppm;
-use commensal_sql::catalog::Catalog;
-use commensal_sql::property::MEMORY_BASE;
+use commensal_sql::catalog::{Catalog, GroupRow};
+use commensal_sql::property::{MEMORY_BASE, ROWS, columns};
 use commensal_sql::statement::UserName;
 use proptest::prelude::*;
 
@@ -65,6 +65,35 @@ fn everything_survives_a_restart() {
     assert_eq!(world.catalog.group("later").unwrap().id, 10_008);
 }
 
+/// Files that the version before the table of properties has written, and what that version showed of them.
+#[test]
+fn files_of_earlier_versions_mean_the_same() {
+    let (groups, sql) = (include_str!("stored/sql-groups.toml"), include_str!("stored/sql.toml"));
+    let (catalog, notes) = load(groups, sql).unwrap();
+    assert!(notes.is_empty(), "{notes:?}");
+    let cells =
+        |row: &GroupRow| columns().iter().map(|column| row.cell(column).to_string()).collect::<Vec<_>>();
+    let rows = catalog.group_rows(&UserName::anywhere("root"));
+    let shown: Vec<String> = rows
+        .iter()
+        .map(|row| format!("{} {} {} {}", row.id, row.name, cells(row).join(" "), row.version))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "10002 etl 512 0.5% false 4 100 600000 10% 3 -1 -1 75% 85% t t 104857600 -1 0% 10% 0% 0.5% 20% none offline 0",
+            "10004 none -1 20% true 0 0 500 -1 -1 -1 -1 75% 85%  default -1 -1 0% 100% 0% 20% 20% fixed online 0",
+            "10001 normal -1 -1 true 2147483647 0 0 -1 -1 -1 -1 75% 85%  default -1 -1 0% 100% 0% 100% 20% none online 0",
+            "10003 web -1 1690000000 B true 2147483647 0 0 80.5% -1 9 2 10% 60%  default -1 -1 20% 80.5% 5% 1690000000 B 7% \
+             dynamic online 0",
+        ]
+    );
+    // And what is written today says the same, key by key.
+    let table = |text: &str| text.parse::<toml::Table>().expect("TOML");
+    assert_eq!(table(&catalog.sql_toml().unwrap()), table(sql));
+    assert_eq!(catalog.groups_toml("sql-groups.toml", groups).unwrap(), groups);
+}
+
 // promise 58
 #[test]
 fn groups_are_those_of_groups_d() {
@@ -113,12 +142,12 @@ fn what_people_write_into_the_groups_file_counts_and_stays() {
     let (catalog, notes) = load(before, "").unwrap();
     assert!(notes.is_empty(), "{notes:?}");
     let mut world = World { catalog, user: UserName::anywhere("root") };
-    let row = |world: &World| world.catalog.group_rows(&world.user)[0].clone();
-    assert_eq!(
-        (row(&world).max_memory_percent, row(&world).max_cpu_percent),
-        ("1 GiB".to_owned(), "2.5 CPUs".to_owned())
-    );
-    assert_eq!(row(&world).max_concurrency, 4);
+    let cell = |world: &World, name: &str| {
+        let property = ROWS.iter().find(|row| row.name == name).expect("a property");
+        world.catalog.group_rows(&world.user)[0].cell(property).to_string()
+    };
+    let shown = ["max_memory_percent", "max_cpu_percent", "max_concurrency"].map(|name| cell(&world, name));
+    assert_eq!(shown, ["1 GiB", "2.5 CPUs", "4"]);
     let normal = "\n[group.normal]\nclass = \"online\"\n";
     assert_eq!(world.catalog.groups_toml("g", before).unwrap(), format!("{before}{normal}"));
     world.ok(

@@ -9,7 +9,7 @@ use datafusion::execution::memory_pool::MemoryConsumer;
 const MIB: usize = 1 << 20;
 
 fn hard(mib: usize) -> Rules {
-    Rules { limit: Some(mib * MIB), hard: true, low_watermark: 100, high_watermark: 85, slots: Slots::Even }
+    Rules { limit: Some(mib * MIB), hard: true, low_watermark: 100, ..Rules::NONE }
 }
 
 fn group(rules: Rules) -> Arc<Group> {
@@ -147,12 +147,12 @@ async fn more_than_the_limit_at_once_says_so() {
 
 #[tokio::test]
 async fn memory_by_slots() {
-    let group = group(Rules { slots: Slots::Fixed(4), ..hard(400) });
+    let group = group(Rules { slots: SlotPolicy::Fixed, all_slots: 4, ..hard(400) });
     let running = begin(&group, 2, true);
     // Two of four slots of 85 %.
     running.reservation.try_grow(169 * MIB).unwrap();
     assert!(running.reservation.try_grow(2 * MIB).is_err());
-    group.memory.set_rules(Rules { slots: Slots::Dynamic, ..hard(400) });
+    group.memory.set_rules(Rules { slots: SlotPolicy::Dynamic, ..hard(400) });
     running.reservation.try_grow(100 * MIB).unwrap();
     let _other = begin(&group, 2, true);
     assert!(running.reservation.try_grow(MIB).is_err(), "half of it belongs to the other now");
