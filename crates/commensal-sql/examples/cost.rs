@@ -2,7 +2,7 @@
 //! with the same settings in the same process, in turns.
 //!
 //! ```text
-//! commensal-sql generate --rows 1000000 --out DATA
+//! commensal-sql-bench generate --rows 1000000 --out DATA
 //! cargo run --release -p commensal-sql --example cost -- DATA [ROUNDS [QUERY...]]
 //! ```
 //!
@@ -10,11 +10,14 @@
 //! of a query is that of its two medians; the two orders of a pair alternate. A machine with other load widens both.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
+#[path = "../src/bin/commensal-sql-bench/queries.rs"]
+#[allow(dead_code, reason = "one by its number is for the program that has them")]
+mod queries;
+
 use anyhow::{Context, bail};
 use commensal_sql::engine::connections::Connection;
 use commensal_sql::engine::session::{Reply, Session};
 use commensal_sql::engine::{Allowed, Engine, Options};
-use commensal_sql::queries;
 use commensal_sql::statement::UserName;
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use futures::StreamExt;

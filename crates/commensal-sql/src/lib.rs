@@ -11,12 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod catalog;
-pub mod client;
 pub mod engine;
-pub mod hits;
-pub mod load;
 pub mod property;
 pub mod protocol;
-pub mod queries;
-pub mod replay;
 pub mod statement;

@@ -1,11 +1,9 @@
 //! `commensal-sql`: SQL under workload groups on the MySQL protocol.
 #![forbid(unsafe_code)]
 
-mod tool;
-
 use anyhow::Context;
-use clap::Parser;
-use commensal_sql::engine::worker::Workers;
+use clap::{Parser, Subcommand};
+use commensal_sql::engine::worker::{Workers, process};
 use commensal_sql::engine::{Allowed, Engine, Options};
 use commensal_sql::protocol::{Limits, Server, Tls};
 use std::ffi::OsString;
@@ -25,7 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 )]
 struct Args {
     #[command(subcommand)]
-    tool: Option<tool::Tool>,
+    verb: Option<Verb>,
     /// Folder with the data: DIR/hits.parquet is the table hits, DIR/shop/orders.csv the table shop.orders.
     #[arg(long, value_name = "DIR", required = true)]
     data: Option<PathBuf>,
@@ -75,6 +73,43 @@ struct Args {
     require_tls: bool,
 }
 
+/// What the program does besides serving.
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Run the queries of one group (started by the server).
+    #[command(hide = true)]
+    Worker(WorkerArgs),
+}
+
+/// Arguments of `worker`.
+#[derive(Debug, clap::Args)]
+struct WorkerArgs {
+    /// Number of the group.
+    #[arg(long)]
+    id: u64,
+    /// Its name.
+    #[arg(long)]
+    name: String,
+    /// As for the server.
+    #[arg(long)]
+    data: PathBuf,
+    /// As for the server.
+    #[arg(long)]
+    writable: bool,
+    /// As for the server.
+    #[arg(long)]
+    spill: PathBuf,
+    /// As for the server.
+    #[arg(long = "s3-endpoint")]
+    s3_endpoint: Vec<String>,
+    /// Memory that percents are of, in bytes.
+    #[arg(long)]
+    memory_bytes: u64,
+    /// CPUs that percents are of.
+    #[arg(long)]
+    cpus: usize,
+}
+
 /// Where offline groups run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Mode {
@@ -84,12 +119,23 @@ enum Mode {
     Off,
 }
 
+/// Verbs that the program `commensal-sql-bench` has.
+const MOVED: [&str; 4] = ["generate", "queries", "bench", "replay"];
+
 fn main() -> anyhow::Result<()> {
+    if let Some(verb) =
+        MOVED.into_iter().find(|verb| std::env::args_os().nth(1).is_some_and(|arg| arg == *verb))
+    {
+        eprintln!(
+            "commensal-sql only serves: `commensal-sql-bench {verb}` does what is asked, with the same options"
+        );
+        std::process::exit(2);
+    }
     let args = Args::parse();
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours).with_target(false).init();
-    if let Some(tool) = args.tool {
-        return tool::run(tool);
+    if let Some(Verb::Worker(worker)) = args.verb {
+        return Ok(process::run(worker.options(), worker.id, &worker.name)?);
     }
     // Not in workers, which answer for what their process holds.
     commensal_host::keep_memory();
@@ -105,6 +151,22 @@ fn main() -> anyhow::Result<()> {
     // Workers end when their sockets close.
     runtime.shutdown_background();
     outcome
+}
+
+impl WorkerArgs {
+    fn options(&self) -> Options {
+        Options {
+            data: self.data.clone(),
+            writable: self.writable,
+            state: None,
+            groups: None,
+            spill: self.spill.clone(),
+            s3: Allowed(self.s3_endpoint.clone()),
+            memory: Some(self.memory_bytes),
+            cpus: self.cpus,
+            workers: None,
+        }
+    }
 }
 
 /// How workers are started.

@@ -1,16 +1,15 @@
-//! The commands beside serving: load on a server, the list of queries, the replay.
+//! `commensal-sql-bench`: load on a server, the list of queries, the replay.
 #![allow(
     clippy::disallowed_methods,
     reason = "tests make data, start the program and look at the machine themselves"
 )]
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 
-use crate::server::fixture::Fixture;
-use commensal_sql::queries;
+use crate::server::fixture::{Fixture, shapes};
 use std::process::{Command, Output};
 
 fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_commensal-sql")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_commensal-sql-bench")).args(arguments).output().unwrap()
 }
 
 fn out(output: &Output) -> String {
@@ -26,13 +25,28 @@ fn queries_are_listed_and_printed() {
     let list = out(&run(&["queries"]));
     assert_eq!(list.lines().count(), 43);
     assert!(list.starts_with(" 1  rows\n"), "{list}");
-    let all = out(&run(&["queries", "--sql"]));
-    assert!(queries::shapes().iter().all(|shape| all.contains(shape.sql)));
+    assert_eq!(shapes().len(), 43);
     let one = out(&run(&["queries", "29"]));
+    assert_eq!(one, format!("{};\n", shapes()[28]));
     assert!(one.starts_with("SELECT REGEXP_REPLACE(Referer"), "{one}");
     for number in ["0", "44"] {
         let refused = run(&["queries", number]);
         assert!(!refused.status.success() && said(&refused).contains("from 1 to 43"), "{}", said(&refused));
+    }
+}
+
+/// The server's program says where these verbs are.
+#[test]
+fn verbs_of_the_bench_are_named_by_the_server() {
+    for verb in ["generate", "queries", "bench", "replay"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_commensal-sql"));
+        let refused = command.args([verb, "--data", "/nowhere"]).output().unwrap();
+        assert_eq!((refused.status.code(), out(&refused)), (Some(2), String::new()), "{verb}");
+        let text = said(&refused);
+        assert!(
+            text.contains(&format!("`commensal-sql-bench {verb}`")) && text.lines().count() == 1,
+            "{text}"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who may connect, and what they may see.
 
-use crate::server::client::{Answer, Client};
+use crate::server::client::{Answer, Client, ClientError};
 use crate::server::fixture::{Fixture, eventually};
 use commensal_sql::engine::password::{self, Method};
 use commensal_sql::protocol::{Access, Origin, decide};
@@ -18,7 +18,7 @@ fn users_need_their_password() {
     );
     for (user, password) in [("jack", "Geheim"), ("jack", ""), ("nobody", ""), ("root", "x")] {
         let refused = Client::login(fixture.address, user, password, "").unwrap_err();
-        assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied, "{user} {password}");
+        assert!(matches!(refused, ClientError::Server { code: 1045, .. }), "{user} {password}: {refused}");
         assert!(!refused.to_string().contains("geheim"));
     }
     root.all(&["set password for jack = password('n3uesPW')"]);

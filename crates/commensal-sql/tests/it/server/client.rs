@@ -1,14 +1,19 @@
-//! A MySQL client that does what the tests need, byte by byte: so that they can also do what no client does.
+//! The bench's MySQL client, and what only tests do with one: prepared statements, TLS, and what no client does, byte by byte.
 
-use commensal_sql::engine::password::{self, Method};
-use std::io::{Error, ErrorKind, Read, Result, Write};
+#[path = "../../../src/bin/commensal-sql-bench/client.rs"]
+#[allow(dead_code, reason = "some of it is for the bench alone")]
+mod wire;
+
+pub use wire::{Client, ClientError};
+
+use std::io::{BufReader, Error, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
+use wire::{CAPABILITIES, failure, ssl_request};
 
-/// `CLIENT_PROTOCOL_41 | CONNECT_WITH_DB | SECURE_CONNECTION | PLUGIN_AUTH | LONG_PASSWORD`.
-const CAPABILITIES: u32 = 0x0000_0200 | 0x0000_0008 | 0x0000_8000 | 0x0008_0000 | 0x0000_0001;
+type Result<T> = std::result::Result<T, ClientError>;
 
 /// What the server answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,19 +60,11 @@ pub const SSL: u32 = 0x0000_0800;
 /// An encrypted stream.
 pub type Encrypted = StreamOwned<ClientConnection, TcpStream>;
 
-/// A connection.
-#[derive(Debug)]
-pub struct Client<S = TcpStream> {
-    pub stream: S,
-    pub id: u32,
-    pub salt: Vec<u8>,
-}
-
 impl Client {
     /// Logs in.
     pub fn login(address: SocketAddr, user: &str, password: &str, database: &str) -> Result<Client> {
         let mut client = Client::greet(address)?;
-        client.say_who(1, 0, (user, password), database)?;
+        client.log_in(1, CAPABILITIES, (user, password), database)?;
         Ok(client)
     }
 
@@ -81,81 +78,36 @@ impl Client {
         client.send(1, &wish())?;
         let name = address.ip().to_string().try_into().map_err(Error::other)?;
         let connection = ClientConnection::new(Arc::clone(config), name).map_err(Error::other)?;
-        let stream = StreamOwned::new(connection, client.stream);
+        let stream = BufReader::new(StreamOwned::new(connection, client.stream.into_inner()));
         let mut client = Client { stream, id: client.id, salt: client.salt };
-        client.say_who(2, SSL, user, "")?;
+        client.log_in(2, CAPABILITIES | SSL, user, "")?;
         Ok(client)
     }
 
-    /// Reads the server's greeting and says nothing.
+    /// Reads the server's greeting and says nothing; a silent server is given up after ten minutes.
     pub fn greet(address: SocketAddr) -> Result<Client> {
         let stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(Duration::from_secs(600)))?;
         stream.set_nodelay(true)?;
-        let mut client = Client { stream, id: 0, salt: Vec::new() };
-        let (_, greeting) = client.receive()?;
-        if greeting.first() == Some(&0xff) {
-            return Err(Error::new(ErrorKind::ConnectionRefused, format!("{:?}", failure(&greeting))));
-        }
-        let end = 1 + greeting[1..].iter().position(|byte| *byte == 0).unwrap();
-        client.id = u32::from_le_bytes(greeting[end + 1..end + 5].try_into().unwrap());
-        client.salt.extend(&greeting[end + 5..end + 13]);
-        client.salt.extend(&greeting[end + 32..end + 44]);
-        Ok(client)
+        Client::over(stream)
     }
 }
 
 /// What a client says that wants TLS.
 pub fn wish() -> Vec<u8> {
-    [&(CAPABILITIES | SSL).to_le_bytes()[..], &0x0100_0000_u32.to_le_bytes(), &[0x21], &[0; 23]].concat()
+    ssl_request(CAPABILITIES | SSL)
+}
+
+/// An error of the server is an answer.
+fn answered<T>(outcome: Result<T>) -> Result<std::result::Result<T, Answer>> {
+    match outcome {
+        Ok(done) => Ok(Ok(done)),
+        Err(ClientError::Server { code, text }) => Ok(Err(Answer::Err(code, text))),
+        Err(other) => Err(other),
+    }
 }
 
 impl<S: Read + Write> Client<S> {
-    fn say_who(&mut self, number: u8, more: u32, user: (&str, &str), database: &str) -> Result<()> {
-        let mut login = Vec::new();
-        login.extend((CAPABILITIES | more).to_le_bytes());
-        login.extend(0x0100_0000_u32.to_le_bytes());
-        login.push(0x21);
-        login.extend([0; 23]);
-        login.extend(user.0.as_bytes());
-        login.push(0);
-        let sent = password::response(Method::Native, user.1, &self.salt);
-        login.push(sent.len() as u8);
-        login.extend(&sent);
-        login.extend(database.as_bytes());
-        login.push(0);
-        login.extend(b"mysql_native_password\0");
-        self.send(number, &login)?;
-        let (_, answer) = self.receive()?;
-        match answer.first() {
-            Some(0) => Ok(()),
-            _ => Err(Error::new(ErrorKind::PermissionDenied, format!("{:?}", failure(&answer)))),
-        }
-    }
-
-    pub fn send(&mut self, number: u8, packet: &[u8]) -> Result<()> {
-        let size = packet.len() as u32;
-        let mut bytes = size.to_le_bytes()[..3].to_vec();
-        bytes.push(number);
-        bytes.extend(packet);
-        self.stream.write_all(&bytes)
-    }
-
-    pub fn receive(&mut self) -> Result<(u8, Vec<u8>)> {
-        let mut head = [0; 4];
-        self.stream.read_exact(&mut head)?;
-        let mut packet = vec![0; u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize];
-        self.stream.read_exact(&mut packet)?;
-        Ok((head[3], packet))
-    }
-
-    /// Sends a statement and does not wait.
-    pub fn ask(&mut self, sql: &str) -> Result<()> {
-        let mut packet = vec![3];
-        packet.extend(sql.as_bytes());
-        self.send(0, &packet)
-    }
-
     /// Runs a statement.
     pub fn query(&mut self, sql: &str) -> Answer {
         self.ask(sql).unwrap();
@@ -172,35 +124,12 @@ impl<S: Read + Write> Client<S> {
 
     /// Reads an answer.
     pub fn answer(&mut self) -> Result<Answer> {
-        let (_, first) = self.receive()?;
-        match first[0] {
-            0 => return Ok(Answer::Ok),
-            0xff => return Ok(failure(&first)),
-            _ => {}
-        }
-        let names = self.columns(first[0] as usize)?;
         let mut rows = Vec::new();
-        loop {
-            let (_, packet) = self.receive()?;
-            match packet[0] {
-                0xfe if packet.len() < 9 => return Ok(Answer::Rows(names, rows)),
-                0xff => return Ok(failure(&packet)),
-                _ => rows.push(cells(&packet)),
-            }
-        }
-    }
-
-    fn columns(&mut self, number: usize) -> Result<Vec<String>> {
-        let mut names = Vec::new();
-        for _ in 0..number {
-            let (_, packet) = self.receive()?;
-            // Catalogue, schema, table, original table, name.
-            names.push(cells(&packet)[4].clone().unwrap_or_default());
-        }
-        if number > 0 {
-            self.receive()?;
-        }
-        Ok(names)
+        Ok(match answered(self.read(&mut |row| rows.push(row)))? {
+            Ok(Some(names)) => Answer::Rows(names, rows),
+            Ok(None) => Answer::Ok,
+            Err(refused) => refused,
+        })
     }
 
     /// Prepares a statement: its number and how many values it takes.
@@ -208,16 +137,16 @@ impl<S: Read + Write> Client<S> {
         let mut packet = vec![0x16];
         packet.extend(sql.as_bytes());
         self.send(0, &packet)?;
-        let (_, answer) = self.receive()?;
+        let answer = self.receive()?;
         if answer[0] == 0xff {
-            return Ok(Err(failure(&answer)));
+            return answered(Err(failure(&answer)));
         }
         let id = u32::from_le_bytes(answer[1..5].try_into().unwrap());
-        let columns = u16::from_le_bytes([answer[5], answer[6]]) as usize;
-        let values = u16::from_le_bytes([answer[7], answer[8]]) as usize;
-        self.columns(values)?;
-        self.columns(columns)?;
-        Ok(Ok((id, values)))
+        let columns = u16::from_le_bytes([answer[5], answer[6]]);
+        let values = u16::from_le_bytes([answer[7], answer[8]]);
+        self.columns(u64::from(values))?;
+        self.columns(u64::from(columns))?;
+        Ok(Ok((id, usize::from(values))))
     }
 
     /// Executes a prepared statement with texts for its values; the answer is the number of rows.
@@ -236,50 +165,18 @@ impl<S: Read + Write> Client<S> {
             }
         }
         self.send(0, &packet)?;
-        let (_, first) = self.receive()?;
+        let first = self.receive()?;
         match first[0] {
             0 => return Ok(Ok(0)),
-            0xff => return Ok(Err(failure(&first))),
+            0xff => return answered(Err(failure(&first))),
             _ => {}
         }
-        self.columns(first[0] as usize)?;
+        self.columns(u64::from(first[0]))?;
         let mut rows = 0;
-        loop {
-            let (_, packet) = self.receive()?;
-            match packet[0] {
-                0xfe if packet.len() < 9 => return Ok(Ok(rows)),
-                0xff => return Ok(Err(failure(&packet))),
-                _ => rows += 1,
-            }
-        }
+        let read = self.packets(&mut |_| {
+            rows += 1;
+            Ok(())
+        });
+        answered(read.map(|()| rows))
     }
-}
-
-fn failure(packet: &[u8]) -> Answer {
-    let number = u16::from_le_bytes([packet[1], packet[2]]);
-    let text = String::from_utf8_lossy(packet.get(9..).unwrap_or_default()).into_owned();
-    Answer::Err(number, text)
-}
-
-/// Texts with their lengths before them.
-fn cells(mut packet: &[u8]) -> Vec<Option<String>> {
-    let mut cells = Vec::new();
-    while let Some((first, rest)) = packet.split_first() {
-        let (size, rest) = match first {
-            0xfb => {
-                cells.push(None);
-                packet = rest;
-                continue;
-            }
-            0xfc => (u16::from_le_bytes([rest[0], rest[1]]) as usize, &rest[2..]),
-            0xfd => (u32::from_le_bytes([rest[0], rest[1], rest[2], 0]) as usize, &rest[3..]),
-            size => (*size as usize, rest),
-        };
-        if size > rest.len() {
-            break;
-        }
-        cells.push(Some(String::from_utf8_lossy(&rest[..size]).into_owned()));
-        packet = &rest[size..];
-    }
-    cells
 }

@@ -91,7 +91,7 @@ fn who_logs_in_slowly_does_not_get_in() {
     // A byte at a time, and never a second without one.
     let closed = conversation.iter().any(|byte| {
         std::thread::sleep(Duration::from_millis(50));
-        drip.stream.write_all(&[*byte]).is_err() || begun.elapsed() > 20 * login
+        drip.stream.get_mut().write_all(&[*byte]).is_err() || begun.elapsed() > 20 * login
     });
     assert!(closed && fixture.engine.connections.all().is_empty());
     assert_eq!(fixture.root().query("select 1").cell(), "1");

@@ -8,6 +8,7 @@ use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::parquet::file::properties::WriterProperties;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -121,6 +122,11 @@ impl Fixture {
         write_hits(&self.data().join(name), rows);
     }
 
+    /// ClickBench's table, made up.
+    pub fn clickbench(&self, rows: u64) {
+        bench(&["generate", "--rows", &rows.to_string(), "--out", self.data().to_str().unwrap()]);
+    }
+
     pub fn root(&self) -> Client {
         Client::login(self.address, "root", "", "").unwrap()
     }
@@ -131,6 +137,20 @@ impl Fixture {
         let idle = groups.values().all(|group| group.queue.lengths() == (0, 0) && group.memory.used() == 0);
         idle && self.engine.queries().is_empty()
     }
+}
+
+/// What `commensal-sql-bench` prints.
+fn bench(arguments: &[&str]) -> String {
+    let done = Command::new(env!("CARGO_BIN_EXE_commensal-sql-bench")).args(arguments).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// The statements of ClickBench's query shapes, in their order.
+pub fn shapes() -> Vec<String> {
+    let text = bench(&["queries", "--sql"]);
+    let statements = text.trim().split("\n\n").map(|shape| shape.split_once('\n').unwrap().1);
+    statements.map(|sql| sql.trim_end_matches(';').to_owned()).collect()
 }
 
 pub fn write_hits(path: &Path, rows: usize) {

@@ -1,34 +1,28 @@
 //! The 43 query shapes of ClickBench on the generated table.
 
 use crate::server::client::Answer;
-use crate::server::fixture::{Fixture, eventually};
-use commensal_sql::hits::{LOYAL_USER, RowOrder, RowsFormat, write};
-use commensal_sql::queries::shapes;
+use crate::server::fixture::{Fixture, eventually, shapes};
 
 const ROWS: u64 = 60_000;
 
 #[test]
 fn all_of_them_run_and_have_rows() {
     let fixture = Fixture::new();
-    let out = fixture.data();
-    write(
-        &RowOrder { rows: ROWS, out, files: 1, format: RowsFormat::Parquet, seed: 1, force: false },
-        &|_| {},
-    )
-    .unwrap();
+    fixture.clickbench(ROWS);
     let mut client = fixture.root();
     let mut answers = Vec::new();
-    for shape in shapes() {
-        let answer = client.query(shape.sql);
-        let Answer::Rows(_, rows) = &answer else { panic!("{}: {}: {answer:?}", shape.number, shape.sql) };
-        assert!(!rows.is_empty(), "{} has no rows: {}", shape.number, shape.sql);
+    let shapes = shapes();
+    for sql in &shapes {
+        let answer = client.query(sql);
+        let Answer::Rows(_, rows) = &answer else { panic!("{sql}: {answer:?}") };
+        assert!(!rows.is_empty(), "no rows: {sql}");
         answers.push(answer.rows());
     }
     let number = |shape: usize| answers[shape - 1][0][0].parse::<f64>().unwrap();
     assert_eq!(number(1), ROWS as f64);
     assert!(number(2) > 0.0 && number(2) < number(1) / 10.0);
     assert_eq!(answers[6], [["2013-07-01", "2013-07-31"]]);
-    assert_eq!(answers[19][0], [LOYAL_USER.to_string()]);
+    assert!(shapes[19].ends_with(&format!("UserID = {}", answers[19][0][0])), "{:?}", answers[19]);
     assert!(number(21) > 0.0);
     // The document's query: domains, without "www.", and not the text "\1".
     let domains = &answers[28];

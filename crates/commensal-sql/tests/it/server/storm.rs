@@ -3,9 +3,7 @@
 
 use crate::cases;
 use crate::server::client::Answer;
-use crate::server::fixture::{Fixture, eventually};
-use commensal_sql::hits::{RowOrder, RowsFormat, write};
-use commensal_sql::queries::shapes;
+use crate::server::fixture::{Fixture, eventually, shapes};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -121,9 +119,8 @@ fn is_value(piece: &str) -> bool {
     name || piece.chars().all(|letter| letter.is_ascii_digit())
 }
 
-fn edited(shape: usize, edits: &[Edit]) -> String {
-    let shapes = shapes();
-    let mut all = pieces(shapes[shape % shapes.len()].sql);
+fn edited(shape: &str, edits: &[Edit]) -> String {
+    let mut all = pieces(shape);
     for (place, kind, word) in edits {
         let values: Vec<usize> = (0..all.len()).filter(|at| is_value(all[*at])).collect();
         let at = place.index(all.len().max(1)).min(all.len());
@@ -142,21 +139,17 @@ fn edited(shape: usize, edits: &[Edit]) -> String {
 #[test]
 fn whatever_is_asked_is_answered() {
     let fixture = Fixture::new();
-    let out = fixture.data();
-    write(
-        &RowOrder { rows: ROWS, out, files: 1, format: RowsFormat::Parquet, seed: 1, force: false },
-        &|_| {},
-    )
-    .unwrap();
+    fixture.clickbench(ROWS);
     let mut client = fixture.root();
     client.all(&["set query_timeout = 5"]);
+    let shapes = shapes();
     let edit = (any::<prop::sample::Index>(), 0u8..8, any::<prop::sample::Index>());
-    let strategy = (0usize..43, prop::collection::vec(edit, 1..4));
+    let strategy = (0..shapes.len(), prop::collection::vec(edit, 1..4));
     let (mut answered, mut refused) = (0, 0);
     let mut runner = TestRunner::new(cases(400));
     for _ in 0..runner.config().cases {
         let (shape, edits) = strategy.new_tree(&mut runner).unwrap().current();
-        let sql = edited(shape, &edits);
+        let sql = edited(&shapes[shape], &edits);
         match client.query(&sql) {
             Answer::Err(_, text) => {
                 refused += 1;

@@ -185,7 +185,7 @@ fn broken_handshakes_end_their_connection_and_nothing_else() {
     // Cut at every place up to its name, then here and there.
     for end in (0..64).chain((64..hello.len()).step_by(41)) {
         let mut client = wish_for();
-        client.stream.write_all(&hello[..end]).unwrap();
+        client.stream.get_mut().write_all(&hello[..end]).unwrap();
     }
     let random: Vec<u8> = (0..5_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let login = [&[60, 0, 0, 2][..], &[0; 60]].concat();
@@ -198,8 +198,8 @@ fn broken_handshakes_end_their_connection_and_nothing_else() {
         ("a record of 64 KiB", vec![22, 3, 1, 0xff, 0xff]),
     ] {
         let mut client = wish_for();
-        client.stream.write_all(&bytes).ok();
-        client.stream.shutdown(std::net::Shutdown::Write).ok();
+        client.stream.get_mut().write_all(&bytes).ok();
+        client.stream.get_ref().shutdown(std::net::Shutdown::Write).ok();
         // An alert, perhaps, and the end.
         let mut rest = Vec::new();
         client.stream.read_to_end(&mut rest).ok();
@@ -237,9 +237,9 @@ fn a_stalled_handshake_has_an_end() {
     wishes.send(1, &wish()).unwrap();
     let mut begins = Client::greet(fixture.address).unwrap();
     begins.send(1, &wish()).unwrap();
-    begins.stream.write_all(&hello[..hello.len() / 2]).unwrap();
+    begins.stream.get_mut().write_all(&hello[..hello.len() / 2]).unwrap();
     let mut half = Client::greet(fixture.address).unwrap();
-    half.stream.write_all(&[50, 0, 0, 1, 0]).unwrap();
+    half.stream.get_mut().write_all(&[50, 0, 0, 1, 0]).unwrap();
     for (why, mut client) in [("silent", silent), ("wishes", wishes), ("begins", begins), ("half", half)] {
         // Without the limit this would end with the client's own of two minutes, as another kind of error.
         let mut rest = Vec::new();

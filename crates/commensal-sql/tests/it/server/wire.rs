@@ -49,7 +49,7 @@ fn too_many_connections() {
 fn is_closed(client: &mut Client) -> bool {
     match client.receive() {
         // The reason, and then the end.
-        Ok((_, packet)) if packet.first() == Some(&0xff) => is_closed(client),
+        Ok(packet) if packet.first() == Some(&0xff) => is_closed(client),
         Ok(_) => false,
         Err(error) => error.kind() != ErrorKind::WouldBlock,
     }
@@ -107,11 +107,11 @@ fn packets_out_of_bounds_end_the_connection_and_nothing_else() {
     assert!(is_closed(&mut client), "pieces");
     // Half a packet, and then nothing.
     let mut client = fixture.root();
-    client.stream.write_all(&[50, 0, 0, 0, 3, b's']).unwrap();
+    client.stream.get_mut().write_all(&[50, 0, 0, 0, 3, b's']).unwrap();
     drop(client);
     // Something that is no MySQL at all.
     let mut client = Client::greet(fixture.address).unwrap();
-    client.stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    client.stream.get_mut().write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     assert!(is_closed(&mut client), "HTTP");
     assert_eq!(witness.query("select 1").cell(), "1");
     eventually("only the witness is left", || fixture.engine.connections.all().len() == 1);
@@ -204,7 +204,7 @@ fn statements_can_come_without_waiting() {
             bytes.push(0);
             bytes.extend(text.as_bytes());
         }
-        client.stream.write_all(&bytes).unwrap();
+        client.stream.get_mut().write_all(&bytes).unwrap();
         for number in 0..50 {
             let rows = client.answer().unwrap().rows();
             assert_eq!(rows, [["x".repeat(round * 150), number.to_string()]]);

@@ -9,12 +9,13 @@
 mod columns;
 mod draw;
 mod row;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub use columns::{batch, schema};
-pub use draw::hash;
-pub use row::{COUNTER, FIRST_DAY, HIT_URL, HOME_REFERER, LOYAL_USER, Maker};
-pub use write::{RowOrder, RowsFormat, WriteError, write};
+pub use row::Maker;
+pub use write::{RowOrder, RowsFormat, write};
 
 /// Columns of the table.
 pub const COLUMNS: usize = 105;

@@ -1,23 +1,36 @@
-//! The commands beside serving: data, queries, load, and the replay of document 002.
+//! `commensal-sql-bench`: what tries a server out and measures it, and no server needs: made-up data, queries, load, and the
+//! replay of document 002.
+#![forbid(unsafe_code)]
+
+mod client;
+mod hits;
+mod load;
+mod queries;
+mod replay;
 
 use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
-use commensal_sql::engine::worker::process;
-use commensal_sql::engine::{Allowed, Options};
-use commensal_sql::hits::{self, RowOrder, RowsFormat};
-use commensal_sql::load::{self, Load, Stop};
-use commensal_sql::queries;
-use commensal_sql::replay::{self, Plan};
+use clap::{Args, Parser, Subcommand};
+use hits::{RowOrder, RowsFormat};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use load::{Load, Stop};
+use replay::Plan;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What else the program does.
+/// Data, queries and load for commensal-sql, and its limits measured.
+#[derive(Debug, Parser)]
+#[command(name = "commensal-sql-bench", version)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+/// What it does.
 #[derive(Debug, Subcommand)]
-pub enum Tool {
+enum Verb {
     /// Make a table `hits` with ClickBench's schema and made-up rows of similar distributions.
     Generate(Generate),
     /// List the 43 query shapes of ClickBench, or print one.
@@ -26,43 +39,11 @@ pub enum Tool {
     Bench(Bench),
     /// Replay document 002: memory, CPU, local and remote reads, each without and with its limit, as four tables.
     Replay(Replay),
-    /// Run the queries of one group (started by the server).
-    #[command(hide = true)]
-    Worker(WorkerArgs),
-}
-
-/// Arguments of `worker`.
-#[derive(Debug, Args)]
-pub struct WorkerArgs {
-    /// Number of the group.
-    #[arg(long)]
-    id: u64,
-    /// Its name.
-    #[arg(long)]
-    name: String,
-    /// As for the server.
-    #[arg(long)]
-    data: PathBuf,
-    /// As for the server.
-    #[arg(long)]
-    writable: bool,
-    /// As for the server.
-    #[arg(long)]
-    spill: PathBuf,
-    /// As for the server.
-    #[arg(long = "s3-endpoint")]
-    s3_endpoint: Vec<String>,
-    /// Memory that percents are of, in bytes.
-    #[arg(long)]
-    memory_bytes: u64,
-    /// CPUs that percents are of.
-    #[arg(long)]
-    cpus: usize,
 }
 
 /// Arguments of `generate`.
 #[derive(Debug, Args)]
-pub struct Generate {
+struct Generate {
     /// Rows in all files together.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000_000))]
     rows: u64,
@@ -86,7 +67,7 @@ pub struct Generate {
 
 /// Arguments of `queries`.
 #[derive(Debug, Args)]
-pub struct Queries {
+struct Queries {
     /// Print this one only, from 1 to 43.
     number: Option<usize>,
     /// Print the statements, and not only what they ask.
@@ -96,7 +77,7 @@ pub struct Queries {
 
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
-pub struct Bench {
+struct Bench {
     /// Where the server listens.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9030")]
     connect: SocketAddr,
@@ -131,7 +112,7 @@ pub struct Bench {
 
 /// Arguments of `replay`.
 #[derive(Debug, Args)]
-pub struct Replay {
+struct Replay {
     /// Folder with hits.parquet, as `generate` makes it; made there when it is missing.
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
@@ -153,40 +134,25 @@ pub struct Replay {
     /// Read limits in MiB per second; lowered to a quarter where the machine reads less than twice as much.
     #[arg(long, value_name = "MIB", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     read_limit: u64,
+    /// The program commensal-sql [default: the one beside this program, else the one of PATH].
+    #[arg(long, value_name = "FILE")]
+    server: Option<PathBuf>,
     /// Print a line of JSON for each figure, which `commensal lab run workload-group-limits` reads.
     #[arg(long)]
     json: bool,
 }
 
-/// Does it.
-pub fn run(tool: Tool) -> anyhow::Result<()> {
-    match tool {
-        Tool::Generate(generate) => {
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().verb {
+        Verb::Generate(generate) => {
             for path in generated(&generate.order())? {
                 println!("{}", path.display());
             }
             Ok(())
         }
-        Tool::Queries(queries) => listed(&queries),
-        Tool::Bench(bench) => benched(&bench),
-        Tool::Replay(replay) => replayed(&replay),
-        Tool::Worker(worker) => Ok(process::run(worker.options(), worker.id, &worker.name)?),
-    }
-}
-
-impl WorkerArgs {
-    fn options(&self) -> Options {
-        Options {
-            data: self.data.clone(),
-            writable: self.writable,
-            state: None,
-            groups: None,
-            spill: self.spill.clone(),
-            s3: Allowed(self.s3_endpoint.clone()),
-            memory: Some(self.memory_bytes),
-            cpus: self.cpus,
-            workers: None,
-        }
+        Verb::Queries(queries) => listed(&queries),
+        Verb::Bench(bench) => benched(&bench),
+        Verb::Replay(replay) => replayed(&replay),
     }
 }
 
@@ -307,6 +273,16 @@ fn benched(options: &Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The server that is measured.
+fn server(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    let beside = std::env::current_exe().context("cannot find this program")?.with_file_name("commensal-sql");
+    Ok(match given {
+        Some(file) => file,
+        None if beside.exists() => beside,
+        None => PathBuf::from("commensal-sql"),
+    })
+}
+
 fn replayed(options: &Replay) -> anyhow::Result<()> {
     if !options.data.join("hits.parquet").exists() {
         eprintln!("making {} rows in {}", options.rows, options.data.display());
@@ -314,7 +290,7 @@ fn replayed(options: &Replay) -> anyhow::Result<()> {
         generated(&RowOrder { rows, out, files: 1, format: RowsFormat::Parquet, seed: 1, force: false })?;
     }
     let plan = Plan {
-        program: std::env::current_exe().context("cannot find this program")?,
+        program: server(options.server.clone())?,
         data: options.data.clone(),
         remote_rows: options.rows / 10,
         seconds: options.seconds,

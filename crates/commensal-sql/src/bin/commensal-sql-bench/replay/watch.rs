@@ -138,7 +138,7 @@ impl<'a> Watch<'a> {
     }
 
     fn told(&mut self) -> Result<Told, ClientError> {
-        let rows = self.client.query(&format!(
+        let rows = self.client.fetch(&format!(
             "select memory_peak_bytes, killed_queries, cpu_usage_percent, \
              local_scan_bytes_per_second, remote_scan_bytes_per_second, cpu_limit_by, worker \
              from information_schema.workload_group_resource_usage where name = '{GROUP}'"

@@ -115,7 +115,7 @@ fn client_of(
     let mut client = Client::connect(load.address, &load.user, &load.password, &load.database)?;
     stop.keep(client.handle()?);
     for statement in &load.setup {
-        client.query(statement)?;
+        client.fetch(statement)?;
     }
     let mut at = number;
     while !stop.is_stopped() && load.most.is_none_or(|most| next.fetch_add(1, SeqCst) < most) {

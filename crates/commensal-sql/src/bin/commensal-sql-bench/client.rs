@@ -1,13 +1,13 @@
 //! A small client of the MySQL protocol: text statements, one at a time. `bench` and `replay` speak to a server through
-//! it, so that what they measure is what a user gets.
+//! it, so that what they measure is what a user gets. The server's tests extend it.
 
-use crate::engine::password::{self, Method};
+use commensal_sql::engine::password::{self, Method};
 use std::io::{self, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// `CLIENT_LONG_PASSWORD | CONNECT_WITH_DB | PROTOCOL_41 | SECURE_CONNECTION | PLUGIN_AUTH`.
-const CAPABILITIES: u32 = 0x0000_0001 | 0x0000_0008 | 0x0000_0200 | 0x0000_8000 | 0x0008_0000;
+pub const CAPABILITIES: u32 = 0x0000_0001 | 0x0000_0008 | 0x0000_0200 | 0x0000_8000 | 0x0008_0000;
 
 /// Length that says that the packet goes on in the next one.
 const MORE: usize = 0x00ff_ffff;
@@ -36,11 +36,15 @@ type Result<T> = std::result::Result<T, ClientError>;
 /// A row; NULL is `None`.
 pub type Row = Vec<Option<String>>;
 
-/// A connection.
+/// A connection, over TCP or what a caller has put over it.
 #[derive(Debug)]
-pub struct Client {
-    stream: BufReader<TcpStream>,
-    number: u8,
+pub struct Client<S = TcpStream> {
+    /// What it reads from, and writes to.
+    pub stream: BufReader<S>,
+    /// Number of the connection.
+    pub id: u32,
+    /// What the server wants passwords to be hashed with.
+    pub salt: Vec<u8>,
 }
 
 impl Client {
@@ -51,30 +55,9 @@ impl Client {
     pub fn connect(address: SocketAddr, user: &str, password: &str, database: &str) -> Result<Client> {
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))?;
         stream.set_nodelay(true)?;
-        let mut client = Client { stream: BufReader::with_capacity(1 << 16, stream), number: 0 };
-        let greeting = client.receive()?;
-        if greeting.first() == Some(&0xff) {
-            return Err(failure(&greeting));
-        }
-        let salt = salt(&greeting).ok_or(ClientError::Protocol("no greeting"))?;
-        let sent = password::response(Method::Native, password, &salt);
-        let mut login = Vec::with_capacity(128);
-        login.extend(CAPABILITIES.to_le_bytes());
-        login.extend(0x0100_0000_u32.to_le_bytes());
-        // utf8_general_ci.
-        login.push(0x21);
-        login.extend([0; 23]);
-        login.extend(user.as_bytes());
-        login.extend([0, sent.len() as u8]);
-        login.extend(&sent);
-        login.extend(database.as_bytes());
-        login.extend(b"\0mysql_native_password\0");
-        client.send(&login)?;
-        match client.receive()? {
-            answer if answer.first() == Some(&0) => Ok(client),
-            answer if answer.first() == Some(&0xff) => Err(failure(&answer)),
-            _ => Err(ClientError::Protocol("another way to log in is asked for")),
-        }
+        let mut client = Client::over(stream)?;
+        client.log_in(1, CAPABILITIES, (user, password), database)?;
+        Ok(client)
     }
 
     /// A handle that can close the connection from another thread.
@@ -84,22 +67,72 @@ impl Client {
     pub fn handle(&self) -> io::Result<TcpStream> {
         self.stream.get_ref().try_clone()
     }
+}
 
-    fn send(&mut self, packet: &[u8]) -> io::Result<()> {
+impl<S: Read + Write> Client<S> {
+    /// Reads the server's greeting and says nothing.
+    ///
+    /// # Errors
+    /// The server refuses the connection.
+    pub fn over(stream: S) -> Result<Client<S>> {
+        let stream = BufReader::with_capacity(1 << 16, stream);
+        let mut client = Client { stream, id: 0, salt: Vec::new() };
+        let greeting = client.receive()?;
+        if greeting.first() == Some(&0xff) {
+            return Err(failure(&greeting));
+        }
+        (client.id, client.salt) = greeted(&greeting).ok_or(ClientError::Protocol("no greeting"))?;
+        Ok(client)
+    }
+
+    /// Says who it is, in the packet of this number and with these capabilities.
+    ///
+    /// # Errors
+    /// The user or the password is wrong.
+    pub fn log_in(
+        &mut self,
+        number: u8,
+        capabilities: u32,
+        (user, password): (&str, &str),
+        database: &str,
+    ) -> Result<()> {
+        let sent = password::response(Method::Native, password, &self.salt);
+        let mut login = ssl_request(capabilities);
+        login.extend(user.as_bytes());
+        login.extend([0, sent.len() as u8]);
+        login.extend(&sent);
+        login.extend(database.as_bytes());
+        login.extend(b"\0mysql_native_password\0");
+        self.send(number, &login)?;
+        match self.receive()? {
+            answer if answer.first() == Some(&0) => Ok(()),
+            answer if answer.first() == Some(&0xff) => Err(failure(&answer)),
+            _ => Err(ClientError::Protocol("another way to log in is asked for")),
+        }
+    }
+
+    /// Sends a packet under a number.
+    ///
+    /// # Errors
+    /// The server is gone.
+    pub fn send(&mut self, number: u8, packet: &[u8]) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(packet.len() + 4);
         bytes.extend(&(packet.len() as u32).to_le_bytes()[..3]);
-        bytes.push(self.number);
+        bytes.push(number);
         bytes.extend(packet);
         self.stream.get_mut().write_all(&bytes)
     }
 
-    fn receive(&mut self) -> Result<Vec<u8>> {
+    /// Reads a packet.
+    ///
+    /// # Errors
+    /// The server is gone.
+    pub fn receive(&mut self) -> io::Result<Vec<u8>> {
         let mut packet = Vec::new();
         loop {
             let mut head = [0; 4];
             self.stream.read_exact(&mut head)?;
             let size = u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize;
-            self.number = head[3].wrapping_add(1);
             let before = packet.len();
             packet.resize(before + size, 0);
             self.stream.read_exact(&mut packet[before..])?;
@@ -109,56 +142,106 @@ impl Client {
         }
     }
 
+    /// Sends a statement and does not wait.
+    ///
+    /// # Errors
+    /// The server is gone.
+    pub fn ask(&mut self, sql: &str) -> io::Result<()> {
+        self.send(0, &[b"\x03", sql.as_bytes()].concat())
+    }
+
+    /// Reads an answer and hands over each row; the names of its columns, if it has some.
+    ///
+    /// # Errors
+    /// The server refuses or ends the statement, or is gone.
+    pub fn read(&mut self, each: &mut dyn FnMut(Row)) -> Result<Option<Vec<String>>> {
+        let first = self.receive()?;
+        let columns = match first.first() {
+            Some(0) => return Ok(None),
+            Some(0xff) => return Err(failure(&first)),
+            _ => length(&mut first.as_slice()).ok_or(ClientError::Protocol("no number of columns"))?,
+        };
+        let names = self.columns(columns)?;
+        self.packets(&mut |packet| {
+            each(cells(packet).ok_or(ClientError::Protocol("half a row"))?);
+            Ok(())
+        })?;
+        Ok(Some(names))
+    }
+
+    /// Reads so many columns; their names.
+    ///
+    /// # Errors
+    /// The server is gone.
+    pub fn columns(&mut self, number: u64) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for _ in 0..number {
+            // Catalogue, schema, table, original table, name.
+            let name = cells(&self.receive()?).and_then(|cells| cells.into_iter().nth(4)?);
+            names.push(name.ok_or(ClientError::Protocol("half a column"))?);
+        }
+        if number > 0 {
+            self.receive()?;
+        }
+        Ok(names)
+    }
+
+    /// Reads packets of rows to their end.
+    ///
+    /// # Errors
+    /// The server ends the statement, or is gone.
+    pub fn packets(&mut self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        loop {
+            let packet = self.receive()?;
+            match packet.first() {
+                Some(0xfe) if packet.len() < 9 => return Ok(()),
+                Some(0xff) => return Err(failure(&packet)),
+                _ => each(&packet)?,
+            }
+        }
+    }
+
     /// Runs a statement and hands over each row; the number of rows.
     ///
     /// # Errors
     /// The server refuses or ends it, or is gone.
     pub fn run(&mut self, sql: &str, each: &mut dyn FnMut(Row)) -> Result<u64> {
-        self.number = 0;
-        self.send(&[b"\x03", sql.as_bytes()].concat())?;
-        let first = self.receive()?;
-        let columns = match first.first() {
-            Some(0) => return Ok(0),
-            Some(0xff) => return Err(failure(&first)),
-            _ => length(&mut first.as_slice()).ok_or(ClientError::Protocol("no number of columns"))?,
-        };
-        for _ in 0..=columns {
-            self.receive()?;
-        }
+        self.ask(sql)?;
         let mut rows = 0;
-        loop {
-            let packet = self.receive()?;
-            match packet.first() {
-                Some(0xfe) if packet.len() < 9 => return Ok(rows),
-                Some(0xff) => return Err(failure(&packet)),
-                _ => {
-                    rows += 1;
-                    each(cells(&packet).ok_or(ClientError::Protocol("half a row"))?);
-                }
-            }
-        }
+        self.read(&mut |row| {
+            rows += 1;
+            each(row);
+        })?;
+        Ok(rows)
     }
 
     /// Runs a statement; all of its rows.
     ///
     /// # Errors
     /// As [`Client::run`].
-    pub fn query(&mut self, sql: &str) -> Result<Vec<Row>> {
+    pub fn fetch(&mut self, sql: &str) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         self.run(sql, &mut |row| rows.push(row))?;
         Ok(rows)
     }
 }
 
-/// The two parts of the salt.
-fn salt(greeting: &[u8]) -> Option<Vec<u8>> {
-    let after = 1 + greeting.get(1..)?.iter().position(|byte| *byte == 0)? + 1 + 4;
-    let mut salt = greeting.get(after..after + 8)?.to_vec();
-    salt.extend(greeting.get(after + 27..after + 39)?);
-    Some(salt)
+/// What a client says that wants TLS, and a login begins with: capabilities, largest packet, utf8_general_ci, 23 reserved bytes.
+pub fn ssl_request(capabilities: u32) -> Vec<u8> {
+    [&capabilities.to_le_bytes()[..], &0x0100_0000_u32.to_le_bytes(), &[0x21], &[0; 23]].concat()
 }
 
-fn failure(packet: &[u8]) -> ClientError {
+/// Number of the connection, and the two parts of the salt.
+fn greeted(greeting: &[u8]) -> Option<(u32, Vec<u8>)> {
+    let version = 1 + greeting.get(1..)?.iter().position(|byte| *byte == 0)? + 1;
+    let id = greeting.get(version..version + 4)?.try_into().ok()?;
+    let mut salt = greeting.get(version + 4..version + 12)?.to_vec();
+    salt.extend(greeting.get(version + 31..version + 43)?);
+    Some((u32::from_le_bytes(id), salt))
+}
+
+/// The error in a packet.
+pub fn failure(packet: &[u8]) -> ClientError {
     let Some(&[_, low, high]) = packet.get(..3) else { return ClientError::Protocol("half an error") };
     let text = String::from_utf8_lossy(&packet[3..]);
     // A hash mark and five letters of SQLSTATE.
@@ -220,6 +303,6 @@ mod tests {
             "{error}"
         );
         assert!(matches!(failure(b"\xff"), ClientError::Protocol(_)));
-        assert_eq!(salt(b"\x0a8.0\0"), None);
+        assert_eq!(greeted(b"\x0a8.0\0"), None);
     }
 }

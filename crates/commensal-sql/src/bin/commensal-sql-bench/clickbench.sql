@@ -1,4 +1,4 @@
--- The shapes of ClickBench's 43 queries, in our words and for our table (`commensal-sql generate`). Groups are kept from
+-- The shapes of ClickBench's 43 queries, in our words and for our table (`commensal-sql-bench generate`). Groups are kept from
 -- one row in a thousand on, and pages of results begin early, so that a small table has rows for each.
 
 -- 1: rows

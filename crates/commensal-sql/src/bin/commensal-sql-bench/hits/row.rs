@@ -16,9 +16,6 @@ const COUNTER_SHARE: f64 = 0.007_4;
 /// A user that one of the queries looks for.
 pub const LOYAL_USER: i64 = 4_350_909_328_996_404_493;
 
-/// The start page of [`COUNTER`]'s site, that one of the queries looks for by its hash.
-pub const HIT_URL: &str = "http://site62.example/";
-
 /// Where many of its visitors come from, that one of the queries looks for by its hash.
 pub const HOME_REFERER: &str = "http://portal.example/catalog/popular?from=start";
 

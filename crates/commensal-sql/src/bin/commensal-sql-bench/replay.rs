@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The lab's arms compare one service beside two kinds of company; here are rows of four kinds with and without a limit. So
-//! this is a command of its own, which `commensal lab run workload-group-limits` repeats to see how far its figures agree.
+//! this is a verb of its own, which `commensal lab run workload-group-limits` repeats to see how far its figures agree.
 
 mod beside;
 mod bucket;
@@ -19,7 +19,7 @@ mod watch;
 
 pub use beside::Beside;
 pub use bucket::Bucket;
-pub use figures::{Figure, figures};
+pub use figures::figures;
 pub use server::ReplayServer;
 pub use table::print;
 pub use watch::{Watched, Window};
@@ -261,9 +261,9 @@ fn arm(
     let server = ReplayServer::start(&plan.program, &plan.data, Some(bucket.endpoint()))?;
     let no_answer = |error| ReplayError::Client(name.to_owned(), error);
     let mut client = Client::connect(server.address, "root", "", "").map_err(no_answer)?;
-    client.query(&format!("create workload group {GROUP}")).map_err(no_answer)?;
+    client.fetch(&format!("create workload group {GROUP}")).map_err(no_answer)?;
     for statement in statements {
-        client.query(statement).map_err(no_answer)?;
+        client.fetch(statement).map_err(no_answer)?;
     }
     let mut first = vec![format!("set workload_group = '{GROUP}'")];
     first.extend_from_slice(setup);

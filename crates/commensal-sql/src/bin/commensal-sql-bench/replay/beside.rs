@@ -65,7 +65,7 @@ fn row(
         "create workload group batch properties('class'='offline')",
         "set workload_group = 'web'",
     ] {
-        client.query(statement).map_err(no_answer)?;
+        client.fetch(statement).map_err(no_answer)?;
     }
     let mut first = Vec::new();
     for _ in 0..FIRST {
@@ -93,7 +93,7 @@ fn row(
         let (begun, before) = (Instant::now(), time());
         let asked = on_schedule(&mut client, every, Duration::from_secs(u64::from(plan.seconds)));
         let (seconds, after) = (begun.elapsed().as_secs_f64(), time());
-        let told = client.query(
+        let told = client.fetch(
             "select worker from information_schema.workload_group_resource_usage where name = 'batch'",
         );
         stop.stop();
@@ -115,7 +115,7 @@ fn row(
 
 /// One short query; the answer is the time since it was due.
 fn one(client: &mut Client, due: Instant) -> Result<Duration, ClientError> {
-    client.query(&shape(SHORT))?;
+    client.fetch(&shape(SHORT))?;
     Ok(due.elapsed())
 }
 
