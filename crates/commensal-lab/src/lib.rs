@@ -10,7 +10,6 @@
 //!                  ├─ loadgen   open loop, latency from the intended start
 //!                  └─ tools     what load generators and batch programs of others print, as numbers
 //! calibrate ─► the same with a harm of known size in place of isolation: how often the verdict is right
-//! replay ─► a program that measures by itself, several times ─► its tables with their spread
 //! ```
 //!
 //! `run.json` is the truth: everything printed can be computed again from its blocks.
@@ -28,7 +27,6 @@ pub mod keep;
 pub mod loadgen;
 pub mod prometheus;
 pub mod record;
-pub mod replay;
 pub mod report;
 pub mod scheduler;
 pub mod site;

@@ -16,7 +16,6 @@ mod lab_args;
 mod lab_calibrate;
 mod lab_history;
 mod lab_history_args;
-mod lab_replay;
 mod lab_report;
 mod load;
 mod oom;

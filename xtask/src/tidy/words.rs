@@ -21,7 +21,7 @@ const RETIRED: [(&str, &str); 22] = [
     ("OfSubject", "TargetStats"),
     ("Taker", "PayloadReader"),
     ("Instead", "ShowRewrite"),
-    ("Ground", "ReplayEnv"),
+    ("Ground", "what kind of ground"),
     ("Physics", "a model"),
     ("Seen", "Sample, Observation or what it is"),
     ("Place", "CgroupRef, or what kind of place"),

@@ -83,6 +83,7 @@ fn load_says_why_it_cannot_begin() {
     let free = taken.local_addr().unwrap().to_string();
     drop(taken);
     for (arguments, what) in [
+        (vec!["replay", "--data", "d", "--repeats", "0"], "--repeats"),
         (vec!["bench", "--connect", &free], free.as_str()),
         (vec!["bench", "--connect", &address, "--user", "nobody"], "nobody"),
         (vec!["bench", "--connect", &address, "--query", "44"], "44"),
@@ -121,18 +122,20 @@ fn the_document_is_replayed() {
     // The rows with a queue: everything succeeds.
     let queued: Vec<&str> = text.lines().filter(|line| line.contains(": hard limit and queue | ")).collect();
     assert!(queued.len() == 2 && queued.iter().all(|line| line.contains("| 6 | 0 |")), "{queued:?}");
-    // The same as figures, for the lab.
+    // The same as figures, for programs, twice.
     let data = folder.path().join("again");
-    let arguments = ["replay", "--json", "--rows", "50000", "--seconds", "3", "--queries", "4"];
+    let arguments =
+        ["replay", "--json", "--repeats", "2", "--rows", "50000", "--seconds", "3", "--queries", "4"];
     let done = run(&[&arguments[..], &["--data", data.to_str().unwrap()]].concat());
     assert!(done.status.success(), "{}", said(&done));
     let figures: Vec<serde_json::Value> =
         out(&done).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let of = |table: &str, row: &str, column: &str| {
-        let found = figures.iter().find(|f| f["table"] == table && f["row"] == row && f["column"] == column);
-        found
-            .and_then(|figure| figure["value"].as_f64())
-            .unwrap_or_else(|| panic!("{table}: {row}: {column}"))
+        let found =
+            figures.iter().filter(|f| f["table"] == table && f["row"] == row && f["column"] == column);
+        let found: Vec<&serde_json::Value> = found.collect();
+        assert!(found.len() == 2 && found[0]["repeat"] == 1 && found[1]["repeat"] == 2, "{found:?}");
+        found[1]["value"].as_f64().unwrap_or_else(|| panic!("{table}: {row}: {column}"))
     };
     assert_eq!(of("Memory", "join: hard limit and queue", "finished"), 4.0);
     let limited = of("CPU", "CPU: hard limit", "shown, %");

@@ -1,6 +1,6 @@
 //! `lab run`, `list`, `show`, `check`, `doctor`.
 
-use super::{LabDoctor, LabName, LabProfile, LabRun, lab_history, lab_replay};
+use super::{LabDoctor, LabName, LabProfile, LabRun, lab_history};
 use crate::context::Context;
 use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
@@ -10,7 +10,7 @@ use commensal_lab::experiment::{self, Checked, Experiment, Overrides, SHIPPED, p
 use commensal_lab::record::Verdict;
 use commensal_lab::record::{KnownHarm, Role, Run};
 use commensal_lab::workload::antagonist::Kind;
-use commensal_lab::{doctor as noise, replay, report as render};
+use commensal_lab::{doctor as noise, report as render};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -20,15 +20,6 @@ use std::time::Duration;
 
 /// Runs an experiment.
 pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
-    if let Some(replay) = lab_replay::named(context, &options.name)? {
-        if options.save_baseline.is_some() {
-            bail!(
-                "{} is a replay and makes no record of blocks, so --save-baseline has nothing to keep",
-                options.name
-            );
-        }
-        return lab_replay::run(context, replay, options);
-    }
     let overrides = overrides(options);
     if options.pilot {
         return doctor_of(context, &options.name, &overrides, options.json);
@@ -122,7 +113,7 @@ fn found(context: &Context, name: &str) -> anyhow::Result<Experiment> {
         return Ok(known?);
     }
     if !name.contains('/') && !name.ends_with(".toml") {
-        let names: Vec<&str> = SHIPPED.iter().chain(replay::SHIPPED).map(|(name, _)| *name).collect();
+        let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
         bail!("no experiment {name:?}; there are {}; or name a file: ./{name}.toml", names.join(", "));
     }
     let text = context.host.read_file(&absolute(Path::new(name))?)?;
@@ -151,18 +142,11 @@ pub fn list() -> anyhow::Result<u8> {
     for (name, _) in SHIPPED {
         println!("{name:22} {}", about(name)?);
     }
-    for (name, text) in replay::SHIPPED {
-        println!("{name:22} {}", replay::parse(name, text)?.about);
-    }
     Ok(0)
 }
 
 /// Prints an experiment's file.
 pub fn show(context: &Context, options: &LabName) -> anyhow::Result<u8> {
-    if let Some(replay) = lab_replay::named(context, &options.name)? {
-        print!("{}", replay.source);
-        return Ok(0);
-    }
     print!("{}", found(context, &options.name)?.source.unwrap_or_default());
     Ok(0)
 }
@@ -210,9 +194,6 @@ pub fn profile(context: &mut Context, options: &LabProfile) -> anyhow::Result<u8
 
 /// Says what an experiment would do, and whether it could.
 pub fn check(context: &mut Context, options: &LabName) -> anyhow::Result<u8> {
-    if let Some(replay) = lab_replay::named(context, &options.name)? {
-        return Ok(lab_replay::check(context, &replay));
-    }
     let mut experiment = named(context, &options.name, &Overrides::default())?;
     Overrides::default().apply(&mut experiment).map_err(anyhow::Error::msg)?;
     let checked = required(context, &experiment)?;

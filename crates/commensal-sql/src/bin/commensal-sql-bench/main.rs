@@ -14,6 +14,7 @@ use hits::{RowOrder, RowsFormat};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use load::{Load, Stop};
 use replay::Plan;
+use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -137,7 +138,10 @@ struct Replay {
     /// The program commensal-sql [default: the one beside this program, else the one of PATH].
     #[arg(long, value_name = "FILE")]
     server: Option<PathBuf>,
-    /// Print a line of JSON for each figure, which `commensal lab run workload-group-limits` reads.
+    /// How often; from 2 on each figure is printed with its median and its range, and statements are not.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    repeats: u16,
+    /// Print a line of JSON for each figure, as soon as its repeat has ended.
     #[arg(long)]
     json: bool,
 }
@@ -273,6 +277,14 @@ fn benched(options: &Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A figure, and in which repeat it was measured, from 1.
+#[derive(Serialize)]
+struct Repeated<'f> {
+    repeat: u16,
+    #[serde(flatten)]
+    figure: &'f replay::Figure,
+}
+
 /// The server that is measured.
 fn server(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     let beside = std::env::current_exe().context("cannot find this program")?.with_file_name("commensal-sql");
@@ -300,13 +312,23 @@ fn replayed(options: &Replay) -> anyhow::Result<()> {
         read_limit: options.read_limit << 20,
         say: |what| eprintln!("{what} …"),
     };
-    let report = replay::run(&plan)?;
-    if options.json {
-        for figure in replay::figures(&report) {
-            println!("{}", serde_json::to_string(&figure)?);
+    let mut repeats = Vec::new();
+    for repeat in 1..=options.repeats {
+        let report = replay::run(&plan)?;
+        let figures = replay::figures(&report);
+        if options.json {
+            for figure in &figures {
+                println!("{}", serde_json::to_string(&Repeated { repeat, figure })?);
+            }
+        } else if options.repeats == 1 {
+            print!("{}", replay::print(&report));
+        } else {
+            eprintln!("repeat {repeat} of {} is done", options.repeats);
         }
-    } else {
-        print!("{}", replay::print(&report));
+        repeats.push(figures);
+    }
+    if !options.json && options.repeats > 1 {
+        print!("{}", replay::print_medians(&plan, &repeats));
     }
     Ok(())
 }

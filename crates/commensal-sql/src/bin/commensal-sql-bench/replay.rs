@@ -8,20 +8,22 @@
 //! ```
 //!
 //! The lab's arms compare one service beside two kinds of company; here are rows of four kinds with and without a limit. So
-//! this is a verb of its own, which `commensal lab run workload-group-limits` repeats to see how far its figures agree.
+//! this is a verb of its own. One replay is a demonstration; from three on a cell has its median and its range.
 
 mod beside;
 mod bucket;
 mod figures;
+mod repeats;
 mod server;
 mod table;
 mod watch;
 
 pub use beside::Beside;
 pub use bucket::Bucket;
-pub use figures::figures;
+pub use figures::{Figure, figures};
+pub use repeats::medians;
 pub use server::ReplayServer;
-pub use table::print;
+pub use table::{print, print_medians};
 pub use watch::{Watched, Window};
 
 use crate::client::{Client, ClientError};

@@ -1,4 +1,4 @@
-//! The tables as figures, one by one, for the lab.
+//! The tables as figures, one by one: for repeats, and for programs.
 
 use super::{Arm, ReplayReport, Window};
 use crate::load::Latencies;

@@ -1,6 +1,6 @@
 //! The four tables as Markdown.
 
-use super::{Arm, ReplayReport, Window};
+use super::{Arm, Figure, Plan, ReplayReport, Window, medians};
 use crate::load::Latencies;
 use commensal_host::{Host, LinuxHost};
 use std::fmt::Write;
@@ -11,16 +11,7 @@ const MIB: f64 = 1_048_576.0;
 /// The report: where it was, what was asked, the tables.
 #[must_use]
 pub fn print(report: &ReplayReport) -> String {
-    let plan = &report.plan;
-    let mut out = String::from("# Document 002, replayed\n\n");
-    let _ = writeln!(out, "{}\n", machine());
-    let _ = writeln!(
-        out,
-        "One server for each row, with the group g2. Windows are of 1 second, of {} seconds after 2 of warm-up; CPU and \
-         local reads are the kernel's account of the server (threads' run time, rchar), remote reads what the store has \
-         sent; \"shown\" is `information_schema.workload_group_resource_usage`.",
-        plan.seconds
-    );
+    let mut out = head(&report.plan);
     memory(&mut out, report);
     cpu(&mut out, report);
     reads(&mut out, "Local reads", &report.local, |window| window.read_mib, |window| window.told_local_mib);
@@ -32,6 +23,30 @@ pub fn print(report: &ReplayReport) -> String {
         |window| window.told_remote_mib,
     );
     beside(&mut out, report);
+    out
+}
+
+/// Where it was, what was asked, and the median and the range of each figure over several repeats.
+#[must_use]
+pub fn print_medians(plan: &Plan, repeats: &[Vec<Figure>]) -> String {
+    let mut out = head(plan);
+    let _ =
+        writeln!(out, "\n{} repeats: the median and, in brackets, the least and the most.", repeats.len());
+    out.push_str(&medians(repeats));
+    out
+}
+
+/// The machine, and what the figures are.
+fn head(plan: &Plan) -> String {
+    let mut out = String::from("# Document 002, replayed\n\n");
+    let _ = writeln!(out, "{}\n", machine());
+    let _ = writeln!(
+        out,
+        "One server for each row, with the group g2. Windows are of 1 second, of {} seconds after 2 of warm-up; CPU and \
+         local reads are the kernel's account of the server (threads' run time, rchar), remote reads what the store has \
+         sent; \"shown\" is `information_schema.workload_group_resource_usage`.",
+        plan.seconds
+    );
     out
 }
 
