@@ -6,12 +6,13 @@
 //!                └─► rewrite ─► admission ─► execute ◄──┘   one task per query, on its group's threads
 //! ```
 
+pub mod accounts;
 mod confined_store;
 pub mod connections;
 pub mod cpu;
 mod data;
 pub mod error;
-mod execute;
+pub(crate) mod execute;
 pub mod grid;
 pub mod group;
 pub mod memory;
@@ -20,6 +21,7 @@ mod mysql_functions;
 mod pace;
 pub mod password;
 mod policies;
+mod pool;
 pub mod query;
 pub mod queue;
 mod remote;
@@ -27,18 +29,18 @@ mod rewrite;
 mod schema;
 mod scratch;
 pub mod session;
+pub mod settings;
 mod show;
 mod stores;
 mod system;
+pub mod tokens;
 pub mod variables;
 pub mod victim;
 pub mod worker;
 mod write;
 
-pub use data::{Data, Format, MAIN};
-pub use execute::Rows;
+pub use data::{Data, Format, INFORMATION_SCHEMA, MAIN};
 pub use remote::Allowed;
-pub use system::INFORMATION_SCHEMA;
 
 use crate::catalog::{Catalog, Kernel, PasswordHash};
 use crate::property::MemoryLimit;
@@ -54,10 +56,11 @@ use datafusion::execution::context::SessionState;
 use datafusion::execution::disk_manager::{DiskManager, DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::SessionConfig;
-use error::Error;
-use group::{Group, Groups, Settings};
+use error::{Error, cannot};
+use group::{Group, Groups};
 use query::Query;
 use scratch::Scratch;
+use settings::{QueueLimits, Rules, Settings};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
@@ -153,11 +156,6 @@ fn machine_memory() -> Option<u64> {
     let text = LinuxHost::new().read_file(Path::new("/proc/meminfo")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1_024)
-}
-
-/// A problem with a folder or file, in words.
-fn cannot(what: &str, path: &Path, error: &dyn fmt::Display) -> Error {
-    Error::Engine(format!("cannot {what} {}: {error}", path.display()))
 }
 
 impl Engine {
@@ -332,12 +330,12 @@ impl Engine {
         });
         let mark =
             |mark: Option<u32>, default: u8| mark.and_then(|mark| u8::try_from(mark).ok()).unwrap_or(default);
-        let none = memory::Rules::NONE;
+        let none = Rules::NONE;
         let timeout = Duration::from_millis(u64::from(properties.queue_timeout_ms));
         Settings {
             // A limit of the whole machine is none.
             cpu_max: cpu.filter(|cpu| *cpu < all).map(|cpu| cpu.0),
-            memory: memory::Rules {
+            memory: Rules {
                 limit: memory.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX)),
                 hard: !properties.overcommits(),
                 low_watermark: mark(properties.memory_low_watermark, none.low_watermark),
@@ -345,7 +343,7 @@ impl Engine {
                 slots: properties.slot_memory_policy,
                 all_slots: properties.max_concurrency,
             },
-            queue: queue::QueueLimits {
+            queue: QueueLimits {
                 max_concurrency: properties.max_concurrency,
                 max_queue_size: properties.max_queue_size,
                 timeout: Some(timeout).filter(|timeout| !timeout.is_zero()),

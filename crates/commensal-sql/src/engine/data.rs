@@ -34,6 +34,9 @@ pub const SCHEME: &str = "data";
 /// The database of files that lie directly in the data folder, and of sessions that have chosen none.
 pub const MAIN: &str = "main";
 
+/// The database of the system's tables.
+pub const INFORMATION_SCHEMA: &str = "information_schema";
+
 /// The formats that are read, by the ending of a file's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {

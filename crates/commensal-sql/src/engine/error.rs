@@ -1,6 +1,8 @@
 //! What goes wrong with a statement, by what its user can do about it.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Why a statement did not give its result. Texts are for the user and hold no secret.
@@ -65,4 +67,9 @@ impl From<datafusion::error::DataFusionError> for Error {
             other => Error::Engine(other.strip_backtrace()),
         }
     }
+}
+
+/// A problem with a folder or file, in words.
+pub fn cannot(what: &str, path: &Path, error: &dyn fmt::Display) -> Error {
+    Error::Engine(format!("cannot {what} {}: {error}", path.display()))
 }

@@ -7,15 +7,17 @@ use super::cpu::Charged;
 use super::data::TableSource;
 use super::error::Error;
 use super::grid::{Grid, INT, int};
-use super::memory::QueryPool;
+use super::group::Group;
 use super::pace::paced;
+use super::pool::QueryPool;
 use super::query::Query;
 use super::queue::Ticket as Slot;
 use super::remote::{self, Remote};
 use super::rewrite::{self, Call};
 use super::schema::{CATALOG, Names};
 use super::stores::{Spill, Stores};
-use super::worker::{self, Worker, wire::Order};
+use super::worker::wire::Order;
+use super::worker::{Worker, relay::relay};
 use super::write::{self, Target};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
@@ -150,6 +152,8 @@ impl Drop for Running {
 #[derive(Debug)]
 pub struct Held {
     engine: Arc<Engine>,
+    /// Its threads are there until the query is over, also when the group was dropped meanwhile.
+    group: Arc<Group>,
     query: Arc<Query>,
     slot: Option<Slot>,
 }
@@ -157,9 +161,10 @@ pub struct Held {
 impl Held {
     /// What a query holds that has just been accepted: its place in the list of queries.
     #[must_use]
-    pub fn new(engine: &Arc<Engine>, query: &Arc<Query>) -> Held {
+    pub fn new(engine: &Arc<Engine>, group: &Arc<Group>, query: &Arc<Query>) -> Held {
         engine.remember(query);
-        Held { engine: Arc::clone(engine), query: Arc::clone(query), slot: None }
+        let (engine, group, query) = (Arc::clone(engine), Arc::clone(group), Arc::clone(query));
+        Held { engine, group, query, slot: None }
     }
 
     /// The query.
@@ -199,15 +204,15 @@ pub async fn start(held: Held, mut work: Work) -> Result<Rows, Error> {
     query.begin();
     let (sender, events) = mpsc::channel(AHEAD);
     let worker = match &work.order {
-        Some(_) => worker_of(&held.engine, query).await?,
+        Some(_) => worker_of(&held, query).await?,
         None => None,
     };
     match (worker, work.order.take()) {
         (Some(worker), Some(order)) => {
-            query.home.timer.spawn(worker::relay(held, worker, order, sender));
+            query.home.timer.spawn(relay(held, worker, order, sender));
         }
         _ => {
-            let Some(runtime) = query.home.runtime() else {
+            let Some(runtime) = held.group.runtime().cloned() else {
                 return Err(Error::Rule(format!("workload group {} is being taken down", query.home.name)));
             };
             runtime.spawn(task(held, work, sender));
@@ -249,8 +254,8 @@ async fn caught<T>(run: impl Future<Output = Result<T, Error>>) -> Result<T, Err
 
 /// The worker process of a query's group. Starting one may take long on a busy machine; the query can be ended meanwhile,
 /// and the worker is there for the next one.
-async fn worker_of(engine: &Arc<Engine>, query: &Arc<Query>) -> Result<Option<Arc<Worker>>, Error> {
-    let (engine, group) = (Arc::clone(engine), Arc::clone(&query.home));
+async fn worker_of(held: &Held, query: &Arc<Query>) -> Result<Option<Arc<Worker>>, Error> {
+    let (engine, group) = (Arc::clone(&held.engine), Arc::clone(&held.group));
     let start = tokio::spawn(async move { engine.worker(&group).await });
     tokio::select! {
         biased;
@@ -262,6 +267,8 @@ async fn worker_of(engine: &Arc<Engine>, query: &Arc<Query>) -> Result<Option<Ar
 /// The end of a query: gives back what it holds, and says how it went.
 pub async fn finish(held: Held, outcome: Result<(), Error>, sender: &mpsc::Sender<Event>) {
     let (query, engine) = (Arc::clone(&held.query), Arc::clone(&held.engine));
+    // This may run on its threads, which have to last until the word is given.
+    let _group = Arc::clone(&held.group);
     // Whatever an operator said on its way out: what counts is why it was told to go.
     let outcome = outcome.map_err(|error| query.ended().unwrap_or(error));
     drop(held);
@@ -420,7 +427,7 @@ fn places(
 pub async fn columns(held: Held, work: Work) -> Result<SchemaRef, Error> {
     let query = &Arc::clone(&held.query);
     query.group().memory.join(query);
-    let Some(runtime) = query.home.runtime() else { return Err(Error::Cancelled) };
+    let Some(runtime) = held.group.runtime().cloned() else { return Err(Error::Cancelled) };
     let task = runtime.spawn(async move {
         let planning = Box::pin(caught(plan(&held.engine, &held.query, work)));
         let planning = Charged::new(planning, Arc::clone(&held.query));

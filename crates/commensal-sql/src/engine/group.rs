@@ -1,76 +1,39 @@
 //! A workload group while the server runs: its settings in force, its threads, its accounts.
 
-use super::cpu::{Tokens, now_ns, thread_cpu_time};
-use super::memory::{GroupMemory, Rules};
-use super::queue::{Queue, QueueLimits};
+use super::accounts::Accounts;
+use super::settings::Settings;
+use super::tokens::{now_ns, thread_cpu_time};
 use super::worker::WorkerSlot;
 use super::worker::wire::Reads;
 use arc_swap::ArcSwap;
 use commensal_core::topology::Device;
-use commensal_store::{BytesPerS, Governor, Governors, Rates as ReadRates, Reach, Source};
-use serde::{Deserialize, Serialize};
+use commensal_store::{BytesPerS, Governor, Rates as ReadRates, Reach, Source};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicI8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
 
-/// What holds for a group, in the units that are enforced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
-    /// CPU hard limit in millionths of a CPU.
-    pub cpu_max: Option<u64>,
-    /// Memory.
-    pub memory: Rules,
-    /// Queue.
-    pub queue: QueueLimits,
-    /// Bytes per second from local files.
-    pub local_read: Option<u64>,
-    /// Bytes per second from remote stores.
-    pub remote_read: Option<u64>,
-    /// Nice value of its threads: its soft share of the CPU among the groups.
-    pub nice: i8,
-    /// Its queries run in a worker process, where one can be had.
-    pub worker: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            cpu_max: None,
-            memory: Rules::NONE,
-            queue: QueueLimits::NONE,
-            local_read: None,
-            remote_read: None,
-            nice: 0,
-            worker: false,
-        }
-    }
-}
-
 /// A group that queries run in.
 pub struct Group {
-    /// Its number, which the system tables show.
-    pub id: u64,
-    /// Its name.
-    pub name: String,
+    accounts: Arc<Accounts>,
     settings: ArcSwap<Settings>,
-    /// Memory.
-    pub memory: Arc<GroupMemory>,
-    /// CPU.
-    pub cpu: Tokens,
-    /// Queue.
-    pub queue: Arc<Queue>,
-    /// Limiters of what is read.
-    pub reads: Governors,
     /// Its worker process.
     pub worker: WorkerSlot,
-    /// Runtime whose timers nobody limits.
-    pub timer: Handle,
     threads: Arc<Threads>,
     runtime: Option<Runtime>,
     rates: Mutex<(Rates, Totals)>,
+}
+
+/// A group has its accounts, and what keeps them: threads and a worker.
+impl Deref for Group {
+    type Target = Accounts;
+
+    fn deref(&self) -> &Accounts {
+        &self.accounts
+    }
 }
 
 /// What a group used per second, over the time between two looks.
@@ -105,8 +68,6 @@ struct Threads {
     alive: Mutex<BTreeSet<u32>>,
     ended_ns: AtomicU64,
     nice: AtomicI8,
-    /// CPU time of polls on these threads, whoever was charged for it.
-    polled_ns: AtomicU64,
     /// CPU time that was charged later; see [`Group::settle`].
     settled_ns: AtomicU64,
 }
@@ -135,18 +96,10 @@ impl Group {
             })
             .enable_all()
             .build()?;
-        let memory = Arc::new(GroupMemory::new(id, name, settings.memory));
-        let for_room = Arc::clone(&memory);
         let group = Group {
-            id,
-            name: name.to_owned(),
+            accounts: Arc::new(Accounts::new(id, name, &settings)),
             settings: ArcSwap::from_pointee(settings),
-            queue: Arc::new(Queue::new(settings.queue, Box::new(move || for_room.room()))),
-            memory,
-            cpu: Tokens::default(),
-            reads: Governors::new(ReadRates::default(), Some(Handle::current())),
             worker: WorkerSlot::default(),
-            timer: Handle::current(),
             threads,
             runtime: Some(runtime),
             rates: Mutex::default(),
@@ -168,6 +121,12 @@ impl Group {
         self.threads.set_nice(settings.nice);
     }
 
+    /// What its queries are charged to.
+    #[must_use]
+    pub fn accounts(&self) -> Arc<Accounts> {
+        Arc::clone(&self.accounts)
+    }
+
     /// The settings in force.
     #[must_use]
     pub fn settings(&self) -> Settings {
@@ -187,16 +146,11 @@ impl Group {
         alive + self.threads.ended_ns.load(Relaxed)
     }
 
-    /// A poll on one of its threads took so long, and whoever it was for is charged already.
-    pub fn polled(&self, cpu_ns: u64) {
-        self.threads.polled_ns.fetch_add(cpu_ns, Relaxed);
-    }
-
     /// Charges CPU that its threads have used outside of charged tasks: reading of files, freeing of memory, the
     /// runtime itself. `used_ns` is all that they have used so far; a poll under way is in it already and is charged
     /// once more when it ends, which the next looks take into account.
     pub fn settle(&self, used_ns: u64) {
-        let known = self.threads.polled_ns.load(Relaxed) + self.threads.settled_ns.load(Relaxed);
+        let known = self.accounts.polled_ns() + self.threads.settled_ns.load(Relaxed);
         if let Some(missing) = used_ns.checked_sub(known).filter(|missing| *missing > 0) {
             self.cpu.charge(now_ns(), missing);
             self.threads.settled_ns.fetch_add(missing, Relaxed);

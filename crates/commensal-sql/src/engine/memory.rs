@@ -1,11 +1,11 @@
-//! Memory of groups and their queries: a pool for each query, which asks its group.
+//! Memory of groups: the account that each of their queries has, and who is ended for it.
 //!
-//! DataFusion's operators ask a [`MemoryPool`] before they grow. Ours belongs to one query (a reservation does not say
+//! DataFusion's operators ask a pool before they grow. Ours (`pool`) belongs to one query (a reservation does not say
 //! whose it is) and keeps the account with the query's group:
 //!
 //! 1. Below the high watermark everything is granted.
 //! 2. Above it an operator that can spill and holds something is refused, which makes it spill.
-//! 3. Who has nothing to spill and no room waits a little, and meanwhile those who can spill are told to ([`PRESS`]).
+//! 3. Who has nothing to spill and no room waits a little, and meanwhile those who can spill are told to (`pool::PRESS`).
 //! 4. Above a hard limit a victim is chosen ([`crate::engine::victim`]), told to end and its memory waited for: who
 //!    asked goes on once it is there, and may meanwhile overshoot by [`SLACK`].
 //! 5. A soft limit matters only while the process is short ([`reclaim`]).
@@ -13,83 +13,21 @@
 //! What is counted is what operators reserve. Batches under way and caches are not; DataFusion's own documentation
 //! says so, and a measured process had 1.1 to 1.5 times the reserved bytes.
 
-use super::cpu;
 use super::error::Error;
-use super::group::Group;
 use super::query::Query;
+use super::settings::Rules;
 use super::victim::{self, Holder};
-use crate::property::{SlotPolicy, UNLIMITED};
 use arc_swap::ArcSwap;
-use datafusion::error::DataFusionError;
-use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool, MemoryReservation};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Part of a hard limit by which it may be overshot while a victim's memory is on its way back: one twentieth.
 pub const SLACK: usize = 20;
 
 /// An operator that holds less than this is not told to spill: it has nothing to give yet.
 const WORTH_SPILLING: usize = 1 << 20;
-
-/// How long one waits for the memory of a victim. Cancelling takes milliseconds to a second (measured), so that one who
-/// waits longer waits for a query that does not yield.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// How long one that has nothing to spill waits for those of its own query that have: they spill when they ask for more the
-/// next time, which takes the sorting and writing of what they hold. It would fail otherwise.
-const PRESS: Duration = Duration::from_secs(10);
-
-/// What a group may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rules {
-    /// Bytes; `None` is no limit.
-    pub limit: Option<usize>,
-    /// Whether queries end when the limit is passed, or only when the process is short.
-    pub hard: bool,
-    /// Percent of the limit above which no other query begins.
-    pub low_watermark: u8,
-    /// Percent of the limit above which operators spill.
-    pub high_watermark: u8,
-    /// How the limit is divided among queries.
-    pub slots: SlotPolicy,
-    /// All slots that there are (`max_concurrency`).
-    pub all_slots: u32,
-}
-
-impl Rules {
-    /// No limit.
-    pub const NONE: Rules = Rules {
-        limit: None,
-        hard: false,
-        low_watermark: 75,
-        high_watermark: 85,
-        slots: SlotPolicy::None,
-        all_slots: UNLIMITED,
-    };
-
-    fn hard_limit(&self) -> Option<usize> {
-        self.limit.filter(|_| self.hard)
-    }
-
-    fn spill_above(&self) -> Option<usize> {
-        let high = |limit: usize| (limit as u128 * u128::from(self.high_watermark) / 100) as usize;
-        self.hard_limit().map(high)
-    }
-
-    /// What a query with so many of the slots in use may have for itself, if memory goes by slots.
-    fn slot_share(&self, slots: u32, in_use: u32) -> Option<usize> {
-        let of = match self.slots {
-            SlotPolicy::None => return None,
-            SlotPolicy::Fixed => self.all_slots,
-            SlotPolicy::Dynamic => in_use,
-        };
-        let part = |bytes: usize| bytes as u128 * u128::from(slots) / u128::from(of.max(slots).max(1));
-        self.spill_above().map(|bytes| usize::try_from(part(bytes)).unwrap_or(bytes))
-    }
-}
 
 /// Memory of one group.
 pub struct GroupMemory {
@@ -294,7 +232,7 @@ impl GroupMemory {
     }
 
     /// Marks the victims that a use above the hard limit needs.
-    fn over_limit(&self) -> Vec<Victim> {
+    pub(super) fn over_limit(&self) -> Vec<Victim> {
         let mut ledger = self.lock();
         let rules = self.rules.load();
         match rules.hard_limit() {
@@ -364,7 +302,7 @@ impl GroupMemory {
     }
 
     /// Adds what cannot be refused.
-    fn add(&self, number: u64, bytes: usize) -> Option<()> {
+    pub(super) fn add(&self, number: u64, bytes: usize) -> Option<()> {
         let mut ledger = self.lock();
         let account = ledger.accounts.get_mut(&number)?;
         account.held += bytes;
@@ -374,7 +312,7 @@ impl GroupMemory {
         Some(())
     }
 
-    fn sub(&self, number: u64, bytes: usize) -> Option<()> {
+    pub(super) fn sub(&self, number: u64, bytes: usize) -> Option<()> {
         let mut ledger = self.lock();
         let account = ledger.accounts.get_mut(&number)?;
         let bytes = bytes.min(account.held);
@@ -387,7 +325,7 @@ impl GroupMemory {
     }
 
     /// One look at a request: granted, refused, or to be asked again when memory came back.
-    fn request(&self, number: u64, bytes: usize, spillable: Option<usize>) -> Answer {
+    pub(super) fn request(&self, number: u64, bytes: usize, spillable: Option<usize>) -> Answer {
         let mut ledger = self.lock();
         let rules = self.rules.load();
         let Some(account) = ledger.accounts.get(&number) else { return Answer::Moved };
@@ -430,13 +368,18 @@ impl GroupMemory {
     }
 
     /// One more, or one less, waits for others to spill.
-    fn press(&self, begins: bool) {
+    /// The hard limit in force, if there is one.
+    pub(super) fn hard_limit(&self) -> Option<usize> {
+        self.rules.load().hard_limit()
+    }
+
+    pub(super) fn press(&self, begins: bool) {
         let mut ledger = self.lock();
         ledger.pressing = if begins { ledger.pressing + 1 } else { ledger.pressing.saturating_sub(1) };
     }
 
     /// Waits until something came back.
-    fn wait(&self, longest: Duration) {
+    pub(super) fn wait(&self, longest: Duration) {
         let mut ledger = self.lock();
         ledger.waiting += 1;
         let (mut ledger, _) =
@@ -445,7 +388,7 @@ impl GroupMemory {
     }
 }
 
-enum Answer {
+pub(super) enum Answer {
     Granted(Vec<Victim>),
     Wait(Vec<Victim>),
     Less(String),
@@ -491,163 +434,6 @@ pub fn reclaim(groups: &[Arc<GroupMemory>], process_limit: usize) -> Vec<Victim>
         }
     }
     victims
-}
-
-/// While it is there, operators of a group that can spill are told to.
-struct Pressing(Arc<Group>);
-
-impl Pressing {
-    fn new(group: &Arc<Group>) -> Pressing {
-        group.memory.press(true);
-        Pressing(Arc::clone(group))
-    }
-}
-
-impl Drop for Pressing {
-    fn drop(&mut self) {
-        self.0.memory.press(false);
-    }
-}
-
-/// The pool of one query.
-#[derive(Debug)]
-pub struct QueryPool {
-    query: Arc<Query>,
-}
-
-impl QueryPool {
-    /// The pool of a query that has joined its group.
-    #[must_use]
-    pub fn new(query: &Arc<Query>) -> QueryPool {
-        QueryPool { query: Arc::clone(query) }
-    }
-
-    /// Does it with the query's group, again when the query was moved meanwhile.
-    fn with<T>(&self, act: impl Fn(&GroupMemory) -> Option<T>) -> Option<T> {
-        for _ in 0..100 {
-            if let Some(done) = act(&self.query.group().memory) {
-                return Some(done);
-            }
-            if self.query.is_done() {
-                return None;
-            }
-            std::thread::yield_now();
-        }
-        None
-    }
-
-    /// Why there is no more. An operator of a query that was ended shall not begin to spill, as it does when memory is short.
-    fn refusal(&self, fallback: impl FnOnce() -> String) -> DataFusionError {
-        match self.query.ended() {
-            Some(why) => DataFusionError::External(Box::new(why)),
-            None => DataFusionError::ResourcesExhausted(fallback()),
-        }
-    }
-}
-
-impl fmt::Display for QueryPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "query {}", self.query.id)
-    }
-}
-
-impl MemoryPool for QueryPool {
-    fn name(&self) -> &str {
-        "workload-group"
-    }
-
-    fn grow(&self, _reservation: &MemoryReservation, additional: usize) {
-        self.with(|group| group.add(self.query.number, additional));
-        end(&self.query.group().memory.over_limit());
-    }
-
-    fn shrink(&self, _reservation: &MemoryReservation, shrink: usize) {
-        self.with(|group| group.sub(self.query.number, shrink));
-    }
-
-    fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> datafusion::error::Result<()> {
-        let spillable = reservation.consumer().can_spill().then(|| reservation.size());
-        let begun = Instant::now();
-        let mut pressing: Option<Pressing> = None;
-        loop {
-            let group = self.query.group();
-            let memory = &group.memory;
-            match memory.request(self.query.number, additional, spillable) {
-                Answer::Granted(victims) => {
-                    end(&victims);
-                    return Ok(());
-                }
-                Answer::Spill { used, limit } => {
-                    return Err(DataFusionError::ResourcesExhausted(format!(
-                        "{} asks for {}, and workload group {} uses {} of {}: it has to spill",
-                        reservation.consumer().name(),
-                        readable(additional),
-                        memory.name,
-                        readable(used),
-                        readable(limit),
-                    )));
-                }
-                Answer::Refuse => return Err(self.refusal(|| "the query was cancelled".to_owned())),
-                Answer::Less(text) => {
-                    let others = memory.of(self.query.number).0 > reservation.size();
-                    // Who holds something to spill does that at once; who has nothing (any more) would fail.
-                    let nothing_to_spill = spillable.is_none_or(|held| held == 0);
-                    let patient = nothing_to_spill && others && begun.elapsed() < PRESS;
-                    if !patient || self.query.ended().is_some() {
-                        return Err(DataFusionError::ResourcesExhausted(text));
-                    }
-                    pressing.get_or_insert_with(|| Pressing::new(&group));
-                    cpu::blocking(|| memory.wait(Duration::from_millis(20)));
-                }
-                Answer::TooLarge { used, limit } => {
-                    return Err(DataFusionError::ResourcesExhausted(format!(
-                        "[MEM_LIMIT_EXCEEDED]{} of <Query#Id={}> asks for {}, and workload group {} has {} of {} \
-                         left: give the group more memory",
-                        reservation.consumer().name(),
-                        self.query.id,
-                        readable(additional),
-                        memory.name,
-                        readable(limit.saturating_sub(used)),
-                        readable(limit),
-                    )));
-                }
-                Answer::Wait(victims) => {
-                    end(&victims);
-                    if begun.elapsed() > PATIENCE || self.query.ended().is_some() {
-                        return Err(self.refusal(|| {
-                            format!(
-                                "[MEM_LIMIT_EXCEEDED]workload group {} is above its memory limit, and the query that \
-                                 was ended for it has not given its memory back within {PATIENCE:?}",
-                                memory.name
-                            )
-                        }));
-                    }
-                    // The victim's own tasks need a thread to end on.
-                    cpu::blocking(|| memory.wait(Duration::from_millis(20)));
-                }
-                // The account is closed, and what is left of the query's tasks is dropped once it gives its thread back: who
-                // is refused now would begin to spill.
-                Answer::Moved if self.query.is_done() => return Ok(()),
-                Answer::Moved => {
-                    if begun.elapsed() > Duration::from_millis(100) {
-                        return Err(self.refusal(|| "the query has ended".to_owned()));
-                    }
-                    std::thread::yield_now();
-                }
-            }
-        }
-    }
-
-    fn reserved(&self) -> usize {
-        self.query.group().memory.of(self.query.number).0
-    }
-
-    fn memory_limit(&self) -> MemoryLimit {
-        match self.query.group().memory.rules.load().hard_limit() {
-            Some(limit) => MemoryLimit::Finite(limit),
-            None => MemoryLimit::Infinite,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 //! (`DatabaseMetaData` of JDBC, completion of editors), and `statistics` and `key_column_usage`, which are empty. What a
 //! Parquet or CSV file does not know is NULL or empty.
 
+use super::data::INFORMATION_SCHEMA;
 use super::error::Error;
 use super::grid::{Grid, INT, TEXT, int, text};
 use super::schema::{CATALOG, Names};
 use super::show::type_name;
-use super::system::{INFORMATION_SCHEMA, System};
+use super::system::System;
 use datafusion::arrow::datatypes::{DataType, Field};
 use datafusion::catalog::TableProvider;
 use datafusion::common::ScalarValue;

@@ -39,7 +39,7 @@ impl Engine {
                         tracing::debug!(query = %query.id, "a policy cannot move a query out of a worker process");
                     } else if let Some(to) = self.groups().get(&name).filter(|to| to.id != group.id) {
                         tracing::info!(query = %query.id, from = %group.name, to = %to.name, "moved by a policy");
-                        query.move_to(to);
+                        query.move_to(&to.accounts());
                     }
                 }
                 Action::SetVariable { name, value } => self.set_by_policy(query, &name, &value),

@@ -1,7 +1,7 @@
 //! One query while it waits and runs: who asked for it, which group pays for it, what it has used, why it ended.
 
+use super::accounts::Accounts;
 use super::error::Error;
-use super::group::Group;
 use super::worker::wire::QueryUse;
 use crate::statement::UserName;
 use arc_swap::ArcSwap;
@@ -51,9 +51,9 @@ pub struct Query {
     pub timeout: Option<Duration>,
     /// When it came.
     pub arrived: Instant,
-    /// The group whose threads it runs on.
-    pub home: Arc<Group>,
-    group: ArcSwap<Group>,
+    /// The accounts of the group whose threads it runs on.
+    pub home: Arc<Accounts>,
+    group: ArcSwap<Accounts>,
     begun: OnceLock<Instant>,
     end: OnceLock<Error>,
     stop: CancellationToken,
@@ -86,7 +86,7 @@ static NUMBERS: AtomicU64 = AtomicU64::new(1);
 impl Query {
     /// A query that arrives now.
     #[must_use]
-    pub fn new(ask: QueryTerms, group: Arc<Group>) -> Arc<Query> {
+    pub fn new(ask: QueryTerms, group: Arc<Accounts>) -> Arc<Query> {
         let number = NUMBERS.fetch_add(1, Relaxed);
         // Two halves as in Doris; the first tells this process's queries from another's.
         let id = format!("{:016x}-{number:016x}", u64::from(std::process::id()));
@@ -95,7 +95,7 @@ impl Query {
 
     /// A query that has its number and name from the server that sent it here.
     #[must_use]
-    pub fn of_server(ask: QueryTerms, group: Arc<Group>, number: u64, id: String) -> Arc<Query> {
+    pub fn of_server(ask: QueryTerms, group: Arc<Accounts>, number: u64, id: String) -> Arc<Query> {
         Arc::new(Query {
             number,
             id,
@@ -124,13 +124,13 @@ impl Query {
 
     /// The group that pays now.
     #[must_use]
-    pub fn group(&self) -> Arc<Group> {
+    pub fn group(&self) -> Arc<Accounts> {
         self.group.load_full()
     }
 
     /// Another group pays from now on: memory that it holds, CPU and bytes that it will use. Its slot in the queue of the
     /// group that admitted it stays taken until it ends. A query in a worker process stays with its group.
-    pub fn move_to(&self, group: &Arc<Group>) {
+    pub fn move_to(&self, group: &Arc<Accounts>) {
         let done = lock(&self.done);
         if *done || self.is_remote() {
             return;

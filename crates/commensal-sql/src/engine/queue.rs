@@ -5,30 +5,12 @@
 //! asks for more slots than are free blocks those behind it, as in Doris.
 
 use super::error::Error;
-use super::query::Query;
-use serde::{Deserialize, Serialize};
+use super::settings::QueueLimits;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// What a queue allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QueueLimits {
-    /// Slots in use at once.
-    pub max_concurrency: u32,
-    /// Queries that wait at most.
-    pub max_queue_size: u32,
-    /// Longest wait; as long as a query may take when there is none.
-    pub timeout: Option<Duration>,
-}
-
-impl QueueLimits {
-    /// Everybody begins at once.
-    pub const NONE: QueueLimits =
-        QueueLimits { max_concurrency: i32::MAX as u32, max_queue_size: 0, timeout: None };
-}
 
 /// Who runs and who waits, by query number.
 #[derive(Debug, Default)]
@@ -138,6 +120,17 @@ impl Drop for Ticket {
     }
 }
 
+/// What a query asks a queue for: its slots.
+#[derive(Debug, Clone, Copy)]
+pub struct SlotRequest {
+    /// Its number.
+    pub number: u64,
+    /// Slots.
+    pub slots: u32,
+    /// How long the query may take, if it says so.
+    pub timeout: Option<Duration>,
+}
+
 impl Queue {
     /// An empty queue.
     #[must_use]
@@ -175,34 +168,38 @@ impl Queue {
         }
     }
 
-    /// A place for the query, at once or after a wait.
+    /// A place for a query, at once or after a wait, which ends when the query is told to end.
     ///
     /// # Errors
     /// Doris's own texts: the queue is full, the wait was too long, the query was cancelled while it waited, it asks for
     /// slots that the group does not have.
-    pub async fn enter(self: &Arc<Self>, query: &Query) -> Result<Ticket, Error> {
+    pub async fn enter(
+        self: &Arc<Self>,
+        request: SlotRequest,
+        stopped: impl Future<Output = Error>,
+    ) -> Result<Ticket, Error> {
         let (place, turn, timeout) = {
             let mut state = self.lock();
             let limits = state.limits;
-            let impossible = query.slots > limits.max_concurrency && limits.max_concurrency > 0;
-            if query.slots == 0 || impossible {
-                return Err(Error::Slots { asked: query.slots, most: limits.max_concurrency });
+            let impossible = request.slots > limits.max_concurrency && limits.max_concurrency > 0;
+            if request.slots == 0 || impossible {
+                return Err(Error::Slots { asked: request.slots, most: limits.max_concurrency });
             }
-            let place = || Ticket { queue: Arc::clone(self), number: query.number };
-            match state.line.arrive(&limits, query.number, query.slots, (self.room)()) {
+            let place = || Ticket { queue: Arc::clone(self), number: request.number };
+            match state.line.arrive(&limits, request.number, request.slots, (self.room)()) {
                 Arrival::Begin => return Ok(place()),
                 Arrival::Full(length) => return Err(Error::QueueFull(length)),
                 Arrival::Wait => {
                     let (wake, turn) = oneshot::channel();
-                    state.wake.insert(query.number, wake);
-                    (place(), turn, shorter(limits.timeout, query.timeout))
+                    state.wake.insert(request.number, wake);
+                    (place(), turn, shorter(limits.timeout, request.timeout))
                 }
             }
         };
         tokio::select! {
             biased;
             Ok(()) = turn => Ok(place),
-            why = query.stopped() => Err(why),
+            why = stopped => Err(why),
             () = tokio::time::sleep(timeout) => Err(Error::QueueTimeout(timeout)),
         }
     }
@@ -266,30 +263,22 @@ mod tests {
     // promise 57
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn the_grant_is_atomic() {
-        use super::super::group::{Group, Settings};
-        use super::super::query::QueryTerms;
         use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-        let group = Group::new(1, "g", Settings::default(), 1).unwrap();
         let queue = Arc::new(Queue::new(limits(2, 1_000), Box::new(|| true)));
         let (running, most, done) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
         let counters = Arc::new((running, most, done));
         let mut tasks = Vec::new();
         for number in 0..200 {
-            let (queue, counters, group) = (Arc::clone(&queue), Arc::clone(&counters), Arc::clone(&group));
+            let (queue, counters) = (Arc::clone(&queue), Arc::clone(&counters));
             tasks.push(tokio::spawn(async move {
-                let ask = QueryTerms {
-                    connection: 1,
-                    user: crate::statement::UserName::anywhere("root"),
-                    sql: String::new(),
-                    slots: 1,
-                    memory_limit: None,
-                    timeout: None,
+                let request = SlotRequest { number, slots: 1, timeout: None };
+                let stopped = async {
+                    if number % 10 != 9 {
+                        std::future::pending::<()>().await;
+                    }
+                    Error::Cancelled
                 };
-                let query = Query::new(ask, group);
-                if number % 10 == 9 {
-                    query.end(Error::Cancelled);
-                }
-                let entered = queue.enter(&query).await;
+                let entered = queue.enter(request, stopped).await;
                 if let Ok(place) = entered {
                     let now = counters.0.fetch_add(1, SeqCst) + 1;
                     counters.1.fetch_max(now, SeqCst);

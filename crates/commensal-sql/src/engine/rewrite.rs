@@ -258,7 +258,7 @@ pub fn bypasses(tables: &[TableReference], database: &str) -> bool {
 }
 
 fn is_system(table: &TableReference, database: &str) -> bool {
-    table.schema().unwrap_or(database).eq_ignore_ascii_case(super::system::INFORMATION_SCHEMA)
+    table.schema().unwrap_or(database).eq_ignore_ascii_case(super::data::INFORMATION_SCHEMA)
 }
 
 /// Whether a statement may run in another process: it reads tables, and none of the system, which only the server has.

@@ -2,11 +2,11 @@
 //! functions of the statement itself.
 
 use super::Engine;
-use super::data::TableSource;
+use super::data::{INFORMATION_SCHEMA, TableSource};
 use super::error::Error;
 use super::meta;
 use super::rewrite::FUNCTIONS;
-use super::system::{INFORMATION_SCHEMA, System};
+use super::system::System;
 use crate::statement::UserName;
 use async_trait::async_trait;
 use datafusion::catalog::information_schema::InformationSchemaProvider;

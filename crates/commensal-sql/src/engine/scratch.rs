@@ -3,7 +3,7 @@
 //! A server that is killed cannot remove its folder. The kernel lets go of its lock, so the next server that is started with
 //! the same `--spill` removes what is there without a holder: nobody has to clean up by hand.
 
-use super::error::Error;
+use super::error::{Error, cannot};
 use commensal_host::{Host, LinuxHost, Lock};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -30,10 +30,10 @@ impl Scratch {
         remove_left(parent);
         loop {
             let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent);
-            let folder = folder.map_err(|error| super::cannot("make a folder in", parent, &error))?;
+            let folder = folder.map_err(|error| cannot("make a folder in", parent, &error))?;
             let place = folder.path().join(LOCK);
             let lock = LinuxHost::new().state_lock_new(&place, "");
-            let lock = lock.map_err(|error| super::cannot("make", &place, &error))?;
+            let lock = lock.map_err(|error| cannot("make", &place, &error))?;
             // Another server may have taken it for one that was left, before it was locked.
             if place.exists() {
                 return Ok(Scratch { folder, _lock: lock });

@@ -1,14 +1,16 @@
 //! What one connection may ask: a statement in, rows or a word out.
 
 use super::connections::Connection;
+use super::data::INFORMATION_SCHEMA;
 use super::error::Error;
 use super::execute::{self, Held, Rows, Work};
 use super::query::{Query, QueryTerms};
+use super::queue::SlotRequest;
 use super::rewrite::{self, FUNCTIONS, Found};
 use super::variables::Variables;
 use super::worker::wire::{self, Order};
 use super::write::{self, Target};
-use super::{Engine, INFORMATION_SCHEMA, password, show};
+use super::{Engine, password, show};
 use crate::catalog::{Catalog, CatalogError, Privilege};
 use crate::statement::{self, Assignment, Kill, PassedOn, Statement, UserName, Value};
 use datafusion::arrow::array::AsArray;
@@ -291,7 +293,8 @@ impl Session {
         let query = Arc::clone(held.query());
         self.connection.set_current(Some(Arc::clone(&query)));
         if !bypass {
-            held.take(query.home.queue.enter(&query).await?);
+            let request = SlotRequest { number: query.number, slots: query.slots, timeout: query.timeout };
+            held.take(query.home.queue.enter(request, query.stopped()).await?);
         }
         execute::start(held, work).await
     }
@@ -336,8 +339,8 @@ impl Session {
             memory_limit: variables.memory(),
             timeout: variables.timeout(),
         };
-        let query = Query::new(ask, group);
-        let order = match query.home.settings().worker {
+        let query = Query::new(ask, group.accounts());
+        let order = match group.settings().worker {
             true => Some(Order {
                 number: query.number,
                 id: query.id.clone(),
@@ -366,7 +369,7 @@ impl Session {
             dry_run: variables.dry_run(),
             target: prepared.target,
         };
-        Ok((Held::new(&self.engine, &query), work))
+        Ok((Held::new(&self.engine, &group, &query), work))
     }
 
     /// Reading a table needs the privilege for it; reading files and stores by name that for everything.

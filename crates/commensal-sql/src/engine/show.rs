@@ -1,9 +1,10 @@
 //! SHOW and DESCRIBE: ours and Doris's, and those that MySQL's clients send on their own.
 
 use super::connections::Connection;
+use super::data::INFORMATION_SCHEMA;
 use super::error::Error;
 use super::grid::{Grid, INT, TEXT, int, text};
-use super::{Engine, INFORMATION_SCHEMA, system};
+use super::{Engine, system};
 use crate::catalog::{is_like, show_groups};
 use crate::statement::{Statement, UserName};
 use datafusion::arrow::compute::kernels::comparison::{ilike, like};

@@ -17,9 +17,6 @@ use datafusion::datasource::MemTable;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The database of the system's tables.
-pub const INFORMATION_SCHEMA: &str = "information_schema";
-
 /// There is one backend, this process.
 const BACKEND: u64 = 1;
 

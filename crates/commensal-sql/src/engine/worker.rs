@@ -14,13 +14,14 @@
 //! says so, nobody else's do, and the next query has a new one.
 
 pub mod process;
+pub mod relay;
 pub mod wire;
 
 use super::error::Error;
-use super::execute::{Event, Held, finish};
-use super::group::{Group, Settings};
+use super::group::Group;
 use super::query::Query;
 use super::scratch::Scratch;
+use super::settings::Settings;
 use arc_swap::ArcSwap;
 use commensal_host::{Child, Host, LinuxHost, Signal, SpawnSpec, Stdin, Stdout};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
@@ -30,11 +31,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc as channel};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use wire::{Decoder, Frame, Order, Reads, Report, ToServer, ToWorker};
+use wire::{Reads, Report, ToServer, ToWorker};
 
 /// How long a worker without a query is kept.
 pub const IDLE: Duration = Duration::from_secs(60);
@@ -229,7 +228,7 @@ impl Worker {
     }
 
     /// A socket for a query.
-    fn open(&self) -> io::Result<UnixStream> {
+    pub(super) fn open(&self) -> io::Result<UnixStream> {
         let (near, far) = std::os::unix::net::UnixStream::pair()?;
         near.set_nonblocking(true)?;
         wire::send(&*self.control, &ToWorker::Query, Some(far.as_fd()))?;
@@ -237,7 +236,7 @@ impl Worker {
     }
 
     /// What a query is told whose worker is no more.
-    async fn lost(&self, group: &str) -> Error {
+    pub(super) async fn lost(&self, group: &str) -> Error {
         // The reason comes a moment after the socket has closed.
         let _ = tokio::time::timeout(Duration::from_secs(5), self.gone.cancelled()).await;
         Error::Engine(format!(
@@ -357,65 +356,6 @@ impl WorkerSlot {
     /// What a worker says.
     pub fn hear(&self, report: Report) {
         self.last.store(Arc::new(report));
-    }
-}
-
-/// Has a worker run a query, and hands on what it says. Only when the worker has let go of everything the query's place
-/// in the queue is free.
-pub async fn relay(held: Held, worker: Arc<Worker>, order: Order, sender: mpsc::Sender<Event>) {
-    let query = Arc::clone(held.query());
-    query.set_remote();
-    let outcome = match worker.open() {
-        Ok(mut stream) => {
-            let outcome = tokio::select! {
-                biased;
-                why = query.stopped() => Err(why),
-                outcome = receive(&mut stream, &order, &sender) => outcome,
-            };
-            let _ = stream.shutdown().await;
-            let mut rest = [0; 4_096];
-            while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
-            outcome
-        }
-        Err(_) => Err(lost()),
-    };
-    let outcome = match outcome {
-        Err(Error::Engine(text)) if text == LOST => Err(worker.lost(&query.home.name).await),
-        outcome => outcome,
-    };
-    finish(held, outcome, &sender).await;
-}
-
-/// Stands for a socket that has closed in the middle.
-const LOST: &str = "the worker is gone";
-
-fn lost() -> Error {
-    Error::Engine(LOST.to_owned())
-}
-
-async fn receive(stream: &mut UnixStream, order: &Order, sender: &mpsc::Sender<Event>) -> Result<(), Error> {
-    wire::write_order(stream, order).await.map_err(|_| lost())?;
-    let mut decoder = Decoder::default();
-    let mut known = false;
-    loop {
-        match Frame::read(stream).await.map_err(|_| lost())? {
-            Frame::End => return Ok(()),
-            Frame::Failed(error) => return Err(error),
-            Frame::Rows(bytes) => {
-                let batches = decoder.add(bytes).map_err(|error| Error::Engine(error.to_string()))?;
-                if let Some(schema) = decoder.schema().filter(|_| !known) {
-                    known = true;
-                    if sender.send(Event::Schema(schema)).await.is_err() {
-                        return Ok(());
-                    }
-                }
-                for batch in batches {
-                    if sender.send(Event::Batch(batch)).await.is_err() {
-                        return Ok(());
-                    }
-                }
-            }
-        }
     }
 }
 

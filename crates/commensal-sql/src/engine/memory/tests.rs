@@ -1,10 +1,14 @@
 //! What memory of groups promises.
 
 use super::*;
-use crate::engine::group::{Group, Settings};
+use crate::engine::group::Group;
+use crate::engine::pool::QueryPool;
 use crate::engine::query::QueryTerms;
+use crate::engine::settings::Settings;
+use crate::property::SlotPolicy;
 use crate::statement::UserName;
-use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use std::time::Instant;
 
 const MIB: usize = 1 << 20;
 
@@ -30,7 +34,7 @@ fn begin(group: &Arc<Group>, slots: u32, can_spill: bool) -> Running {
         memory_limit: None,
         timeout: None,
     };
-    let query = Query::new(ask, Arc::clone(group));
+    let query = Query::new(ask, group.accounts());
     group.memory.join(&query);
     let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(&query));
     let reservation = MemoryConsumer::new("test").with_can_spill(can_spill).register(&pool);
@@ -182,7 +186,7 @@ async fn an_account_moves_with_all_it_holds() {
     let (one, other) = (group(hard(500)), Group::new(8, "other", Settings::default(), 1).unwrap());
     let running = begin(&one, 1, false);
     running.reservation.try_grow(100 * MIB).unwrap();
-    running.query.move_to(&other);
+    running.query.move_to(&other.accounts());
     assert_eq!((one.memory.used(), other.memory.used()), (0, 100 * MIB));
     running.reservation.try_grow(50 * MIB).unwrap();
     running.reservation.shrink(120 * MIB);

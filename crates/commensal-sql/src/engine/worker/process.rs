@@ -6,9 +6,10 @@
 
 use super::super::error::Error;
 use super::super::execute::{self, Held};
-use super::super::group::{Group, Settings};
+use super::super::group::Group;
 use super::super::query::{Query, QueryTerms};
 use super::super::session;
+use super::super::settings::Settings;
 use super::super::{Engine, Options, TICK, threads_time};
 use super::wire::{self, Encoder, Frame, Order, QueryUse, Report, ToServer, ToWorker};
 use crate::statement::UserName;
@@ -146,14 +147,14 @@ async fn answer(engine: &Arc<Engine>, group: &Arc<Group>, stream: UnixStream, fi
         memory_limit: order.memory_limit,
         timeout: None,
     };
-    let query = Query::of_server(ask, Arc::clone(group), order.number, order.id.clone());
+    let query = Query::of_server(ask, group.accounts(), order.number, order.id.clone());
     let gone = Arc::clone(&query);
     let watch = tokio::spawn(async move {
         // The server says nothing more: it only closes.
         let _ = from.read_u8().await;
         gone.end(Error::Cancelled);
     });
-    let held = Held::new(engine, &query);
+    let held = Held::new(engine, group, &query);
     let last = match rows(engine, held, order, &mut to).await {
         Ok(()) => Frame::End,
         Err(error) => Frame::Failed(error),

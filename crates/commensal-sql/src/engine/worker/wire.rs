@@ -9,7 +9,7 @@
 //!   and closing the socket ends the query.
 
 use super::super::error::Error;
-use super::super::group::Settings;
+use super::super::settings::Settings;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::buffer::Buffer;
 use datafusion::arrow::datatypes::{Field, Schema, SchemaRef};

@@ -5,8 +5,9 @@
 //! also with the lock in hand.
 
 use commensal_sql::engine::cpu::Charged;
-use commensal_sql::engine::group::{Group, Settings};
+use commensal_sql::engine::group::Group;
 use commensal_sql::engine::query::{Query, QueryTerms};
+use commensal_sql::engine::settings::Settings;
 use commensal_sql::statement::UserName;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -69,7 +70,7 @@ fn cooperative(group: &Arc<Group>) -> Duration {
             memory_limit: None,
             timeout: None,
         };
-        let query = Query::new(ask, Arc::clone(group));
+        let query = Query::new(ask, group.accounts());
         let work = Arc::clone(&work);
         let task = Box::pin(async move {
             while !work.over.load(Relaxed) {

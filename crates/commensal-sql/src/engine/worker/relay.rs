@@ -1,0 +1,69 @@
+//! A query that a worker process runs, seen from the server: its order goes there, its rows come back.
+
+use super::super::error::Error;
+use super::super::execute::{Event, Held, finish};
+use super::Worker;
+use super::wire::{self, Decoder, Frame, Order};
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+
+/// Has a worker run a query, and hands on what it says. Only when the worker has let go of everything the query's place
+/// in the queue is free.
+pub async fn relay(held: Held, worker: Arc<Worker>, order: Order, sender: mpsc::Sender<Event>) {
+    let query = Arc::clone(held.query());
+    query.set_remote();
+    let outcome = match worker.open() {
+        Ok(mut stream) => {
+            let outcome = tokio::select! {
+                biased;
+                why = query.stopped() => Err(why),
+                outcome = receive(&mut stream, &order, &sender) => outcome,
+            };
+            let _ = stream.shutdown().await;
+            let mut rest = [0; 4_096];
+            while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+            outcome
+        }
+        Err(_) => Err(lost()),
+    };
+    let outcome = match outcome {
+        Err(Error::Engine(text)) if text == LOST => Err(worker.lost(&query.home.name).await),
+        outcome => outcome,
+    };
+    finish(held, outcome, &sender).await;
+}
+
+/// Stands for a socket that has closed in the middle.
+const LOST: &str = "the worker is gone";
+
+fn lost() -> Error {
+    Error::Engine(LOST.to_owned())
+}
+
+async fn receive(stream: &mut UnixStream, order: &Order, sender: &mpsc::Sender<Event>) -> Result<(), Error> {
+    wire::write_order(stream, order).await.map_err(|_| lost())?;
+    let mut decoder = Decoder::default();
+    let mut known = false;
+    loop {
+        match Frame::read(stream).await.map_err(|_| lost())? {
+            Frame::End => return Ok(()),
+            Frame::Failed(error) => return Err(error),
+            Frame::Rows(bytes) => {
+                let batches = decoder.add(bytes).map_err(|error| Error::Engine(error.to_string()))?;
+                if let Some(schema) = decoder.schema().filter(|_| !known) {
+                    known = true;
+                    if sender.send(Event::Schema(schema)).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                for batch in batches {
+                    if sender.send(Event::Batch(batch)).await.is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+}
