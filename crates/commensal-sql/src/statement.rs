@@ -158,6 +158,8 @@ pub enum Statement {
     },
     /// `KILL [QUERY|CONNECTION] id`.
     Kill(Kill),
+    /// `SHOW WARNINGS`: of the statement before.
+    ShowWarnings,
     /// `SHOW [FULL] PROCESSLIST`.
     ShowProcesslist {
         /// Whole texts.

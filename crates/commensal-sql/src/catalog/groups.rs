@@ -47,7 +47,8 @@ impl Catalog {
             ));
         }
         let others = self.groups.values().map(|group| &group.properties);
-        let warnings = property::hard_limits_fill(&properties, others).into_iter().collect();
+        let mut warnings = property::not_enforced(given);
+        warnings.extend(property::hard_limits_fill(&properties, others));
         let id = self.new_id();
         self.groups.insert(named.name.clone(), GroupDefinition { id, name, version: 0, properties });
         Ok(Done { changed: true, warnings })
@@ -62,12 +63,13 @@ impl Catalog {
             self.groups.iter().filter(|(name, _)| **name != named.name).map(|(_, group)| &group.properties)
         };
         property::sums(&properties, others())?;
-        let warning = property::hard_limits_fill(&properties, others());
+        let mut warnings = property::not_enforced(given);
+        warnings.extend(property::hard_limits_fill(&properties, others()));
         if let Some(group) = self.groups.get_mut(&named.name) {
             group.properties = properties;
             group.version += 1;
         }
-        Ok(Done { changed: true, warnings: warning.into_iter().collect() })
+        Ok(Done { changed: true, warnings })
     }
 
     pub(super) fn drop_group(&mut self, named: &GroupRef, if_exists: bool) -> Result<Done, CatalogError> {

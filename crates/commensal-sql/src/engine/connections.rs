@@ -29,6 +29,8 @@ struct State {
     database: String,
     variables: Variables,
     current: Option<Arc<Query>>,
+    /// Of the last statement that was no `SHOW WARNINGS`.
+    warnings: Vec<String>,
     since: Instant,
 }
 
@@ -38,7 +40,13 @@ impl Connection {
     pub fn new(id: u32, user: UserName, host: &str) -> Connection {
         let now = Instant::now();
         let database = super::data::MAIN.to_owned();
-        let state = State { database, variables: Variables::default(), current: None, since: now };
+        let state = State {
+            database,
+            variables: Variables::default(),
+            current: None,
+            warnings: Vec::new(),
+            since: now,
+        };
         Connection {
             id,
             user,
@@ -94,6 +102,17 @@ impl Connection {
         let mut state = self.lock();
         state.current = query;
         state.since = Instant::now();
+    }
+
+    /// What its last statement was answered with that its user should know.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        self.lock().warnings.clone()
+    }
+
+    /// Replaces that.
+    pub fn set_warnings(&self, warnings: Vec<String>) {
+        self.lock().warnings = warnings;
     }
 
     /// Since when it has been doing what it does.

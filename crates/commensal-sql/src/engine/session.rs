@@ -97,12 +97,17 @@ impl Session {
     /// # Errors
     /// What is wrong with it, or went wrong.
     pub async fn execute(&self, sql: &str) -> Result<Reply, Error> {
-        let statement = statement::parse(sql).map_err(|error| Error::Syntax(error.to_string()))?;
+        let statement = statement::parse(sql);
+        if !matches!(statement, Ok(Statement::ShowWarnings)) {
+            self.connection.set_warnings(Vec::new());
+        }
+        let statement = statement.map_err(|error| Error::Syntax(error.to_string()))?;
         let hash = |plain: &str| match password::hash(plain) {
             Some(hash) => hash,
             None => unreachable!("40 digits and 64 are a hash"),
         };
         if let Some(warnings) = self.engine.change(&statement, &self.connection.user, &hash)? {
+            self.connection.set_warnings(warnings.clone());
             return Ok(Reply::Done { rows: 0, warnings });
         }
         match statement {
@@ -263,6 +268,7 @@ impl Session {
     /// # Errors
     /// Those of [`Session::run`].
     pub async fn run_whole(&self, prepared: Prepared, values: Vec<ScalarValue>) -> Result<Reply, Error> {
+        self.connection.set_warnings(Vec::new());
         let writes = prepared.target.is_some();
         let mut rows = self.run(prepared, values).await?;
         if !writes {

@@ -15,6 +15,8 @@ use datafusion::sql::sqlparser::ast::{
     self, ObjectName, ShowStatementFilter, ShowStatementFilterPosition, ShowStatementOptions, Use,
 };
 
+/// MySQL's number of what has none of its own (`ER_UNKNOWN_ERROR`).
+const WARNING: u16 = 1105;
 /// Letters of a statement in `SHOW PROCESSLIST`, as MySQL shows them.
 const SHORT: usize = 100;
 
@@ -47,6 +49,13 @@ pub fn show(engine: &Engine, connection: &Connection, statement: &Statement) -> 
         Statement::ShowGroups { like } => Ok(groups(engine, user, &|name| matches(like, name))),
         Statement::ShowPolicies => Ok(policies(engine, user)),
         Statement::ShowProcesslist { full } => Ok(processes(engine, user, *full)),
+        Statement::ShowWarnings => {
+            let mut grid = Grid::texts(&["Level", "Code", "Message"]);
+            for warning in connection.warnings() {
+                grid.text_row(["Warning".to_owned(), WARNING.to_string(), warning]);
+            }
+            Ok(grid)
+        }
         Statement::ShowVariables { like } => {
             let mut grid = Grid::texts(&["Variable_name", "Value"]);
             for (name, value) in connection.variables().all(|name| matches(like, name)) {
@@ -287,7 +296,7 @@ pub fn instead(
         ast::Statement::ShowVariable { variable } => {
             let words: Vec<String> = variable.iter().map(|word| word.value.to_lowercase()).collect();
             match words.first().map(String::as_str) {
-                Some("warnings" | "errors") => ShowRewrite::Grid(Grid::texts(&["Level", "Code", "Message"])),
+                Some("errors") => ShowRewrite::Grid(Grid::texts(&["Level", "Code", "Message"])),
                 Some("engines" | "plugins" | "status" | "triggers" | "events" | "privileges") => {
                     ShowRewrite::Grid(Grid::texts(&["Name", "Status"]))
                 }

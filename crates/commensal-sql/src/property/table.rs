@@ -12,6 +12,7 @@
 use super::spec::SqlQueue;
 use super::{DEFAULT_COMPUTE_GROUP, Limit, MemoryLimit, Named, SlotPolicy, UNLIMITED};
 use super::{cpu_text, percent, set};
+use crate::statement::Properties;
 use commensal_core::group::Class;
 use commensal_core::units::{CpuAmount, Ppm};
 use serde::{Deserialize, Serialize};
@@ -292,6 +293,13 @@ pub fn columns() -> Vec<&'static Row> {
 #[must_use]
 pub fn shown() -> Vec<&'static Row> {
     in_order(|row| row.show)
+}
+
+/// What there is to say of given properties that no group is kept to.
+#[must_use]
+pub fn not_enforced(given: &Properties) -> Vec<String> {
+    let idle = ROWS.iter().filter(|row| row.keeper == Keeper::Nothing && given.contains_key(row.name));
+    idle.map(|row| format!("{} is stored and shown, and not enforced", row.name)).collect()
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

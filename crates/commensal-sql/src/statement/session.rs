@@ -23,6 +23,8 @@ pub(super) fn statement(cursor: &mut Cursor) -> Result<Option<Statement>, Syntax
         Statement::ShowProcesslist { full: true }
     } else if cursor.take(&["SHOW", "PROCESSLIST"]) {
         Statement::ShowProcesslist { full: false }
+    } else if cursor.take(&["SHOW", "WARNINGS"]) {
+        Statement::ShowWarnings
     } else if cursor.take(&["SHOW", "PROPERTY"]) {
         let user = if cursor.take(&["FOR"]) { Some(cursor.name("the name of a user")?) } else { None };
         Statement::ShowProperty { user, like: cursor.like()? }

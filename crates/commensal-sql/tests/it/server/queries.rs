@@ -83,6 +83,40 @@ fn what_clients_ask_on_their_own() {
 }
 
 #[test]
+fn what_is_not_enforced_is_said() {
+    let fixture = Fixture::new();
+    let mut client = fixture.root();
+    let said = |client: &mut crate::server::client::Client| client.query("show warnings").rows();
+    let all = [
+        ("min_memory_percent", "5"),
+        ("write_buffer_ratio", "7"),
+        ("scan_thread_num", "3"),
+        ("max_remote_scan_thread_num", "9"),
+        ("min_remote_scan_thread_num", "2"),
+    ];
+    let given: Vec<String> = all.iter().map(|(name, value)| format!("'{name}'='{value}'")).collect();
+    let sentence = |name: &str| {
+        vec!["Warning".to_owned(), "1105".to_owned(), format!("{name} is stored and shown, and not enforced")]
+    };
+    client
+        .all(&[&format!("create workload group g properties({}, 'max_concurrency'='4')", given.join(", "))]);
+    let want: Vec<_> = all.iter().map(|(name, _)| sentence(name)).collect();
+    assert_eq!(said(&mut client), want);
+    assert_eq!(said(&mut client), want, "SHOW WARNINGS leaves them");
+    client.all(&["alter workload group g properties('scan_thread_num'='-1')"]);
+    assert_eq!(said(&mut client), [sentence("scan_thread_num")]);
+    client.all(&[
+        "alter workload group g properties('memory_low_watermark'='10', 'slot_memory_policy'='fixed')",
+    ]);
+    assert!(said(&mut client).is_empty());
+    client.all(&["alter workload group g properties('write_buffer_ratio'='8')", "select 1"]);
+    assert!(said(&mut client).is_empty(), "they are of the last statement");
+    client.all(&["alter workload group g properties('write_buffer_ratio'='9')"]);
+    client.query("alter nonsense").error();
+    assert!(said(&mut client).is_empty(), "a statement that is refused is the last one too");
+}
+
+#[test]
 fn groups_are_made_shown_and_kept() {
     let fixture = Fixture::new();
     let mut client = fixture.root();
