@@ -1,6 +1,6 @@
 //! What is refused, with the machine unchanged.
 
-use crate::world::{Group, Loaded, can_load, offline, shown, state};
+use crate::world::{Group, Loaded, can_load, offline, shown, state, until};
 use serde_json::json;
 use std::os::unix::process::CommandExt;
 
@@ -43,7 +43,7 @@ fn orders_that_cannot_be_carried_out_change_nothing() {
         assert!(done["ok"] == false && done["error"].as_str().unwrap().contains(why), "{order}: {done}");
     }
     assert_eq!(loaded.status()["generation"], 1);
-    assert_eq!(loaded.status()["threads"], batch.threads().len());
+    until("all its threads are told", || loaded.status()["threads"] == batch.threads().len());
     // A group that is not there yet is no error: it is followed when it comes.
     assert!(loaded.order(&[json!({ "cgroup": "/sys/fs/cgroup/nobody", "class": "offline" })])["ok"] == true);
     assert_eq!(loaded.status()["groups"][0]["found"], false);
