@@ -2,7 +2,6 @@
 
 use super::{LabBaseline, LabCalibrate, LabHistory, load};
 use clap::{Args, Subcommand};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,12 +51,11 @@ pub enum LabVerb {
 #[derive(Debug, Args)]
 pub struct LabLoad {
     /// What to ask for, such as http://127.0.0.1:8080/path. Only http://.
-    #[arg(required_unless_present = "listen", conflicts_with = "listen")]
-    pub url: Option<String>,
+    pub url: String,
 
     /// Requests per second, whatever the service does.
     #[arg(long, value_name = "N", value_parser = load::rate)]
-    #[arg(required_unless_present_any = ["closed", "find_knee", "listen"])]
+    #[arg(required_unless_present_any = ["closed", "find_knee"])]
     pub rate: Option<f64>,
 
     /// Length of the measured part [default: 10s].
@@ -106,21 +104,17 @@ pub struct LabLoad {
     pub series: bool,
 
     /// Write an HdrHistogram interval log, one interval per second.
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    #[arg(long, value_name = "FILE")]
     pub hdr: Option<PathBuf>,
 
-    /// Let the load come from another machine, where `commensal lab load --listen` runs.
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Let the load come from another machine, by `ssh HOST commensal lab load`: the same version must be installed there, and
+    /// ssh must let you in without a question.
+    #[arg(long, value_name = "USER@HOST", value_parser = load::ssh_host)]
     pub from: Option<String>,
 
-    /// Wait for the orders of `--from` and carry them out, one after the other, until Ctrl-C. Whoever reaches the port can
-    /// make this machine send requests: --rate and --for bound what is accepted [default: 10000 per second, 60s].
-    #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["from", "closed", "find_knee", "slo", "series", "hdr"])]
-    pub listen: Option<SocketAddr>,
-
-    /// Let --listen take an address that others can reach.
-    #[arg(long, requires = "listen")]
-    pub allow_remote: bool,
+    /// End the measured part, and report it, when standard input ends. --from gives it to the other machine.
+    #[arg(long, conflicts_with = "from")]
+    pub until_eof: bool,
 
     /// Print JSON.
     #[arg(long)]

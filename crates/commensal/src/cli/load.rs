@@ -1,7 +1,7 @@
 //! `lab load`: the load generator alone, against any HTTP service.
 
-mod agent;
 mod print;
+mod remote;
 mod target;
 
 use super::{LabLoad, Spacing};
@@ -13,7 +13,8 @@ use commensal_lab::loadgen::{
     self, Arrival, KneeLimits, LoadError, LoadReport, LoadSpec, Mode, Phase, interval_log,
 };
 use commensal_lab::record::Slo;
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Measured part unless told otherwise.
@@ -21,37 +22,57 @@ const MEASURE: Duration = Duration::from_secs(10);
 /// Exit status of a measurement that cannot be believed.
 const INVALID: u8 = 4;
 
-/// Loads, or waits for orders.
+/// Loads, or has it done elsewhere.
 pub fn run(context: &mut Context, options: &LabLoad) -> anyhow::Result<u8> {
-    if let Some(addr) = options.listen {
-        return agent::listen(context, options, addr);
-    }
     let order = Order::new(options)?;
     let stop = stop_flag(&context.host)?;
+    if options.until_eof {
+        stop_at_eof(&stop);
+    }
     if options.find_knee {
         return knee(&order, options.json, &stop);
     }
-    let hdr = options.hdr.as_deref().map(std::path::absolute).transpose().context("--hdr is not a path")?;
-    if let Some(path) = &hdr {
-        // Found out now, not after the load.
-        context.writable(path).context("--hdr")?;
-    }
-    let (report, log) = match &options.from {
-        Some(from) => (agent::ask(from, &order, &stop)?, None),
-        None => order.carry_out(&stop, hdr.is_some())?,
+    let report = match &options.from {
+        Some(from) => remote::ask(context, (from, options), &order, &stop)?,
+        None => here(context, options, &order, &stop)?,
     };
-    if let (Some(path), Some(log)) = (&hdr, log) {
-        context
-            .host
-            .state_replace(path, &log)
-            .with_context(|| format!("{} cannot be written", path.display()))?;
-    }
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print!("{}", print::report(&report, options.series));
     }
     Ok(if report.valid { 0 } else { INVALID })
+}
+
+/// Loads from this machine.
+fn here(
+    context: &mut Context,
+    options: &LabLoad,
+    order: &Order,
+    stop: &AtomicBool,
+) -> anyhow::Result<LoadReport> {
+    let hdr = options.hdr.as_deref().map(std::path::absolute).transpose().context("--hdr is not a path")?;
+    if let Some(path) = &hdr {
+        // Found out now, not after the load.
+        context.writable(path).context("--hdr")?;
+    }
+    let (report, log) = order.carry_out(stop, hdr.is_some())?;
+    if let (Some(path), Some(log)) = (&hdr, log) {
+        context
+            .host
+            .state_replace(path, &log)
+            .with_context(|| format!("{} cannot be written", path.display()))?;
+    }
+    Ok(report)
+}
+
+/// Raises the flag when standard input ends.
+fn stop_at_eof(stop: &Arc<AtomicBool>) {
+    let stop = Arc::clone(stop);
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        stop.store(true, Ordering::Relaxed);
+    });
 }
 
 /// What is to be done, resolved.
@@ -64,9 +85,9 @@ struct Order {
 
 impl Order {
     fn new(options: &LabLoad) -> anyhow::Result<Order> {
-        let url = options.url.clone().unwrap_or_default();
+        let url = options.url.clone();
         let target = target::parse(&url)?;
-        // An agent finds the address itself: names mean what they mean there.
+        // The other side finds the address itself: names mean what they mean there.
         let addr = if options.from.is_some() { ([127, 0, 0, 1], 1).into() } else { target.resolve()? };
         let spec = LoadSpec {
             host: Some(target.host),
@@ -192,6 +213,7 @@ pub fn whole_seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub use commensal_lab::experiment::objective;
+pub use remote::host as ssh_host;
 
 #[cfg(test)]
 mod tests {

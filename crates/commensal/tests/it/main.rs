@@ -22,6 +22,7 @@ mod lab;
 mod lab_faults;
 mod limits;
 mod load;
+mod load_from;
 mod on_machine;
 mod output;
 mod processes;

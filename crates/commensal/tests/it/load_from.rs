@@ -1,0 +1,313 @@
+//! `lab load --from`: what goes to ssh, and what becomes of each way in which it may end. A program called `ssh` in front of
+//! PATH runs the command on this machine; one test has a real sshd on loopback.
+
+use crate::support::{Program, text};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A measurement that ends: believed or not is the machine's affair.
+const ENDS: [i32; 2] = [0, 4];
+/// What a busy machine may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Answers 200 to everything and counts; it ends with the test.
+struct Counting {
+    addr: SocketAddr,
+    answered: Arc<AtomicU64>,
+}
+
+impl Counting {
+    fn start() -> Counting {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (addr, answered) = (listener.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
+        let count = Arc::clone(&answered);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let count = Arc::clone(&count);
+                std::thread::spawn(move || answer(stream, &count));
+            }
+        });
+        Counting { addr, answered }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/", self.addr)
+    }
+
+    /// Waits until `more` requests than now were answered.
+    fn until(&self, more: u64) {
+        let (most, began) = (self.answered.load(Ordering::Relaxed) + more, Instant::now());
+        while self.answered.load(Ordering::Relaxed) < most {
+            assert!(began.elapsed() < PATIENCE, "no load came");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream, count: &AtomicU64) {
+    let (mut seen, mut chunk) = (Vec::new(), [0u8; 4096]);
+    while let Ok(n @ 1..) = stream.read(&mut chunk) {
+        seen.extend_from_slice(&chunk[..n]);
+        while let Some(end) = seen.windows(4).position(|four| four == b"\r\n\r\n") {
+            seen.drain(..end + 4);
+            if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+                return;
+            }
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Writes a program.
+fn program_file(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// A folder with `ssh`, and with `commensal` as the other side finds it.
+fn bin(program: &Program, ssh: &str) -> PathBuf {
+    let bin = program.path("bin");
+    std::fs::create_dir(&bin).unwrap();
+    program_file(&bin.join("ssh"), ssh);
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_commensal"), bin.join("commensal")).unwrap();
+    bin
+}
+
+/// Runs the command on this machine, unless the host is one that has a trouble. What it was asked lies beside it.
+const FAKE_SSH: &str = r#"#!/bin/sh
+printf '%s\n' "$@" >"$(dirname "$0")/asked"
+case "$4" in
+nowhere) echo "ssh: Could not resolve hostname nowhere: Name or service not known" >&2; exit 255 ;;
+stranger) echo "Host key verification failed." >&2; exit 255 ;;
+bare) PATH=/usr/bin:/bin ;;
+older) echo "error: unexpected argument '--until-eof' found" >&2; exit 2 ;;
+newer) echo '{"schema": "commensal.load/9"}'; exit 0 ;;
+chatty) echo "Welcome!" ;;
+dies) kill -TERM $$ ;;
+esac
+exec sh -c "$5"
+"#;
+
+fn load(program: &Program, bin: &Path, args: &[&str]) -> Command {
+    let mut command =
+        program.command(&[&["lab", "load", "--connections", "2", "--warmup", "0s"], args].concat());
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{}:{path}", bin.display()));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn said(output: &Output) -> (i32, String, String) {
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Ends the program as Ctrl-C does; SIGTERM, because a shell without job control has its jobs ignore SIGINT.
+fn stop(child: &Child) {
+    assert!(Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().unwrap().success());
+}
+
+#[test]
+fn the_report_comes_from_the_other_side_and_no_word_is_taken_apart() {
+    let program = Program::new("load-from");
+    let (bin, server) = (bin(&program, FAKE_SSH), Counting::start());
+    let url = format!("{}a'b$(:>gone)?c=*&d=`:>gone`;:>gone", server.url());
+    let args =
+        [&url, "--rate", "50", "--for", "1s", "--seed", "7", "--slo", "p90=50ms", "--from", "user@host"];
+    let (status, out, err) =
+        said(&load(&program, &bin, &[&args[..], &["--json"]].concat()).output().unwrap());
+    assert!(ENDS.contains(&status), "{out}{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    let asked = &report["asked"];
+    assert_eq!((asked["seed"].as_u64(), asked["url"].as_str()), (Some(7), Some(url.as_str())));
+    assert_eq!((asked["warmup_s"].as_f64(), asked["connections"].as_u64()), (Some(0.0), Some(2)));
+    assert_eq!((report["cut"].as_bool(), report["slo"]["seen"]["windows"].as_u64()), (Some(false), Some(1)));
+    let histogram = commensal_lab::record::decode_histogram(report["hist"].as_str().unwrap()).unwrap();
+    assert_eq!(histogram.len(), report["completed"].as_u64().unwrap() + report["timeouts"].as_u64().unwrap());
+    assert!(server.answered.load(Ordering::Relaxed) > 0 && !program.path("gone").exists());
+    let asked = std::fs::read_to_string(bin.join("asked")).unwrap();
+    assert!(asked.starts_with("-o\nBatchMode=yes\n--\nuser@host\ncommensal lab load --json"), "{asked}");
+    // For people, in a closed loop as well.
+    let args = [&server.url(), "--closed", "2", "--for", "500ms", "--series", "--from", "user@host"];
+    let (status, out, err) = said(&load(&program, &bin, &args).output().unwrap());
+    assert!(ENDS.contains(&status) && out.contains("closed loop, 2 connections"), "{out}{err}");
+    assert!(out.contains("answered/s"), "{out}");
+}
+
+#[test]
+fn each_trouble_of_ssh_and_of_the_other_side_is_a_sentence() {
+    let program = Program::new("load-from-bad");
+    let (bin, server) = (bin(&program, FAKE_SSH), Counting::start());
+    let url = server.url();
+    let check = |url: &str, from: &str, words: &[&str]| {
+        let args = [url, "--rate", "10", "--for", "200ms", "--from", from];
+        let (status, out, err) = said(&load(&program, &bin, &args).output().unwrap());
+        assert_eq!((status, out.as_str()), (2, ""), "{from}: {err}");
+        assert!(words.iter().all(|words| err.contains(words)), "{from}: {err}");
+    };
+    check(&url, "nowhere", &["ssh to nowhere failed", "Could not resolve", "check the name"]);
+    check(&url, "stranger", &["Host key verification failed", "accept the key"]);
+    check(&url, "bare", &["bare finds no commensal", "install the same version there"]);
+    check(&url, "older", &["older has another version", "install the same one"]);
+    check(&url, "newer", &["newer has another version", "commensal.load/9"]);
+    check(&url, "chatty", &["printed no report", "Welcome!", "standard error"]);
+    check(&url, "dies", &["ended by signal 15"]);
+    // What the other side refuses is its own sentence.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    check(
+        &format!("http://{free}/"),
+        "user@host",
+        &["user@host: http://", "check that the server runs there"],
+    );
+    let mut command = load(&program, &bin, &[&url, "--rate", "10", "--from", "user@host"]);
+    let (status, _, err) = said(&command.env("PATH", program.path("none")).output().unwrap());
+    assert!(status == 2 && err.contains("install OpenSSH's client"), "{err}");
+}
+
+#[test]
+fn ctrl_c_here_ends_the_load_there_and_gets_its_report() {
+    let program = Program::new("load-from-stop");
+    let (bin, server) = (bin(&program, FAKE_SSH), Counting::start());
+    let url = server.url();
+    let args = [&url, "--rate", "100", "--for", "1h", "--from", "user@host", "--json"];
+    let child = load(&program, &bin, &args).spawn().unwrap();
+    server.until(20);
+    stop(&child);
+    let (status, out, err) = said(&child.wait_with_output().unwrap());
+    assert!(ENDS.contains(&status), "{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["cut"], true);
+    assert!(report["caveats"].to_string().contains("stopped after"), "{}", report["caveats"]);
+    assert!(report["completed"].as_u64().unwrap() > 0);
+    // The same when the other side loses us, whatever becomes of ssh.
+    let args = [&url, "--rate", "100", "--for", "1h", "--until-eof", "--json"];
+    let mut child = load(&program, &bin, &args).stdin(Stdio::piped()).spawn().unwrap();
+    server.until(20);
+    drop(child.stdin.take());
+    let (status, out, err) = said(&child.wait_with_output().unwrap());
+    assert!(ENDS.contains(&status) && out.contains("\"cut\": true"), "{out}{err}");
+}
+
+/// A real sshd with keys, configuration and port of its own.
+struct Sshd {
+    child: Child,
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The first of these programs that is there.
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
+    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+impl Sshd {
+    /// Starts it, and gives a client that knows it as `host` and nothing else; or why that cannot be.
+    fn start(program: &Program) -> Result<(Sshd, String), String> {
+        let there = |name: &str| find(name).ok_or(format!("there is no {name}"));
+        let (sshd, ssh, keygen) = (there("sshd")?, there("ssh")?, there("ssh-keygen")?);
+        let dir = program.dir.path().display();
+        for key in ["host_key", "user_key"] {
+            let made = Command::new(&keygen)
+                .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+                .arg(program.path(key))
+                .status()
+                .unwrap();
+            assert!(made.success());
+        }
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let config = format!(
+            "ListenAddress 127.0.0.1:{port}\nHostKey {dir}/host_key\nPidFile none\nAuthorizedKeysFile {dir}/user_key.pub\n\
+             StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\n\
+             SetEnv PATH={dir}/bin:/usr/bin:/bin\n"
+        );
+        std::fs::write(program.path("sshd_config"), config).unwrap();
+        let log = std::fs::File::create(program.path("sshd.log")).unwrap();
+        let mut command = Command::new(sshd);
+        command.args(["-D", "-e", "-f"]).arg(program.path("sshd_config")).stderr(log);
+        let mut sshd = Sshd { child: command.stdin(Stdio::null()).spawn().unwrap() };
+        let said = || std::fs::read_to_string(program.path("sshd.log")).unwrap().trim().to_owned();
+        let began = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if sshd.child.try_wait().unwrap().is_some() {
+                return Err(format!("sshd does not run here: {}", said()));
+            }
+            assert!(began.elapsed() < PATIENCE, "{}", said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let known = std::fs::read_to_string(program.path("host_key.pub")).unwrap();
+        std::fs::write(program.path("known_hosts"), format!("[127.0.0.1]:{port} {known}")).unwrap();
+        let config = format!(
+            "Host host\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {dir}/user_key\n  IdentitiesOnly yes\n\
+             Host *\n  UserKnownHostsFile {dir}/known_hosts\n  GlobalKnownHostsFile /dev/null\n"
+        );
+        std::fs::write(program.path("ssh_config"), config).unwrap();
+        let client = format!("#!/bin/sh\nexec {} -F {dir}/ssh_config \"$@\"\n", ssh.display());
+        let tried = program.path("try");
+        program_file(&tried, &client);
+        let tried = Command::new(tried).args(["-o", "BatchMode=yes", "host", "true"]).output().unwrap();
+        match tried.status.success() {
+            true => Ok((sshd, client)),
+            false => Err(format!("sshd lets nobody in here: {} {}", text(&tried.stderr).trim(), said())),
+        }
+    }
+}
+
+#[test]
+fn over_a_real_ssh() {
+    let program = Program::new("load-from-ssh");
+    let (_sshd, client) = match Sshd::start(&program) {
+        Ok(started) => started,
+        Err(why) => {
+            println!("skipped: load_from::over_a_real_ssh: {why}");
+            return;
+        }
+    };
+    let (bin, server) = (bin(&program, &client), Counting::start());
+    let url = format!("{}it's?a=$b", server.url());
+    let args = [&url, "--rate", "100", "--for", "1h", "--json", "--from", "host"];
+    let child = load(&program, &bin, &args).spawn().unwrap();
+    server.until(20);
+    stop(&child);
+    let (status, out, err) = said(&child.wait_with_output().unwrap());
+    assert!(ENDS.contains(&status), "{out}{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((report["cut"].as_bool(), report["asked"]["url"].as_str()), (Some(true), Some(url.as_str())));
+    // Killed, we take ssh with us, and the load there ends.
+    let mut child = load(&program, &bin, &args).spawn().unwrap();
+    server.until(20);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let began = Instant::now();
+    let mut before = server.answered.load(Ordering::Relaxed);
+    loop {
+        std::thread::sleep(Duration::from_millis(500));
+        let now = server.answered.load(Ordering::Relaxed);
+        if now == before {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "the load goes on");
+        before = now;
+    }
+    let check = |from: &str, words: &[&str]| {
+        let args = [&url, "--rate", "10", "--for", "200ms", "--from", from];
+        let (status, out, err) = said(&load(&program, &bin, &args).output().unwrap());
+        assert_eq!((status, out.as_str()), (2, ""), "{from}: {err}");
+        assert!(words.iter().all(|words| err.contains(words)), "{from}: {err}");
+    };
+    check("nobody-is-called-so.invalid", &["Could not resolve hostname", "check the name"]);
+    std::fs::write(program.path("known_hosts"), "").unwrap();
+    check("host", &["Host key verification failed", "accept the key"]);
+}
