@@ -22,7 +22,7 @@ use crate::experiment::{Experiment, Load, REQUEST_US, Rate, Restart};
 use crate::loadgen::{KneeEnd, KneeLimits, LoadError, knee};
 use crate::prometheus::QueryError;
 use crate::record::Verdict;
-use crate::record::{self, Arm, Block, KnownHarm, Machine, Role, Run, Sweep, Tool};
+use crate::record::{self, Arm, Block, HistogramError, KnownHarm, Machine, Role, Run, Sweep, Tool};
 use crate::site::{self, Claim, Guard, Side, Testbed, TestbedError, Wanted};
 use crate::tools::ParseError;
 use crate::workload::cpu::calibrate;
@@ -85,6 +85,9 @@ pub enum LabError {
         /// The last that it said.
         said: String,
     },
+    /// The latencies of a block cannot be recorded.
+    #[error("the latencies cannot be recorded")]
+    Latencies(#[from] HistogramError),
     /// What a tool printed is not what it prints.
     #[error("the load tool's output cannot be read")]
     Tool(#[source] ParseError),

@@ -2,8 +2,8 @@
 
 use crate::analysis::{Samples, conclude_from};
 use crate::record::{
-    Applied, Arm, Block, CpuUse, Design, Lateness, Machine, Metric, PerSide, Policy, Psi, Role, Run, SCHEMA,
-    Tool, Work, encode_histogram, new_histogram,
+    Applied, Arm, Block, CpuUse, Design, Lateness, LoadFigures, Machine, Metric, PerSide, Policy, Psi, Role,
+    Run, SCHEMA, Tool, Work, encode_histogram, new_histogram,
 };
 use crate::rng::Rng;
 
@@ -85,9 +85,12 @@ fn block(round: u32, pos: u32, arm: &Arm) -> Block {
         arm: arm.name.clone(),
         valid: true,
         measure_s: 20.0,
-        offered: Some(400.0),
-        achieved: Some(400.0),
-        requests: 8_000,
+        load: LoadFigures {
+            offered_per_s: Some(400.0),
+            achieved_per_s: Some(400.0),
+            offered_requests: 8_000,
+            ..LoadFigures::default()
+        },
         lateness_us: Some(Lateness { p50: 4.0, p99: 61.0 }),
         cpu: CpuUse {
             online: Some(0.3),
@@ -120,8 +123,8 @@ pub fn small_run() -> Run {
             let z = (f64::from(i) + rng.unit_f64()) / 1_000.0 * 4.0 - 2.0;
             h.saturating_record((500.0 * harm * noise * (0.5 * z).exp()) as u64);
         }
-        block.hist = Some(encode_histogram(&h).unwrap());
-        block.achieved = Some((400.0 / harm * 10.0).round() / 10.0);
+        block.histograms.latency = Some(encode_histogram(&h).unwrap());
+        block.load.achieved_per_s = Some((400.0 / harm * 10.0).round() / 10.0);
     }
     run
 }

@@ -6,6 +6,7 @@
 
 mod blamed;
 mod block;
+mod figures;
 mod histogram;
 mod load;
 mod metric;
@@ -15,6 +16,7 @@ mod verdict;
 
 pub use blamed::{ArmBlame, BlameBounds, Blamed, Delays, WaitByKind};
 pub use block::{Block, CpuUse, GroupPsi, Lateness, PerSide, Psi, SloSeen, Tick, Work};
+pub use figures::{LoadFigures, LoadHistograms};
 pub use histogram::{
     HIGHEST_US, HistogramError, LatencyHistogram, decode_histogram, encode_histogram, new_histogram,
     percentile_us,

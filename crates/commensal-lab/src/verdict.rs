@@ -355,14 +355,14 @@ mod tests {
 
         let mut run = good();
         for block in run.blocks.iter_mut().filter(|b| b.arm == "isolated") {
-            block.errors = 60;
-            block.timeouts = 30;
+            block.load.errors = 60;
+            block.load.timeouts = 30;
             // Too many errors also make a block invalid; that is no excuse.
             block.valid = false;
         }
         check(&run, Verdict::Broken, "1.1 % of the requests");
         for block in run.blocks.iter_mut().filter(|b| b.arm.starts_with("baseline")) {
-            block.errors = 900;
+            block.load.errors = 900;
         }
         check(&run, Verdict::Invalid, "without any offline work");
     }

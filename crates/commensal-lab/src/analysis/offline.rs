@@ -32,7 +32,7 @@ fn of_arm(run: &Run, of: &Arm) -> OfflineKept {
     kept.kept_vs_alone_pct = work(arm).zip(alone).and_then(|(work, alone)| work_kept_pct(work, alone));
     let left: Vec<f64> = usable(run, arm).filter_map(|block| cpu_left_used_pct(run, block)).collect();
     kept.cpu_left_used_pct = median(&left);
-    let achieved: Vec<f64> = usable(run, arm).filter_map(|block| block.achieved).collect();
+    let achieved: Vec<f64> = usable(run, arm).filter_map(|block| block.load.achieved_per_s).collect();
     let online = median(&achieved).zip(run.design.knee_per_s.filter(|knee| *knee > 0.0));
     kept.emu_pct = online
         .zip(kept.kept_vs_alone_pct)
@@ -88,7 +88,7 @@ mod tests {
         run.arms.push(Arm { name: "alone".into(), role: Role::OfflineAlone, policy: None, offline: None });
         let mut alone = run.blocks[0].clone();
         alone.arm = "alone".into();
-        alone.achieved = None;
+        alone.load.achieved_per_s = None;
         alone.work.offline = Some(2_000.0);
         run.blocks.push(alone);
         for block in run.blocks.iter_mut().filter(|b| b.arm == "isolated") {

@@ -13,7 +13,8 @@ pub struct Samples {
 
 /// Whether the online service died in this block, or answered nothing of what was due.
 pub fn online_failed(block: &Block) -> bool {
-    block.online_crashed || (block.requests > 0 && block.achieved.is_some_and(|qps| qps <= 0.0))
+    block.online_crashed
+        || (block.load.offered_requests > 0 && block.load.achieved_per_s.is_some_and(|qps| qps <= 0.0))
 }
 
 impl Samples {
@@ -67,17 +68,17 @@ impl Samples {
             if run.arms[arm].role == Role::OfflineAlone {
                 continue;
             }
-            if let Some(qps) = block.achieved {
+            if let Some(qps) = block.load.achieved_per_s {
                 samples.set(arm, block.round, Metric::Qps, qps);
             }
             for (metric, value) in &block.queried {
                 samples.set(arm, block.round, *metric, *value);
             }
-            let histogram = block.hist.as_deref().and_then(|text| decode_histogram(text).ok());
+            let histogram = block.histograms.latency.as_deref().and_then(|text| decode_histogram(text).ok());
             if histogram.is_none() && block.percentiles_us.is_empty() {
                 continue;
             }
-            let size = histogram.as_ref().map_or(block.requests, Histogram::len);
+            let size = histogram.as_ref().map_or(block.load.offered_requests, Histogram::len);
             sizes.push(size);
             for metric in Metric::ALL {
                 let enough = run.design.plans_for(metric) && size >= metric.requests_needed();
@@ -164,7 +165,7 @@ mod tests {
         let mut h = new_histogram().unwrap();
         h.saturating_record_n(500, n);
         for block in &mut run.blocks {
-            block.hist = Some(encode_histogram(&h).unwrap());
+            block.histograms.latency = Some(encode_histogram(&h).unwrap());
         }
         run
     }
@@ -201,7 +202,7 @@ mod tests {
         assert_eq!(samples.get(0, 0, Metric::P95), None);
         assert!(notes.iter().any(|n| n.contains("P95 is not printed: the blocks were not planned")));
         let mut run = with_requests(4_100);
-        run.blocks[0].hist = with_requests(150).blocks[0].hist.clone();
+        run.blocks[0].histograms.latency = with_requests(150).blocks[0].histograms.latency.clone();
         let (_, notes) = Samples::of(&run);
         assert!(notes.iter().any(|n| n.contains("P50 is missing from 1 of 24 blocks")), "{notes:?}");
     }
@@ -211,7 +212,7 @@ mod tests {
         let mut run = with_requests(1_000);
         run.blocks[0].valid = false;
         run.blocks[4].online_crashed = true;
-        run.blocks[8].achieved = Some(0.0);
+        run.blocks[8].load.achieved_per_s = Some(0.0);
         let (samples, _) = Samples::of(&run);
         let rounds: usize = (0..4).map(|arm| samples.rounds(arm).count()).sum();
         assert_eq!(rounds, 21);

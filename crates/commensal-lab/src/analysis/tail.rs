@@ -21,7 +21,7 @@ const SURE: f64 = 0.05;
 const FEWEST: f64 = 100.0;
 
 fn histogram(block: &Block) -> Option<LatencyHistogram> {
-    decode_histogram(block.hist.as_deref()?).ok()
+    decode_histogram(block.histograms.latency.as_deref()?).ok()
 }
 
 /// Every isolated arm against the service alone.
@@ -163,8 +163,8 @@ mod tests {
             let mut histogram = new_histogram().unwrap();
             histogram.saturating_record_n(500, 20_000 - of - wobble);
             histogram.saturating_record_n(9_000, of + wobble);
-            block.hist = Some(encode_histogram(&histogram).unwrap());
-            (block.achieved, block.requests) = (Some(400.0), 20_000);
+            block.histograms.latency = Some(encode_histogram(&histogram).unwrap());
+            (block.load.achieved_per_s, block.load.offered_requests) = (Some(400.0), 20_000);
             let isolated = block.arm == "isolated";
             block.cpu.steal = Some(steal[usize::from(isolated)] + f64::from(block.round) * 1e-3);
         }

@@ -170,8 +170,9 @@ fn true_pct(run: &Run, added: &AddedTime, metric: Metric) -> Option<f64> {
         .filter_map(|round| {
             let blocks = run.blocks.iter().filter(|block| block.round == round && block.valid);
             let its = blocks.filter(|block| alone.contains(&block.arm.as_str()));
-            let latencies =
-                Latencies::of(its.filter_map(|block| decode_histogram(block.hist.as_deref()?).ok()));
+            let latencies = Latencies::of(
+                its.filter_map(|block| decode_histogram(block.histograms.latency.as_deref()?).ok()),
+            );
             let (before, after) = (latencies.quantile(quantile)?, latencies.later(added, quantile)?);
             Some((after / before).ln())
         })
@@ -245,7 +246,7 @@ fn cpu_us(run: &Run, arm: &str) -> Option<f64> {
         let (mut used, mut requests) = (0.0, 0);
         for block in run.blocks_of(name) {
             used += block.cpu.online? * block.measure_s;
-            requests += block.requests;
+            requests += block.load.offered_requests;
         }
         (requests > 0).then(|| used * 1e6 / requests as f64)
     };
@@ -270,7 +271,7 @@ pub fn seen(run: &Run, whole: bool) -> Vec<BlockSample> {
             p50_us: value(Metric::P50),
             p90_us: value(Metric::P90),
             qps: value(Metric::Qps),
-            hist: block.hist.clone().filter(|_| whole),
+            hist: block.histograms.latency.clone().filter(|_| whole),
         }
     };
     run.blocks.iter().map(one).collect()
@@ -322,10 +323,16 @@ mod tests {
                     round,
                     valid: true,
                     measure_s: 1.0,
-                    requests: 2_100,
-                    offered: Some(2_100.0),
-                    achieved: Some(2_100.0 * (0.001 * rng.normal()).exp()),
-                    hist: Some(encode_histogram(&histogram).unwrap()),
+                    load: crate::record::LoadFigures {
+                        offered_per_s: Some(2_100.0),
+                        achieved_per_s: Some(2_100.0 * (0.001 * rng.normal()).exp()),
+                        offered_requests: 2_100,
+                        ..Default::default()
+                    },
+                    histograms: crate::record::LoadHistograms {
+                        latency: Some(encode_histogram(&histogram).unwrap()),
+                        ..Default::default()
+                    },
                     lateness_us: Some(crate::record::Lateness { p50: 5.0, p99: 30.0 }),
                     cpu: crate::record::CpuUse {
                         online: Some(0.2 + added.asked_ns as f64 * 2_100.0 / 1e9),
@@ -428,11 +435,15 @@ mod tests {
         for block in run.blocks.iter_mut().filter(|block| block.arm == "baseline2") {
             let mut slow = new_histogram().unwrap();
             slow.saturating_record_n(400, 2_100);
-            block.hist = Some(encode_histogram(&slow).unwrap());
+            block.histograms.latency = Some(encode_histogram(&slow).unwrap());
         }
         assert_eq!(answers(&run, &plan.harms)[0].verdict, Verdict::Invalid);
         let mut broken = simulated(&plan, 3, 0.004);
-        broken.blocks.iter_mut().filter(|block| block.arm == "+0 %").for_each(|block| block.errors = 100);
+        broken
+            .blocks
+            .iter_mut()
+            .filter(|block| block.arm == "+0 %")
+            .for_each(|block| block.load.errors = 100);
         assert_eq!(answers(&broken, &plan.harms)[0].verdict, Verdict::Broken);
         // Every block is seen, with its latencies where they are kept.
         let seen_all = seen(&run, true);

@@ -8,7 +8,10 @@ use super::{LabError, RunOptions, memory_file};
 use crate::experiment::{Experiment, Load, Rate};
 use crate::loadgen::{self, LoadError, LoadResult, LoadSpec, Phase};
 use crate::prometheus::{self, QueryError};
-use crate::record::{Applied, Arm, Block, Lateness, Policy, Query, Role, encode_histogram, percentile_us};
+use crate::record::{
+    Applied, Arm, Block, HistogramError, Lateness, LoadFigures, LoadHistograms, Policy, Query, Role,
+    encode_histogram, percentile_us,
+};
 use crate::site::{ArmPolicy, Side, Testbed, TestbedError};
 use crate::tools::{self, Reading, Tool};
 use commensal_host::{Host, Stderr, Stdin, Stdout, precise_thread};
@@ -169,13 +172,13 @@ impl Runner<'_> {
             Answers::Own(load) => {
                 block.series = probe.series(&load.ticks());
                 block.slo = experiment.design.slo.map(|slo| load.slo(&slo));
-                own_answers(&mut block, &load);
+                own_answers(&mut block, &load)?;
                 let client = block.cpu.client;
                 block.series.iter_mut().for_each(|tick| tick.cpu.client = client);
             }
             Answers::Tool(answers) => {
                 block.series = probe.series(&[]);
-                tool_answers(&mut block, answers, experiment.design.concurrency);
+                tool_answers(&mut block, answers, experiment.design.concurrency)?;
             }
             Answers::None => block.series = probe.series(&[]),
         }
@@ -418,41 +421,49 @@ fn result(
     }
 }
 
-fn own_answers(block: &mut Block, load: &LoadResult) {
-    let quantile = |q| percentile_us(&load.lateness, q).unwrap_or(0.0);
+fn own_answers(block: &mut Block, result: &LoadResult) -> Result<(), HistogramError> {
+    let quantile = |q| percentile_us(&result.lateness, q).unwrap_or(0.0);
     let lateness = Lateness { p50: quantile(0.5), p99: quantile(0.99) };
-    block.measure_s = load.measured_s;
-    block.cpu.client = Some(load.generator_cpu_s / load.measured_s.max(1e-9));
-    block.offered = load.closed.is_none().then_some(load.offered_per_s);
-    block.achieved = Some(load.achieved_per_s);
-    block.requests = load.offered;
-    block.errors = load.errors;
-    block.timeouts = load.timeouts;
-    block.lateness_us = (!load.lateness.is_empty()).then_some(lateness);
-    block.hist = encode_histogram(&load.latency).ok();
-    block.service_hist = encode_histogram(&load.service).ok();
-    block.lateness_hist = encode_histogram(&load.lateness).ok();
-    block.mean_us = (!load.latency.is_empty()).then(|| load.latency.mean());
+    block.measure_s = result.measured_s;
+    block.cpu.client = Some(result.generator_cpu_s / result.measured_s.max(1e-9));
+    block.load = result.scheduled();
+    block.lateness_us = (!result.lateness.is_empty()).then_some(lateness);
+    block.histograms = LoadHistograms::of(&result.latency, &result.service, &result.lateness)?;
+    block.mean_us = (!result.latency.is_empty()).then(|| result.latency.mean());
+    Ok(())
 }
 
-fn tool_answers(block: &mut Block, answers: Result<Reading, String>, concurrency: Option<u32>) {
+fn tool_answers(
+    block: &mut Block,
+    answers: Result<Reading, String>,
+    concurrency: Option<u32>,
+) -> Result<(), HistogramError> {
     block.concurrency = concurrency;
     match answers {
         Ok(reading) => {
-            block.achieved = Some(reading.per_s);
-            block.requests = reading.requests;
-            block.errors = reading.errors;
-            block.hist = reading.histogram.as_ref().and_then(|histogram| encode_histogram(histogram).ok());
+            block.load = LoadFigures {
+                achieved_per_s: Some(reading.per_s),
+                offered_requests: reading.requests,
+                errors: reading.errors,
+                ..LoadFigures::default()
+            };
+            block.histograms.latency = reading.histogram.as_ref().map(encode_histogram).transpose()?;
             block.percentiles_us = reading.percentiles_us;
             block.mean_us = reading.mean_us;
             block.notes.extend(reading.notes);
         }
         Err(why) => {
             // Nobody was answered: one request that failed.
-            (block.achieved, block.requests, block.errors) = (Some(0.0), 1, 1);
+            block.load = LoadFigures {
+                achieved_per_s: Some(0.0),
+                offered_requests: 1,
+                errors: 1,
+                ..LoadFigures::default()
+            };
             block.notes.push(why);
         }
     }
+    Ok(())
 }
 
 /// How a block's note begins whose scheduler was not in force.

@@ -3,7 +3,7 @@
 
 use super::batch::ENDED;
 use super::block::UNSCHEDULED;
-use crate::loadgen::{LoadBaseline, LoadFigures, invalid_reasons};
+use crate::loadgen::{LoadBaseline, LoadEvidence, invalid_reasons};
 use crate::record::{Arm, Block, Role, Run};
 
 /// Share of what it would use alone that offline work must use for a contended arm to be one.
@@ -16,7 +16,7 @@ pub(crate) fn judge_round(run: &mut Run, round: u32) {
     let threads = f64::from(run.machine.threads.max(1));
     let name = run.arm_with(Role::Baseline).map(|arm| arm.name.clone());
     let baseline = run.blocks.iter().find(|block| block.round == round && Some(&block.arm) == name.as_ref());
-    let baseline = baseline.map(|block| LoadBaseline::of(&LoadFigures::of_block(block, 0)));
+    let baseline = baseline.map(|block| LoadBaseline::of(&LoadEvidence::of_block(block, 0)));
     let (arms, windows) = (run.arms.clone(), run.design.windows);
     for block in run.blocks.iter_mut().filter(|block| block.round == round) {
         let Some(arm) = arms.iter().find(|arm| arm.name == block.arm) else { continue };
@@ -36,9 +36,9 @@ fn reasons(
     let beside = matches!(arm.role, Role::Contended | Role::Isolated | Role::OfflineAlone);
     let mut reasons = Vec::new();
     if arm.role != Role::OfflineAlone {
-        let figures = LoadFigures::of_block(block, windows);
-        let baseline = baseline.unwrap_or_else(|| LoadBaseline::of(&figures));
-        reasons.extend(invalid_reasons(&figures, &baseline, beside));
+        let evidence = LoadEvidence::of_block(block, windows);
+        let baseline = baseline.unwrap_or_else(|| LoadBaseline::of(&evidence));
+        reasons.extend(invalid_reasons(&evidence, &baseline, beside));
     }
     if matches!(arm.role, Role::Contended | Role::OfflineAlone) {
         let expected = block.work.expected_cpus.map(|cpus| cpus.min(threads));
@@ -91,7 +91,7 @@ mod tests {
         check(idle, "isolated", "");
         let closed = |block: &mut Block| {
             idle(block);
-            (block.offered, block.lateness_us, block.concurrency) = (None, None, Some(10));
+            (block.load.offered_per_s, block.lateness_us, block.concurrency) = (None, None, Some(10));
         };
         check(closed, "contended", "");
         check(
@@ -100,8 +100,8 @@ mod tests {
             "that is no contention",
         );
         check(|block| block.notes.push(format!("{ENDED} with status 3")), "isolated", "with status 3");
-        check(|block| block.achieved = Some(300.0), "baseline2", "did not keep up");
-        check(|block| block.achieved = Some(300.0), "contended", "");
+        check(|block| block.load.achieved_per_s = Some(300.0), "baseline2", "did not keep up");
+        check(|block| block.load.achieved_per_s = Some(300.0), "contended", "");
         check(
             |block| block.lateness_us = Some(crate::record::Lateness { p50: 9.0, p99: 900.0 }),
             "contended",
@@ -121,9 +121,9 @@ mod tests {
             service.saturating_record(service_us);
             let block = run.blocks.iter_mut().find(|block| block.arm == "baseline2").unwrap();
             let round = block.round;
-            (block.offered, block.requests) = (Some(93.0), 200);
-            block.achieved = Some(93.0 * (200 - missing) as f64 / 200.0);
-            block.service_hist = crate::record::encode_histogram(&service).ok();
+            (block.load.offered_per_s, block.load.offered_requests) = (Some(93.0), 200);
+            block.load.achieved_per_s = Some(93.0 * (200 - missing) as f64 / 200.0);
+            block.histograms.service = crate::record::encode_histogram(&service).ok();
             judge_round(&mut run, round);
             let block =
                 run.blocks.iter().find(|block| block.arm == "baseline2" && block.round == round).unwrap();
@@ -143,10 +143,10 @@ mod tests {
     #[test]
     fn tools_have_no_schedule_to_be_late_for() {
         let tool = |block: &mut Block| {
-            (block.offered, block.lateness_us, block.concurrency) = (None, None, Some(8));
+            (block.load.offered_per_s, block.lateness_us, block.concurrency) = (None, None, Some(8));
         };
         check(tool, "baseline2", "");
-        check(|block| (tool(block), block.errors = 100).0, "baseline2", "errors");
-        check(|block| (tool(block), block.requests = 0).0, "baseline2", "no request");
+        check(|block| (tool(block), block.load.errors = 100).0, "baseline2", "errors");
+        check(|block| (tool(block), block.load.offered_requests = 0).0, "baseline2", "no request");
     }
 }

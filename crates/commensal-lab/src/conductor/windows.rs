@@ -20,8 +20,8 @@ use super::slowing::Slowing;
 use super::{Chosen, Conductor, Event, LabError, block, decided, favoured, service, slowing, validity};
 use crate::loadgen::{self, Gathered, LoadError, Outcome, Sample, Trace};
 use crate::record::{
-    Arm, Block, LatencyHistogram, Lateness, Role, Run, SinceSwitch, Windows, encode_histogram, new_histogram,
-    percentile_us,
+    Arm, Block, HistogramError, LatencyHistogram, Lateness, LoadHistograms, Role, Run, SinceSwitch, Windows,
+    new_histogram, percentile_us,
 };
 use crate::site::Side;
 use crate::tools::work::WorkKind;
@@ -259,7 +259,7 @@ impl Rounds<'_, '_> {
                 }
             }
             let gathered = self.gathered(&windows)?;
-            self.record(run, round, (&windows, &gathered), work, crashed);
+            self.record(run, round, (&windows, &gathered), work, crashed)?;
             run.since_switch = self.table(run);
             if crashed.is_none() && self.slowing.is_none() && self.replan(run, round) {
                 continue;
@@ -390,7 +390,7 @@ impl Rounds<'_, '_> {
         (windows, gathered): (&[Window], &Gathered),
         work: &mut Frozen,
         crashed: Option<usize>,
-    ) {
+    ) -> Result<(), LabError> {
         self.since_switch(windows, &gathered.samples);
         for (pos, arm) in (0..).zip(0..run.arms.len()) {
             let its: Vec<&Window> = windows.iter().filter(|window| window.arm == arm).collect();
@@ -400,7 +400,7 @@ impl Rounds<'_, '_> {
             let mut block = pooled(&its);
             // What was under way when the service died in another arm's window is that arm's doing.
             let answered_only = crashed.is_some_and(|crashed| crashed != arm);
-            requests(&mut block, &its, (gathered, answered_only), self.conductor.rate_per_s);
+            requests(&mut block, &its, (gathered, answered_only), self.conductor.rate_per_s)?;
             if matches!(run.arms[arm].role, Role::Contended | Role::Isolated)
                 && let Some(offline) = &mut work.offline
             {
@@ -422,6 +422,7 @@ impl Rounds<'_, '_> {
             block.at_s = its.first().map(|window| window.from_ns as f64 / 1e9);
             run.blocks.push(block);
         }
+        Ok(())
     }
 
     /// Lengthens guard and windows where the table by time since the switch shows that an arm has not settled within the guard,
@@ -519,12 +520,8 @@ fn requests(
     windows: &[&Window],
     (gathered, answered_only): (&Gathered, bool),
     rate_per_s: f64,
-) {
-    let (Ok(mut latency), Ok(mut service), Ok(mut lateness)) =
-        (new_histogram(), new_histogram(), new_histogram())
-    else {
-        return;
-    };
+) -> Result<(), HistogramError> {
+    let (mut latency, mut service, mut lateness) = (new_histogram()?, new_histogram()?, new_histogram()?);
     let within = |ns: u64| windows.iter().any(|window| (window.from_ns..window.to_ns).contains(&ns));
     // A request counts where it was due, with all the time that it took, whenever that ended.
     let mut answered = 0_u64;
@@ -535,12 +532,12 @@ fn requests(
         if !within(sample.due_ns) || (answered_only && sample.outcome != Outcome::Answered) {
             continue;
         }
-        block.requests += 1;
+        block.load.offered_requests += 1;
         match sample.outcome {
             Outcome::Answered => {}
-            Outcome::TimedOut => block.timeouts += 1,
+            Outcome::TimedOut => block.load.timeouts += 1,
             Outcome::Failed => {
-                block.errors += 1;
+                block.load.errors += 1;
                 continue;
             }
         }
@@ -554,11 +551,11 @@ fn requests(
         lateness.saturating_record((*us).max(1));
     }
     let quantile = |q| percentile_us(&lateness, q).unwrap_or(0.0);
-    block.offered = Some(rate_per_s);
-    block.achieved = Some(rate_per_s * answered as f64 / block.requests.max(1) as f64);
+    block.load.offered_per_s = Some(rate_per_s);
+    block.load.achieved_per_s =
+        Some(rate_per_s * answered as f64 / block.load.offered_requests.max(1) as f64);
     block.lateness_us = (!lateness.is_empty()).then(|| Lateness { p50: quantile(0.5), p99: quantile(0.99) });
     block.mean_us = (!latency.is_empty()).then(|| latency.mean());
-    block.hist = encode_histogram(&latency).ok();
-    block.service_hist = encode_histogram(&service).ok();
-    block.lateness_hist = encode_histogram(&lateness).ok();
+    block.histograms = LoadHistograms::of(&latency, &service, &lateness)?;
+    Ok(())
 }

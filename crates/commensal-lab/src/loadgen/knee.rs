@@ -134,7 +134,7 @@ pub fn knee(
 fn closed_loop(spec: &LoadSpec, stop: &AtomicBool) -> Result<f64, LoadError> {
     let mode = Mode::Closed { concurrency: spec.connections.min(16) };
     let pilot = LoadSpec { mode, warmup: WARMUP, measure: WARMUP * 2, keep_partial: false, ..spec.clone() };
-    Ok(run(&pilot, stop, &mut |_| ())?.achieved_per_s)
+    Ok(run(&pilot, stop, &mut |_| ())?.load.achieved_per_s.unwrap_or_default())
 }
 
 /// What the search needs to know of a step.
@@ -148,7 +148,8 @@ struct StepSample {
 impl StepSample {
     fn of(result: &LoadResult) -> Self {
         Self {
-            achieved_share: result.achieved_per_s / result.offered_per_s.max(f64::MIN_POSITIVE),
+            achieved_share: result.load.achieved_per_s.unwrap_or_default()
+                / result.load.offered_per_s.unwrap_or_default().max(f64::MIN_POSITIVE),
             p99_us: result.latency.value_at_quantile(0.99) as f64,
             lateness_p99_us: result.lateness.value_at_quantile(0.99) as f64,
         }

@@ -32,7 +32,7 @@ pub use series::{Second, SecondSeries};
 pub use trace::{Gathered, Outcome, Sample, Trace};
 pub use validity::{
     ACHIEVED_SHARE_MIN, FAILED_SHARE_OVER_BASELINE_MAX, LATENESS_FLOOR_US, LATENESS_SHARE_MAX, LoadBaseline,
-    LoadFigures, invalid_reasons,
+    LoadEvidence, invalid_reasons,
 };
 
 use std::io::{self, Read, Write};

@@ -3,6 +3,7 @@
 use super::series::{SecondSeries, Writer};
 use super::trace::{Outcome, Trace};
 use super::{LoadSpec, Mode};
+use crate::record::LoadFigures;
 use hdrhistogram::{CreationError, Histogram};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -46,29 +47,21 @@ pub(super) enum Failure {
     Io,
 }
 
-/// The measured window of one run. Every request that was due in it is in exactly one of `completed`, `errors`
-/// and `timeouts`; requests of the warm-up are in nothing here.
+/// The measured window of one run. Every request that was due in it is in exactly one of `completed`, errors
+/// and timeouts; requests of the warm-up are in nothing here.
 #[derive(Debug, Clone)]
 pub struct LoadResult {
-    /// Requests due in the window; in a closed loop those sent in it.
-    pub offered: u64,
-    /// `offered` per second of the window: what the schedule really asked for, not the nominal rate.
-    pub offered_per_s: f64,
-    /// Requests due in the window and answered with 2xx before the window ended, per second of it. Answers that
-    /// came while draining are in `completed` but not here: an overloaded service does not look as if it kept up.
-    pub achieved_per_s: f64,
+    /// What was asked and what became of it. Answers that came while draining are in `completed` but not in the achieved load. In
+    /// a closed loop the offered load is what was sent.
+    pub load: LoadFigures,
     /// Requests written to a connection.
     pub sent: u64,
     /// Requests answered with 2xx within the timeout.
     pub completed: u64,
-    /// Requests that failed otherwise than by timeout: `error_kinds.total()`.
-    pub errors: u64,
-    /// `errors` by kind.
+    /// The errors by kind.
     pub error_kinds: ErrorKinds,
-    /// Requests without an answer within the timeout after their intended start, sent or not.
-    pub timeouts: u64,
-    /// Microseconds from intended start to the last byte of the answer, for `completed`; `timeouts` are in it at
-    /// the timeout value. Failed requests are not: a fast refusal is not a fast answer.
+    /// Microseconds from intended start to the last byte of the answer, for `completed`; timeouts are in it at
+    /// their value. Failed requests are not: a fast refusal is not a fast answer.
     pub latency: Histogram<u64>,
     /// Microseconds from the actual send to the last byte: what a closed-loop client would report. Requests that
     /// timed out after they were sent are in it with the time they had waited, a lower bound.
@@ -92,6 +85,14 @@ pub struct LoadResult {
     pub series: SecondSeries,
 }
 
+impl LoadResult {
+    /// What a schedule asked for: as `load`, but nothing is offered by a closed loop.
+    #[must_use]
+    pub fn scheduled(&self) -> LoadFigures {
+        LoadFigures { offered_per_s: self.load.offered_per_s.filter(|_| self.closed.is_none()), ..self.load }
+    }
+}
+
 /// Counts into a [`LoadResult`]; all times are nanoseconds since the start of the schedule.
 #[derive(Debug)]
 pub(super) struct Recorder {
@@ -112,14 +113,10 @@ impl Recorder {
         let histogram = || Histogram::new_with_bounds(1, TIME_US_MAX, 3);
         let from_ns = nanos(spec.warmup);
         let result = LoadResult {
-            offered: 0,
-            offered_per_s: 0.0,
-            achieved_per_s: 0.0,
+            load: LoadFigures::default(),
             sent: 0,
             completed: 0,
-            errors: 0,
             error_kinds: ErrorKinds::default(),
-            timeouts: 0,
             latency: histogram()?,
             service: histogram()?,
             lateness: histogram()?,
@@ -144,7 +141,7 @@ impl Recorder {
     }
 
     pub(super) fn due(&mut self, due_ns: u64) {
-        self.result.offered += u64::from(self.counts(due_ns));
+        self.result.load.offered_requests += u64::from(self.counts(due_ns));
     }
 
     /// A request that has to wait for a connection is noticed.
@@ -200,7 +197,7 @@ impl Recorder {
             trace.ended(due_ns, micros(self.timeout_ns), service, Outcome::TimedOut);
         }
         if self.counts(due_ns) {
-            self.result.timeouts += 1;
+            self.result.load.timeouts += 1;
             self.latency(due_ns, self.timeout_ns);
             if let Some(sent_ns) = sent_ns {
                 record(&mut self.result.service, now_ns.saturating_sub(sent_ns));
@@ -254,9 +251,10 @@ impl Recorder {
         self.result.series = self.series.finish(measured_ns, micros(self.timeout_ns));
         // A window that was cut at once has no rate; 0 / 0 would be none either.
         let seconds = self.result.measured_s.max(1e-9);
-        self.result.errors = self.result.error_kinds.total();
-        self.result.offered_per_s = self.result.offered as f64 / seconds;
-        self.result.achieved_per_s = self.in_time as f64 / seconds;
+        let load = &mut self.result.load;
+        load.errors = self.result.error_kinds.total();
+        load.offered_per_s = Some(load.offered_requests as f64 / seconds);
+        load.achieved_per_s = Some(self.in_time as f64 / seconds);
         self.result
     }
 }
@@ -299,11 +297,11 @@ mod tests {
             r.answered(due, due + MS, due + 3 * MS, 200);
         }
         let r = r.finish();
-        assert_eq!((r.offered, r.sent, r.completed, r.errors), (2, 2, 2, 0));
+        assert_eq!((r.load.offered_requests, r.sent, r.completed, r.load.errors), (2, 2, 2, 0));
         assert_eq!((r.latency.len(), r.service.len(), r.lateness.len()), (2, 2, 2));
         assert_eq!((r.latency.max() / 10, r.service.max() / 10, r.lateness.max() / 10), (300, 200, 100));
         // The second was answered 3 ms after the window closed.
-        assert_eq!((r.offered_per_s, r.achieved_per_s), (1.0, 0.5));
+        assert_eq!((r.load.offered_per_s, r.load.achieved_per_s), (Some(1.0), Some(0.5)));
     }
 
     #[test]
@@ -318,7 +316,7 @@ mod tests {
         }
         let r = r.finish();
         let kinds = ErrorKinds { status: 1, closed: 1, malformed: 1, backlog: 1, io: 2 };
-        assert_eq!((r.timeouts, r.completed, r.errors, r.error_kinds), (3, 0, 6, kinds));
+        assert_eq!((r.load.timeouts, r.completed, r.load.errors, r.error_kinds), (3, 0, 6, kinds));
         assert_eq!((r.latency.len(), r.service.len()), (3, 2));
         assert!(
             r.latency.equivalent(r.latency.max(), 500_000) && r.latency.equivalent(r.latency.min(), 500_000)

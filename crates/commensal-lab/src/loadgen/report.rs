@@ -1,8 +1,11 @@
 //! What a run of the load generator says to others: one JSON document, and an HdrHistogram interval log.
 
-use super::validity::{LoadBaseline, LoadFigures, invalid_reasons};
+use super::validity::{LoadBaseline, LoadEvidence, invalid_reasons};
 use super::{Arrival, ErrorKinds, LoadResult, LoadSpec, Mode};
-use crate::record::{LatencyHistogram, Slo, SloSeen, Tick, encode_histogram, new_histogram, percentile_us};
+use crate::record::{
+    HistogramError, LatencyHistogram, LoadFigures, LoadHistograms, Slo, SloSeen, Tick, new_histogram,
+    percentile_us,
+};
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 use serde::{Deserialize, Serialize};
@@ -28,22 +31,15 @@ pub struct LoadReport {
     pub measured_s: f64,
     /// Whether it was ended before its time.
     pub cut: bool,
-    /// Requests due in the window; sent in it, in a closed loop.
-    pub offered: u64,
-    /// The same per second.
-    pub offered_per_s: f64,
-    /// Requests due in the window and answered with 2xx within it, per second.
-    pub achieved_per_s: f64,
+    /// What was asked and what became of it; sent, in a closed loop. Its keys here are `KEYS`.
+    #[serde(flatten, with = "keys")]
+    pub load: LoadFigures,
     /// Requests written to a connection.
     pub sent: u64,
     /// Requests answered with 2xx within the timeout.
     pub completed: u64,
-    /// Requests that failed otherwise than by timeout.
-    pub errors: u64,
-    /// The same by kind.
+    /// The errors by kind.
     pub error_kinds: ErrorKinds,
-    /// Requests without an answer within the timeout.
-    pub timeouts: u64,
     /// Connections opened again.
     pub reconnects: u64,
     /// CPU time of the generator within the window, seconds.
@@ -58,12 +54,40 @@ pub struct LoadReport {
     pub slo: Option<SloAnswer>,
     /// The window second by second.
     pub series: Vec<Tick>,
-    /// Latency, HdrHistogram V2 in base64, microseconds.
-    pub hist: Option<String>,
-    /// From the send, encoded like `hist`.
-    pub service_hist: Option<String>,
-    /// Lateness, encoded like `hist`.
-    pub lateness_hist: Option<String>,
+    /// The distributions.
+    #[serde(flatten)]
+    pub histograms: LoadHistograms,
+}
+
+/// Key in a report, and in a block, of the same quantity.
+const KEYS: [(&str, &str); 3] =
+    [("offered", "requests"), ("offered_per_s", "offered"), ("achieved_per_s", "achieved")];
+
+/// Figures under the keys of a report.
+mod keys {
+    use super::{KEYS, LoadFigures};
+    use serde::{Deserialize, Deserializer, Serializer, de, ser};
+    use serde_json::{Map, Value};
+
+    pub(super) fn serialize<S: Serializer>(figures: &LoadFigures, to: S) -> Result<S::Ok, S::Error> {
+        let Value::Object(fields) = serde_json::to_value(figures).map_err(ser::Error::custom)? else {
+            return Err(ser::Error::custom("figures are an object"));
+        };
+        to.collect_map(fields.into_iter().map(|(key, value)| {
+            let name = KEYS.iter().find(|(_, block)| *block == key).map(|(report, _)| (*report).to_owned());
+            (name.unwrap_or(key), value)
+        }))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<LoadFigures, D::Error> {
+        let mut fields = Map::<String, Value>::deserialize(from)?;
+        let renamed = KEYS.map(|(report, block)| (block, fields.remove(report)));
+        for (block, value) in renamed {
+            let value = value.ok_or_else(|| de::Error::custom(format_args!("no figure of {block}")))?;
+            fields.insert(block.to_owned(), value);
+        }
+        serde_json::from_value(Value::Object(fields)).map_err(de::Error::custom)
+    }
 }
 
 /// What a run was asked to do.
@@ -160,10 +184,17 @@ impl Spread {
 impl LoadReport {
     /// Judges a result by its own figures: whoever loads one service alone has no other baseline. Its failures are
     /// part of the report, not a reason to doubt it.
-    #[must_use]
-    pub fn new(spec: &LoadSpec, url: &str, result: &LoadResult, slo: Option<Slo>) -> Self {
-        let figures = LoadFigures::of(result);
-        let invalid_reasons = invalid_reasons(&figures, &LoadBaseline::of(&figures), false);
+    ///
+    /// # Errors
+    /// When a histogram cannot be encoded.
+    pub fn new(
+        spec: &LoadSpec,
+        url: &str,
+        result: &LoadResult,
+        slo: Option<Slo>,
+    ) -> Result<Self, HistogramError> {
+        let evidence = LoadEvidence::of(result);
+        let invalid_reasons = invalid_reasons(&evidence, &LoadBaseline::of(&evidence), false);
         let open = spec.mode == Mode::Open;
         let asked = Asked::of(spec, url);
         let mut caveats = Vec::new();
@@ -181,7 +212,7 @@ impl LoadReport {
                 spec.measure.as_secs_f64()
             ));
         }
-        Self {
+        Ok(Self {
             schema: REPORT_SCHEMA.to_owned(),
             valid: invalid_reasons.is_empty(),
             invalid_reasons,
@@ -189,14 +220,10 @@ impl LoadReport {
             asked,
             measured_s: result.measured_s,
             cut: result.cut,
-            offered: result.offered,
-            offered_per_s: result.offered_per_s,
-            achieved_per_s: result.achieved_per_s,
+            load: result.load,
             sent: result.sent,
             completed: result.completed,
-            errors: result.errors,
             error_kinds: result.error_kinds,
-            timeouts: result.timeouts,
             reconnects: result.reconnects,
             generator_cpu_s: result.generator_cpu_s,
             latency_us: Spread::of(&result.latency),
@@ -204,10 +231,8 @@ impl LoadReport {
             lateness_us: Spread::of(&result.lateness),
             slo: slo.map(|asked| SloAnswer { asked, seen: result.slo(&asked) }),
             series: result.ticks(),
-            hist: encode_histogram(&result.latency).ok(),
-            service_hist: encode_histogram(&result.service).ok(),
-            lateness_hist: encode_histogram(&result.lateness).ok(),
-        }
+            histograms: LoadHistograms::of(&result.latency, &result.service, &result.lateness)?,
+        })
     }
 }
 
@@ -252,14 +277,16 @@ mod tests {
         let mut latency = new_histogram().expect("bounds");
         seconds.iter().for_each(|second| second.add_to(&mut latency));
         LoadResult {
-            offered: 30,
-            offered_per_s: 12.0,
-            achieved_per_s: 12.0,
+            load: LoadFigures {
+                offered_per_s: Some(12.0),
+                achieved_per_s: Some(11.0),
+                offered_requests: 30,
+                errors: 2,
+                timeouts: 1,
+            },
             sent: 30,
             completed: 30,
-            errors: 0,
             error_kinds: ErrorKinds::default(),
-            timeouts: 0,
             service: latency.clone(),
             lateness: latency.clone(),
             latency,
@@ -297,17 +324,26 @@ mod tests {
         let addr = std::net::SocketAddr::from(([127, 0, 0, 1], 1));
         let mut spec = LoadSpec::new(addr, "/", 12.0, Duration::from_secs(3));
         let slo = Slo { metric: crate::record::Metric::P50, latency_us: 250.0, window_s: 1.0 };
-        let report = LoadReport::new(&spec, "http://x/", &result(), Some(slo));
+        let report = LoadReport::new(&spec, "http://x/", &result(), Some(slo)).expect("a report");
         let text = serde_json::to_string(&report).expect("JSON");
         assert_eq!(serde_json::from_str::<LoadReport>(&text).expect("JSON"), report);
+        // The names that readers of reports know, and no others of the same quantities.
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let figures = ["offered", "offered_per_s", "achieved_per_s", "errors", "timeouts"];
+        assert_eq!(figures.map(|key| value[key].as_f64()), [30.0, 12.0, 11.0, 2.0, 1.0].map(Some));
+        assert!(["hist", "service_hist", "lateness_hist"].iter().all(|key| value[*key].is_string()));
+        assert!(["requests", "achieved", "load", "latency"].iter().all(|key| value.get(key).is_none()));
+        let without = text.replace("\"offered\":30,", "");
+        assert!(without != text && serde_json::from_str::<LoadReport>(&without).is_err());
         // Lateness P99 of 12 ms.
-        assert!(!report.valid && report.invalid_reasons[0].contains("the generator was late"));
+        assert!(!report.valid && report.invalid_reasons.join(" ").contains("the generator was late"));
         let seen = report.slo.expect("asked for").seen;
         assert_eq!((seen.windows, seen.met), (3, 2));
         // 300 us is the only window above, and lasts half a second.
         assert!((seen.longest_miss_s - 0.5).abs() < 1e-9, "{seen:?}");
         spec.mode = Mode::Closed { concurrency: 3 };
-        let closed = LoadReport::new(&spec, "http://x/", &LoadResult { closed: Some(3), ..result() }, None);
+        let closed = LoadReport::new(&spec, "http://x/", &LoadResult { closed: Some(3), ..result() }, None)
+            .expect("a report");
         assert!(closed.caveats[0].contains("under-state") && closed.asked.rate_per_s.is_none());
     }
 }

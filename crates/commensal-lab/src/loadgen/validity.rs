@@ -1,7 +1,7 @@
 //! Whether a block's load can be believed: a rule over its figures, in words. No measuring here.
 
 use super::LoadResult;
-use crate::record::{Block, LatencyHistogram, Metric, decode_histogram};
+use crate::record::{Block, LatencyHistogram, LoadFigures, Metric, decode_histogram};
 
 /// Least share of the offered requests that must be achieved.
 pub const ACHIEVED_SHARE_MIN: f64 = 0.99;
@@ -18,19 +18,11 @@ const ERRORS_BY_CHANCE: f64 = 4.0;
 /// and they explain nothing.
 const SHARE_BY_CHANCE_MAX: f64 = 0.05;
 
-/// The figures that the rule looks at: of a load that has just been made, or of a recorded block.
+/// What the rule looks at: of a load that has just been made, or of a recorded block.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LoadFigures {
-    /// Requests due in the window, or sent in it by a closed loop.
-    pub requests: u64,
-    /// Requests that were due per second; `None` in a closed loop.
-    pub offered_per_s: Option<f64>,
-    /// Requests answered per second.
-    pub achieved_per_s: f64,
-    /// Requests answered with an error.
-    pub errors: u64,
-    /// Requests given up.
-    pub timeouts: u64,
+pub struct LoadEvidence {
+    /// What was asked and what became of it; nothing is offered per second by a closed loop.
+    pub load: LoadFigures,
     /// Latency P99, microseconds; 0 when unknown.
     pub latency_us_p99: f64,
     /// Lateness P99, microseconds; `None` when no request found a free connection, or nothing was due.
@@ -39,17 +31,13 @@ pub struct LoadFigures {
     pub missing_by_chance: f64,
 }
 
-impl LoadFigures {
+impl LoadEvidence {
     /// Of a load.
     #[must_use]
     pub fn of(result: &LoadResult) -> Self {
         let p99 = |histogram: &LatencyHistogram| histogram.value_at_quantile(0.99) as f64;
         Self {
-            requests: result.offered,
-            offered_per_s: result.closed.is_none().then_some(result.offered_per_s),
-            achieved_per_s: result.achieved_per_s,
-            errors: result.errors,
-            timeouts: result.timeouts,
+            load: result.scheduled(),
             latency_us_p99: p99(&result.latency),
             lateness_us_p99: (!result.lateness.is_empty()).then(|| p99(&result.lateness)),
             missing_by_chance: 0.0,
@@ -60,25 +48,22 @@ impl LoadFigures {
     #[must_use]
     pub fn of_block(block: &Block, windows: u32) -> Self {
         let decoded = |text: &Option<String>| text.as_deref().and_then(|text| decode_histogram(text).ok());
-        let p99 = decoded(&block.hist).map(|histogram| histogram.value_at_quantile(0.99) as f64);
+        let p99 =
+            decoded(&block.histograms.latency).map(|histogram| histogram.value_at_quantile(0.99) as f64);
         // Little's law; at either end of a window as many may be under way, more or fewer.
-        let service_s = decoded(&block.service_hist).map_or(0.0, |histogram| histogram.mean() / 1e6);
-        let under_way = block.offered.unwrap_or(0.0) * service_s;
+        let service_s = decoded(&block.histograms.service).map_or(0.0, |histogram| histogram.mean() / 1e6);
+        let under_way = block.load.offered_per_s.unwrap_or(0.0) * service_s;
         let missing_by_chance = ERRORS_BY_CHANCE * (2.0 * f64::from(windows) * under_way).sqrt();
         Self {
-            requests: block.requests,
-            offered_per_s: block.offered,
-            achieved_per_s: block.achieved.unwrap_or(0.0),
-            errors: block.errors,
-            timeouts: block.timeouts,
+            load: block.load,
             latency_us_p99: p99.or_else(|| block.percentiles_us.get(&Metric::P99).copied()).unwrap_or(0.0),
             lateness_us_p99: block.lateness_us.map(|lateness| lateness.p99),
             missing_by_chance,
         }
     }
 
-    fn failed_share(&self) -> f64 {
-        (self.errors + self.timeouts) as f64 / self.requests.max(1) as f64
+    fn achieved_per_s(&self) -> f64 {
+        self.load.achieved_per_s.unwrap_or(0.0)
     }
 }
 
@@ -92,10 +77,10 @@ pub struct LoadBaseline {
 }
 
 impl LoadBaseline {
-    /// The figures of a baseline block.
+    /// Of a baseline block.
     #[must_use]
-    pub fn of(figures: &LoadFigures) -> Self {
-        Self { latency_us_p99: figures.latency_us_p99, failed_share: figures.failed_share() }
+    pub fn of(evidence: &LoadEvidence) -> Self {
+        Self { latency_us_p99: evidence.latency_us_p99, failed_share: evidence.load.failed_share() }
     }
 }
 
@@ -105,28 +90,32 @@ impl LoadBaseline {
 /// fault of the environment. Only the generator's own lateness makes such a block invalid; its errors are the
 /// verdict BROKEN's business.
 #[must_use]
-pub fn invalid_reasons(figures: &LoadFigures, baseline: &LoadBaseline, beside_offline: bool) -> Vec<String> {
-    if figures.requests == 0 {
+pub fn invalid_reasons(
+    evidence: &LoadEvidence,
+    baseline: &LoadBaseline,
+    beside_offline: bool,
+) -> Vec<String> {
+    if evidence.load.offered_requests == 0 {
         return vec!["no request was due in the measured window: raise the rate or the length".to_owned()];
     }
     let mut reasons = Vec::new();
-    if let Some(offered) = figures.offered_per_s {
-        reasons.extend(not_kept_up(figures, offered).filter(|_| !beside_offline));
-        reasons.extend(late(figures, baseline, beside_offline));
+    if let Some(offered) = evidence.load.offered_per_s {
+        reasons.extend(not_kept_up(evidence, offered).filter(|_| !beside_offline));
+        reasons.extend(late(evidence, baseline, beside_offline));
     }
-    if figures.offered_per_s.is_none() && figures.achieved_per_s <= 0.0 && !beside_offline {
+    if evidence.load.offered_per_s.is_none() && evidence.achieved_per_s() <= 0.0 && !beside_offline {
         // A closed loop offers what is achieved.
         reasons.push("no request was answered with 2xx within the timeout".to_owned());
     }
-    let failed = figures.failed_share();
+    let failed = evidence.load.failed_share();
     let over = failed - baseline.failed_share;
     // A hair above the limit is rounding, not a request.
     if over > FAILED_SHARE_OVER_BASELINE_MAX + 1e-12 && !beside_offline {
         reasons.push(format!(
             "{} errors and {} timeouts are {:.2} % of the requests, {:.2} points more than in the baseline, above \
              {:.1}",
-            figures.errors,
-            figures.timeouts,
+            evidence.load.errors,
+            evidence.load.timeouts,
             failed * 100.0,
             over * 100.0,
             FAILED_SHARE_OVER_BASELINE_MAX * 100.0,
@@ -135,24 +124,25 @@ pub fn invalid_reasons(figures: &LoadFigures, baseline: &LoadBaseline, beside_of
     reasons
 }
 
-fn not_kept_up(figures: &LoadFigures, offered_per_s: f64) -> Option<String> {
-    let achieved = figures.achieved_per_s / offered_per_s;
-    let by_chance = (figures.missing_by_chance / figures.requests.max(1) as f64).min(SHARE_BY_CHANCE_MAX);
+fn not_kept_up(evidence: &LoadEvidence, offered_per_s: f64) -> Option<String> {
+    let achieved = evidence.achieved_per_s() / offered_per_s;
+    let by_chance =
+        (evidence.missing_by_chance / evidence.load.offered_requests.max(1) as f64).min(SHARE_BY_CHANCE_MAX);
     let least = ACHIEVED_SHARE_MIN.min(1.0 - by_chance);
     (achieved < least).then(|| {
         format!(
             "achieved {:.1} of {offered_per_s:.1} offered requests/s = {:.1} %, below {:.0} %: the service did not keep \
              up, or the generator lacked CPU",
-            figures.achieved_per_s,
+            evidence.achieved_per_s(),
             achieved * 100.0,
             least * 100.0,
         )
     })
 }
 
-fn late(figures: &LoadFigures, baseline: &LoadBaseline, beside_offline: bool) -> Option<String> {
+fn late(evidence: &LoadEvidence, baseline: &LoadBaseline, beside_offline: bool) -> Option<String> {
     let allowed_us = (baseline.latency_us_p99 * LATENESS_SHARE_MAX).max(LATENESS_FLOOR_US);
-    match figures.lateness_us_p99 {
+    match evidence.lateness_us_p99 {
         None if !beside_offline => Some(
             "no request found a free connection when it was due, so the generator's lateness is unknown: \
              raise the connections or lower the rate"
@@ -180,14 +170,15 @@ mod tests {
             h
         };
         LoadResult {
-            offered: 10_000,
-            offered_per_s: 1_000.0,
-            achieved_per_s: 1_000.0,
+            load: LoadFigures {
+                offered_per_s: Some(1_000.0),
+                achieved_per_s: Some(1_000.0),
+                offered_requests: 10_000,
+                ..LoadFigures::default()
+            },
             sent: 10_000,
             completed: 10_000,
-            errors: 0,
             error_kinds: ErrorKinds::default(),
-            timeouts: 0,
             latency: histogram(500),
             service: histogram(400),
             lateness: histogram(20),
@@ -203,7 +194,7 @@ mod tests {
     fn check(change: impl Fn(&mut LoadResult), baseline: LoadBaseline, words: &[&str]) {
         let mut result = good();
         change(&mut result);
-        let reasons = invalid_reasons(&LoadFigures::of(&result), &baseline, false);
+        let reasons = invalid_reasons(&LoadEvidence::of(&result), &baseline, false);
         assert_eq!(reasons.len(), words.len(), "{reasons:?}");
         for (reason, word) in reasons.iter().zip(words) {
             assert!(reason.contains(word), "{reason} lacks {word}");
@@ -220,8 +211,8 @@ mod tests {
     fn each_limit_from_both_sides() {
         let base = LoadBaseline { latency_us_p99: 500.0, failed_share: 0.0 };
         check(|_| (), base, &[]);
-        check(|r| r.achieved_per_s = 990.0, base, &[]);
-        check(|r| r.achieved_per_s = 989.0, base, &["98.9 %"]);
+        check(|r| r.load.achieved_per_s = Some(990.0), base, &[]);
+        check(|r| r.load.achieved_per_s = Some(989.0), base, &["98.9 %"]);
         check(|r| lateness(r, 100), base, &[]);
         check(|r| lateness(r, 102), base, &["102 us"]);
         let slow = LoadBaseline { latency_us_p99: 20_000.0, failed_share: 0.0 };
@@ -229,24 +220,28 @@ mod tests {
         check(|r| lateness(r, 2_010), slow, &["above 2000 us"]);
         check(|r| r.lateness.reset(), base, &["unknown"]);
         // In a closed loop nothing is due, so nothing is late.
-        check(|r| (r.lateness.reset(), r.closed = Some(4), r.achieved_per_s = 990.0).0, base, &[]);
+        check(|r| (r.lateness.reset(), r.closed = Some(4), r.load.achieved_per_s = Some(990.0)).0, base, &[]);
         check(
-            |r| (r.closed, r.completed, r.achieved_per_s) = (Some(4), 0, 0.0),
+            |r| (r.closed, r.completed, r.load.achieved_per_s) = (Some(4), 0, Some(0.0)),
             base,
             &["no request was answered"],
         );
-        check(|r| r.errors = 10, base, &[]);
-        check(|r| r.errors = 11, base, &["11 errors"]);
-        check(|r| (r.errors, r.timeouts) = (6, 5), base, &["5 timeouts"]);
-        check(|r| r.errors = 60, LoadBaseline { failed_share: 0.005, ..base }, &[]);
-        check(|r| r.errors = 61, LoadBaseline { failed_share: 0.005, ..base }, &["0.61 %"]);
+        check(|r| r.load.errors = 10, base, &[]);
+        check(|r| r.load.errors = 11, base, &["11 errors"]);
+        check(|r| (r.load.errors, r.load.timeouts) = (6, 5), base, &["5 timeouts"]);
+        check(|r| r.load.errors = 60, LoadBaseline { failed_share: 0.005, ..base }, &[]);
+        check(|r| r.load.errors = 61, LoadBaseline { failed_share: 0.005, ..base }, &["0.61 %"]);
     }
 
     #[test]
     fn several_faults_give_several_reasons_and_silence_is_not_valid() {
-        let base = LoadBaseline::of(&LoadFigures::of(&good()));
+        let base = LoadBaseline::of(&LoadEvidence::of(&good()));
         assert_eq!(base.failed_share, 0.0);
-        check(|r| (r.achieved_per_s, r.errors) = (500.0, 5_000), base, &["50.0 %", "5000 errors"]);
-        check(|r| r.offered = 0, base, &["no request was due"]);
+        check(
+            |r| (r.load.achieved_per_s, r.load.errors) = (Some(500.0), 5_000),
+            base,
+            &["50.0 %", "5000 errors"],
+        );
+        check(|r| r.load.offered_requests = 0, base, &["no request was due"]);
     }
 }

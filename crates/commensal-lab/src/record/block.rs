@@ -1,6 +1,6 @@
 //! One arm in one round: what was measured.
 
-use super::{Blamed, Metric};
+use super::{Blamed, LoadFigures, LoadHistograms, Metric};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -21,36 +21,18 @@ pub struct Block {
     pub invalid_reason: Option<String>,
     /// Length of the measured part, seconds.
     pub measure_s: f64,
-    /// Offered load, requests per second; `None` for a closed loop or no online work.
-    #[serde(default)]
-    pub offered: Option<f64>,
-    /// Answered load, requests per second; `None` when no online work ran.
-    #[serde(default)]
-    pub achieved: Option<f64>,
-    /// Requests that were due in the measured part, whatever became of them.
-    #[serde(default)]
-    pub requests: u64,
-    /// Requests answered with an error.
-    #[serde(default)]
-    pub errors: u64,
-    /// Requests given up after the time-out; they enter `hist` at the time-out.
-    #[serde(default)]
-    pub timeouts: u64,
+    /// What was asked of the service, and what became of it.
+    #[serde(flatten)]
+    pub load: LoadFigures,
     /// Whether the online service died in this block.
     #[serde(default)]
     pub online_crashed: bool,
     /// How late the load generator was, microseconds.
     #[serde(default)]
     pub lateness_us: Option<Lateness>,
-    /// Latency from the intended start, microseconds: HdrHistogram V2, not compressed, base64.
-    #[serde(default)]
-    pub hist: Option<String>,
-    /// Latency from the actual send, encoded like `hist`.
-    #[serde(default)]
-    pub service_hist: Option<String>,
-    /// Lateness of sends on free connections, encoded like `hist`.
-    #[serde(default)]
-    pub lateness_hist: Option<String>,
+    /// How long requests took, and how late they were sent.
+    #[serde(flatten)]
+    pub histograms: LoadHistograms,
     /// CPU use.
     #[serde(default)]
     pub cpu: CpuUse,
@@ -78,7 +60,7 @@ pub struct Block {
     /// When the measured part began, seconds since the run did.
     #[serde(default)]
     pub at_s: Option<f64>,
-    /// Percentiles as a tool printed them, microseconds: in place of `hist` where a tool gives no distribution.
+    /// Percentiles as a tool printed them, microseconds: in place of a histogram where a tool gives no distribution.
     #[serde(default)]
     pub percentiles_us: BTreeMap<Metric, f64>,
     /// What Prometheus said of the block, for each query that had one number for it.

@@ -160,9 +160,9 @@ impl Run {
                 return Err(RecordError::DuplicateBlock { arm: block.arm.clone(), round: block.round });
             }
             let histograms = [
-                ("hist", &block.hist),
-                ("service_hist", &block.service_hist),
-                ("lateness_hist", &block.lateness_hist),
+                ("hist", &block.histograms.latency),
+                ("service_hist", &block.histograms.service),
+                ("lateness_hist", &block.histograms.lateness),
             ];
             for (field, text) in histograms {
                 if let Some(Err(source)) = text.as_deref().map(decode_histogram) {
@@ -231,8 +231,8 @@ mod tests {
         check(|r| r.blocks[3].round = 1, "more than one block in round");
         check(|r| r.arms[1].name = "baseline".into(), "declared twice");
         check(|r| r.arms[1].role = Role::Baseline, "declared twice");
-        check(|r| r.blocks[0].hist = Some("HIST".into()), "field hist does not decode");
-        check(|r| r.blocks[0].lateness_hist = Some("%".into()), "field lateness_hist does not decode");
+        check(|r| r.blocks[0].histograms.latency = Some("HIST".into()), "field hist does not decode");
+        check(|r| r.blocks[0].histograms.lateness = Some("%".into()), "field lateness_hist does not decode");
         check(|r| r.design.threshold_pct = 0.0, "design.threshold_pct is 0");
         check(|r| r.design.threshold_pct = -5.0, "design.threshold_pct is -5");
         check(|r| r.design.percentiles = vec![Metric::Qps], "design.percentiles");
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn the_source_of_a_histogram_error_is_kept() {
         let mut run = fixture::small_run();
-        run.blocks[0].hist = Some("HIST".into());
+        run.blocks[0].histograms.latency = Some("HIST".into());
         let err = run.validate().unwrap_err();
         assert!(err.source().unwrap().to_string().contains("corrupt"));
     }

@@ -356,7 +356,7 @@ fn way_out(run: &Run) -> &'static str {
     let alone = |arm: &&Arm| matches!(arm.role, Role::Baseline | Role::Baseline2 | Role::PolicyOnly);
     let fails = |arm: &Arm| {
         let (asked, failed) = run.blocks_of(&arm.name).fold((0.0, 0.0), |(asked, failed), block| {
-            (asked + block.requests as f64, failed + (block.errors as f64 + block.timeouts as f64))
+            (asked + block.load.offered_requests as f64, failed + block.load.failed() as f64)
         });
         crate::verdict::service_failed(run, arm) || failed > asked * 0.01
     };
@@ -475,7 +475,7 @@ mod tests {
         };
         let slower = |run: &mut Run| {
             for block in run.blocks.iter_mut().filter(|block| block.arm == "baseline2") {
-                block.achieved = block.achieved.map(|per_s| per_s * 0.7);
+                block.load.achieved_per_s = block.load.achieved_per_s.map(|per_s| per_s * 0.7);
             }
         };
         check(slower, "the two identical arms differ on QPS", "starts and ends by itself");
@@ -489,7 +489,7 @@ mod tests {
                 run.blocks
                     .iter_mut()
                     .filter(|block| block.arm.starts_with("baseline"))
-                    .for_each(|block| block.errors = 900)
+                    .for_each(|block| block.load.errors = 900)
             },
             "without any offline work",
             "--load",

@@ -43,16 +43,16 @@ fn row(block: &Block, role: Option<Role>) -> Vec<String> {
         block.valid.to_string(),
         quoted(block.invalid_reason.as_deref().unwrap_or_default()),
         block.measure_s.to_string(),
-        number(block.offered),
-        number(block.achieved),
-        block.requests.to_string(),
-        block.errors.to_string(),
-        block.timeouts.to_string(),
+        number(block.load.offered_per_s),
+        number(block.load.achieved_per_s),
+        block.load.offered_requests.to_string(),
+        block.load.errors.to_string(),
+        block.load.timeouts.to_string(),
         block.online_crashed.to_string(),
     ];
     let percentiles = [Metric::P50, Metric::P75, Metric::P90, Metric::P95, Metric::P99, Metric::P999];
-    cells.extend(latencies(block.hist.as_deref(), &percentiles));
-    cells.extend(latencies(block.service_hist.as_deref(), &[Metric::P50, Metric::P99]));
+    cells.extend(latencies(block.histograms.latency.as_deref(), &percentiles));
+    cells.extend(latencies(block.histograms.service.as_deref(), &[Metric::P50, Metric::P99]));
     let (psi, groups) = (block.psi.unwrap_or_default(), block.group_psi.unwrap_or_default());
     cells.extend(
         [

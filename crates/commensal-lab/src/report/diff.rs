@@ -350,12 +350,14 @@ mod tests {
             let factor = if block.arm == "isolated" { 1.0 + harm } else { 1.0 };
             let factor = factor * (0.01 * rng.normal()).exp();
             let mut scaled = new_histogram().unwrap();
-            for value in decode_histogram(block.hist.as_deref().unwrap()).unwrap().iter_recorded() {
+            for value in
+                decode_histogram(block.histograms.latency.as_deref().unwrap()).unwrap().iter_recorded()
+            {
                 let us = value.value_iterated_to() as f64 * factor;
                 scaled.saturating_record_n(us as u64, value.count_at_value());
             }
-            block.hist = Some(encode_histogram(&scaled).unwrap());
-            block.achieved = block.achieved.map(|per_s| per_s / factor);
+            block.histograms.latency = Some(encode_histogram(&scaled).unwrap());
+            block.load.achieved_per_s = block.load.achieved_per_s.map(|per_s| per_s / factor);
         }
         run.design.rounds = 12;
         conclude(&mut run);

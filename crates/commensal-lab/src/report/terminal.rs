@@ -140,7 +140,7 @@ mod tests {
     fn an_invalid_run_claims_nothing() {
         let text = report(|run| {
             for block in run.blocks.iter_mut().filter(|b| b.arm == "baseline2") {
-                block.achieved = block.achieved.map(|qps| qps * 0.7);
+                block.load.achieved_per_s = block.load.achieved_per_s.map(|qps| qps * 0.7);
             }
         });
         assert!(text.starts_with("INVALID  this environment cannot support a verdict"), "{text}");

@@ -27,7 +27,7 @@ impl Health {
     fn of<'a>(blocks: impl Iterator<Item = &'a Block>) -> Self {
         let (mut health, mut requests, mut errors) = (Self::default(), 0.0, 0.0);
         for block in blocks {
-            let (its, wrong) = (block.requests as f64, block.errors as f64 + block.timeouts as f64);
+            let (its, wrong) = (block.load.offered_requests as f64, block.load.failed() as f64);
             let crashed = online_failed(block);
             health.blocks += 1;
             health.crashed += usize::from(crashed);
@@ -191,7 +191,7 @@ mod tests {
         let mut run = bare_run(rounds);
         for block in &mut run.blocks {
             if rng.unit_f64() < chance(&block.arm) {
-                (block.online_crashed, block.errors) = (!errors, 900);
+                (block.online_crashed, block.load.errors) = (!errors, 900);
             }
         }
         if !broken_arms(&run).is_empty() {

@@ -128,7 +128,7 @@ impl Order {
             }
         };
         let result = loadgen::run(&spec, stop, &mut on_phase).map_err(said)?;
-        let mut report = LoadReport::new(&spec, &self.url, &result, self.slo);
+        let mut report = LoadReport::new(&spec, &self.url, &result, self.slo)?;
         report.caveats.extend(caveat);
         let log = log.then(|| interval_log(&result, began)).transpose().map_err(anyhow::Error::msg)?;
         Ok((report, log))

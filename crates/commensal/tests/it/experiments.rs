@@ -67,7 +67,10 @@ fn a_service_of_ones_own() {
         run.commands
     );
     for block in &run.blocks {
-        assert!(block.requests > 50 && block.hist.is_some() && block.slo.is_some(), "{block:?}");
+        assert!(
+            block.load.offered_requests > 50 && block.histograms.latency.is_some() && block.slo.is_some(),
+            "{block:?}"
+        );
         assert!(!block.series.is_empty() && block.at_s.is_some() && block.cpu.client.is_some(), "{block:?}");
         let beside = block.arm == "contended" || block.arm == "isolated";
         assert_eq!(block.work.offline.is_some(), beside, "{}", block.arm);
@@ -114,7 +117,7 @@ fn a_service_of_the_machine() {
     assert!(VERDICTS.contains(&status) && alive, "{status} {said}");
     let run = run.unwrap();
     assert!(
-        run.blocks.iter().all(|block| block.requests > 50 && block.run_delay_s.online.is_some()),
+        run.blocks.iter().all(|block| block.load.offered_requests > 50 && block.run_delay_s.online.is_some()),
         "{said}"
     );
     assert!(gone.0 == 2 && gone.2.contains("nosuch.service: nothing of that name"), "{}", gone.2);
@@ -317,8 +320,13 @@ fn a_tool_makes_the_load() {
     let run = run.unwrap();
     assert_eq!((run.design.load.as_deref(), run.design.concurrency), (Some("json-lines"), Some(3)));
     for block in &run.blocks {
-        assert_eq!(block.requests, 401, "{block:?}");
-        assert!(block.hist.is_some() && block.offered.is_none() && block.concurrency == Some(3), "{block:?}");
+        assert_eq!(block.load.offered_requests, 401, "{block:?}");
+        assert!(
+            block.histograms.latency.is_some()
+                && block.load.offered_per_s.is_none()
+                && block.concurrency == Some(3),
+            "{block:?}"
+        );
     }
     // A tool that fails has loaded nothing: no baseline, no verdict.
     let broken = load.replace("cat; test", "echo no such server >&2; exit 7; test");
@@ -405,7 +413,12 @@ fn a_service_that_never_answers() {
     let online = "[online]\ncommand = [\"sh\", \"-c\", \"{program} workload http --port {port} --workers 1 & while kill -0 $!; do test -e {dir}/still && kill -STOP $!; sleep 0.02; done\"]\nready = { http = \"/healthz\" }\nsetup = [[\"touch\", \"{dir}/still\"]]\ncleanup = [[\"rm\", \"-f\", \"{dir}/still\"]]\n";
     let (status, run, said) = run(&program, &format!("{FOUR}{SHORT}{online}{LOAD}{HOG}"), &["--no-blame"]);
     assert!(status == 4 && said.contains("answered nothing without any offline work"), "{status} {said}");
-    assert!(run.unwrap().blocks.iter().all(|block| block.requests > 0 && block.achieved == Some(0.0)));
+    assert!(
+        run.unwrap()
+            .blocks
+            .iter()
+            .all(|block| block.load.offered_requests > 0 && block.load.achieved_per_s == Some(0.0))
+    );
     nothing_left(&program);
 }
 
@@ -419,7 +432,10 @@ fn a_service_that_listens_late() {
     let online = "[online]\ncommand = [\"sh\", \"-c\", \"sleep 1; exec {program} workload http --port {port} --workers 1\"]\nready = { http = \"/healthz\" }\nready-within = \"30 s\"\n";
     let (status, run, said) = run(&program, &format!("{FOUR}{SHORT}{online}{LOAD}{HOG}"), &["--no-blame"]);
     assert!(VERDICTS.contains(&status), "{status} {said}");
-    assert!(run.unwrap().blocks.iter().all(|block| block.errors == 0 && block.requests > 50), "{said}");
+    assert!(
+        run.unwrap().blocks.iter().all(|block| block.load.errors == 0 && block.load.offered_requests > 50),
+        "{said}"
+    );
     nothing_left(&program);
 }
 
@@ -543,8 +559,8 @@ fn an_interrupted_run_goes_on() {
     let whole = Run::from_json(&std::fs::read(&record).unwrap()).unwrap();
     assert_eq!(whole.blocks.len(), 8);
     assert_eq!(
-        whole.blocks[..before.blocks.len()].iter().map(|block| &block.hist).collect::<Vec<_>>(),
-        before.blocks.iter().map(|block| &block.hist).collect::<Vec<_>>()
+        whole.blocks[..before.blocks.len()].iter().map(|block| &block.histograms.latency).collect::<Vec<_>>(),
+        before.blocks.iter().map(|block| &block.histograms.latency).collect::<Vec<_>>()
     );
     assert!(whole.caveats.iter().any(|caveat| caveat.contains("interrupted after")), "{:?}", whole.caveats);
     nothing_left(&program);

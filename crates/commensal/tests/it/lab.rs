@@ -42,7 +42,7 @@ fn a_short_run_ends_with_a_verdict_and_a_valid_record() {
     let run = Run::from_json(record.as_bytes()).unwrap();
     assert_eq!(run.blocks.len(), 4);
     for block in &run.blocks {
-        let histogram = decode_histogram(block.hist.as_deref().unwrap()).unwrap();
+        let histogram = decode_histogram(block.histograms.latency.as_deref().unwrap()).unwrap();
         // Of 2,100 per second for half a second; the rest of this machine may have had its CPUs for most of it.
         assert!(histogram.len() > 50, "{} requests", histogram.len());
         let beside = block.arm == "contended" || block.arm == "isolated";
@@ -97,7 +97,12 @@ fn short_windows_freeze_and_thaw_and_leave_nothing() {
             // What is frozen uses nothing, but for the moments around a switch; what goes on has what other tests leave.
             let used = block.cpu.offline.unwrap_or(0.0);
             assert!(beside || used < 0.05, "{}: {used} CPUs", arm.name);
-            assert!(block.requests > 100, "{}: {} requests", arm.name, block.requests);
+            assert!(
+                block.load.offered_requests > 100,
+                "{}: {} requests",
+                arm.name,
+                block.load.offered_requests
+            );
         }
     }
     let worked: f64 = run.blocks_of("contended").filter_map(|block| block.work.offline).sum();
@@ -498,11 +503,13 @@ fn a_machine_too_noisy_for_any_verdict() {
             block.valid = true;
             let factor = if block.arm == "baseline2" { 1.6 } else { 1.0 };
             let mut scaled = new_histogram().unwrap();
-            for value in decode_histogram(block.hist.as_deref().unwrap()).unwrap().iter_recorded() {
+            for value in
+                decode_histogram(block.histograms.latency.as_deref().unwrap()).unwrap().iter_recorded()
+            {
                 let us = (value.value_iterated_to() as f64 * factor) as u64;
                 scaled.record_n(us.max(1), value.count_at_value()).unwrap();
             }
-            block.hist = Some(encode_histogram(&scaled).unwrap());
+            block.histograms.latency = Some(encode_histogram(&scaled).unwrap());
             run.blocks.push(block);
         }
     }

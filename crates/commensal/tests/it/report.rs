@@ -65,7 +65,8 @@ fn pages_are_whole_at_every_width_and_in_both_schemes() {
     let bare = {
         let mut run = read("quickstart-6-rounds.json");
         for block in &mut run.blocks {
-            (block.hist, block.achieved, block.cpu) = (None, None, Default::default());
+            (block.histograms.latency, block.load.achieved_per_s, block.cpu) =
+                (None, None, Default::default());
         }
         conclude(&mut run);
         run
@@ -73,7 +74,7 @@ fn pages_are_whole_at_every_width_and_in_both_schemes() {
     let invalid = {
         let mut run = read("quickstart-40-rounds.json");
         for block in run.blocks.iter_mut().filter(|block| block.arm == "baseline2") {
-            block.achieved = block.achieved.map(|per_s| per_s * 0.7);
+            block.load.achieved_per_s = block.load.achieved_per_s.map(|per_s| per_s * 0.7);
         }
         conclude(&mut run);
         run
@@ -133,7 +134,7 @@ fn a_recorded_run_in_every_form() {
     // Identical arms that are not.
     let mut invalid = read("quickstart-6-rounds.json");
     for block in invalid.blocks.iter_mut().filter(|block| block.arm == "baseline2") {
-        block.achieved = block.achieved.map(|per_s| per_s * 0.7);
+        block.load.achieved_per_s = block.load.achieved_per_s.map(|per_s| per_s * 0.7);
     }
     std::fs::write(program.path("invalid.json"), invalid.to_json().unwrap()).unwrap();
     let args = ["lab", "report", "invalid.json", "--format", "junit", "--strict"];

@@ -271,7 +271,7 @@ fn a_real_prometheus_says_what_the_lab_counts() {
     let metric = |name, more| Metric::query(name, more).unwrap();
     for block in &run.blocks {
         let answered = block.queried[&metric("answered", true)];
-        let own = block.achieved.unwrap();
+        let own = block.load.achieved_per_s.unwrap();
         // Its rate is extrapolated from scrapes that lie up to an interval inside the block.
         assert!((answered / own - 1.0).abs() < 0.15, "{answered} {own}");
         println!("{}: Prometheus {answered:.1} requests/s, the lab {own:.1}", block.arm);

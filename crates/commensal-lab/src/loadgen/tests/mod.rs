@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a load that is its own baseline is not valid.
 fn reasons(result: &LoadResult) -> Vec<String> {
-    let figures = LoadFigures::of(result);
+    let figures = LoadEvidence::of(result);
     invalid_reasons(&figures, &LoadBaseline::of(&figures), false)
 }
 
@@ -29,10 +29,16 @@ fn quick(server: &FakeServer, rate_per_s: f64, measure_ms: u64) -> LoadSpec {
 
 fn load(spec: &LoadSpec) -> LoadResult {
     let result = run(spec, &AtomicBool::new(false), &mut |_| ()).expect("a result");
-    assert_eq!(result.offered, result.completed + result.errors + result.timeouts, "a request was lost");
-    assert_eq!(result.errors, result.error_kinds.total());
-    assert_eq!(result.latency.len(), result.completed + result.timeouts);
-    assert!(result.lateness.len() <= result.offered && result.sent <= result.offered);
+    assert_eq!(
+        result.load.offered_requests,
+        result.completed + result.load.errors + result.load.timeouts,
+        "a request was lost"
+    );
+    assert_eq!(result.load.errors, result.error_kinds.total());
+    assert_eq!(result.latency.len(), result.completed + result.load.timeouts);
+    assert!(
+        result.lateness.len() <= result.load.offered_requests && result.sent <= result.load.offered_requests
+    );
     result
 }
 
@@ -46,13 +52,14 @@ fn a_good_server_gets_exactly_the_schedule() {
         run(&spec, &AtomicBool::new(false), &mut |p| phases.push((p, began.elapsed()))).expect("a result");
     let all = Schedule::new(spec.arrival, spec.rate_per_s, spec.warmup + spec.measure, spec.seed);
     let due = all.filter(|d| *d >= spec.warmup).count() as u64;
-    assert_eq!((result.offered, result.sent, result.completed), (due, due, due));
-    assert_eq!((result.errors, result.timeouts, result.reconnects), (0, 0, 0));
+    assert_eq!((result.load.offered_requests, result.sent, result.completed), (due, due, due));
+    assert_eq!((result.load.errors, result.load.timeouts, result.reconnects), (0, 0, 0));
     assert_eq!(result.service.len(), due);
     assert!(result.latency.max() >= result.service.min());
-    assert_eq!(result.offered_per_s, due as f64);
+    assert_eq!(result.load.offered_per_s.unwrap(), due as f64);
     assert!(
-        result.achieved_per_s <= result.offered_per_s && result.achieved_per_s > 0.5 * result.offered_per_s
+        result.load.achieved_per_s.unwrap() <= result.load.offered_per_s.unwrap()
+            && result.load.achieved_per_s.unwrap() > 0.5 * result.load.offered_per_s.unwrap()
     );
     assert!(result.generator_cpu_s > 0.0 && result.generator_cpu_s <= 2.0);
     let kinds: Vec<Phase> = phases.iter().map(|(p, _)| *p).collect();
@@ -90,7 +97,7 @@ fn stalled() -> Result<(), String> {
     });
     let spec = LoadSpec { connections: 2, ..quick(&server, 300.0, 3000) };
     let result = load(&spec);
-    assert_eq!(result.errors + result.timeouts, 0);
+    assert_eq!(result.load.errors + result.load.timeouts, 0);
     let latency = result.latency.value_at_quantile(0.99);
     let service = result.service.value_at_quantile(0.99);
     let lateness = result.lateness.value_at_quantile(0.99);
@@ -117,7 +124,7 @@ fn a_connection_that_ends_after_each_answer_is_no_error() {
     for reply in [close, untold] {
         let server = FakeServer::start(move |_| Reply::Last(reply));
         let result = load(&quick(&server, 100.0, 500));
-        assert_eq!((result.errors, result.timeouts), (0, 0), "{:?}", result.error_kinds);
+        assert_eq!((result.load.errors, result.load.timeouts), (0, 0), "{:?}", result.error_kinds);
         assert!(result.completed > 10 && result.reconnects >= result.completed, "{}", result.reconnects);
         assert!(server.accepted.load(Ordering::SeqCst) > result.completed);
     }
@@ -139,10 +146,11 @@ fn failures_are_told_apart_and_the_run_goes_on() {
         // Every fourth request fails: the others must not suffer.
         let server = FakeServer::start(move |n| if n % 4 == 3 { reply.clone() } else { Reply::Bytes(OK) });
         let result = load(&quick(&server, 200.0, 600));
-        let (failed, share) = (kind(&result.error_kinds), result.errors as f64 / result.offered as f64);
-        assert_eq!(failed, result.errors, "{name}: {:?}", result.error_kinds);
+        let (failed, share) =
+            (kind(&result.error_kinds), result.load.errors as f64 / result.load.offered_requests as f64);
+        assert_eq!(failed, result.load.errors, "{name}: {:?}", result.error_kinds);
         assert!((0.15..0.35).contains(&share), "{name}: {share}");
-        assert_eq!(result.timeouts, 0, "{name}");
+        assert_eq!(result.load.timeouts, 0, "{name}");
     }
 }
 
@@ -152,10 +160,10 @@ fn silence_is_a_timeout_at_the_timeout_value() {
     let spec = LoadSpec { timeout: Duration::from_millis(400), ..quick(&server, 100.0, 800) };
     let result = load(&spec);
     // How many of the others wait too long behind these is the machine's matter: it may stand still for that long.
-    assert!(result.timeouts > 0 && result.completed > 0, "{} timeouts", result.timeouts);
-    assert_eq!(result.errors, 0);
+    assert!(result.load.timeouts > 0 && result.completed > 0, "{} timeouts", result.load.timeouts);
+    assert_eq!(result.load.errors, 0);
     let at_timeout = result.latency.count_at(400_000);
-    assert_eq!(at_timeout, result.timeouts, "timeouts enter at their value");
+    assert_eq!(at_timeout, result.load.timeouts, "timeouts enter at their value");
     assert!(result.reconnects >= result.sent - result.completed, "the connection is replaced");
 }
 
@@ -165,9 +173,9 @@ fn nobody_ever_answers_and_the_drain_ends() {
     let spec = LoadSpec { timeout: Duration::from_millis(300), connections: 2, ..quick(&server, 100.0, 500) };
     let began = Instant::now();
     let result = load(&spec);
-    assert_eq!((result.timeouts, result.completed), (result.offered, 0));
+    assert_eq!((result.load.timeouts, result.completed), (result.load.offered_requests, 0));
     // Two connections, 300 ms each: most requests time out before they find one.
-    assert!(result.sent < result.offered);
+    assert!(result.sent < result.load.offered_requests);
     assert!(began.elapsed() < Duration::from_millis(900) + SLOW_MACHINE, "{:?}", began.elapsed());
 }
 
@@ -179,10 +187,10 @@ fn overload_is_bounded_by_the_backlog() {
     });
     let spec = LoadSpec { connections: 1, max_backlog: 10, ..quick(&server, 500.0, 1000) };
     let result = load(&spec);
-    assert_eq!((result.timeouts, result.errors), (0, result.error_kinds.backlog));
+    assert_eq!((result.load.timeouts, result.load.errors), (0, result.error_kinds.backlog));
     // At most 50 answers a second, ten waiting and one on its way.
     assert!(result.completed <= 62 && result.error_kinds.backlog > 400, "{} completed", result.completed);
-    assert!(result.achieved_per_s < 0.2 * result.offered_per_s);
+    assert!(result.load.achieved_per_s.unwrap() < 0.2 * result.load.offered_per_s.unwrap());
     // Unbounded, the last of 500 would wait for 9 s; eleven wait for 0.22 s.
     assert!(result.latency.max() < 3_000_000, "{} us", result.latency.max());
     assert!(!reasons(&result).is_empty());
@@ -199,7 +207,12 @@ fn a_server_that_dies_midway_leaves_timeouts_and_a_result() {
     });
     let result = load(&spec);
     killer.join().expect("no panic");
-    assert!(result.completed > 0 && result.timeouts > 0, "{} and {}", result.completed, result.timeouts);
+    assert!(
+        result.completed > 0 && result.load.timeouts > 0,
+        "{} and {}",
+        result.completed,
+        result.load.timeouts
+    );
 }
 
 #[test]
@@ -283,8 +296,8 @@ fn a_stall_shows_in_the_series_and_in_the_objective() {
     assert_eq!(series.seconds.len(), 4);
     let sum = |of: fn(&Second) -> u64| series.seconds.iter().map(of).sum::<u64>();
     let latencies = sum(|s| s.latency.iter().map(|(_, n)| u64::from(*n)).sum());
-    assert_eq!((latencies, sum(|s| s.failed)), (result.latency.len(), result.errors));
-    assert_eq!(sum(|s| s.answered) as f64, (result.achieved_per_s * 3.5).round());
+    assert_eq!((latencies, sum(|s| s.failed)), (result.latency.len(), result.load.errors));
+    assert_eq!(sum(|s| s.answered) as f64, (result.load.achieved_per_s.unwrap() * 3.5).round());
     let mut whole = crate::record::new_histogram().expect("bounds");
     series.seconds.iter().for_each(|second| second.add_to(&mut whole));
     assert_eq!(whole, result.latency, "the seconds are the whole");
@@ -300,7 +313,7 @@ fn a_stall_shows_in_the_series_and_in_the_objective() {
     assert!(seen.windows == 4 && seen.met < 4 && seen.longest_miss_s >= 1.0, "{seen:?}");
     assert!(seen.requests_met_pct < 98.0 && seen.worst_us > 250_000.0, "{seen:?}");
     // A request that failed met nothing.
-    let failed_pct = result.errors as f64 / result.offered as f64 * 100.0;
+    let failed_pct = result.load.errors as f64 / result.load.offered_requests as f64 * 100.0;
     let lax = slo(4_000_000.0, 2.0);
     assert_eq!((lax.windows, lax.met), (2, 2));
     assert!(failed_pct > 0.0 && (lax.requests_met_pct - (100.0 - failed_pct)).abs() < 1e-9, "{lax:?}");
@@ -325,8 +338,8 @@ fn a_closed_loop_keeps_so_many_under_way_and_hides_a_stall() {
     let spec =
         LoadSpec { mode: Mode::Closed { concurrency: 3 }, rate_per_s: 0.0, ..quick(&server, 1.0, 2000) };
     let result = load(&spec);
-    assert_eq!((result.closed, result.errors, result.timeouts), (Some(3), 0, 0));
-    assert_eq!((result.offered, server.accepted.load(Ordering::SeqCst)), (result.completed, 3));
+    assert_eq!((result.closed, result.load.errors, result.load.timeouts), (Some(3), 0, 0));
+    assert_eq!((result.load.offered_requests, server.accepted.load(Ordering::SeqCst)), (result.completed, 3));
     assert_eq!(together.1.load(Ordering::SeqCst), 3);
     assert_eq!(result.lateness.len(), 0, "nothing is due in a closed loop");
     // A quarter of the time was a stall; of the requests three met it.
@@ -349,7 +362,11 @@ fn the_stop_flag_can_keep_what_was_measured() {
             runner.join().expect("no panic").expect("a result")
         });
         assert!(result.cut && result.measured_s > 0.5 && result.measured_s < 30.0, "{}", result.measured_s);
-        assert!(result.offered > 20 && result.offered == result.completed, "{}", result.offered);
+        assert!(
+            result.load.offered_requests > 20 && result.load.offered_requests == result.completed,
+            "{}",
+            result.load.offered_requests
+        );
         assert_eq!(result.series.seconds.len(), result.measured_s.ceil() as usize);
         // In the warm-up there is nothing to keep.
         let before = run(&LoadSpec { warmup: Duration::from_secs(60), ..spec }, &stop, &mut |_| ());

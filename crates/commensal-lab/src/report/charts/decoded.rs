@@ -23,7 +23,7 @@ impl<'a> DecodedRun<'a> {
         let mut merged = vec![None; run.arms.len()];
         let mut latency_us = Vec::with_capacity(run.blocks.len());
         for block in &run.blocks {
-            let histogram = block.hist.as_deref().and_then(|text| decode_histogram(text).ok());
+            let histogram = block.histograms.latency.as_deref().and_then(|text| decode_histogram(text).ok());
             latency_us.push(percentiles(run, block, histogram.as_ref()));
             let arm = run.arms.iter().position(|arm| arm.name == block.arm);
             let usable = block.valid && !online_failed(block);
@@ -82,7 +82,7 @@ fn add(into: &mut Option<LatencyHistogram>, histogram: LatencyHistogram) {
 
 /// As the analysis reads them: only with enough requests, and only where the plan made room.
 fn percentiles(run: &Run, block: &Block, histogram: Option<&LatencyHistogram>) -> BTreeMap<Metric, f64> {
-    let size = histogram.map_or(block.requests, |histogram| histogram.len());
+    let size = histogram.map_or(block.load.offered_requests, |histogram| histogram.len());
     let value = |metric: Metric| {
         let quantile = metric.quantile()?;
         let enough = run.design.plans_for(metric) && size >= metric.requests_needed();

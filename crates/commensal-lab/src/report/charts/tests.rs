@@ -70,7 +70,7 @@ fn a_run_without_data_has_words() {
     let mut run = judged();
     run.blocks.retain(|block| block.round == 0);
     for block in &mut run.blocks {
-        (block.hist, block.achieved, block.blame) = (None, None, None);
+        (block.histograms.latency, block.load.achieved_per_s, block.blame) = (None, None, None);
         block.cpu = crate::record::CpuUse::default();
     }
     conclude(&mut run);
@@ -85,7 +85,7 @@ fn a_run_without_data_has_words() {
 fn one_round_and_wild_values_are_drawn() {
     let mut run = fixture::bare_run(1);
     for (i, block) in run.blocks.iter_mut().enumerate() {
-        block.achieved = Some([f64::NAN, 1e-9, 1e12, f64::INFINITY][i % 4]);
+        block.load.achieved_per_s = Some([f64::NAN, 1e-9, 1e12, f64::INFINITY][i % 4]);
         block.cpu.online = Some([f64::NAN, -1.0, 1e9, 0.0][i % 4]);
         block.at_s = Some([f64::NAN, 0.0, 0.0, 1e300][i % 4]);
     }

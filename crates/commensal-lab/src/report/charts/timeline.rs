@@ -53,7 +53,7 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
 
 fn throughput(seen: &DecodedRun<'_>) -> Option<Panel> {
     let blocks: Vec<Option<f64>> =
-        seen.run.blocks.iter().map(|block| block.achieved.filter(|qps| qps.is_finite())).collect();
+        seen.run.blocks.iter().map(|block| block.load.achieved_per_s.filter(|qps| qps.is_finite())).collect();
     blocks.iter().any(Option::is_some).then_some(Panel {
         name: "requests answered per second".into(),
         blocks,

@@ -114,7 +114,8 @@ fn role(role: Role) -> &'static str {
 fn arms(run: &Run) -> String {
     let mut out = String::from("<h3>The arms</h3>\n<dl>\n");
     for arm in &run.arms {
-        let requests = run.blocks_of(&arm.name).map(|block| block.requests).fold(0, u64::saturating_add);
+        let requests =
+            run.blocks_of(&arm.name).map(|block| block.load.offered_requests).fold(0, u64::saturating_add);
         let driver =
             arm.policy.as_ref().map(|policy| format!("; driver {}", policy.driver)).unwrap_or_default();
         let said = format!("{}{driver}; {} requests", role(arm.role), count(requests));

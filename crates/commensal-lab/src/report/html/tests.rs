@@ -24,7 +24,7 @@ fn large() -> Run {
     }
     run.blocks.sort_by_key(|block| block.round);
     for (i, block) in run.blocks.iter_mut().enumerate() {
-        block.hist = small.blocks[i % small.blocks.len()].hist.clone();
+        block.histograms.latency = small.blocks[i % small.blocks.len()].histograms.latency.clone();
         block.at_s = Some(i as f64 * 25.0);
         block.blame = Some(blamed());
         let tick = |t: u32| Tick {
@@ -159,7 +159,7 @@ fn mutated_records_are_drawn_or_refused() {
     let mut run = fixture::small_run();
     conclude(&mut run);
     for block in &mut run.blocks {
-        (block.hist, block.at_s, block.blame) = (None, Some(1.0), Some(blamed()));
+        (block.histograms.latency, block.at_s, block.blame) = (None, Some(1.0), Some(blamed()));
         block.percentiles_us = [(crate::record::Metric::P50, 500.0)].into();
         block.series = vec![Tick { t_s: 1.0, qps: Some(3.0), ..Tick::default() }; 2];
     }
@@ -188,9 +188,9 @@ fn mutated_records_are_drawn_or_refused() {
 fn extreme_numbers_are_drawn() {
     let text = page(|run| {
         for (i, block) in run.blocks.iter_mut().enumerate() {
-            (block.requests, block.measure_s, block.at_s) = (u64::MAX, f64::MAX, Some(f64::MAX));
+            (block.load.offered_requests, block.measure_s, block.at_s) = (u64::MAX, f64::MAX, Some(f64::MAX));
             block.round = if block.round == 5 { u32::MAX } else { block.round };
-            (block.achieved, block.cpu.online) = (Some([f64::MAX, 1e-300][i % 2]), Some(f64::MAX));
+            (block.load.achieved_per_s, block.cpu.online) = (Some([f64::MAX, 1e-300][i % 2]), Some(f64::MAX));
         }
     });
     assert!(text.contains("id=\"ratios\"") && !text.contains("NaN"));

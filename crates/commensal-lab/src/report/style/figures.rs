@@ -159,10 +159,10 @@ fn what(arm: &Arm) -> String {
 fn totals(run: &Run, arm: &Arm) -> Option<(f64, u64)> {
     let mut totals = None;
     for block in run.blocks_of(&arm.name).filter(|block| block.valid) {
-        let histogram = block.hist.as_deref().and_then(|text| decode_histogram(text).ok());
+        let histogram = block.histograms.latency.as_deref().and_then(|text| decode_histogram(text).ok());
         let (mean_us, requests) = match histogram.filter(|histogram| !histogram.is_empty()) {
             Some(histogram) => (histogram.mean(), histogram.len()),
-            None => (block.mean_us?, block.requests),
+            None => (block.mean_us?, block.load.offered_requests),
         };
         let (sum, count) = totals.unwrap_or((0.0, 0));
         totals = Some((sum + mean_us * requests as f64 / 1e6, count + requests));

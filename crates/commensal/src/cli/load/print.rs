@@ -45,13 +45,14 @@ fn head(report: &LoadReport) -> String {
 }
 
 fn rates(text: &mut String, report: &LoadReport) {
-    let share = report.achieved_per_s / report.offered_per_s.max(f64::MIN_POSITIVE) * 100.0;
+    let [offered_per_s, achieved_per_s] =
+        [report.load.offered_per_s, report.load.achieved_per_s].map(Option::unwrap_or_default);
+    let share = achieved_per_s / offered_per_s.max(f64::MIN_POSITIVE) * 100.0;
     let _ = match report.asked.closed {
-        Some(_) => writeln!(text, "\nachieved {:.1} requests/s", report.achieved_per_s),
+        Some(_) => writeln!(text, "\nachieved {achieved_per_s:.1} requests/s"),
         None => writeln!(
             text,
-            "\noffered {:.1} requests/s, achieved {:.1} ({share:.1} %)",
-            report.offered_per_s, report.achieved_per_s
+            "\noffered {offered_per_s:.1} requests/s, achieved {achieved_per_s:.1} ({share:.1} %)"
         ),
     };
 }
@@ -93,18 +94,18 @@ fn failures(text: &mut String, report: &LoadReport) {
         (malformed, "not HTTP"),
         (backlog, "not sent: too many were waiting for a connection"),
         (io, "other socket errors"),
-        (report.timeouts, "timed out"),
+        (report.load.timeouts, "timed out"),
     ];
     let met: Vec<String> =
         kinds.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
-    let failed = report.errors + report.timeouts;
+    let failed = report.load.failed();
     let _ = match failed {
-        0 => writeln!(text, "\nno errors among {} requests", report.offered),
+        0 => writeln!(text, "\nno errors among {} requests", report.load.offered_requests),
         _ => writeln!(
             text,
             "\n{failed} errors among {} requests ({:.2} %): {}",
-            report.offered,
-            failed as f64 / report.offered.max(1) as f64 * 100.0,
+            report.load.offered_requests,
+            report.load.failed_share() * 100.0,
             met.join(", ")
         ),
     };

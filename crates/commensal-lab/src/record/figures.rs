@@ -1,0 +1,116 @@
+//! What a load came to: the figures that the generator, its report and a block of a run have in common, each held here once.
+//!
+//! The keys are those of a block in `run.json`; a report has other names for three of them (`loadgen::report`).
+
+use super::{HistogramError, LatencyHistogram, encode_histogram};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What was asked of the service in the measured part, and what became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct LoadFigures {
+    /// Offered load, requests per second: what the schedule really asked for, not the nominal rate. A block has none of a closed
+    /// loop, or without online work.
+    #[serde(rename = "offered", default)]
+    pub offered_per_s: Option<f64>,
+    /// Answered load, requests per second: due in the measured part and answered with 2xx before its end, so that an overloaded
+    /// service does not look as if it kept up. `None` when no online work ran.
+    #[serde(rename = "achieved", default)]
+    pub achieved_per_s: Option<f64>,
+    /// Requests that were due in the measured part, whatever became of them; in a closed loop those sent in it.
+    #[serde(rename = "requests", default)]
+    pub offered_requests: u64,
+    /// Requests that failed otherwise than by time-out.
+    #[serde(default)]
+    pub errors: u64,
+    /// Requests given up after the time-out; they enter the latency histogram at the time-out.
+    #[serde(default)]
+    pub timeouts: u64,
+}
+
+impl LoadFigures {
+    /// Errors and time-outs.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.errors.saturating_add(self.timeouts)
+    }
+
+    /// The same as a share of the requests.
+    #[must_use]
+    pub fn failed_share(&self) -> f64 {
+        self.failed() as f64 / self.offered_requests.max(1) as f64
+    }
+}
+
+/// The distributions behind them, microseconds: HdrHistogram V2, not compressed, base64.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct LoadHistograms {
+    /// Latency from the intended start.
+    #[serde(rename = "hist", default)]
+    pub latency: Option<String>,
+    /// Latency from the actual send.
+    #[serde(rename = "service_hist", default)]
+    pub service: Option<String>,
+    /// Lateness of sends on free connections.
+    #[serde(rename = "lateness_hist", default)]
+    pub lateness: Option<String>,
+}
+
+impl LoadHistograms {
+    /// Encodes all three.
+    ///
+    /// # Errors
+    /// As [`encode_histogram`].
+    pub fn of(
+        latency: &LatencyHistogram,
+        service: &LatencyHistogram,
+        lateness: &LatencyHistogram,
+    ) -> Result<Self, HistogramError> {
+        Ok(Self {
+            latency: Some(encode_histogram(latency)?),
+            service: Some(encode_histogram(service)?),
+            lateness: Some(encode_histogram(lateness)?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::record::Run;
+    use serde_json::Value;
+
+    /// A run that was recorded when each block held these by itself.
+    const EARLIER: &str = include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/measurements/quickstart-6-rounds.json"
+    ));
+
+    #[test]
+    fn an_earlier_record_keeps_its_figures_and_their_keys() {
+        let run = Run::from_json(EARLIER.as_bytes()).unwrap();
+        let (earlier, now): (Value, Value) =
+            (serde_json::from_str(EARLIER).unwrap(), serde_json::to_value(&run).unwrap());
+        let keys = [
+            "offered",
+            "achieved",
+            "requests",
+            "errors",
+            "timeouts",
+            "hist",
+            "service_hist",
+            "lateness_hist",
+        ];
+        let (earlier, now) = (earlier["blocks"].as_array().unwrap(), now["blocks"].as_array().unwrap());
+        assert!(earlier.len() == now.len() && now.len() > 6);
+        for ((earlier, now), block) in earlier.iter().zip(now).zip(&run.blocks) {
+            for key in keys {
+                assert_eq!(earlier[key], now[key], "{key} of {}", block.arm);
+            }
+            let load = block.load;
+            assert_eq!(load.offered_per_s, earlier["offered"].as_f64());
+            assert_eq!(load.achieved_per_s, earlier["achieved"].as_f64());
+            assert_eq!(Some(load.offered_requests), earlier["requests"].as_u64());
+            assert!(now.get("load").is_none() && now.get("histograms").is_none());
+        }
+    }
+}
