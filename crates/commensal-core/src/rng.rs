@@ -9,8 +9,9 @@ pub struct Rng {
     state: [u64; 4],
 }
 
-/// One step of splitmix64: advances `state` and returns the next output.
-fn splitmix64(state: &mut u64) -> u64 {
+/// One step of splitmix64 (Steele, Lea and Flood, OOPSLA 2014): advances `state` and returns the next output. Every seed is good,
+/// including neighbours and zero.
+pub fn splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -3,6 +3,7 @@
 //! The schedule never looks at answers. That is what "open loop" means, and why a stall of the service cannot
 //! hide the requests that would have come during it.
 
+use crate::rng::splitmix64;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ pub struct Schedule {
     arrival: Arrival,
     rate_per_s: f64,
     length: Duration,
-    random: SplitMix64,
+    random: u64,
     elapsed_s: f64,
     index: u64,
 }
@@ -32,7 +33,7 @@ impl Schedule {
     /// A schedule of `rate_per_s` requests a second over `length`. A rate that is not above zero is empty.
     #[must_use]
     pub fn new(arrival: Arrival, rate_per_s: f64, length: Duration, seed: u64) -> Self {
-        Self { arrival, rate_per_s, length, random: SplitMix64(seed), elapsed_s: 0.0, index: 0 }
+        Self { arrival, rate_per_s, length, random: seed, elapsed_s: 0.0, index: 0 }
     }
 }
 
@@ -45,7 +46,7 @@ impl Iterator for Schedule {
         }
         let due_s = match self.arrival {
             Arrival::Poisson => {
-                self.elapsed_s -= self.random.unit().ln() / self.rate_per_s;
+                self.elapsed_s -= unit(&mut self.random).ln() / self.rate_per_s;
                 self.elapsed_s
             }
             // From the index, so that rounding does not add up.
@@ -57,23 +58,9 @@ impl Iterator for Schedule {
     }
 }
 
-/// Steele, Lea and Flood's SplitMix64 (OOPSLA 2014): every seed is good, including neighbours and zero.
-#[derive(Debug, Clone)]
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform in (0, 1]: never 0, whose logarithm does not exist.
-    fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
-    }
+/// Uniform in (0, 1]: never 0, whose logarithm does not exist.
+fn unit(state: &mut u64) -> f64 {
+    ((splitmix64(state) >> 11) + 1) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]
@@ -122,6 +109,16 @@ mod tests {
         assert_eq!(poisson(100.0, 10, 42), poisson(100.0, 10, 42));
         assert_ne!(poisson(100.0, 10, 42), poisson(100.0, 10, 43));
         assert_ne!(poisson(100.0, 10, 0)[0], poisson(100.0, 10, 1)[0]);
+    }
+
+    /// Every record names its seed: the schedule of a seed must never change.
+    #[test]
+    fn the_schedule_of_a_seed_is_that_of_earlier_versions() {
+        let due: Vec<u128> = Schedule::new(Arrival::Poisson, 1_000.0, Duration::from_secs(1), 7)
+            .take(4)
+            .map(|due| due.as_nanos())
+            .collect();
+        assert_eq!(due, [942_045, 5_029_119, 5_133_634, 5_673_322]);
     }
 
     #[test]

@@ -1,13 +1,11 @@
 //! Draws and texts that the rows are made of.
 
-use commensal_core::rng::Rng;
+use commensal_core::rng::{Rng, splitmix64};
 
-/// A number that looks random and depends on `value` only (the finalizer of splitmix64).
+/// A number that looks random and depends on `value` only.
 pub fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    let mut state = value;
+    splitmix64(&mut state)
 }
 
 /// The hash that `URLHash` and `RefererHash` hold: FNV-1a, mixed. It is not ClickHouse's; equal texts have equal ones.
