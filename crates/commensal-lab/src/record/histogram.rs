@@ -21,7 +21,7 @@ const V2_COOKIE: u32 = 0x1c84_9313;
 /// Bytes before the counts.
 const HEADER_BYTES: usize = 40;
 /// The largest total that stays exact in an f64.
-const MAX_TOTAL: u64 = 1 << 53;
+pub(crate) const MAX_TOTAL: u64 = 1 << 53;
 
 /// Why a histogram could not be encoded or decoded.
 #[derive(Debug, thiserror::Error)]
@@ -92,42 +92,75 @@ fn check(bytes: &[u8], buckets: usize) -> Result<(), HistogramError> {
     check_counts(payload, buckets)
 }
 
-/// Walks the counts: each is a ZigZag LEB128 number, and a negative one skips that many empty buckets.
+/// Walks the counts before the library sees them.
 fn check_counts(payload: &[u8], buckets: usize) -> Result<(), HistogramError> {
     let corrupt = HistogramError::Corrupt;
-    let (mut rest, mut index, mut total) = (payload, 0_usize, 0_u64);
-    while !rest.is_empty() {
-        let mut zigzag = 0_u64;
-        let mut used = 0;
-        loop {
-            let byte = *rest.get(used).ok_or(corrupt("a count is cut short"))?;
-            // The ninth byte carries all of its eight bits.
-            let last = used == 8 || byte & 0x80 == 0;
-            let bits = if used == 8 { byte } else { byte & 0x7f };
-            zigzag |= u64::from(bits) << (7 * used);
-            used += 1;
-            if last {
-                break;
-            }
-        }
-        rest = &rest[used..];
-        let skip_or_count = zigzag >> 1;
-        if zigzag & 1 == 1 {
-            // ZigZag stores -n as 2 n - 1.
-            let zeros = usize::try_from(skip_or_count).ok().and_then(|n| n.checked_add(1));
-            index = zeros.and_then(|n| index.checked_add(n)).ok_or(corrupt("it skips too far"))?;
-        } else {
-            total = total.saturating_add(skip_or_count);
-            index += 1;
-        }
-        if index > buckets {
-            return Err(corrupt("it has more buckets than its bounds allow"));
-        }
+    let (mut counts, mut total) = (Counts::new(payload), 0_u64);
+    for item in &mut counts {
+        let (_, count) = item.ok_or(corrupt("a count is cut short"))?;
+        total = total.saturating_add(count);
         if total > MAX_TOTAL {
             return Err(corrupt("it holds more requests than can be counted exactly"));
         }
     }
-    Ok(())
+    // Empty buckets count as well: the library makes room for what is skipped.
+    match counts.index > buckets as u64 {
+        true => Err(corrupt("it has more buckets than its bounds allow")),
+        false => Ok(()),
+    }
+}
+
+/// Walks ZigZag LEB128 counts, the payload of HdrHistogram V2: bucket and count of each that is not empty. A negative number
+/// skips that many empty buckets. Yields `None` once when cut short.
+#[derive(Debug)]
+pub(crate) struct Counts<'a> {
+    rest: &'a [u8],
+    /// The bucket after the last one that was walked.
+    index: u64,
+}
+
+impl<'a> Counts<'a> {
+    pub(crate) fn new(rest: &'a [u8]) -> Self {
+        Self { rest, index: 0 }
+    }
+
+    fn next_number(&mut self) -> Option<i64> {
+        let mut zigzag = 0_u64;
+        for used in 0..9 {
+            let byte = *self.rest.get(used)?;
+            // The ninth byte carries all of its eight bits.
+            let bits = if used == 8 { byte } else { byte & 0x7f };
+            zigzag |= u64::from(bits) << (7 * used);
+            if used == 8 || byte & 0x80 == 0 {
+                self.rest = &self.rest[used + 1..];
+                break;
+            }
+        }
+        Some((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64))
+    }
+}
+
+impl Iterator for Counts<'_> {
+    type Item = Option<(u64, u64)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.rest.is_empty() {
+            let Some(number) = self.next_number() else {
+                self.rest = &[];
+                return Some(None);
+            };
+            if number < 0 {
+                self.index = self.index.saturating_add(number.unsigned_abs());
+            } else {
+                let index = self.index;
+                self.index = self.index.saturating_add(1);
+                if number > 0 {
+                    return Some(Some((index, number.unsigned_abs())));
+                }
+            }
+        }
+        None
+    }
 }
 
 /// The latency at a quantile in 0..=1, microseconds: nearest rank, then linear inside the bucket of that rank.

@@ -5,7 +5,7 @@
 //! Values go into the lab's own buckets at the middle of theirs.
 
 use super::{ParseError, Reading, TimeUnit, Tool, number};
-use crate::record::{LatencyHistogram, new_histogram};
+use crate::record::{Counts, LatencyHistogram, MAX_TOTAL, new_histogram};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use flate2::read::ZlibDecoder;
 use std::io::Read as _;
@@ -18,8 +18,6 @@ const WORD_SIZE: u32 = 0xf0;
 const HEADER: usize = 40;
 /// The most bytes of one histogram: 5 digits over the whole range of u64 take less.
 const MAX_BYTES: u64 = 64 << 20;
-/// The largest total that stays exact.
-const MAX_TOTAL: u64 = 1 << 53;
 
 /// The sum of all intervals; a log does not say how many requests were under way.
 pub fn parse(text: &str, unit: TimeUnit) -> Result<(Reading, Option<u32>), ParseError> {
@@ -136,55 +134,5 @@ impl Buckets {
         let width = f64::from(power + self.unit).exp2();
         // A bucket of width 1 holds one value; a wider one is represented by its middle.
         Some(step as f64 * width + if width > 1.0 { width / 2.0 } else { 0.0 })
-    }
-}
-
-/// Walks ZigZag LEB128 counts: a negative number skips that many empty buckets. Yields `None` once when cut short.
-struct Counts<'a> {
-    rest: &'a [u8],
-    index: u64,
-}
-
-impl<'a> Counts<'a> {
-    fn new(rest: &'a [u8]) -> Self {
-        Self { rest, index: 0 }
-    }
-
-    fn next_number(&mut self) -> Option<i64> {
-        let mut zigzag = 0_u64;
-        for used in 0..9 {
-            let byte = *self.rest.get(used)?;
-            // The ninth byte carries all of its eight bits.
-            let bits = if used == 8 { byte } else { byte & 0x7f };
-            zigzag |= u64::from(bits) << (7 * used);
-            if used == 8 || byte & 0x80 == 0 {
-                self.rest = &self.rest[used + 1..];
-                break;
-            }
-        }
-        Some((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64))
-    }
-}
-
-impl Iterator for Counts<'_> {
-    type Item = Option<(u64, u64)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while !self.rest.is_empty() {
-            let Some(number) = self.next_number() else {
-                self.rest = &[];
-                return Some(None);
-            };
-            if number < 0 {
-                self.index = self.index.saturating_add(number.unsigned_abs());
-            } else {
-                let index = self.index;
-                self.index = self.index.saturating_add(1);
-                if number > 0 {
-                    return Some(Some((index, number.unsigned_abs())));
-                }
-            }
-        }
-        None
     }
 }
