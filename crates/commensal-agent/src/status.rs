@@ -4,6 +4,7 @@ use crate::canary::Shown;
 use crate::explain::lists;
 use crate::publish::is_stale;
 use crate::snapshot::{Group, Machine, Snapshot};
+use commensal_core::text::{Align, columns};
 use commensal_core::units::Bytes;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -162,18 +163,7 @@ fn groups(out: &mut String, groups: &[Group]) {
         ]);
     }
     out.push('\n');
-    table(out, &rows);
-}
-
-/// Columns as wide as their widest cell; the last one is free.
-fn table<const N: usize>(out: &mut String, rows: &[[String; N]]) {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    for row in rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        let _ = writeln!(out, "{}", line.trim_end());
-    }
+    out.push_str(&columns(&rows, Align::Left));
 }
 
 fn queues(out: &mut String, groups: &[Group]) {

@@ -9,6 +9,7 @@ use crate::group::{
     Source,
 };
 use crate::limit::{LIMITS, LimitId, LimitSet, MEMORY_MAX, On, Row, Unit, Write, Written};
+use crate::text::line_and_column;
 use crate::topology::Device;
 use crate::units::Weight;
 use std::collections::BTreeMap;
@@ -148,9 +149,8 @@ impl Reader<'_> {
     }
 
     fn position(&self, offset: usize) -> Position {
-        let before = self.text.get(..offset).unwrap_or(self.text);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        Position { line: before.matches('\n').count() + 1, column: before[line_start..].chars().count() + 1 }
+        let (line, column) = line_and_column(self.text, offset);
+        Position { line, column }
     }
 
     fn unknown(&mut self, span: Range<usize>, key: &str, known: &[&str]) {

@@ -34,6 +34,7 @@ pub mod rng;
 pub mod safe;
 pub mod scheduler;
 pub mod stats;
+pub mod text;
 pub mod topology;
 pub mod units;
 pub mod vendor;

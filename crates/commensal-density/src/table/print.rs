@@ -1,6 +1,7 @@
 //! The table as text: the document's columns, then what it leaves out.
 
 use super::{Change, Flag, Medians, Table, TableCell};
+use commensal_core::text::{Align, columns};
 use commensal_lab::format::{signed, three_digits};
 
 /// A time as the document writes it, `h:mm:ss`; below 100 s seconds with a digit, so that changes can be checked by hand.
@@ -42,7 +43,7 @@ fn time_cell(cell: &TableCell) -> String {
 /// The document's table, in its layout: `Test | Concurrency | time … | change … | warnings …`, and the medians.
 #[must_use]
 pub fn document(table: &Table) -> String {
-    aligned(&document_lines(table))
+    columns(&document_lines(table), Align::Figures)
 }
 
 /// The same as cells, the head first.
@@ -97,7 +98,7 @@ fn median_lines(medians: &Medians, placements: usize) -> [Vec<String>; 2] {
 /// What the document leaves out: work per server and per core, where trouble begins.
 #[must_use]
 pub fn capacity(table: &Table) -> String {
-    aligned(&capacity_lines(table))
+    columns(&capacity_lines(table), Align::Figures)
 }
 
 /// The same as cells, the head first.
@@ -197,24 +198,4 @@ pub fn text(table: &Table) -> String {
 #[must_use]
 pub fn signed_change(pct: f64) -> String {
     format!("{} %", signed(pct, 1.0))
-}
-
-/// Columns of equal width; the first one to the left, the others to the right.
-#[must_use]
-pub fn aligned(lines: &[Vec<String>]) -> String {
-    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut out = String::new();
-    for line in lines {
-        let cells = line.iter().zip(&widths).enumerate().map(|(index, (cell, width))| match index {
-            0 => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
-        out.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        out.push('\n');
-    }
-    out
 }

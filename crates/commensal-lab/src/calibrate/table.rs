@@ -6,6 +6,7 @@ use crate::format::{plain, signed};
 use crate::record::Metric;
 use crate::record::Verdict;
 use crate::stats::{mean, median};
+use commensal_core::text::{Align, columns, markdown_table};
 use serde::Serialize;
 
 /// How far from its threshold a harm must be for an answer to be right or wrong, as a factor.
@@ -350,32 +351,22 @@ fn interval_cells(row: &Row) -> Vec<Vec<String>> {
     row.gates.iter().map(one).collect()
 }
 
-fn tables(summary: &CalibrationSummary) -> [(Vec<String>, Vec<Vec<String>>); 2] {
-    let titles = |titles: &[&str]| titles.iter().map(|title| (*title).to_owned()).collect();
-    [
-        (titles(&ANSWERS), summary.rows.iter().map(answer_cells).collect()),
-        (titles(&INTERVALS), summary.rows.iter().flat_map(interval_cells).collect()),
-    ]
+/// Two tables, the heads first.
+fn tables(summary: &CalibrationSummary) -> [Vec<Vec<String>>; 2] {
+    let head = |titles: &[&str]| titles.iter().map(|title| (*title).to_owned()).collect();
+    let (mut answers, mut intervals) = (vec![head(&ANSWERS)], vec![head(&INTERVALS)]);
+    answers.extend(summary.rows.iter().map(answer_cells));
+    intervals.extend(summary.rows.iter().flat_map(interval_cells));
+    [answers, intervals]
 }
 
 /// The tables, the goals and what else must be known, for a terminal.
 #[must_use]
 pub fn terminal(summary: &CalibrationSummary) -> String {
     let mut text = format!("{} runs\n", summary.runs);
-    for (titles, rows) in tables(summary) {
-        let lines: Vec<&Vec<String>> = std::iter::once(&titles).chain(&rows).collect();
-        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..titles.len()).map(width).collect();
-        for line in lines {
-            let cells: Vec<String> = (line.iter().zip(&widths).enumerate())
-                .map(|(column, (cell, width))| match column {
-                    0 => format!("{cell:width$}"),
-                    _ => format!("{cell:>width$}"),
-                })
-                .collect();
-            text.push_str(&format!("\n{}", cells.join("  ").trim_end()));
-        }
+    for table in tables(summary) {
         text.push('\n');
+        text.push_str(&columns(&table, Align::Figures));
     }
     text.push('\n');
     for goal in &summary.goals {
@@ -390,15 +381,10 @@ pub fn terminal(summary: &CalibrationSummary) -> String {
 /// The same as Markdown.
 #[must_use]
 pub fn markdown(summary: &CalibrationSummary) -> String {
-    let row = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let mut text = format!("{} runs.\n", summary.runs);
-    for (titles, rows) in tables(summary) {
-        let rule: Vec<String> =
-            (0..titles.len()).map(|column| if column == 0 { ":--" } else { "--:" }.to_owned()).collect();
+    for table in tables(summary) {
         text.push('\n');
-        text.push_str(&row(&titles));
-        text.push_str(&row(&rule));
-        rows.iter().for_each(|cells| text.push_str(&row(cells)));
+        text.push_str(&markdown_table(&table, 1, str::to_owned));
     }
     text.push('\n');
     for line in summary.goals.iter().map(Goal::describe).chain(summary.facts.iter().cloned()) {

@@ -2,6 +2,7 @@
 //! every mistake is told with line and column, all in one pass.
 
 use commensal_core::config::nearest;
+use commensal_core::text::line_and_column;
 use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -261,9 +262,7 @@ impl Mistakes {
             if text.is_empty() && name.is_empty() {
                 return message;
             }
-            let before = text.get(..at).unwrap_or(text);
-            let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-            let (line, column) = (before.matches('\n').count() + 1, before[start..].chars().count() + 1);
+            let (line, column) = line_and_column(text, at);
             format!("{name}:{line}:{column}: {message}")
         };
         self.found.into_iter().map(line).collect()

@@ -5,11 +5,11 @@
 use super::charts::{Canvas, NARROW, WIDE, curve_chart, escape, trimmed, words};
 use super::html::sheet;
 use super::markdown::escape as markdown_escape;
-use super::terminal::aligned;
 use crate::format::{change_pct, plain, signed_pct};
 use crate::record::Verdict;
 use crate::record::{Metric, Role, Run};
 use crate::verdict::{against_baseline, against_strictest};
+use commensal_core::text::{Align, columns, markdown_table};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -141,19 +141,12 @@ impl Curve {
 
     /// The table for a terminal.
     pub fn terminal(&self) -> String {
-        aligned(&self.table())
+        columns(&self.table(), Align::Figures)
     }
 
     /// The table as Markdown.
     pub fn markdown(&self) -> String {
-        let table = self.table();
-        let line = |cells: &[String]| {
-            let cells: Vec<String> = cells.iter().map(|cell| markdown_escape(cell)).collect();
-            format!("| {} |\n", cells.join(" | "))
-        };
-        let rule: Vec<&str> = (0..table[0].len()).map(|i| if i < 2 { ":--" } else { "--:" }).collect();
-        let rows: String = table[1..].iter().map(|row| line(row)).collect();
-        format!("{}| {} |\n{rows}", line(&table[0]), rule.join(" | "))
+        markdown_table(&self.table(), 2, markdown_escape)
     }
 
     /// One row per value and gate, for those who compute for themselves; missing values are empty.

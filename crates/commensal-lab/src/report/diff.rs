@@ -7,13 +7,13 @@
 
 mod rank_sum;
 
-use super::terminal::aligned;
 use crate::analysis::{Samples, paired_log_ratios};
 use crate::format::{brackets, change_pct, latency, pct_of_log, quantum, signed_pct, three_digits};
 use crate::record::Verdict;
 use crate::record::{Design, Machine, Metric, Role, Run};
 use crate::stats::{SignedRank, Tail};
 use crate::verdict::against_baseline;
+use commensal_core::text::{Align, columns};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -270,7 +270,7 @@ impl Diff {
         let mut out = format!("A {}, B {}\n", word(self.verdicts[0]), word(self.verdicts[1]));
         let mut table = vec![["", "A", "", "B", "", "B is worse by (95 %)"].map(str::to_owned).to_vec()];
         table.extend(self.rows.iter().map(DiffRow::cells));
-        out.push_str(&aligned(&table));
+        out.push_str(&columns(&table, Align::Figures));
         if self.rows.is_empty() {
             out.push_str("no metric was measured in an arm of both runs\n");
         }

@@ -3,11 +3,11 @@
 use super::charts::escape;
 use super::curve::{Curve, CurveGate, CurvePoint};
 use super::html::{sheet, table};
-use super::terminal::aligned;
 use crate::format::{brackets, change_pct, plain, signed_pct};
 use crate::history::{Change, GateEntry, Point, Series, test_in_words};
 use crate::record::Metric;
 use crate::record::Verdict;
+use commensal_core::text::{Align, columns};
 use std::fmt::Write as _;
 
 /// Heights of a bar of a sparkline, lowest first.
@@ -23,7 +23,7 @@ pub fn history_text(all: &[Series], told: &[String]) -> String {
             out.push('\n');
         }
         let _ = writeln!(out, "{}\n{}; {}", heading(one), one.machine, one.plan);
-        out.push_str(&aligned(&rows(one)));
+        out.push_str(&columns(&rows(one), Align::Figures));
         for metric in metrics(one) {
             let _ = writeln!(out, "{}", spark(one, metric));
         }

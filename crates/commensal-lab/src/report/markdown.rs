@@ -3,6 +3,7 @@
 use super::summary::summarise;
 use super::sweep::curves;
 use crate::record::Run;
+use commensal_core::text::markdown_table;
 
 /// The most lines of the report.
 const MAX_LINES: usize = 40;
@@ -14,16 +15,10 @@ pub fn markdown(run: &Run) -> String {
     for line in &summary.anyway {
         lines.extend([escape(line), String::new()]);
     }
-    let row = |cells: &[String]| {
-        let cells: Vec<String> = cells.iter().map(|cell| escape(cell)).collect();
-        format!("| {} |", cells.join(" | "))
-    };
-    lines.push(row(&summary.titles));
-    let rule: Vec<&str> = (0..summary.titles.len()).map(|i| if i == 0 { ":--" } else { "--:" }).collect();
-    lines.push(format!("| {} |", rule.join(" | ")));
     // A run may compare many arms; the facts and the place of the run must still fit.
-    let rows = summary.rows.len().min(MAX_LINES / 4);
-    lines.extend(summary.rows[..rows].iter().map(|cells| row(cells)));
+    let mut table = vec![summary.titles];
+    table.extend(summary.rows.into_iter().take(MAX_LINES / 4));
+    lines.extend(markdown_table(&table, 1, escape).lines().map(str::to_owned));
     lines.push(String::new());
     // The one that the claim is about.
     if let Some((_, curve)) = curves(run).pop() {

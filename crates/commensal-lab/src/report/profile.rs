@@ -1,9 +1,9 @@
 //! A sensitivity profile: what each antagonist does to one service, as a matrix.
 
-use super::terminal::aligned;
 use crate::format::{change_pct, quantum, signed_pct};
 use crate::record::{Arm, Metric, Role, Run};
 use crate::verdict::against_baseline;
+use commensal_core::text::{Align, columns};
 
 /// The metrics of the matrix.
 const COLUMNS: [Metric; 4] = [Metric::Qps, Metric::P50, Metric::P90, Metric::P99];
@@ -18,7 +18,7 @@ pub fn profile(run: &Run) -> String {
     let mut table = vec![titles];
     let shown = |arm: &&Arm| matches!(arm.role, Role::Contended | Role::Isolated);
     table.extend(run.arms.iter().filter(shown).map(|arm| row(run, arm)));
-    let mut out = aligned(&table);
+    let mut out = columns(&table, Align::Figures);
     out.push_str(
         "changes against the service alone; n.s. is not significant (95 %); blamed is wait per CPU-second\n",
     );

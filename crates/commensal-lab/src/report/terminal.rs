@@ -5,6 +5,7 @@ use super::summary::summarise;
 use super::sweep::curves;
 use crate::record::Run;
 use crate::record::Verdict;
+use commensal_core::text::{Align, columns};
 use std::fmt::Write as _;
 
 /// The report for a terminal; `colour` asks for ANSI colour on the verdict word.
@@ -28,7 +29,7 @@ pub fn terminal(run: &Run, colour: bool) -> String {
     }
     let mut table = vec![summary.titles];
     table.extend(summary.rows);
-    out.push_str(&aligned(&table));
+    out.push_str(&columns(&table, Align::Figures));
     for (title, curve) in curves(run) {
         let _ = write!(out, "{title}\n{}", curve.terminal());
     }
@@ -44,27 +45,7 @@ pub fn terminal(run: &Run, colour: bool) -> String {
         let _ = writeln!(out, "  {note}");
     }
     if let Some(table) = super::since::table(run) {
-        out.push_str(&aligned(&table));
-    }
-    out
-}
-
-/// The cells in columns: the first to the left, the others to the right, two spaces between.
-pub(super) fn aligned(table: &[Vec<String>]) -> String {
-    let columns = table.iter().map(Vec::len).max().unwrap_or(0);
-    let width =
-        |column: usize| table.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let mut out = String::new();
-    for row in table {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let pad = " ".repeat(widths[column].saturating_sub(cell.chars().count()));
-            let gap = if column == 0 { "" } else { "  " };
-            let _ = if column == 0 { write!(line, "{cell}{pad}") } else { write!(line, "{gap}{pad}{cell}") };
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
+        out.push_str(&columns(&table, Align::Figures));
     }
     out
 }

@@ -15,6 +15,7 @@ use crate::statement::{ActionText, ConditionText, NewPolicy, Properties, UserNam
 use commensal_core::config;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::limit::{CPU_MAX, CPU_WEIGHT, IO_READ, LimitId, MEMORY_MAX};
+use commensal_core::text::line_and_column;
 use commensal_core::units::{MemoryAmount, Ppm};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -399,9 +400,7 @@ fn stored_user(name: &UserName, user: &User) -> StoredUser {
 
 /// An error at a place of a text.
 fn place(file: &str, text: &str, span: Option<Range<usize>>, problem: String) -> StoreError {
-    let before = text.get(..span.unwrap_or(0..0).start).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let (line, column) = (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1);
+    let (line, column) = line_and_column(text, span.unwrap_or(0..0).start);
     StoreError { at: format!("{file}:{line}:{column}"), problem }
 }
 

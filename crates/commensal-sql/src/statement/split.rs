@@ -1,5 +1,6 @@
 //! Taking a text apart at its semicolons, by MySQL's rules for quotes and comments.
 
+use commensal_core::text::line_and_column;
 use std::iter::Peekable;
 use std::str::CharIndices;
 
@@ -35,9 +36,8 @@ pub fn split(text: &str) -> Vec<&str> {
 /// Line and column from 1 at which `part`, a piece of `text`, begins.
 pub(super) fn position(text: &str, part: &str) -> (u64, u64) {
     let offset = (part.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
-    let before = text.get(..offset).unwrap_or_default();
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (before.matches('\n').count() as u64 + 1, before[line_start..].chars().count() as u64 + 1)
+    let (line, column) = line_and_column(text, offset);
+    (line as u64, column as u64)
 }
 
 /// Two dashes begin a comment only when a blank or nothing follows them.

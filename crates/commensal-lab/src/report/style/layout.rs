@@ -3,6 +3,7 @@
 use super::Style;
 use super::figures::{ArmFigures, Figures};
 use crate::record::{Metric, Role};
+use commensal_core::text::markdown_table;
 use std::fmt::Write as _;
 
 /// A cell without a value.
@@ -47,7 +48,7 @@ fn openeuler(figures: &Figures) -> String {
         }));
         rows.push(row);
     }
-    markdown(&rows)
+    markdown_table(&rows, 1, escape)
 }
 
 /// One row per percentile, one column per arm; latencies in milliseconds.
@@ -74,7 +75,7 @@ fn plugsched(figures: &Figures) -> String {
         with_change(arm.cpu_pct.map(share), arm.cpu_change.as_deref())
     }));
     rows.push(row);
-    markdown(&rows)
+    markdown_table(&rows, 1, escape)
 }
 
 /// Prometheus' text format, the arms with offline work first, as the document has them; then one line on P95.
@@ -135,20 +136,6 @@ fn decimal(value: f64) -> String {
 fn seconds(value: f64) -> String {
     let text = format!("{value:.9}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-fn markdown(rows: &[Vec<String>]) -> String {
-    let mut text = String::new();
-    for (index, row) in rows.iter().enumerate() {
-        let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
-        let _ = writeln!(text, "| {} |", cells.join(" | "));
-        if index == 0 {
-            let rule: Vec<&str> =
-                (0..row.len()).map(|column| if column == 0 { ":--" } else { "--:" }).collect();
-            let _ = writeln!(text, "| {} |", rule.join(" | "));
-        }
-    }
-    text
 }
 
 /// Names from the outside stay in one cell.

@@ -2,6 +2,7 @@
 
 use commensal_agent::canary::{Report, Request};
 use commensal_core::canary::{DELAY_FLOOR_MS, LONGEST_MS};
+use commensal_core::text::{Align, columns};
 use commensal_core::windows::{Effect, Shown};
 use commensal_lab::record::Verdict;
 use serde_json::{Value, json};
@@ -148,11 +149,8 @@ impl CanaryAnswer {
         let heads = ["GROUP", "FIGURE", "ON", "OFF", "OFF - ON [95 %]", "PAIRS", ""].map(str::to_owned);
         let rows = self.effects.iter().map(row);
         let rows: Vec<[String; 7]> = std::iter::once(heads).chain(rows).collect();
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        for row in rows.iter().filter(|_| !self.effects.is_empty()) {
-            let cells = row.iter().enumerate().map(|(column, cell)| format!("{cell:0$}", width(column)));
-            let line = cells.collect::<Vec<_>>().join("  ");
-            let _ = writeln!(out, "{}", line.trim_end());
+        if !self.effects.is_empty() {
+            out.push_str(&columns(&rows, Align::Left));
         }
         for missing in &self.missing {
             let _ = writeln!(out, "missing: {missing}");
