@@ -27,7 +27,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 pub use check::{hard_limits_fill, sums};
-pub use table::{Cell, GroupProperties, Keeper, OnlySql, ROWS, Row, Shown, columns, not_enforced, shown};
+pub use table::{
+    Cell, EnforcedBy, GroupProperties, OnlySql, PropertyRow, ROWS, Shown, columns, not_enforced, shown,
+};
 
 /// The compute group of who names none.
 pub const DEFAULT_COMPUTE_GROUP: &str = "default";

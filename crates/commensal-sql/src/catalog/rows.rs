@@ -41,7 +41,7 @@ impl GroupRow {
 
     /// What is shown of one property.
     #[must_use]
-    pub fn cell(&self, row: &property::Row) -> Cell {
+    pub fn cell(&self, row: &property::PropertyRow) -> Cell {
         row.cell(&self.properties)
     }
 

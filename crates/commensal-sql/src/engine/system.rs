@@ -7,7 +7,7 @@ use super::query::Query;
 use crate::catalog::tables::{
     ACTIVE_TASKS, GROUPS, Kind, POLICIES, PRIVILEGES, READS, RESOURCE_USAGE, Table,
 };
-use crate::property::{self, Cell, Row, Shown};
+use crate::property::{self, Cell, PropertyRow, Shown};
 use crate::statement::UserName;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::catalog::TableProvider;
@@ -211,7 +211,7 @@ impl<'a> System<'a> {
 
     fn groups(&self) -> Grid {
         let properties = property::columns();
-        let kind = |row: &Row| match row.shown {
+        let kind = |row: &PropertyRow| match row.shown {
             Shown::Number(_) => INT,
             Shown::Text(_) => TEXT,
         };

@@ -1,5 +1,5 @@
-//! Every property of a group, one row for each of its names: reading, setting, showing, storing and what is said of it follow
-//! from here.
+//! Every property of a group, one row for each of its names: reading, setting, showing, storing and what is said of it
+//! follow from here.
 //!
 //! ```text
 //! PROPERTIES(…) ── row.set ──► GroupProperties ── row.shown ──► SHOW WORKLOAD GROUPS, information_schema.workload_groups
@@ -20,7 +20,7 @@ use std::fmt;
 
 /// What a group is kept to a property by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeper {
+pub enum EnforcedBy {
     /// The choice between the server and a process of its own.
     Worker,
     /// Threads and CPU tokens of the group, or its cgroup.
@@ -66,7 +66,7 @@ impl fmt::Display for Cell {
 
 /// One name of a property.
 #[derive(Debug)]
-pub struct Row {
+pub struct PropertyRow {
     /// In statements, as title of SHOW, and in upper case as a column.
     pub name: &'static str,
     /// Reads the value and sets it, or says in Doris' words why not.
@@ -80,17 +80,17 @@ pub struct Row {
     /// Its place among the columns of `SHOW WORKLOAD GROUPS`, if it has one.
     pub show: Option<u8>,
     /// What a group is kept to it by.
-    pub keeper: Keeper,
+    pub enforced_by: EnforcedBy,
 }
 
-const PLAIN: Row = Row {
+const PLAIN: PropertyRow = PropertyRow {
     name: "",
     set: |_, _, _| Ok(()),
     twin: None,
     shown: Shown::Text(|_| String::new()),
     column: None,
     show: None,
-    keeper: Keeper::Nothing,
+    enforced_by: EnforcedBy::Nothing,
 };
 
 macro_rules! properties {
@@ -110,7 +110,7 @@ macro_rules! properties {
         }
 
         /// Every name of a property, in the order in which Doris judges them.
-        pub static ROWS: &[Row] = &[$(Row {
+        pub static ROWS: &[PropertyRow] = &[$(PropertyRow {
             name: $name,
             set: |properties, name, value| {
                 properties.$place = $parse(name, value)?;
@@ -170,87 +170,87 @@ macro_rules! properties {
 
 properties! {
     "class" => class by set::class [class: Class = Class::Online, "Its side."] {
-        shown: Shown::Text(|own| own.class.to_string()), column: Some(24), keeper: Keeper::Worker,
+        shown: Shown::Text(|own| own.class.to_string()), column: Some(24), enforced_by: EnforcedBy::Worker,
     }
     "cpu_share" => cpu_share by set::cpu_share [= Option<u32>, "CPU soft share, 1024 being everybody's default."] {
-        shown: Shown::Number(|own| optional(own.cpu_share)), column: Some(2), keeper: Keeper::Cpu,
+        shown: Shown::Number(|own| optional(own.cpu_share)), column: Some(2), enforced_by: EnforcedBy::Cpu,
     }
     "cpu_hard_limit" => max_cpu by set::cpu_hard_limit [max_cpu: Option<Limit<CpuAmount>> = None, "CPU hard limit."] {
-        twin: Some("max_cpu_percent"), shown: Shown::Text(|own| cpu(own, "-1")), column: Some(8), keeper: Keeper::Cpu,
+        twin: Some("max_cpu_percent"), shown: Shown::Text(|own| cpu(own, "-1")), column: Some(8), enforced_by: EnforcedBy::Cpu,
     }
     "memory_limit" => max_memory by set::memory_limit [max_memory: Option<Limit<MemoryLimit>> = None, "Memory limit."] {
-        twin: Some("max_memory_percent"), shown: Shown::Text(|own| memory(own, "-1")), column: Some(3), keeper: Keeper::Memory,
+        twin: Some("max_memory_percent"), shown: Shown::Text(|own| memory(own, "-1")), column: Some(3), enforced_by: EnforcedBy::Memory,
     }
     "enable_memory_overcommit" => enable_memory_overcommit by set::overcommit [
         = Option<bool>, "Whether the memory limit is soft, when that was said."
-    ] { shown: Shown::Text(|own| own.overcommits().to_string()), column: Some(4), keeper: Keeper::Memory }
+    ] { shown: Shown::Text(|own| own.overcommits().to_string()), column: Some(4), enforced_by: EnforcedBy::Memory }
     "min_cpu_percent" => min_cpu by set::min_percent [min_cpu: Ppm = Ppm(0), "CPU that it gets when all want some."] {
-        shown: Shown::Text(|own| percent(own.min_cpu)), column: Some(18), show: Some(2), keeper: Keeper::Cpu,
+        shown: Shown::Text(|own| percent(own.min_cpu)), column: Some(18), show: Some(2), enforced_by: EnforcedBy::Cpu,
     }
     "max_cpu_percent" => max_cpu by set::max_cpu_percent [] {
-        shown: Shown::Text(|own| cpu(own, "100%")), column: Some(19), show: Some(3), keeper: Keeper::Cpu,
+        shown: Shown::Text(|own| cpu(own, "100%")), column: Some(19), show: Some(3), enforced_by: EnforcedBy::Cpu,
     }
     "max_memory_percent" => max_memory by set::max_memory_percent [] {
-        shown: Shown::Text(|own| memory(own, "100%")), column: Some(21), show: Some(5), keeper: Keeper::Memory,
+        shown: Shown::Text(|own| memory(own, "100%")), column: Some(21), show: Some(5), enforced_by: EnforcedBy::Memory,
     }
     "min_memory_percent" => min_memory by set::min_percent [
         min_memory: Ppm = Ppm(0), "Memory that is meant for it; the sum over a compute group is checked."
-    ] { shown: Shown::Text(|own| percent(own.min_memory)), column: Some(20), show: Some(4), keeper: Keeper::Nothing }
+    ] { shown: Shown::Text(|own| percent(own.min_memory)), column: Some(20), show: Some(4), enforced_by: EnforcedBy::Nothing }
     "write_buffer_ratio" => write_buffer_ratio by set::write_buffer_ratio [
         = Option<u32>, "Percent of memory for what is being written."
     ] {
         shown: Shown::Text(|own| format!("{}%", own.write_buffer_ratio.unwrap_or(GroupProperties::WRITE_BUFFER_RATIO))),
-        column: Some(22), show: Some(17), keeper: Keeper::Nothing,
+        column: Some(22), show: Some(17), enforced_by: EnforcedBy::Nothing,
     }
     "slot_memory_policy" => slot_memory_policy by set::slot_policy [= SlotPolicy, "How memory is divided among queries."] {
-        shown: Shown::Text(|own| own.slot_memory_policy.to_string()), column: Some(23), show: Some(18), keeper: Keeper::Memory,
+        shown: Shown::Text(|own| own.slot_memory_policy.to_string()), column: Some(23), show: Some(18), enforced_by: EnforcedBy::Memory,
     }
     "scan_thread_num" => scan_thread_num by set::threads [= Option<u32>, "Threads of local scans."] {
-        shown: Shown::Number(|own| optional(own.scan_thread_num)), column: Some(9), show: Some(9), keeper: Keeper::Nothing,
+        shown: Shown::Number(|own| optional(own.scan_thread_num)), column: Some(9), show: Some(9), enforced_by: EnforcedBy::Nothing,
     }
     "max_remote_scan_thread_num" => max_remote_scan_thread_num by set::threads [
         = Option<u32>, "Most threads of remote scans; set together with the least."
     ] {
         shown: Shown::Number(|own| optional(own.max_remote_scan_thread_num)), column: Some(10), show: Some(10),
-        keeper: Keeper::Nothing,
+        enforced_by: EnforcedBy::Nothing,
     }
     "min_remote_scan_thread_num" => min_remote_scan_thread_num by set::threads [
         = Option<u32>, "Least threads of remote scans."
     ] {
         shown: Shown::Number(|own| optional(own.min_remote_scan_thread_num)), column: Some(11), show: Some(11),
-        keeper: Keeper::Nothing,
+        enforced_by: EnforcedBy::Nothing,
     }
     "max_concurrency" => max_concurrency by set::queue [max_concurrency: u32 = UNLIMITED, "Queries at once."] {
-        shown: Shown::Number(|own| i64::from(own.max_concurrency)), column: Some(5), show: Some(6), keeper: Keeper::Queue,
+        shown: Shown::Number(|own| i64::from(own.max_concurrency)), column: Some(5), show: Some(6), enforced_by: EnforcedBy::Queue,
     }
     "max_queue_size" => max_queue_size by set::queue [max_queue_size: u32 = 0, "Queries that wait."] {
-        shown: Shown::Number(|own| i64::from(own.max_queue_size)), column: Some(6), show: Some(7), keeper: Keeper::Queue,
+        shown: Shown::Number(|own| i64::from(own.max_queue_size)), column: Some(6), show: Some(7), enforced_by: EnforcedBy::Queue,
     }
     "queue_timeout" => queue_timeout_ms by set::queue [
         queue_timeout_ms: u32 = 0, "Longest wait in milliseconds; 0 leaves it to the query's own time limit."
-    ] { shown: Shown::Number(|own| i64::from(own.queue_timeout_ms)), column: Some(7), show: Some(8), keeper: Keeper::Queue }
+    ] { shown: Shown::Number(|own| i64::from(own.queue_timeout_ms)), column: Some(7), show: Some(8), enforced_by: EnforcedBy::Queue }
     "spill_threshold_low_watermark" => memory_low_watermark by set::watermark [
         = Option<u32>, "Percent of the memory limit above which no other query begins."
-    ] { twin: Some("memory_low_watermark"), keeper: Keeper::Memory }
+    ] { twin: Some("memory_low_watermark"), enforced_by: EnforcedBy::Memory }
     "spill_threshold_high_watermark" => memory_high_watermark by set::watermark [
         = Option<u32>, "Percent of the memory limit above which queries spill."
-    ] { twin: Some("memory_high_watermark"), keeper: Keeper::Memory }
+    ] { twin: Some("memory_high_watermark"), enforced_by: EnforcedBy::Memory }
     "memory_low_watermark" => memory_low_watermark by set::watermark [] {
-        shown: Shown::Text(|own| format!("{}%", own.watermarks().0)), column: Some(12), show: Some(12), keeper: Keeper::Memory,
+        shown: Shown::Text(|own| format!("{}%", own.watermarks().0)), column: Some(12), show: Some(12), enforced_by: EnforcedBy::Memory,
     }
     "memory_high_watermark" => memory_high_watermark by set::watermark [] {
-        shown: Shown::Text(|own| format!("{}%", own.watermarks().1)), column: Some(13), show: Some(13), keeper: Keeper::Memory,
+        shown: Shown::Text(|own| format!("{}%", own.watermarks().1)), column: Some(13), show: Some(13), enforced_by: EnforcedBy::Memory,
     }
     "read_bytes_per_second" => read_bytes_per_second by set::rate [
         read_bytes_per_second: Option<u64> = None, "Local reads, bytes per second."
     ] {
-        shown: Shown::Number(|own| optional(own.read_bytes_per_second)), column: Some(16), show: Some(15), keeper: Keeper::Reads,
+        shown: Shown::Number(|own| optional(own.read_bytes_per_second)), column: Some(16), show: Some(15), enforced_by: EnforcedBy::Reads,
     }
     "remote_read_bytes_per_second" => remote_read_bytes_per_second by set::rate [
         remote_read_bytes_per_second: Option<u64> = None, "Remote reads, bytes per second."
     ] {
         shown: Shown::Number(|own| optional(own.remote_read_bytes_per_second)), column: Some(17), show: Some(16),
-        keeper: Keeper::Reads,
+        enforced_by: EnforcedBy::Reads,
     }
     "tag" => compute_group by set::compute_group [
         compute_group_named: Named = Named::New, "Whether the compute group was written as `tag`."
@@ -258,14 +258,14 @@ properties! {
         twin: Some("compute_group"), shown: Shown::Text(|own| match own.compute_group_named {
             Named::Old => own.compute_group.clone(),
             Named::New => String::new(),
-        }), column: Some(14), keeper: Keeper::Catalog,
+        }), column: Some(14), enforced_by: EnforcedBy::Catalog,
     }
     "compute_group" => compute_group by set::compute_group [
         compute_group: String = DEFAULT_COMPUTE_GROUP.to_owned(), "Percents are added up among groups of the same one."
-    ] { shown: Shown::Text(|own| own.compute_group.clone()), column: Some(15), show: Some(14), keeper: Keeper::Catalog }
+    ] { shown: Shown::Text(|own| own.compute_group.clone()), column: Some(15), show: Some(14), enforced_by: EnforcedBy::Catalog }
 }
 
-impl Row {
+impl PropertyRow {
     /// What is shown of it.
     #[must_use]
     pub fn cell(&self, of: &GroupProperties) -> Cell {
@@ -277,28 +277,29 @@ impl Row {
 }
 
 /// The columns of a list, by their places in it.
-fn in_order(place: fn(&Row) -> Option<u8>) -> Vec<&'static Row> {
-    let mut rows: Vec<&Row> = ROWS.iter().filter(|row| place(row).is_some()).collect();
+fn in_order(place: fn(&PropertyRow) -> Option<u8>) -> Vec<&'static PropertyRow> {
+    let mut rows: Vec<&PropertyRow> = ROWS.iter().filter(|row| place(row).is_some()).collect();
     rows.sort_by_key(|row| place(row));
     rows
 }
 
 /// The columns of `information_schema.workload_groups`.
 #[must_use]
-pub fn columns() -> Vec<&'static Row> {
+pub fn columns() -> Vec<&'static PropertyRow> {
     in_order(|row| row.column)
 }
 
 /// The columns of `SHOW WORKLOAD GROUPS`.
 #[must_use]
-pub fn shown() -> Vec<&'static Row> {
+pub fn shown() -> Vec<&'static PropertyRow> {
     in_order(|row| row.show)
 }
 
 /// What there is to say of given properties that no group is kept to.
 #[must_use]
 pub fn not_enforced(given: &Properties) -> Vec<String> {
-    let idle = ROWS.iter().filter(|row| row.keeper == Keeper::Nothing && given.contains_key(row.name));
+    let idle =
+        ROWS.iter().filter(|row| row.enforced_by == EnforcedBy::Nothing && given.contains_key(row.name));
     idle.map(|row| format!("{} is stored and shown, and not enforced", row.name)).collect()
 }
 
