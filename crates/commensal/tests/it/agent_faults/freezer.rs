@@ -127,15 +127,7 @@ fn a_victim_in_a_frozen_group_dies() {
         asked(&program).actions.iter().any(|one| one.what == what && one.new.as_deref() == Some("killed"))
     });
     until("the others stand still again", || frozen(&program, "etl") == Some(true));
-    let version = if mounts()
-        .iter()
-        .any(|mount| mount.join(format!("{}-offline/etl/freezer.state", program.prefix)).exists())
-    {
-        1
-    } else {
-        2
-    };
-    println!("{test}: cgroup v{version}; {} of {} processes left", members_of(&program).len(), before.len());
+    println!("{test}: {} of {} processes left", members_of(&program).len(), before.len());
     // Memory stays short until this test says otherwise, and where it gets no CPU for long the agent goes on: whoever it has
     // killed is on record, and nobody else has died.
     let now = members_of(&program);
