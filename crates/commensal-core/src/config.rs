@@ -9,59 +9,93 @@ use crate::group::{
     Source,
 };
 use crate::limit::{LIMITS, LimitId, LimitSet, MEMORY_MAX, On, Row, Unit, Write, Written};
-use crate::text::line_and_column;
+use crate::toml_reader::{FileKey, Kind, Node, Reader, Section, TextPlace, TomlValue, is, key};
 use crate::topology::Device;
-use crate::units::Weight;
+use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Micros, Millis, Weight};
 use std::collections::BTreeMap;
-use std::fmt;
-use std::ops::Range;
-use std::str::FromStr;
-use toml::Spanned;
-use toml::de::{DeString, DeTable, DeValue};
 
-/// Something wrong in a groups file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigError {
-    /// `file:line:column`.
-    pub at: String,
-    /// What is wrong and how to put it right.
-    pub message: String,
+pub use crate::toml_reader::ConfigError;
+
+/// Keys of a group beside its limits.
+const OTHER_KEYS: &[FileKey] = &[
+    key("class", Kind::Word(&["online", "offline"])),
+    key("memory.on-exceed", Kind::Word(&["kill-largest", "kill-group", "freeze", "queue"])),
+    key("io.devices", Kind::Texts(is::<Device>)),
+    key("remote.read", Kind::Quantity(is::<BytesPerS>)),
+    key("queue.max-concurrency", Kind::Whole(1, 1_000_000)),
+    key("queue.max-size", Kind::Whole(0, 1_000_000)),
+    key("queue.timeout", Kind::Quantity(is::<Millis>)),
+    key("expel", Kind::Flag),
+    key("safe-state", Kind::Word(&["protect", "restore"])),
+    key("takeover", Kind::Flag),
+    key("limits", Kind::Word(&["per-member", "total"])),
+    key("target-wakeup-p99", Kind::Quantity(is::<Micros>)),
+    key("match", Kind::Tables(MATCH_KEYS)),
+];
+
+/// Every key of `[agent]`.
+pub const AGENT_KEYS: &[FileKey] = &[
+    key("room", Kind::Word(&["target", "auto", "frame", "quota", "off"])),
+    key("weights", Kind::Flag),
+    key("io", Kind::Flag),
+];
+
+const MATCH_KEYS: &[FileKey] = &[
+    key("cgroup", Kind::Checked(cgroup)),
+    key("systemd", Kind::Text),
+    key("docker-label", Kind::Text),
+    key("docker-name", Kind::Text),
+    key("kubernetes", Kind::Word(&["besteffort", "burstable", "guaranteed"])),
+    key("process", Kind::Table(PROCESS_KEYS)),
+];
+
+const PROCESS_KEYS: &[FileKey] =
+    &[key("exe", Kind::Text), key("user", Kind::Text), key("cmdline", Kind::Text)];
+
+/// Every key of a group, below `[group.NAME]`.
+#[must_use]
+pub fn keys() -> Vec<FileKey> {
+    let limits = LIMITS.iter().map(|row| {
+        let kind = match row.unit {
+            Unit::Weight => Kind::Whole(1, 10_000),
+            Unit::Cpus => Kind::Quantity(is::<CpuAmount>),
+            Unit::CpuSet => Kind::Quantity(cpu_set),
+            Unit::Partition => Kind::Word(&["root", "isolated"]),
+            Unit::Memory => Kind::Quantity(is::<MemoryAmount>),
+            Unit::Rate => Kind::Quantity(is::<BytesPerS>),
+            Unit::Operations => Kind::Quantity(is::<IoPerS>),
+            Unit::Time => Kind::Quantity(is::<Micros>),
+            Unit::Count(low, high) => Kind::Whole(u64::from(low), u64::from(high)),
+            Unit::Switch => Kind::Flag,
+        };
+        key(row.key, kind)
+    });
+    limits.chain(OTHER_KEYS.iter().copied()).collect()
 }
 
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.at, self.message)
+fn cpu_set(text: &str) -> Result<(), String> {
+    match text.parse::<CpuSet>().map_err(|error| error.to_string())? {
+        set if set.is_empty() => Err("it is empty: a group needs at least one CPU".to_owned()),
+        _ => Ok(()),
     }
 }
 
-impl std::error::Error for ConfigError {}
-
-/// Keys of a group beside its limits, as dotted paths.
-const OTHER_KEYS: &[&str] = &[
-    "class",
-    "memory.on-exceed",
-    "io.devices",
-    "remote.read",
-    "queue.max-concurrency",
-    "queue.max-size",
-    "queue.timeout",
-    "expel",
-    "safe-state",
-    "takeover",
-    "limits",
-    "target-wakeup-p99",
-    "match",
-];
-
-/// Every key of a group, as a dotted path.
-#[must_use]
-pub fn keys() -> Vec<&'static str> {
-    LIMITS.iter().map(|row| row.key).chain(OTHER_KEYS.iter().copied()).collect()
+fn cgroup(text: &str) -> Result<(), String> {
+    if !text.starts_with('/') {
+        return Err(format!("{text:?} must start with \"/\", the root of the cgroup hierarchy"));
+    }
+    if text.split('/').any(|part| part == ".." || part == ".") {
+        return Err(format!("{text:?} contains \"..\" or \".\""));
+    }
+    if text.trim_matches('/').is_empty() {
+        return Err("the root cgroup holds the whole machine and cannot be a member".to_owned());
+    }
+    pattern(text).map(drop).map_err(|error| format!("{text:?} is not a pattern: {}", error.msg))
 }
 
-const AGENT_KEYS: &[&str] = &["room", "weights", "io"];
-const MATCH_KEYS: &[&str] = &["cgroup", "systemd", "docker-label", "docker-name", "kubernetes", "process"];
-const PROCESS_KEYS: &[&str] = &["exe", "user", "cmdline"];
+fn pattern(text: &str) -> Result<glob::Pattern, glob::PatternError> {
+    glob::Pattern::new(text.trim_end_matches('/'))
+}
 
 /// How the agent keeps the offline side to its room: the machine's CPUs less a reserve and less what everybody else uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -113,480 +147,213 @@ pub fn parse(file: &str, text: &str) -> Result<Vec<GroupSpec>, Vec<ConfigError>>
 /// # Errors
 /// Every mistake found, in the order of the text.
 pub fn parse_file(file: &str, text: &str) -> Result<GroupsFile, Vec<ConfigError>> {
-    let mut reader = Reader { file, text, errors: Vec::new() };
-    let (root, syntax) = DeTable::parse_recoverable(text);
-    for error in &syntax {
-        reader.error(error.span().unwrap_or(0..0), error.message().to_owned());
+    let mut reader = Reader::default();
+    let root = reader.parse(file, text).unwrap_or_default();
+    let mut read = GroupsFile::default();
+    for (name, node) in &root {
+        match (name.as_str(), &node.value) {
+            ("agent", TomlValue::Table(table)) => {
+                let section = reader.section("", node.at, table, AGENT_KEYS);
+                read.agent = Some(agent(&section, &reader));
+            }
+            ("agent", _) => reader.note(node.at, "\"agent\" must be a table: write [agent]"),
+            ("group", TomlValue::Table(groups)) => {
+                read.groups
+                    .extend(groups.iter().filter_map(|(name, node)| group(file, name, node, &mut reader)));
+            }
+            ("group", _) => reader.note(node.at, "\"group\" must be a table of groups: write [group.NAME]"),
+            (name, _) => reader.unknown(node.key_at, name, &["group", "agent"]),
+        }
     }
-    let read = if syntax.is_empty() { reader.root(root.get_ref()) } else { GroupsFile::default() };
-    if reader.errors.is_empty() { Ok(read) } else { Err(reader.finish()) }
+    if read.groups.is_empty() && read.agent.is_none() && reader.is_right() {
+        let message = "no groups here: write [group.NAME] with class = \"online\" or \"offline\"";
+        reader.note(TextPlace::default(), message);
+    }
+    if reader.is_right() { Ok(read) } else { Err(reader.mistakes()) }
 }
 
-type Value<'i> = Spanned<DeValue<'i>>;
-/// Leaves of one group by dotted path, with the span of the key.
-type Leaves<'t, 'i> = BTreeMap<String, (Range<usize>, &'t Value<'i>)>;
-
-struct Reader<'a> {
-    file: &'a str,
-    text: &'a str,
-    errors: Vec<(Position, String)>,
+/// `[agent]`.
+fn agent(keys: &Section, reader: &Reader) -> AgentKeys {
+    let room = keys.text("room").map(|word| match word {
+        "auto" => Room::Auto,
+        "frame" => Room::Frame,
+        "quota" => Room::Quota,
+        "off" => Room::Off,
+        _ => Room::Target,
+    });
+    let at = |key: &str| reader.position(keys.at(key));
+    AgentKeys {
+        room: room.map(|room| (room, at("room"))),
+        weights: keys.flag("weights").map(|weights| (weights, at("weights"))),
+        io: keys.flag("io").map(|io| (io, at("io"))),
+    }
 }
 
-impl Reader<'_> {
-    fn finish(mut self) -> Vec<ConfigError> {
-        self.errors.sort();
-        self.errors.dedup();
-        let file = self.file;
-        let error = |(position, message): (Position, String)| ConfigError {
-            at: format!("{file}:{}:{}", position.line, position.column),
-            message,
-        };
-        self.errors.into_iter().map(error).collect()
+/// `[group.NAME]`.
+fn group(file: &str, name: &str, node: &Node, reader: &mut Reader) -> Option<GroupSpec> {
+    let TomlValue::Table(table) = &node.value else {
+        reader.note(node.at, format!("group {name:?} must be a table"));
+        return None;
+    };
+    let keys = reader.section("", node.key_at, table, &keys());
+    let named = GroupName::new(name).map_err(|message| reader.note(node.key_at, message)).ok();
+    if !keys.given("class") {
+        let message = format!("group {name:?} has no class: write class = \"online\" or \"offline\"");
+        reader.note(node.key_at, message);
     }
-
-    fn error(&mut self, span: Range<usize>, message: String) {
-        self.errors.push((self.position(span.start), message));
+    if keys.texts("io.devices").is_some_and(<[_]>::is_empty) {
+        reader.note(keys.at("io.devices"), "io.devices must be a list such as [\"254:0\"], not empty");
     }
-
-    fn position(&self, offset: usize) -> Position {
-        let (line, column) = line_and_column(self.text, offset);
-        Position { line, column }
+    let (queue, matches) = (queue(&keys, reader), matches(&keys, reader));
+    let class = match keys.text("class")? {
+        "online" => Class::Online,
+        _ => Class::Offline,
+    };
+    let devices = keys.texts("io.devices").unwrap_or_default();
+    let mut spec = GroupSpec {
+        limits: limits(&keys),
+        on_exceed: keys.text("memory.on-exceed").map(|word| match word {
+            "kill-largest" => OnExceed::KillLargest,
+            "kill-group" => OnExceed::KillGroup,
+            "freeze" => OnExceed::Freeze,
+            _ => OnExceed::Queue,
+        }),
+        disks: devices.iter().filter_map(|(text, _)| text.parse().ok()).collect(),
+        remote_read: keys.parsed("remote.read"),
+        queue,
+        expel: keys.flag("expel").unwrap_or_default(),
+        safe_state: match keys.text("safe-state") {
+            Some("protect") => SafeState::Protect,
+            Some("restore") => SafeState::Restore,
+            _ => SafeState::default(),
+        },
+        takeover: keys.flag("takeover").unwrap_or_default(),
+        scope: match keys.text("limits") {
+            Some("per-member") => LimitScope::PerMember,
+            Some("total") => LimitScope::Total,
+            _ => LimitScope::default(),
+        },
+        target_wakeup_p99: keys.parsed("target-wakeup-p99"),
+        matches,
+        ..GroupSpec::new(named?, class)
+    };
+    spec.source = Source { file: file.to_owned(), positions: BTreeMap::new() };
+    spec.source.positions.insert(String::new(), reader.position(node.key_at));
+    for (key, _, at) in keys.places() {
+        spec.source.positions.insert(key.to_owned(), reader.position(at));
     }
+    cross_checks(&spec, &keys, reader);
+    Some(spec)
+}
 
-    fn unknown(&mut self, span: Range<usize>, key: &str, known: &[&str]) {
-        let hint = match nearest(key, known) {
-            Some(name) => format!("; did you mean {name:?}?"),
-            None if known.len() <= FEW => format!("; known keys: {}", known.join(", ")),
-            None => format!("; the nearest keys are {}", nearest_ones(key, known).join(", ")),
-        };
-        self.error(span, format!("unknown key {key:?}{hint}"));
-    }
-
-    fn root(&mut self, root: &DeTable<'_>) -> GroupsFile {
-        let (mut groups, mut agent) = (Vec::new(), None);
-        for (key, value) in root {
-            if key.get_ref() == "agent" {
-                agent = self.agent(value);
-                continue;
-            }
-            if key.get_ref() != "group" {
-                self.unknown(key.span(), key.get_ref(), &["group", "agent"]);
-                continue;
-            }
-            let Some(tables) = value.get_ref().as_table() else {
-                self.error(
-                    value.span(),
-                    "\"group\" must be a table of groups: write [group.NAME]".to_owned(),
-                );
-                continue;
-            };
-            for (name, value) in tables {
-                groups.extend(self.group(name, value));
-            }
+/// Settings that contradict each other or cannot take effect.
+fn cross_checks(spec: &GroupSpec, keys: &Section, reader: &mut Reader) {
+    let name = &spec.name;
+    for (row, _) in spec.limits.iter() {
+        if let (Class::Online, Some(why)) = (spec.class, row.not_online) {
+            let message = format!("group {:?}: {} {why}", name.as_str(), row.key);
+            reader.note(keys.at(row.key), message);
         }
-        if groups.is_empty() && agent.is_none() && self.errors.is_empty() {
-            self.error(
-                0..0,
-                "no groups here: write [group.NAME] with class = \"online\" or \"offline\"".to_owned(),
-            );
-        }
-        GroupsFile { groups, agent }
-    }
-
-    /// `[agent]`.
-    fn agent(&mut self, value: &Value<'_>) -> Option<AgentKeys> {
-        let Some(table) = value.get_ref().as_table() else {
-            self.error(value.span(), "\"agent\" must be a table: write [agent]".to_owned());
-            return None;
-        };
-        let mut leaves = Leaves::new();
-        for (key, value) in table {
-            if AGENT_KEYS.contains(&key.get_ref().as_ref()) {
-                leaves.insert(key.get_ref().to_string(), (key.span(), value));
-            } else {
-                self.unknown(key.span(), key.get_ref(), AGENT_KEYS);
-            }
-        }
-        let words = [
-            ("target", Room::Target),
-            ("auto", Room::Auto),
-            ("frame", Room::Frame),
-            ("quota", Room::Quota),
-            ("off", Room::Off),
-        ];
-        let room = self.word(&leaves, "room", &words);
-        let mut flag = |key: &str| leaves.contains_key(key).then(|| self.flag(&leaves, key));
-        let (weights, io) = (flag("weights"), flag("io"));
-        let at = |key: &str| self.position(leaves.get(key).map_or(0, |(_, value)| value.span().start));
-        Some(AgentKeys {
-            room: room.map(|room| (room, at("room"))),
-            weights: weights.map(|weights| (weights, at("weights"))),
-            io: io.map(|io| (io, at("io"))),
-        })
-    }
-
-    fn group(&mut self, key: &Spanned<DeString<'_>>, value: &Value<'_>) -> Option<GroupSpec> {
-        let Some(table) = value.get_ref().as_table() else {
-            self.error(value.span(), format!("group {:?} must be a table", key.get_ref()));
-            return None;
-        };
-        let mut leaves = Leaves::new();
-        self.flatten("", table, &mut leaves);
-        let name = GroupName::new(key.get_ref()).map_err(|message| self.error(key.span(), message)).ok();
-        let words = [("online", Class::Online), ("offline", Class::Offline)];
-        let class = self.word(&leaves, "class", &words);
-        if !leaves.contains_key("class") {
+        if let Some(other) = row.needs.filter(|other| !spec.limits.contains(*other)) {
             let message =
-                format!("group {:?} has no class: write class = \"online\" or \"offline\"", key.get_ref());
-            self.error(key.span(), message);
-        }
-        let mut spec = GroupSpec {
-            limits: self.limits(&leaves),
-            on_exceed: self.word(
-                &leaves,
-                "memory.on-exceed",
-                &[
-                    ("kill-largest", OnExceed::KillLargest),
-                    ("kill-group", OnExceed::KillGroup),
-                    ("freeze", OnExceed::Freeze),
-                    ("queue", OnExceed::Queue),
-                ],
-            ),
-            disks: self.disks(&leaves),
-            remote_read: self.quantity(&leaves, "remote.read"),
-            queue: self.queue(&leaves),
-            expel: self.flag(&leaves, "expel"),
-            safe_state: self
-                .word(
-                    &leaves,
-                    "safe-state",
-                    &[("protect", SafeState::Protect), ("restore", SafeState::Restore)],
-                )
-                .unwrap_or_default(),
-            takeover: self.flag(&leaves, "takeover"),
-            scope: self
-                .word(
-                    &leaves,
-                    "limits",
-                    &[("per-member", LimitScope::PerMember), ("total", LimitScope::Total)],
-                )
-                .unwrap_or_default(),
-            target_wakeup_p99: self.quantity(&leaves, "target-wakeup-p99"),
-            matches: self.matches(&leaves),
-            ..GroupSpec::new(name?, class?)
-        };
-        spec.source = Source { file: self.file.to_owned(), positions: BTreeMap::new() };
-        spec.source.positions.insert(String::new(), self.position(key.span().start));
-        for (path, (_, value)) in &leaves {
-            spec.source.positions.insert(path.clone(), self.position(value.span().start));
-        }
-        self.cross_checks(&spec);
-        Some(spec)
-    }
-
-    /// Settings that contradict each other or cannot take effect.
-    fn cross_checks(&mut self, spec: &GroupSpec) {
-        let at =
-            |key: &str| spec.source.positions.get(key).copied().unwrap_or(Position { line: 1, column: 1 });
-        let name = &spec.name;
-        for (row, _) in spec.limits.iter() {
-            if let (Class::Online, Some(why)) = (spec.class, row.not_online) {
-                let message = format!("group {:?}: {} {why}", name.as_str(), row.key);
-                self.errors.push((at(row.key), message));
-            }
-            if let Some(other) = row.needs.filter(|other| !spec.limits.contains(*other)) {
-                let message = format!(
-                    "group {:?}: {} has no effect without {}",
-                    name.as_str(),
-                    row.key,
-                    other.row().key
-                );
-                self.errors.push((at(row.key), message));
-            }
-        }
-        if spec.expel && spec.class == Class::Online {
-            let message = format!("group {:?}: expel is a property of offline groups", name.as_str());
-            self.errors.push((at("expel"), message));
-        }
-        if spec.target_wakeup_p99.is_some() && spec.class == Class::Offline {
-            let message =
-                format!("group {:?}: target-wakeup-p99 is a property of online groups", name.as_str());
-            self.errors.push((at("target-wakeup-p99"), message));
-        }
-        if spec.on_exceed.is_some() && !spec.limits.has(MEMORY_MAX) {
-            let message =
-                format!("group {:?}: memory.on-exceed has no effect without memory.max", name.as_str());
-            self.errors.push((at("memory.on-exceed"), message));
-        }
-        let of_disks = |row: &Row| matches!(row.write, Write::PerDisk(_)) || row.id == LimitId::IoWeight;
-        if !spec.disks.is_empty() && !spec.limits.iter().any(|(row, _)| of_disks(row)) {
-            let message =
-                format!("group {:?}: io.devices has no effect without a rate or io.weight", name.as_str());
-            self.errors.push((at("io.devices"), message));
+                format!("group {:?}: {} has no effect without {}", name.as_str(), row.key, other.row().key);
+            reader.note(keys.at(row.key), message);
         }
     }
-
-    fn flatten<'t, 'i>(&mut self, prefix: &str, table: &'t DeTable<'i>, leaves: &mut Leaves<'t, 'i>) {
-        for (key, value) in table {
-            let path = if prefix.is_empty() {
-                key.get_ref().to_string()
-            } else {
-                format!("{prefix}.{}", key.get_ref())
-            };
-            let known = keys();
-            if known.contains(&path.as_str()) {
-                leaves.insert(path, (key.span(), value));
-            } else if let (Some(inner), true) =
-                (value.get_ref().as_table(), known.iter().any(|known| known.starts_with(&format!("{path}."))))
-            {
-                self.flatten(&path, inner, leaves);
-            } else {
-                self.unknown(key.span(), &path, &known);
-            }
-        }
+    if spec.expel && spec.class == Class::Online {
+        let message = format!("group {:?}: expel is a property of offline groups", name.as_str());
+        reader.note(keys.at("expel"), message);
     }
-
-    /// A quoted quantity with a unit.
-    fn quantity<T: FromStr<Err: fmt::Display>>(&mut self, leaves: &Leaves<'_, '_>, key: &str) -> Option<T> {
-        let (_, value) = leaves.get(key)?;
-        let problem = match value.get_ref() {
-            DeValue::String(text) => match text.parse::<T>() {
-                Ok(quantity) => return Some(quantity),
-                Err(error) => format!("{key}: {error}"),
-            },
-            DeValue::Integer(number) => {
-                // Let the type itself say what it wants.
-                let wanted =
-                    number.as_str().parse::<T>().err().map(|error| error.to_string()).unwrap_or_default();
-                format!("{key}: a bare number has no unit: {wanted}")
-            }
-            other => format!("{key} must be text with a unit, not {}", other.type_str()),
-        };
-        self.error(value.span(), problem);
-        None
+    if spec.target_wakeup_p99.is_some() && spec.class == Class::Offline {
+        let message = format!("group {:?}: target-wakeup-p99 is a property of online groups", name.as_str());
+        reader.note(keys.at("target-wakeup-p99"), message);
     }
-
-    fn integer(&mut self, leaves: &Leaves<'_, '_>, key: &str, low: u32, high: u32) -> Option<u32> {
-        let (_, value) = leaves.get(key)?;
-        let number =
-            value.get_ref().as_integer().filter(|n| n.radix() == 10).and_then(|n| n.as_str().parse().ok());
-        let number = number.filter(|number| (low..=high).contains(number));
-        if number.is_none() {
-            self.error(value.span(), format!("{key} must be a whole number from {low} to {high}"));
-        }
-        number
+    if spec.on_exceed.is_some() && !spec.limits.has(MEMORY_MAX) {
+        let message = format!("group {:?}: memory.on-exceed has no effect without memory.max", name.as_str());
+        reader.note(keys.at("memory.on-exceed"), message);
     }
-
-    fn flag(&mut self, leaves: &Leaves<'_, '_>, key: &str) -> bool {
-        let Some((_, value)) = leaves.get(key) else { return false };
-        value.get_ref().as_bool().unwrap_or_else(|| {
-            self.error(value.span(), format!("{key} must be true or false"));
-            false
-        })
-    }
-
-    fn word<T: Copy>(&mut self, leaves: &Leaves<'_, '_>, key: &str, words: &[(&str, T)]) -> Option<T> {
-        let (_, value) = leaves.get(key)?;
-        let given = value.get_ref().as_str();
-        let found = words.iter().find(|(word, _)| Some(*word) == given).map(|(_, meaning)| *meaning);
-        if found.is_none() {
-            let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            let hint = given.and_then(|given| nearest(given, &known));
-            let hint = hint.map(|word| format!("; did you mean {word:?}?")).unwrap_or_default();
-            let quoted: Vec<String> = known.iter().map(|word| format!("{word:?}")).collect();
-            self.error(value.span(), format!("{key} must be one of {}{hint}", quoted.join(", ")));
-        }
-        found
-    }
-
-    fn weight(&mut self, leaves: &Leaves<'_, '_>, key: &str) -> Option<Weight> {
-        let number = self.integer(leaves, key, 1, 10_000)?;
-        u16::try_from(number).ok().and_then(Weight::new)
-    }
-
-    fn cpu_set(&mut self, leaves: &Leaves<'_, '_>, key: &str) -> Option<CpuSet> {
-        let set: CpuSet = self.quantity(leaves, key)?;
-        if set.is_empty() {
-            let span = leaves.get(key).map_or(0..0, |(_, value)| value.span());
-            self.error(span, format!("{key} is empty: a group needs at least one CPU"));
-        }
-        Some(set)
-    }
-
-    /// Every limit, each as its unit is read.
-    fn limits(&mut self, leaves: &Leaves<'_, '_>) -> LimitSet<Written> {
-        let mut limits = LimitSet::default();
-        for row in LIMITS {
-            let key = row.key;
-            let amount = match row.unit {
-                Unit::Weight => self.weight(leaves, key).map(Written::Weight),
-                Unit::Cpus => self.quantity(leaves, key).map(Written::Cpus),
-                Unit::CpuSet => self.cpu_set(leaves, key).map(Written::CpuSet),
-                Unit::Partition => {
-                    let words = [("root", Partition::Root), ("isolated", Partition::Isolated)];
-                    self.word(leaves, key, &words).map(Written::Partition)
-                }
-                Unit::Memory => self.quantity(leaves, key).map(Written::Memory),
-                Unit::Rate => self.quantity(leaves, key).map(Written::Rate),
-                Unit::Operations => self.quantity(leaves, key).map(Written::Operations),
-                Unit::Time => self.quantity(leaves, key).map(Written::Time),
-                Unit::Count(low, high) => self.integer(leaves, key, low, high).map(Written::Count),
-                Unit::Switch => self.flag(leaves, key).then_some(Written::Switch(On)),
-            };
-            if let Some(amount) = amount {
-                limits.insert(row.id, amount);
-            }
-        }
-        limits
-    }
-
-    fn disks(&mut self, leaves: &Leaves<'_, '_>) -> Vec<Device> {
-        let mut devices = Vec::new();
-        if let Some((_, value)) = leaves.get("io.devices") {
-            let items = value.get_ref().as_array();
-            for item in items.into_iter().flat_map(|items| items.iter()) {
-                match item.get_ref().as_str().map(str::parse) {
-                    Some(Ok(device)) => devices.push(device),
-                    Some(Err(message)) => self.error(item.span(), format!("io.devices: {message}")),
-                    None => self.error(item.span(), "io.devices holds text such as \"254:0\"".to_owned()),
-                }
-            }
-            if items.is_none_or(|items| items.is_empty()) {
-                self.error(
-                    value.span(),
-                    "io.devices must be a list such as [\"254:0\"], not empty".to_owned(),
-                );
-            }
-        }
-        devices
-    }
-
-    fn queue(&mut self, leaves: &Leaves<'_, '_>) -> Option<Queue> {
-        let max_concurrency = self.integer(leaves, "queue.max-concurrency", 1, 1_000_000);
-        let max_size = self.integer(leaves, "queue.max-size", 0, 1_000_000);
-        let timeout = self.quantity(leaves, "queue.timeout");
-        let first = leaves.iter().find(|(key, _)| key.starts_with("queue."));
-        let (_, (span, _)) = first?;
-        if !leaves.contains_key("queue.max-concurrency") {
-            self.error(span.clone(), "a queue needs max-concurrency".to_owned());
-        }
-        Some(Queue { max_concurrency: max_concurrency?, max_size: max_size.unwrap_or(u32::MAX), timeout })
-    }
-
-    fn matches(&mut self, leaves: &Leaves<'_, '_>) -> Vec<Match> {
-        let Some((_, value)) = leaves.get("match") else { return Vec::new() };
-        let Some(items) = value.get_ref().as_array() else {
-            self.error(value.span(), "match must be a list such as [{ cgroup = \"/batch/*\" }]".to_owned());
-            return Vec::new();
-        };
-        if items.is_empty() {
-            let message = "match is empty: it would never find a member; leave it out if the group is only used with \
-                           `commensal run`";
-            self.error(value.span(), message.to_owned());
-        }
-        items.iter().filter_map(|item| self.one_match(item)).collect()
-    }
-
-    fn one_match(&mut self, item: &Value<'_>) -> Option<Match> {
-        let entry =
-            item.get_ref().as_table().filter(|table| table.len() == 1).and_then(|table| table.iter().next());
-        let Some((key, value)) = entry else {
-            let message = format!("each match has exactly one of {}", MATCH_KEYS.join(", "));
-            self.error(item.span(), message);
-            return None;
-        };
-        let what = key.get_ref().as_ref();
-        if !MATCH_KEYS.contains(&what) {
-            self.unknown(key.span(), what, MATCH_KEYS);
-            return None;
-        }
-        if what == "process" {
-            return self.process_match(value);
-        }
-        let Some(text) = value.get_ref().as_str().filter(|text| !text.trim().is_empty()) else {
-            self.error(value.span(), format!("{what} must be text that is not empty"));
-            return None;
-        };
-        match what {
-            "cgroup" => self.cgroup_match(text, value.span()),
-            "systemd" => Some(Match::Systemd(text.to_owned())),
-            "docker-label" => Some(Match::DockerLabel(text.to_owned())),
-            "kubernetes" => self.kubernetes_match(text, value.span()),
-            _ => Some(Match::DockerName(text.to_owned())),
-        }
-    }
-
-    fn cgroup_match(&mut self, text: &str, span: Range<usize>) -> Option<Match> {
-        let problem = if !text.starts_with('/') {
-            format!("cgroup {text:?} must start with \"/\", the root of the cgroup hierarchy")
-        } else if text.split('/').any(|part| part == ".." || part == ".") {
-            format!("cgroup {text:?} contains \"..\" or \".\"")
-        } else if text.trim_matches('/').is_empty() {
-            "the root cgroup holds the whole machine and cannot be a member".to_owned()
-        } else {
-            match glob::Pattern::new(text.trim_end_matches('/')) {
-                Ok(pattern) => return Some(Match::Cgroup(pattern)),
-                Err(error) => format!("cgroup {text:?} is not a pattern: {}", error.msg),
-            }
-        };
-        self.error(span, problem);
-        None
-    }
-
-    fn kubernetes_match(&mut self, text: &str, span: Range<usize>) -> Option<Match> {
-        let classes = [PodQos::BestEffort, PodQos::Burstable, PodQos::Guaranteed];
-        let found = classes.into_iter().find(|qos| qos.to_string() == text);
-        if found.is_none() {
-            let words = classes.map(|qos| format!("\"{qos}\""));
-            self.error(span, format!("kubernetes must be one of {}", words.join(", ")));
-        }
-        found.map(Match::Kubernetes)
-    }
-
-    fn process_match(&mut self, value: &Value<'_>) -> Option<Match> {
-        let table = value.get_ref().as_table().filter(|table| !table.is_empty());
-        let Some(table) = table else {
-            self.error(value.span(), format!("process needs at least one of {}", PROCESS_KEYS.join(", ")));
-            return None;
-        };
-        for (key, value) in table {
-            if !PROCESS_KEYS.contains(&key.get_ref().as_ref()) {
-                self.unknown(key.span(), key.get_ref(), PROCESS_KEYS);
-            } else if value.get_ref().as_str().is_none_or(str::is_empty) {
-                self.error(value.span(), format!("{} must be text that is not empty", key.get_ref()));
-            }
-        }
-        let text = |key: &str| table.get(key).and_then(|value| value.get_ref().as_str()).map(str::to_owned);
-        Some(Match::Process { exe: text("exe"), user: text("user"), cmdline: text("cmdline") })
+    let of_disks = |row: &Row| matches!(row.write, Write::PerDisk(_)) || row.id == LimitId::IoWeight;
+    if !spec.disks.is_empty() && !spec.limits.iter().any(|(row, _)| of_disks(row)) {
+        let message =
+            format!("group {:?}: io.devices has no effect without a rate or io.weight", name.as_str());
+        reader.note(keys.at("io.devices"), message);
     }
 }
 
-/// So many names are told all.
-const FEW: usize = 6;
-
-/// How far a known name is from what was written.
-fn distance(given: &str, name: &str) -> usize {
-    let last = |text: &str| text.rsplit('.').next().unwrap_or_default().to_owned();
-    let whole = strsim::damerau_levenshtein(given, name);
-    // `cpu_max` or a key in the wrong table should still find `cpu.max`.
-    whole.min(strsim::damerau_levenshtein(&last(given), &last(name)) + 1)
+/// Every limit, each as its unit is read.
+fn limits(keys: &Section) -> LimitSet<Written> {
+    let mut limits = LimitSet::default();
+    for row in LIMITS {
+        let key = row.key;
+        let amount = match row.unit {
+            Unit::Weight => keys.whole(key).and_then(Weight::new).map(Written::Weight),
+            Unit::Cpus => keys.parsed(key).map(Written::Cpus),
+            Unit::CpuSet => keys.parsed(key).map(Written::CpuSet),
+            Unit::Partition => keys.text(key).map(|word| match word {
+                "root" => Written::Partition(Partition::Root),
+                _ => Written::Partition(Partition::Isolated),
+            }),
+            Unit::Memory => keys.parsed(key).map(Written::Memory),
+            Unit::Rate => keys.parsed(key).map(Written::Rate),
+            Unit::Operations => keys.parsed(key).map(Written::Operations),
+            Unit::Time => keys.parsed(key).map(Written::Time),
+            Unit::Count(..) => keys.whole(key).map(Written::Count),
+            Unit::Switch => keys.flag(key).filter(|on| *on).map(|_| Written::Switch(On)),
+        };
+        if let Some(amount) = amount {
+            limits.insert(row.id, amount);
+        }
+    }
+    limits
 }
 
-/// The known name closest to what was written, if it is close enough to be a slip.
-#[must_use]
-pub fn nearest<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
-    let near = known.iter().map(|name| (distance(given, name), *name)).filter(|(far, _)| *far <= 3);
-    near.min().map(|(_, name)| name)
+fn queue(keys: &Section, reader: &mut Reader) -> Option<Queue> {
+    let (_, first, _) = keys.places().find(|(key, ..)| key.starts_with("queue."))?;
+    if !keys.given("queue.max-concurrency") {
+        reader.note(first, "a queue needs max-concurrency");
+    }
+    Some(Queue {
+        max_concurrency: keys.whole("queue.max-concurrency")?,
+        max_size: keys.whole("queue.max-size").unwrap_or(u32::MAX),
+        timeout: keys.parsed("queue.timeout"),
+    })
 }
 
-/// The known names closest to what was written, however far they are: first those of the table of that name.
-#[must_use]
-pub fn nearest_ones<'k>(given: &str, known: &[&'k str]) -> Vec<&'k str> {
-    let table = format!("{}.", given.split('.').next().unwrap_or(given));
-    let mut all: Vec<_> =
-        known.iter().map(|name| (!name.starts_with(&table), distance(given, name), *name)).collect();
-    all.sort_unstable();
-    all.into_iter().take(FEW).map(|(_, _, name)| name).collect()
+fn matches(keys: &Section, reader: &mut Reader) -> Vec<Match> {
+    let Some(items) = keys.tables("match") else { return Vec::new() };
+    if items.is_empty() {
+        let message = "match is empty: it would never find a member; leave it out if the group is only used with \
+                       `commensal run`";
+        reader.note(keys.at("match"), message);
+    }
+    items.iter().filter_map(|item| one_match(item, reader)).collect()
+}
+
+fn one_match(item: &Section, reader: &mut Reader) -> Option<Match> {
+    if item.size() != 1 {
+        let names: Vec<&str> = MATCH_KEYS.iter().map(|key| key.path).collect();
+        reader.note(item.at(""), format!("each match has exactly one of {}", names.join(", ")));
+        return None;
+    }
+    if let Some(process) = item.table("process") {
+        if process.size() == 0 {
+            let names: Vec<&str> = PROCESS_KEYS.iter().map(|key| key.path).collect();
+            reader.note(item.at("process"), format!("process needs at least one of {}", names.join(", ")));
+        }
+        let text = |key| process.owned(key);
+        return Some(Match::Process { exe: text("exe"), user: text("user"), cmdline: text("cmdline") });
+    }
+    if let Some(word) = item.text("kubernetes") {
+        return Some(Match::Kubernetes(match word {
+            "besteffort" => PodQos::BestEffort,
+            "burstable" => PodQos::Burstable,
+            _ => PodQos::Guaranteed,
+        }));
+    }
+    let cgroup = item.with("cgroup", pattern).map(Match::Cgroup);
+    let systemd = || item.owned("systemd").map(Match::Systemd);
+    let label = || item.owned("docker-label").map(Match::DockerLabel);
+    cgroup.or_else(systemd).or_else(label).or_else(|| item.owned("docker-name").map(Match::DockerName))
 }
 
 #[cfg(test)]
@@ -650,16 +417,18 @@ mod tests {
             ("match = [{ cgroup = \"batch\" }]", "must start with \"/\""),
             ("match = [{ cgroup = \"/a/../b\" }]", "contains \"..\""),
             ("match = [{ cgroup = \"/\" }]", "cannot be a member"),
-            ("match = [{ cgruop = \"/a\" }]", "did you mean \"cgroup\"?"),
+            ("match = [{ cgruop = \"/a\" }]", "unknown key \"match.cgruop\"; did you mean \"match.cgroup\"?"),
+            ("match = [5]", "match must be a list of tables of cgroup, systemd,"),
+            ("match = [{ process = { exe = \"\" } }]", "match.process.exe must be text that is not empty"),
             ("match = [{}]", "exactly one of"),
             ("match = [{ kubernetes = \"burstable\" }]", "ok: 1 groups"),
             ("match = [{ kubernetes = \"best-effort\" }]", "must be one of \"besteffort\", "),
             ("match = [{ process = {} }]", "at least one of exe, user, cmdline"),
             ("cpu_max = \"50 %\"", "did you mean \"cpu.max\"?"),
-            ("memory = \"8 GiB\"", "unknown key \"memory\"; the nearest keys are memory."),
+            ("memory = \"8 GiB\"", "memory must be a table: its keys are memory.min, "),
             ("cpu.set = \"\"", "at least one CPU"),
             ("cpu.set = \"3-1\"", "is not a CPU list"),
-            ("cpu.weight = 0", "from 1 to 10000"),
+            ("cpu.weight = 0", "cpu.weight = 0: it must be a whole number from 1 to 10000"),
             ("cpu.weight = \"100\"", "from 1 to 10000"),
             ("cpu.max = \"0 %\"", "above zero"),
             ("pids.max = 0", "from 1 to"),

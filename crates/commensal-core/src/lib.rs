@@ -35,6 +35,7 @@ pub mod safe;
 pub mod scheduler;
 pub mod stats;
 pub mod text;
+pub mod toml_reader;
 pub mod topology;
 pub mod units;
 pub mod vendor;

@@ -1,4 +1,4 @@
-//! A ladder's file: TOML to [`Experiment`]. All mistakes of values in one error; of keys, the first.
+//! A ladder's file: TOML to [`Experiment`]. All mistakes in one error, each with line and column.
 //!
 //! ```toml
 //! about   = "VMs of one vCPU that compute"
@@ -23,10 +23,10 @@
 //! stop-after = 2             # failed rungs, then the higher ones are left out
 //! ```
 
+use commensal_core::toml_reader::{FileKey, Kind as Of, Reader, Section, TextPlace, is, key, needed};
 use commensal_core::units::{Bytes, Millis};
 use commensal_lab::experiment::FileError;
 use regex::Regex;
-use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -221,147 +221,151 @@ impl PartialEq for Expression {
 
 impl Eq for Expression {}
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawFile {
-    #[serde(default)]
-    about: String,
-    #[serde(default = "three")]
-    repeats: u32,
-    #[serde(default = "one")]
-    seed: u64,
-    cell: RawCell,
-    ladder: RawLadder,
-    load: Vec<RawLoad>,
-    #[serde(default)]
-    limits: RawLimits,
-    #[serde(default)]
-    warning: Vec<RawWarning>,
-}
-
-fn three() -> u32 {
-    3
-}
-
-fn one() -> u64 {
-    1
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawCell {
-    vcpu: u32,
-    memory: Option<String>,
-    #[serde(default)]
-    quota: bool,
-    backend: Option<String>,
-    kernel: Option<PathBuf>,
-    accel: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawLadder {
-    cells: Vec<u32>,
-    #[serde(default)]
-    pinned: Vec<u32>,
-    #[serde(default)]
-    reserve: f64,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawLoad {
-    name: String,
-    kind: String,
-    work: Option<u32>,
-    concurrency: Vec<u32>,
-    memory: Option<String>,
-    scale: Option<f64>,
-    queries: Option<String>,
-    #[serde(default)]
-    cold: bool,
-    command: Option<Vec<String>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawLimits {
-    timeout: Option<String>,
-    timeout_first: Option<String>,
-    stop_after: Option<u32>,
-    max_steal: Option<f64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawWarning {
-    name: String,
-    file: String,
-    #[serde(default)]
-    contains: Vec<String>,
-    regex: Option<String>,
-}
-
 /// Most cells, sessions and repeats: beyond them a slip is likelier than a wish.
-const MOST: u32 = 4096;
+const MOST: u64 = 4096;
+
+/// Every key of a ladder's file.
+pub const KEYS: &[FileKey] = &[
+    key("about", Of::AnyText),
+    key("repeats", Of::Whole(1, MOST)),
+    key("seed", Of::Whole(0, u64::MAX)),
+    needed("cell.vcpu", Of::Whole(1, MOST)),
+    key("cell.memory", Of::Quantity(is::<Bytes>)),
+    key("cell.quota", Of::Flag),
+    key("cell.backend", Of::Word(&["cgroup", "qemu"])),
+    key("cell.kernel", Of::Checked(kernel)),
+    key("cell.accel", Of::Checked(accel)),
+    needed("ladder.cells", Of::Wholes(1, MOST)),
+    key("ladder.pinned", Of::Wholes(1, MOST)),
+    key("ladder.reserve", Of::Number(0.0, MOST as f64)),
+    needed("load", Of::Tables(LOAD_KEYS)),
+    key("limits.timeout", Of::Quantity(timeout)),
+    key("limits.timeout-first", Of::Quantity(time)),
+    key("limits.stop-after", Of::Whole(1, MOST)),
+    key("limits.max-steal", Of::Number(0.0, f64::INFINITY)),
+    key("warning", Of::Tables(WARNING_KEYS)),
+];
+
+const LOAD_KEYS: &[FileKey] = &[
+    needed("name", Of::Text),
+    needed("kind", Of::Word(&["spin", "mpp", "duckdb", "postgres", "program"])),
+    key("work", Of::Whole(1, u32::MAX as u64)),
+    needed("concurrency", Of::Wholes(1, MOST)),
+    key("memory", Of::Quantity(is::<Bytes>)),
+    key("scale", Of::Number(0.001, 1000.0)),
+    key("queries", Of::Word(&["lite", "full"])),
+    key("cold", Of::Flag),
+    key("command", Of::Command),
+];
+
+const WARNING_KEYS: &[FileKey] = &[
+    needed("name", Of::Text),
+    needed("file", Of::Text),
+    key("contains", Of::Texts(|_| Ok(()))),
+    key("regex", Of::Checked(regex)),
+];
+
+fn regex(text: &str) -> Result<(), String> {
+    if text.is_empty() { Err("it would match every line".to_owned()) } else { is::<Regex>(text) }
+}
+
+fn kernel(text: &str) -> Result<(), String> {
+    match text.starts_with('/') {
+        true => Ok(()),
+        false => Err("it is a path from / to a kernel, such as /boot/vmlinuz".to_owned()),
+    }
+}
+
+fn accel(text: &str) -> Result<(), String> {
+    match text {
+        "kvm" | "tcg" => Ok(()),
+        _ => Err("it is kvm, or tcg, which only shows that all parts work".to_owned()),
+    }
+}
+
+fn time(text: &str) -> Result<(), String> {
+    match text.parse::<Millis>().map_err(|error| error.to_string())? {
+        Millis(0) => Err("it must be above zero".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// A time, or so many times as long as the first placement took.
+fn timeout(text: &str) -> Result<(), String> {
+    match text.strip_suffix('x').map(|times| times.trim().parse::<f64>()) {
+        None => time(text),
+        Some(Ok(times)) if (1.0..=1000.0).contains(&times) => Ok(()),
+        Some(_) => Err("so many times as long as the first placement are 1x to 1000x, such as 3x".to_owned()),
+    }
+}
 
 /// Reads a ladder's file.
 ///
 /// # Errors
 /// Every mistake.
 pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
-    let failed = |wrong: Vec<String>| FileError { name: name.to_owned(), wrong };
-    let raw: RawFile =
-        toml::from_str(text).map_err(|error| failed(vec![error.to_string().trim_end().to_owned()]))?;
-    let mut wrong = Vec::new();
-    let within = |what: &str, value: u32, wrong: &mut Vec<String>| {
-        if value == 0 || value > MOST {
-            wrong.push(format!("{what} = {value}: it is 1 to {MOST}"));
+    let mut reader = Reader::default();
+    let read = reader.parse(name, text).and_then(|table| {
+        let keys = reader.section("", TextPlace::default(), &table, KEYS);
+        experiment(name, text, &keys, &mut reader)
+    });
+    match read {
+        Some(read) if reader.is_right() => Ok(read),
+        _ => Err(FileError { wrong: reader.mistakes() }),
+    }
+}
+
+fn numbers<'s>(keys: &'s Section, key: &str) -> impl Iterator<Item = (u32, TextPlace)> + use<'s> {
+    let all = keys.wholes(key).unwrap_or_default();
+    all.iter().filter_map(|(number, at)| Some((u32::try_from(*number).ok()?, *at)))
+}
+
+/// A ladder, unless what it must have is missing or wrong.
+fn experiment(name: &str, text: &str, keys: &Section, reader: &mut Reader) -> Option<Experiment> {
+    if keys.wholes("ladder.cells").is_some_and(<[_]>::is_empty) {
+        let message = "ladder.cells is empty: give numbers of cells, such as [1, 2, 4]";
+        reader.note(keys.at("ladder.cells"), message);
+    }
+    let mut placements: Vec<(u32, bool)> = Vec::new();
+    let free = numbers(keys, "ladder.cells").map(|(cells, at)| (cells, false, at));
+    let pinned = numbers(keys, "ladder.pinned").map(|(cells, at)| (cells, true, at));
+    for (cells, pinned, at) in free.chain(pinned) {
+        if placements.contains(&(cells, pinned)) {
+            reader.note(at, format!("ladder: {cells} cells are there twice"));
         }
-    };
-    within("cell.vcpu", raw.cell.vcpu, &mut wrong);
-    within("repeats", raw.repeats, &mut wrong);
-    if raw.ladder.cells.is_empty() {
-        wrong.push("ladder.cells is empty: give numbers of cells, such as [1, 2, 4]".to_owned());
+        placements.push((cells, pinned));
     }
-    let mut placements: Vec<(u32, bool)> = raw.ladder.cells.iter().map(|cells| (*cells, false)).collect();
-    placements.extend(raw.ladder.pinned.iter().map(|cells| (*cells, true)));
-    for (index, (cells, pinned)) in placements.iter().enumerate() {
-        within("ladder: a number of cells", *cells, &mut wrong);
-        if placements[..index].contains(&(*cells, *pinned)) {
-            wrong.push(format!("ladder: {cells} cells are there twice"));
-        }
+    let cell = cell(keys, reader);
+    let sections = keys.tables("load").unwrap_or_default();
+    if keys.tables("load").is_some_and(<[_]>::is_empty) {
+        reader.note(keys.at("load"), "there is no [[load]]");
     }
-    let cell = cell(raw.cell, &mut wrong);
-    let loads: Vec<Load> = raw.load.into_iter().filter_map(|raw| load(raw, &mut wrong)).collect();
-    if loads.is_empty() && wrong.is_empty() {
-        wrong.push("there is no [[load]]".to_owned());
-    }
-    for (index, load) in loads.iter().enumerate() {
+    let mut loads: Vec<Load> = Vec::new();
+    for section in sections {
+        let Some(load) = load(section, reader) else { continue };
         if cell.backend != Backend::Group && load.kind != Kind::Spin {
-            wrong.push(format!("load {:?}: VMs only compute: kind = \"spin\"", load.name));
+            let message = format!("load {:?}: VMs only compute: kind = \"spin\"", load.name);
+            reader.note(section.at("kind"), message);
         }
-        if loads[..index].iter().any(|other| other.name == load.name) {
-            wrong.push(format!("load {:?} is there twice", load.name));
+        if loads.iter().any(|other| other.name == load.name) {
+            reader.note(section.at("name"), format!("load {:?} is there twice", load.name));
         }
+        loads.push(load);
     }
-    let limits = limits(&raw.limits, &mut wrong);
-    let warnings = raw.warning.into_iter().filter_map(|raw| pattern(raw, &mut wrong)).collect();
-    if !wrong.is_empty() {
-        return Err(failed(wrong));
-    }
+    let limits = limits(keys, reader);
+    let warnings = keys.tables("warning").unwrap_or_default();
+    let warnings = warnings.iter().filter_map(|section| pattern(section, reader)).collect();
     let stem = name.rsplit('/').next().unwrap_or(name);
-    Ok(Experiment {
+    Some(Experiment {
         name: stem.strip_suffix(".toml").unwrap_or(stem).to_owned(),
-        about: raw.about,
+        about: keys.owned("about").unwrap_or_default(),
         source: text.to_owned(),
-        cell,
-        reserve: raw.ladder.reserve,
+        cell: Cell { vcpu: keys.whole("cell.vcpu")?, ..cell },
+        reserve: keys.number("ladder.reserve").unwrap_or_default(),
         placements,
         loads,
-        repeats: raw.repeats,
-        seed: raw.seed,
+        repeats: keys.whole("repeats").unwrap_or(3),
+        seed: keys.whole("seed").unwrap_or(1),
         limits,
         warnings,
     })
@@ -371,180 +375,110 @@ pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
 const GUEST_MEMORY: Bytes = Bytes(256 << 20);
 const LEAST_GUEST_MEMORY: Bytes = Bytes(128 << 20);
 
-fn cell(raw: RawCell, wrong: &mut Vec<String>) -> Cell {
-    let memory = raw.memory.as_deref().map(str::parse::<Bytes>).transpose();
-    let mut memory = memory.unwrap_or_else(|error| {
-        wrong.push(format!("cell.memory: {error}"));
-        None
-    });
-    let accel = match raw.accel.as_deref() {
-        None | Some("kvm") => Accel::Kvm,
-        Some("tcg") => Accel::Tcg,
-        Some(other) => {
-            wrong.push(format!(
-                "cell.accel = {other:?}: it is kvm, or tcg, which only shows that all parts work"
-            ));
-            Accel::Kvm
-        }
-    };
-    let backend = match raw.backend.as_deref() {
-        None | Some("cgroup") => {
-            if raw.kernel.is_some() || raw.accel.is_some() {
-                wrong.push("cell: kernel and accel are of backend = \"qemu\"".to_owned());
-            }
-            Backend::Group
-        }
+fn cell(keys: &Section, reader: &mut Reader) -> Cell {
+    let mut memory = keys.parsed("cell.memory");
+    let backend = match keys.text("cell.backend") {
         Some("qemu") => {
-            let enough = *memory.get_or_insert(GUEST_MEMORY) >= LEAST_GUEST_MEMORY;
-            if !enough {
-                wrong.push(format!("cell.memory: a guest needs {} MiB at least", LEAST_GUEST_MEMORY.0 >> 20));
+            if *memory.get_or_insert(GUEST_MEMORY) < LEAST_GUEST_MEMORY {
+                let least = LEAST_GUEST_MEMORY.0 >> 20;
+                let message = format!("cell.memory: a guest needs {least} MiB at least");
+                reader.note(keys.at("cell.memory"), message);
             }
-            if raw.kernel.as_ref().is_some_and(|kernel| !kernel.is_absolute()) {
-                wrong.push("cell.kernel: it is a path from / to a kernel, such as /boot/vmlinuz".to_owned());
-            }
-            Backend::Qemu(Vm { kernel: raw.kernel, accel })
+            let accel = if keys.text("cell.accel") == Some("tcg") { Accel::Tcg } else { Accel::Kvm };
+            Backend::Qemu(Vm { kernel: keys.owned("cell.kernel").map(PathBuf::from), accel })
         }
-        Some(other) => {
-            wrong.push(format!("cell.backend = {other:?}: it is cgroup or qemu"));
+        _ => {
+            let of_vms = ["cell.kernel", "cell.accel"].into_iter().find(|key| keys.given(key));
+            if let Some(key) =
+                of_vms.filter(|_| keys.text("cell.backend").is_some() || !keys.given("cell.backend"))
+            {
+                reader.note(keys.at(key), "cell: kernel and accel are of backend = \"qemu\"");
+            }
             Backend::Group
         }
     };
-    Cell { vcpu: raw.vcpu, memory, quota: raw.quota, backend }
+    Cell { vcpu: 0, memory, quota: keys.flag("cell.quota").unwrap_or_default(), backend }
 }
 
-fn pattern(raw: RawWarning, wrong: &mut Vec<String>) -> Option<Pattern> {
-    let at = format!("warning {:?}", raw.name);
-    if raw.contains.is_empty() && raw.regex.is_none() {
-        wrong.push(format!("{at}: say what a line contains, or its regex"));
+fn pattern(keys: &Section, reader: &mut Reader) -> Option<Pattern> {
+    if !keys.given("contains") && !keys.given("regex") {
+        let name = keys.text("name").unwrap_or_default();
+        reader.note(keys.at(""), format!("warning {name:?}: say what a line contains, or its regex"));
     }
-    let regex = match raw.regex.as_deref().map(Regex::new).transpose() {
-        Ok(regex) => regex.map(Expression),
-        // The place in it is marked on a line of its own.
-        Err(error) => {
-            wrong.push(format!("{at}: regex: {error}"));
-            return None;
-        }
-    };
-    Some(Pattern { name: raw.name, file: raw.file, contains: raw.contains, regex })
+    let contains = keys.texts("contains").unwrap_or_default();
+    Some(Pattern {
+        name: keys.owned("name")?,
+        file: keys.owned("file")?,
+        contains: contains.iter().map(|(text, _)| text.clone()).collect(),
+        regex: keys.with("regex", Regex::new).map(Expression),
+    })
 }
 
 /// How long a rung may take where the file does not say it.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-fn limits(raw: &RawLimits, wrong: &mut Vec<String>) -> Limits {
-    let mut duration = |name: &str, text: Option<&str>| match text.map(str::parse::<Millis>) {
-        None => TIMEOUT,
-        Some(Ok(millis)) if millis.0 > 0 => Duration::from_millis(millis.0),
-        Some(Ok(_)) => {
-            wrong.push(format!("limits.{name}: it must be above zero"));
-            TIMEOUT
-        }
-        Some(Err(error)) => {
-            wrong.push(format!("limits.{name}: {error}"));
-            TIMEOUT
-        }
-    };
-    let times = raw.timeout.as_deref().and_then(|text| text.strip_suffix('x'));
-    let (timeout, times_first) = match times.map(|text| text.trim().parse::<f64>()) {
-        None => (duration("timeout", raw.timeout.as_deref()), None),
-        Some(times) => {
-            (duration("timeout-first", raw.timeout_first.as_deref()), Some(times.unwrap_or(f64::NAN)))
-        }
-    };
-    if times_first.is_some_and(|times| !(1.0..=1000.0).contains(&times)) {
-        wrong.push(
-            "limits.timeout: so many times as long as the first placement are 1x to 1000x, such as 3x"
-                .to_owned(),
-        );
+fn limits(keys: &Section, reader: &mut Reader) -> Limits {
+    let times = |text: &str| text.strip_suffix('x').and_then(|times| times.trim().parse::<f64>().ok());
+    let times_first = keys.text("limits.timeout").and_then(times);
+    let wrong = keys.given("limits.timeout") && keys.text("limits.timeout").is_none();
+    if times_first.is_none() && !wrong && keys.given("limits.timeout-first") {
+        let message = "limits.timeout-first goes with a timeout such as \"3x\"";
+        reader.note(keys.at("limits.timeout-first"), message);
     }
-    if times_first.is_none() && raw.timeout_first.is_some() {
-        wrong.push("limits.timeout-first goes with a timeout such as \"3x\"".to_owned());
-    }
-    if let Some(most) = raw.max_steal.filter(|most| most.is_nan() || *most < 0.0) {
-        wrong.push(format!("limits.max-steal = {most}: it is a percentage, 0 or more"));
-    }
+    let timeout = if times_first.is_some() { "limits.timeout-first" } else { "limits.timeout" };
     Limits {
-        timeout,
+        timeout: keys.parsed::<Millis>(timeout).map_or(TIMEOUT, |time| Duration::from_millis(time.0)),
         times_first,
-        stop_after: raw.stop_after.unwrap_or(2).max(1),
-        max_steal_pct: raw.max_steal,
+        stop_after: keys.whole("limits.stop-after").unwrap_or(2),
+        max_steal_pct: keys.number("limits.max-steal"),
     }
 }
 
-fn load(raw: RawLoad, wrong: &mut Vec<String>) -> Option<Load> {
-    let before = wrong.len();
-    let at = format!("load {:?}", raw.name);
-    let mut concurrency = raw.concurrency.clone();
+fn load(keys: &Section, reader: &mut Reader) -> Option<Load> {
+    let name = keys.owned("name")?;
+    let mut note = |key: &str, why: &str| reader.note(keys.at(key), format!("load {name:?}: {why}"));
+    let mut concurrency: Vec<u32> = numbers(keys, "concurrency").map(|(sessions, _)| sessions).collect();
     concurrency.sort_unstable();
     concurrency.dedup();
-    if concurrency.is_empty() || concurrency.iter().any(|one| *one == 0 || *one > MOST) {
-        wrong.push(format!("{at}: concurrency is a list of 1 to {MOST}, such as [1, 4, 8]"));
+    if keys.wholes("concurrency").is_some_and(<[_]>::is_empty) {
+        note("concurrency", &format!("concurrency is a list of 1 to {MOST}, such as [1, 4, 8]"));
     }
-    let tpcds = |wrong: &mut Vec<String>| {
-        let scale = raw.scale.unwrap_or(0.1);
-        if !(0.001..=1000.0).contains(&scale) {
-            wrong.push(format!("{at}: scale = {scale}: it is 0.001 to 1000"));
-        }
-        let lite = match raw.queries.as_deref() {
-            None | Some("lite") => true,
-            Some("full") => false,
-            Some(other) => {
-                wrong.push(format!("{at}: queries = {other:?}: they are \"lite\" or \"full\""));
-                true
-            }
-        };
-        Tpcds { scale_milli: (scale * 1000.0).round() as u32, lite, cold: raw.cold }
+    let tpcds = || Tpcds {
+        scale_milli: (keys.number("scale").unwrap_or(0.1) * 1000.0).round() as u32,
+        lite: keys.text("queries") != Some("full"),
+        cold: keys.flag("cold").unwrap_or_default(),
     };
-    let memory = match raw.memory.as_deref().map(str::parse::<Bytes>).transpose() {
-        Ok(memory) => memory,
-        Err(error) => {
-            wrong.push(format!("{at}: memory: {error}"));
-            None
-        }
-    };
-    let kind = match raw.kind.as_str() {
+    let kind = match keys.text("kind")? {
         "spin" => Kind::Spin,
         "mpp" => Kind::Mpp,
-        "duckdb" => Kind::Duckdb(tpcds(wrong)),
-        "postgres" => Kind::Postgres(tpcds(wrong)),
-        "program" => match raw.command.clone() {
-            Some(command) if !command.is_empty() => Kind::Program(command),
-            _ => {
-                wrong.push(format!("{at}: a program needs its command"));
-                return None;
-            }
-        },
-        other => {
-            wrong.push(format!("{at}: kind = {other:?}: it is spin, mpp, duckdb, postgres or program"));
-            return None;
-        }
-    };
-    let of_tpcds = matches!(kind, Kind::Duckdb(_) | Kind::Postgres(_));
-    if !of_tpcds && (raw.scale.is_some() || raw.queries.is_some() || raw.cold) {
-        wrong.push(format!("{at}: scale, queries and cold are of duckdb and postgres"));
-    }
-    if raw.command.is_some() && !matches!(kind, Kind::Program(_)) {
-        wrong.push(format!("{at}: command is of kind program"));
-    }
-    let work = match (&kind, raw.work) {
-        (Kind::Duckdb(Tpcds { lite, .. }) | Kind::Postgres(Tpcds { lite, .. }), None) => {
-            if *lite {
-                51
-            } else {
-                99
-            }
-        }
-        (Kind::Duckdb(_) | Kind::Postgres(_), Some(_)) => {
-            wrong.push(format!("{at}: its work is its queries, 51 or 99"));
-            1
-        }
-        (_, Some(work)) if work > 0 => work,
+        "duckdb" => Kind::Duckdb(tpcds()),
+        "postgres" => Kind::Postgres(tpcds()),
         _ => {
-            wrong.push(format!("{at}: work is the units of one session, 1 or more"));
-            1
+            if !keys.given("command") {
+                note("kind", "a program needs its command");
+            }
+            Kind::Program(keys.command("command").unwrap_or_default())
         }
     };
-    (wrong.len() == before).then_some(Load { name: raw.name, kind, work, memory, concurrency })
+    let of_tpcds = match &kind {
+        Kind::Duckdb(tpcds) | Kind::Postgres(tpcds) => Some(if tpcds.lite { 51 } else { 99 }),
+        _ => None,
+    };
+    let given = |key: &&str| keys.given(key) && keys.flag(key) != Some(false);
+    let others = ["scale", "queries", "cold"].into_iter().find(given);
+    if let (None, Some(key)) = (of_tpcds, others) {
+        note(key, "scale, queries and cold are of duckdb and postgres");
+    }
+    if keys.given("command") && !matches!(kind, Kind::Program(_)) {
+        note("command", "command is of kind program");
+    }
+    match (of_tpcds, keys.given("work")) {
+        (Some(_), true) => note("work", "its work is its queries, 51 or 99"),
+        (None, false) => note("work", "work is the units of one session, 1 or more"),
+        _ => {}
+    }
+    let work = of_tpcds.or(keys.whole("work")).unwrap_or(1);
+    Some(Load { name, kind, work, memory: keys.parsed("memory"), concurrency })
 }
 
 /// Ladders that come with the program.
@@ -582,21 +516,28 @@ mod tests {
             .replace("[1, 2, 4]", "[1, 1]")
             .replace("work = 500", "work = 0");
         let wrong = parse("x", &bad).unwrap_err().to_string();
-        for want in
-            ["cell.vcpu = 0: it is 1 to", "cell.memory:", "1 cells are there twice", "work is the units"]
-        {
+        for want in [
+            "x:3:8: cell.vcpu = 0: it must be a whole number from 1 to 4096",
+            "x:4:10: cell.memory: \"512\"",
+            "x:6:13: ladder: 1 cells are there twice",
+            "x:11:8: load.work = 0: it must be",
+        ] {
             assert!(wrong.contains(want), "{want}: {wrong}");
         }
         let check = |from: &str, to: &str, want: &str| {
             let wrong = parse("x", &GOOD.replace(from, to)).unwrap_err().to_string();
             assert!(wrong.contains(want), "{wrong}");
         };
-        check("kind = \"spin\"", "kind = \"spn\"", "it is spin, mpp, duckdb, postgres or program");
+        check(
+            "kind = \"spin\"",
+            "kind = \"spn\"",
+            "x:10:8: load.kind must be one of \"spin\", \"mpp\", \"duckdb\", \"postgres\", \"program\"; did you mean \"spin\"?",
+        );
         check("kind = \"spin\"", "kind = \"program\"", "a program needs its command");
         check("work = 500", "work = 500\nscale = 1.0", "are of duckdb and postgres");
-        check("repeats = 6", "repeat = 6", "unknown field `repeat`");
-        check("[4, 1, 2]", "[0]", "concurrency is a list");
-        check("work = 500", "work = 500\nmemory = \"1\"", "load \"spin\": memory:");
+        check("repeats = 6", "repeat = 6", "x:1:1: unknown key \"repeat\"; did you mean \"repeats\"?");
+        check("[4, 1, 2]", "[0]", "x:12:16: load.concurrency: 0 must be");
+        check("work = 500", "work = 500\nmemory = \"1\"", "x:12:10: load.memory: \"1\"");
         check("work = 500\n", "work = 500\nqueries = \"lite\"\n", "are of duckdb and postgres");
     }
 
@@ -614,10 +555,10 @@ mod tests {
             let wrong = vm(more).unwrap_err().to_string();
             assert!(wrong.contains(want), "{want}: {wrong}");
         };
-        check("backend = \"xen\"", "it is cgroup or qemu");
+        check("backend = \"xen\"", "cell.backend must be one of \"cgroup\", \"qemu\"");
         check("backend = \"qemu\"\naccel = \"hvf\"", "it is kvm, or tcg");
         check("accel = \"tcg\"", "are of backend = \"qemu\"");
-        check("backend = \"qemu\"\nkernel = \"vmlinuz\"", "a path from /");
+        check("backend = \"qemu\"\nkernel = \"vmlinuz\"", "cell.kernel = \"vmlinuz\": it is a path from /");
         check("backend = \"qemu\"\nmemory = \"16 MiB\"", "128 MiB at least");
         let mpp = GOOD
             .replace("vcpu = 1", "vcpu = 1\nbackend = \"qemu\"")
@@ -655,9 +596,11 @@ mod tests {
         assert!(!is_in("contains = [\"ERROR\"]\nregex = 'retries'", line));
         let wrong = file("regex = 'seg(\\d+'").unwrap_err().to_string();
         // What is wrong, and under which character.
-        assert!(wrong.contains("warning \"net\": regex") && wrong.contains("unclosed group"), "{wrong}");
+        assert!(wrong.contains("x:16:9: warning.regex") && wrong.contains("unclosed group"), "{wrong}");
         assert!(wrong.lines().any(|line| line.trim() == "^"), "{wrong}");
         assert!(file("").unwrap_err().to_string().contains("say what a line contains"));
+        let wrong = file("regex = ''").unwrap_err().to_string();
+        assert!(wrong.contains("x:16:9: warning.regex = \"\": it would match every line"), "{wrong}");
     }
 
     #[test]

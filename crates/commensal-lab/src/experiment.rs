@@ -2,16 +2,17 @@
 //!
 //! Each is a file ([`parse`]); some are shipped ([`SHIPPED`]), `quickstart` first.
 
+mod base;
 mod file;
 pub mod metrics;
 mod overrides;
 mod requirements;
-mod shape;
 mod shipped;
 mod short;
 mod sweep;
 
-pub use file::{FileError, parse};
+pub use base::FileReader;
+pub use file::{FileError, KEYS, parse, read};
 pub use overrides::{Overrides, objective};
 pub use requirements::{Checked, Missing, check};
 pub use shipped::{QUICKSTART, SHIPPED, shipped};
@@ -22,7 +23,6 @@ use crate::record::{Arm, Design, Role, Windows};
 use crate::tools::Tool;
 use crate::tools::work::WorkKind;
 use crate::workload::antagonist::Kind;
-use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ pub struct Experiment {
     pub disk_bytes: u64,
     /// Only root can run it.
     pub root: bool,
-    /// The file, if it came from one.
+    /// The file, if it came from one, with those that it is based on as comments.
     pub source: Option<String>,
 }
 
@@ -196,8 +196,7 @@ pub struct Batch {
 }
 
 /// When the service is started anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Restart {
     /// For every block.
     Block,
@@ -209,18 +208,15 @@ pub enum Restart {
 }
 
 /// A program that must be there.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirement {
     /// Its name in `PATH`.
     pub program: String,
     /// The Debian package that has it.
     pub package: String,
     /// Arguments that make it print its version, which goes into the record.
-    #[serde(default)]
     pub version: Vec<String>,
     /// The oldest version that will do.
-    #[serde(default)]
     pub at_least: Option<String>,
 }
 

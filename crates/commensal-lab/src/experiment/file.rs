@@ -21,245 +21,199 @@
 //! command = ["my-job"]
 //! ```
 //! `{port}`, `{dir}`, `{cpus}`, `{seconds}`, `{concurrency}`, `{program}`, `{online-group}` and `{offline-group}` are put in
-//! wherever a command, a file or a path has them.
+//! wherever a command, a file or a path has them. A file may be what differs from another one ([`super::base`]).
 
-use super::shape::Mistakes;
-use super::short;
+use super::base::{self, FileReader};
 use super::{Attached, Batch, Experiment, Load, Offline, Online, Rate, Ready, Requirement, Restart, Service};
-use super::{metrics, sweep};
+use super::{metrics, short, sweep};
 use crate::isolation::Isolation;
 use crate::loadgen::Arrival;
 use crate::record::{Arm, BlameBounds, Design, MAX_ROUNDS, Metric, Role, Slo};
 use crate::report::Style;
 use crate::tools::Tool;
 use crate::tools::work::WorkKind;
-use crate::workload::antagonist::Kind;
+use crate::workload::antagonist::Kind as Antagonist;
+use commensal_core::toml_reader::{ConfigError, FileKey, Kind, Reader, Section, TextPlace, is, key, needed};
 use commensal_core::units::{Bytes, Millis};
-use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What is wrong with a file.
+/// What is wrong with a file, and with those that it is based on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .wrong.join("\n  "))]
+#[error("{}", .wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  "))]
 pub struct FileError {
-    /// The file.
-    pub name: String,
-    /// Every mistake, `NAME:LINE:COLUMN: what is wrong`, in the order of the text.
-    pub wrong: Vec<String>,
+    /// Every mistake, file by file, in the order of the text.
+    pub wrong: Vec<ConfigError>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawFile {
-    #[serde(default)]
-    about: String,
-    arms: Vec<String>,
-    restart: Option<Restart>,
-    #[serde(default)]
-    root: bool,
-    disk: Option<String>,
-    #[serde(default)]
-    design: RawDesign,
-    #[serde(default)]
-    online: RawOnline,
-    load: Option<RawLoad>,
-    #[serde(default)]
-    offline: RawOffline,
-    #[serde(default)]
-    requires: Vec<Requirement>,
-    #[serde(default)]
-    metric: Vec<metrics::RawMetric>,
+/// Every key of an experiment's file.
+pub const KEYS: &[FileKey] = &[
+    base::BASED_ON,
+    base::WITHOUT,
+    key("about", Kind::AnyText),
+    needed("arms", Kind::Texts(any)),
+    key("restart", Kind::Word(&["block", "round", "never"])),
+    key("root", Kind::Flag),
+    key("disk", Kind::Quantity(is::<Bytes>)),
+    key("design.rounds", Kind::Whole(1, MAX_ROUNDS as u64)),
+    key("design.block", Kind::Quantity(|text| within(text, 0.2, 3_600.0).map(drop))),
+    key("design.settle", Kind::Quantity(|text| within(text, 0.0, 600.0).map(drop))),
+    key("design.warmup", Kind::Quantity(|text| within(text, 0.0, 600.0).map(drop))),
+    key("design.threshold", Kind::Quantity(share)),
+    key("design.thresholds", Kind::Named),
+    key("design.gates", Kind::Texts(|text| metric(text).map(drop))),
+    key("design.percentiles", Kind::Texts(|text| metric(text).map(drop))),
+    key("design.seed", Kind::Whole(0, u64::MAX)),
+    key("design.style", Kind::Checked(is::<Style>)),
+    key("design.min-offline", Kind::Quantity(share)),
+    key("design.slo", Kind::Table(SLO_KEYS)),
+    key("design.blame", Kind::Table(BLAME_KEYS)),
+    key("design.carry-over", Kind::Checked(short::carry_over)),
+    key("design.for", Kind::Quantity(|text| within(text, 1.0, 86_400.0).map(drop))),
+    key("design.window", Kind::Quantity(|text| within(text, 0.02, 10.0).map(drop))),
+    key("design.guard", Kind::Quantity(|text| within(text, 0.001, 5.0).map(drop))),
+    key("design.per-round", Kind::Whole(1, 1_000)),
+    key("design.contended", Kind::Quantity(|text| within(text, 0.1, 60.0).map(drop))),
+    key("design.contended-every", Kind::Whole(1, 1_000)),
+    key("design.vary", Kind::Text),
+    key("metric", Kind::Tables(metrics::KEYS)),
+    key("online.attach", Kind::Text),
+    key("online.address", Kind::Checked(is::<SocketAddr>)),
+    key("online.command", Kind::Command),
+    key("online.files", Kind::Named),
+    key("online.prepare", Kind::Commands),
+    key("online.setup", Kind::Commands),
+    key("online.cleanup", Kind::Commands),
+    key("online.ready", Kind::WordOrTable(&["tcp"], READY_KEYS)),
+    key("online.ready-within", Kind::Quantity(|text| seconds(text).map(drop))),
+    key("load.http", Kind::Checked(path)),
+    key("load.rate", Kind::NumberOrText("a number, or a text such as \"60 %\"", |text| rate(text).map(drop))),
+    key("load.connections", Kind::Whole(1, 60_000)),
+    key("load.arrival", Kind::Word(&["poisson", "constant"])),
+    key("load.tool", Kind::Checked(is::<Tool>)),
+    key("load.command", Kind::Command),
+    key("load.stdin", Kind::AnyText),
+    key("load.output", Kind::Text),
+    key("load.concurrency", Kind::Whole(1, u32::MAX as u64)),
+    key("offline.attach", Kind::Text),
+    key("offline.built-in", Kind::Checked(is::<Antagonist>)),
+    key("offline.command", Kind::Command),
+    key("offline.files", Kind::Named),
+    key("offline.prepare", Kind::Commands),
+    key("offline.cleanup", Kind::Commands),
+    key("offline.work", Kind::Checked(is::<WorkKind>)),
+    key("offline.cpus", Kind::Positive),
+    key("offline.ramp", Kind::Wholes(0, u32::MAX as u64)),
+    key("requires", Kind::Tables(REQUIRES_KEYS)),
+];
+
+const SLO_KEYS: &[FileKey] = &[
+    needed("metric", Kind::Checked(|text| percentile(text).map(drop))),
+    needed("latency", Kind::Quantity(|text| latency(text).map(drop))),
+    key("window", Kind::Quantity(|text| window(text).map(drop))),
+];
+
+const BLAME_KEYS: &[FileKey] = &[
+    needed("wait-ms-per-cpu-s", Kind::Number(0.0, f64::INFINITY)),
+    needed("preemption-p99-us", Kind::Number(0.0, f64::INFINITY)),
+];
+
+const READY_KEYS: &[FileKey] = &[key("http", Kind::Text), key("command", Kind::Command)];
+
+const REQUIRES_KEYS: &[FileKey] = &[
+    needed("program", Kind::Text),
+    needed("package", Kind::Text),
+    key("version", Kind::Texts(any)),
+    key("at-least", Kind::Text),
+];
+
+fn any(_: &str) -> Result<(), String> {
+    Ok(())
 }
 
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct RawDesign {
-    pub rounds: Option<u32>,
-    pub block: Option<String>,
-    settle: Option<String>,
-    warmup: Option<String>,
-    threshold: Option<String>,
-    #[serde(default)]
-    thresholds: BTreeMap<String, String>,
-    gates: Option<Vec<String>>,
-    percentiles: Option<Vec<String>>,
-    seed: Option<u64>,
-    style: Option<String>,
-    min_offline: Option<String>,
-    slo: Option<RawSlo>,
-    blame: Option<RawBlame>,
-    pub carry_over: Option<String>,
-    pub r#for: Option<String>,
-    pub window: Option<String>,
-    pub guard: Option<String>,
-    pub per_round: Option<u32>,
-    pub contended: Option<String>,
-    pub contended_every: Option<u32>,
-    vary: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawSlo {
-    metric: String,
-    latency: String,
-    window: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawBlame {
-    wait_ms_per_cpu_s: f64,
-    preemption_p99_us: f64,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawOnline {
-    attach: Option<String>,
-    address: Option<String>,
-    command: Option<Vec<String>>,
-    #[serde(default)]
-    files: BTreeMap<String, String>,
-    #[serde(default)]
-    prepare: Vec<Vec<String>>,
-    #[serde(default)]
-    setup: Vec<Vec<String>>,
-    #[serde(default)]
-    cleanup: Vec<Vec<String>>,
-    ready: Option<RawReady>,
-    ready_within: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-enum RawReady {
-    Tcp,
-    Http(String),
-    Command(Vec<String>),
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawLoad {
-    http: Option<String>,
-    rate: Option<RawRate>,
-    connections: Option<usize>,
-    arrival: Option<RawArrival>,
-    tool: Option<String>,
-    command: Option<Vec<String>>,
-    stdin: Option<String>,
-    output: Option<String>,
-    concurrency: Option<u32>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum RawRate {
-    Number(f64),
-    Share(String),
-}
-
-#[derive(Deserialize, Clone, Copy)]
-#[serde(rename_all = "kebab-case")]
-enum RawArrival {
-    Poisson,
-    Constant,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawOffline {
-    attach: Option<String>,
-    built_in: Option<String>,
-    command: Option<Vec<String>>,
-    #[serde(default)]
-    files: BTreeMap<String, String>,
-    #[serde(default)]
-    prepare: Vec<Vec<String>>,
-    #[serde(default)]
-    cleanup: Vec<Vec<String>>,
-    work: Option<String>,
-    cpus: Option<f64>,
-    ramp: Option<Vec<u32>>,
-}
-
-/// Reads an experiment; `name` is what it is called, `cpus` those of the machine.
+/// Reads an experiment; `name` is what it is called. It may be based on one that comes with the program, not on a file.
 ///
 /// # Errors
 /// [`FileError`] with everything that is wrong.
 pub fn parse(name: &str, text: &str) -> Result<Experiment, FileError> {
-    let failed = |wrong: Mistakes| FileError { name: name.to_owned(), wrong: wrong.lines() };
-    let mut wrong = Mistakes::of(name, text);
-    if !wrong.none() {
-        return Err(failed(wrong));
+    read(name, text, &mut |_| Err("there are no files here".to_owned()))
+}
+
+/// Reads an experiment whose `name` is its path, and by `beside` the files that it is based on.
+///
+/// # Errors
+/// [`FileError`] with everything that is wrong, in those files too.
+pub fn read(name: &str, text: &str, beside: &mut FileReader<'_>) -> Result<Experiment, FileError> {
+    let mut reader = Reader::default();
+    let read = base::whole(&mut reader, name, text, beside).map(|(table, source)| {
+        let keys = reader.section("", TextPlace::default(), &table, KEYS);
+        experiment(name, source, &keys, &mut reader)
+    });
+    match read {
+        Some(read) if reader.is_right() => Ok(read),
+        _ => Err(FileError { wrong: reader.mistakes() }),
     }
-    let raw: RawFile = match toml::from_str(text) {
-        Ok(raw) => raw,
-        Err(error) => {
-            wrong.of_toml(&error);
-            return Err(failed(wrong));
+}
+
+fn experiment(name: &str, source: String, keys: &Section, reader: &mut Reader) -> Experiment {
+    let named = keys.texts("arms").unwrap_or_default();
+    let names: Vec<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
+    let Named { arms, isolations, wrong } = arms(&names);
+    if keys.texts("arms").is_some() {
+        for (index, why) in wrong {
+            reader.note(index.map_or(keys.at("arms"), |index| named[index].1), why);
         }
+    }
+    let load = load(keys, reader);
+    let mut design = design(keys, &load, reader);
+    metrics::of_file(keys.tables("metric").unwrap_or_default(), &mut design, reader);
+    let restart = keys.text("restart").map(|word| match word {
+        "block" => Restart::Block,
+        "never" => Restart::Never,
+        _ => Restart::Round,
+    });
+    let short = short::plan(keys, (&load, restart, &isolations, &design), reader);
+    let requirement = |one: &Section| {
+        let version = one.texts("version").unwrap_or_default();
+        Some(Requirement {
+            program: one.owned("program")?,
+            package: one.owned("package")?,
+            version: version.iter().map(|(text, _)| text.clone()).collect(),
+            at_least: one.owned("at-least"),
+        })
     };
-    let (arms, isolations) = arms(&raw.arms, &mut wrong);
-    let own_service = raw.online.command.is_some() || raw.online.attach.is_some();
-    let load = load(raw.load, own_service, &mut wrong);
-    let mut raw_design = raw.design;
-    let (vary, ramp) = (raw_design.vary.take(), raw.offline.ramp.clone());
-    let raw_short = short::RawShort::of(&mut raw_design);
-    let mut design = design(raw_design, &load, &mut wrong);
-    metrics::of_file(&raw.metric, &mut design.0, &mut wrong);
-    let short = short::plan(raw_short, (&load, raw.restart, &isolations, &design.0), &mut wrong);
-    let disk_bytes = read(raw.disk.as_deref(), "disk", &mut wrong, |text| text.parse::<Bytes>())
-        .map_or(0, |bytes| bytes.0);
-    let seed = design.1;
     let mut experiment = Experiment {
         name: name.to_owned(),
-        about: raw.about,
-        seed,
-        design: design.0,
+        about: keys.owned("about").unwrap_or_default(),
+        seed: keys.whole("design.seed").unwrap_or(1),
+        design,
         short,
         arms,
         left_out: Vec::new(),
         isolations,
-        online: online(raw.online, &mut wrong),
+        online: online(keys, reader),
         load,
-        offline: offline(raw.offline, &mut wrong),
-        restart: raw.restart.unwrap_or_default(),
-        requires: raw.requires,
-        disk_bytes,
-        root: raw.root,
-        source: Some(text.to_owned()),
+        offline: offline(keys, reader),
+        restart: restart.unwrap_or_default(),
+        requires: keys.tables("requires").unwrap_or_default().iter().filter_map(requirement).collect(),
+        disk_bytes: keys.parsed::<Bytes>("disk").map_or(0, |bytes| bytes.0),
+        root: keys.flag("root").unwrap_or_default(),
+        source: Some(source),
     };
-    if let Some(vary) = vary
-        && let Err(why) = sweep::vary(&mut experiment, &vary)
+    if let Some(vary) = keys.text("design.vary")
+        && let Err(why) = sweep::vary(&mut experiment, vary)
     {
-        wrong.at("design.vary", format!("design.vary = {vary:?}: {why}"));
+        reader.note(keys.at("design.vary"), format!("design.vary = {vary:?}: {why}"));
     }
-    if let Some(ramp) = ramp
-        && let Err(why) = sweep::ramp(&mut experiment, &ramp)
-    {
-        wrong.at("offline.ramp", format!("offline.ramp: {why}"));
-    }
-    if wrong.none() { Ok(experiment) } else { Err(failed(wrong)) }
-}
-
-/// A value in text, if there is one; what is wrong with it is noted under its key.
-pub(super) fn read<T, E: std::fmt::Display>(
-    text: Option<&str>,
-    key: &str,
-    wrong: &mut Mistakes,
-    parse: impl Fn(&str) -> Result<T, E>,
-) -> Option<T> {
-    match parse(text?) {
-        Ok(value) => Some(value),
-        Err(why) => {
-            wrong.at(key, format!("{key} = {:?}: {why}", text.unwrap_or_default()));
-            None
+    if let Some(threads) = keys.wholes("offline.ramp") {
+        let threads: Vec<u32> =
+            threads.iter().filter_map(|(number, _)| u32::try_from(*number).ok()).collect();
+        if let Err(why) = sweep::ramp(&mut experiment, &threads) {
+            reader.note(keys.at("offline.ramp"), format!("offline.ramp: {why}"));
         }
     }
+    experiment
 }
 
 pub(super) fn seconds(text: &str) -> Result<f64, String> {
@@ -301,6 +255,14 @@ pub(super) fn percentile(text: &str) -> Result<Metric, String> {
     }
 }
 
+/// A time within these seconds.
+pub(super) fn within(text: &str, low: f64, high: f64) -> Result<f64, String> {
+    match seconds(text)? {
+        time if (low..=high).contains(&time) => Ok(time),
+        _ => Err(format!("not within {low} to {high} s")),
+    }
+}
+
 /// Windows are made of the seconds that a block's series has.
 pub(super) fn window(text: &str) -> Result<f64, String> {
     match seconds(text)? {
@@ -309,11 +271,35 @@ pub(super) fn window(text: &str) -> Result<f64, String> {
     }
 }
 
-pub(super) fn arms(names: &[String], wrong: &mut Mistakes) -> (Vec<Arm>, Vec<Isolation>) {
-    let (mut arms, mut isolations): (Vec<Arm>, Vec<Isolation>) = (Vec::new(), Vec::new());
+fn share(text: &str) -> Result<(), String> {
+    percent(text).map(drop)
+}
+
+fn path(text: &str) -> Result<(), String> {
+    if text.starts_with('/') { Ok(()) } else { Err("a path such as \"/\" is needed".to_owned()) }
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= 1e6);
+    let share = percent(text).ok().filter(|percent| *percent <= 100.0);
+    number.map(Rate::PerSecond).or(share.map(|percent| Rate::OfKnee(percent / 100.0))).ok_or_else(|| {
+        "requests per second up to 1000000, or up to \"100 %\" of what the service can do".to_owned()
+    })
+}
+
+/// Arms by their names.
+pub(super) struct Named {
+    pub arms: Vec<Arm>,
+    /// The means of the isolated ones.
+    pub isolations: Vec<Isolation>,
+    /// What is wrong, with one of them or with all.
+    pub wrong: Vec<(Option<usize>, String)>,
+}
+
+pub(super) fn arms(names: &[&str]) -> Named {
+    let (mut arms, mut isolations, mut wrong) = (Vec::<Arm>::new(), Vec::new(), Vec::new());
     for (index, name) in names.iter().enumerate() {
-        let key = format!("arms[{index}]");
-        let role = match name.as_str() {
+        let role = match *name {
             "baseline" => Role::Baseline,
             "baseline2" => Role::Baseline2,
             "policy-only" => Role::PolicyOnly,
@@ -324,40 +310,40 @@ pub(super) fn arms(names: &[String], wrong: &mut Mistakes) -> (Vec<Arm>, Vec<Iso
                 Some(rest) if rest.is_empty() || rest.starts_with(':') => {
                     match Isolation::parse(rest.strip_prefix(':').unwrap_or("best")) {
                         Ok(isolation) => isolations.push(isolation),
-                        Err(why) => wrong.at(&key, format!("arm {name}: {why}")),
+                        Err(why) => wrong.push((Some(index), format!("arm {name}: {why}"))),
                     }
                     Role::Isolated
                 }
                 _ => {
-                    wrong.at(
-                        &key,
+                    wrong.push((
+                        Some(index),
                         format!(
                             "arm {name:?}: there are baseline, baseline2, policy-only, warm, contended, offline-alone, isolated and isolated:MEANS"
                         ),
-                    );
+                    ));
                     continue;
                 }
             },
         };
         if arms.iter().any(|arm| arm.name == *name) {
-            wrong.at(&key, format!("arm {name} is named twice"));
+            wrong.push((Some(index), format!("arm {name} is named twice")));
         }
-        arms.push(Arm { name: name.clone(), role, policy: None, offline: None });
+        arms.push(Arm { name: (*name).to_owned(), role, policy: None, offline: None });
     }
     for (role, name) in [(Role::Baseline, "baseline"), (Role::Baseline2, "baseline2")] {
         if !arms.iter().any(|arm| arm.role == role) {
-            wrong.at(
-                "arms",
+            wrong.push((
+                None,
                 format!(
                     "arms: {name} is missing; without two identical arms nobody knows what the machine itself does to the figures"
                 ),
-            );
+            ));
         }
     }
-    (arms, isolations)
+    Named { arms, isolations, wrong }
 }
 
-fn design(raw: RawDesign, load: &Load, wrong: &mut Mistakes) -> (Design, u64) {
+fn design(keys: &Section, load: &Load, reader: &mut Reader) -> Design {
     let default = Design {
         rounds: 12,
         block_s: 20.0,
@@ -367,260 +353,196 @@ fn design(raw: RawDesign, load: &Load, wrong: &mut Mistakes) -> (Design, u64) {
         gates: vec![Metric::P50, Metric::P90, Metric::Qps],
         ..Design::default()
     };
-    let mut time = |text: Option<String>, key: &str, default: f64, range: std::ops::RangeInclusive<f64>| {
-        let checked = |text: &str| match seconds(text)? {
-            time if range.contains(&time) => Ok(time),
-            _ => Err::<f64, String>(format!("not within {} to {} s", range.start(), range.end())),
-        };
-        read(text.as_deref(), key, wrong, checked).unwrap_or(default)
-    };
-    let block_s = time(raw.block, "design.block", default.block_s, 0.2..=3_600.0);
-    let settle_s = time(raw.settle, "design.settle", default.settle_s, 0.0..=600.0);
-    let warmup_s = time(raw.warmup, "design.warmup", default.warmup_s, 0.0..=600.0);
-    let rounds = raw.rounds.unwrap_or(default.rounds);
-    if rounds == 0 || u64::from(rounds) > MAX_ROUNDS as u64 {
-        wrong.at("design.rounds", format!("design.rounds = {rounds}: not within 1 to {MAX_ROUNDS}"));
-    }
-    let threshold_pct =
-        read(raw.threshold.as_deref(), "design.threshold", wrong, percent).unwrap_or(default.threshold_pct);
     let mut overrides = BTreeMap::new();
-    for (name, text) in &raw.thresholds {
-        let key = format!("design.thresholds.{name}");
-        let pair = read(Some(name), &key, wrong, metric).zip(read(Some(text), &key, wrong, percent));
-        overrides.extend(pair);
+    for (name, text, at) in keys.named("design.thresholds") {
+        match metric(name).and_then(|metric| Ok((metric, percent(text)?))) {
+            Ok((metric, pct)) => {
+                overrides.insert(metric, pct);
+            }
+            Err(why) => reader.note(at, format!("design.thresholds.{name} = {text:?}: {why}")),
+        }
     }
-    let mut metrics = |names: Option<Vec<String>>, key: &str, default: Vec<Metric>| match names {
-        Some(names) => names.iter().filter_map(|name| read(Some(name), key, wrong, metric)).collect(),
-        None => default,
+    let time = |key: &str, default: f64| keys.with(key, seconds).unwrap_or(default);
+    let metrics = |key: &str| {
+        let names = keys.texts(key)?;
+        Some(names.iter().filter_map(|(name, _)| metric(name).ok()).collect())
     };
-    let gates = metrics(raw.gates, "design.gates", default.gates);
-    let percentiles = metrics(raw.percentiles, "design.percentiles", Vec::new());
-    let slo = raw.slo.and_then(|slo| {
-        let metric = read(Some(&slo.metric), "design.slo.metric", wrong, percentile)?;
-        let latency_us = read(Some(&slo.latency), "design.slo.latency", wrong, latency)?;
-        let window_s = read(slo.window.as_deref(), "design.slo.window", wrong, window).unwrap_or(1.0);
-        Some(Slo { metric, latency_us, window_s })
-    });
-    let (offered_per_s, concurrency, name) = match load {
+    let (offered_per_s, concurrency, load) = match load {
         Load::Http { rate: Rate::PerSecond(rate), .. } => (Some(*rate), None, "built-in".to_owned()),
         Load::Http { .. } => (None, None, "built-in".to_owned()),
         Load::Tool { tool, concurrency, .. } => (None, *concurrency, tool.to_string()),
     };
-    let design = Design {
-        rounds,
-        block_s,
-        settle_s,
-        warmup_s,
+    let slo = keys.table("design.slo").and_then(|slo| {
+        Some(Slo {
+            metric: slo.with("metric", percentile)?,
+            latency_us: slo.with("latency", latency)?,
+            window_s: slo.with("window", window).unwrap_or(1.0),
+        })
+    });
+    let blame = keys.table("design.blame").and_then(|bounds| {
+        Some(BlameBounds {
+            wait_ms_per_cpu_s: bounds.number("wait-ms-per-cpu-s")?,
+            preemption_p99_us: bounds.number("preemption-p99-us")?,
+        })
+    });
+    Design {
+        rounds: keys.whole("design.rounds").unwrap_or(default.rounds),
+        block_s: time("design.block", default.block_s),
+        settle_s: time("design.settle", default.settle_s),
+        warmup_s: time("design.warmup", default.warmup_s),
         offered_per_s,
-        threshold_pct,
+        threshold_pct: keys.with("design.threshold", percent).unwrap_or(default.threshold_pct),
         threshold_overrides_pct: overrides,
-        gates,
-        percentiles,
-        blame: raw.blame.map(|bounds| BlameBounds {
-            wait_ms_per_cpu_s: bounds.wait_ms_per_cpu_s,
-            preemption_p99_us: bounds.preemption_p99_us,
-        }),
-        load: Some(name),
+        gates: metrics("design.gates").unwrap_or(default.gates),
+        percentiles: metrics("design.percentiles").unwrap_or_default(),
+        blame,
+        load: Some(load),
         concurrency,
         slo,
-        min_offline_pct: read(raw.min_offline.as_deref(), "design.min-offline", wrong, percent),
-        style: read(raw.style.as_deref(), "design.style", wrong, |name| {
-            name.parse::<Style>().map(|_| name.to_owned())
-        }),
-        ..default
-    };
-    (design, raw.seed.unwrap_or(1))
+        min_offline_pct: keys.with("design.min-offline", percent),
+        style: keys.owned("design.style"),
+        ..Design::default()
+    }
 }
 
-fn online(raw: RawOnline, wrong: &mut Mistakes) -> Online {
-    if let Some(to) = raw.attach {
-        if raw.command.is_some() {
-            wrong.at("online.attach", "online: either command or attach");
+fn online(keys: &Section, reader: &mut Reader) -> Online {
+    let files = files(keys, "online.files", reader);
+    if let Some(to) = keys.owned("online.attach") {
+        if keys.given("online.command") {
+            reader.note(keys.at("online.attach"), "online: either command or attach");
         }
-        let addr = read(raw.address.as_deref(), "online.address", wrong, |text| text.parse::<SocketAddr>());
-        if addr.is_none() && raw.address.is_none() {
-            wrong.at(
-                "online.address",
-                "online.address is missing: where it serves, such as \"127.0.0.1:8080\"",
-            );
+        if !keys.given("online.address") {
+            let message = "online.address is missing: where it serves, such as \"127.0.0.1:8080\"";
+            reader.note(keys.at("online.address"), message);
         }
-        return Online::Attached(Attached {
-            to,
-            addr: addr.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0))),
-        });
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        return Online::Attached(Attached { to, addr: keys.parsed("online.address").unwrap_or(nowhere) });
     }
-    let Some(command) = raw.command else {
-        let empty =
-            raw.files.is_empty() && raw.prepare.is_empty() && raw.setup.is_empty() && raw.ready.is_none();
-        if !empty {
-            wrong.at("online.command", "online.command is missing");
+    let ready = match keys.table("online.ready") {
+        Some(ready) => match (ready.owned("http"), ready.command("command")) {
+            (Some(path), None) => Ready::Http(path),
+            (None, Some(command)) => Ready::Command(command),
+            _ => {
+                if ready.size() != 1 {
+                    reader.note(keys.at("online.ready"), "online.ready has either http or command");
+                }
+                Ready::Tcp
+            }
+        },
+        None => Ready::Tcp,
+    };
+    let Some(command) = keys.command("online.command") else {
+        let more = ["files", "prepare", "setup", "ready"];
+        if !keys.given("online.command") && more.iter().any(|more| keys.given(&format!("online.{more}"))) {
+            reader.note(keys.at("online.command"), "online.command is missing");
         }
         return Online::BuiltIn;
     };
-    commands("online", &[std::slice::from_ref(&command), &raw.prepare, &raw.setup, &raw.cleanup], wrong);
-    let within = read(raw.ready_within.as_deref(), "online.ready-within", wrong, seconds);
     Online::Program(Service {
-        files: names(raw.files, "online.files", wrong),
-        prepare: raw.prepare,
+        files,
+        prepare: keys.commands("online.prepare"),
         command,
-        ready: match raw.ready {
-            None | Some(RawReady::Tcp) => Ready::Tcp,
-            Some(RawReady::Http(path)) => Ready::Http(path),
-            Some(RawReady::Command(command)) => Ready::Command(command),
-        },
-        ready_within: Duration::from_secs_f64(within.unwrap_or(30.0)),
-        setup: raw.setup,
-        cleanup: raw.cleanup,
+        ready,
+        ready_within: Duration::from_secs_f64(keys.with("online.ready-within", seconds).unwrap_or(30.0)),
+        setup: keys.commands("online.setup"),
+        cleanup: keys.commands("online.cleanup"),
     })
 }
 
-fn offline(raw: RawOffline, wrong: &mut Mistakes) -> Offline {
-    if let Some(cpus) = raw.cpus.filter(|cpus| !(cpus.is_finite() && *cpus > 0.0)) {
-        wrong.at("offline.cpus", format!("offline.cpus = {cpus}: a number above 0 is needed"));
+fn offline(keys: &Section, reader: &mut Reader) -> Offline {
+    let files = files(keys, "offline.files", reader);
+    let given = |some: &[&str]| some.iter().any(|key| keys.given(&format!("offline.{key}")));
+    let (expected_cpus, work) = (keys.number("offline.cpus"), keys.parsed::<WorkKind>("offline.work"));
+    if let Some(to) = keys.owned("offline.attach") {
+        if given(&["built-in", "command", "files", "prepare", "cleanup"]) {
+            let message = "offline: what is attached to runs already; only work and cpus go with attach";
+            reader.note(keys.at("offline.attach"), message);
+        }
+        if work.is_some_and(|work| work != WorkKind::CpuSeconds) {
+            let message = "offline.work: of work that runs already only cpu-seconds are known";
+            reader.note(keys.at("offline.work"), message);
+        }
+        return Offline::Attached { to, expected_cpus };
     }
-    if let Some(to) = raw.attach {
-        if raw.built_in.is_some()
-            || raw.command.is_some()
-            || !raw.files.is_empty()
-            || !raw.prepare.is_empty()
-            || !raw.cleanup.is_empty()
-        {
-            wrong.at(
-                "offline.attach",
-                "offline: what is attached to runs already; only work and cpus go with attach",
-            );
+    let Some(command) = keys.command("offline.command") else {
+        if !given(&["command", "attach"]) && given(&["files", "prepare", "work", "cpus"]) {
+            reader.note(keys.at("offline.command"), "offline.command is missing");
         }
-        if raw.work.is_some_and(|work| work != WorkKind::CpuSeconds.to_string()) {
-            wrong.at("offline.work", "offline.work: of work that runs already only cpu-seconds are known");
-        }
-        return Offline::Attached { to, expected_cpus: raw.cpus };
-    }
-    let Some(command) = raw.command else {
-        if !raw.files.is_empty() || !raw.prepare.is_empty() || raw.work.is_some() || raw.cpus.is_some() {
-            wrong.at("offline.command", "offline.command is missing");
-        }
-        let kind = read(raw.built_in.as_deref(), "offline.built-in", wrong, |name| name.parse());
-        return Offline::BuiltIn(kind.unwrap_or(Kind::Cpu));
+        return Offline::BuiltIn(keys.parsed("offline.built-in").unwrap_or(Antagonist::Cpu));
     };
-    if raw.built_in.is_some() {
-        wrong.at("offline.built-in", "offline: either command or built-in");
+    if keys.given("offline.built-in") {
+        reader.note(keys.at("offline.built-in"), "offline: either command or built-in");
     }
-    commands("offline", &[std::slice::from_ref(&command), &raw.prepare, &raw.cleanup], wrong);
     Offline::Program(Batch {
-        files: names(raw.files, "offline.files", wrong),
-        prepare: raw.prepare,
+        files,
+        prepare: keys.commands("offline.prepare"),
         command,
-        work: read(raw.work.as_deref(), "offline.work", wrong, |name| name.parse())
-            .unwrap_or(WorkKind::CpuSeconds),
-        expected_cpus: raw.cpus,
-        cleanup: raw.cleanup,
+        work: work.unwrap_or(WorkKind::CpuSeconds),
+        expected_cpus,
+        cleanup: keys.commands("offline.cleanup"),
     })
-}
-
-/// Each command has a program.
-fn commands(side: &str, all: &[&[Vec<String>]], wrong: &mut Mistakes) {
-    let empty = |command: &&Vec<String>| command.first().is_none_or(String::is_empty);
-    if all.iter().flat_map(|commands| commands.iter()).any(|command| empty(&command)) {
-        wrong.at(
-            &format!("{side}.command"),
-            format!("{side}: a command is empty; write it as [\"program\", \"argument\", …]"),
-        );
-    }
 }
 
 /// Files go into the run's own folder, and nowhere else.
-fn names(files: BTreeMap<String, String>, key: &str, wrong: &mut Mistakes) -> BTreeMap<String, String> {
-    for name in files.keys() {
+fn files(keys: &Section, key: &str, reader: &mut Reader) -> BTreeMap<String, String> {
+    let mut files = BTreeMap::new();
+    for (name, text, at) in keys.named(key) {
         if name.is_empty() || name.starts_with('.') || name.contains('/') {
-            wrong.at(
-                &format!("{key}.{name}"),
-                format!("{key}.{name:?}: a plain file name is needed; it is written into {{dir}}"),
-            );
+            let message = format!("{key}.{name:?}: a plain file name is needed; it is written into {{dir}}");
+            reader.note(at, message);
         }
+        files.insert(name.to_owned(), text.to_owned());
     }
     files
 }
 
-fn load(raw: Option<RawLoad>, own_service: bool, wrong: &mut Mistakes) -> Load {
+fn load(keys: &Section, reader: &mut Reader) -> Load {
     let none = Load::Http {
         path: super::BUILT_IN_PATH.to_owned(),
         rate: Rate::PerSecond(super::RATE_PER_S),
         connections: 64,
         arrival: Arrival::Poisson,
     };
-    let Some(raw) = raw else {
-        if own_service {
-            wrong.at(
-                "online",
-                "[load] is missing: http = \"/path\" with a rate, or tool = \"…\" with a command",
-            );
+    if keys.places().all(|(key, ..)| !key.starts_with("load.")) {
+        if keys.given("online.command") || keys.given("online.attach") {
+            let message = "[load] is missing: http = \"/path\" with a rate, or tool = \"…\" with a command";
+            reader.note(keys.at("online"), message);
         }
         return none;
-    };
-    match (raw.http, raw.tool, raw.command) {
-        (Some(path), None, None) => {
-            if !path.starts_with('/') {
-                wrong.at("load.http", format!("load.http = {path:?}: a path such as \"/\" is needed"));
-            }
-            let rate = match raw.rate {
-                Some(value) => rate(&value, wrong),
-                None => {
-                    wrong.at(
-                        "load.http",
-                        "load.rate is missing: requests per second, or \"60 %\" of what the service can do",
-                    );
-                    Rate::PerSecond(1.0)
-                }
-            };
-            let arrival = match raw.arrival {
-                Some(RawArrival::Constant) => Arrival::Constant,
-                Some(RawArrival::Poisson) | None => Arrival::Poisson,
-            };
-            let connections = raw.connections.unwrap_or(64);
-            if !(1..=60_000).contains(&connections) {
-                wrong.at(
-                    "load.connections",
-                    format!("load.connections = {connections}: not within 1 to 60000"),
-                );
-            }
-            Load::Http { path, rate, connections, arrival }
-        }
-        (None, Some(tool), Some(command)) => {
-            commands("load", &[std::slice::from_ref(&command)], wrong);
-            let Some(tool) = read(Some(&tool), "load.tool", wrong, |name| name.parse::<Tool>()) else {
-                return none;
-            };
-            let (stdin, output, concurrency) = (raw.stdin, raw.output, raw.concurrency);
-            Load::Tool { tool, command, stdin, output, concurrency }
-        }
-        _ => {
-            wrong.at(
-                "load",
-                "[load] needs either http = \"/path\" with a rate, or tool = \"…\" with a command",
-            );
-            none
-        }
     }
-}
-
-fn rate(value: &RawRate, wrong: &mut Mistakes) -> Rate {
-    let (number, text) = match value {
-        RawRate::Number(number) => (Some(*number), number.to_string()),
-        RawRate::Share(text) => match percent(text) {
-            Ok(percent) if percent <= 100.0 => return Rate::OfKnee(percent / 100.0),
-            _ => (None, format!("{text:?}")),
+    let given = |key: &str| keys.given(&format!("load.{key}"));
+    match (given("http"), given("tool"), given("command")) {
+        (true, false, false) => {
+            if !given("rate") {
+                let message =
+                    "load.rate is missing: requests per second, or \"60 %\" of what the service can do";
+                reader.note(keys.at("load.http"), message);
+            }
+            let arrival = match keys.text("load.arrival") {
+                Some("constant") => Arrival::Constant,
+                _ => Arrival::Poisson,
+            };
+            Load::Http {
+                path: keys.owned("load.http").unwrap_or_default(),
+                rate: keys.with("load.rate", rate).unwrap_or(Rate::PerSecond(1.0)),
+                connections: keys.whole("load.connections").unwrap_or(64),
+                arrival,
+            }
+        }
+        (false, true, true) => match (keys.parsed("load.tool"), keys.command("load.command")) {
+            (Some(tool), Some(command)) => Load::Tool {
+                tool,
+                command,
+                stdin: keys.owned("load.stdin"),
+                output: keys.owned("load.output"),
+                concurrency: keys.whole("load.concurrency"),
+            },
+            _ => none,
         },
-    };
-    match number {
-        Some(number) if number.is_finite() && number > 0.0 && number <= 1e6 => Rate::PerSecond(number),
         _ => {
-            wrong.at(
-                "load.rate",
-                format!(
-                    "load.rate = {text}: requests per second up to 1000000, or up to \"100 %\" of what the service can do"
-                ),
-            );
-            Rate::PerSecond(1.0)
+            let message = "[load] needs either http = \"/path\" with a rate, or tool = \"…\" with a command";
+            reader.note(keys.at("load"), message);
+            none
         }
     }
 }
@@ -635,7 +557,10 @@ mod tests {
     fn a_file_with_little_in_it() {
         let experiment = parse("x", ARMS).unwrap();
         assert_eq!((experiment.design.rounds, experiment.design.block_s), (12, 20.0));
-        assert_eq!((experiment.online, experiment.offline), (Online::BuiltIn, Offline::BuiltIn(Kind::Cpu)));
+        assert_eq!(
+            (experiment.online, experiment.offline),
+            (Online::BuiltIn, Offline::BuiltIn(Antagonist::Cpu))
+        );
         assert_eq!(experiment.isolations, [Isolation::default()]);
     }
 
@@ -700,10 +625,10 @@ at-least = "1.2"
             "[online]\ncomand = [\"x\"]",
             &["x:3:1: unknown key \"online.comand\"; did you mean \"online.command\"?"],
         );
-        check("[desing]\nrounds = 3", &["x:2:2: unknown key \"desing\"", "known keys here: about, arms"]);
+        check("[desing]\nrounds = 3", &["x:2:2: unknown key \"desing\"; did you mean \"design\"?"]);
         check(
             "[design]\nrounds = 0\nblock = \"1 h 1\"\ngates = [\"P50\", \"P42\"]",
-            &["x:3:10: design.rounds = 0", "x:4:9: design.block", "x:5:9: ", "P42", "QPS, P50"],
+            &["x:3:10: design.rounds = 0", "x:4:9: design.block", "x:5:17: design.gates", "P42", "QPS, P50"],
         );
         // Kinds, and all of them in one pass.
         check(
@@ -713,12 +638,12 @@ at-least = "1.2"
                 "x:3:8: root must be true or false",
                 "x:5:10: design.rounds must be a whole number",
                 "x:6:9: design.gates must be a list of texts",
-                "x:8:11: online.prepare must be a list of commands",
-                "x:9:9: online.ready must be a text or a table",
+                "x:8:12: online.prepare must be a list of commands",
+                "x:9:9: online.ready must be one of \"tcp\", or a table of http, command, not a number",
                 "x:11:8: load.rate must be a number, or a text",
             ],
         );
-        check("design = 5", &["x:2:10: design must be a table: write [design]"]);
+        check("design = 5", &["x:2:10: design must be a table: its keys are design.rounds, "]);
         check(
             "[[requires]]\nprogram = 1\npackage = \"x\"\nat_least = \"2\"",
             &[
@@ -726,7 +651,7 @@ at-least = "1.2"
                 "x:5:1: unknown key \"requires.at_least\"; did you mean \"requires.at-least\"?",
             ],
         );
-        check("[[requires]]\nprogram = \"x\"", &["x:2:1: missing field `package`"]);
+        check("[[requires]]\nprogram = \"x\"", &["x:2:1: requires.package is missing"]);
         check("[design\nrounds = 1", &["x:2:8: "]);
     }
 

@@ -2,10 +2,9 @@
 
 use super::Experiment;
 use super::file::{percent, seconds};
-use super::shape::Mistakes;
 use crate::prometheus::{LONGEST_QUERY, Url};
 use crate::record::{Design, Metric, Query};
-use serde::Deserialize;
+use commensal_core::toml_reader::{FileKey, Kind, Reader, Section, is, key, needed};
 
 /// Where Prometheus is unless told otherwise.
 pub const URL: &str = "http://127.0.0.1:9090";
@@ -16,64 +15,38 @@ const MOST: usize = 8;
 /// Scrapes that a block must hold: a rate needs two, and the first and the last may lie at its edges.
 const SCRAPES: f64 = 4.0;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct RawMetric {
-    name: String,
-    query: String,
-    url: Option<String>,
-    better: Option<String>,
-    threshold: Option<String>,
-    scrape: Option<String>,
-    gate: Option<bool>,
-}
+/// Keys of one metric.
+pub(super) const KEYS: &[FileKey] = &[
+    needed("name", Kind::AnyText),
+    needed("query", Kind::Checked(query)),
+    key("url", Kind::Checked(is::<Url>)),
+    key("better", Kind::Checked(|text| better(text).map(drop))),
+    key("threshold", Kind::Quantity(|text| percent(text).map(drop))),
+    key("scrape", Kind::Quantity(|text| scrape(text).map(drop))),
+    key("gate", Kind::Flag),
+];
 
 /// Adds the metrics of a file to its design; what is wrong is told with line and column.
-pub(super) fn of_file(raw: &[RawMetric], design: &mut Design, wrong: &mut Mistakes) {
-    for (index, one) in raw.iter().enumerate() {
-        let mut failed = |value: &String, key: &str, why: String| {
-            wrong.at(&format!("metric[{index}].{key}"), format!("metric.{key} = {value:?}: {why}"));
-        };
-        let name = one.name.trim().to_owned();
-        let mut read = |value: &Option<String>, key: &str, default: &str| match value {
-            None => default.to_owned(),
-            Some(value) => {
-                let why = match key {
-                    "url" => value.parse::<Url>().err(),
-                    "better" => better(value).err(),
-                    "threshold" => percent(value).err(),
-                    _ => scrape(value).err(),
-                };
-                match why {
-                    Some(why) => {
-                        failed(value, key, why);
-                        default.to_owned()
-                    }
-                    None => value.clone(),
-                }
+pub(super) fn of_file(all: &[Section], design: &mut Design, reader: &mut Reader) {
+    for one in all {
+        let (Some(name), Some(query)) = (one.text("name"), one.text("query")) else { continue };
+        let more = one.with("better", better).unwrap_or(false);
+        let added = Metric::query(name, more).and_then(|metric| {
+            let query = Query {
+                metric,
+                query: query.trim().to_owned(),
+                url: one.text("url").unwrap_or(URL).to_owned(),
+                scrape_s: scrape(one.text("scrape").unwrap_or(SCRAPE))?,
+            };
+            add(design, query, one.flag("gate") != Some(false)).map(|()| metric)
+        });
+        match added {
+            Ok(metric) => {
+                let threshold = one.with("threshold", percent);
+                design.threshold_overrides_pct.extend(threshold.map(|pct| (metric, pct)));
             }
-        };
-        let url = read(&one.url, "url", URL);
-        let more = better(&read(&one.better, "better", "lower")).unwrap_or(false);
-        let threshold = percent(&read(&one.threshold, "threshold", "")).ok();
-        let every = read(&one.scrape, "scrape", SCRAPE);
-        if let Err(why) = query(&one.query) {
-            failed(&one.query, "query", why);
-            continue;
+            Err(why) => reader.note(one.at("name"), format!("metric.name = {name:?}: {why}")),
         }
-        let metric = match Metric::query(&name, more) {
-            Ok(metric) => metric,
-            Err(why) => {
-                failed(&one.name, "name", why);
-                continue;
-            }
-        };
-        let (query, scrape_s) = (one.query.trim().to_owned(), scrape(&every).unwrap_or(15.0));
-        if let Err(why) = add(design, Query { metric, query, url, scrape_s }, one.gate != Some(false)) {
-            failed(&one.name, "name", why);
-            continue;
-        }
-        design.threshold_overrides_pct.extend(threshold.map(|pct| (metric, pct)));
     }
 }
 

@@ -1,7 +1,6 @@
 //! What the command line changes of an experiment.
 
-use super::file::{arms, latency, percent, percentile, window};
-use super::shape::Mistakes;
+use super::file::{Named, arms, latency, percent, percentile, window};
 use super::{Experiment, Load, Rate, Restart, metrics, sweep};
 use crate::isolation::Isolation;
 use crate::record::{MAX_ROUNDS, Metric, Slo};
@@ -90,11 +89,13 @@ impl Overrides {
             design.slo = Some(slo(text, window)?);
         }
         if let Some(names) = &self.arms {
-            let mut wrong = Mistakes::default();
-            (experiment.arms, experiment.isolations) = arms(names, &mut wrong);
-            if !wrong.none() {
-                return Err(format!("--arms: {}", wrong.lines().join("; ")));
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let Named { arms, isolations, wrong } = arms(&names);
+            if !wrong.is_empty() {
+                let wrong: Vec<String> = wrong.into_iter().map(|(_, why)| why).collect();
+                return Err(format!("--arms: {}", wrong.join("; ")));
             }
+            (experiment.arms, experiment.isolations) = (arms, isolations);
             // Means that are named here may need long blocks, which the file's do not.
             if let (Ok(_), Some(why)) =
                 (&experiment.short, experiment.isolations.iter().find_map(Isolation::carries_over))

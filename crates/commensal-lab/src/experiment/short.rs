@@ -1,59 +1,31 @@
 //! The keys of short windows in an experiment's file, and what keeps an experiment from having them.
 
-use super::file::{RawDesign, read, seconds};
-use super::shape::Mistakes;
+use super::file::seconds;
 use super::{Load, Restart, Short};
 use crate::isolation::Isolation;
 use crate::record::{Design, Windows};
+use commensal_core::toml_reader::{Reader, Section};
 
-/// The keys of short windows.
-#[derive(Default)]
-pub(super) struct RawShort {
-    carry_over: Option<String>,
-    within: Option<String>,
-    window: Option<String>,
-    guard: Option<String>,
-    per_round: Option<u32>,
-    contended: Option<String>,
-    contended_every: Option<u32>,
-    /// Whether the file speaks of long blocks.
-    of_blocks: bool,
-}
+/// The keys that are about short windows.
+const KEYS: [&str; 6] = ["for", "window", "guard", "per-round", "contended", "contended-every"];
 
-impl RawShort {
-    /// Takes them out of the design's.
-    pub fn of(raw: &mut RawDesign) -> RawShort {
-        RawShort {
-            carry_over: raw.carry_over.take(),
-            within: raw.r#for.take(),
-            window: raw.window.take(),
-            guard: raw.guard.take(),
-            per_round: raw.per_round.take(),
-            contended: raw.contended.take(),
-            contended_every: raw.contended_every.take(),
-            of_blocks: raw.rounds.is_some() || raw.block.is_some(),
-        }
-    }
-
-    fn keys(&self) -> impl Iterator<Item = &'static str> {
-        let given = [
-            ("for", self.within.is_some()),
-            ("window", self.window.is_some()),
-            ("guard", self.guard.is_some()),
-            ("per-round", self.per_round.is_some()),
-            ("contended", self.contended.is_some()),
-            ("contended-every", self.contended_every.is_some()),
-        ];
-        given.into_iter().filter(|(_, given)| *given).map(|(key, _)| key)
+/// Whether a text is one of the two ways.
+pub(super) fn carry_over(text: &str) -> Result<(), String> {
+    match text {
+        "short" | "long" => Ok(()),
+        _ => Err("\"short\" where what one arm does to the machine is over within milliseconds, \"long\" where it is not (page cache, memory, controllers)".to_owned()),
     }
 }
 
 /// How a run by short windows is planned, or why this experiment has none.
 pub(super) fn plan(
-    raw: RawShort,
+    keys: &Section,
     (load, restart, isolations, design): (&Load, Option<Restart>, &[Isolation], &Design),
-    wrong: &mut Mistakes,
+    reader: &mut Reader,
 ) -> Result<Short, String> {
+    let carry_over = keys.text("design.carry-over");
+    let given: Vec<&str> = KEYS.into_iter().filter(|key| keys.given(&format!("design.{key}"))).collect();
+    let of_blocks = keys.given("design.rounds") || keys.given("design.block");
     let obstacle = match (load, restart) {
         (Load::Tool { tool, .. }, _) => Some(format!(
             "{tool} says when it has ended how its requests went, and not when each of them was due"
@@ -65,61 +37,41 @@ pub(super) fn plan(
             Some("Prometheus, which the file has a metric of, cannot tell short windows apart".to_owned())
         }
         // Where the file asks for short windows, such arms alone are left out.
-        _ if raw.carry_over.as_deref() == Some("short") => None,
+        _ if carry_over == Some("short") => None,
         _ => isolations.iter().find_map(Isolation::carries_over),
     };
-    let long = match (raw.carry_over.as_deref(), obstacle) {
-        (None, None) if raw.of_blocks && raw.keys().next().is_none() => {
+    let long = match (carry_over, obstacle) {
+        (None, None) if of_blocks && given.is_empty() => {
             Some("its file has rounds or a block, and no carry-over = \"short\"".to_owned())
         }
         (None, obstacle) => obstacle,
         (Some("short"), None) => None,
         (Some("short"), Some(obstacle)) => {
-            wrong.at(
-                "design.carry-over",
+            reader.note(
+                keys.at("design.carry-over"),
                 format!("design.carry-over = \"short\" asks for short windows, but {obstacle}"),
             );
             return Err(obstacle);
         }
-        (Some("long"), _) => Some("its file says carry-over = \"long\"".to_owned()),
-        (Some(other), _) => {
-            wrong.at(
-                "design.carry-over",
-                format!("design.carry-over = {other:?}: \"short\" where what one arm does to the machine is over within milliseconds, \"long\" where it is not (page cache, memory, controllers)"),
-            );
-            return Err(String::new());
-        }
+        (Some(_), _) => Some("its file says carry-over = \"long\"".to_owned()),
     };
     if let Some(long) = long {
-        for key in raw.keys() {
-            wrong.at(
-                &format!("design.{key}"),
+        for key in given {
+            reader.note(
+                keys.at(&format!("design.{key}")),
                 format!("design.{key} is about short windows, and this experiment has long blocks: {long}"),
             );
         }
         return Err(long);
     }
-    let mut time = |text: Option<String>, key: &str, range: std::ops::RangeInclusive<f64>| {
-        let checked = |text: &str| match seconds(text)? {
-            time if range.contains(&time) => Ok(time),
-            _ => Err(format!("not within {} to {} s", range.start(), range.end())),
-        };
-        read(text.as_deref(), &format!("design.{key}"), wrong, checked)
-    };
     let default = Short::default();
-    let within_s = time(raw.within, "for", 1.0..=86_400.0).unwrap_or(default.within_s);
-    let window_s = time(raw.window, "window", 0.02..=10.0).unwrap_or(default.windows.window_s);
-    let guard_s = time(raw.guard, "guard", 0.001..=5.0).unwrap_or(default.windows.guard_s);
-    let contended_s = time(raw.contended, "contended", 0.1..=60.0).unwrap_or(default.windows.contended_s);
-    let mut count = |number: Option<u32>, key: &str, default: u32| {
-        let number = number.unwrap_or(default);
-        if !(1..=1_000).contains(&number) {
-            wrong.at(&format!("design.{key}"), format!("design.{key} = {number}: not within 1 to 1000"));
-        }
-        number
-    };
-    let per_round = count(raw.per_round, "per-round", default.windows.per_round);
-    let contended_every = count(raw.contended_every, "contended-every", default.windows.contended_every);
+    let time = |key: &str, default: f64| keys.with(key, seconds).unwrap_or(default);
+    let within_s = time("design.for", default.within_s);
+    let window_s = time("design.window", default.windows.window_s);
+    let guard_s = time("design.guard", default.windows.guard_s);
+    let contended_s = time("design.contended", default.windows.contended_s);
+    let per_round = keys.whole("design.per-round").unwrap_or(default.windows.per_round);
+    let contended_every = keys.whole("design.contended-every").unwrap_or(default.windows.contended_every);
     let windows = Windows { window_s, guard_s, per_round, contended_s, contended_every, ..default.windows };
     Ok(Short { windows, within_s, long_rounds: design.rounds })
 }

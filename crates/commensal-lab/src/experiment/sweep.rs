@@ -5,7 +5,7 @@ use super::{Experiment, Offline};
 use crate::isolation::{Isolation, limits};
 use crate::record::{Arm, Role, Sweep, SweepPoint};
 use crate::workload::antagonist::{Kind, arm_name};
-use commensal_core::config::nearest;
+use commensal_core::toml_reader::nearest;
 
 /// Most values of a sweep: each is an arm, or two, of every round.
 pub const MOST: usize = 8;

@@ -6,7 +6,7 @@ use crate::signals::stop_flag;
 use anyhow::{Context as _, bail};
 use commensal_host::{Host, LinuxHost};
 use commensal_lab::conductor::{self, Beside, Event, RunOptions};
-use commensal_lab::experiment::{self, Checked, Experiment, Overrides, SHIPPED, parse, shipped};
+use commensal_lab::experiment::{self, Checked, Experiment, Overrides, SHIPPED, read, shipped};
 use commensal_lab::record::Verdict;
 use commensal_lab::record::{KnownHarm, Role, Run};
 use commensal_lab::workload::antagonist::Kind;
@@ -116,8 +116,9 @@ fn found(context: &Context, name: &str) -> anyhow::Result<Experiment> {
         let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
         bail!("no experiment {name:?}; there are {}; or name a file: ./{name}.toml", names.join(", "));
     }
-    let text = context.host.read_file(&absolute(Path::new(name))?)?;
-    Ok(parse(name, &text)?)
+    let file = |path: &Path| Ok::<_, anyhow::Error>(context.host.read_file(&absolute(path)?)?);
+    let text = file(Path::new(name))?;
+    Ok(read(name, &text, &mut |path| file(path).map_err(|error| error.to_string()))?)
 }
 
 /// Looks for what an experiment needs.
@@ -145,7 +146,7 @@ pub fn list() -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Prints an experiment's file.
+/// Prints an experiment's file, and as comments those that it is based on.
 pub fn show(context: &Context, options: &LabName) -> anyhow::Result<u8> {
     print!("{}", found(context, &options.name)?.source.unwrap_or_default());
     Ok(0)

@@ -1,0 +1,713 @@
+//! TOML to checked, typed keys: the one reader of groups files, experiments and density ladders.
+//!
+//! ```text
+//! text ── Reader::parse ──► TomlTable ── Reader::section, by rows of keys ──► Section ──► its owner's types
+//!                └──────────── every mistake with line and column ────────────┘
+//! ```
+//! A [`FileKey`] says what may stand there ([`Kind`]); everything that one value alone can be wrong about is told here, and what
+//! several contradict each other about is told by the owner, in the same pass ([`Reader::note`]). A text that is no TOML at all
+//! has its mistakes of syntax alone: what else would be missing there is not known.
+
+use crate::group::Position;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+/// Something wrong in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigError {
+    /// `file:line:column`.
+    pub at: String,
+    /// What is wrong and how to put it right.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.message)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// A place in one of a reader's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct TextPlace {
+    file: usize,
+    offset: usize,
+}
+
+/// A value and where it stands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Where its key begins; of an item of a list, where it begins itself.
+    pub key_at: TextPlace,
+    /// Where the value begins.
+    pub at: TextPlace,
+    /// The value.
+    pub value: TomlValue,
+}
+
+/// Keys of one table.
+pub type TomlTable = BTreeMap<String, Node>;
+
+/// A value of TOML.
+#[derive(Debug, Clone, PartialEq)]
+pub enum TomlValue {
+    /// Text.
+    Text(String),
+    /// A whole number; one too large for any key is as large as it can be.
+    Whole(i128),
+    /// A number with a fraction or an exponent, or one that is none.
+    Number(f64),
+    /// `true` or `false`.
+    Flag(bool),
+    /// A date or a time, which no key has.
+    Time,
+    /// A list.
+    List(Vec<Node>),
+    /// A table.
+    Table(TomlTable),
+}
+
+impl TomlValue {
+    fn name(&self) -> &'static str {
+        match self {
+            TomlValue::Text(_) => "text",
+            TomlValue::Whole(_) | TomlValue::Number(_) => "a number",
+            TomlValue::Flag(_) => "true or false",
+            TomlValue::Time => "a date or time",
+            TomlValue::List(_) => "a list",
+            TomlValue::Table(_) => "a table",
+        }
+    }
+}
+
+/// Says what is wrong with a text.
+pub type Check = fn(&str) -> Result<(), String>;
+
+/// Whether a text can be read as this type.
+///
+/// # Errors
+/// What the type says of it.
+pub fn is<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<(), String> {
+    text.parse::<T>().map(drop).map_err(|error| error.to_string())
+}
+
+/// What a key may have.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    /// Any text, also an empty one.
+    AnyText,
+    /// Text with something in it.
+    Text,
+    /// Text that passes a check.
+    Checked(Check),
+    /// An amount with its unit, as text that passes a check; a bare number is refused.
+    Quantity(Check),
+    /// A number, or a text, such as `"60 %"`: what both must be, and the check of how it is written.
+    NumberOrText(&'static str, Check),
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// A whole number from the first to the second.
+    Whole(u64, u64),
+    /// A number from the first to the second.
+    Number(f64, f64),
+    /// A number above 0.
+    Positive,
+    /// `true` or `false`.
+    Flag,
+    /// A list of texts that each pass a check.
+    Texts(Check),
+    /// A list of whole numbers from the first to the second.
+    Wholes(u64, u64),
+    /// A command: a list of texts, the first of them a program.
+    Command,
+    /// A list of commands.
+    Commands,
+    /// Names of the file's own, each with a text.
+    Named,
+    /// A table of these keys.
+    Table(&'static [FileKey]),
+    /// One of these words, or a table of these keys.
+    WordOrTable(&'static [&'static str], &'static [FileKey]),
+    /// A list of tables of these keys.
+    Tables(&'static [FileKey]),
+}
+
+impl Kind {
+    fn words(self) -> String {
+        let quoted =
+            |words: &[&str]| words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ");
+        match self {
+            Kind::AnyText | Kind::Text | Kind::Checked(_) => "a text in quotes".to_owned(),
+            Kind::Quantity(_) => "text with a unit".to_owned(),
+            Kind::NumberOrText(words, _) => words.to_owned(),
+            Kind::Word(words) => format!("one of {}", quoted(words)),
+            Kind::Whole(low, high) => format!("a whole number from {low} to {high}"),
+            Kind::Number(low, f64::INFINITY) => format!("a number, {low} or more"),
+            Kind::Number(low, high) => format!("a number from {low} to {high}"),
+            Kind::Positive => "a number above 0".to_owned(),
+            Kind::Flag => "true or false".to_owned(),
+            Kind::Texts(_) => "a list of texts, such as [\"a\", \"b\"]".to_owned(),
+            Kind::Wholes(low, high) => {
+                format!("a list of whole numbers from {low} to {high}, such as [1, 2]")
+            }
+            Kind::Command => "a command, such as [\"program\", \"argument\"]".to_owned(),
+            Kind::Commands => "a list of commands, such as [[\"program\", \"argument\"]]".to_owned(),
+            Kind::Named => "a table of texts".to_owned(),
+            Kind::Table(keys) => format!("a table of {}", names(keys)),
+            Kind::WordOrTable(words, keys) => {
+                format!("one of {}, or a table of {}", quoted(words), names(keys))
+            }
+            Kind::Tables(keys) => format!("a list of tables of {}", names(keys)),
+        }
+    }
+}
+
+fn names(keys: &[FileKey]) -> String {
+    keys.iter().map(|key| key.path).collect::<Vec<_>>().join(", ")
+}
+
+/// One key of a table.
+#[derive(Debug, Clone, Copy)]
+pub struct FileKey {
+    /// Its dotted path below the table.
+    pub path: &'static str,
+    /// What it may have.
+    pub kind: Kind,
+    /// Whether it must be there.
+    pub needed: bool,
+}
+
+/// A key that may be left out.
+#[must_use]
+pub const fn key(path: &'static str, kind: Kind) -> FileKey {
+    FileKey { path, kind, needed: false }
+}
+
+/// A key that must be there.
+#[must_use]
+pub const fn needed(path: &'static str, kind: Kind) -> FileKey {
+    FileKey { path, kind, needed: true }
+}
+
+/// A value that is as its key's kind wants it.
+#[derive(Debug, Clone, PartialEq)]
+enum Content {
+    Text(String),
+    Whole(u64),
+    Number(f64),
+    Flag(bool),
+    Texts(Vec<(String, TextPlace)>),
+    Wholes(Vec<(u64, TextPlace)>),
+    Commands(Vec<Vec<String>>),
+    Named(BTreeMap<String, (String, TextPlace)>),
+    Table(Section),
+    Tables(Vec<Section>),
+}
+
+/// The keys that a table has, each checked. What was wrong is [given](Section::given), and reads as if it were not there.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Section {
+    at: TextPlace,
+    size: usize,
+    /// Places of a key and of its value; there is no content where it was wrong.
+    keys: BTreeMap<String, (TextPlace, TextPlace, Option<Content>)>,
+    /// Tables between the section and its keys.
+    tables: BTreeMap<String, TextPlace>,
+}
+
+impl Section {
+    /// Whether a key is there, right or wrong.
+    #[must_use]
+    pub fn given(&self, key: &str) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// How many keys the table itself has, known or not.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The keys that are there, with the places of key and value.
+    pub fn places(&self) -> impl Iterator<Item = (&str, TextPlace, TextPlace)> {
+        self.keys.iter().map(|(key, (key_at, at, _))| (key.as_str(), *key_at, *at))
+    }
+
+    /// Where a key's value begins, or the nearest table above it that is there.
+    #[must_use]
+    pub fn at(&self, key: &str) -> TextPlace {
+        let mut key = key;
+        loop {
+            let value = self.keys.get(key).map(|(_, at, _)| *at);
+            match (value.or_else(|| self.tables.get(key).copied()), key.rsplit_once('.')) {
+                (Some(at), _) => return at,
+                (None, Some((above, _))) => key = above,
+                (None, None) => return self.at,
+            }
+        }
+    }
+
+    fn content(&self, key: &str) -> Option<&Content> {
+        self.keys.get(key)?.2.as_ref()
+    }
+
+    /// A text, a word or an amount as it is written.
+    #[must_use]
+    pub fn text(&self, key: &str) -> Option<&str> {
+        if let Some(Content::Text(text)) = self.content(key) { Some(text) } else { None }
+    }
+
+    /// A text of its own.
+    #[must_use]
+    pub fn owned(&self, key: &str) -> Option<String> {
+        self.text(key).map(str::to_owned)
+    }
+
+    /// What a text says.
+    #[must_use]
+    pub fn parsed<T: FromStr>(&self, key: &str) -> Option<T> {
+        self.text(key)?.parse().ok()
+    }
+
+    /// What a function reads out of a text.
+    pub fn with<T, E>(&self, key: &str, read: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
+        read(self.text(key)?).ok()
+    }
+
+    /// A whole number.
+    #[must_use]
+    pub fn whole<T: TryFrom<u64>>(&self, key: &str) -> Option<T> {
+        if let Some(Content::Whole(number)) = self.content(key) { T::try_from(*number).ok() } else { None }
+    }
+
+    /// A number.
+    #[must_use]
+    pub fn number(&self, key: &str) -> Option<f64> {
+        if let Some(Content::Number(number)) = self.content(key) { Some(*number) } else { None }
+    }
+
+    /// `true` or `false`.
+    #[must_use]
+    pub fn flag(&self, key: &str) -> Option<bool> {
+        if let Some(Content::Flag(flag)) = self.content(key) { Some(*flag) } else { None }
+    }
+
+    /// Texts of a list, each with its place.
+    #[must_use]
+    pub fn texts(&self, key: &str) -> Option<&[(String, TextPlace)]> {
+        if let Some(Content::Texts(texts)) = self.content(key) { Some(texts) } else { None }
+    }
+
+    /// Whole numbers of a list, each with its place.
+    #[must_use]
+    pub fn wholes(&self, key: &str) -> Option<&[(u64, TextPlace)]> {
+        if let Some(Content::Wholes(numbers)) = self.content(key) { Some(numbers) } else { None }
+    }
+
+    /// A command.
+    #[must_use]
+    pub fn command(&self, key: &str) -> Option<Vec<String>> {
+        self.commands(key).into_iter().next()
+    }
+
+    /// Commands; none where the key is not there.
+    #[must_use]
+    pub fn commands(&self, key: &str) -> Vec<Vec<String>> {
+        if let Some(Content::Commands(commands)) = self.content(key) { commands.clone() } else { Vec::new() }
+    }
+
+    /// Names of the file's own, each with its text and place.
+    pub fn named(&self, key: &str) -> impl Iterator<Item = (&str, &str, TextPlace)> {
+        let names = match self.content(key) {
+            Some(Content::Named(names)) => Some(names),
+            _ => None,
+        };
+        names.into_iter().flatten().map(|(name, (text, at))| (name.as_str(), text.as_str(), *at))
+    }
+
+    /// A table.
+    #[must_use]
+    pub fn table(&self, key: &str) -> Option<&Section> {
+        if let Some(Content::Table(section)) = self.content(key) { Some(section) } else { None }
+    }
+
+    /// Tables of a list.
+    #[must_use]
+    pub fn tables(&self, key: &str) -> Option<&[Section]> {
+        if let Some(Content::Tables(sections)) = self.content(key) { Some(sections) } else { None }
+    }
+}
+
+/// Reads files and collects what is wrong with them.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// Names and texts.
+    files: Vec<(String, String)>,
+    mistakes: Vec<(TextPlace, String)>,
+    /// Whether what is missing may stand elsewhere.
+    part: bool,
+}
+
+impl Reader {
+    /// Reads one more file; `name` is what messages call it. Without a table what is wrong is noted.
+    pub fn parse(&mut self, name: &str, text: &str) -> Option<TomlTable> {
+        let file = self.files.len();
+        self.files.push((name.to_owned(), text.to_owned()));
+        let (root, syntax) = DeTable::parse_recoverable(text);
+        for error in &syntax {
+            let offset = error.span().map_or(0, |span| span.start);
+            self.note(TextPlace { file, offset }, error.message());
+        }
+        syntax.is_empty().then(|| table(file, root.get_ref()))
+    }
+
+    /// Notes a mistake.
+    pub fn note(&mut self, at: TextPlace, message: impl Into<String>) {
+        self.mistakes.push((at, message.into()));
+    }
+
+    /// Notes a key that is not known, with what may have been meant.
+    pub fn unknown(&mut self, at: TextPlace, key: &str, known: &[&str]) {
+        let hint = match nearest(key, known) {
+            Some(name) => format!("; did you mean {name:?}?"),
+            None if known.len() <= FEW => format!("; known keys: {}", known.join(", ")),
+            None => format!("; the nearest keys are {}", nearest_ones(key, known).join(", ")),
+        };
+        self.note(at, format!("unknown key {key:?}{hint}"));
+    }
+
+    /// Line and column of a place.
+    #[must_use]
+    pub fn position(&self, at: TextPlace) -> Position {
+        let text = self.files.get(at.file).map_or("", |(_, text)| text);
+        let (line, column) = crate::text::line_and_column(text, at.offset);
+        Position { line, column }
+    }
+
+    /// Whether nothing is wrong so far.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        self.mistakes.is_empty()
+    }
+
+    /// Everything that is wrong, file by file, in the order of the text.
+    #[must_use]
+    pub fn mistakes(mut self) -> Vec<ConfigError> {
+        self.mistakes.sort();
+        self.mistakes.dedup();
+        let error = |(place, message): &(TextPlace, String)| {
+            let (position, file) =
+                (self.position(*place), self.files.get(place.file).map_or("", |(name, _)| name));
+            ConfigError {
+                at: format!("{file}:{}:{}", position.line, position.column),
+                message: message.clone(),
+            }
+        };
+        self.mistakes.iter().map(error).collect()
+    }
+
+    /// Checks a table by its keys. `name` is what messages put before them, empty for a file's own.
+    pub fn section(&mut self, name: &str, at: TextPlace, table: &TomlTable, keys: &[FileKey]) -> Section {
+        let mut section = Section { at, size: table.len(), ..Section::default() };
+        self.fill(&mut section, (name, ""), table, keys);
+        for row in keys.iter().filter(|row| row.needed) {
+            if !self.part && !section.given(row.path) {
+                self.note(section.at(row.path), format!("{} is missing", join(name, row.path)));
+            }
+        }
+        section
+    }
+
+    /// Checks a table of which only a part is known: nothing is missing in it.
+    pub fn part(&mut self, table: &TomlTable, keys: &[FileKey]) {
+        self.part = true;
+        self.section("", TextPlace::default(), table, keys);
+        self.part = false;
+    }
+
+    fn fill(
+        &mut self,
+        section: &mut Section,
+        (name, above): (&str, &str),
+        table: &TomlTable,
+        keys: &[FileKey],
+    ) {
+        for (key, node) in table {
+            let path = join(above, key);
+            let full = join(name, &path);
+            if let Some(row) = keys.iter().find(|row| row.path == path) {
+                let content = self.content(&full, row.kind, node);
+                section.keys.insert(path, (node.key_at, node.at, content));
+                continue;
+            }
+            let below = format!("{path}.");
+            let mut inside = keys.iter().filter(|row| row.path.starts_with(&below)).peekable();
+            match (&node.value, inside.peek()) {
+                (TomlValue::Table(inner), Some(_)) => {
+                    section.tables.insert(path.clone(), node.at);
+                    self.fill(section, (name, &path), inner, keys);
+                }
+                (_, Some(_)) => {
+                    let some: Vec<String> = inside.take(FEW).map(|row| join(name, row.path)).collect();
+                    self.note(node.at, format!("{full} must be a table: its keys are {}", some.join(", ")));
+                }
+                (value, None) => {
+                    let known = known(name, keys, matches!(value, TomlValue::Table(_) | TomlValue::List(_)));
+                    let known: Vec<&str> = known.iter().map(String::as_str).collect();
+                    self.unknown(node.key_at, &full, &known);
+                }
+            }
+        }
+    }
+
+    /// A value as its kind wants it; what is wrong is noted.
+    fn content(&mut self, key: &str, kind: Kind, node: &Node) -> Option<Content> {
+        let mut wrong = |at: TextPlace, message: String| {
+            self.note(at, message);
+            None
+        };
+        match (kind, &node.value) {
+            (Kind::AnyText, TomlValue::Text(text)) => Some(Content::Text(text.clone())),
+            (Kind::Text, TomlValue::Text(text)) => match text.trim().is_empty() {
+                true => wrong(node.at, format!("{key} must be text that is not empty")),
+                false => Some(Content::Text(text.clone())),
+            },
+            (
+                Kind::Checked(check) | Kind::Quantity(check) | Kind::NumberOrText(_, check),
+                TomlValue::Text(text),
+            ) => match check(text) {
+                Ok(()) => Some(Content::Text(text.clone())),
+                Err(why) => wrong(node.at, refused(key, text, &why)),
+            },
+            // Let the type itself say what it wants.
+            (Kind::Quantity(check), TomlValue::Whole(_) | TomlValue::Number(_)) => {
+                let why = check(&written(&node.value)).err();
+                let why = why.unwrap_or_else(|| "write it as text with a unit".to_owned());
+                wrong(node.at, format!("{key}: a bare number has no unit: {why}"))
+            }
+            (Kind::NumberOrText(_, check), TomlValue::Whole(_) | TomlValue::Number(_)) => {
+                let text = written(&node.value);
+                match check(&text) {
+                    Ok(()) => Some(Content::Text(text)),
+                    Err(why) => wrong(node.at, format!("{key} = {text}: {why}")),
+                }
+            }
+            (Kind::Word(words) | Kind::WordOrTable(words, _), TomlValue::Text(text)) => {
+                if words.contains(&text.as_str()) {
+                    return Some(Content::Text(text.clone()));
+                }
+                let hint =
+                    nearest(text, words).map(|word| format!("; did you mean {word:?}?")).unwrap_or_default();
+                wrong(node.at, format!("{key} must be {}{hint}", kind.words()))
+            }
+            (Kind::Whole(low, high), TomlValue::Whole(number)) => match bounded(*number, low, high) {
+                Some(number) => Some(Content::Whole(number)),
+                None => wrong(node.at, format!("{key} = {number}: it must be {}", kind.words())),
+            },
+            (Kind::Number(..) | Kind::Positive, TomlValue::Whole(_) | TomlValue::Number(_)) => {
+                let number = number(&node.value);
+                let fits = match kind {
+                    Kind::Number(low, high) => (low..=high).contains(&number),
+                    _ => number > 0.0,
+                };
+                match fits && number.is_finite() {
+                    true => Some(Content::Number(number)),
+                    false => wrong(node.at, format!("{key} = {number}: it must be {}", kind.words())),
+                }
+            }
+            (Kind::Flag, TomlValue::Flag(flag)) => Some(Content::Flag(*flag)),
+            (Kind::Named, TomlValue::Table(table)) => Some(self.named(key, table)),
+            (Kind::Table(keys) | Kind::WordOrTable(_, keys), TomlValue::Table(table)) => {
+                Some(Content::Table(self.section(key, node.at, table, keys)))
+            }
+            (Kind::Command, TomlValue::List(items)) => {
+                self.words(key, items, node.at).map(|words| Content::Commands(vec![words]))
+            }
+            (_, TomlValue::List(items)) => self.list(key, kind, items, node),
+            (Kind::Word(_), _) => wrong(node.at, format!("{key} must be {}", kind.words())),
+            (kind, value) => wrong(node.at, format!("{key} must be {}, not {}", kind.words(), value.name())),
+        }
+    }
+
+    fn named(&mut self, key: &str, table: &TomlTable) -> Content {
+        let mut names = BTreeMap::new();
+        for (name, Node { at, value, .. }) in table {
+            match value {
+                TomlValue::Text(text) => {
+                    names.insert(name.clone(), (text.clone(), *at));
+                }
+                other => {
+                    let message = format!("{key}.{name} must be a text in quotes, not {}", other.name());
+                    self.note(*at, message);
+                }
+            }
+        }
+        Content::Named(names)
+    }
+
+    fn list(&mut self, key: &str, kind: Kind, items: &[Node], node: &Node) -> Option<Content> {
+        let before = self.mistakes.len();
+        let (mut texts, mut wholes, mut commands, mut sections) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for item in items {
+            match (kind, &item.value) {
+                (Kind::Texts(check), TomlValue::Text(text)) => match check(text) {
+                    Ok(()) => texts.push((text.clone(), item.at)),
+                    Err(why) => self.note(item.at, refused(key, text, &why)),
+                },
+                (Kind::Wholes(low, high), TomlValue::Whole(number)) => match bounded(*number, low, high) {
+                    Some(number) => wholes.push((number, item.at)),
+                    None => self.note(
+                        item.at,
+                        format!("{key}: {number} must be a whole number from {low} to {high}"),
+                    ),
+                },
+                (Kind::Commands, TomlValue::List(words)) => commands.extend(self.words(key, words, item.at)),
+                (Kind::Tables(keys), TomlValue::Table(table)) => {
+                    sections.push(self.section(key, item.at, table, keys));
+                }
+                (Kind::Texts(_) | Kind::Wholes(..) | Kind::Commands | Kind::Tables(_), value) => {
+                    self.note(
+                        item.at,
+                        format!("{key} must be {}, not one of {}", kind.words(), value.name()),
+                    );
+                }
+                _ => {}
+            }
+        }
+        match kind {
+            // Tables stay, so that they are looked at as a whole.
+            Kind::Tables(_) if items.is_empty() || !sections.is_empty() => Some(Content::Tables(sections)),
+            _ if self.mistakes.len() > before => None,
+            Kind::Texts(_) => Some(Content::Texts(texts)),
+            Kind::Wholes(..) => Some(Content::Wholes(wholes)),
+            Kind::Commands => Some(Content::Commands(commands)),
+            _ => {
+                self.note(node.at, format!("{key} must be {}, not a list", kind.words()));
+                None
+            }
+        }
+    }
+
+    /// A command: its words, the first of which is not empty.
+    fn words(&mut self, key: &str, items: &[Node], at: TextPlace) -> Option<Vec<String>> {
+        let mut words = Vec::new();
+        for item in items {
+            let TomlValue::Text(word) = &item.value else {
+                self.note(
+                    item.at,
+                    format!("{key} must be {}, not one of {}", Kind::Command.words(), item.value.name()),
+                );
+                return None;
+            };
+            words.push(word.clone());
+        }
+        if words.first().is_none_or(String::is_empty) {
+            self.note(at, format!("{key}: a command is empty; write it as [\"program\", \"argument\", …]"));
+            return None;
+        }
+        Some(words)
+    }
+}
+
+/// What is wrong with a text, which the sentence may have already.
+fn refused(key: &str, text: &str, why: &str) -> String {
+    match why.contains(&format!("{text:?}")) {
+        true => format!("{key}: {why}"),
+        false => format!("{key} = {text:?}: {why}"),
+    }
+}
+
+fn bounded(number: i128, low: u64, high: u64) -> Option<u64> {
+    u64::try_from(number).ok().filter(|number| (low..=high).contains(number))
+}
+
+fn number(value: &TomlValue) -> f64 {
+    match value {
+        TomlValue::Whole(number) => *number as f64,
+        TomlValue::Number(number) => *number,
+        _ => f64::NAN,
+    }
+}
+
+/// A number as text.
+fn written(value: &TomlValue) -> String {
+    match value {
+        TomlValue::Whole(number) => number.to_string(),
+        other => number(other).to_string(),
+    }
+}
+
+/// Paths of keys, and with `tables` those of the tables that they stand in.
+fn known(name: &str, keys: &[FileKey], tables: bool) -> Vec<String> {
+    let mut all: Vec<String> = keys.iter().map(|row| join(name, row.path)).collect();
+    if tables {
+        let above = keys.iter().flat_map(|row| row.path.match_indices('.').map(|(dot, _)| &row.path[..dot]));
+        all.extend(above.map(|table| join(name, table)));
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn join(above: &str, key: &str) -> String {
+    if above.is_empty() { key.to_owned() } else { format!("{above}.{key}") }
+}
+
+fn table(file: usize, table: &DeTable<'_>) -> TomlTable {
+    let entry = |(key, value): (&Spanned<DeString<'_>>, &Spanned<DeValue<'_>>)| {
+        let key_at = TextPlace { file, offset: key.span().start };
+        (key.get_ref().to_string(), Node { key_at, ..node(file, value) })
+    };
+    table.iter().map(entry).collect()
+}
+
+fn node(file: usize, value: &Spanned<DeValue<'_>>) -> Node {
+    let at = TextPlace { file, offset: value.span().start };
+    let value = match value.get_ref() {
+        DeValue::String(text) => TomlValue::Text(text.to_string()),
+        DeValue::Integer(number) => {
+            let digits = number.as_str();
+            let most = if digits.starts_with('-') { i128::MIN } else { i128::MAX };
+            TomlValue::Whole(i128::from_str_radix(digits, number.radix()).unwrap_or(most))
+        }
+        DeValue::Float(number) => TomlValue::Number(number.as_str().parse().unwrap_or(f64::NAN)),
+        DeValue::Boolean(flag) => TomlValue::Flag(*flag),
+        DeValue::Datetime(_) => TomlValue::Time,
+        DeValue::Array(items) => TomlValue::List(items.iter().map(|item| node(file, item)).collect()),
+        DeValue::Table(inner) => TomlValue::Table(table(file, inner)),
+    };
+    Node { key_at: at, at, value }
+}
+
+/// So many names are told all.
+const FEW: usize = 6;
+
+/// How far a known name is from what was written.
+fn distance(given: &str, name: &str) -> usize {
+    let last = |text: &str| text.rsplit('.').next().unwrap_or_default().to_owned();
+    let whole = strsim::damerau_levenshtein(given, name);
+    // `cpu_max` or a key in the wrong table should still find `cpu.max`.
+    whole.min(strsim::damerau_levenshtein(&last(given), &last(name)) + 1)
+}
+
+/// The known name closest to what was written, if it is close enough to be a slip.
+#[must_use]
+pub fn nearest<'k>(given: &str, known: &[&'k str]) -> Option<&'k str> {
+    let near = known.iter().map(|name| (distance(given, name), *name)).filter(|(far, _)| *far <= 3);
+    near.min().map(|(_, name)| name)
+}
+
+/// The known names closest to what was written, however far they are: first those of the table of that name.
+fn nearest_ones<'k>(given: &str, known: &[&'k str]) -> Vec<&'k str> {
+    let table = format!("{}.", given.split('.').next().unwrap_or(given));
+    let mut all: Vec<_> =
+        known.iter().map(|name| (!name.starts_with(&table), distance(given, name), *name)).collect();
+    all.sort_unstable();
+    all.into_iter().take(FEW).map(|(_, _, name)| name).collect()
+}
