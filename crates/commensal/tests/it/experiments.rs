@@ -627,6 +627,27 @@ fn what_comes_with_the_program() {
     std::fs::write(program.path("mine.toml"), quick).unwrap();
     let (said, _) = program.expect(0, &["lab", "check", "./mine.toml"]);
     assert!(said.contains("by short windows of 103 ms"), "{said}");
+    // A file may be what differs from another one; both are shown, and mistakes are told where they stand.
+    let (shown, _) = program.expect(0, &["lab", "show", "nginx-wrk-vs-ffmpeg"]);
+    assert!(shown.starts_with("based-on = \"nginx-vs-ffmpeg\"\n"), "{shown}");
+    assert!(shown.contains("\n# nginx-wrk-vs-ffmpeg is based on nginx-vs-ffmpeg:\n"), "{shown}");
+    assert!(shown.contains("\n# command = [\"nginx\", "), "{shown}");
+    let write = |name: &str, text: &str| std::fs::write(program.path(name), text).unwrap();
+    write(
+        "other.toml",
+        "based-on = \"mine.toml\"\nabout = \"something else\"\n[design]\nwindow = \"200 ms\"\n",
+    );
+    let (said, _) = program.expect(0, &["lab", "check", "./other.toml"]);
+    assert!(said.contains("something else") && said.contains("by short windows of 200 ms"), "{said}");
+    write("circle.toml", "based-on = \"circle.toml\"\n");
+    let (_, said) = program.expect(2, &["lab", "check", "./circle.toml"]);
+    assert!(said.contains("circle.toml:1:12: based-on = \"circle.toml\": a circle: "), "{said}");
+    write("alone.toml", "based-on = \"nowhere.toml\"\n");
+    let (_, said) = program.expect(2, &["lab", "check", "./alone.toml"]);
+    assert!(
+        said.contains("alone.toml:1:12: based-on = \"nowhere.toml\": ") && said.contains("ENOENT"),
+        "{said}"
+    );
 }
 
 #[test]
