@@ -5,8 +5,8 @@
 //!                └──────────── every mistake with line and column ────────────┘
 //! ```
 //! A [`FileKey`] says what may stand there ([`Kind`]); everything that one value alone can be wrong about is told here, and what
-//! several contradict each other about is told by the owner, in the same pass ([`Reader::note`]). A text that is no TOML at all
-//! has its mistakes of syntax alone: what else would be missing there is not known.
+//! several contradict each other about is told by the owner, in the same pass ([`Reader::note`]). Of a text that is no TOML only
+//! the syntax errors are told: which keys it lacks is not known.
 
 use crate::group::Position;
 use std::collections::BTreeMap;
@@ -123,7 +123,7 @@ pub enum Kind {
     Texts(Check),
     /// A list of whole numbers from the first to the second.
     Wholes(u64, u64),
-    /// A command: a list of texts, the first of them a program.
+    /// A command, as a list of texts: the program, then its arguments.
     Command,
     /// A list of commands.
     Commands,
@@ -214,7 +214,7 @@ enum Content {
 pub struct Section {
     at: TextPlace,
     size: usize,
-    /// Places of a key and of its value; there is no content where it was wrong.
+    /// Where a key and its value stand, and the value itself unless it was wrong.
     keys: BTreeMap<String, (TextPlace, TextPlace, Option<Content>)>,
     /// Tables between the section and its keys.
     tables: BTreeMap<String, TextPlace>,
@@ -349,7 +349,7 @@ pub struct Reader {
     /// Names and texts.
     files: Vec<(String, String)>,
     mistakes: Vec<(TextPlace, String)>,
-    /// Whether what is missing may stand elsewhere.
+    /// Whether the file is a part of a whole: then a missing key is no mistake, since another file may have it.
     part: bool,
 }
 

@@ -178,10 +178,10 @@ mod tests {
     #[test]
     fn one_that_nobody_waits_for_any_more_is_ended() {
         let mut host = with("disabled\n", "");
-        let before = host.processes().len();
         let error = enable(&mut host, &SpawnSpec::new("scx_slow"), &|| true).unwrap_err().to_string();
         assert_eq!(error, "scx_slow was ended before the kernel had a scheduler of it, as was asked");
-        assert_eq!(host.processes().len(), before);
+        let started = host.processes().pop().unwrap();
+        assert!(host.process(started.pid).is_err());
     }
 
     #[test]

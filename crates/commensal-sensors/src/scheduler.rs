@@ -46,7 +46,7 @@ impl fmt::Display for Unanswered {
 
 impl std::error::Error for Unanswered {}
 
-/// The object of what the host brought from the socket.
+/// Parses an answer of the scheduler, as it was read from its socket, into its JSON object.
 ///
 /// # Errors
 /// [`Unanswered`].

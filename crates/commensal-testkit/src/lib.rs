@@ -8,9 +8,11 @@
     reason = "tests look at the kernel themselves, not through what they test"
 )]
 
+mod files;
 mod process;
 mod wait;
 
+pub use files::exchange;
 pub use process::{
     Stopped, cpu_time, ended, field_of_stat, resident_bytes, run_delay, signal, stopped_by, threads,
 };

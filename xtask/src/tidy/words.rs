@@ -29,7 +29,7 @@ const RETIRED: [(&str, &str); 22] = [
     ("Way", "what kind of way"),
 ];
 
-/// How the definition of a type begins.
+/// Keywords that begin the definition of a type.
 const KINDS: [&str; 4] = ["struct ", "enum ", "trait ", "type "];
 
 /// Looks at all sources.

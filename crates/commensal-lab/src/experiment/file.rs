@@ -292,7 +292,7 @@ pub(super) struct Named {
     pub arms: Vec<Arm>,
     /// The means of the isolated ones.
     pub isolations: Vec<Isolation>,
-    /// What is wrong, with one of them or with all.
+    /// Mistakes, each with the index of its arm; without one it is about all arms together.
     pub wrong: Vec<(Option<usize>, String)>,
 }
 

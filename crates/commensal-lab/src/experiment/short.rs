@@ -9,7 +9,7 @@ use commensal_core::toml_reader::{Reader, Section};
 /// The keys that are about short windows.
 const KEYS: [&str; 6] = ["for", "window", "guard", "per-round", "contended", "contended-every"];
 
-/// Whether a text is one of the two ways.
+/// Refuses a value of `carry-over` that is neither `short` nor `long`.
 pub(super) fn carry_over(text: &str) -> Result<(), String> {
     match text {
         "short" | "long" => Ok(()),

@@ -81,10 +81,13 @@ mod keys {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<LoadFigures, D::Error> {
         let mut fields = Map::<String, Value>::deserialize(from)?;
-        let renamed = KEYS.map(|(report, block)| (block, fields.remove(report)));
-        for (block, value) in renamed {
-            let value = value.ok_or_else(|| de::Error::custom(format_args!("no figure of {block}")))?;
-            fields.insert(block.to_owned(), value);
+        // A block of an older record may lack them; a report always has them, and a missing count is not 0.
+        if let Some(missing) = ["errors", "timeouts"].into_iter().find(|key| !fields.contains_key(*key)) {
+            return Err(de::Error::missing_field(missing));
+        }
+        let renamed = KEYS.map(|(report, block)| (report, block, fields.remove(report)));
+        for (report, block, value) in renamed {
+            fields.insert(block.to_owned(), value.ok_or_else(|| de::Error::missing_field(report))?);
         }
         serde_json::from_value(Value::Object(fields)).map_err(de::Error::custom)
     }
@@ -296,6 +299,20 @@ mod tests {
             closed: None,
             cut: false,
             series: SecondSeries { seconds, timeout_us: 5_000_000 },
+        }
+    }
+
+    #[test]
+    fn a_report_without_one_of_its_figures_is_refused() {
+        let spec = LoadSpec::new(([127, 0, 0, 1], 1).into(), "/", 12.0, Duration::from_secs(2));
+        let report = LoadReport::new(&spec, "http://127.0.0.1:1/", &result(), None).expect("a report");
+        let whole = serde_json::to_value(&report).expect("JSON");
+        assert_eq!(serde_json::from_value::<LoadReport>(whole.clone()).expect("it is whole"), report);
+        for key in ["offered", "offered_per_s", "achieved_per_s", "errors", "timeouts"] {
+            let mut without = whole.clone();
+            without.as_object_mut().expect("an object").remove(key).expect("it is there");
+            let error = serde_json::from_value::<LoadReport>(without).expect_err(key).to_string();
+            assert!(error.contains(&format!("missing field `{key}`")), "{error}");
         }
     }
 

@@ -98,7 +98,7 @@ pub struct QueueLimits {
 }
 
 impl QueueLimits {
-    /// Everybody begins at once.
+    /// No limit: each query begins when it comes.
     pub const NONE: QueueLimits =
         QueueLimits { max_concurrency: i32::MAX as u32, max_queue_size: 0, timeout: None };
 }

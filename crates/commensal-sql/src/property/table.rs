@@ -97,7 +97,7 @@ macro_rules! properties {
     ($($name:literal => $place:ident by $parse:path [
         $(= $kept:ty, $kept_doc:literal)? $($field:ident: $type:ty = $default:expr, $doc:literal)?
     ] { $($key:ident: $value:expr),* $(,)? })*) => {
-        /// Everything that the properties of a group say. `None` is "not limited" or "the default".
+        /// The properties of a workload group, each with its value. `None` is "not limited" or "the default".
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct GroupProperties {
             $($(#[doc = $kept_doc] pub $place: $kept,)? $(#[doc = $doc] pub $field: $type,)?)*

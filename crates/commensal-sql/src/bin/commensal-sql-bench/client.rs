@@ -85,7 +85,7 @@ impl<S: Read + Write> Client<S> {
         Ok(client)
     }
 
-    /// Says who it is, in the packet of this number and with these capabilities.
+    /// Logs in: sends the handshake response with this sequence number and these capability flags.
     ///
     /// # Errors
     /// The user or the password is wrong.
@@ -169,7 +169,7 @@ impl<S: Read + Write> Client<S> {
         Ok(Some(names))
     }
 
-    /// Reads so many columns; their names.
+    /// Reads this number of column definitions, and gives their names.
     ///
     /// # Errors
     /// The server is gone.

@@ -29,11 +29,11 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const WORDS_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks at the stop flag.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Exit status of ssh when the trouble is its own.
+/// Exit status of ssh when ssh itself has failed, not the command that it was to run.
 const SSH_FAILED: i32 = 255;
 /// Exit status of a shell that did not find the program.
 const NOT_FOUND: i32 = 127;
-/// What to do about ssh's own trouble, by its words.
+/// What a user can do when ssh itself has failed, by a part of its message.
 const SSH_WAYS_OUT: [(&str, &str); 4] = [
     ("Could not resolve hostname", "check the name, or give it an address under Host in ~/.ssh/config"),
     ("Host key verification failed", "connect by hand once and accept the key of the host"),

@@ -120,10 +120,14 @@ fn a_writer_that_never_stops() {
             cpu * 1e2,
             stopped.elapsed().as_secs_f64()
         );
-        // Backing off is no problem. That a value was gone before it was read back is told.
+        // Backing off is no problem. Only who writes every 10 ms can have taken a value away before it was read back: that is
+        // told, once for each file at most.
         let said = agent.said();
-        let other = said.lines().find(|line| !line.contains("something else writes it"));
-        assert_eq!(other, None, "{said}");
+        let (races, other): (Vec<&str>, Vec<&str>) = said
+            .lines()
+            .partition(|line| line.contains("reads") && line.contains("something else writes it"));
+        assert!(other.is_empty(), "{said}");
+        assert!(races.len() <= if pause == 10 { files.len() } else { 0 }, "{said}");
         assert_eq!(agent.end(Signal::TERM), Some(0));
         program.expect(0, &["restore"]);
         assert_eq!(settings(&batch), original);
