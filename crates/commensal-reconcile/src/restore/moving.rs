@@ -78,11 +78,10 @@ fn empty(
                 continue;
             };
             let process = ProcessId { pid, start_ticks };
-            let Some(origin) = origin_of(host, process, origins) else {
+            let Some(target) = home_of(host, process, &group.mount, origins) else {
                 again |= identity(host, pid).is_none();
                 continue;
             };
-            let Some(target) = origin.from.get(&group.mount) else { continue };
             match put(host, process, target) {
                 Ok(true) => {
                     again = true;
@@ -114,24 +113,26 @@ fn empty(
     }));
 }
 
-/// Where the process came from, or the one that it comes from.
-fn origin_of<'o>(
+/// Where in this hierarchy the process came from, or the nearest one above it of which that is on record: who was born while
+/// its parent was moved had its first place in our group, where the parent had arrived already.
+fn home_of<'o>(
     host: &dyn Host,
     process: ProcessId,
+    mount: &str,
     origins: &'o BTreeMap<ProcessId, Origin>,
-) -> Option<&'o Origin> {
+) -> Option<&'o Target> {
     let mut at = process;
     let mut group = None;
     for _ in 0..GENERATIONS {
-        if let Some(origin) = origins.get(&at) {
-            return Some(origin);
+        if let Some(home) = origins.get(&at).and_then(|origin| origin.from.get(mount)) {
+            return Some(home);
         }
         let Some((_, parent, pgrp)) = identity(host, at.pid) else { break };
         group = group.or(Some(pgrp));
         let Some((start_ticks, ..)) = identity(host, parent).filter(|_| parent > 1) else { break };
         at = ProcessId { pid: parent, start_ticks };
     }
-    origins.values().find(|origin| Some(origin.pgrp) == group)
+    origins.values().filter(|origin| Some(origin.pgrp) == group).find_map(|origin| origin.from.get(mount))
 }
 
 /// Whether the place is still the same one and took the process.

@@ -416,6 +416,43 @@ fn a_child_born_meanwhile_is_moved_as_well() {
     }
 }
 
+/// A child that is born while its parent is moved has its first place in a group of ours in the hierarchies that came first. It
+/// goes back with its parent there.
+// promise 15
+#[test]
+fn a_child_born_half_way_goes_back_in_every_hierarchy() {
+    for (name, fake) in machines() {
+        let all = mounts(&fake);
+        for moved in 1..all.len() {
+            let parent = start(&fake, "/work", "/usr/bin/ffmpeg", 1);
+            settled(&mut fake.another(), MEDIA);
+            let mut host = fake.another();
+            let mut places = Vec::new();
+            for (at, mount) in all.iter().enumerate() {
+                let ours = commensal_host::below(mount, "/commensal-offline/media");
+                // The group is not made where it neither limits nor accounts.
+                let inside = at < moved && host.open(&ours).is_ok();
+                let place = if inside { ours } else { commensal_host::below(mount, "/work") };
+                places.push(place.display().to_string());
+            }
+            let child = fake.add_process(&places.iter().map(String::as_str).collect::<Vec<_>>());
+            let looks = FakeLooks { exe: "/usr/bin/ffmpeg".to_owned(), parent, ..FakeLooks::default() };
+            fake.set_looks(child, looks);
+            settled(&mut fake.another(), MEDIA);
+            let back = restored(&mut fake.another());
+            assert!(back.failed.is_empty() && back.left.is_empty(), "{name}, {moved} moved: {back:?}");
+            for pid in [parent, child] {
+                assert_eq!(
+                    whereabouts(&fake, pid),
+                    BTreeSet::from(["/work".to_owned()]),
+                    "{name}, {moved} moved"
+                );
+                fake.end(pid, Exit::Code(0));
+            }
+        }
+    }
+}
+
 // promise 16
 #[test]
 fn who_is_moved_out_by_somebody_is_left_there_and_told() {
