@@ -75,17 +75,10 @@ static __always_inline u64 time_of(struct cpu_state *c, u64 clock)
 	return clock + c->ahead;
 }
 
-/* It sleeps, although the kernel keeps it queued until its lag is used up (since 6.12). */
-static __always_inline bool sleeps_queued(struct task_struct *p)
-{
-	return bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed;
-}
-
 /*
  * The time of a switch. The kernel has just set its clock for it, and reading the hardware again costs as much as all the rest here
  * (70 ns in a virtual machine). But where a wake-up asked for the switch, the kernel leaves the clock as the wake-up has found it,
- * and a wait would be 0; so it does where a task that comes from another CPU asks for it, which shows in that `prev` wants to go on.
- * Then the hardware is read, unless nobody waits or begins to, whose figures could tell.
+ * and a wait would be 0: then the hardware is read, unless nobody waits or begins to, whose figures could tell.
  */
 static __always_inline u64 time_of_switch(struct cpu_state *c, struct task_struct *prev, struct task_struct *next, u32 class)
 {
@@ -94,7 +87,7 @@ static __always_inline u64 time_of_switch(struct cpu_state *c, struct task_struc
 	bool matters = c->waiters > 0 || was == CLASS_ONLINE || is == CLASS_ONLINE ||
 		       (c->sibling[0] >= 0 && (was == CLASS_OFFLINE || is == CLASS_OFFLINE));
 
-	if (matters && ((prev->on_rq && !sleeps_queued(prev)) || clock == c->wakeup))
+	if (matters && (prev->on_rq || clock == c->wakeup))
 		return bpf_ktime_get_ns();
 	return time_of(c, clock);
 }
@@ -576,7 +569,7 @@ static __always_inline void leave(struct task_struct *p, struct task_state *task
 	bool runnable = p->on_rq == 1;
 
 	/* Not prev_state: that argument came in 5.18, and says sleep for a task that a signal keeps queued. */
-	if (runnable && sleeps_queued(p))
+	if (runnable && bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed)
 		runnable = false;
 	if (verify && bpf_core_field_exists(p->sched_info.run_delay))
 		compare(p, task, t);

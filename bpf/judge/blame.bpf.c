@@ -81,8 +81,7 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	c->pid = next->pid;
 
 	/* prev: its class when it came; another only if it changed its cgroup. */
-	if (KIND(was) == CLASS_ONLINE ||
-	    (prev->pid && !(prev->flags & PF_KTHREAD) && prev->on_rq == 1 && !sleeps_queued(prev)))
+	if (KIND(was) == CLASS_ONLINE || (prev->pid && !(prev->flags & PF_KTHREAD) && prev->on_rq == 1))
 		left = bpf_task_storage_get(&tasks, prev, 0, 0);
 	if (left && (KIND(was) == CLASS_ONLINE || KIND(class_of(prev, left)) == CLASS_ONLINE))
 		leave(prev, left, cpu, c, now, t);
