@@ -710,14 +710,12 @@ impl Agent<'_> {
         }
     }
 
-    /// Tells the guard that the agent lives, and what is in force; starts another when it is gone.
+    /// Tells the guard that the agent lives; starts another when it is gone.
     fn look_after_guard(&mut self, problems: &mut Vec<String>) {
-        let floor = self.floor();
         let Some(lease) = &mut self.lease else { return };
         lease.bury();
         let instance = &self.reconciler.instance;
-        let (texts, tenancy) = (&self.groups.texts, &self.reconciler.survey.tenancy);
-        let hello = hello(self.host, instance, texts, lease.time, floor.as_ref(), tenancy);
+        let hello = hello(self.host, lease.time);
         if lease.said.as_ref() != Some(&hello) {
             lease.greet(&hello);
         }

@@ -8,33 +8,27 @@
 //! agent ──{"pid":…,"lease_ms":…,…}\n, then "." each beat, "q" at the end──► guard
 //! ```
 
-use crate::groups_file::{self, Texts};
-use commensal_core::cpuset::CpuSet;
-use commensal_core::desired::DesiredState;
-use commensal_core::safe::safe;
 use commensal_host::{Host, HostError, Process, Signal};
-use commensal_reconcile::{Instance, PlanRequest, ReconcileError, enforce, journal};
+use commensal_reconcile::{SafeState, bring_safe_state};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::parent_id;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// File name of the socket in the state directory.
 pub const SOCKET: &str = "guard.sock";
 /// A first line is not longer than this, bytes.
-const LONGEST_HELLO: u64 = 4 << 20;
+const LONGEST_HELLO: u64 = 4 << 10;
 /// Between two looks for its first agent, of a guard that an agent has started.
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long the guard waits for the first line.
 const HELLO_PATIENCE: Duration = Duration::from_secs(2);
-/// How long it waits for whoever changes the machine now.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const BEAT: u8 = b'.';
 const FAREWELL: u8 = b'q';
 
-/// Who is guarded, and what is to be done without it.
+/// Who is guarded. What is to be done without it is on record ([`bring_safe_state`]).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The agent.
@@ -43,16 +37,6 @@ pub struct Hello {
     pub start_ticks: u64,
     /// How long it may be silent, ms.
     pub lease_ms: u64,
-    /// First part of the names of our own groups.
-    pub prefix: String,
-    /// Below which cgroup they are.
-    pub cgroup_root: Option<String>,
-    /// `DOCKER_HOST`.
-    pub engine: Option<String>,
-    /// The groups files in force.
-    pub texts: Texts,
-    /// CPUs that offline groups are left with, when the agent moves them; as the kernel writes a list.
-    pub frame_floor: Option<String>,
 }
 
 /// The agent's end.
@@ -73,7 +57,7 @@ impl Link {
         Ok(Link { stream })
     }
 
-    /// Says who it is, and what is in force now; again whenever that changes.
+    /// Says who it is, and how long its lease is.
     ///
     /// # Errors
     /// When the guard is gone.
@@ -124,8 +108,8 @@ pub struct Acted {
     pub end: End,
     /// From the end of the agent (or of its lease) to the safe state.
     pub took: Duration,
-    /// Steps carried out, or why none could be.
-    pub outcome: Result<usize, String>,
+    /// What became of the machine.
+    pub state: SafeState,
 }
 
 /// Listens in the state directory. A socket that nobody listens on any more is replaced.
@@ -167,8 +151,8 @@ pub fn guard(
         let (end, last) = watch(host, hello, &mut rest, agent.as_ref());
         if end != End::Farewell {
             let since = Instant::now();
-            let outcome = bring(host, state_dir, &last).map_err(|error| error.to_string());
-            tell(&Acted { end, took: since.elapsed(), outcome });
+            let state = bring_safe_state(host, state_dir, Duration::from_millis(last.lease_ms));
+            tell(&Acted { end, took: since.elapsed(), state });
         }
         if once.is_some() {
             return Ok(());
@@ -216,58 +200,4 @@ fn watch(
             Ok(_) | Err(_) => return (End::Died, hello),
         }
     }
-}
-
-/// Brings the safe state of a machine whose agent is gone; how many steps that took.
-///
-/// # Errors
-/// When the machine cannot be read, or a step was refused.
-pub fn bring(host: &mut dyn Host, state_dir: &Path, hello: &Hello) -> Result<usize, BringError> {
-    let instance = Instance {
-        engine: hello.engine.clone(),
-        cgroup_root: hello.cgroup_root.as_deref().map(commensal_core::actual::CgroupPath::new),
-        ..Instance::of_machine(state_dir, &hello.prefix)
-    };
-    let specs = safe(&groups_file::compile(&hello.texts)?.groups);
-    let deadline = Instant::now() + LOCK_PATIENCE;
-    let _lock = loop {
-        match instance.try_lock(host)? {
-            Some(lock) => break lock,
-            None if Instant::now() > deadline => return Err(BringError::Busy(instance.state_dir)),
-            None => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
-    let floor: Option<CpuSet> = hello.frame_floor.as_deref().and_then(|text| text.parse().ok());
-    let adjust = |desired: &mut DesiredState| {
-        if let Some(floor) = &floor {
-            desired.keep_offline_to(floor);
-        }
-    };
-    let mut journal = instance.journal(host, journal::MACHINE)?;
-    let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
-    let (_, outcome) = enforce(&instance, host, &request, &mut journal)?;
-    match outcome.failure {
-        Some(failure) => Err(BringError::Refused(format!("{}: {}", failure.description, failure.refusal))),
-        None => Ok(outcome.done),
-    }
-}
-
-/// Why the safe state could not be brought.
-#[derive(Debug, thiserror::Error)]
-pub enum BringError {
-    /// The groups that were in force cannot be read back.
-    #[error(transparent)]
-    Groups(#[from] groups_file::LoadError),
-    /// They cannot be planned.
-    #[error(transparent)]
-    Enforce(#[from] ReconcileError),
-    /// The system refused something.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// Somebody else is changing the machine.
-    #[error("another commensal has been changing this machine for {} s (it holds {})", LOCK_PATIENCE.as_secs(), .0.join("lock").display())]
-    Busy(PathBuf),
-    /// The kernel refused a step.
-    #[error("{0}")]
-    Refused(String),
 }

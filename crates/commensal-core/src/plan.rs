@@ -11,6 +11,7 @@ mod draft;
 mod explain;
 mod moves;
 mod order;
+mod safe_settings;
 mod scheduling;
 mod share;
 mod systemd;
@@ -174,6 +175,7 @@ pub struct Plan {
     pub task_policies: BTreeMap<GroupName, TaskPolicy>,
 }
 
+pub use safe_settings::{SafeSetting, safe_settings};
 pub use vendor::identity_obstacle;
 
 /// Plans.
@@ -203,25 +205,37 @@ pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -
                 without_cgroups(group, obstacle, &mut plan);
             }
         }
-        let caps = scheduling::with_scheduler(caps, actual);
-        let identity = identity_obstacle(Some(desired), actual);
-        let scheduled = scheduling::is_best(&caps, actual, identity.as_deref());
-        let mut draft = draft::Draft::new(desired, actual, &caps, (identity, scheduled));
-        draft.collect();
-        bounds::drop_impossible(&mut draft);
-        plan.steps = order::steps(&draft, actual);
-        plan.settled = order::settled(&draft, actual);
-        plan.unmet.append(&mut draft.unmet);
-        plan.declined.append(&mut draft.declined);
-        plan.notes.append(&mut draft.notes);
-        plan.mechanisms.append(&mut draft.mechanisms);
-        plan.cookies.append(&mut draft.cookie_groups);
+        drafted(desired, actual, caps, |draft| {
+            plan.steps = order::steps(draft, actual);
+            plan.settled = order::settled(draft, actual);
+            plan.unmet.append(&mut draft.unmet);
+            plan.declined.append(&mut draft.declined);
+            plan.notes.append(&mut draft.notes);
+            plan.mechanisms.append(&mut draft.mechanisms);
+            plan.cookies.append(&mut draft.cookie_groups);
+        });
     }
     plan.unmet.sort();
     plan.unmet.dedup();
     plan.notes.sort();
     plan.notes.dedup();
     plan
+}
+
+/// Everything that the planners want, fitted together.
+fn drafted<R>(
+    desired: &DesiredState,
+    actual: &ActualState,
+    caps: &Capabilities,
+    read: impl FnOnce(&mut draft::Draft<'_>) -> R,
+) -> R {
+    let caps = scheduling::with_scheduler(caps, actual);
+    let identity = identity_obstacle(Some(desired), actual);
+    let scheduled = scheduling::is_best(&caps, actual, identity.as_deref());
+    let mut draft = draft::Draft::new(desired, actual, &caps, (identity, scheduled));
+    draft.collect();
+    bounds::drop_impossible(&mut draft);
+    read(&mut draft)
 }
 
 /// How to get a delegated cgroup from systemd.

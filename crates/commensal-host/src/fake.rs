@@ -308,8 +308,13 @@ impl FakeHost {
         }
     }
 
-    /// Sets an extended attribute of a group.
-    pub fn set_attribute(&self, group: impl AsRef<Path>, name: &str, value: &str) {
+    /// Groups keep no extended attributes.
+    pub fn refuse_attributes(&self) {
+        self.machine().faults.no_attributes = true;
+    }
+
+    /// Gives a group an extended attribute.
+    pub fn give_attribute(&self, group: impl AsRef<Path>, name: &str, value: &str) {
         let mut machine = self.machine();
         if let Ok(inode) = machine.group_at(group.as_ref())
             && let Ok(group) = machine.group_mut(inode)

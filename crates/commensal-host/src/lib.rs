@@ -128,6 +128,13 @@ pub trait Host {
     /// hierarchy keeps none.
     fn attribute(&mut self, dir: Dir, name: &str) -> Result<Option<String>>;
 
+    /// Names of a group's extended attributes that begin with `prefix`, sorted; none where the hierarchy keeps none.
+    fn attributes(&mut self, dir: Dir, prefix: &str) -> Result<Vec<String>>;
+
+    /// Sets an extended attribute of a group, or removes it; not there is fine. Only root may write those that begin with
+    /// `trusted.`. They live as long as the group.
+    fn set_attribute(&mut self, dir: Dir, name: &str, value: Option<&str>) -> Result<()>;
+
     /// Whether this user may write the control file; nothing is tried.
     fn may_write(&mut self, dir: Dir, file: &str) -> bool;
 

@@ -273,6 +273,10 @@ fn raise_descriptor_limit() -> Option<Rlimit> {
     setrlimit(Resource::Nofile, raised).is_ok().then_some(limit)
 }
 
+/// The longest value of an extended attribute and the longest list of names, bytes (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+const ATTRIBUTE_LEN: usize = 65_536;
+const ATTRIBUTE_NAMES_LEN: usize = 65_536;
+
 impl Host for LinuxHost {
     fn read_file(&self, path: &Path) -> Result<String> {
         // Neither a pipe nor a device without an end holds anybody up.
@@ -418,7 +422,7 @@ impl Host for LinuxHost {
 
     fn attribute(&mut self, dir: Dir, name: &str) -> Result<Option<String>> {
         let open = self.dir(dir)?;
-        let mut text = [0u8; 256];
+        let mut text = vec![0; ATTRIBUTE_LEN];
         match rustix::fs::fgetxattr(&open.fd, name, &mut text) {
             Ok(length) => Ok(Some(String::from_utf8_lossy(&text[..length]).into_owned())),
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::PERM) => {
@@ -426,6 +430,36 @@ impl Host for LinuxHost {
             }
             Err(errno) => Err(fail("read an attribute of", open.path.clone(), Some(name), errno)),
         }
+    }
+
+    fn attributes(&mut self, dir: Dir, prefix: &str) -> Result<Vec<String>> {
+        let open = self.dir(dir)?;
+        let mut names = vec![0; ATTRIBUTE_NAMES_LEN];
+        let length = match rustix::fs::flistxattr(&open.fd, &mut names) {
+            Ok(length) => length,
+            Err(rustix::io::Errno::OPNOTSUPP) => 0,
+            Err(errno) => return Err(fail("list the attributes of", open.path.clone(), None, errno)),
+        };
+        let names =
+            names[..length].split(|byte| *byte == 0).filter_map(|name| std::str::from_utf8(name).ok());
+        let mut names: Vec<String> =
+            names.filter(|name| name.starts_with(prefix) && !name.is_empty()).map(str::to_owned).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn set_attribute(&mut self, dir: Dir, name: &str, value: Option<&str>) -> Result<()> {
+        let open = self.dir(dir)?;
+        let done = match value {
+            Some(value) => {
+                rustix::fs::fsetxattr(&open.fd, name, value.as_bytes(), rustix::fs::XattrFlags::empty())
+            }
+            None => match rustix::fs::fremovexattr(&open.fd, name) {
+                Err(rustix::io::Errno::NODATA) => Ok(()),
+                done => done,
+            },
+        };
+        done.map_err(|errno| fail("set an attribute of", open.path.clone(), Some(name), errno))
     }
 
     fn may_write(&mut self, dir: Dir, file: &str) -> bool {

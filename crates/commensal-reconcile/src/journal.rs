@@ -16,7 +16,7 @@ use commensal_core::vendor::Switch;
 use commensal_host::{Host, HostError, below};
 use commensal_sensors::machine;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Journal of `apply`, whose changes stay until `restore`.
@@ -177,6 +177,21 @@ pub enum Record {
         /// Text to write to put it back.
         value: String,
     },
+    /// What a knob is to be when nobody looks after the machine; a later one of the same knob stands for it.
+    Safe {
+        /// The group.
+        group: Target,
+        /// Our name of the knob.
+        knob: String,
+        /// Kernel file.
+        file: String,
+        /// Device, if the file has one line per device.
+        device: Option<String>,
+        /// Text to write.
+        value: String,
+        /// Whether it is of an online group: those come first.
+        online: bool,
+    },
 }
 
 impl Record {
@@ -281,8 +296,18 @@ pub struct Journal {
     owner: Owner,
     /// What is in the file, the owner's line left out.
     records: Vec<Record>,
-    originals: BTreeSet<(Target, String, Option<String>)>,
+    originals: BTreeSet<Key>,
+    /// What each knob is to be without us, and of what kind its group is.
+    safe: BTreeMap<Key, (String, bool)>,
+    /// Records that go to the disk with the next ones.
+    waiting: Vec<Record>,
 }
+
+/// A knob of a very group.
+type Key = (Target, String, Option<String>);
+
+/// Records that another stands for are kept in the file up to so many, or as many as stand.
+const STALE: usize = 256;
 
 impl Journal {
     /// Opens the journal `name` in `dir`, creating the directory. The file itself appears with the first
@@ -312,8 +337,35 @@ impl Journal {
         }
         let mut records = if stale { Vec::new() } else { contents.records };
         records.retain(|record| !matches!(record, Record::Owner(_)));
-        let originals = records.iter().filter_map(original).collect();
-        Ok(Journal { path, owner, records, originals })
+        let mut journal = Journal {
+            path,
+            owner,
+            records,
+            originals: BTreeSet::new(),
+            safe: BTreeMap::new(),
+            waiting: Vec::new(),
+        };
+        journal.index();
+        Ok(journal)
+    }
+
+    fn index(&mut self) {
+        self.originals = self.records.iter().filter_map(original).collect();
+        self.safe = self.records.iter().filter_map(safe).collect();
+    }
+
+    /// Whether it is on record what this knob of this very group is to be without us.
+    pub(crate) fn has_safe(&self, group: &Target, knob: &str, device: Option<&str>) -> bool {
+        self.safe.contains_key(&(group.clone(), knob.to_owned(), device.map(str::to_owned)))
+    }
+
+    /// Has these records of what knobs are to be without us go to the disk with the next records, or by
+    /// [`Journal::append`] alone; what is on record already is left out.
+    pub(crate) fn announce_safe(&mut self, records: impl IntoIterator<Item = Record>) {
+        let new = records
+            .into_iter()
+            .filter(|record| safe(record).is_some_and(|(key, value)| self.safe.get(&key) != Some(&value)));
+        self.waiting = new.collect();
     }
 
     /// Whether the original of this knob of this very group is on record already.
@@ -380,8 +432,8 @@ impl Journal {
         }
         let text = self.head() + &records.iter().map(line).collect::<String>();
         host.state_replace(&self.path, &text)?;
-        self.originals = records.iter().filter_map(original).collect();
         self.records = records;
+        self.index();
         Ok(())
     }
 
@@ -390,25 +442,64 @@ impl Journal {
     /// # Errors
     /// When they could not be written whole; then none of them is in the file.
     pub fn append(&mut self, host: &mut dyn Host, records: &[Record]) -> Result<(), JournalError> {
-        if records.is_empty() {
+        if records.is_empty() && self.waiting.is_empty() {
             return Ok(());
         }
         let head = if self.records.is_empty() { self.head() } else { String::new() };
-        let text: String = std::iter::once(head).chain(records.iter().map(line)).collect();
+        let all = self.waiting.iter().chain(records);
+        let text: String = std::iter::once(head).chain(all.clone().map(line)).collect();
         host.state_append(&self.path, &text)?;
-        self.originals.extend(records.iter().filter_map(original));
-        self.records.extend(records.iter().cloned());
+        self.originals.extend(all.clone().filter_map(original));
+        self.safe.extend(all.clone().filter_map(safe));
+        let mut all: Vec<Record> = all.cloned().collect();
+        self.waiting.clear();
+        self.records.append(&mut all);
+        self.shorten(host);
         Ok(())
+    }
+
+    /// Drops what is on record of knobs without us that nobody wants anything of any more, as far as their groups are there: what
+    /// is written to those is their owner's affair.
+    pub(crate) fn forget_safe(
+        &mut self,
+        host: &mut dyn Host,
+        actual: &ActualState,
+        wanted: &[Record],
+    ) -> Result<(), JournalError> {
+        let wanted: BTreeSet<Key> = wanted.iter().filter_map(safe).map(|(key, _)| key).collect();
+        let unwanted =
+            self.safe.keys().filter(|key| !wanted.contains(*key) && find(actual, &key.0).is_some());
+        let unwanted: BTreeSet<Key> = unwanted.cloned().collect();
+        if unwanted.is_empty() {
+            return Ok(());
+        }
+        self.forget(host, |_, record| safe(record).is_some_and(|(key, _)| unwanted.contains(&key)))
+    }
+
+    /// Drops records of what knobs are to be without us that later ones stand for, once they are many. What cannot be shortened
+    /// now is shortened another time.
+    fn shorten(&mut self, host: &mut dyn Host) {
+        let all = self.records.iter().filter(|record| matches!(record, Record::Safe { .. })).count();
+        if all - self.safe.len().min(all) > STALE.max(self.safe.len()) {
+            let standing = self.safe.clone();
+            let mut seen = BTreeSet::new();
+            let stale = |record: &Record| match safe(record) {
+                Some((key, value)) => standing.get(&key) != Some(&value) || !seen.insert(key),
+                None => false,
+            };
+            let stale: Vec<bool> = self.records.iter().map(stale).collect();
+            let _ = self.forget(host, |index, _| stale.get(index) == Some(&true));
+        }
     }
 
     fn head(&self) -> String {
         line(&Record::Owner(self.owner.clone()))
     }
 
-    /// The group of each original on record.
-    pub(crate) fn groups_of_originals(&self) -> impl Iterator<Item = &Target> {
+    /// The group of each value on record.
+    pub(crate) fn groups_of_values(&self) -> impl Iterator<Item = &Target> {
         self.records.iter().filter_map(|record| match record {
-            Record::Original { group, .. } => Some(group),
+            Record::Original { group, .. } | Record::Safe { group, .. } => Some(group),
             _ => None,
         })
     }
@@ -418,9 +509,9 @@ impl Journal {
         self.records.iter().filter_map(Record::process).collect()
     }
 
-    /// Groups of others that have originals on record.
+    /// Groups that have values on record.
     pub(crate) fn groups(&self) -> impl Iterator<Item = &Target> {
-        self.originals.iter().map(|(group, ..)| group)
+        self.originals.iter().chain(self.safe.keys()).map(|(group, ..)| group)
     }
 
     /// How many records there are now: a mark for [`Journal::forget`].
@@ -456,8 +547,8 @@ impl Journal {
                 host.state_replace(&self.path, &(self.head() + &kept.iter().map(line).collect::<String>()))?
             }
         }
-        self.originals = kept.iter().filter_map(original).collect();
         self.records = kept;
+        self.index();
         Ok(())
     }
 
@@ -479,7 +570,8 @@ pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Renewed]) {
             Record::Created(target)
             | Record::Cookied(target)
             | Record::Enabling { group: target, .. }
-            | Record::Original { group: target, .. } => vec![target],
+            | Record::Original { group: target, .. }
+            | Record::Safe { group: target, .. } => vec![target],
             Record::Moving { from, to, .. } => from.iter_mut().chain(to).collect(),
             _ => continue,
         };
@@ -492,9 +584,19 @@ pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Renewed]) {
 }
 
 /// The key of an original.
-fn original(record: &Record) -> Option<(Target, String, Option<String>)> {
+fn original(record: &Record) -> Option<Key> {
     match record {
         Record::Original { group, knob, device, .. } => Some((group.clone(), knob.clone(), device.clone())),
+        _ => None,
+    }
+}
+
+/// The key and the value of what a knob is to be without us.
+fn safe(record: &Record) -> Option<(Key, (String, bool))> {
+    match record {
+        Record::Safe { group, knob, device, value, online, .. } => {
+            Some(((group.clone(), knob.clone(), device.clone()), (value.clone(), *online)))
+        }
         _ => None,
     }
 }
@@ -598,6 +700,7 @@ pub fn ours(
             | Record::Affinity { .. }
             | Record::Scheduling
             | Record::Policy { .. }
+            | Record::Safe { .. }
             | Record::Renewing(_) => {}
         }
     }

@@ -43,6 +43,7 @@ pub mod queue;
 mod reconciler;
 mod request;
 mod restore;
+mod safe_state;
 
 pub use drivers::affinity::pin_thread;
 pub use drivers::apply::{Applied, Failure, Outcome, Refusal, apply, forget_gone, forget_settled, verify};
@@ -52,5 +53,6 @@ pub use enforce::{adopt, enforce};
 pub use instance::{Instance, ReconcileError};
 pub use journal::{Journal, JournalError};
 pub use reconciler::{Change, Drift, Reconciler, Round, in_words};
-pub use request::{FindMembers, NO_GROUPS, PlanRequest, Planned};
+pub use request::{FindMembers, NO_GROUPS, PlanRequest, Planned, SafeRequest};
 pub use restore::{Restored, restore, restore_own, restore_stale};
+pub use safe_state::{SafeState, bring_safe_state};

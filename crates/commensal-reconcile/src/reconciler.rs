@@ -4,6 +4,7 @@
 mod back_off;
 mod in_force;
 mod refused;
+mod safe;
 mod steps;
 
 pub use back_off::Drift;
@@ -23,6 +24,7 @@ use commensal_host::{GroupWatch, Host};
 use commensal_sensors::mounts::population;
 use commensal_sensors::{Survey, machine, sched_ext};
 use in_force::InForce;
+use safe::Announced;
 use std::collections::BTreeSet;
 use steps::{decided, inodes, lasts, orders, structure};
 
@@ -40,6 +42,8 @@ pub struct Reconciler {
     pub writes: u64,
     in_force: InForce,
     back_off: BackOff,
+    /// What is on record of the state without anybody.
+    announced: Announced,
     /// What a killed commensal has left half done and cannot be finished.
     half_done: Vec<String>,
     /// The CPUs that were online when the machine was looked at.
@@ -79,6 +83,7 @@ impl Reconciler {
             writes: 0,
             in_force: InForce::default(),
             back_off: BackOff::default(),
+            announced: Announced::default(),
             half_done,
             cpus,
             schedulers: String::new(),
@@ -152,9 +157,11 @@ impl Reconciler {
             let young = all > steps.len();
             let structure = structure(&steps);
             let enables = steps[..structure].iter().any(|step| matches!(step.action, Action::Enable(_)));
-            // What is enabled can be tried only then.
-            let first = if enables { &steps[..structure] } else { &steps[..] };
-            let failure = self.carry_out(host, first, &planned, &mut changes)?;
+            // What is enabled can be tried only then; and what a new group's settings are to be without anybody goes on record
+            // before they are written, which needs to know the group.
+            let apart = enables || (structure > 0 && structure < steps.len() && request.safe.is_some());
+            let first = if apart { &steps[..structure] } else { &steps[..] };
+            let failure = self.carry_out(host, first, &planned, request, &mut changes)?;
             // What moved processes started meanwhile is where they were.
             let moved = failure.is_none() && moves(first) > self.back_off.stayed.len();
             match failure {
@@ -175,6 +182,7 @@ impl Reconciler {
                     }
                 }
                 None if enables => self.look_again(host)?,
+                None if apart => {}
                 None if moved && attempt < ATTEMPTS => {}
                 None => {
                     self.in_force.watch(host, &planned.actual);
@@ -242,7 +250,7 @@ impl Reconciler {
             return Ok(false);
         }
         if !steps.is_empty() {
-            let failure = self.carry_out(host, &steps, &round.planned, &mut round.changes)?;
+            let failure = self.carry_out(host, &steps, &round.planned, request, &mut round.changes)?;
             if failure.is_some() || !self.back_off.stayed.is_empty() {
                 return Ok(false);
             }
@@ -282,14 +290,21 @@ impl Reconciler {
         host: &mut dyn Host,
         steps: &[Step],
         planned: &Planned,
+        request: &PlanRequest<'_>,
         changes: &mut Vec<Change>,
     ) -> Result<Option<Failure>, ReconcileError> {
         if steps.is_empty() {
             self.back_off.stayed.clear();
+            if self.announced.differs(request) {
+                let mut journal = self.instance.journal(host, journal::MACHINE)?;
+                self.announce(host, steps, planned, request, &mut journal)?;
+                journal.append(host, &[])?;
+            }
             return Ok(None);
         }
         // Another commensal may have written to it since.
         let mut journal = self.instance.journal(host, journal::MACHINE)?;
+        self.announce(host, steps, planned, request, &mut journal)?;
         forget_gone(host, &planned.actual, &mut journal)?;
         step_aside(host, steps, &planned.actual, planned.desired.aside.name(), &mut journal)?;
         let outcome = apply(host, steps, &planned.actual, &mut journal);

@@ -1,6 +1,7 @@
 //! What is asked of the machine, and the plan that answers it.
 
 use commensal_core::actual::{ActualState, Capabilities, SCHEDULER};
+use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_core::knob::Controller;
@@ -27,8 +28,20 @@ pub struct PlanRequest<'a> {
     pub members: Option<FindMembers<'a>>,
     /// Whether an agent keeps them in force from now on.
     pub kept: bool,
+    /// What is to be left without anybody who looks after it, for whoever must bring that state; nothing is put on record for it
+    /// without this.
+    pub safe: Option<SafeRequest<'a>>,
     /// What the plan may use of what works here; everything without it.
     pub mechanisms: Option<&'a dyn Fn(&Capabilities) -> Capabilities>,
+}
+
+/// What is to be left when nobody looks after the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SafeRequest<'a> {
+    /// The groups.
+    pub specs: &'a [GroupSpec],
+    /// CPUs that offline groups are left with, if they are kept to some.
+    pub floor: Option<&'a CpuSet>,
 }
 
 /// Fills in who is a member.
@@ -39,7 +52,16 @@ impl<'a> PlanRequest<'a> {
     #[must_use]
     pub fn all(specs: &'a [GroupSpec]) -> PlanRequest<'a> {
         let (own, adjust) = (NO_GROUPS, &|_: &mut DesiredState| ());
-        PlanRequest { specs, own, alone: false, adjust, members: None, kept: false, mechanisms: None }
+        PlanRequest {
+            specs,
+            own,
+            alone: false,
+            adjust,
+            members: None,
+            kept: false,
+            safe: None,
+            mechanisms: None,
+        }
     }
 
     /// Groups that are added to those in force: nothing of the others is taken back.

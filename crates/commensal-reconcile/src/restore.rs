@@ -259,8 +259,8 @@ fn rank(record: &Record) -> u8 {
     match record {
         // Turning a switch clears what it governs; values that were there before can be written once more then.
         Record::Owner(_) | Record::Switching { .. } => 0,
-        // Taken back before.
-        Record::Ordering { .. } => 0,
+        // Taken back before, or gone with the original.
+        Record::Ordering { .. } | Record::Safe { .. } => 0,
         // All threads first, then those with a policy of their own.
         Record::Scheduling => 0,
         Record::Original { .. } | Record::Cookied(_) | Record::Renewing(_) => 1,
@@ -345,6 +345,7 @@ impl Job<'_> {
             | Record::Affinity { .. }
             | Record::Scheduling
             | Record::Policy { .. }
+            | Record::Safe { .. }
             | Record::Moving { .. }
             | Record::Moved { .. } => return false,
         };
@@ -404,6 +405,7 @@ fn pass(
             // Processes and orders went back before (see `moving` and `unorder`).
             Record::Ordering { .. }
             | Record::Owner(_)
+            | Record::Safe { .. }
             | Record::Renewing(_)
             | Record::Moving { .. }
             | Record::Moved { .. } => Ok(None),
@@ -684,15 +686,6 @@ fn same(knob: &str, file: &str, device: Option<&str>, now: &str, value: &str) ->
     let Some(file) = files.into_iter().find(|row| row.name == file) else {
         return now.trim() == value.trim();
     };
-    let original = match device {
-        // A device line as it would be read: v2 keys keep their form, v1's 0 means no line.
-        Some(_) => file.parse(value, device).map(|original| match original {
-            commensal_core::knob::Value::Number(0) if file.form == Form::DeviceNumber => {
-                commensal_core::knob::Value::NoLimit
-            }
-            other => other,
-        }),
-        None => file.parse(value, None),
-    };
+    let original = file.parse(value, device);
     original.is_ok() && original == file.parse(now, device)
 }

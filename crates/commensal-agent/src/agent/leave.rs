@@ -1,11 +1,9 @@
 //! The end of an agent.
 
 use super::start::machine_lock;
-use super::{Agent, AgentError, OnExit};
+use super::{Agent, AgentError, LOCK_PATIENCE, OnExit};
 use commensal_core::canary::End;
-use commensal_core::desired::DesiredState;
-use commensal_core::safe::safe;
-use commensal_reconcile::PlanRequest;
+use commensal_reconcile::bring_safe_state;
 
 impl Agent<'_> {
     /// Leaves behind what the options say; gives what could not be put in order.
@@ -15,7 +13,10 @@ impl Agent<'_> {
         let left = isolated.and_then(|()| match self.options.on_exit {
             OnExit::Keep => Ok(Vec::new()),
             _ if hand_over => Ok(Vec::new()),
-            OnExit::Safe => self.leave_safe().map(|()| Vec::new()),
+            // As the guard does it, and with the same result.
+            OnExit::Safe => {
+                Ok(bring_safe_state(self.host, &self.reconciler.instance.state_dir, LOCK_PATIENCE).failed)
+            }
             OnExit::Restore => self.restore(),
         });
         let mut wrong = match left {
@@ -30,21 +31,6 @@ impl Agent<'_> {
             wrong.push(error.to_string());
         }
         wrong
-    }
-
-    fn leave_safe(&mut self) -> Result<(), AgentError> {
-        let now_ms = self.now().ms;
-        let _lock = machine_lock(self.host, &self.reconciler.instance)?;
-        let floor = self.floor();
-        let specs = safe(&self.groups.compiled.groups);
-        let adjust = |desired: &mut DesiredState| {
-            if let Some(floor) = &floor {
-                desired.keep_offline_to(floor);
-            }
-        };
-        let request = PlanRequest { adjust: &adjust, ..PlanRequest::all(&specs) };
-        self.reconciler.round(self.host, now_ms, &request)?;
-        Ok(())
     }
 
     fn restore(&mut self) -> Result<Vec<String>, AgentError> {

@@ -2,15 +2,17 @@
 
 use super::Now;
 use super::{
-    Agent, LOCK_PATIENCE, Phase, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, canary, yields,
+    Agent, LOCK_PATIENCE, OnExit, Phase, ROUND_AT_LEAST, ROUND_EVERY, ROUND_SHARE, SURVEY_EVERY, canary,
+    yields,
 };
 use crate::siblings;
 use crate::view;
 use commensal_core::actual::ActualState;
 use commensal_core::desired::DesiredState;
 use commensal_core::group::Match;
+use commensal_core::safe::safe;
 use commensal_host::Host;
-use commensal_reconcile::{PlanRequest, Planned, Round, in_words};
+use commensal_reconcile::{PlanRequest, Planned, Round, SafeRequest, in_words};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -105,6 +107,7 @@ impl Agent<'_> {
                         problems.push(error.to_string());
                     }
                 }
+                let floor = self.floor();
                 let (decided, off) = (&self.decisions.decided, self.isolation_is_off());
                 let adjust = |desired: &mut DesiredState| canary::adjust(off, decided, desired);
                 let specs = &self.groups.compiled.groups;
@@ -116,7 +119,11 @@ impl Agent<'_> {
                 };
                 let find: &dyn Fn(&mut dyn Host, &mut ActualState) = &find;
                 let members = known.then_some(find);
-                let request = PlanRequest { adjust: &adjust, members, kept: true, ..PlanRequest::all(specs) };
+                let (safe_specs, floor) = (safe(specs), floor.as_ref());
+                let guarded = self.lease.is_some() || self.options.on_exit == OnExit::Safe;
+                let safe = guarded.then_some(SafeRequest { specs: &safe_specs, floor });
+                let request =
+                    PlanRequest { adjust: &adjust, members, kept: true, safe, ..PlanRequest::all(specs) };
                 if due == Due::Decided
                     && !off
                     && let Some(round) = &mut self.actuation.last

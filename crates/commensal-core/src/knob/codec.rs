@@ -55,9 +55,11 @@ impl File {
             }
             Form::DeviceNumber => {
                 let rest = device_line(text, device);
-                rest.map_or(Ok(Value::NoLimit), |rest| {
-                    number(rest).map_err(|_| wrong("a device and a number"))
-                })
+                match rest.map(number).transpose().map_err(|_| wrong("a device and a number"))? {
+                    // The kernel takes 0 for "no limit" and drops the line.
+                    None | Some(Value::Number(0)) => Ok(Value::NoLimit),
+                    Some(value) => Ok(value),
+                }
             }
             Form::DeviceKey(key) => {
                 let Some(rest) = device_line(text, device) else { return Ok(Value::NoLimit) };
@@ -211,6 +213,7 @@ mod tests {
         check(CpusetCpus, V2, "", Value::List(CpuSet::new()), "\n");
         check(IoReadBps, V1, "8:0 5\n254:0 1048576", Value::Number(1_048_576), "254:0 1048576");
         check(IoReadBps, V1, "8:0 5", Value::NoLimit, "254:0 0");
+        check(IoReadBps, V1, "254:0 0", Value::NoLimit, "254:0 0");
         check(IoReadBps, V2, "254:0 rbps=7 wbps=max riops=max wiops=max", Value::Number(7), "254:0 rbps=7");
         check(
             IoWriteIops,

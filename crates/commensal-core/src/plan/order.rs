@@ -170,7 +170,12 @@ pub(super) fn settled(draft: &Draft<'_>, actual: &ActualState) -> Vec<(CgroupRef
 }
 
 /// The value now; for a group that does not exist yet, what the kernel will give it.
-fn current(actual: &ActualState, place: &CgroupRef, knob: KnobId, device: Option<Device>) -> Value {
+pub(super) fn current(
+    actual: &ActualState,
+    place: &CgroupRef,
+    knob: KnobId,
+    device: Option<Device>,
+) -> Value {
     let found = actual.cgroups.get(place).and_then(|cgroup| cgroup.values.get(&(knob, device)));
     if let Some(value) = found {
         return value.clone();

@@ -2,10 +2,11 @@
 
 use super::draft::{Draft, Setting, Want};
 use crate::actual::{CgroupPath, CgroupRef, Manager};
-use crate::desired::{DesiredGroup, Member};
+use crate::desired::{DesiredGroup, DesiredState, Member};
 use crate::group::Class;
-use crate::knob::{Controller, KnobId, KnobStatus, Value, Version};
+use crate::knob::{Controller, File, KnobId, KnobStatus, Value, Version};
 use crate::limit::{CPU_MAX, CPU_SET, CPU_WEIGHT, IO_WEIGHT, Write};
+use crate::topology::Device;
 use crate::units::{MicroCpus, QUOTA_MIN_US, Weight};
 use crate::vendor::Switch;
 use std::collections::BTreeSet;
@@ -451,15 +452,7 @@ impl Draft<'_> {
             else {
                 continue;
             };
-            let default = match (row.controller, version) {
-                // An empty v1 cpuset cannot hold processes: the widest set is its "no limit".
-                (Controller::Cpuset, Version::V1) if *knob == KnobId::CpusetCpus => {
-                    Value::List(self.desired.cpus.clone())
-                }
-                (Controller::Cpuset, Version::V1) => Value::List(self.desired.mems.clone()),
-                _ if device.is_some() => Value::NoLimit,
-                _ => file.parse(file.default, None).unwrap_or(Value::NoLimit),
-            };
+            let default = own_default(self.desired, (*knob, file), version, *device);
             // A vendor's level comes down from the parent, and stays while the parent has it.
             let from_above = row.vendor.is_some()
                 && place.path.ancestors().into_iter().any(|path| {
@@ -476,5 +469,21 @@ impl Draft<'_> {
                 self.wants.insert(key, Want { value: default, why, group: None });
             }
         }
+    }
+}
+
+/// What a knob of a group of our own is when nobody wants anything of it.
+pub(super) fn own_default(
+    desired: &DesiredState,
+    (knob, file): (KnobId, &File),
+    version: Version,
+    device: Option<Device>,
+) -> Value {
+    match (knob.row().controller, version) {
+        // An empty v1 cpuset cannot hold processes: the widest set is its "no limit".
+        (Controller::Cpuset, Version::V1) if knob == KnobId::CpusetCpus => Value::List(desired.cpus.clone()),
+        (Controller::Cpuset, Version::V1) => Value::List(desired.mems.clone()),
+        _ if device.is_some() => Value::NoLimit,
+        _ => file.parse(file.default, None).unwrap_or(Value::NoLimit),
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Faults {
     pub(super) read_only: bool,
     pub(super) unprivileged: bool,
     pub(super) state_full: bool,
+    /// Groups keep no extended attributes, as in old kernels.
+    pub(super) no_attributes: bool,
     /// The next write to this file is taken with that value instead.
     pub(super) instead: Option<(String, String)>,
     /// Processes that start a thread during the next handing out of cookies.

@@ -290,6 +290,33 @@ impl Host for FakeHost {
         Ok(machine.groups.get(&inode).and_then(|group| group.attributes.get(name).cloned()))
     }
 
+    fn attributes(&mut self, dir: Dir, prefix: &str) -> Result<Vec<String>> {
+        let (inode, path) = self.at(dir, "")?;
+        let machine = self.machine();
+        machine.alive(self.life).map_err(|errno| refused("list the attributes of", path, errno))?;
+        let all = machine.groups.get(&inode).into_iter().flat_map(|group| group.attributes.keys());
+        Ok(all.filter(|name| name.starts_with(prefix)).cloned().collect())
+    }
+
+    fn set_attribute(&mut self, dir: Dir, name: &str, value: Option<&str>) -> Result<()> {
+        let (inode, path) = self.at(dir, "")?;
+        let mut machine = self.machine();
+        let refuse = |errno| refused("set an attribute of", path.as_str(), errno);
+        machine.alive(self.life).map_err(refuse)?;
+        if machine.faults.no_attributes {
+            return Err(refuse(Errno::EOPNOTSUPP));
+        }
+        if machine.faults.unprivileged && name.starts_with("trusted.") {
+            return Err(refuse(Errno::EPERM));
+        }
+        let group = machine.group_mut(inode).map_err(refuse)?;
+        match value {
+            Some(value) => drop(group.attributes.insert(name.to_owned(), value.to_owned())),
+            None => drop(group.attributes.remove(name)),
+        }
+        Ok(())
+    }
+
     fn may_write(&mut self, dir: Dir, file: &str) -> bool {
         let machine = self.machine();
         let there = machine.groups.get(&dir.inode).is_some_and(|group| group.files.contains_key(file));

@@ -11,7 +11,7 @@ use commensal_core::actual::{ActualState, CgroupPath, CgroupRef, SCHEDULER};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};
 use commensal_core::member::ProcessId;
-use commensal_core::plan::{Action, Step, undo};
+use commensal_core::plan::{Action, SafeSetting, Step, undo};
 use commensal_core::scheduler::Orders;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
@@ -197,6 +197,24 @@ pub fn forget_settled(
     })
 }
 
+/// What goes on record of the state without anybody: one record for each setting whose group is there.
+pub(crate) fn safe_records(
+    host: &mut dyn Host,
+    actual: &ActualState,
+    settings: &BTreeMap<(CgroupRef, KnobId, Option<Device>), SafeSetting>,
+) -> Vec<Record> {
+    let work = Work::new(host, actual);
+    let record = |((place, knob, device), one): (&(CgroupRef, KnobId, Option<Device>), &SafeSetting)| {
+        let inode = actual.cgroups.get(place)?.inode;
+        let group = Target { mount: work.mount(place), path: place.path.to_string(), inode };
+        let file = work.file(place, *knob).ok()?;
+        let value = file.encode(&one.value, *device).ok()?;
+        let (knob, device) = (knob.to_string(), device.map(|device| device.to_string()));
+        Some(Record::Safe { group, knob, file: file.name.to_owned(), device, value, online: one.online })
+    };
+    settings.iter().filter_map(record).collect()
+}
+
 /// Originals of vanished groups that are kept on record whatever else there is.
 const GONE: usize = 64;
 
@@ -217,11 +235,15 @@ pub fn forget_gone(
     let there: BTreeSet<(&str, u64)> =
         actual.cgroups.iter().filter_map(|(place, cgroup)| Some((mount(place)?, cgroup.inode))).collect();
     let is_gone = |group: &Target| !there.contains(&(group.mount.as_str(), group.inode));
-    let (gone, kept): (Vec<_>, Vec<_>) = journal.groups_of_originals().partition(|group| is_gone(group));
+    let (gone, kept): (Vec<_>, Vec<_>) = journal.groups_of_values().partition(|group| is_gone(group));
     if gone.len() <= GONE.max(kept.len()) {
         return Ok(());
     }
-    journal.forget(host, |_, record| matches!(record, Record::Original { group, .. } if is_gone(group)))
+    let of_value = |record: &Record| match record {
+        Record::Original { group, .. } | Record::Safe { group, .. } => is_gone(group),
+        _ => false,
+    };
+    journal.forget(host, |_, record| of_value(record))
 }
 
 /// Reads again what the writes of `steps` left: whether a policy still is in force. A value that cannot be read
@@ -492,6 +514,7 @@ impl<'a> Work<'a> {
                 dead.contains(group)
                     || last.get(&(group.clone(), knob.clone(), device.clone())) == Some(value)
             }
+            Record::Safe { group, .. } => dead.contains(group),
             Record::Switching { switch, value } => switches.get(switch) == Some(value),
             Record::Cookied(target) => taken.contains(target),
             Record::Ordering { owner, .. } => orders.is_some_and(|to| {

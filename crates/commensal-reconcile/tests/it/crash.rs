@@ -21,10 +21,10 @@ use std::path::Path;
 const MEMORY: u64 = 16 << 30;
 
 /// A kind of machine and what is put in force on it, one text after the other.
-struct World {
-    name: String,
-    machine: Box<dyn Fn() -> FakeHost>,
-    texts: Vec<String>,
+pub struct World {
+    pub name: String,
+    pub machine: Box<dyn Fn() -> FakeHost>,
+    pub texts: Vec<String>,
 }
 
 /// What is interrupted.
@@ -404,7 +404,8 @@ fn special() -> Vec<World> {
     ]
 }
 
-fn worlds() -> Vec<World> {
+/// All of them.
+pub fn worlds() -> Vec<World> {
     plain().into_iter().chain(limits()).chain(moved()).chain(special()).collect()
 }
 

@@ -116,7 +116,7 @@ fn scope(fake: &FakeHost, delegated: bool) {
     host.mkdir(slice, "run-r1.scope").unwrap();
     let path = "/sys/fs/cgroup/system.slice/run-r1.scope";
     if delegated {
-        fake.set_attribute(path, "trusted.delegate", "1");
+        fake.give_attribute(path, "trusted.delegate", "1");
     }
     fake.set_file("/proc/self/cgroup", "0::/system.slice/run-r1.scope\n");
     fake.move_process(std::process::id(), path);

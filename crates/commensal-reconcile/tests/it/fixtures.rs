@@ -21,7 +21,7 @@ fn every_machine_takes_its_plan_and_gets_everything_back() {
             let scope = host.mkdir(slice, "run-r1.scope").unwrap();
             host.mkdir(scope, "inner").unwrap();
             let scope = "/sys/fs/cgroup/system.slice/run-r1.scope";
-            fake.set_attribute(scope, "trusted.delegate", "1");
+            fake.give_attribute(scope, "trusted.delegate", "1");
             fake.set_file("/proc/self/cgroup", "0::/system.slice/run-r1.scope/inner\n");
             fake.move_process(std::process::id(), format!("{scope}/inner"));
         }

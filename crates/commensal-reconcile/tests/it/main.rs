@@ -9,6 +9,7 @@ mod fixtures;
 mod members;
 mod properties;
 mod rounds;
+mod safe_state;
 mod scheduler;
 mod sense;
 mod support;

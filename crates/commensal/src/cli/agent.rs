@@ -115,11 +115,21 @@ pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
             End::Hung => "the agent gave no sign of life for its lease time and was ended",
             End::Farewell => "the agent ended",
         };
-        match &acted.outcome {
-            Ok(steps) => {
-                eprintln!("commensal: {why}: safe state after {} ms, {steps} steps", acted.took.as_millis());
+        let (ms, state) = (acted.took.as_millis(), &acted.state);
+        match state.failed.is_empty() {
+            true => eprintln!(
+                "commensal: {why}: safe state after {ms} ms: {} values hold, {} of them written now",
+                state.held, state.written
+            ),
+            false => {
+                eprintln!(
+                    "commensal: {why}: safe state after {ms} ms as far as it could be: {} values hold, {} could not be brought or \
+                     read:",
+                    state.held,
+                    state.failed.len()
+                );
+                state.failed.iter().for_each(|failed| eprintln!("  {failed}"));
             }
-            Err(error) => eprintln!("commensal: {why}, and the safe state could not be brought: {error}"),
         }
     })?;
     Ok(0)

@@ -1,0 +1,290 @@
+//! The safe state: what is left in force when nobody looks after the machine any more. Offline work stays held back, online work
+//! is limited by nothing.
+//!
+//! ```text
+//!  agent alive:  plan ─► unattended (core) ─► Record::Safe in the journal and on the cgroup ─► the write that it is about
+//!  agent dead:   journal ∪ cgroups ─► one value after the other, online first, read back ─► what could not be
+//! ```
+//!
+//! Nothing is decided here, and nobody is asked: no survey, no plan, no groups file, no container engine. One damaged record, one
+//! refused value, a journal that is gone, a state directory that takes no writes: none of them keeps the others from being written.
+
+use crate::drivers::apply::with_meaning;
+use crate::drivers::text_for;
+use crate::journal::{self, Journal, Owner, Record, Target};
+use commensal_core::errno::Errno;
+use commensal_core::knob::{File, KnobId, Version};
+use commensal_core::topology::Device;
+use commensal_host::{Dir, Host, HostError, Lock, below};
+use commensal_sensors::machine;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Between two tries of what was refused, or to have the lock.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long whoever changes the machine now is waited for, at most.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+/// How long what is refused is tried again.
+const TRY_PATIENCE: Duration = Duration::from_millis(400);
+
+/// What became of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SafeState {
+    /// Values that are as they are to be, those that were so before among them.
+    pub held: usize,
+    /// Values that were written.
+    pub written: usize,
+    /// What could not be written, or not be read, and why.
+    pub failed: Vec<String>,
+}
+
+/// Makes every value on record what it is to be without anybody: all of them are tried, the refused ones again and again for a
+/// while. Groups that are gone need nothing. Whoever changes the machine now is waited for, but not for longer than the `lease` of
+/// whoever is gone, and no safe state depends on a lock.
+pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) -> SafeState {
+    let mut state = SafeState::default();
+    let lock = lock(host, state_dir, LOCK_PATIENCE.min(lease));
+    let locked = lock.map_err(|why| state.failed.push(format!("the lock cannot be had: {why}")));
+    let end = Instant::now() + TRY_PATIENCE;
+    let (mut waiting, known) = on_record(host, state_dir, &mut state);
+    let mut brought = Vec::new();
+    loop {
+        let mut refused = Vec::new();
+        let before = waiting.len();
+        for value in waiting {
+            match bring(host, state_dir, &value, &known) {
+                Ok(written) => {
+                    state.held += 1;
+                    state.written += usize::from(written);
+                    brought.push(value);
+                }
+                Err(Failed::Gone) => {}
+                Err(Failed::Refused(why)) => refused.push((value, why)),
+            }
+        }
+        let progress = refused.len() < before;
+        if refused.is_empty() || (!progress && Instant::now() >= end) {
+            state.failed.extend(refused.into_iter().map(|(_, why)| why));
+            break;
+        }
+        if !progress {
+            std::thread::sleep(PAUSE.min(end.saturating_duration_since(Instant::now())));
+        }
+        waiting = refused.into_iter().map(|(value, _)| value).collect();
+    }
+    if locked.is_ok() {
+        settle(host, state_dir, &brought, &known);
+    }
+    state
+}
+
+fn lock(host: &mut dyn Host, state_dir: &Path, patience: Duration) -> Result<Lock, String> {
+    let (path, end) = (state_dir.join("lock"), Instant::now() + patience);
+    loop {
+        match host.state_lock(&path) {
+            Ok(Some(lock)) => return Ok(lock),
+            Ok(None) if Instant::now() < end => std::thread::sleep(PAUSE),
+            Ok(None) => return Err(format!("another commensal holds {}", path.display())),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+/// One value that is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wanted {
+    group: Target,
+    knob: String,
+    file: String,
+    device: Option<String>,
+    value: String,
+    online: bool,
+}
+
+type Key = (Target, String, Option<String>);
+
+impl Wanted {
+    fn key(&self) -> Key {
+        (self.group.clone(), self.knob.clone(), self.device.clone())
+    }
+
+    fn shown(&self) -> String {
+        let file =
+            below(Path::new(&self.group.mount), &self.group.path).join(&self.file).display().to_string();
+        match &self.device {
+            Some(device) => format!("{file} of {device}"),
+            None => file,
+        }
+    }
+}
+
+/// What else is on record of the groups.
+#[derive(Debug, Default)]
+struct Known {
+    /// Text of each original value.
+    originals: BTreeMap<Key, String>,
+    /// Groups of our own, which have no originals.
+    created: BTreeSet<Target>,
+}
+
+/// Everything on record, online groups first: the newest word on each value.
+fn on_record(host: &mut dyn Host, state_dir: &Path, state: &mut SafeState) -> (Vec<Wanted>, Known) {
+    let boot_id = machine::boot_id(host).unwrap_or_default();
+    let path = journal::path(state_dir, journal::MACHINE);
+    let text = host.state_read(&path).unwrap_or_else(|error| {
+        state.failed.push(error.to_string());
+        None
+    });
+    let contents = journal::parse(&text.unwrap_or_default());
+    let of_damage =
+        |(line, why): &(usize, String)| format!("{} line {line} cannot be used: {why}", path.display());
+    state.failed.extend(contents.damaged.iter().map(of_damage));
+    let mut records = contents.records;
+    // Groups of an earlier boot are gone, and their numbers may be given to others.
+    if records.iter().any(|record| matches!(record, Record::Owner(owner) if owner.boot_id != boot_id)) {
+        records.clear();
+    }
+    let mut wanted = BTreeMap::new();
+    let mut known = Known::default();
+    for record in records {
+        match record {
+            Record::Safe { group, knob, file, device, value, online } => {
+                let one = Wanted { group, knob, file, device, value, online };
+                wanted.insert(one.key(), one);
+            }
+            Record::Original { group, knob, device, value, .. } => {
+                known.originals.insert((group, knob, device), value);
+            }
+            Record::Created(group) => drop(known.created.insert(group)),
+            _ => {}
+        }
+    }
+    let mut wanted: Vec<Wanted> = wanted.into_values().collect();
+    wanted.sort_by_key(|one| (!one.online, one.group.path.matches('/').count()));
+    (wanted, known)
+}
+
+enum Failed {
+    /// Its group is gone, or another one has the name.
+    Gone,
+    /// In whole sentences.
+    Refused(String),
+}
+
+/// Makes one value what it is to be; whether that took a write.
+fn bring(host: &mut dyn Host, state_dir: &Path, wanted: &Wanted, known: &Known) -> Result<bool, Failed> {
+    let (path, inode) = (below(Path::new(&wanted.group.mount), &wanted.group.path), wanted.group.inode);
+    let dir = match host.open(&path) {
+        Ok(dir) => dir,
+        Err(error) if is_gone(&error) => return Err(Failed::Gone),
+        Err(error) => return Err(Failed::Refused(error.to_string())),
+    };
+    let done = match dir.inode == inode {
+        true => in_group(host, state_dir, dir, wanted, known),
+        false => Ok(false),
+    };
+    host.close(dir);
+    done.map_err(|why| {
+        // A file or a device that is not there is answered with the same numbers as a group that is not.
+        let there = host.open(&path).is_ok_and(|again| {
+            host.close(again);
+            again.inode == inode
+        });
+        if there { Failed::Refused(format!("{}: {why}", wanted.shown())) } else { Failed::Gone }
+    })
+}
+
+fn is_gone(error: &HostError) -> bool {
+    matches!(error.errno, Errno::ENOENT | Errno::ENODEV)
+}
+
+/// The same in the open group.
+fn in_group(
+    host: &mut dyn Host,
+    state_dir: &Path,
+    dir: Dir,
+    wanted: &Wanted,
+    known: &Known,
+) -> Result<bool, String> {
+    let (knob, file, device) = row(wanted)?;
+    let to = file.parse(&wanted.value, device).map_err(|error| error.to_string())?;
+    let refused = |error: &HostError| with_meaning(error, Some(knob));
+    let holds = |host: &mut dyn Host| -> Result<(bool, String), String> {
+        let text = host.read(dir, file.name).map_err(|error| refused(&error))?;
+        let held = file.parse(&text, device).is_ok_and(|now| file.holds(&now, &to));
+        Ok((held, text.trim().to_owned()))
+    };
+    if holds(host)?.0 {
+        return Ok(false);
+    }
+    keep_original(host, state_dir, dir, wanted, file, known);
+    let text = text_for(host, dir, (Some(knob), file.name), wanted.value.clone());
+    host.write(dir, file.name, &text).map_err(|error| refused(&error))?;
+    match holds(host)? {
+        (true, _) => Ok(true),
+        (false, now) => Err(format!("wrote {}, reads {now}; something else writes it", wanted.value.trim())),
+    }
+}
+
+/// The row of the knob, its file, and the device: a record that names others is not ours.
+fn row(wanted: &Wanted) -> Result<(KnobId, &'static File, Option<Device>), String> {
+    let knob = KnobId::from_name(&wanted.knob).ok_or("no setting of this name is known")?;
+    let files = [Version::V1, Version::V2].into_iter().filter_map(|version| knob.row().file(version));
+    let file =
+        files.into_iter().find(|file| file.name == wanted.file).ok_or("the setting has another file")?;
+    let device =
+        wanted.device.as_deref().map(str::parse).transpose().map_err(|_| "no device has this number")?;
+    Ok((knob, file, device))
+}
+
+/// A value of somebody else's group whose original is not on record, because it was in place, is put on record before it is
+/// written: `restore` puts it back. What cannot be kept does not hold up the safe state.
+fn keep_original(
+    host: &mut dyn Host,
+    state_dir: &Path,
+    dir: Dir,
+    wanted: &Wanted,
+    file: &File,
+    known: &Known,
+) {
+    if known.created.contains(&wanted.group) || known.originals.contains_key(&wanted.key()) {
+        return;
+    }
+    let Ok(text) = host.read(dir, file.name) else { return };
+    let device = wanted.device.as_deref().and_then(|device| device.parse().ok());
+    let Some(value) = file.parse(&text, device).ok().and_then(|now| file.encode(&now, device).ok()) else {
+        return;
+    };
+    let record = Record::Original {
+        group: wanted.group.clone(),
+        knob: wanted.knob.clone(),
+        file: wanted.file.clone(),
+        device: wanted.device.clone(),
+        value,
+    };
+    let path = journal::path(state_dir, journal::MACHINE);
+    let _ = host.state_append(&path, &journal::line(&record));
+}
+
+/// Takes off the record what is back at its original: what its owner sets from now on is theirs. It can wait for a `restore`.
+fn settle(host: &mut dyn Host, state_dir: &Path, brought: &[Wanted], known: &Known) {
+    let back: BTreeSet<Key> = brought
+        .iter()
+        .filter(|one| known.originals.get(&one.key()) == Some(&one.value))
+        .map(Wanted::key)
+        .collect();
+    if back.is_empty() {
+        return;
+    }
+    let journal = Owner::this_process(host, journal::MACHINE)
+        .map_err(journal::JournalError::from)
+        .and_then(|owner| Journal::open(host, state_dir, journal::MACHINE, owner));
+    let Ok(mut journal) = journal else { return };
+    let _ = journal.forget(host, |_, record| match record {
+        Record::Original { group, knob, device, .. } | Record::Safe { group, knob, device, .. } => {
+            back.contains(&(group.clone(), knob.clone(), device.clone()))
+        }
+        _ => false,
+    });
+}
