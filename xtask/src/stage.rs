@@ -111,7 +111,13 @@ impl Stage {
     /// `commensal ARGS`, on this stage.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
-        command.arg("--state-dir").arg(self.state()).arg("--cgroup-prefix").arg(self.prefix()).args(args);
+        command
+            .arg("--state-dir")
+            .arg(self.state())
+            .arg("--cgroup-prefix")
+            .arg(self.prefix())
+            .arg("--beside-others")
+            .args(args);
         command.current_dir(self.dir.path()).stdin(Stdio::null());
         command
     }

@@ -13,7 +13,7 @@ use self::early_tick::{EarlyTick, FAST};
 use self::followed::{Followed, matters};
 use self::lease::{Lease, hello};
 pub use self::start::running;
-use self::start::{first_groups, last_good, machine_lock, make_room, only_one};
+use self::start::{be_master, first_groups, last_good, machine_lock, make_room, only_one};
 use crate::audit::{self, Audit};
 use crate::blame_monitor::{self, BlameMonitor};
 use crate::control::{self, Command, Control, ControlError, Order};
@@ -36,7 +36,8 @@ use commensal_core::topology::{Device, Disk, Machine};
 use commensal_core::units::Bytes;
 use commensal_host::{Dir, GroupWatch, Host, HostError, LinuxHost, Process};
 use commensal_reconcile::{
-    Change, Instance, PlanRequest, Planned, ReconcileError, Reconciler, Round, in_words, members, queue,
+    Change, Instance, Master, PlanRequest, Planned, ReconcileError, Reconciler, Round, in_words, members,
+    queue,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -74,6 +75,8 @@ const DYING: Duration = Duration::from_millis(100);
 const HAND_OVER_PATIENCE: Duration = Duration::from_secs(10);
 /// How long it waits for a guard that it started.
 const GUARD_PATIENCE: Duration = Duration::from_secs(5);
+/// How long it waits for another that is ending.
+const MASTER_PATIENCE: Duration = Duration::from_secs(1);
 /// A machine lock that others hold for so long is told.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -108,6 +111,8 @@ pub struct Options {
     pub program: PathBuf,
     /// Version, for the snapshot.
     pub version: String,
+    /// Whether it may run beside another one with another state directory.
+    pub beside_others: bool,
     /// Where metrics are served over TCP, read only.
     pub metrics: Option<SocketAddr>,
 }
@@ -129,6 +134,12 @@ pub enum AgentError {
     /// Another one keeps this machine.
     #[error("an agent keeps the groups of this machine already{}; stop it, or take its place with --takeover", process(*.0))]
     Running(Option<u32>),
+    /// One with another state directory keeps them.
+    #[error(
+        "another commensal keeps the cgroups of this machine{}\n  try: stop it, or use its state directory; or, if their groups have \
+         nothing in common, --beside-others", .0.as_ref().map(|master| format!(": {master}")).unwrap_or_default()
+    )]
+    Master(Option<Master>),
     /// The one that runs does not make room.
     #[error("the agent that runs{} did not make room within {} s", process(Some(*.0)), HAND_OVER_PATIENCE.as_secs())]
     StaysPut(u32),
@@ -310,6 +321,7 @@ pub fn run(
 ) -> Result<Vec<String>, AgentError> {
     host.state_dir(&instance.state_dir)?;
     let _only = only_one(host, &instance.state_dir, options.takeover)?;
+    let _master = if options.beside_others { None } else { be_master(host, &instance)? };
     let groups = first_groups(host, &instance.state_dir, &options.config)?;
     let published = Arc::new(Published::new());
     let (send, commands) = control::commands();

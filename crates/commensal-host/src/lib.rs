@@ -135,6 +135,10 @@ pub trait Host {
     /// `trusted.`. They live as long as the group.
     fn set_attribute(&mut self, dir: Dir, name: &str, value: Option<&str>) -> Result<()>;
 
+    /// Takes the exclusive lock of a group's directory, or `None` when somebody else holds it. It is the same in every mount and
+    /// namespace, is advice and needs no rights, and ends with its holder.
+    fn lock_group(&mut self, dir: Dir) -> Result<Option<Lock>>;
+
     /// Whether this user may write the control file; nothing is tried.
     fn may_write(&mut self, dir: Dir, file: &str) -> bool;
 

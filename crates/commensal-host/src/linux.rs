@@ -462,6 +462,15 @@ impl Host for LinuxHost {
         done.map_err(|errno| fail("set an attribute of", open.path.clone(), Some(name), errno))
     }
 
+    fn lock_group(&mut self, dir: Dir) -> Result<Option<Lock>> {
+        let open = self.dir(dir)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // A lock belongs to an opening: the one of the group is not given away.
+        let again = rustix::fs::openat(&open.fd, ".", flags, Mode::empty());
+        let again = again.map_err(|errno| fail("open", open.path.clone(), None, errno))?;
+        locks::try_on(again.into(), Path::new(&open.path))
+    }
+
     fn may_write(&mut self, dir: Dir, file: &str) -> bool {
         let access = rustix::fs::Access::WRITE_OK;
         self.dir(dir).is_ok_and(|open| rustix::fs::accessat(&open.fd, file, access, AtFlags::EACCESS).is_ok())

@@ -123,7 +123,11 @@ pub(crate) fn watch(folders: &[&Path]) -> Result<Watch> {
 pub(crate) fn try_lock(path: &Path) -> Result<Option<Lock>> {
     let mut open = OpenOptions::new();
     let opened = open.write(true).create(true).truncate(false).mode(0o600).open(path);
-    let file = opened.map_err(|error| failed("open", path, &error))?;
+    try_on(opened.map_err(|error| failed("open", path, &error))?, path)
+}
+
+/// Tries to lock what is open.
+pub(crate) fn try_on(file: File, path: &Path) -> Result<Option<Lock>> {
     match file.try_lock() {
         Ok(()) => Ok(Some(Lock::real(file))),
         Err(TryLockError::WouldBlock) => Ok(None),

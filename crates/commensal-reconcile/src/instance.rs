@@ -3,6 +3,7 @@
 use crate::JournalError;
 use crate::drivers::aside::DelegationError;
 use crate::journal::{self, Journal, Owner};
+use crate::master::{self, Mastery};
 use crate::request::{PlanRequest, Planned};
 use crate::restore::{Restored, finish, restore};
 use commensal_core::actual::{ActualState, CgroupPath, Ours};
@@ -249,6 +250,16 @@ impl Instance {
         done.append(&mut restored.done);
         restored.done = done;
         Ok(restored)
+    }
+
+    /// Tries to be the one commensal that keeps the cgroups of this kernel, or those that were delegated to it.
+    ///
+    /// # Errors
+    /// When the cgroups cannot be looked at.
+    pub fn be_master(&self, host: &mut dyn Host) -> Result<Mastery, ReconcileError> {
+        let hierarchies = mounts::hierarchies(host)?;
+        let tenancy = delegation::look(host, &hierarchies, self.cgroup_root.as_ref());
+        Ok(master::take(host, &self.state_dir, &hierarchies, &tenancy.base)?)
     }
 
     /// Whoever changes the machine holds this lock; `None` when somebody else does.

@@ -7,6 +7,7 @@
 //! it announces, so it is dropped; any other damage is reported and never guessed around.
 
 use crate::drivers::renew::Renewed;
+use crate::marks;
 use commensal_core::actual::{ActualState, CgroupRef, Ours};
 use commensal_core::knob::KnobId;
 use commensal_core::member::ProcessId;
@@ -433,6 +434,11 @@ impl Journal {
         let text = self.head() + &records.iter().map(line).collect::<String>();
         host.state_replace(&self.path, &text)?;
         self.records = records;
+        let of_renewed = |record: &&Record| {
+            marks::home(record)
+                .is_some_and(|(target, _)| groups.iter().any(|group| group.new == target.inode))
+        };
+        marks::set(host, self.names(), self.records.iter().filter(of_renewed));
         self.index();
         Ok(())
     }
@@ -453,6 +459,7 @@ impl Journal {
         self.safe.extend(all.clone().filter_map(safe));
         let mut all: Vec<Record> = all.cloned().collect();
         self.waiting.clear();
+        marks::set(host, self.names(), &all);
         self.records.append(&mut all);
         self.shorten(host);
         Ok(())
@@ -490,6 +497,22 @@ impl Journal {
             let stale: Vec<bool> = self.records.iter().map(stale).collect();
             let _ = self.forget(host, |index, _| stale.get(index) == Some(&true));
         }
+    }
+
+    /// State directory and name.
+    fn names(&self) -> (&Path, &str) {
+        let name = self.path.file_stem().and_then(|name| name.to_str());
+        (self.path.parent().unwrap_or(Path::new("/")), name.unwrap_or_default())
+    }
+
+    /// State directory.
+    pub(crate) fn state_dir(&self) -> &Path {
+        self.names().0
+    }
+
+    /// Marks the group of this record, which is on the disk already, as ours once more.
+    pub(crate) fn mark(&self, host: &mut dyn Host, record: &Record) {
+        marks::set(host, self.names(), [record]);
     }
 
     fn head(&self) -> String {
@@ -547,7 +570,8 @@ impl Journal {
                 host.state_replace(&self.path, &(self.head() + &kept.iter().map(line).collect::<String>()))?
             }
         }
-        self.records = kept;
+        let before = std::mem::replace(&mut self.records, kept);
+        marks::clear(host, self.names().0, without(&before, &self.records));
         self.index();
         Ok(())
     }
@@ -581,6 +605,12 @@ pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Renewed]) {
             }
         }
     }
+}
+
+/// Those of `before` for which nothing in `now` stands.
+pub(crate) fn without<'a>(before: &'a [Record], now: &[Record]) -> Vec<&'a Record> {
+    let standing: BTreeSet<_> = now.iter().filter_map(marks::home).collect();
+    before.iter().filter(|record| marks::home(record).is_some_and(|home| !standing.contains(&home))).collect()
 }
 
 /// The key of an original.

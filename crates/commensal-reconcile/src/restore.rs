@@ -7,9 +7,10 @@ mod moving;
 mod renewing;
 mod shared;
 
-use crate::drivers::apply::with_meaning;
+use crate::drivers::apply::{lives, with_meaning};
 use crate::drivers::{affinity, cookies, members, policy, scheduler, text_for};
 use crate::journal::{self, Contents, Record, Target};
+use crate::marks::{self, Mark};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
 use commensal_host::{Dir, Host, HostError, below};
@@ -50,7 +51,34 @@ impl Restored {
 /// When the state directory or a journal cannot be read.
 pub fn restore(host: &mut dyn Host, dir: &Path, boot_id: &str) -> Result<Restored, HostError> {
     sweep(host, dir);
-    restore_where(host, dir, boot_id, |_| true)
+    let marks = marks::all(host);
+    let marks = orphans(host, dir, marks);
+    restore_where(host, dir, boot_id, &marks, |_| true)
+}
+
+/// The marks of this state directory, and those of others that are lost: there is no journal, and nobody runs.
+fn orphans(host: &mut dyn Host, dir: &Path, marks: Vec<Mark>) -> Vec<Mark> {
+    let mut lost = BTreeMap::new();
+    let mut is_lost = |host: &mut dyn Host, mark: &Mark| {
+        let key = (mark.owner.clone(), mark.journal.clone());
+        *lost.entry(key).or_insert_with(|| {
+            let owner = Path::new(&mark.owner);
+            let journal = host.state_read(&journal::path(owner, &mark.journal));
+            let pid = mark.journal.strip_prefix(journal::LAB).and_then(|pid| pid.parse().ok());
+            let runs = pid.is_some_and(|pid| host.process(pid).is_ok()) || lives(host, &mark.owner);
+            matches!(journal, Ok(None)) && !runs
+        })
+    };
+    let mut found = Vec::new();
+    for mut mark in marks {
+        if Path::new(&mark.owner) == dir {
+            found.push(mark);
+        } else if is_lost(host, &mark) {
+            mark.journal = journal::MACHINE.to_owned();
+            found.push(mark);
+        }
+    }
+    found
 }
 
 /// Removes files that somebody who was killed meanwhile had written half (`.NAME.PID.new`, before they take the name).
@@ -69,7 +97,7 @@ fn sweep(host: &mut dyn Host, dir: &Path) {
 /// # Errors
 /// When the state directory or a journal cannot be read.
 pub fn restore_stale(host: &mut dyn Host, dir: &Path, boot_id: &str) -> Result<Restored, HostError> {
-    restore_where(host, dir, boot_id, |name| name.starts_with(journal::LAB))
+    restore_where(host, dir, boot_id, &[], |name| name.starts_with(journal::LAB))
 }
 
 /// Restores from one journal: the end of a lab run, or of the last command of a group of `run`.
@@ -84,7 +112,7 @@ pub fn restore_own(host: &mut dyn Host, dir: &Path, name: &str) -> Result<Restor
         let done = result.done.len();
         result.left.clear();
         result.failed.retain(|line| line.contains(DAMAGED));
-        one_journal(host, dir, name, &mut result)?;
+        one_journal(host, dir, name, &[], &mut result)?;
         if result.left.is_empty() || result.done.len() == done {
             return Ok(result);
         }
@@ -113,17 +141,24 @@ fn restore_where(
     host: &mut dyn Host,
     dir: &Path,
     boot_id: &str,
+    marks: &[Mark],
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Restored, HostError> {
     let mut result = Restored::default();
+    let marked: BTreeSet<&str> = marks.iter().map(|mark| mark.journal.as_str()).collect();
+    let mut marks = marks;
     // What one journal made can keep what another made busy: as long as something moved, look again.
     loop {
         let done = result.done.len();
         result.left.clear();
         result.failed.retain(|line| line.contains(DAMAGED));
-        for name in journal::names(host, dir).into_iter().filter(|name| wanted(name)) {
-            eligible(host, dir, boot_id, &name, &mut result)?;
+        let mut names: BTreeSet<String> = journal::names(host, dir).into_iter().collect();
+        names.extend(marked.iter().map(|name| (*name).to_owned()));
+        for name in names.into_iter().filter(|name| wanted(name)) {
+            eligible(host, dir, boot_id, &name, marks, &mut result)?;
         }
+        // What is to be undone of them is in the journals now.
+        marks = &[];
         if result.left.is_empty() || result.done.len() == done {
             return Ok(result);
         }
@@ -136,6 +171,7 @@ fn eligible(
     dir: &Path,
     boot_id: &str,
     name: &str,
+    marks: &[Mark],
     result: &mut Restored,
 ) -> Result<(), HostError> {
     let path = journal::path(dir, name);
@@ -153,12 +189,18 @@ fn eligible(
             return Ok(());
         }
     }
-    one_journal(host, dir, name, result)
+    one_journal(host, dir, name, marks, result)
 }
 
 /// Undoes one journal. Only a lab's groups hold nothing but the lab's own processes, so only they are
 /// emptied by force.
-fn one_journal(host: &mut dyn Host, dir: &Path, name: &str, result: &mut Restored) -> Result<(), HostError> {
+fn one_journal(
+    host: &mut dyn Host,
+    dir: &Path,
+    name: &str,
+    marks: &[Mark],
+    result: &mut Restored,
+) -> Result<(), HostError> {
     let path = journal::path(dir, name);
     let text = host.state_read(&path)?.unwrap_or_default();
     let contents = journal::parse(&text);
@@ -166,6 +208,12 @@ fn one_journal(host: &mut dyn Host, dir: &Path, name: &str, result: &mut Restore
         result.failed.push(format!("{} line {line} {DAMAGED}: {reason}", path.display()));
     }
     let mut contents = contents;
+    // What the journal has lost is on the groups.
+    let known: BTreeSet<_> = contents.records.iter().filter_map(marks::home).collect();
+    let of_name = marks.iter().filter(|mark| mark.journal == name).map(|mark| &mark.record);
+    let lost = of_name.filter(|record| marks::home(record).is_some_and(|home| !known.contains(&home)));
+    let lost: Vec<Record> = lost.cloned().collect();
+    contents.records.extend(lost);
     // A switch is for everything that `run` started, so it goes back with the last of them.
     let mut waiting: Vec<Record> = match name == journal::RUN && in_use(host, &contents) {
         true => {
@@ -246,10 +294,11 @@ fn keep(
         host.state_append(&aside, &lines)?;
         result.failed.push(format!("the lines that {DAMAGED} are kept in {}", aside.display()));
     }
+    marks::clear(host, path.parent().unwrap_or(Path::new("/")), journal::without(&contents.records, kept));
+    let owner = contents.owner().map(|owner| Record::Owner(owner.clone()));
     if kept.is_empty() {
         return host.state_remove(path);
     }
-    let owner = contents.owner().map(|owner| Record::Owner(owner.clone()));
     let lines: String = owner.iter().chain(kept).map(journal::line).collect();
     host.state_replace(path, &lines)
 }
@@ -494,6 +543,10 @@ fn original(
         }
         _ => {}
     }
+    if let Some(other) = kept_by_another(host, journal, group, record) {
+        let file = below(Path::new(&group.mount), &group.path).join(file).display().to_string();
+        return Ok(Some(format!("{file} is for the commensal whose state is in {other} to put back")));
+    }
     // Refused half way, an earlier try has left a fresh group with the members in it, and no old one.
     if renewing::is_half_done(host, group, knob) {
         return renewing::renew_back(host, journal, contents, group, file, value);
@@ -504,6 +557,21 @@ fn original(
         }
         back => back,
     }
+}
+
+/// Whose the original is by now, when another commensal has taken it over from this journal.
+fn kept_by_another(host: &mut dyn Host, journal: &Path, group: &Target, record: &Record) -> Option<String> {
+    let dir = open(host, &group.mount, &group.path, Some(group.inode)).ok()??;
+    let mark = marks::of(host, dir, record);
+    host.close(dir);
+    mark.map(|mark| mark.owner).filter(|owner| {
+        let here = journal.parent() == Some(Path::new(owner));
+        // One that is lost puts nothing back.
+        !here
+            && host
+                .state_read(&journal::path(Path::new(owner), journal::MACHINE))
+                .is_ok_and(|text| text.is_some())
+    })
 }
 
 fn take_cookies(host: &mut dyn Host, target: &Target) -> Result<Option<String>, Left> {

@@ -12,6 +12,7 @@
 use crate::drivers::apply::with_meaning;
 use crate::drivers::text_for;
 use crate::journal::{self, Journal, Owner, Record, Target};
+use crate::marks;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{File, KnobId, Version};
 use commensal_core::topology::Device;
@@ -47,13 +48,39 @@ pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) 
     let lock = lock(host, state_dir, LOCK_PATIENCE.min(lease));
     let locked = lock.map_err(|why| state.failed.push(format!("the lock cannot be had: {why}")));
     let end = Instant::now() + TRY_PATIENCE;
-    let (mut waiting, known) = on_record(host, state_dir, &mut state);
+    let mut known = Known::default();
+    known.learn(of_journal(host, state_dir, &mut state));
+    let first = known.wanted(&BTreeSet::new());
+    let mut brought = all(host, state_dir, first, &known, end, &mut state);
+    // What the journal does not have, or has no more, is on the groups; looking at all of them takes longer.
+    let owner = state_dir.display().to_string();
+    let marks = marks::all(host).into_iter();
+    let ours = marks.filter(|mark| mark.owner == owner && mark.journal == journal::MACHINE);
+    let tried: BTreeSet<Key> = known.wanted.keys().cloned().collect();
+    known.learn_missing(ours.map(|mark| mark.record));
+    let second = known.wanted(&tried);
+    brought.extend(all(host, state_dir, second, &known, end, &mut state));
+    if locked.is_ok() {
+        settle(host, state_dir, &brought, &known);
+    }
+    state
+}
+
+/// Brings these values, the refused ones again and again until `end`; gives those that hold.
+fn all(
+    host: &mut dyn Host,
+    state_dir: &Path,
+    mut waiting: Vec<Wanted>,
+    known: &Known,
+    end: Instant,
+    state: &mut SafeState,
+) -> Vec<Wanted> {
     let mut brought = Vec::new();
     loop {
         let mut refused = Vec::new();
         let before = waiting.len();
         for value in waiting {
-            match bring(host, state_dir, &value, &known) {
+            match bring(host, state_dir, &value, known) {
                 Ok(written) => {
                     state.held += 1;
                     state.written += usize::from(written);
@@ -66,17 +93,13 @@ pub fn bring_safe_state(host: &mut dyn Host, state_dir: &Path, lease: Duration) 
         let progress = refused.len() < before;
         if refused.is_empty() || (!progress && Instant::now() >= end) {
             state.failed.extend(refused.into_iter().map(|(_, why)| why));
-            break;
+            return brought;
         }
         if !progress {
             std::thread::sleep(PAUSE.min(end.saturating_duration_since(Instant::now())));
         }
         waiting = refused.into_iter().map(|(value, _)| value).collect();
     }
-    if locked.is_ok() {
-        settle(host, state_dir, &brought, &known);
-    }
-    state
 }
 
 fn lock(host: &mut dyn Host, state_dir: &Path, patience: Duration) -> Result<Lock, String> {
@@ -119,17 +142,58 @@ impl Wanted {
     }
 }
 
-/// What else is on record of the groups.
+/// What is on record.
 #[derive(Debug, Default)]
 struct Known {
+    /// What each value is to be: the newest word counts.
+    wanted: BTreeMap<Key, Wanted>,
     /// Text of each original value.
     originals: BTreeMap<Key, String>,
     /// Groups of our own, which have no originals.
     created: BTreeSet<Target>,
 }
 
-/// Everything on record, online groups first: the newest word on each value.
-fn on_record(host: &mut dyn Host, state_dir: &Path, state: &mut SafeState) -> (Vec<Wanted>, Known) {
+impl Known {
+    fn learn(&mut self, records: impl IntoIterator<Item = Record>) {
+        for record in records {
+            match record {
+                Record::Safe { group, knob, file, device, value, online } => {
+                    let one = Wanted { group, knob, file, device, value, online };
+                    self.wanted.insert(one.key(), one);
+                }
+                Record::Original { group, knob, device, value, .. } => {
+                    self.originals.insert((group, knob, device), value);
+                }
+                Record::Created(group) => drop(self.created.insert(group)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The journal has the last word, where it has any.
+    fn learn_missing(&mut self, records: impl IntoIterator<Item = Record>) {
+        let mut others = Known::default();
+        others.learn(records);
+        for (key, one) in others.wanted {
+            self.wanted.entry(key).or_insert(one);
+        }
+        for (key, text) in others.originals {
+            self.originals.entry(key).or_insert(text);
+        }
+        self.created.append(&mut others.created);
+    }
+
+    /// What is to be brought but for what was `tried`, online groups first, from the top: a child cannot be wider than its parent.
+    fn wanted(&self, tried: &BTreeSet<Key>) -> Vec<Wanted> {
+        let open = self.wanted.iter().filter(|(key, _)| !tried.contains(key));
+        let mut open: Vec<Wanted> = open.map(|(_, one)| one.clone()).collect();
+        open.sort_by_key(|one| (!one.online, one.group.path.matches('/').count()));
+        open
+    }
+}
+
+/// What can be read of the journal, of this boot.
+fn of_journal(host: &mut dyn Host, state_dir: &Path, state: &mut SafeState) -> Vec<Record> {
     let boot_id = machine::boot_id(host).unwrap_or_default();
     let path = journal::path(state_dir, journal::MACHINE);
     let text = host.state_read(&path).unwrap_or_else(|error| {
@@ -140,29 +204,8 @@ fn on_record(host: &mut dyn Host, state_dir: &Path, state: &mut SafeState) -> (V
     let of_damage =
         |(line, why): &(usize, String)| format!("{} line {line} cannot be used: {why}", path.display());
     state.failed.extend(contents.damaged.iter().map(of_damage));
-    let mut records = contents.records;
     // Groups of an earlier boot are gone, and their numbers may be given to others.
-    if records.iter().any(|record| matches!(record, Record::Owner(owner) if owner.boot_id != boot_id)) {
-        records.clear();
-    }
-    let mut wanted = BTreeMap::new();
-    let mut known = Known::default();
-    for record in records {
-        match record {
-            Record::Safe { group, knob, file, device, value, online } => {
-                let one = Wanted { group, knob, file, device, value, online };
-                wanted.insert(one.key(), one);
-            }
-            Record::Original { group, knob, device, value, .. } => {
-                known.originals.insert((group, knob, device), value);
-            }
-            Record::Created(group) => drop(known.created.insert(group)),
-            _ => {}
-        }
-    }
-    let mut wanted: Vec<Wanted> = wanted.into_values().collect();
-    wanted.sort_by_key(|one| (!one.online, one.group.path.matches('/').count()));
-    (wanted, known)
+    if contents.owner().is_some_and(|owner| owner.boot_id != boot_id) { Vec::new() } else { contents.records }
 }
 
 enum Failed {

@@ -64,6 +64,11 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "CGROUP")]
     pub cgroup_root: Option<String>,
 
+    /// Work on cgroups although another commensal with another state directory keeps some of this machine. Groups that it keeps
+    /// are left to it.
+    #[arg(long, global = true)]
+    pub beside_others: bool,
+
     /// Deprecated and without effect; the next release removes it.
     #[arg(long, short, global = true, hide = true)]
     pub verbose: bool,
@@ -429,6 +434,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         return Ok(0);
     }
     let mut context = Context::new(cli.state_dir, cli.cgroup_prefix, cli.cgroup_root.as_deref())?;
+    context.beside_others = cli.beside_others;
     match cli.verb {
         Verb::Doctor(options) => doctor::run(&mut context, options.json),
         Verb::Plan(options) => apply::plan(&mut context, &options),

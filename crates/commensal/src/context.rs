@@ -5,7 +5,7 @@ use commensal_agent::groups_file;
 use commensal_core::actual::CgroupPath;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_host::{Host, LinuxHost, Lock};
-use commensal_reconcile::{Instance, Journal, Outcome, PlanRequest, Planned, enforce};
+use commensal_reconcile::{Instance, Journal, Mastery, Outcome, PlanRequest, Planned, enforce};
 use commensal_sensors::Survey;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,6 +24,8 @@ pub struct Context<H: Host = LinuxHost> {
     pub prefix: String,
     /// Below which cgroup our own go, if the user insists.
     pub cgroup_root: Option<CgroupPath>,
+    /// Whether another commensal may keep cgroups of this machine at the same time.
+    pub beside_others: bool,
 }
 
 impl Context {
@@ -36,11 +38,14 @@ impl Context {
         let host = LinuxHost::new();
         GroupName::new(&prefix).map_err(|message| anyhow!("--cgroup-prefix: {message}"))?;
         let state_dir = match state_dir {
-            Some(dir) => dir,
+            // The same from everywhere: it is what tells one commensal from another.
+            Some(dir) => {
+                std::path::absolute(&dir).with_context(|| format!("--state-dir {}", dir.display()))?
+            }
             None => default_state_dir(host.euid())?,
         };
         let cgroup_root = cgroup_root.map(CgroupPath::new);
-        Ok(Context { host, state_dir, prefix, cgroup_root })
+        Ok(Context { host, state_dir, prefix, cgroup_root, beside_others: false })
     }
 }
 
@@ -115,6 +120,25 @@ impl<H: Host> Context<H> {
             bail!("an agent keeps the groups of this machine{process}; {instead}");
         }
         Ok(())
+    }
+
+    /// Refuses to change what another commensal, with another state directory, keeps. The lock lasts as long as the value.
+    pub fn as_master(&mut self) -> anyhow::Result<Option<Lock>> {
+        if self.beside_others {
+            return Ok(None);
+        }
+        let instance = self.instance();
+        match instance.be_master(&mut self.host)? {
+            Mastery::Ours(lock) => Ok(Some(lock)),
+            Mastery::Squatted(_) => Ok(None),
+            Mastery::Others(master) => {
+                let who = master.map(|master| format!(": {master}")).unwrap_or_default();
+                bail!(
+                    "another commensal keeps the cgroups of this machine{who}\n  try: stop it, or use its state directory; or, if \
+                     their groups have nothing in common, --beside-others"
+                )
+            }
+        }
     }
 
     /// Refuses a target that is not a file, or a folder that cannot be written: before the work, not after it.

@@ -1,11 +1,11 @@
 //! What an agent needs before it begins: to be the only one, and groups.
 
-use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_PATIENCE, PAUSE};
+use super::{AgentError, Groups, HAND_OVER_PATIENCE, LOCK_PATIENCE, MASTER_PATIENCE, PAUSE};
 use crate::groups_file::{self, Changes, Texts};
 use crate::snapshot;
 use commensal_core::knob::Version;
 use commensal_host::{Host, HostError, Lock, Signal};
-use commensal_reconcile::{DelegationError, Instance, ReconcileError, in_words, journal, step_out};
+use commensal_reconcile::{DelegationError, Instance, Mastery, ReconcileError, in_words, journal, step_out};
 use commensal_sensors::Survey;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -65,6 +65,25 @@ pub(super) fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) ->
         serde_json::to_string(&Card { pid: own.pid, start_ticks: own.start_ticks }).unwrap_or_default();
     host.state_replace(&card, &text)?;
     Ok(lock)
+}
+
+/// The lock that the one commensal of this kernel holds as long as it lives; `None` when somebody without rights to cgroups holds
+/// it, which is told. One that is just ending is waited for.
+pub(super) fn be_master(host: &mut dyn Host, instance: &Instance) -> Result<Option<Lock>, AgentError> {
+    let deadline = Instant::now() + MASTER_PATIENCE;
+    loop {
+        match instance.be_master(host)? {
+            Mastery::Ours(lock) => return Ok(Some(lock)),
+            Mastery::Squatted(pid) => {
+                eprintln!(
+                    "commensal: process {pid} of another user holds the lock of this machine's cgroups, which means nothing: going on"
+                );
+                return Ok(None);
+            }
+            Mastery::Others(master) if Instant::now() > deadline => return Err(AgentError::Master(master)),
+            Mastery::Others(_) => std::thread::sleep(PAUSE),
+        }
+    }
 }
 
 pub(super) fn machine_lock(host: &mut dyn Host, instance: &Instance) -> Result<Lock, AgentError> {

@@ -295,7 +295,9 @@ impl Host for FakeHost {
         let machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("list the attributes of", path, errno))?;
         let all = machine.groups.get(&inode).into_iter().flat_map(|group| group.attributes.keys());
-        Ok(all.filter(|name| name.starts_with(prefix)).cloned().collect())
+        // Who is not root does not see that there are any.
+        let seen = |name: &&String| !machine.faults.unprivileged || !name.starts_with("trusted.");
+        Ok(all.filter(seen).filter(|name| name.starts_with(prefix)).cloned().collect())
     }
 
     fn set_attribute(&mut self, dir: Dir, name: &str, value: Option<&str>) -> Result<()> {
@@ -315,6 +317,13 @@ impl Host for FakeHost {
             None => drop(group.attributes.remove(name)),
         }
         Ok(())
+    }
+
+    fn lock_group(&mut self, dir: Dir) -> Result<Option<Lock>> {
+        let (_, path) = self.at(dir, "")?;
+        let mut machine = self.machine();
+        machine.alive(self.life).map_err(|errno| refused("lock", path.as_str(), errno))?;
+        Ok(machine.take_lock(Path::new(path.trim_end_matches('/'))))
     }
 
     fn may_write(&mut self, dir: Dir, file: &str) -> bool {

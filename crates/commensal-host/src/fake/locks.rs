@@ -36,7 +36,8 @@ impl Machine {
     fn is_locked(&self, path: &Path) -> bool {
         let Some(holder) = self.locks.get(path) else { return false };
         let Some(opening) = holder.opening.upgrade() else { return false };
-        if opening.released.load(Ordering::SeqCst) || !self.files.contains_key(path) {
+        let there = self.files.contains_key(path) || self.group_at(path).is_ok();
+        if opening.released.load(Ordering::SeqCst) || !there {
             return false;
         }
         let has = |lock: &Lock| matches!(&lock.0, Held::Fake(token) if Arc::ptr_eq(&token.0, &opening));

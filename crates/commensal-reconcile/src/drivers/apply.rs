@@ -7,6 +7,7 @@ pub(crate) use moving::{alive, identity};
 use crate::drivers::scheduler::{in_force, order};
 use crate::drivers::{cookies, renew, text_for};
 use crate::journal::{Journal, JournalError, Record, Target};
+use crate::marks;
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef, SCHEDULER};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};
@@ -87,6 +88,18 @@ pub enum Refusal {
         file: &'static str,
         /// Why.
         because: String,
+    },
+    /// Another commensal keeps it.
+    #[error(
+        "{place} {file} is kept by the commensal whose state is in {owner}, which is running\n  try: leave this group to it, or stop it"
+    )]
+    Claimed {
+        /// The group.
+        place: String,
+        /// Kernel file.
+        file: &'static str,
+        /// State directory of the other one.
+        owner: String,
     },
     /// The scheduler said no, or nothing that can be read.
     #[error("{0}")]
@@ -300,6 +313,12 @@ struct Work<'a> {
     known: BTreeSet<ProcessId>,
 }
 
+/// Whether the agent of a state directory runs.
+pub(crate) fn lives(host: &dyn Host, state_dir: &str) -> bool {
+    let lock = host.state_lock_file(&Path::new(state_dir).join("agent.lock"));
+    lock.ok().flatten().is_some_and(|lock| lock.is_held())
+}
+
 /// Index of a step and why it was refused.
 type Stop = (usize, Refusal);
 
@@ -402,13 +421,31 @@ impl<'a> Work<'a> {
     ) -> Result<Option<Record>, Refusal> {
         let group = self.target(&step.place, dir);
         let (name, device_name) = (knob.to_string(), device.map(|device| device.to_string()));
-        if journal.has_original(&group, &name, device_name.as_deref()) {
-            return Ok(None);
-        }
+        let known = journal.has_original(&group, &name, device_name.as_deref());
         let file = self.file(&step.place, knob)?;
-        let value = self.original(dir, knob, file, device)?;
-        let (file, device) = (file.name.to_owned(), device_name);
-        Ok(Some(Record::Original { group, knob: name, file, device, value }))
+        let record = |value: String| {
+            let (group, knob, file, device) =
+                (group.clone(), name.clone(), file.name.to_owned(), device_name.clone());
+            Record::Original { group, knob, file, device, value }
+        };
+        // What another commensal has written is no original: it has told on the group what was there before.
+        let mark = marks::of(self.host, dir, &record(String::new()));
+        let other = mark.as_ref().filter(|mark| Path::new(&mark.owner) != journal.state_dir());
+        if let Some(other) = other.filter(|other| lives(self.host, &other.owner)) {
+            let (place, owner) = (self.actual.show(&step.place), other.owner.clone());
+            return Err(Refusal::Claimed { place, file: file.name, owner });
+        }
+        let told = mark.as_ref().and_then(|mark| match &mark.record {
+            Record::Original { value, .. } if file.parse(value, device).is_ok() => Some(value.clone()),
+            _ => None,
+        });
+        match (known, told) {
+            (true, Some(value)) if other.is_some() => journal.mark(self.host, &record(value)),
+            (true, _) => {}
+            (false, Some(value)) => return Ok(Some(record(value))),
+            (false, None) => return Ok(Some(record(self.original(dir, knob, file, device)?))),
+        }
+        Ok(None)
     }
 
     fn run(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {

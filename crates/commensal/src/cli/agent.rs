@@ -35,6 +35,7 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
             OnExit::Restore => agent::OnExit::Restore,
         },
         takeover: options.takeover,
+        beside_others: context.beside_others,
         program: std::env::current_exe().context("the path of this program is not known")?,
         metrics: options.metrics_listen,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -56,7 +57,8 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         told = problems;
     })?;
     left.iter().for_each(|line| eprintln!("commensal: {line}"));
-    Ok(0)
+    // Not everything that was to be left is as it is to be.
+    Ok(u8::from(!left.is_empty()))
 }
 
 /// Gives an order to the agent that runs.

@@ -24,6 +24,7 @@ pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
 pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Result<u8> {
     context.without_agent("change its groups file, which it reads by itself")?;
     let specs = context.specs(&options.config)?;
+    let _master = context.as_master()?;
     let _lock = context.lock()?;
     // A damaged journal of either kind is found out before anything is written.
     context.journal(journal::RUN)?;

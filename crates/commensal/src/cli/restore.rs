@@ -56,7 +56,13 @@ mod tests {
         let pid = host.add_process(&[]);
         let start_ticks = host.process(pid).unwrap().start_ticks;
         sched::record::tests::keep(&mut host, &state_dir, pid, start_ticks);
-        let mut context = Context { host, state_dir, prefix: "commensal".to_owned(), cgroup_root: None };
+        let mut context = Context {
+            host,
+            state_dir,
+            prefix: "commensal".to_owned(),
+            cgroup_root: None,
+            beside_others: false,
+        };
         let record = sched::record::path(&context.state_dir);
         for _ in 0..2 {
             let (restored, notes) = restore(&mut context).unwrap();

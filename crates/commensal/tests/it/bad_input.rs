@@ -129,7 +129,7 @@ fn a_read_only_cgroup_tree() {
            mount -o remount,bind,ro \"$mount\"; done\n\
          set +e\n\
          {binary} --state-dir {0} --cgroup-prefix {1} doctor; echo \"doctor $?\"\n\
-         {binary} --state-dir {0} --cgroup-prefix {1} apply -c {2}; echo \"apply $?\"",
+         {binary} --state-dir {0} --cgroup-prefix {1} --beside-others apply -c {2}; echo \"apply $?\"",
         program.state().display(),
         program.prefix,
         file.display()
@@ -158,7 +158,7 @@ fn a_full_disk_under_the_journal() {
          {1} --state-dir {0}/state --cgroup-prefix {2} restore\n\
          dd if=/dev/zero of={0}/ballast bs=4k 2>/dev/null || true\n\
          set +e\n\
-         {1} --state-dir {0}/state --cgroup-prefix {2} apply -c {3}; echo \"status $?\"\n\
+         {1} --state-dir {0}/state --cgroup-prefix {2} --beside-others apply -c {3}; echo \"status $?\"\n\
          ls {0}/state; find /sys/fs/cgroup -name '{2}*'",
         small.display(),
         env!("CARGO_BIN_EXE_commensal"),

@@ -41,6 +41,8 @@ impl Program {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_commensal"));
         command.arg("--state-dir").arg(self.state()).arg("--cgroup-prefix").arg(&self.prefix);
+        // Tests run side by side.
+        command.arg("--beside-others");
         command.args(args).current_dir(self.dir.path());
         // Tests measure nothing: labs of several may run side by side.
         command.env("COMMENSAL_LAB_SCOPE", &self.prefix);

@@ -245,7 +245,13 @@ mod tests {
         host.set_file("/sys/kernel/btf/vmlinux", "");
         host.set_file(KERNEL, "disabled\n");
         host.set_file(FILE, groups);
-        Context { host, state_dir: STATE.into(), prefix: "commensal".to_owned(), cgroup_root: None }
+        Context {
+            host,
+            state_dir: STATE.into(),
+            prefix: "commensal".to_owned(),
+            cgroup_root: None,
+            beside_others: false,
+        }
     }
 
     fn program() -> anyhow::Result<PathBuf> {

@@ -313,8 +313,13 @@ mod tests {
             Some(format!("{{\"ok\":true,\"pid\":7,\"mode\":\"running\",\"generation\":{generation}}}\n"))
         });
         let state = Path::new(STATE);
-        let mut context =
-            Context { host, state_dir: state.to_owned(), prefix: "commensal".to_owned(), cgroup_root: None };
+        let mut context = Context {
+            host,
+            state_dir: state.to_owned(),
+            prefix: "commensal".to_owned(),
+            cgroup_root: None,
+            beside_others: false,
+        };
         let mut check = |judged: Judged, generation: u64| {
             let (known, _) = seen(&mut context, state, |_, _| judged).unwrap();
             assert_eq!(known.status().unwrap().generation, generation);

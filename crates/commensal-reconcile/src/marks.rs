@@ -1,0 +1,179 @@
+//! What is on record of a cgroup, on the cgroup itself: extended attributes `trusted.commensal.*`, beside the journal.
+//!
+//! They live exactly as long as the cgroup, only root can write them, and every commensal on the machine sees them, whatever its
+//! state directory: a limit of one is never taken for an original by another, and a state directory that is lost loses nothing.
+//! Where the kernel or the user has none (a user who is not root, `EPERM`; old kernels, `EOPNOTSUPP`) the journal stands alone.
+
+use crate::journal::{Record, Target};
+use commensal_core::errno::Errno;
+use commensal_host::{Dir, Host, below};
+use commensal_sensors::mounts::hierarchies;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// First part of every name.
+const PREFIX: &str = "trusted.commensal.";
+
+/// One record, and whose.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    /// State directory of whoever wrote it.
+    pub owner: String,
+    /// Name of the journal there.
+    pub journal: String,
+    /// What is on record.
+    pub record: Record,
+}
+
+/// The group that a record is about and the name of its mark; `None` for what is about no single group.
+pub(crate) fn home(record: &Record) -> Option<(&Target, String)> {
+    let of = |kind: &str, knob: &str, device: &Option<String>| match device {
+        Some(device) => format!("{PREFIX}{kind}.{knob}@{device}"),
+        None => format!("{PREFIX}{kind}.{knob}"),
+    };
+    match record {
+        Record::Created(group) => Some((group, format!("{PREFIX}created"))),
+        Record::Cookied(group) => Some((group, format!("{PREFIX}cookied"))),
+        Record::Enabling { group, controller } => Some((group, format!("{PREFIX}enabling.{controller}"))),
+        Record::Original { group, knob, device, .. } => Some((group, of("original", knob, device))),
+        Record::Safe { group, knob, device, .. } => Some((group, of("safe", knob, device))),
+        Record::Moving { pid, start_ticks, to, .. } => {
+            Some((to.first()?, format!("{PREFIX}moving.{pid}.{start_ticks}")))
+        }
+        Record::Owner(_)
+        | Record::Creating { .. }
+        | Record::Switching { .. }
+        | Record::Ordering { .. }
+        | Record::Affinity { .. }
+        | Record::Scheduling
+        | Record::Policy { .. }
+        | Record::Renewing(_)
+        | Record::Moved { .. } => None,
+    }
+}
+
+/// The open group of a target, if it is the very one.
+fn open(host: &mut dyn Host, group: &Target) -> Option<Dir> {
+    let dir = host.open(&below(Path::new(&group.mount), &group.path)).ok()?;
+    if dir.inode == group.inode {
+        return Some(dir);
+    }
+    host.close(dir);
+    None
+}
+
+/// Goes through the records, each with its group open; ends at the first that says `false`.
+fn each<'a>(
+    host: &mut dyn Host,
+    records: impl IntoIterator<Item = &'a Record>,
+    mut act: impl FnMut(&mut dyn Host, Dir, &str, &Record) -> bool,
+) {
+    let mut now: Option<(Target, Option<Dir>)> = None;
+    for record in records {
+        let Some((group, name)) = home(record) else { continue };
+        if now.as_ref().is_none_or(|(open, _)| open != group) {
+            if let Some((_, Some(dir))) = now.take() {
+                host.close(dir);
+            }
+            now = Some((group.clone(), open(host, group)));
+        }
+        let Some((_, Some(dir))) = &now else { continue };
+        if !act(host, *dir, &name, record) {
+            break;
+        }
+    }
+    if let Some((_, Some(dir))) = now {
+        host.close(dir);
+    }
+}
+
+/// Marks the groups of these records, which are in the journal `name` of `state_dir`. Marks are a second copy: what cannot be
+/// marked is in the journal.
+pub(crate) fn set<'a>(
+    host: &mut dyn Host,
+    (state_dir, name): (&Path, &str),
+    records: impl IntoIterator<Item = &'a Record>,
+) {
+    let owner = state_dir.display().to_string();
+    each(host, records, |host, dir, attribute, record| {
+        let mark = Mark { owner: owner.clone(), journal: name.to_owned(), record: record.clone() };
+        let text = serde_json::to_string(&mark).unwrap_or_default();
+        match host.set_attribute(dir, attribute, Some(&text)) {
+            Err(error) => !matches!(error.errno, Errno::EPERM | Errno::EOPNOTSUPP),
+            Ok(()) => true,
+        }
+    });
+}
+
+/// Removes the marks of records that stand for nothing any more, unless they are of another owner by now.
+pub(crate) fn clear<'a>(
+    host: &mut dyn Host,
+    state_dir: &Path,
+    records: impl IntoIterator<Item = &'a Record>,
+) {
+    let owner = state_dir.display().to_string();
+    each(host, records, |host, dir, attribute, _| {
+        let ours = read(host, dir, attribute).is_some_and(|mark| mark.owner == owner);
+        !ours || host.set_attribute(dir, attribute, None).is_ok()
+    });
+}
+
+fn read(host: &mut dyn Host, dir: Dir, attribute: &str) -> Option<Mark> {
+    let text = host.attribute(dir, attribute).ok()??;
+    serde_json::from_str(&text).ok()
+}
+
+/// The mark on the group that says what this record says, whoever set it.
+pub(crate) fn of(host: &mut dyn Host, dir: Dir, record: &Record) -> Option<Mark> {
+    let (_, name) = home(record)?;
+    read(host, dir, &name)
+}
+
+/// Every mark on this machine, with its group as it is found: where it is mounted here, and under its present name.
+pub(crate) fn all(host: &mut dyn Host) -> Vec<Mark> {
+    let mut found = Vec::new();
+    for hierarchy in hierarchies(host).unwrap_or_default() {
+        if let Ok(root) = host.open(Path::new(&hierarchy.mount)) {
+            below_group(host, (&hierarchy.mount, "/"), root, &mut found);
+            host.close(root);
+        }
+    }
+    found
+}
+
+fn below_group(host: &mut dyn Host, (mount, path): (&str, &str), dir: Dir, found: &mut Vec<Mark>) {
+    let target = Target { mount: mount.to_owned(), path: path.to_owned(), inode: dir.inode };
+    for name in host.attributes(dir, PREFIX).unwrap_or_default() {
+        let Some(mut mark) = read(host, dir, &name) else { continue };
+        let home_name = home(&mark.record).map(|(_, name)| name);
+        // One that was set under another name says nothing about this group.
+        if home_name.as_deref() == Some(name.as_str()) {
+            place(&mut mark.record, &target);
+            found.push(mark);
+        }
+    }
+    for name in host.children(dir).unwrap_or_default() {
+        if let Ok(child) = host.open_child(dir, &name) {
+            let path = format!("{}/{name}", path.trim_end_matches('/'));
+            below_group(host, (mount, &path), child, found);
+            host.close(child);
+        }
+    }
+}
+
+/// Says of the record that it is about this very group.
+fn place(record: &mut Record, target: &Target) {
+    match record {
+        Record::Created(group)
+        | Record::Cookied(group)
+        | Record::Enabling { group, .. }
+        | Record::Original { group, .. }
+        | Record::Safe { group, .. } => *group = target.clone(),
+        Record::Moving { to, .. } => {
+            if let Some(first) = to.first_mut() {
+                *first = target.clone();
+            }
+        }
+        _ => {}
+    }
+}

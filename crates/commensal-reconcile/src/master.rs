@@ -1,0 +1,99 @@
+//! One commensal keeps the cgroups of a kernel. Two that do not know of each other would undo each other's values for ever.
+//!
+//! The lock is on the directory of the cgroup below which groups are kept, so it holds across mount, network and process
+//! namespaces, and ends with its holder. Who that is stands in an attribute of the same directory.
+
+use commensal_core::actual::{CgroupPath, Hierarchy};
+use commensal_core::knob::{Controller, Version};
+use commensal_host::{Dir, Host, HostError, Lock, below};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The attribute that names the holder.
+const ATTRIBUTE: &str = "trusted.commensal.master";
+
+/// Who keeps the cgroups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Master {
+    /// Its process.
+    pub pid: u32,
+    /// When it started, clock ticks since boot.
+    pub start_ticks: u64,
+    /// Where its state is.
+    pub state_dir: PathBuf,
+}
+
+/// What came of the attempt to be the one.
+#[derive(Debug)]
+pub enum Mastery {
+    /// It is this process, as long as the lock lives.
+    Ours(Lock),
+    /// It is somebody else; who, if that can be known.
+    Others(Option<Master>),
+    /// Somebody without rights to cgroups holds the lock: it means nothing. Its process.
+    Squatted(u32),
+}
+
+impl std::fmt::Display for Master {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "process {}, whose state is in {}", self.pid, self.state_dir.display())
+    }
+}
+
+/// Tries to be the one that keeps the cgroups below `base`.
+///
+/// # Errors
+/// When no hierarchy can be looked at.
+pub(crate) fn take(
+    host: &mut dyn Host,
+    state_dir: &Path,
+    hierarchies: &[Hierarchy],
+    base: &CgroupPath,
+) -> Result<Mastery, HostError> {
+    let unified = hierarchies.iter().find(|one| one.version == Version::V2);
+    let cpu = hierarchies.iter().find(|one| one.controllers.contains(&Controller::Cpu));
+    let Some(hierarchy) = unified.or(cpu).or(hierarchies.first()) else { return Ok(Mastery::Others(None)) };
+    let dir = host
+        .open(&below(Path::new(&hierarchy.mount), base.as_str()))
+        .or_else(|_| host.open(Path::new(&hierarchy.mount)))?;
+    let taken = in_directory(host, state_dir, dir);
+    host.close(dir);
+    taken
+}
+
+fn in_directory(host: &mut dyn Host, state_dir: &Path, dir: Dir) -> Result<Mastery, HostError> {
+    if let Some(lock) = host.lock_group(dir)? {
+        let own = host.process(std::process::id())?;
+        let master = Master { pid: own.pid, start_ticks: own.start_ticks, state_dir: state_dir.to_owned() };
+        let text = serde_json::to_string(&master).unwrap_or_default();
+        // Without it the others know that there is somebody, and not who.
+        let _ = host.set_attribute(dir, ATTRIBUTE, Some(&text));
+        return Ok(Mastery::Ours(lock));
+    }
+    let named = host.attribute(dir, ATTRIBUTE)?.and_then(|text| serde_json::from_str::<Master>(&text).ok());
+    let named = named.filter(|master| {
+        host.process(master.pid).is_ok_and(|process| process.start_ticks == master.start_ticks)
+    });
+    if named.is_some() || host.euid() != 0 {
+        return Ok(Mastery::Others(named));
+    }
+    Ok(holder(host, dir.inode).map_or(Mastery::Others(None), Mastery::Squatted))
+}
+
+/// The process that the kernel says holds a lock on this inode, if all those are of users without rights (`proc_locks(5)`).
+fn holder(host: &dyn Host, inode: u64) -> Option<u32> {
+    let locks = host.read_file(Path::new("/proc/locks")).ok()?;
+    let of_inode = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next() == Some("FLOCK") && line.contains(&format!(":{inode} "))
+    };
+    let pids =
+        locks.lines().filter(of_inode).filter_map(|line| line.split_whitespace().nth(4)?.parse::<u32>().ok());
+    let pids: Vec<u32> = pids.collect();
+    let is_root = |pid: &u32| {
+        let status = host.read_file(Path::new(&format!("/proc/{pid}/status"))).unwrap_or_default();
+        let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        uid.is_none_or(|uid| uid.split_whitespace().any(|one| one == "0"))
+    };
+    pids.first().copied().filter(|_| !pids.iter().any(is_root))
+}
