@@ -3,13 +3,13 @@
 //! Which files a group has is in `files.rs`, what a write does in `rules.rs`.
 
 use super::faults::{Faults, Mutation};
-use super::files::triggers;
+use super::files::{keeps, triggers};
 use super::locks::Holder;
 use super::procs::Proc;
 use super::vendor::VendorKernel;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
-use commensal_core::knob::{Controller, Form, TABLE, Version};
+use commensal_core::knob::{Controller, Version};
 use commensal_core::topology::Device;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -374,13 +374,7 @@ impl Machine {
         for (inode, group) in &self.groups {
             let version = self.version(group);
             let folder = self.full_path(*inode);
-            let knob = |name: &str| {
-                name == "cgroup.subtree_control"
-                    || TABLE.iter().any(|row| {
-                        row.file(version).is_some_and(|file| file.name == name && file.form != Form::Trigger)
-                    })
-            };
-            for name in group.files.keys().filter(|name| knob(name)) {
+            for name in group.files.keys().filter(|name| keeps(version, name)) {
                 let text = self.read(*inode, name).unwrap_or_default();
                 all.insert(folder.join(name).display().to_string(), text.trim_end().to_owned());
             }
