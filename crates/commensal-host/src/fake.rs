@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! FakeHost ── another() ──► FakeHost      two processes of one machine
+//!    │  copy()                                        another machine that is as this one is now
 //!    │  set_file, add_process, set_usage, vanish …    the world changes
 //!    │  fail_write, crash_after, read_only …          things go wrong
 //!    ▼  processes, mutations, snapshot                what was done
@@ -177,6 +178,15 @@ impl FakeHost {
     #[must_use]
     pub fn another(&self) -> FakeHost {
         FakeHost { machine: Arc::clone(&self.machine), life: self.machine().life, dirs: Vec::new() }
+    }
+
+    /// A host of another machine, which is as this one is now: groups, files, processes, faults. Nothing that happens to one
+    /// of them happens to the other. On the new one no lock is held and [`FakeHost::mutations`] begin anew; who serves at a
+    /// socket does so on both, by a clone.
+    #[must_use]
+    pub fn copy(&self) -> FakeHost {
+        let machine = self.machine().copy();
+        FakeHost { life: machine.life, machine: Arc::new(Mutex::new(machine)), dirs: Vec::new() }
     }
 
     /// The agent is started again on the same machine: groups, processes and state files are as they
@@ -383,7 +393,7 @@ impl FakeHost {
     pub fn serve(
         &self,
         path: impl Into<PathBuf>,
-        service: impl FnMut(&str) -> Option<String> + Send + 'static,
+        service: impl FnMut(&str) -> Option<String> + Clone + Send + 'static,
     ) {
         self.machine().services.insert(path.into(), tree::Service(Box::new(service)));
     }

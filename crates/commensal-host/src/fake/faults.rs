@@ -17,7 +17,7 @@ pub struct Mutation {
 }
 
 /// The faults that are set.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Faults {
     /// Successful mutations until (and including) the one that fails, and how it fails.
     pub(super) fail: Option<(u32, Errno)>,

@@ -5,6 +5,7 @@ use super::tree::Machine;
 use super::vendor::VendorKernel;
 use commensal_core::knob::{Controller, Form, KnobId, KnobStatus, Scope, TABLE, Version};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 /// Files of the table that a usual kernel is built without (6.18: CFQ is gone; uclamp, io.latency and
 /// ioprio are configuration).
@@ -208,8 +209,34 @@ fn exists(scope: Scope, root: bool) -> bool {
 
 /// Whether the file only acts; reading it is refused.
 pub(super) fn triggers(version: Version, file: &str) -> bool {
-    commensal_core::knob::rows_of_file(version, file)
-        .any(|knob| knob.file(version).is_some_and(|row| row.form == Form::Trigger))
+    names(version).triggers.contains(file)
+}
+
+/// Whether the file keeps what is written to it.
+pub(super) fn keeps(version: Version, file: &str) -> bool {
+    file == "cgroup.subtree_control" || names(version).kept.contains(file)
+}
+
+/// Names of the table's files, by what the files do: asked at every read, for which the table is too long.
+struct Names {
+    triggers: BTreeSet<&'static str>,
+    kept: BTreeSet<&'static str>,
+}
+
+fn names(version: Version) -> &'static Names {
+    static NAMES: LazyLock<[Names; 2]> = LazyLock::new(|| {
+        [Version::V1, Version::V2].map(|version| {
+            let files = || TABLE.iter().filter_map(|knob| knob.file(version));
+            let of = |trigger: bool| {
+                files().filter(|file| (file.form == Form::Trigger) == trigger).map(|file| file.name).collect()
+            };
+            Names { triggers: of(true), kept: of(false) }
+        })
+    });
+    match version {
+        Version::V1 => &NAMES[0],
+        Version::V2 => &NAMES[1],
+    }
 }
 
 /// Files by controller that commensal writes; the conformance script has to mention each.

@@ -105,7 +105,7 @@ impl Machine {
             names.extend(group.files.keys().chain(group.children.keys()).cloned());
         }
         let mounts = self.trees.iter().map(|tree| &tree.mount);
-        for known in self.files.keys().chain(&self.folders).chain(mounts) {
+        for known in self.files_below(path).chain(&self.folders).chain(mounts) {
             let inside = known.strip_prefix(path).ok().and_then(|rest| rest.components().next());
             names.extend(inside.map(|name| name.as_os_str().to_string_lossy().into_owned()));
         }
@@ -122,8 +122,17 @@ impl Machine {
 
     fn folder_of(&self, path: &Path) -> Answer<()> {
         let folder = path.parent().ok_or(Errno::ENOENT)?;
-        let known = self.folders.contains(folder) || self.files.keys().any(|file| file.starts_with(folder));
+        let known = self.folders.contains(folder) || self.files_below(folder).next().is_some();
         if known { Ok(()) } else { Err(Errno::ENOENT) }
+    }
+
+    /// Files in the folder and below it, and the file of this path itself: paths are ordered by their parts, so these are
+    /// side by side.
+    fn files_below<'a>(&'a self, folder: &'a Path) -> impl Iterator<Item = &'a PathBuf> {
+        self.files
+            .range(folder.to_owned()..)
+            .map(|(path, _)| path)
+            .take_while(move |path| path.starts_with(folder))
     }
 }
 

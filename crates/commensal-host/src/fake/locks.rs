@@ -25,7 +25,7 @@ impl Token {
 }
 
 /// Who has the lock of a file.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Holder {
     opening: Weak<Opening>,
     /// The process that took it has died; children may have it still.

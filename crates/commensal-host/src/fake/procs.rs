@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Running(Arc<Mutex<State>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct State {
     exit: Option<Exit>,
     reaped: bool,
@@ -22,6 +22,11 @@ struct State {
 impl Running {
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same state, from now on of another process.
+    pub(super) fn apart(&self) -> Running {
+        Running(Arc::new(Mutex::new(self.with(|state| state.clone()))))
     }
 
     /// The first end counts.
@@ -53,7 +58,7 @@ impl Running {
 }
 
 /// A process of the machine.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Proc {
     pub(super) start_ticks: u64,
     /// Inode of its group in each hierarchy, in the order of the trees.

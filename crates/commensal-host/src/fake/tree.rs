@@ -3,13 +3,13 @@
 //! Which files a group has is in `files.rs`, what a write does in `rules.rs`.
 
 use super::faults::{Faults, Mutation};
-use super::files::triggers;
+use super::files::{keeps, triggers};
 use super::locks::Holder;
 use super::procs::Proc;
 use super::vendor::VendorKernel;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
-use commensal_core::knob::{Controller, Form, TABLE, Version};
+use commensal_core::knob::{Controller, Version};
 use commensal_core::topology::Device;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -52,10 +52,24 @@ pub(super) struct Tree {
 }
 
 /// Somebody who answers every request at a local socket, or stays silent.
-pub(super) struct Service(pub(super) Box<Answering>);
+pub(super) struct Service(pub(super) Box<dyn Answering>);
 
-/// A line, and what is answered; `None` closes.
-type Answering = dyn FnMut(&str) -> Option<String> + Send;
+/// Answers a request; `None` closes. Each copy of a machine has its own.
+pub(super) trait Answering: FnMut(&str) -> Option<String> + Send {
+    fn copied(&self) -> Box<dyn Answering>;
+}
+
+impl<F: FnMut(&str) -> Option<String> + Clone + Send + 'static> Answering for F {
+    fn copied(&self) -> Box<dyn Answering> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for Service {
+    fn clone(&self) -> Service {
+        Service((*self.0).copied())
+    }
+}
 
 impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -64,7 +78,7 @@ impl std::fmt::Debug for Service {
 }
 
 /// Everything that outlives the host's process.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Machine {
     pub(super) trees: Vec<Tree>,
     pub(super) groups: BTreeMap<u64, Group>,
@@ -126,6 +140,18 @@ impl Machine {
             ticks: 1_000,
             uptime: Duration::from_secs(1_000),
         }
+    }
+
+    /// The same machine once more: nothing that happens to one happens to the other.
+    pub(super) fn copy(&self) -> Machine {
+        let mut copy = self.clone();
+        // Those who hold locks are with the first one.
+        copy.locks.clear();
+        copy.mutations.clear();
+        for process in copy.processes.values_mut() {
+            process.running = process.running.apart();
+        }
+        copy
     }
 
     /// Mounts a hierarchy with an empty root group, or with a fully populated one.
@@ -374,13 +400,7 @@ impl Machine {
         for (inode, group) in &self.groups {
             let version = self.version(group);
             let folder = self.full_path(*inode);
-            let knob = |name: &str| {
-                name == "cgroup.subtree_control"
-                    || TABLE.iter().any(|row| {
-                        row.file(version).is_some_and(|file| file.name == name && file.form != Form::Trigger)
-                    })
-            };
-            for name in group.files.keys().filter(|name| knob(name)) {
+            for name in group.files.keys().filter(|name| keeps(version, name)) {
                 let text = self.read(*inode, name).unwrap_or_default();
                 all.insert(folder.join(name).display().to_string(), text.trim_end().to_owned());
             }

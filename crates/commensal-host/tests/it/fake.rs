@@ -205,6 +205,41 @@ fn a_fixture_is_a_machine() {
 }
 
 #[test]
+fn a_copy_is_a_machine_of_its_own() {
+    let fake = FakeHost::v1(2, GIB);
+    let mut host = fake.another();
+    let root = cpu_root(&mut host);
+    let group = host.mkdir(root, "g").unwrap();
+    host.write(group, "cpu.shares", "5").unwrap();
+    let pid = fake.add_process(&["/sys/fs/cgroup/cpu/g"]);
+    host.state_dir(Path::new("/var/lib/commensal")).unwrap();
+    let lock = host.state_lock(Path::new("/var/lib/commensal/lock")).unwrap();
+    let mut asked = 0;
+    fake.serve("/socket", move |_| {
+        asked += 1;
+        Some(asked.to_string())
+    });
+    let ask = |fake: &FakeHost| fake.ask(Path::new("/socket"), "", std::time::Duration::ZERO).unwrap();
+    assert_eq!(ask(&fake), "1");
+
+    let copy = fake.copy();
+    assert_eq!((copy.snapshot(), copy.mutations().len()), (fake.snapshot(), 0));
+    let mut there = copy.another();
+    let group = there.open(Path::new("/sys/fs/cgroup/cpu/g")).unwrap();
+    assert_eq!(there.read(group, "cgroup.procs").unwrap(), format!("{pid}\n"));
+    assert!(lock.is_some() && host.state_lock(Path::new("/var/lib/commensal/lock")).unwrap().is_none());
+    assert!(there.state_lock(Path::new("/var/lib/commensal/lock")).unwrap().is_some());
+    copy.end(pid, Exit::Code(0));
+    there.write(group, "cpu.shares", "7").unwrap();
+    copy.crash_after(0);
+    assert_eq!((ask(&fake), ask(&fake.copy()), ask(&fake)), ("2".to_owned(), "3".to_owned(), "3".to_owned()));
+
+    let group = host.open(Path::new("/sys/fs/cgroup/cpu/g")).unwrap();
+    assert_eq!(host.read(group, "cpu.shares").unwrap(), "5\n");
+    assert_eq!(host.read(group, "cgroup.procs").unwrap(), format!("{pid}\n"));
+}
+
+#[test]
 fn two_hosts_share_a_machine() {
     let mut one = FakeHost::v1(2, GIB);
     let mut two = one.another();

@@ -67,6 +67,8 @@ enum Then {
     Again,
 }
 
+const BOTH: [Then; 2] = [Then::Restore, Then::Again];
+
 /// All that there is to see of a machine, but for the state directory and the dead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct MachineState {
@@ -201,6 +203,10 @@ fn everything_back(fake: &FakeHost, before: &MachineState, what: &str) {
 struct Calm {
     /// The machine before any text.
     before: MachineState,
+    /// The machine before the act. What is interrupted happens to copies of it: building one anew takes as long as half of what
+    /// follows.
+    start: FakeHost,
+    middle: MachineState,
     /// The machine after the act, by which means, and what could not be had.
     after: MachineState,
     terms: Vec<String>,
@@ -209,6 +215,16 @@ struct Calm {
 }
 
 impl Calm {
+    fn of(world: &World, act: Act, before: &MachineState) -> Calm {
+        let start = prepared(world, act.before(world));
+        let fake = start.copy();
+        let said = act.run(&mut fake.another(), world);
+        let Said::Done(terms) = said else { panic!("{}: {act:?}: {said:?}", world.name) };
+        let is_trial = |path: &str| path.split('/').any(|part| part == instance().scratch);
+        let trials = fake.mutations().iter().map(|change| is_trial(&change.path)).collect();
+        Calm { before: before.clone(), middle: see(&start), start, after: see(&fake), terms, trials }
+    }
+
     /// Whether a trial of a survey is refused: what is believed not to be supported is planned without.
     fn refuses_trial(&self, fault: Fault, n: u32) -> bool {
         let mut from_n = self.trials.iter().skip(n as usize);
@@ -220,12 +236,10 @@ impl Calm {
     }
 }
 
-/// One act with a fault at the n-th change; whether the fault came.
-fn once(world: &World, act: Act, (fault, n): (Fault, u32), then: Then, calm: &Calm) -> bool {
-    let what = format!("{}: {act:?}, {fault:?} at change {n}, then {then:?}", world.name);
-    let fake = prepared(world, act.before(world));
-    let middle = see(&fake);
-    let changes = fake.mutations().len();
+/// One act with a fault at the n-th change, and each of what may be done next; whether the fault came.
+fn once(world: &World, act: Act, (fault, n): (Fault, u32), next: &[Then], calm: &Calm) -> bool {
+    let what = format!("{}: {act:?}, {fault:?} at change {n}", world.name);
+    let fake = calm.start.copy();
     match fault {
         Fault::Crash => fake.crash_after(n),
         Fault::Refused(errno) => fake.fail_write(n + 1, errno),
@@ -234,7 +248,7 @@ fn once(world: &World, act: Act, (fault, n): (Fault, u32), then: Then, calm: &Ca
     let said = act.run(&mut fake.another(), world);
     let came = match fault {
         Fault::Crash => fake.is_crashed(),
-        Fault::Refused(_) | Fault::RefusedFrom(_) => fake.mutations().len() >= changes + n as usize,
+        Fault::Refused(_) | Fault::RefusedFrom(_) => fake.mutations().len() >= n as usize,
     };
     let fake = match fault {
         Fault::Crash => fake.restart(),
@@ -248,7 +262,7 @@ fn once(world: &World, act: Act, (fault, n): (Fault, u32), then: Then, calm: &Ca
                     same(&without_scratch(see(&fake)), &calm.after, &what);
                 }
                 Said::Refused { why, left } if left.is_empty() => {
-                    same(&without_scratch(see(&fake)), &middle, &format!("{what}: {why}"));
+                    same(&without_scratch(see(&fake)), &calm.middle, &format!("{what}: {why}"));
                 }
                 Said::Open(why) => assert!(!why.is_empty(), "{what}: not done, and nobody says why"),
                 Said::Done(_) | Said::Refused { .. } => {}
@@ -256,42 +270,41 @@ fn once(world: &World, act: Act, (fault, n): (Fault, u32), then: Then, calm: &Ca
             fake
         }
     };
-    if then == Then::Again {
-        let again = act.run(&mut fake.another(), world);
-        assert!(matches!(&again, Said::Done(terms) if *terms == calm.terms), "{what}: {again:?}");
-        same(&see(&fake), &calm.after, &what);
+    for (number, then) in next.iter().enumerate() {
+        let what = format!("{what}, then {then:?}");
+        let last = number + 1 == next.len();
+        let fake = if last { fake.another() } else { fake.copy() };
+        if *then == Then::Again {
+            let again = act.run(&mut fake.another(), world);
+            assert!(matches!(&again, Said::Done(terms) if *terms == calm.terms), "{what}: {again:?}");
+            same(&see(&fake), &calm.after, &what);
+        }
+        everything_back(&fake, &calm.before, &what);
     }
-    everything_back(&fake, &calm.before, &what);
     came
 }
 
 /// Through which combinations the moments go, each list once: all of them apart for crashes and with `PROPTEST_CASES` (as `cargo
 /// xtask ci --long` has it); for refusals else all of them together, so that every moment is refused once.
-fn turns(faults: &[Fault]) -> Vec<Vec<(Fault, Then)>> {
-    let both = |fault: &Fault| [Then::Restore, Then::Again].map(|then| (*fault, then));
-    let all: Vec<(Fault, Then)> = faults.iter().flat_map(both).collect();
-    let apart = faults == [Fault::Crash] || std::env::var_os("PROPTEST_CASES").is_some();
-    if apart { all.into_iter().map(|one| vec![one]).collect() } else { vec![all] }
+fn turns(faults: &[Fault]) -> Vec<Vec<(Fault, &'static [Then])>> {
+    if faults == [Fault::Crash] || std::env::var_os("PROPTEST_CASES").is_some() {
+        return faults.iter().map(|fault| vec![(*fault, &BOTH[..])]).collect();
+    }
+    vec![faults.iter().flat_map(|fault| BOTH.chunks(1).map(|one| (*fault, one))).collect()]
 }
 
 /// All moments of all acts of a world.
 fn all_moments(world: &World, faults: &[Fault]) {
     let before = see(&(world.machine)());
     for act in Act::of(world) {
-        let fake = prepared(world, act.before(world));
-        let changes = fake.mutations().len();
-        let said = act.run(&mut fake.another(), world);
-        let Said::Done(terms) = said else { panic!("{}: {act:?}: {said:?}", world.name) };
-        let is_trial = |path: &str| path.split('/').any(|part| part == instance().scratch);
-        let trials = fake.mutations()[changes..].iter().map(|change| is_trial(&change.path)).collect();
-        let calm = Calm { before: before.clone(), after: see(&fake), terms, trials };
+        let calm = Calm::of(world, act, &before);
         let mut moments = 0;
         for (number, turn) in turns(faults).into_iter().enumerate() {
             let mut n = 0;
             // What is not the whole product takes each moment with one of the combinations, in turn.
             while {
-                let (fault, then) = turn[(number + n as usize) % turn.len()];
-                once(world, act, (fault, n), then, &calm)
+                let (fault, next) = turn[(number + n as usize) % turn.len()];
+                once(world, act, (fault, n), next, &calm)
             } {
                 n += 1;
                 assert!(n < 2_000, "{}: {act:?} never ends", world.name);
@@ -398,7 +411,7 @@ fn special() -> Vec<World> {
         world("core scheduling", &[vendors::EXPEL, vendors::BATCH], || vendors::with_core_scheduling().0),
         world("a scheduler", &[scheduler::OWN, vendors::OWN], || {
             let fake = FakeHost::v2(4, MEMORY);
-            scheduler::load(&fake, &std::sync::Arc::default(), 1);
+            scheduler::load(&fake);
             fake
         }),
     ]

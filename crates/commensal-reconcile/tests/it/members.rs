@@ -333,9 +333,10 @@ pub fn fresh(name: &str) -> FakeHost {
 #[test]
 fn every_refusal_leaves_a_process_whole() {
     for (name, _) in machines() {
+        let calm = fresh(name);
         for errno in [Errno::EINVAL, Errno::ESRCH, Errno::EBUSY] {
             for nth in 1..60 {
-                let fake = fresh(name);
+                let fake = calm.copy();
                 let places = all_places(&fake);
                 let mut host = fake.another();
                 let (found, plan) = planned(&mut host, MEDIA).unwrap();

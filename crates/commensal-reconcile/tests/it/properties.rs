@@ -9,7 +9,6 @@ use commensal_reconcile::apply;
 use proptest::prelude::*;
 use std::fmt::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 const CPUS: u32 = 4;
 const MEMORY: u64 = 16 << 30;
@@ -43,7 +42,7 @@ fn build(world: &World) -> FakeHost {
         _ => FakeHost::hybrid(CPUS, MEMORY),
     };
     if world.scheduler {
-        crate::scheduler::load(&fake, &Arc::default(), 1);
+        crate::scheduler::load(&fake);
     }
     let mut host = fake.another();
     let v2 = world.layout == 1;

@@ -25,7 +25,7 @@ const ETL: &str = "/sys/fs/cgroup/commensal-offline/etl";
 const WEB: &str = "/sys/fs/cgroup/commensal-online/web";
 
 /// What the scheduler has been told, by owner; and what it says.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Told {
     mode: Mode,
     standing: Standing,
@@ -39,6 +39,17 @@ pub struct Told {
 }
 
 impl Told {
+    fn loaded() -> Told {
+        Told { mode: Mode::Running, ..Told::default() }
+    }
+
+    /// What is sent; nothing by one that takes too long.
+    fn reply(&mut self, request: &str) -> Option<String> {
+        let answer = self.answer(request);
+        let late = self.stopped || self.slow && request.contains("hold_off_us");
+        (!late).then(|| format!("{answer}\n"))
+    }
+
     fn answer(&mut self, line: &str) -> Value {
         let request = Request::parse(line.lines().next().unwrap_or_default()).unwrap();
         let orders = match request {
@@ -72,18 +83,17 @@ impl Told {
     }
 }
 
-/// Loads one that has no orders yet.
-pub fn load(fake: &FakeHost, told: &Arc<Mutex<Told>>, seq: u32) {
+/// Loads one that has no orders yet; a copy of the machine has one of its own.
+pub fn load(fake: &FakeHost) {
+    enabled(fake, 1);
+    let mut told = Told::loaded();
+    fake.serve(World::socket(), move |request| told.reply(request));
+}
+
+/// The kernel says that it has one, the `seq`-th since the boot.
+fn enabled(fake: &FakeHost, seq: u32) {
     fake.set_file(KERNEL, "enabled\n");
     fake.set_file(LOADS, &format!("{seq}\n"));
-    *told.lock().unwrap() = Told { mode: Mode::Running, ..Told::default() };
-    let told = Arc::clone(told);
-    fake.serve(World::socket(), move |request| {
-        let mut told = told.lock().unwrap();
-        let answer = told.answer(request);
-        let late = told.stopped || told.slow && request.contains("hold_off_us");
-        (!late).then(|| format!("{answer}\n"))
-    });
 }
 
 /// A machine whose kernel can have a scheduler, and the one of its state directory.
@@ -110,7 +120,10 @@ impl World {
     }
 
     fn load(&self, seq: u32) {
-        load(&self.fake, &self.told, seq);
+        enabled(&self.fake, seq);
+        *self.told() = Told::loaded();
+        let told = Arc::clone(&self.told);
+        self.fake.serve(World::socket(), move |request| told.lock().unwrap().reply(request));
     }
 
     fn unload(&self) {

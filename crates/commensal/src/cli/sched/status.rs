@@ -307,9 +307,9 @@ mod tests {
     #[test]
     fn the_scheduler_is_asked_again_after_the_judge() {
         let host = FakeHost::v2(2, 1 << 30);
-        let asked = std::sync::atomic::AtomicU32::new(0);
+        let mut generation = 0;
         host.serve(Path::new(STATE).join("sched.sock"), move |_| {
-            let generation = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+            generation += 1;
             Some(format!("{{\"ok\":true,\"pid\":7,\"mode\":\"running\",\"generation\":{generation}}}\n"))
         });
         let state = Path::new(STATE);
