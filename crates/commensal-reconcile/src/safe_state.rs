@@ -306,8 +306,14 @@ fn keep_original(
         device: wanted.device.clone(),
         value,
     };
+    // The journal may have lost that it is there, or that the group is ours.
+    let created = Record::Created(wanted.group.clone());
+    if [&record, &created].iter().any(|one| marks::of(host, dir, one).is_some()) {
+        return;
+    }
     let path = journal::path(state_dir, journal::MACHINE);
     let _ = host.state_append(&path, &journal::line(&record));
+    marks::set(host, (state_dir, journal::MACHINE), [&record]);
 }
 
 /// Takes off the record what is back at its original: what its owner sets from now on is theirs. It can wait for a `restore`.

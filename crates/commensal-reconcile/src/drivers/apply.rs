@@ -387,6 +387,11 @@ impl<'a> Work<'a> {
                     if seen.insert((step.place.clone(), *knob, *device)) {
                         let record =
                             self.put_on_record(step, dir, (*knob, *device), journal).map_err(stop)?;
+                        if record.is_some() {
+                            let needed = self.enabled_by_others(&step.place, *knob, journal);
+                            let new = needed.into_iter().filter(|one| !records.contains(one));
+                            records.extend(new.collect::<Vec<_>>());
+                        }
                         records.extend(record);
                     }
                     // The kernel forgets a weight while the group is idle. A plan writes the default first, which puts the other
@@ -446,6 +451,21 @@ impl<'a> Work<'a> {
             (false, None) => return Ok(Some(record(self.original(dir, knob, file, device)?))),
         }
         Ok(None)
+    }
+
+    /// v2: controllers above that another commensal has enabled and that this knob needs. Whoever of them goes last disables them.
+    fn enabled_by_others(&mut self, place: &CgroupRef, knob: KnobId, journal: &Journal) -> Vec<Record> {
+        let mut records = Vec::new();
+        for path in place.path.ancestors() {
+            let above = CgroupRef { hierarchy: place.hierarchy, path };
+            let Ok(dir) = self.dir(&above) else { continue };
+            let controller = knob.row().controller.v2_name().to_owned();
+            let record = Record::Enabling { group: self.target(&above, dir), controller };
+            let mark = marks::of(self.host, dir, &record);
+            let by_other = mark.is_some_and(|mark| Path::new(&mark.owner) != journal.state_dir());
+            records.extend(Some(record).filter(|record| by_other && !journal.has(record)));
+        }
+        records
     }
 
     fn run(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {

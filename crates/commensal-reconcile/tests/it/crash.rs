@@ -11,9 +11,10 @@ use commensal_core::errno::Errno;
 use commensal_core::knob::KnobId;
 use commensal_core::limit::{LIMITS, LimitId, Unit};
 use commensal_core::plan::{Action, Step, undo};
+use commensal_core::safe::safe;
 use commensal_host::Host;
 use commensal_host::fake::{FakeHost, VendorKernel};
-use commensal_reconcile::{Instance, Outcome, PlanRequest, Planned, Reconciler, enforce};
+use commensal_reconcile::{Instance, Outcome, PlanRequest, Planned, Reconciler, SafeRequest, enforce};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
@@ -71,7 +72,7 @@ const BOTH: [Then; 2] = [Then::Restore, Then::Again];
 
 /// All that there is to see of a machine, but for the state directory and the dead.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct MachineState {
+pub struct MachineState {
     files: BTreeMap<String, String>,
     switches: Vec<String>,
     /// By process: its groups, whether it is of the idle class, and whether threads have cookies.
@@ -79,7 +80,7 @@ struct MachineState {
     orders: String,
 }
 
-fn see(fake: &FakeHost) -> MachineState {
+pub fn see(fake: &FakeHost) -> MachineState {
     let switches = ["/proc/sys/kernel/sched_group_identity_enabled", "/proc/sys/vm/memcg_qos_enable"];
     let read = |path: &str| fake.another().read_file(Path::new(path)).unwrap_or_default();
     let alive = fake.processes().into_iter().filter(|process| process.exit.is_none());
@@ -109,7 +110,7 @@ fn without_scratch(mut state: MachineState) -> MachineState {
 }
 
 /// Says where two machines differ, instead of all that they have.
-fn same(left: &MachineState, right: &MachineState, what: &str) {
+pub fn same(left: &MachineState, right: &MachineState, what: &str) {
     let differ = |path: &&String| left.files.get(*path) != right.files.get(*path);
     let paths: BTreeSet<&String> = left.files.keys().chain(right.files.keys()).filter(differ).collect();
     let lines = paths
@@ -138,6 +139,7 @@ impl Act {
             }
         };
         let specs = parse("groups.toml", &world.texts[number]).unwrap();
+        let safe_specs = safe(&specs);
         let request = PlanRequest::all(&specs);
         // A refused trial of a survey makes it another plan, which says so by other means or by what it lacks.
         let terms = |planned: Planned| {
@@ -146,6 +148,8 @@ impl Act {
             unmet.chain(means).collect()
         };
         if let Act::Round(_) = self {
+            let safe = Some(SafeRequest { specs: &safe_specs, floor: None });
+            let request = PlanRequest { safe, ..request };
             let done = Reconciler::new(instance(), host).and_then(|mut one| one.round(host, 0, &request));
             return match done {
                 Ok(round) if round.problems.is_empty() => Said::Done(terms(round.planned)),
@@ -183,7 +187,7 @@ impl Act {
 }
 
 /// The machine with the first texts in force.
-fn prepared(world: &World, texts: usize) -> FakeHost {
+pub fn prepared(world: &World, texts: usize) -> FakeHost {
     let fake = (world.machine)();
     for number in 0..texts {
         let said = Act::Apply(number).run(&mut fake.another(), world);
@@ -348,7 +352,7 @@ fn world(name: &str, texts: &[&str], machine: impl Fn() -> FakeHost + 'static) -
 }
 
 /// Groups of our own and of somebody else, with a few limits; then with others and in the other class.
-fn plain() -> Vec<World> {
+pub fn plain() -> Vec<World> {
     let other = undo::GROUPS
         .replace("class = \"offline\"\ncpu.max = \"50 %\"", "class = \"online\"\ncpu.weight = 300")
         .replace("cpu.max = \"1 core\"", "cpu.max = \"2 cores\"\nmemory.high = \"1 GiB\"");
@@ -361,7 +365,7 @@ fn plain() -> Vec<World> {
 }
 
 /// Every limit that there is, on both classes.
-fn limits() -> Vec<World> {
+pub fn limits() -> Vec<World> {
     let v1: fn() -> FakeHost = || FakeHost::v1(4, MEMORY);
     let v2: fn() -> FakeHost = || FakeHost::v2(4, MEMORY);
     let hybrid: fn() -> FakeHost = || FakeHost::hybrid(4, MEMORY);
@@ -376,7 +380,7 @@ fn limits() -> Vec<World> {
 }
 
 /// Processes that are moved.
-fn moved() -> Vec<World> {
+pub fn moved() -> Vec<World> {
     let of = |kind: &'static str| {
         world(&format!("processes on {kind}"), &[members::MEDIA], move || members::fresh(kind))
     };

@@ -7,6 +7,7 @@ mod delegation;
 mod faults;
 mod fixtures;
 mod members;
+mod originals;
 mod properties;
 mod rounds;
 mod safe_state;

@@ -2,6 +2,7 @@
 //! everything broken that can be. What it should be is told by another way: a plan of the safe groups finds nothing to do.
 
 use crate::crash::{World, worlds};
+use crate::originals::DAMAGES;
 use crate::support::STATE;
 use commensal_core::config::parse;
 use commensal_core::errno::Errno;
@@ -46,7 +47,8 @@ fn still_to_write(fake: &FakeHost, specs: &[GroupSpec]) -> Vec<(Step, String)> {
     let planned = instance().plan(&mut host, &survey, &PlanRequest::all(&safe_specs)).unwrap();
     let is_write = |step: &&Step| matches!(step.action, Action::Write { .. } | Action::OneWay { .. });
     let steps: Vec<Step> = planned.plan.steps.iter().filter(is_write).cloned().collect();
-    steps.into_iter().map(|step| (step.clone(), step.describe(&planned.actual))).collect()
+    let said = |step: &Step| format!("{}: {}", step.describe(&planned.actual), step.why);
+    steps.into_iter().map(|step| (step.clone(), said(&step))).collect()
 }
 
 /// Every text of every world, and once more with offline groups that want their originals back.
@@ -199,4 +201,47 @@ fn one_refused_file_holds_up_no_other() {
         }
     }
     assert!(refused > 20, "{refused}");
+}
+
+/// Whatever is broken beside the groups when the agent dies: damage to each line of the journal, no journal, no state directory, one
+/// that takes no writes, somebody who holds the lock. No limit is left on an online group, and the rest is as it is to be.
+// promise 95
+#[test]
+fn nothing_beside_the_groups_holds_it_up() {
+    let mut limited = 0;
+    let mut check = |fake: &FakeHost, specs: &[GroupSpec], what: &str| {
+        limited += still_limited(fake, specs).len();
+        bring(fake);
+        let open = still_to_write(fake, specs);
+        assert!(open.is_empty(), "{what}:\n{}", said(&open));
+    };
+    for (world, specs) in cases().into_iter().filter(|(world, _)| !world.name.contains("openEuler")) {
+        let specs = &specs[0];
+        let calm = (world.machine)();
+        round(&mut calm.another(), specs).unwrap();
+        let journal = Path::new(STATE).join("machine.journal");
+        let text = calm.another().state_read(&journal).unwrap().unwrap();
+        for (what, damage) in DAMAGES {
+            for line in 0.. {
+                let Some(text) = damage(&text, line) else { break };
+                let fake = calm.copy();
+                fake.another().state_replace(&journal, &text).unwrap();
+                check(&fake, specs, &format!("{}: {what} {line}", world.name));
+            }
+        }
+        let fake = calm.copy();
+        fake.another().state_remove(&journal).unwrap();
+        check(&fake, specs, &format!("{}: no journal", world.name));
+        let fake = calm.copy();
+        fake.another().state_remove_all(Path::new(STATE)).unwrap();
+        check(&fake, specs, &format!("{}: no state directory", world.name));
+        let fake = calm.copy();
+        fake.state_full(true);
+        check(&fake, specs, &format!("{}: a full disk", world.name));
+        let fake = calm.copy();
+        let lock = fake.another().state_lock(&Path::new(STATE).join("lock")).unwrap();
+        assert!(lock.is_some());
+        check(&fake, specs, &format!("{}: somebody holds the lock", world.name));
+    }
+    assert!(limited > 500, "only {limited} limits were there to be lifted");
 }

@@ -140,6 +140,8 @@ fn a_damaged_line_stops_apply_and_does_not_stop_restore() {
 #[test]
 fn a_journal_of_an_earlier_boot_means_groups_that_are_gone() {
     let fake = FakeHost::v1(4, MEMORY);
+    // What is on the groups goes with them.
+    fake.refuse_attributes();
     let mut host = fake.another();
     let (_, _, outcome) = applied(&mut host, GROUPS);
     assert!(outcome.failure.is_none());
