@@ -157,7 +157,9 @@ impl Members {
         found.containers = containers;
         found.containers.retain(|container| matches.iter().any(|one| one.takes_container(container)));
         let answered = self.running.keys().any(|socket| !self.lost.contains_key(socket));
-        found.engine_obstacle = (!answered).then(|| {
+        let of_engine = |one: &&Match| matches!(one, Match::DockerLabel(_) | Match::DockerName(_));
+        let needed = matches.iter().any(of_engine);
+        found.engine_obstacle = (needed && !answered).then(|| {
             let why =
                 self.lost.values().next().cloned().unwrap_or_else(|| "it has not been asked yet".to_owned());
             format!("no container engine answers ({why})")

@@ -92,7 +92,7 @@ pub trait Host {
     fn list(&self, path: &Path) -> Result<Vec<String>>;
 
     /// Sends `request` to the local (Unix) socket at `path` and gives all that comes back until the other side closes: at
-    /// most 8 MiB, and `patience` of silence (`ETIMEDOUT`).
+    /// most 8 MiB. All of it, from connecting to the last byte, takes at most `patience` (`ETIMEDOUT`).
     fn ask(&self, path: &Path, request: &str, patience: Duration) -> Result<String>;
 
     /// Listens on a local (Unix) socket at `path` that only this user reaches: its mode is 0600 from the first moment. A

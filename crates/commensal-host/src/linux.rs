@@ -15,7 +15,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How many control files stay open, as far as an eighth of the permitted descriptors goes. A held one
 /// makes a use several times cheaper than open, use, close, and costs the kernel a page. Beyond this
@@ -33,7 +33,6 @@ const OPEN_DIRS: usize = 65_536;
 
 /// What an answer over a local socket may be at most, and how long its sender may be silent.
 const ASK_MOST: usize = 8 << 20;
-pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is read of a file at most, bytes: far more than any file here has, and little enough for every tick.
 const LONGEST_FILE: u64 = 16 << 20;
@@ -305,10 +304,13 @@ impl Host for LinuxHost {
     }
 
     fn ask(&self, path: &Path, request: &str, patience: Duration) -> Result<String> {
-        let mut stream = Stream::open(path, request)?;
+        let end = Instant::now() + patience;
+        let mut stream = Stream::open(path, request, patience)?;
         let mut answer = Vec::new();
         while answer.len() < ASK_MOST {
-            match stream.read(patience)? {
+            let left = end.saturating_duration_since(Instant::now());
+            let read = if left.is_zero() { None } else { stream.read(left)? };
+            match read {
                 Some(bytes) if bytes.is_empty() => break,
                 Some(bytes) => answer.extend(bytes),
                 None => {

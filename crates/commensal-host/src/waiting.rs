@@ -1,18 +1,22 @@
 //! What is waited for on a thread of its own: a local socket on which somebody tells what happens, and folders in which names
 //! appear. Neither is part of [`crate::Host`], because the loop never waits.
 
-use crate::linux::{ASK_PATIENCE, fail};
+use crate::linux::fail;
 use crate::{HostError, Result};
 use commensal_core::errno::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags, open};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::io::{ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// The shortest wait.
+const LEAST: Duration = Duration::from_millis(5);
 
 /// An answer over a local (Unix) socket that comes bit by bit, for as long as the other side has something to say.
 #[derive(Debug)]
@@ -25,13 +29,25 @@ impl Stream {
     /// Sends `request` to the socket at `path`.
     ///
     /// # Errors
-    /// When nobody listens there, or the other side does not take the request within two seconds (`ETIMEDOUT`).
-    pub fn open(path: &Path, request: &str) -> Result<Stream> {
+    /// When nobody listens there, or the other side has not taken the whole request after `patience` (`ETIMEDOUT`).
+    pub fn open(path: &Path, request: &str, patience: Duration) -> Result<Stream> {
         let object = path.display().to_string();
+        let end = Instant::now() + patience;
         let refuse = |error: std::io::Error| refused(&object, &error);
-        let mut socket = UnixStream::connect(path).map_err(refuse)?;
-        socket.set_write_timeout(Some(ASK_PATIENCE)).map_err(refuse)?;
-        socket.write_all(request.as_bytes()).map_err(refuse)?;
+        let mut socket = connect(path, end).map_err(|errno| refuse(errno.into()))?;
+        let mut rest = request.as_bytes();
+        while !rest.is_empty() {
+            let left = end.saturating_duration_since(Instant::now()).max(LEAST);
+            socket.set_write_timeout(Some(left)).map_err(refuse)?;
+            match socket.write(rest) {
+                Ok(length) => rest = &rest[length..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(refuse(error)),
+            }
+            if !rest.is_empty() && Instant::now() >= end {
+                return Err(refuse(ErrorKind::TimedOut.into()));
+            }
+        }
         Ok(Stream { socket, object })
     }
 
@@ -51,6 +67,25 @@ impl Stream {
             Err(error) => Err(refused(&self.object, &error)),
         }
     }
+}
+
+/// Connects before `end`: to a socket whose listener takes no connection, because its queue is full, a blocking connect waits for
+/// ever (`unix_stream_connect`, net/unix/af_unix.c).
+fn connect(path: &Path, end: Instant) -> rustix::io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    loop {
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::AGAIN) if Instant::now() < end => std::thread::sleep(LEAST),
+            Err(rustix::io::Errno::AGAIN) => return Err(rustix::io::Errno::TIMEDOUT),
+            Err(errno) => return Err(errno),
+        }
+    }
+    let socket = UnixStream::from(socket);
+    socket.set_nonblocking(false).map_err(|_| rustix::io::Errno::IO)?;
+    Ok(socket)
 }
 
 fn is_late(error: &std::io::Error) -> bool {

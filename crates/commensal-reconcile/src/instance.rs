@@ -116,7 +116,10 @@ impl Instance {
         let mut found = self.observe(host, survey)?;
         match request.members {
             Some(find) => find(host, &mut found),
-            None => survey.members(host, request.specs, self.engine.as_deref(), &mut found),
+            None => {
+                let engine = self.engine.as_deref();
+                survey.members(host, request.specs, request.engines, engine, &mut found);
+            }
         }
         self.plan_against(host, survey, request, found)
     }

@@ -8,6 +8,7 @@ use commensal_core::knob::Controller;
 use commensal_core::plan::{Plan, plan};
 use commensal_host::Host;
 use commensal_sensors::Survey;
+use commensal_sensors::containers::Found;
 use std::collections::BTreeSet;
 
 /// No group.
@@ -26,6 +27,8 @@ pub struct PlanRequest<'a> {
     pub adjust: &'a dyn Fn(&mut DesiredState),
     /// Finds containers and processes that the groups match; without it they are looked for on the spot.
     pub members: Option<FindMembers<'a>>,
+    /// What container engines said, when they were asked before; without it they are asked on the spot.
+    pub engines: Option<&'a Found>,
     /// Whether an agent keeps them in force from now on.
     pub kept: bool,
     /// What is to be left without anybody who looks after it, for whoever must bring that state; nothing is put on record for it
@@ -58,6 +61,7 @@ impl<'a> PlanRequest<'a> {
             alone: false,
             adjust,
             members: None,
+            engines: None,
             kept: false,
             safe: None,
             mechanisms: None,

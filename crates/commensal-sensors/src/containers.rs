@@ -3,6 +3,7 @@
 
 use commensal_core::actual::Hierarchy;
 use commensal_core::errno::Errno;
+use commensal_core::group::{GroupSpec, Match};
 use commensal_core::member::{ContainerFact, places};
 use commensal_host::{Host, HostError};
 use serde::Deserialize;
@@ -13,8 +14,10 @@ use std::time::Duration;
 /// Where engines listen, in this order. `DOCKER_HOST` comes first when it names a local socket.
 const SOCKETS: [&str; 2] = ["/run/docker.sock", "/run/podman/podman.sock"];
 
-/// Silence of an engine that is waited for.
+/// How long an engine may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an engine may take for all answers together.
+const PATIENCE_IN_ALL: Duration = Duration::from_secs(5);
 
 /// A running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +86,7 @@ pub fn containers(host: &dyn Host, docker_host: Option<&str>) -> Vec<Container> 
 /// All running containers of the engine at `socket`, without their processes.
 ///
 /// # Errors
-/// When nobody listens there, it is silent for two seconds (`ETIMEDOUT`), or the answer is none (`EIO`).
+/// When nobody listens there, the answer takes longer than two seconds (`ETIMEDOUT`), or it is none (`EIO`).
 pub fn listed(host: &dyn Host, socket: &Path) -> Result<Vec<Container>, HostError> {
     let answer = host.ask(socket, &request("/containers/json"), PATIENCE)?;
     read(&answer).ok_or_else(|| no_answer(socket))
@@ -120,7 +123,13 @@ pub fn running(
         match listed(host, &socket) {
             Ok(list) => {
                 answered = true;
+                let end = host.boot_time() + PATIENCE_IN_ALL;
                 for one in list.iter().filter(|one| wanted(one)) {
+                    if host.boot_time() > end {
+                        why = format!("{} takes too long to answer", socket.display());
+                        answered = false;
+                        break;
+                    }
                     match inspected(host, &socket, &one.id) {
                         Ok(one) => found.extend(one),
                         // It has stopped answering: it would not answer for the others either.
@@ -138,6 +147,37 @@ pub fn running(
     }
     let obstacle = (!answered).then(|| format!("no container engine answers ({why})"));
     (found, obstacle)
+}
+
+/// What engines say of the containers that groups match.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    /// The containers, and where they are.
+    pub containers: Vec<ContainerFact>,
+    /// Why there are none, if no engine answers.
+    pub obstacle: Option<String>,
+}
+
+/// Asks the engines for containers that the groups match; `None` when no group matches any. To be done before a lock is taken: an
+/// engine answers when it likes.
+pub fn find(
+    host: &dyn Host,
+    hierarchies: &[Hierarchy],
+    specs: &[GroupSpec],
+    docker_host: Option<&str>,
+) -> Option<Found> {
+    let matches: Vec<&Match> = specs.iter().flat_map(|spec| &spec.matches).collect();
+    let of_engine = |one: &&Match| matches!(one, Match::DockerLabel(_) | Match::DockerName(_));
+    if !matches.iter().any(of_engine) {
+        return None;
+    }
+    let wanted = |one: &Container| {
+        let (name, labels) = (one.name.clone(), one.labels.clone());
+        let fact = ContainerFact { name, labels, ..ContainerFact::default() };
+        matches.iter().any(|one| one.takes_container(&fact))
+    };
+    let (running, obstacle) = running(host, docker_host, &wanted);
+    Some(Found { containers: facts(host, hierarchies, running), obstacle })
 }
 
 /// Where the containers are, by their first processes.

@@ -1,13 +1,14 @@
 //! Everything that a plan is made against, in one look: machine, hierarchies, who manages them, what works.
 
+use crate::containers::{Found, find};
 use crate::delegation::{self, Tenancy};
 use crate::processes::{Scanner, Wanted};
-use crate::{SensorError, actual, capability, containers, cookies, machine, mounts};
+use crate::{SensorError, actual, capability, cookies, machine, mounts};
 use commensal_core::actual::{ActualState, CORE_SCHED, Capabilities, CgroupPath, CgroupRef, Hierarchy};
 use commensal_core::desired::DesiredState;
 use commensal_core::group::{GroupSpec, Match};
 use commensal_core::knob::{Controller, Version};
-use commensal_core::member::{ContainerFact, place_set};
+use commensal_core::member::place_set;
 use commensal_core::topology::{Device, Machine};
 use commensal_host::Host;
 use std::collections::BTreeSet;
@@ -66,27 +67,24 @@ impl Survey {
         Ok(found)
     }
 
-    /// Containers and processes that the groups match, as far as any match asks for them, into `found`, which has to know
-    /// already what is ours. `docker_host` is the variable of that name.
+    /// Containers (as `engines` say, which are asked now if they were not before) and processes that the groups match, into
+    /// `found`, which has to know already what is ours. `docker_host` is the variable of that name.
     pub fn members(
         &self,
         host: &dyn Host,
         specs: &[GroupSpec],
+        engines: Option<&Found>,
         docker_host: Option<&str>,
         found: &mut ActualState,
     ) {
-        let matches: Vec<&Match> = specs.iter().flat_map(|spec| &spec.matches).collect();
-        let of_engine = |one: &&Match| matches!(one, Match::DockerLabel(_) | Match::DockerName(_));
-        if matches.iter().any(of_engine) {
-            let wanted = |one: &containers::Container| {
-                let (name, labels) = (one.name.clone(), one.labels.clone());
-                let fact = ContainerFact { name, labels, ..ContainerFact::default() };
-                matches.iter().any(|one| one.takes_container(&fact))
-            };
-            let (running, obstacle) = containers::running(host, docker_host, &wanted);
-            found.containers = containers::facts(host, &self.hierarchies, running);
-            found.engine_obstacle = obstacle;
+        let asked = match engines {
+            Some(engines) => Some(engines.clone()),
+            None => find(host, &self.hierarchies, specs, docker_host),
+        };
+        if let Some(Found { containers, obstacle }) = asked {
+            (found.containers, found.engine_obstacle) = (containers, obstacle);
         }
+        let matches: Vec<&Match> = specs.iter().flat_map(|spec| &spec.matches).collect();
         let moved = found.ours.moved.keys().copied().collect();
         let wanted = Wanted { matches: &matches, moved: &moved, hierarchies: &self.hierarchies };
         found.processes = Scanner::default().scan(host, &wanted);

@@ -6,7 +6,8 @@ use commensal_core::actual::CgroupPath;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_host::{Host, LinuxHost, Lock};
 use commensal_reconcile::{Instance, Journal, Mastery, Outcome, PlanRequest, Planned, enforce};
-use commensal_sensors::Survey;
+use commensal_sensors::containers::{self, Found};
+use commensal_sensors::{Survey, mounts};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ pub struct Context<H: Host = LinuxHost> {
     pub cgroup_root: Option<CgroupPath>,
     /// Whether another commensal may keep cgroups of this machine at the same time.
     pub beside_others: bool,
+    /// What container engines said.
+    pub engines: Option<Found>,
 }
 
 impl Context {
@@ -45,7 +48,7 @@ impl Context {
             None => default_state_dir(host.euid())?,
         };
         let cgroup_root = cgroup_root.map(CgroupPath::new);
-        Ok(Context { host, state_dir, prefix, cgroup_root, beside_others: false })
+        Ok(Context { host, state_dir, prefix, cgroup_root, beside_others: false, engines: None })
     }
 }
 
@@ -62,10 +65,19 @@ impl<H: Host> Context<H> {
         Ok(groups_file::compile(&groups_file::texts(&self.host, path)?)?.groups)
     }
 
+    /// Asks container engines for what these groups match: before a lock is taken, since an engine answers when it likes.
+    pub fn ask_engines(&mut self, specs: &[GroupSpec]) -> anyhow::Result<()> {
+        let hierarchies = mounts::hierarchies(&mut self.host)?;
+        let engine = self.instance().engine;
+        self.engines = containers::find(&self.host, &hierarchies, specs, engine.as_deref());
+        Ok(())
+    }
+
     /// Looks at the machine and plans.
     pub fn plan(&mut self, request: PlanRequest<'_>) -> anyhow::Result<Planned> {
         let (instance, survey) = (self.instance(), self.survey()?);
-        let request = PlanRequest { kept: self.kept(), ..request };
+        let kept = self.kept();
+        let request = PlanRequest { kept, engines: self.engines.as_ref(), ..request };
         Ok(instance.plan(&mut self.host, &survey, &request)?)
     }
 
@@ -75,8 +87,9 @@ impl<H: Host> Context<H> {
         request: PlanRequest<'_>,
         journal: &mut Journal,
     ) -> anyhow::Result<(Planned, Outcome)> {
-        let request = PlanRequest { kept: self.kept(), ..request };
-        Ok(enforce(&self.instance(), &mut self.host, &request, journal)?)
+        let (kept, instance) = (self.kept(), self.instance());
+        let request = PlanRequest { kept, engines: self.engines.as_ref(), ..request };
+        Ok(enforce(&instance, &mut self.host, &request, journal)?)
     }
 
     /// The machine and what works on it, by trying in a scratch group. The caller holds the lock, if there can be one.

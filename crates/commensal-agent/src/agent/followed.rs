@@ -9,7 +9,10 @@ use commensal_reconcile::Instance;
 use commensal_sensors::{Survey, containers};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long the first word of an engine is waited for.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Who comes and goes.
 pub(super) struct Followed {
@@ -19,8 +22,9 @@ pub(super) struct Followed {
     changes: (Sender<Change>, Receiver<Change>),
     /// The first that came in a wait.
     first: Option<Change>,
-    /// Whether an engine has said what it runs.
+    /// Whether an engine has said what it runs, and whether that was waited for.
     pub heard: bool,
+    waited: bool,
     /// Whether cgroups came or went without being told.
     missed: bool,
 }
@@ -35,6 +39,7 @@ impl Followed {
             changes: mpsc::channel(),
             first: None,
             heard: false,
+            waited: false,
             missed: false,
         }
     }
@@ -57,7 +62,7 @@ impl Followed {
         let mounts = mount.map(|one| PathBuf::from(&one.mount)).into_iter().collect();
         let follow = Follow { sockets, mounts };
         if self.follower.is_none() || follow != self.follow {
-            self.heard = false;
+            (self.heard, self.waited) = (false, false);
             self.follower = None;
             self.follower = Some(Follower::start(follow.clone(), &self.changes.0)?);
             self.follow = follow;
@@ -68,6 +73,18 @@ impl Followed {
     /// Whether it tells of every cgroup that comes or goes.
     pub fn complete(&self) -> bool {
         self.follower.is_some() && !self.follow.mounts.is_empty() && !self.missed
+    }
+
+    /// Waits for the first word of a container engine, once, and not for long: what it says later is heeded then.
+    pub fn wait_for_engine(&mut self) {
+        if self.follow.sockets.is_empty() || self.heard || std::mem::replace(&mut self.waited, true) {
+            return;
+        }
+        let end = Instant::now() + ENGINE_PATIENCE;
+        while !self.heard && self.members.lost().len() < self.follow.sockets.len() && Instant::now() < end {
+            self.wait(end.saturating_duration_since(Instant::now()));
+            self.heed(&|_| true);
+        }
     }
 
     /// Waits until something happens, but not longer than this.

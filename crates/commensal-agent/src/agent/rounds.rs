@@ -12,7 +12,7 @@ use commensal_core::desired::DesiredState;
 use commensal_core::group::Match;
 use commensal_core::safe::safe;
 use commensal_host::Host;
-use commensal_reconcile::{PlanRequest, Planned, Round, SafeRequest, in_words};
+use commensal_reconcile::{FindMembers, PlanRequest, Planned, Round, SafeRequest, in_words};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -96,6 +96,8 @@ impl Agent<'_> {
             return;
         }
         self.actuation.unsettle();
+        // Before the lock, and only for so long: an engine answers when it likes, and other groups do not wait for it.
+        self.members.wait_for_engine();
         match self.reconciler.instance.try_lock(self.host) {
             Ok(Some(_lock)) => {
                 self.actuation.locked_out = None;
@@ -111,14 +113,11 @@ impl Agent<'_> {
                 let (decided, off) = (&self.decisions.decided, self.isolation_is_off());
                 let adjust = |desired: &mut DesiredState| canary::adjust(off, decided, desired);
                 let specs = &self.groups.compiled.groups;
-                // An engine that has not said anything yet is asked on the spot: a container that runs is not let go.
-                let known = self.members.follow.sockets.is_empty() || self.members.heard;
                 let found = RefCell::new(&mut self.members.members);
                 let find = |host: &mut dyn Host, state: &mut ActualState| {
                     found.borrow_mut().fill(host, specs, state);
                 };
-                let find: &dyn Fn(&mut dyn Host, &mut ActualState) = &find;
-                let members = known.then_some(find);
+                let members: Option<FindMembers<'_>> = Some(&find);
                 let (safe_specs, floor) = (safe(specs), floor.as_ref());
                 let guarded = self.lease.is_some() || self.options.on_exit == OnExit::Safe;
                 let safe = guarded.then_some(SafeRequest { specs: &safe_specs, floor });

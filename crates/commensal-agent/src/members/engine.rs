@@ -14,6 +14,8 @@ use std::time::Duration;
 const EVENTS: &str = "/events?filters=%7B%22type%22%3A%5B%22container%22%5D%7D";
 /// Waiting before the first and before every later try to connect again.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// How long an engine may take to hear a request.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 /// An event is well below that; a line that is longer is not one.
 const LONGEST_LINE: usize = 1 << 20;
 
@@ -64,7 +66,8 @@ fn session(
     stop: &AtomicBool,
     told: &mut Option<String>,
 ) -> Result<(), String> {
-    let mut stream = Stream::open(socket, &request(EVENTS)).map_err(|error| error.to_string())?;
+    let mut stream =
+        Stream::open(socket, &request(EVENTS), CONNECT_PATIENCE).map_err(|error| error.to_string())?;
     let mut running = all(host, socket)?;
     if told.take().is_some() && tell.send(Change::EngineBack { socket: socket.to_owned() }).is_err() {
         return Ok(());

@@ -360,6 +360,14 @@ impl Draft<'_> {
             if *knob == KnobId::CpuBvtWarpNs && !self.wants.contains_key(&key) {
                 self.identity_below(place, original);
             }
+            // It may be of a container that is wanted: an engine that does not answer lets nobody go.
+            if actual.engine_obstacle.is_some() && !self.wants.contains_key(&key) {
+                self.notes.push(format!(
+                    "{} keeps what it has: no container engine says whether a group matches it",
+                    actual.show(place)
+                ));
+                continue;
+            }
             if actual.cgroups.contains_key(place) && !self.wants.contains_key(&key) && !forgotten {
                 let why = "no longer wanted: put back what was there before".to_owned();
                 self.wants.insert(key, Want { value: original.clone(), why, group: None });

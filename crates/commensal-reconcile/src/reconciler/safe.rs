@@ -56,7 +56,10 @@ impl Reconciler {
         let desired = self.instance.desired(&self.survey.machine, &alone, &planned.actual)?;
         let settings = safe_settings(&planned.desired, &desired, &planned.actual, &self.survey.caps);
         let records = safe_records(host, &planned.actual, &settings);
-        journal.forget_safe(host, &planned.actual, &records)?;
+        // Nobody knows whose container a group is while the engine does not answer.
+        if planned.actual.engine_obstacle.is_none() {
+            journal.forget_safe(host, &planned.actual, &records)?;
+        }
         journal.announce_safe(records);
         self.announced.is(&safe);
         Ok(())

@@ -10,6 +10,7 @@ use serde_json::json;
 /// Shows the plan. Status 1 when something is to be done or cannot be had.
 pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     let specs = context.specs(&options.config)?;
+    context.ask_engines(&specs)?;
     let _lock = context.lock_to_look()?;
     let planned = context.plan(PlanRequest::all(&specs))?;
     if options.json {
@@ -25,6 +26,7 @@ pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Res
     context.without_agent("change its groups file, which it reads by itself")?;
     let specs = context.specs(&options.config)?;
     let _master = context.as_master()?;
+    context.ask_engines(&specs)?;
     let _lock = context.lock()?;
     // A damaged journal of either kind is found out before anything is written.
     context.journal(journal::RUN)?;

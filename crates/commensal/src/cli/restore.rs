@@ -62,6 +62,7 @@ mod tests {
             prefix: "commensal".to_owned(),
             cgroup_root: None,
             beside_others: false,
+            engines: None,
         };
         let record = sched::record::path(&context.state_dir);
         for _ in 0..2 {

@@ -104,6 +104,7 @@ fn start(
     slot: Option<&Slot>,
 ) -> anyhow::Result<commensal_host::Result<Started>> {
     let name = &spec.name;
+    context.ask_engines(std::slice::from_ref(spec))?;
     let _lock = context.lock()?;
     let planned = match prepare(context, spec) {
         Ok(planned) => planned,

@@ -251,6 +251,7 @@ mod tests {
             prefix: "commensal".to_owned(),
             cgroup_root: None,
             beside_others: false,
+            engines: None,
         }
     }
 

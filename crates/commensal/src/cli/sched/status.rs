@@ -319,6 +319,7 @@ mod tests {
             prefix: "commensal".to_owned(),
             cgroup_root: None,
             beside_others: false,
+            engines: None,
         };
         let mut check = |judged: Judged, generation: u64| {
             let (known, _) = seen(&mut context, state, |_, _| judged).unwrap();
