@@ -11,7 +11,7 @@ mod start;
 
 use self::early_tick::{EarlyTick, FAST};
 use self::followed::{Followed, matters};
-use self::lease::{Lease, hello};
+use self::lease::Lease;
 pub use self::start::running;
 use self::start::{be_master, first_groups, last_good, machine_lock, make_room, only_one};
 use crate::audit::{self, Audit};
@@ -340,7 +340,7 @@ pub fn run(
     };
     let lease = match options.lease {
         Some(time) => {
-            let mut lease = Lease { link: None, child: None, former: Vec::new(), time, said: None };
+            let mut lease = Lease { link: None, child: None, former: Vec::new(), time };
             lease.connect(host, &reconciler.instance, options)?;
             Some(lease)
         }
@@ -392,6 +392,7 @@ pub fn run(
 
 impl Agent<'_> {
     fn keep(&mut self, flags: &Flags, commands: &Receiver<Command>, tell: &mut dyn FnMut(Arc<Snapshot>)) {
+        let pulse = self.host.pulse();
         while !flags.stop.load(Ordering::Relaxed) && !flags.hand_over.load(Ordering::Relaxed) {
             let began = Instant::now();
             let forced = flags.reload.swap(false, Ordering::Relaxed);
@@ -431,6 +432,8 @@ impl Agent<'_> {
             let pause = if self.target_us().is_some() { PAUSE } else { LONG_PAUSE };
             let mut fast = Instant::now() + FAST;
             while Instant::now() < next && !asked() {
+                // To wait for the next tick is to live.
+                pulse.fetch_add(1, Ordering::Relaxed);
                 let until = if self.target_us().is_some() { next.min(fast) } else { next };
                 self.members.wait(pause.min(until.saturating_duration_since(Instant::now())));
                 if self.obey(commands) {
@@ -722,23 +725,12 @@ impl Agent<'_> {
         }
     }
 
-    /// Tells the guard that the agent lives; starts another when it is gone.
+    /// Starts another guard when the one that was there is gone, or stands still.
     fn look_after_guard(&mut self, problems: &mut Vec<String>) {
         let Some(lease) = &mut self.lease else { return };
-        lease.bury();
-        let instance = &self.reconciler.instance;
-        let hello = hello(self.host, lease.time);
-        if lease.said.as_ref() != Some(&hello) {
-            lease.greet(&hello);
-        }
-        if lease.link.as_mut().is_none_or(|link| link.beat().is_err()) {
-            lease.link = None;
-            match lease.connect(self.host, instance, self.options) {
-                Ok(()) => {
-                    lease.greet(&hello);
-                }
-                Err(error) => problems.push(error.to_string()),
-            }
+        match lease.look_after(self.host, &self.reconciler.instance, self.options) {
+            Ok(told) => problems.extend(told),
+            Err(error) => problems.push(error.to_string()),
         }
     }
 }

@@ -5,16 +5,19 @@
 //! for the lease time the agent hangs: the guard ends it with SIGKILL and acts.
 //!
 //! ```text
-//! agent ──{"pid":…,"lease_ms":…,…}\n, then "." each beat, "q" at the end──► guard
+//! agent ──{"pid":…,"lease_ms":…}\n, then "." each beat, "q" at the end──► guard
+//!       ◄──────────────────── "." for each "." ─────────────────────────
 //! ```
 
-use commensal_host::{Host, HostError, Process, Signal};
+use commensal_host::{Host, HostError, Process, Signal, peer};
 use commensal_reconcile::{SafeState, bring_safe_state};
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::parent_id;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// File name of the socket in the state directory.
@@ -25,6 +28,9 @@ const LONGEST_HELLO: u64 = 4 << 10;
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long the guard waits for the first line.
 const HELLO_PATIENCE: Duration = Duration::from_secs(2);
+/// Between two signs of life.
+const SHORTEST_BEAT: Duration = Duration::from_millis(20);
+const LONGEST_BEAT: Duration = Duration::from_millis(500);
 const BEAT: u8 = b'.';
 const FAREWELL: u8 = b'q';
 
@@ -39,54 +45,119 @@ pub struct Hello {
     pub lease_ms: u64,
 }
 
-/// The agent's end.
+/// The agent's end. Signs of life come from a thread of its own, so that a tick that takes long is not taken for the agent's death;
+/// they come only as long as the agent does something.
 #[derive(Debug)]
 pub struct Link {
     stream: UnixStream,
+    beats: Arc<Beats>,
+}
+
+/// What the thread and the agent know of each other.
+#[derive(Debug, Default)]
+struct Beats {
+    over: AtomicBool,
+    /// The connection broke.
+    gone: AtomicBool,
+    /// The guard has answered no sign of life for the lease.
+    silent: AtomicBool,
+}
+
+/// What the guard at the other end does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtGuard {
+    /// It answers.
+    Answers,
+    /// It is there and does nothing; its process.
+    Silent(Option<u32>),
+    /// It is gone.
+    Gone,
 }
 
 impl Link {
-    /// Connects to the guard of a state directory.
+    /// Connects to the guard of a state directory and says who the agent is and how long its lease is. From then on signs of life
+    /// go there, as long as `pulse` grows.
     ///
     /// # Errors
-    /// When nobody listens there.
-    pub fn connect(state_dir: &Path) -> io::Result<Link> {
-        let stream = UnixStream::connect(state_dir.join(SOCKET))?;
-        // A guard that does not read must not stop the agent.
-        stream.set_nonblocking(true)?;
-        Ok(Link { stream })
-    }
-
-    /// Says who it is, and how long its lease is.
-    ///
-    /// # Errors
-    /// When the guard is gone.
-    pub fn hello(&mut self, hello: &Hello) -> io::Result<()> {
+    /// When nobody listens there, or the guard is gone already.
+    pub fn start(state_dir: &Path, hello: &Hello, pulse: Arc<AtomicU64>) -> io::Result<Link> {
+        let mut stream = UnixStream::connect(state_dir.join(SOCKET))?;
         let mut line = serde_json::to_vec(hello)?;
         line.push(b'\n');
-        self.stream.set_nonblocking(false)?;
-        self.stream.set_write_timeout(Some(HELLO_PATIENCE))?;
-        let sent = self.stream.write_all(&line);
-        self.stream.set_nonblocking(true)?;
-        sent
+        stream.set_write_timeout(Some(HELLO_PATIENCE))?;
+        stream.write_all(&line)?;
+        // A guard that does not read must not stop the agent.
+        stream.set_nonblocking(true)?;
+        let beats = Arc::new(Beats::default());
+        let (of_thread, known) = (stream.try_clone()?, Arc::clone(&beats));
+        let lease = Duration::from_millis(hello.lease_ms);
+        let run = move || beat(of_thread, lease, &pulse, &known);
+        std::thread::Builder::new().name("alive".to_owned()).spawn(run)?;
+        Ok(Link { stream, beats })
     }
 
-    /// A sign of life.
-    ///
-    /// # Errors
-    /// When the guard is gone.
-    pub fn beat(&mut self) -> io::Result<()> {
-        match self.stream.write(&[BEAT]) {
-            // It has a buffer full of signs of life that it has not read.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            sent => sent.map(|_| ()),
+    /// What the guard does.
+    #[must_use]
+    pub fn guard(&self) -> AtGuard {
+        if self.beats.gone.load(Ordering::Relaxed) {
+            return AtGuard::Gone;
         }
+        match self.beats.silent.load(Ordering::Relaxed) {
+            true => AtGuard::Silent(self.pid()),
+            false => AtGuard::Answers,
+        }
+    }
+
+    /// The guard's process.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        peer(&self.stream).and_then(|(pid, _)| u32::try_from(pid).ok())
     }
 
     /// Nothing is to be done: the agent ends in good order, or another takes over.
     pub fn farewell(mut self) {
+        self.beats.over.store(true, Ordering::Relaxed);
         let _ = self.stream.set_nonblocking(false);
+        let _ = self.stream.set_write_timeout(Some(HELLO_PATIENCE));
         let _ = self.stream.write_all(&[FAREWELL]);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.beats.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends signs of life while the agent does something, and hears whether the guard answers them.
+fn beat(mut stream: UnixStream, lease: Duration, pulse: &AtomicU64, beats: &Beats) {
+    let pause = (lease / 5).clamp(SHORTEST_BEAT, LONGEST_BEAT);
+    let mut seen = None;
+    let mut heard = Instant::now();
+    while !beats.over.load(Ordering::Relaxed) {
+        let now = pulse.load(Ordering::Relaxed);
+        if seen.replace(now) != Some(now) {
+            match stream.write(&[BEAT]) {
+                // It has a buffer full of signs of life that it has not read.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(_) => {}
+                Err(_) => return beats.gone.store(true, Ordering::Relaxed),
+            }
+        }
+        std::thread::sleep(pause);
+        match stream.read(&mut [0; 64]) {
+            Ok(0) => return beats.gone.store(true, Ordering::Relaxed),
+            Ok(_) => {
+                heard = Instant::now();
+                beats.silent.store(false, Ordering::Relaxed);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let silent = heard.elapsed() > lease.max(pause * 3);
+                beats.silent.store(silent, Ordering::Relaxed);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return beats.gone.store(true, Ordering::Relaxed),
+        }
     }
 }
 
@@ -184,7 +255,11 @@ fn watch(
         let _ = reader.get_ref().set_read_timeout(Some(lease));
         let mut byte = [0; 1];
         match reader.read(&mut byte) {
-            Ok(1) if byte[0] == BEAT => {}
+            Ok(1) if byte[0] == BEAT => {
+                // So that the agent knows that somebody is there. One that does not read is none of the guard's business.
+                let _ = reader.get_ref().set_write_timeout(Some(PAUSE));
+                let _ = (&*reader.get_ref()).write(&[BEAT]);
+            }
             Ok(1) if byte[0] == FAREWELL => return (End::Farewell, hello),
             Ok(1) => match read_hello(reader, byte.to_vec()) {
                 Ok(newer) => hello = newer,

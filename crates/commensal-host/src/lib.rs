@@ -33,7 +33,7 @@ pub use commensal_core::process::{Cookie, Exit, Policy, Signal};
 pub use counters::{Counters, Event};
 pub use linux::LinuxHost;
 pub use locks::{Lock, LockFile, Watch};
-pub use names::{hold_name, name_holder};
+pub use names::{hold_name, name_holder, peer};
 pub use process::{Child, Process, SpawnSpec, Stderr, Stdin, Stdout, precise_thread};
 pub use waiting::{FolderEvent, For, GroupWatch, PressureTrigger, Stream};
 
@@ -41,6 +41,8 @@ use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 /// An operation that the system refused: what, on what, with which value, and the error number.
@@ -216,6 +218,9 @@ pub trait Host {
 
     /// Watches folders of state files. `EMFILE` when this user has as many watches as may be (`fs.inotify`).
     fn state_watch(&self, folders: &[&Path]) -> Result<Watch>;
+
+    /// A number that grows with what this host is asked to do: who does not see it grow sees that nothing is done.
+    fn pulse(&self) -> Arc<AtomicU64>;
 
     /// Time since the boot, sleep included (`CLOCK_BOOTTIME`): the same for every process, and set by nobody.
     fn boot_time(&self) -> Duration;

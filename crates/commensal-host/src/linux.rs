@@ -15,6 +15,8 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How many control files stay open, as far as an eighth of the permitted descriptors goes. A held one
@@ -47,6 +49,7 @@ pub struct LinuxHost {
     order: VecDeque<(u32, String)>,
     /// The limit of open files before we raised ours: what a started command gets back.
     descriptors: Option<Rlimit>,
+    pulse: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -157,6 +160,7 @@ impl LinuxHost {
     }
 
     fn dir(&self, dir: Dir) -> Result<&OpenDir> {
+        self.pulse.fetch_add(1, Ordering::Relaxed);
         self.dirs
             .get(dir.slot as usize)
             .filter(|slot| slot.generation == dir.generation)
@@ -278,6 +282,7 @@ const ATTRIBUTE_NAMES_LEN: usize = 65_536;
 
 impl Host for LinuxHost {
     fn read_file(&self, path: &Path) -> Result<String> {
+        self.pulse.fetch_add(1, Ordering::Relaxed);
         // Neither a pipe nor a device without an end holds anybody up.
         let read = || {
             let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
@@ -593,6 +598,10 @@ impl Host for LinuxHost {
 
     fn state_watch(&self, folders: &[&Path]) -> Result<Watch> {
         locks::watch(folders)
+    }
+
+    fn pulse(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.pulse)
     }
 
     fn boot_time(&self) -> Duration {

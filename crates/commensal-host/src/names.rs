@@ -13,6 +13,11 @@ pub fn hold_name(name: &str) -> io::Result<UnixListener> {
 /// The process and the user that hold a name, as the kernel knows them (`SO_PEERCRED`).
 pub fn name_holder(name: &str) -> Option<(i32, u32)> {
     let addr = SocketAddr::from_abstract_name(name).ok()?;
-    let held = socket_peercred(&UnixStream::connect_addr(&addr).ok()?).ok()?;
-    Some((held.pid.as_raw_nonzero().get(), held.uid.as_raw()))
+    peer(&UnixStream::connect_addr(&addr).ok()?)
+}
+
+/// The process and the user at the other end: who listens, for the one that connected.
+pub fn peer(stream: &UnixStream) -> Option<(i32, u32)> {
+    let other = socket_peercred(stream).ok()?;
+    Some((other.pid.as_raw_nonzero().get(), other.uid.as_raw()))
 }

@@ -1,9 +1,10 @@
 //! The agent's lease: the guard that looks after the machine without it, found or started, and told that it lives.
 
 use super::{AgentError, GUARD_PATIENCE, Options};
-use crate::guard::{Hello, Link};
-use commensal_host::{Child, Host, SpawnSpec, Stdin, Stdout};
+use crate::guard::{AtGuard, Hello, Link, SOCKET};
+use commensal_host::{Child, Host, Signal, SpawnSpec, Stdin, Stdout};
 use commensal_reconcile::Instance;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The guard and the lease.
@@ -13,11 +14,10 @@ pub(super) struct Lease {
     /// Guards that were started before and are to be waited for once they have ended.
     pub former: Vec<Child>,
     pub time: Duration,
-    pub said: Option<Hello>,
 }
 
 /// Who the agent is.
-pub(super) fn hello(host: &mut dyn Host, lease: Duration) -> Hello {
+fn hello(host: &mut dyn Host, lease: Duration) -> Hello {
     let pid = std::process::id();
     Hello {
         pid,
@@ -32,15 +32,32 @@ impl Lease {
         self.former.retain_mut(|guard| matches!(guard.try_wait(), Ok(None)));
     }
 
-    /// Says who it is; whether it arrived.
-    pub fn greet(&mut self, hello: &Hello) -> bool {
-        let arrived = self.link.as_mut().is_some_and(|link| link.hello(hello).is_ok());
-        if arrived {
-            self.said = Some(hello.clone());
-        } else {
-            self.link = None;
+    /// Looks after the guard: one that is gone is replaced, and one that stands still is ended first. What was wrong comes back.
+    pub fn look_after(
+        &mut self,
+        host: &mut dyn Host,
+        instance: &Instance,
+        options: &Options,
+    ) -> Result<Option<String>, AgentError> {
+        self.bury();
+        let mut told = None;
+        match self.link.as_ref().map(Link::guard) {
+            Some(AtGuard::Answers) => return Ok(None),
+            Some(AtGuard::Silent(pid)) => {
+                let who = pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+                told = Some(format!(
+                    "the guard{who} answered no sign of life for {} and was ended",
+                    humantime::format_duration(self.time)
+                ));
+                if let Some(guard) = pid.and_then(|pid| host.process(pid).ok()) {
+                    host.signal(&guard, Signal::KILL)?;
+                }
+            }
+            Some(AtGuard::Gone) | None => {}
         }
-        arrived
+        self.link = None;
+        self.connect(host, instance, options)?;
+        Ok(told)
     }
 
     /// Finds the guard, or starts one.
@@ -50,9 +67,11 @@ impl Lease {
         instance: &Instance,
         options: &Options,
     ) -> Result<(), AgentError> {
-        self.said = None;
         self.former.extend(self.child.take());
-        if let Ok(link) = Link::connect(&instance.state_dir) {
+        let hello = hello(host, self.time);
+        let pulse = host.pulse();
+        let link = || Link::start(&instance.state_dir, &hello, Arc::clone(&pulse));
+        if let Ok(link) = link() {
             self.link = Some(link);
             return Ok(());
         }
@@ -70,7 +89,7 @@ impl Lease {
         let mut child = host.spawn(&spec)?;
         let deadline = Instant::now() + GUARD_PATIENCE;
         loop {
-            if let Ok(link) = Link::connect(&instance.state_dir) {
+            if let Ok(link) = link() {
                 (self.link, self.child) = (Some(link), Some(child));
                 return Ok(());
             }
@@ -78,8 +97,10 @@ impl Lease {
                 return Err(AgentError::Guard(format!("it ended with status {}", exit.status())));
             }
             if Instant::now() > deadline {
+                let socket = instance.state_dir.join(SOCKET);
                 return Err(AgentError::Guard(format!(
-                    "it did not listen within {} s",
+                    "it did not listen at {} within {} s",
+                    socket.display(),
                     GUARD_PATIENCE.as_secs()
                 )));
             }

@@ -13,7 +13,7 @@ impl Agent<'_> {
         let now = self.now();
         let lease = self.lease.as_ref().map(|lease| snapshot::Lease {
             time_ms: u64::try_from(lease.time.as_millis()).unwrap_or(u64::MAX),
-            guard_pid: lease.link.as_ref().and(lease.child.as_ref()).map(|child| child.process.pid),
+            guard_pid: lease.link.as_ref().and_then(crate::guard::Link::pid),
         });
         let planned = self.actuation.last.as_ref().map(|round| &round.planned);
         let mut shown = view::of(&self.reconciler.survey.machine, planned, &self.actuation.fixed, &sample);

@@ -15,6 +15,8 @@ use commensal_core::errno::Errno;
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 fn refused(operation: &'static str, object: impl Into<String>, errno: Errno) -> HostError {
@@ -574,6 +576,11 @@ impl Host for FakeHost {
         machine.alive(self.life).map_err(refuse)?;
         let there = folders.iter().all(|folder| machine.folders.contains(*folder));
         if there { Ok(Watch(None)) } else { Err(refuse(Errno::ENOENT)) }
+    }
+
+    fn pulse(&self) -> Arc<AtomicU64> {
+        // It does whatever it is asked at once.
+        Arc::default()
     }
 
     fn boot_time(&self) -> Duration {
