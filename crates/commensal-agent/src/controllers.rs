@@ -54,7 +54,7 @@ pub struct Observation<'a> {
     pub machine: &'a Machine,
     /// What was used since the last tick.
     pub sample: &'a Sample,
-    /// What the judge saw since the last tick; `None` where it does not run.
+    /// What the probe saw since the last tick; `None` where it does not run.
     pub judged: Option<Judged>,
     /// Run delay of online groups between two ticks, where somebody looked, ms per second.
     pub run_delay_ms_per_s: Option<f64>,

@@ -1,7 +1,7 @@
-//! The judge: who held the CPU while threads of a service waited for it.
+//! The probe: who held the CPU while threads of a service waited for it.
 //!
 //! Latency percentiles on a busy machine are noise; scheduling is not. For every microsecond that a thread waited in a
-//! run queue the kernel knows which task had the CPU. A BPF program adds that up ([`judge`]), without a
+//! run queue the kernel knows which task had the CPU. A BPF program adds that up ([`probe`]), without a
 //! stream of events and without a change to the machine; [`figures`] says what the sums mean; without BPF there is run
 //! delay alone ([`unattributed`]), which says how long and not because of whom.
 //!
@@ -14,17 +14,17 @@
 pub mod exposition;
 pub mod figures;
 pub mod histogram;
-pub mod judge;
 pub mod mirror;
 pub mod names;
 pub mod preflight;
+pub mod probe;
 pub mod report;
 pub mod unattributed;
 pub mod verdict;
 
 pub use figures::{Culprit, Figures, Kind, Thread};
 pub use histogram::Histogram;
-pub use judge::Judge;
+pub use probe::WaitProbe;
 pub use report::{Labels, Report};
 pub use verdict::{Bounds, Verdict};
 
@@ -38,7 +38,7 @@ pub enum Subject {
     Process(u32),
 }
 
-/// What the judge is to watch.
+/// What the probe is to watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Whose waits: at most 255.
@@ -55,15 +55,15 @@ pub struct Scope {
     pub room: Option<u32>,
 }
 
-/// Why there is no judge.
+/// Why there is no probe.
 #[derive(Debug, thiserror::Error)]
 pub enum BlameError {
     /// The kernel lacks what its programs need.
-    #[error("the kernel {0} is older than 5.12, which the judge needs")]
+    #[error("the kernel {0} is older than 5.12, which the probe needs")]
     TooOld(String),
     /// The kernel has no description of itself.
     #[error(
-        "this kernel has no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF), and the judge needs to know its structures"
+        "this kernel has no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF), and the probe needs to know its structures"
     )]
     NoBtf,
     /// Not allowed.
@@ -72,7 +72,7 @@ pub enum BlameError {
     )]
     Forbidden(String),
     /// Too much to look at.
-    #[error("{0} subjects are too many: the judge tells 255 apart; name a common parent")]
+    #[error("{0} subjects are too many: the probe tells 255 apart; name a common parent")]
     TooMany(usize),
     /// Anything else that the kernel or the loader says.
     #[error("{what}: {because}")]

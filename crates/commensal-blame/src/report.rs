@@ -122,15 +122,15 @@ impl Delay {
 pub struct Evidence {
     /// Context switches of the machine.
     pub switches: u64,
-    /// Of those, hidden from the judge.
+    /// Of those, hidden from the probe.
     pub missed: u64,
     /// Context switches on CPUs where a subject was queued.
     pub relevant: u64,
-    /// Of those, hidden from the judge.
+    /// Of those, hidden from the probe.
     pub relevant_missed: u64,
     /// Waits, runs and sleeps that were lost with them.
     pub lost: u64,
-    /// Runs of the judge that the kernel left out.
+    /// Runs of the probe that the kernel left out.
     pub skipped: u64,
     /// Wait that nothing accounts for, ms.
     pub unexplained_ms: f64,
@@ -140,7 +140,7 @@ pub struct Evidence {
     pub kernel: Option<Agreement>,
 }
 
-/// This judge against `sched_info.run_delay`.
+/// This probe against `sched_info.run_delay`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Agreement {
     /// Waits that the kernel counted.

@@ -43,7 +43,7 @@ impl Verdict {
         let missed = figures.missed_share();
         if missed > MOST_MISSED {
             return Verdict::Unknown(format!(
-                "{:.1} % of the context switches while they waited were hidden from the judge, {} % are allowed",
+                "{:.1} % of the context switches while they waited were hidden from the probe, {} % are allowed",
                 missed * 100.0,
                 MOST_MISSED * 100.0
             ));

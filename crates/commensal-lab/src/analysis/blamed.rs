@@ -17,7 +17,7 @@ impl Default for BlameBounds {
     }
 }
 
-/// Every arm with offline work that the judge saw.
+/// Every arm with offline work that the probe saw.
 pub fn blamed(run: &Run) -> Vec<ArmBlame> {
     let arms = run.arms.iter().filter(|arm| matches!(arm.role, Role::Contended | Role::Isolated));
     arms.filter_map(|arm| of_arm(run, &arm.name)).collect()
@@ -68,7 +68,7 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
     Some(result)
 }
 
-/// What the judge saw of an arm, by round, as far as it is evidence. Latency's own rules do not matter here: a load generator
+/// What the probe saw of an arm, by round, as far as it is evidence. Latency's own rules do not matter here: a load generator
 /// that was late has still made work whose waits are exact.
 fn evidence<'a>(run: &'a Run, arm: &'a str) -> Vec<(u32, &'a Blamed)> {
     let blocks = run.blocks_of(arm).filter(|block| !online_failed(block));
@@ -233,7 +233,7 @@ mod tests {
 
     // promise 44
     #[test]
-    fn without_the_judge_there_is_nothing() {
+    fn without_the_probe_there_is_nothing() {
         assert_eq!(blamed(&fixture::small_run()), []);
     }
 }

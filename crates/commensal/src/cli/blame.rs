@@ -1,4 +1,4 @@
-//! `blame`: finds who is meant, lets the judge look, and prints what it saw. Changes nothing on the machine.
+//! `blame`: finds who is meant, lets the probe look, and prints what it saw. Changes nothing on the machine.
 
 mod outputs;
 pub(super) mod target;
@@ -9,7 +9,7 @@ use crate::signals;
 use anyhow::{Context as _, bail};
 use commensal_blame::names::Cgroups;
 use commensal_blame::unattributed::Unattributed;
-use commensal_blame::{BlameError, Bounds, Figures, Judge, Labels, Report, Scope};
+use commensal_blame::{BlameError, Bounds, Figures, Labels, Report, Scope, WaitProbe};
 use outputs::Outputs;
 use serde_json::json;
 use std::io::IsTerminal;
@@ -48,13 +48,13 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         limit: options.r#for,
         started: Instant::now(),
     };
-    let mut judge = match Judge::attach(&context.host, &look.scope) {
-        Ok(judge) => judge,
+    let mut probe = match WaitProbe::attach(&context.host, &look.scope) {
+        Ok(probe) => probe,
         Err(error @ BlameError::TooMany(_)) => return Err(error.into()),
         Err(error) => return without(context, options, &look, &error),
     };
     look.started = Instant::now();
-    let (total, gone) = look.watch(context, &mut judge, &mut outputs)?;
+    let (total, gone) = look.watch(context, &mut probe, &mut outputs)?;
     // Groups that came meanwhile have names, too; those that went have had one.
     look.learn(context, &total);
     let report = look.report(&total);
@@ -94,10 +94,10 @@ impl Look {
     fn watch(
         &mut self,
         context: &mut Context,
-        judge: &mut Judge,
+        probe: &mut WaitProbe,
         outputs: &mut Outputs,
     ) -> anyhow::Result<(Figures, Option<String>)> {
-        let first = judge.beginning();
+        let first = probe.beginning();
         let (mut last, mut next) = (first.clone(), Instant::now() + LIVE);
         let mut gone = None;
         while gone.is_none() && !self.over() {
@@ -107,15 +107,15 @@ impl Look {
             }
             next += LIVE;
             if outputs.live() {
-                let now = judge.read(&context.host)?;
+                let now = probe.read(&context.host)?;
                 self.learn(context, &now);
                 outputs.show(context, &now.since(&last), &now.since(&first), self)?;
                 last = now;
             }
             gone = target::gone(context, self.cgroups.as_ref(), &self.online);
         }
-        judge.stop()?;
-        Ok((judge.read(&context.host)?.since(&first), gone))
+        probe.stop()?;
+        Ok((probe.read(&context.host)?.since(&first), gone))
     }
 
     fn over(&self) -> bool {
@@ -153,7 +153,7 @@ fn names(all: &[Named]) -> Vec<String> {
 /// Run delay alone: how long, not because of whom.
 fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameError) -> anyhow::Result<u8> {
     if options.check || options.html.is_some() || options.svg.is_some() || options.prometheus.is_some() {
-        bail!("{error}; without the judge there is nobody to name, nor a verdict");
+        bail!("{error}; without the probe there is nobody to name, nor a verdict");
     }
     eprintln!(
         "commensal: {error}\n  what follows is the kernel's run delay: how long they waited, not because of whom"

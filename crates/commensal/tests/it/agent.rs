@@ -571,7 +571,7 @@ fn online_groups_outweigh_what_no_group_claims() {
     cleaned(&program);
 }
 
-/// Without the judge: threads of an online group that wait are seen between two ticks, and the next tick is now.
+/// Without the probe: threads of an online group that wait are seen between two ticks, and the next tick is now.
 // promise 27
 #[test]
 fn run_delay_brings_the_next_tick_at_once() {
@@ -583,7 +583,7 @@ fn run_delay_brings_the_next_tick_at_once() {
     let web = "[group.web]\nclass = \"online\"\ntarget-wakeup-p99 = \"100 us\"\n";
     let groups = program.groups(&format!("{web}[group.etl]\nclass = \"offline\"\n"));
     let path = groups.to_str().unwrap();
-    let agent = Agent::start(&program, &groups, &["--no-judge", "--interval", "60s", "--lease", "5min"]);
+    let agent = Agent::start(&program, &groups, &["--no-probe", "--interval", "60s", "--lease", "5min"]);
     let etl = own(&program, "etl");
     until("the groups are there", || etl.exists());
     assert!(!limited(&etl));

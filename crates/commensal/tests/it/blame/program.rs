@@ -139,12 +139,12 @@ fn two_at_once_and_one_that_is_killed() {
     let Some((mut scene, cpu)) = Scene::on_one_cpu(test) else { return };
     let (web, etl) = world(&mut scene, cpu);
     let program = Program::new("bk");
-    let before = commensal_blame::judge::count();
+    let before = commensal_blame::probe::count();
     let long = ["blame", &web, "--against", &etl, "--for", "100s", "--json"];
     let mut first = program.command(&long).stdout(Stdio::piped()).spawn().unwrap();
     let mut second = program.command(&long).stdout(Stdio::piped()).spawn().unwrap();
     let wait = |wanted: usize| {
-        until(format_args!("{wanted} judges"), || commensal_blame::judge::count() == wanted);
+        until(format_args!("{wanted} probes"), || commensal_blame::probe::count() == wanted);
     };
     wait(before + 2);
     std::thread::sleep(Duration::from_secs(1));

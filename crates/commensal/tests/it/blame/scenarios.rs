@@ -1,4 +1,4 @@
-//! Offline work held back by each mechanism, beside noise of other parties, on one CPU. The judge tells mechanisms that
+//! Offline work held back by each mechanism, beside noise of other parties, on one CPU. The probe tells mechanisms that
 //! protect from those that do not in every noise; the total wait, which anybody can measure, does not.
 //!
 //! `COMMENSAL_SCENARIOS=ROUNDSxSECONDS` runs all of them for long and prints the tables (with `--nocapture`).
@@ -156,8 +156,8 @@ fn cell(scene: &mut Scene, cpu: u32, arm: Arm, noise: Noise, seed: u64, time: f6
             scene.pulse("noise", Some(cpu), &args);
         }
     }
-    let judge = scene.judge(&[web], &[etl]);
-    let figures = look(&judge, Duration::from_secs_f64(time));
+    let probe = scene.probe(&[web], &[etl]);
+    let figures = look(&probe, Duration::from_secs_f64(time));
     scene.clear();
     if arm == Arm::OtherCpu {
         scene.remove(&aside);
@@ -314,7 +314,7 @@ fn contradictions(cells: &Cells) -> Vec<String> {
         long > APART * short,
         format!("preemption P99: unprotected from {long:.0}, protected up to {short:.0} us"),
     );
-    // What a person without the judge can see: all waits together.
+    // What a person without the probe can see: all waits together.
     let total = |one: &Cell| Some(one.total);
     let worst = extreme(cells, &Arm::PROTECTED, &Noise::ALL, total, f64::max);
     let best = extreme(cells, &Arm::UNPROTECTED, &Noise::ALL, total, f64::min);
