@@ -11,7 +11,7 @@ pub enum Kind {
     Other,
     /// A task of those that are looked at: a peer.
     Online,
-    /// A task of those whose guilt is counted apart.
+    /// A task of offline work, whose share is counted apart.
     Offline,
     /// A kernel thread.
     Kernel,

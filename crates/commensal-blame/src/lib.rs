@@ -5,7 +5,7 @@
 //! stream of events and without a change to the machine; [`figures`] says what the sums mean; without BPF there is run
 //! delay alone ([`unattributed`]), which says how long and not because of whom.
 //!
-//! What it can and cannot say: it proves guilt, not innocence. Work that got no CPU at all can still make a third party's
+//! What it can and cannot say: it proves that work made others wait, not that it did no harm. Work that got no CPU at all can still make a third party's
 //! work hold it longer, so the total wait is compared as well, in pairs of blocks. Its verdict survives noise, its
 //! magnitude moves with the company on the CPU. Stolen time is the occupant's; what a kernel thread does for somebody is
 //! the kernel's.
@@ -43,7 +43,7 @@ pub enum Subject {
 pub struct Scope {
     /// Whose waits: at most 255.
     pub online: Vec<Subject>,
-    /// Whose guilt is counted apart.
+    /// Whose share of the waits is counted apart.
     pub offline: Vec<Subject>,
     /// Whether the numbers are of the unified hierarchy, which is so where v1 has no CPU controller.
     pub unified: bool,

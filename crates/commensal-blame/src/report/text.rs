@@ -59,7 +59,7 @@ impl Report {
             let _ = writeln!(out, "{}: {:.2} s on a CPU, {waiting} waiting", subject.name, subject.run_s);
         }
         if let Some(judged) = &self.verdict {
-            let _ = writeln!(out, "{}: {}", self.against.join(", "), judged.word);
+            let _ = writeln!(out, "{}: {}", self.against.join(", "), judged.result);
             for because in &judged.because {
                 let _ = writeln!(out, "  {because}");
             }
@@ -120,7 +120,7 @@ impl Report {
 }
 
 impl Row {
-    /// Its name, with a mark when its guilt is judged, or when it is another subject.
+    /// Its name, with a mark when its share of the waits has a budget, or when it is another subject.
     #[must_use]
     pub fn label(&self) -> String {
         match self.kind {

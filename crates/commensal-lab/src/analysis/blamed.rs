@@ -127,7 +127,7 @@ fn judge(arm: &ArmBlame, bounds: BlameBounds) -> (Verdict, Vec<String>) {
         )),
     }
     match arm.total_difference_one_sided {
-        // Blame proves guilt: work that had no CPU time can make others hold it longer, and that shows in the total only.
+        // Blame proves that work made others wait, not that it did no harm: work that had no CPU time can make others hold it longer, and that shows in the total only.
         Some([lo, _]) if lo > most => proven.push(format!(
             "arm {name}: online work waits {:.1} ms per CPU-second longer than alone, whoever has the CPU, more than {most}",
             arm.total_difference_ms_per_cpu_s.unwrap_or(lo)

@@ -22,7 +22,7 @@ use target::Named;
 const LIVE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Looks and reports. Status 0; with `--check` 1 when guilty and 3 when nothing can be said.
+/// Looks and reports. Status 0; with `--check` 1 when over budget and 3 when nothing can be said.
 pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     let mut outputs = Outputs::new(context, options)?;
     let cgroups = target::look(context)?;
@@ -70,9 +70,9 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     if !options.check {
         return Ok(0);
     }
-    Ok(match report.verdict.map(|judged| judged.word) {
-        Some("innocent") => 0,
-        Some("guilty") => 1,
+    Ok(match report.verdict.map(|judged| judged.result) {
+        Some("within budget") => 0,
+        Some("over budget") => 1,
         _ => 3,
     })
 }
@@ -200,4 +200,29 @@ fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameErr
 /// Whether somebody looks at standard output.
 fn on_a_terminal() -> bool {
     std::io::stdout().is_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_blame::{Histogram, Kind};
+
+    #[test]
+    fn programs_find_a_verdict_in_its_old_words_as_well() {
+        let labels = Labels { against: vec!["etl".to_owned()], ..Labels::default() };
+        let mut figures = Figures::default();
+        figures.counters.run_ns = 1_000_000_000;
+        figures.wait.0[Kind::Offline as usize] = 60_000_000;
+        let mut check = |blame_ms: f64, delays: u64, expected: [&str; 2]| {
+            figures.preempt_delay = Histogram::new(vec![delays]);
+            let bounds = Bounds { blame_ms, ..Bounds::default() };
+            let json =
+                serde_json::to_value(Report::new(&figures, &labels, bounds, &|_| String::new())).unwrap();
+            let verdict = &json["verdict"];
+            assert_eq!([&verdict["result"], &verdict["word"]], expected);
+        };
+        check(50.0, 100, ["over budget", "guilty"]);
+        check(100.0, 100, ["within budget", "innocent"]);
+        check(100.0, 1, ["unknown", "unknown"]);
+    }
 }

@@ -286,26 +286,26 @@ fn contradictions(cells: &Cells) -> Vec<String> {
     };
     let offline = |one: &Cell| Some(one.offline);
     for noise in Noise::ALL {
-        let guilty = extreme(cells, &Arm::UNPROTECTED, &[noise], offline, f64::min);
-        let innocent = extreme(cells, protected_from(noise), &[noise], offline, f64::max);
+        let unprotected = extreme(cells, &Arm::UNPROTECTED, &[noise], offline, f64::min);
+        let protected = extreme(cells, protected_from(noise), &[noise], offline, f64::max);
         let what = format!(
-            "{}: unprotected from {guilty:.1}, protected up to {innocent:.1} ms per CPU-s",
+            "{}: unprotected from {unprotected:.1}, protected up to {protected:.1} ms per CPU-s",
             noise.name()
         );
-        check(guilty > APART * innocent, what);
+        check(unprotected > APART * protected, what);
     }
     let weight = extreme(cells, &[Arm::Weight], &[Noise::Bursts], offline, f64::max);
-    let guilty = extreme(cells, &Arm::UNPROTECTED, &[Noise::Bursts], offline, f64::min);
+    let unprotected = extreme(cells, &Arm::UNPROTECTED, &[Noise::Bursts], offline, f64::min);
     check(
-        guilty > weight,
-        format!("bursts: unprotected from {guilty:.1}, smallest weight {weight:.1} ms per CPU-s"),
+        unprotected > weight,
+        format!("bursts: unprotected from {unprotected:.1}, smallest weight {weight:.1} ms per CPU-s"),
     );
     // Also across noises: a verdict needs no quiet machine.
-    let guilty = extreme(cells, &Arm::UNPROTECTED, &Noise::ALL, offline, f64::min);
-    let innocent = extreme(cells, &[Arm::Idle], &Noise::ALL, offline, f64::max);
+    let unprotected = extreme(cells, &Arm::UNPROTECTED, &Noise::ALL, offline, f64::min);
+    let protected = extreme(cells, &[Arm::Idle], &Noise::ALL, offline, f64::max);
     check(
-        guilty > innocent,
-        format!("unprotected from {guilty:.1}, cpu.idle up to {innocent:.1} ms per CPU-s"),
+        unprotected > protected,
+        format!("unprotected from {unprotected:.1}, cpu.idle up to {protected:.1} ms per CPU-s"),
     );
     let delay = |one: &Cell| one.preempt_p99_us.filter(|_| one.delays >= DELAYS);
     let long = extreme(cells, &Arm::UNPROTECTED, &[Noise::Quiet], delay, f64::min);
