@@ -164,7 +164,7 @@ pub struct Plan {
     /// Off the record once the steps are done: values that are back at what they were already, and identities that were only
     /// copied from a group above.
     pub settled: Vec<(CgroupRef, KnobId, Option<Device>)>,
-    /// Worth knowing: roundings, weaker means, groups left alone.
+    /// Worth knowing: roundings, weaker mechanisms, groups left alone.
     pub notes: Vec<String>,
     /// How each offline group is made to yield, by group and cgroup.
     pub mechanisms: BTreeMap<(GroupName, CgroupRef), Mechanism>,

@@ -40,7 +40,7 @@ pub(super) struct Draft<'a> {
     pub kept_cookies: BTreeSet<CgroupRef>,
     /// Processes to move, and why.
     pub moves: Vec<(Movement, String)>,
-    /// Whether the sched_ext scheduler is the best means here, what it is to be told, and of whom the plan speaks at all.
+    /// Whether the sched_ext scheduler is the best mechanism here, what it is to be told, and of whom the plan speaks at all.
     pub scheduled: bool,
     pub orders: BTreeMap<String, Order>,
     pub mentioned: BTreeSet<String>,

@@ -60,7 +60,7 @@ impl Draft<'_> {
         })
     }
 
-    /// What does not hold when the scheduler is gone: the means underneath is relative to siblings.
+    /// What does not hold when the scheduler is gone: the mechanism underneath is relative to siblings.
     fn without_scheduler(&mut self, group: &DesiredGroup, path: &CgroupPath) {
         if !self.scheduled {
             return;
@@ -77,7 +77,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether the means for a group here does not depend on where it is.
+    /// Whether the mechanism for a group here does not depend on where it is.
     fn anywhere(&self, path: &CgroupPath) -> bool {
         let cpu =
             self.actual.hierarchy_of(Controller::Cpu).map(|index| self.actual.hierarchies[index].version);

@@ -51,7 +51,7 @@ enum Fault {
 /// What an act says of itself.
 #[derive(Debug)]
 enum Said {
-    /// All of it is done, by these means and but for what the plan says that it cannot have.
+    /// All of it is done, by these mechanisms and but for what the plan says that it cannot have.
     Done(Vec<String>),
     /// A step was refused, and so much could not be taken back.
     Refused { why: String, left: Vec<String> },
@@ -137,11 +137,11 @@ impl Act {
         };
         let specs = parse("groups.toml", &world.texts[number]).unwrap();
         let request = PlanRequest::all(&specs);
-        // A refused trial of a survey makes it another plan, which says so by other means or by what it lacks.
+        // A refused trial of a survey makes it another plan, which says so by other mechanisms or by what it lacks.
         let terms = |planned: Planned| {
             let unmet = planned.plan.unmet.iter().map(|one| format!("{}: {}", one.group, one.what));
-            let means = planned.plan.mechanisms.values().map(Mechanism::describe);
-            unmet.chain(means).collect()
+            let mechanisms = planned.plan.mechanisms.values().map(Mechanism::describe);
+            unmet.chain(mechanisms).collect()
         };
         if let Act::Round(_) = self {
             let done = Reconciler::new(instance(), host).and_then(|mut one| one.round(host, 0, &request));
@@ -201,7 +201,7 @@ fn everything_back(fake: &FakeHost, before: &MachineState, what: &str) {
 struct Calm {
     /// The machine before any text.
     before: MachineState,
-    /// The machine after the act, by which means, and what could not be had.
+    /// The machine after the act, by which mechanisms, and what could not be had.
     after: MachineState,
     terms: Vec<String>,
     /// Which of its changes are trials of a survey.

@@ -329,7 +329,7 @@ fn expel_gives_every_thread_one_cookie_and_takes_it_back() {
 }
 
 #[test]
-fn expel_without_the_means_says_why() {
+fn expel_without_a_mechanism_says_why() {
     let check = |fake: &FakeHost, want: &str| {
         let (found, plan) = planned(&mut fake.another(), EXPEL).unwrap();
         let words = plan.describe(&found);
