@@ -25,7 +25,7 @@ use crate::snapshot::{self, Snapshot};
 use crate::view;
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
 use commensal_core::canary::End;
-use commensal_core::config::Room;
+use commensal_core::config::Headroom;
 use commensal_core::control::frame::least;
 use commensal_core::control::weights::WeightInput;
 use commensal_core::cpuset::CpuSet;
@@ -595,7 +595,7 @@ impl Agent<'_> {
         };
         self.decisions.decided = self.decisions.controllers.decide(&Observation {
             now_ms: now.ms,
-            room: if off { Room::Off } else { self.groups.compiled.room },
+            headroom: if off { Headroom::Off } else { self.groups.compiled.headroom },
             io: self.groups.compiled.io,
             specs: &specs,
             desired: &planned.desired,

@@ -420,7 +420,7 @@ fn offline_work_is_kept_to_a_frame() {
         return;
     }
     let program = Program::new("frame");
-    let groups = program.groups(&format!("[agent]\nroom = \"frame\"\n{ETL}"));
+    let groups = program.groups(&format!("[agent]\nheadroom = \"frame\"\n{ETL}"));
     let agent = Agent::start(&program, &groups, &["--on-exit", "restore"]);
     until("etl is limited", || limited(&own(&program, "etl")));
     let given = |mount: &PathBuf| {
@@ -456,7 +456,7 @@ fn offline_work_is_kept_to_a_frame() {
     assert!(!left.is_empty() && left.is_subset(&parse(&seen)), "{left} of {seen}");
     drop(agent);
     let agent = Agent::start(&program, &groups, &["--on-exit", "restore"]);
-    std::fs::write(&groups, format!("[agent]\nroom = \"off\"\n{ETL}")).unwrap();
+    std::fs::write(&groups, format!("[agent]\nheadroom = \"off\"\n{ETL}")).unwrap();
     until("all CPUs are back", || {
         let now = cpus(&program, "etl").unwrap().1;
         now.is_empty() || parse(&now) == machine

@@ -88,7 +88,7 @@ fn a_sawtooth_lengthens_the_hold_until_the_frame_stops_swinging() {
     for _ in 0..20 {
         let sizes: Vec<usize> =
             (0..16).map(|second| toy.second(if second < 8 { 8.0 } else { 2.0 })).collect();
-        assert!(sizes[..8].iter().all(|size| *size <= 4), "never above the room at high load: {sizes:?}");
+        assert!(sizes[..8].iter().all(|size| *size <= 4), "never above the headroom at high load: {sizes:?}");
         growths.push(sizes.windows(2).filter(|pair| pair[1] > pair[0]).count());
     }
     let late: usize = growths[10..].iter().sum();
