@@ -342,8 +342,8 @@ impl Agent<'_> {
         if online(planned).is_empty() {
             return no("there is no online group that could notice", "name the services in the groups file");
         }
-        let one_way = self.reconciler.survey.caps.qos.is_some_and(|qos| !qos.reversible);
-        if one_way && planned.plan.mechanisms.values().any(|one| *one == Mechanism::QosLevel) {
+        let irreversible = self.reconciler.survey.caps.qos.is_some_and(|qos| !qos.reversible);
+        if irreversible && planned.plan.mechanisms.values().any(|one| *one == Mechanism::QosLevel) {
             let error = "offline groups yield by cpu.qos_level, which this kernel does not let back";
             return no(error, "compare with the lab: `commensal lab run`");
         }

@@ -98,7 +98,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Whether `cpu.qos_level` does not come up again once it was lowered.
-    pub fn one_way(&self) -> bool {
+    pub fn irreversible(&self) -> bool {
         self.caps.qos.is_some_and(|qos| !qos.reversible)
     }
 

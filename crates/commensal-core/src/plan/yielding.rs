@@ -182,7 +182,7 @@ impl Draft<'_> {
                 group.name
             ));
         }
-        if mechanism == Mechanism::QosLevel && !own && self.one_way() {
+        if mechanism == Mechanism::QosLevel && !own && self.irreversible() {
             self.notes.push(format!(
                 "group {}: {path} cannot be made online again on this kernel; `commensal restore` moves its members to \
                  a fresh group of the same name",
@@ -270,7 +270,7 @@ impl Draft<'_> {
         if ours || !matches!(level, Some(Value::Number(..=-1))) {
             return;
         }
-        if self.one_way() {
+        if self.irreversible() {
             let because = format!(
                 "{} has cpu.qos_level -1, set by somebody else, and this kernel has no way back",
                 member.path

@@ -471,8 +471,8 @@ fn kind(step: &Step) -> &'static str {
         Action::Enable(_) => "enable",
         Action::Disable(_) => "disable",
         Action::Write { .. } => "write",
-        Action::OneWay { .. } => "one-way",
-        Action::Renew { .. } => "renew",
+        Action::Irreversible { .. } => "irreversible",
+        Action::Recreate { .. } => "recreate",
         Action::Switch { .. } => "switch",
         Action::Cookie { .. } => "cookie",
         Action::Order { .. } => "order",
@@ -501,7 +501,16 @@ fn every_step_and_limit_is_in_some_world() {
         }
     }
     let all = [
-        "create", "remove", "enable", "disable", "write", "one-way", "renew", "switch", "cookie", "order",
+        "create",
+        "remove",
+        "enable",
+        "disable",
+        "write",
+        "irreversible",
+        "recreate",
+        "switch",
+        "cookie",
+        "order",
         "move",
     ];
     let missing: Vec<&str> = all.into_iter().filter(|kind| !kinds.contains(kind)).collect();
