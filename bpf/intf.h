@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What both programs and user space agree on. Rust says the same in mirror.rs (judge) and intf.rs (scheduler); a test there, and
+ * What both programs and user space agree on. Rust says the same in mirror.rs (probe) and intf.rs (scheduler); a test there, and
  * the loader, compare every size, offset and number with what the compiled object says of itself.
  */
 #pragma once
@@ -15,7 +15,7 @@ enum consts {
 	MOST_CGROUPS	= 8192,
 };
 
-/* What has a CPU. The scheduler counts kernel threads and interrupts as OTHER; the judge counts EXPELLING as ONLINE. */
+/* What has a CPU. The scheduler counts kernel threads and interrupts as OTHER; the probe counts EXPELLING as ONLINE. */
 enum class {
 	CLASS_OTHER	= 0,	/* a task that is neither: a group without an order */
 	CLASS_ONLINE	= 1,
@@ -25,10 +25,10 @@ enum class {
 	CLASS_IRQ	= 5,
 	CLASS_EXPELLING	= 6,	/* online, and offline work leaves the other threads of its core */
 	CLASSES		= 7,
-	KINDS		= CLASS_EXPELLING,	/* that the judge tells apart: a number of every class before this one */
+	KINDS		= CLASS_EXPELLING,	/* that the probe tells apart: a number of every class before this one */
 };
 
-/* ---- the judge ---- */
+/* ---- the probe ---- */
 
 #define SLOTS		320	/* 8 per power of two: within 6 % */
 

@@ -12,7 +12,7 @@ use std::process::Command;
 pub const CLANG: &str = "19.1.7";
 /// Source below `bpf/`, and where its object is laid.
 const OBJECTS: [(&str, &str); 2] = [
-    ("judge/blame.bpf.c", "crates/commensal-blame/blame.bpf.o"),
+    ("probe/blame.bpf.c", "crates/commensal-blame/blame.bpf.o"),
     ("sched/commensal.bpf.c", "crates/commensal-sched-bpf/commensal.bpf.o"),
 ];
 const SUMS: &str = "bpf/SHA256SUMS";
@@ -204,7 +204,7 @@ mod tests {
             String::from_utf8(output.stdout).unwrap()
         };
         let default = tree(&[]);
-        assert!(default.contains("aya v0.14.0"), "the judge is in it");
+        assert!(default.contains("aya v0.14.0"), "the probe is in it");
         for name in ["libbpf", "clang", "bindgen", "libelf"] {
             assert!(!default.contains(name), "the default build has {name}");
         }

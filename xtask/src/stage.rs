@@ -127,12 +127,12 @@ impl Stage {
         format!("{}-own", self.top)
     }
 
-    /// Starts an agent, which may load the `judge` or not, and waits until it has put the groups in force.
-    pub fn agent(&self, more: &[&str], judge: bool) -> anyhow::Result<Child> {
+    /// Starts an agent, which may load the `probe` or not, and waits until it has put the groups in force.
+    pub fn agent(&self, more: &[&str], probe: bool) -> anyhow::Result<Child> {
         let config = self.config().display().to_string();
         let args = [&["agent", "-c", &config][..], more].concat();
         let mut command = self.command(&args);
-        command.args((!judge).then_some("--no-judge"));
+        command.args((!probe).then_some("--no-probe"));
         command.stdout(Stdio::null()).stderr(self.log()?);
         let mut child = command.spawn().context("start the agent")?;
         let pid = u64::from(child.id());

@@ -25,7 +25,7 @@ use crate::snapshot::{self, Snapshot};
 use crate::view;
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
 use commensal_core::canary::End;
-use commensal_core::config::Room;
+use commensal_core::config::Headroom;
 use commensal_core::control::frame::least;
 use commensal_core::control::weights::WeightInput;
 use commensal_core::cpuset::CpuSet;
@@ -101,8 +101,8 @@ pub struct Options {
     pub interval: Duration,
     /// How long the agent may be silent before the guard acts; `None`: no guard.
     pub lease: Option<Duration>,
-    /// Whether the judge may be loaded.
-    pub judge: bool,
+    /// Whether the probe may be loaded.
+    pub probe: bool,
     /// What it leaves.
     pub on_exit: OnExit,
     /// Take the place of an agent that runs.
@@ -209,7 +209,7 @@ enum Phase {
 struct Sensing {
     meters: Meters,
     blame_monitor: BlameMonitor,
-    /// What the judge saw between two ticks, and what the controllers were given last.
+    /// What the probe saw between two ticks, and what the controllers were given last.
     judged: Option<blame_monitor::WaitSample>,
     shown_judged: Option<blame_monitor::WaitSample>,
     online_cpus: Option<f64>,
@@ -351,7 +351,7 @@ pub fn run(
     let now = Instant::now();
     let sensing = Sensing {
         meters: Meters::default(),
-        blame_monitor: BlameMonitor::new(options.judge),
+        blame_monitor: BlameMonitor::new(options.probe),
         judged: None,
         shown_judged: None,
         online_cpus: None,
@@ -567,7 +567,7 @@ impl Agent<'_> {
         let Some(round) = &self.actuation.last else { return Sample::default() };
         let planned = &round.planned;
         let hierarchies = &self.reconciler.survey.hierarchies;
-        // Without the judge the waits of online threads say what it would; no group waits for disks when the machine does not.
+        // Without the probe the waits of online threads say what it would; no group waits for disks when the machine does not.
         let by_waits = self.target_us().is_some() && self.sensing.shown_judged.is_none();
         let by_disks = self.groups.compiled.io && self.sensing.disks_waited_for;
         // Whether a quota binds decides about its period.
@@ -610,7 +610,7 @@ impl Agent<'_> {
         };
         self.decisions.decided = self.decisions.controllers.decide(&Observation {
             now_ms: now.ms,
-            room: if off { Room::Off } else { self.groups.compiled.room },
+            headroom: if off { Headroom::Off } else { self.groups.compiled.headroom },
             io: self.groups.compiled.io,
             specs: &specs,
             desired: &planned.desired,

@@ -1,6 +1,6 @@
-//! The judge in the agent's service: who made online groups wait since the last tick.
+//! The probe in the agent's service: who made online groups wait since the last tick.
 
-use commensal_blame::{Figures, Judge, Kind, Scope, Subject};
+use commensal_blame::{Figures, Kind, Scope, Subject, WaitProbe};
 use commensal_core::actual::CgroupRef;
 use commensal_core::control::latency::Judged;
 use commensal_core::group::Class;
@@ -9,7 +9,7 @@ use commensal_host::Host;
 use commensal_reconcile::Planned;
 use std::collections::BTreeMap;
 
-/// A judge that could not be had, or could not follow other members, is tried again not more often than this, ms: loading it
+/// A probe that could not be had, or could not follow other members, is tried again not more often than this, ms: loading it
 /// costs the kernel some 200 ms.
 const AGAIN_MS: u64 = 2_000;
 
@@ -29,10 +29,10 @@ pub struct WaitSample {
     pub groups: BTreeMap<String, GroupWaits>,
 }
 
-/// The judge, as long as it can be had.
+/// The probe, as long as it can be had.
 #[derive(Debug, Default)]
 pub struct BlameMonitor {
-    judge: Option<Judge>,
+    probe: Option<WaitProbe>,
     scope: Scope,
     /// Group of each online subject, in the scope's order.
     names: Vec<String>,
@@ -40,7 +40,7 @@ pub struct BlameMonitor {
     wanted: (Scope, Vec<String>),
     before: Option<(u64, Figures)>,
     tried_ms: Option<u64>,
-    /// Why there is no judge.
+    /// Why there is no probe.
     pub absent: Option<String>,
     /// Whether nobody wants one.
     unwanted: bool,
@@ -57,41 +57,41 @@ impl BlameMonitor {
         self.wanted = scope(planned);
     }
 
-    /// Looks; `None` without a judge, and at the first look of one.
+    /// Looks; `None` without a probe, and at the first look of one.
     pub fn look(&mut self, host: &dyn Host, now_ms: u64) -> Option<WaitSample> {
         if self.unwanted {
-            self.absent = Some("the agent runs with --no-judge".to_owned());
+            self.absent = Some("the agent runs with --no-probe".to_owned());
             return None;
         }
         let (scope, _) = &self.wanted;
         let due = self.tried_ms.is_none_or(|tried| now_ms.saturating_sub(tried) >= AGAIN_MS);
         if scope.online.is_empty() || scope.offline.is_empty() {
-            (self.judge, self.before) = (None, None);
+            (self.probe, self.before) = (None, None);
             self.absent = Some("there are no online and offline groups with cgroups now".to_owned());
             return None;
         }
         if self.scope != *scope
-            && let Some(judge) = &mut self.judge
-            && judge.follow(scope).unwrap_or(false)
+            && let Some(probe) = &mut self.probe
+            && probe.follow(scope).unwrap_or(false)
         {
             (self.scope, self.names) = self.wanted.clone();
         }
         let (scope, _) = &self.wanted;
-        if (self.scope != *scope || self.judge.is_none()) && due {
+        if (self.scope != *scope || self.probe.is_none()) && due {
             self.tried_ms = Some(now_ms);
-            (self.judge, self.before) = (None, None);
-            match Judge::attach(host, scope) {
-                Ok(judge) => (self.judge, self.absent) = (Some(judge), None),
+            (self.probe, self.before) = (None, None);
+            match WaitProbe::attach(host, scope) {
+                Ok(probe) => (self.probe, self.absent) = (Some(probe), None),
                 Err(error) => self.absent = Some(error.to_string()),
             }
             (self.scope, self.names) = self.wanted.clone();
         }
-        let judge = self.judge.as_ref()?;
-        let read = judge.totals().and_then(|all| Ok(Figures { subjects: judge.subjects()?, ..all }));
+        let probe = self.probe.as_ref()?;
+        let read = probe.totals().and_then(|all| Ok(Figures { subjects: probe.subjects()?, ..all }));
         let figures = match read {
             Ok(figures) => figures,
             Err(error) => {
-                (self.judge, self.absent) = (None, Some(error.to_string()));
+                (self.probe, self.absent) = (None, Some(error.to_string()));
                 return None;
             }
         };

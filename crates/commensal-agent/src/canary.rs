@@ -115,8 +115,9 @@ pub struct Report {
     pub aborted: Vec<String>,
     /// The error on one side that a conclusion from it may make: what the looks at it have left of the whole.
     pub level: Option<f64>,
-    /// Why nobody says who made online work wait, if nobody does.
-    pub no_judge: Option<String>,
+    /// Why nobody says who made online work wait, if nobody does. Until the next release an agent may call it `no_judge`.
+    #[serde(alias = "no_judge")]
+    pub no_probe: Option<String>,
     /// Windows that were measured from beginning to end, in order.
     pub windows: Vec<Window>,
 }

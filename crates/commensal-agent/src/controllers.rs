@@ -8,7 +8,7 @@ mod weights;
 
 use crate::sense::Sample;
 use crate::snapshot;
-use commensal_core::config::Room;
+use commensal_core::config::Headroom;
 use commensal_core::control::Explanation;
 use commensal_core::control::frame::{Frame, FrameInput, Use, theta};
 use commensal_core::control::io::Io;
@@ -40,8 +40,8 @@ const ALL: f64 = 0.99;
 pub struct Observation<'a> {
     /// Milliseconds on a clock that nobody sets.
     pub now_ms: u64,
-    /// `[agent] room`.
-    pub room: Room,
+    /// `[agent] headroom`.
+    pub headroom: Headroom,
     /// `[agent] io`.
     pub io: bool,
     /// The groups as written.
@@ -54,7 +54,7 @@ pub struct Observation<'a> {
     pub machine: &'a Machine,
     /// What was used since the last tick.
     pub sample: &'a Sample,
-    /// What the judge saw since the last tick; `None` where it does not run.
+    /// What the probe saw since the last tick; `None` where it does not run.
     pub judged: Option<Judged>,
     /// Run delay of online groups between two ticks, where somebody looked, ms per second.
     pub run_delay_ms_per_s: Option<f64>,
@@ -209,7 +209,7 @@ impl Controllers {
     pub fn decide(&mut self, seen: &Observation<'_>) -> Decided {
         let mut decided = Decided::default();
         let cap = self.ask("latency", &mut decided, |all, decided| all.latency(seen, decided)).flatten();
-        self.ask("room", &mut decided, |all, decided| all.room(seen, cap, decided));
+        self.ask("headroom", &mut decided, |all, decided| all.headroom(seen, cap, decided));
         self.ask("weights", &mut decided, |all, decided| all.weights(seen, decided));
         self.ask("disks", &mut decided, |all, decided| all.disks(seen, decided));
         self.ask("memory", &mut decided, |all, decided| all.memory(seen, decided));
@@ -284,20 +284,24 @@ impl Controllers {
     }
 
     /// By whole cores or by a quota.
-    fn room(&mut self, seen: &Observation<'_>, cap: Option<f64>, decided: &mut Decided) {
+    fn headroom(&mut self, seen: &Observation<'_>, cap: Option<f64>, decided: &mut Decided) {
         let (cpus, core) = size(seen.machine);
         let capped = cap.filter(|cap| *cap < cpus * ALL);
         let theta = theta(&seen.machine.topology);
-        let by = match seen.room {
-            Room::Off => return,
-            Room::Target if capped.is_none() => return,
-            Room::Target | Room::Auto => actuator(theta, cpus, core, seen.yields),
-            Room::Frame => Actuator::Frame(Explanation::new("room = \"frame\" in the groups file", "")),
-            Room::Quota => Actuator::Quota(Explanation::new("room = \"quota\" in the groups file", "")),
+        let by = match seen.headroom {
+            Headroom::Off => return,
+            Headroom::Target if capped.is_none() => return,
+            Headroom::Target | Headroom::Auto => actuator(theta, cpus, core, seen.yields),
+            Headroom::Frame => {
+                Actuator::Frame(Explanation::new("headroom = \"frame\" in the groups file", ""))
+            }
+            Headroom::Quota => {
+                Actuator::Quota(Explanation::new("headroom = \"quota\" in the groups file", ""))
+            }
         };
-        // Without a room of its own the cap is all there is.
-        let used = match seen.room {
-            Room::Target => Use { busy: Some(0.0), offline: Some(0.0), ..Use::default() },
+        // Without headroom of its own the cap is all there is.
+        let used = match seen.headroom {
+            Headroom::Target => Use { busy: Some(0.0), offline: Some(0.0), ..Use::default() },
             _ => used(seen),
         };
         match by {
@@ -314,7 +318,7 @@ impl Controllers {
                 decided.wants.cpu_set = decision.cpus;
             }
             Actuator::Quota(_) => {
-                let theta = if seen.room == Room::Target { 1.0 } else { theta };
+                let theta = if seen.headroom == Headroom::Target { 1.0 } else { theta };
                 let input = SuppressInput { theta, cpus, core, yields: seen.yields, used, cap: capped };
                 let decision = self.suppress.step(seen.now_ms, &input);
                 let value = decision.quota.map(|quota| quota.to_string());

@@ -148,9 +148,9 @@ impl Explained {
     #[must_use]
     pub fn text(&self) -> String {
         let mut out = String::new();
-        let means = self.mechanism.as_deref().unwrap_or("no mechanism");
+        let mechanism = self.mechanism.as_deref().unwrap_or("no mechanism");
         let frozen = if self.frozen { ", frozen" } else { "" };
-        let _ = writeln!(out, "{}: {}, {means}{frozen} ({})", self.group, self.class, self.at);
+        let _ = writeln!(out, "{}: {}, {mechanism}{frozen} ({})", self.group, self.class, self.at);
         for member in &self.members {
             let _ = writeln!(out, "  {} ({})", member.path, member.found_by);
         }

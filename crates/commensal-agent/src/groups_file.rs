@@ -1,6 +1,6 @@
 //! The groups file or folder: read whole, compiled whole.
 
-use commensal_core::config::{self, ConfigError, Room};
+use commensal_core::config::{self, ConfigError, Headroom};
 use commensal_core::group::{GroupSpec, Position};
 use commensal_host::{FolderEvent, For, GroupWatch, Host, HostError};
 use std::collections::BTreeMap;
@@ -110,8 +110,8 @@ impl Changes {
 pub struct Compiled {
     /// The groups.
     pub groups: Vec<GroupSpec>,
-    /// How the offline side is kept to its room.
-    pub room: Room,
+    /// How the offline side is kept within its headroom.
+    pub headroom: Headroom,
     /// Whether online groups get more weight than what no group claims.
     pub weights: bool,
     /// Whether the offline side's disks are held back while online groups wait for them.
@@ -120,7 +120,7 @@ pub struct Compiled {
 
 impl Default for Compiled {
     fn default() -> Compiled {
-        Compiled { groups: Vec::new(), room: Room::default(), weights: true, io: true }
+        Compiled { groups: Vec::new(), headroom: Headroom::default(), weights: true, io: true }
     }
 }
 
@@ -144,9 +144,9 @@ pub fn compile(texts: &Texts) -> Result<Compiled, LoadError> {
             Ok(mut one) => {
                 compiled.groups.append(&mut one.groups);
                 let keys = one.agent.unwrap_or_default();
-                if let Some((room, at)) = keys.room {
-                    compiled.room = room;
-                    first("room", at);
+                if let Some((headroom, at)) = keys.headroom {
+                    compiled.headroom = headroom;
+                    first("headroom", at);
                 }
                 if let Some((weights, at)) = keys.weights {
                     compiled.weights = weights;

@@ -144,7 +144,7 @@ pub struct Group {
     pub tasks: Option<u64>,
     /// Time that its threads waited for a CPU, ms per second.
     pub run_delay_ms_per_s: Option<f64>,
-    /// Of that, what is blamed on offline work, ms per second that they had a CPU; only online groups, only with the judge.
+    /// Of that, what is blamed on offline work, ms per second that they had a CPU; only online groups, only with the probe.
     pub blamed_ms_per_cpu_s: Option<f64>,
     /// 99th percentile of the time that it took to get offline work off a CPU, us; likewise.
     pub preemption_p99_us: Option<f64>,

@@ -106,7 +106,7 @@ fn one(group: &DesiredGroup, fixed: Fixed, rates: &GroupRates) -> snapshot::Grou
         pressure: pressure(rates.pressure_pct),
         limits: limits(&group.limits),
         frozen: group.limits.frozen(),
-        // The judge's and the queue's.
+        // The probe's and the queue's.
         blamed_ms_per_cpu_s: None,
         preemption_p99_us: None,
         queue: None,
@@ -150,7 +150,7 @@ pub fn explain(groups: &mut [snapshot::Group], decided: &Decided) {
     }
 }
 
-/// Puts what the judge saw beside the groups.
+/// Puts what the probe saw beside the groups.
 pub fn judged(groups: &mut [snapshot::Group], seen: Option<&blame_monitor::WaitSample>) {
     for group in groups {
         let of = seen.and_then(|seen| seen.groups.get(&group.name));

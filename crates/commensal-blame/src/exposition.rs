@@ -1,4 +1,4 @@
-//! Figures in Prometheus' text format 0.0.4, as counters since the judge came: for node_exporter's textfile collector, or to
+//! Figures in Prometheus' text format 0.0.4, as counters since the probe came: for node_exporter's textfile collector, or to
 //! be served. Times are in seconds, as its conventions want.
 
 use crate::figures::{Figures, Kind};
@@ -90,7 +90,7 @@ fn of_the_machine(figures: &Figures) -> [(&'static str, &'static str, f64); 7] {
         ),
         (
             "commensal_blame_switches_total",
-            "Context switches of the machine that the judge saw.",
+            "Context switches of the machine that the probe saw.",
             counters.switches as f64,
         ),
         (
@@ -100,7 +100,7 @@ fn of_the_machine(figures: &Figures) -> [(&'static str, &'static str, f64); 7] {
         ),
         (
             "commensal_blame_waiting_switches_missed_total",
-            "Of those, hidden from the judge.",
+            "Of those, hidden from the probe.",
             counters.relevant_missed as f64,
         ),
         (

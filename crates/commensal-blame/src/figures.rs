@@ -1,4 +1,4 @@
-//! What the judge counted, and what the sums mean. Times are nanoseconds; nothing is rounded here.
+//! What the probe counted, and what the sums mean. Times are nanoseconds; nothing is rounded here.
 
 use crate::Histogram;
 use commensal_core::mirror;
@@ -11,7 +11,7 @@ pub enum Kind {
     Other,
     /// A task of those that are looked at: a peer.
     Online,
-    /// A task of those whose guilt is counted apart.
+    /// A task of offline work, whose share is counted apart.
     Offline,
     /// A kernel thread.
     Kernel,
@@ -82,7 +82,7 @@ pub struct Culprit {
     pub subject: u32,
     /// What held it: other, online or offline.
     pub kind: Kind,
-    /// Its cgroup; `None` when more tasks took turns during one wait than the judge tells apart.
+    /// Its cgroup; `None` when more tasks took turns during one wait than the probe tells apart.
     pub cgroup: Option<u64>,
 }
 
@@ -99,7 +99,7 @@ pub struct TargetStats {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Plain counts and times, each since the judge came.
+        /// Plain counts and times, each since the probe came.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
@@ -171,7 +171,7 @@ counters! {
     switches,
     /// Wake-ups of the machine.
     wakeups,
-    /// Threads that came onto a CPU without a wait that the judge saw begin.
+    /// Threads that came onto a CPU without a wait that the probe saw begin.
     no_start,
     /// Waits, runs and sleeps whose end nobody told.
     lost,
@@ -211,7 +211,7 @@ counters! {
     apart,
 }
 
-/// Everything the judge knows, since it came or between two readings.
+/// Everything the probe knows, since it came or between two readings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Figures {
     /// When it was read (CLOCK_MONOTONIC), or how long it lasted, ns.
@@ -232,12 +232,12 @@ pub struct Figures {
     pub culprits: BTreeMap<Culprit, u64>,
     /// What the CPUs did all the time.
     pub cpu: ByKind,
-    /// Runs of the judge's programs that the kernel left out, because one was already at work there.
+    /// Runs of the probe's programs that the kernel left out, because one was already at work there.
     pub skipped: u64,
 }
 
 impl Figures {
-    /// What came since an earlier reading of the same judge.
+    /// What came since an earlier reading of the same probe.
     #[must_use]
     pub fn since(&self, earlier: &Figures) -> Figures {
         let subjects = self.subjects.iter().enumerate().map(|(index, now)| {
@@ -286,7 +286,7 @@ impl Figures {
         (run > 0).then(|| wait_ns as f64 / run as f64 * 1e3)
     }
 
-    /// Share of the switches while somebody waited that the judge was not told of. Above half a per cent no verdict is given.
+    /// Share of the switches while somebody waited that the probe was not told of. Above half a per cent no verdict is given.
     #[must_use]
     pub fn missed_share(&self) -> f64 {
         match self.counters.relevant {
@@ -317,7 +317,7 @@ pub struct Thread {
     pub run_ns: u64,
     /// Asleep, up to the last wake-up, ns.
     pub slept_ns: u64,
-    /// One of them, and nobody told the judge which, ns.
+    /// One of them, and nobody told the probe which, ns.
     pub lost_ns: u64,
     /// Since when the sums count (CLOCK_MONOTONIC), ns.
     pub seen_ns: u64,

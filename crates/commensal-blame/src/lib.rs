@@ -1,11 +1,11 @@
-//! The judge: who held the CPU while threads of a service waited for it.
+//! The probe: who held the CPU while threads of a service waited for it.
 //!
 //! Latency percentiles on a busy machine are noise; scheduling is not. For every microsecond that a thread waited in a
-//! run queue the kernel knows which task had the CPU. A BPF program adds that up ([`judge`]), without a
+//! run queue the kernel knows which task had the CPU. A BPF program adds that up ([`probe`]), without a
 //! stream of events and without a change to the machine; [`figures`] says what the sums mean; without BPF there is run
 //! delay alone ([`unattributed`]), which says how long and not because of whom.
 //!
-//! What it can and cannot say: it proves guilt, not innocence. Work that got no CPU at all can still make a third party's
+//! What it can and cannot say: it proves that work made others wait, not that it did no harm. Work that got no CPU at all can still make a third party's
 //! work hold it longer, so the total wait is compared as well, in pairs of blocks. Its verdict survives noise, its
 //! magnitude moves with the company on the CPU. Stolen time is the occupant's; what a kernel thread does for somebody is
 //! the kernel's.
@@ -14,17 +14,17 @@
 pub mod exposition;
 pub mod figures;
 pub mod histogram;
-pub mod judge;
 pub mod mirror;
 pub mod names;
 pub mod preflight;
+pub mod probe;
 pub mod report;
 pub mod unattributed;
 pub mod verdict;
 
 pub use figures::{Culprit, Figures, Kind, Thread};
 pub use histogram::Histogram;
-pub use judge::Judge;
+pub use probe::WaitProbe;
 pub use report::{Labels, Report};
 pub use verdict::{Bounds, Verdict};
 
@@ -38,12 +38,12 @@ pub enum Subject {
     Process(u32),
 }
 
-/// What the judge is to watch.
+/// What the probe is to watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Whose waits: at most 255.
     pub online: Vec<Subject>,
-    /// Whose guilt is counted apart.
+    /// Whose share of the waits is counted apart.
     pub offline: Vec<Subject>,
     /// Whether the numbers are of the unified hierarchy, which is so where v1 has no CPU controller.
     pub unified: bool,
@@ -55,15 +55,15 @@ pub struct Scope {
     pub room: Option<u32>,
 }
 
-/// Why there is no judge.
+/// Why there is no probe.
 #[derive(Debug, thiserror::Error)]
 pub enum BlameError {
     /// The kernel lacks what its programs need.
-    #[error("the kernel {0} is older than 5.12, which the judge needs")]
+    #[error("the kernel {0} is older than 5.12, which the probe needs")]
     TooOld(String),
     /// The kernel has no description of itself.
     #[error(
-        "this kernel has no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF), and the judge needs to know its structures"
+        "this kernel has no /sys/kernel/btf/vmlinux (CONFIG_DEBUG_INFO_BTF), and the probe needs to know its structures"
     )]
     NoBtf,
     /// Not allowed.
@@ -72,7 +72,7 @@ pub enum BlameError {
     )]
     Forbidden(String),
     /// Too much to look at.
-    #[error("{0} subjects are too many: the judge tells 255 apart; name a common parent")]
+    #[error("{0} subjects are too many: the probe tells 255 apart; name a common parent")]
     TooMany(usize),
     /// Anything else that the kernel or the loader says.
     #[error("{what}: {because}")]

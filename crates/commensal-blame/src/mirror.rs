@@ -1,4 +1,4 @@
-//! Structures of `bpf/intf.h` that the judge's program and this reader share.
+//! Structures of `bpf/intf.h` that the probe's program and this reader share.
 
 use crate::figures::{ByKind, Kind, Totals};
 use crate::histogram::SLOTS;
@@ -24,7 +24,7 @@ mirror! {
 
     /// Key of the map of culprits.
     pub struct CulpritKey = "culprit" {
-        /// Whose task held the CPU; all ones when more took turns than the judge tells apart.
+        /// Whose task held the CPU; all ones when more took turns than the probe tells apart.
         cgroup: u64,
         /// Index of the subject that waited.
         target: u32,

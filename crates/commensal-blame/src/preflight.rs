@@ -1,4 +1,4 @@
-//! What keeps the judge from working here, one sentence for each: asked before it is loaded, and when the kernel has refused it.
+//! What keeps the probe from working here, one sentence for each: asked before it is loaded, and when the kernel has refused it.
 
 use crate::BlameError;
 use commensal_host::Host;

@@ -21,7 +21,7 @@ pub const NAMED: usize = 10;
 pub struct Report {
     /// Names of the subjects.
     pub subjects: Vec<String>,
-    /// Names of those whose guilt is judged.
+    /// Names of those whose share of the waits has a budget.
     pub against: Vec<String>,
     /// How long it was looked, s.
     pub seconds: f64,
@@ -122,15 +122,15 @@ impl Delay {
 pub struct Evidence {
     /// Context switches of the machine.
     pub switches: u64,
-    /// Of those, hidden from the judge.
+    /// Of those, hidden from the probe.
     pub missed: u64,
     /// Context switches on CPUs where a subject was queued.
     pub relevant: u64,
-    /// Of those, hidden from the judge.
+    /// Of those, hidden from the probe.
     pub relevant_missed: u64,
     /// Waits, runs and sleeps that were lost with them.
     pub lost: u64,
-    /// Runs of the judge that the kernel left out.
+    /// Runs of the probe that the kernel left out.
     pub skipped: u64,
     /// Wait that nothing accounts for, ms.
     pub unexplained_ms: f64,
@@ -140,7 +140,7 @@ pub struct Evidence {
     pub kernel: Option<Agreement>,
 }
 
-/// This judge against `sched_info.run_delay`.
+/// This probe against `sched_info.run_delay`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Agreement {
     /// Waits that the kernel counted.
@@ -158,10 +158,13 @@ pub struct Agreement {
 /// A verdict in words.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Judged {
-    /// innocent, guilty or unknown.
-    pub word: &'static str,
+    /// `within budget`, `over budget` or `unknown`.
+    pub result: &'static str,
     /// Why.
     pub because: Vec<String>,
+    /// Until the next release the name of `result`, with its words: innocent, guilty or unknown.
+    #[serde(rename = "word")]
+    old_word: &'static str,
 }
 
 /// Names for a report.
@@ -169,7 +172,7 @@ pub struct Judged {
 pub struct Labels {
     /// Of the subjects, in their order.
     pub subjects: Vec<String>,
-    /// Of those whose guilt is judged.
+    /// Of those whose share of the waits has a budget.
     pub against: Vec<String>,
 }
 
@@ -216,11 +219,11 @@ impl Report {
         let verdict = (!labels.against.is_empty()).then(|| {
             let verdict = Verdict::of(figures, bounds);
             let because = match &verdict {
-                Verdict::Innocent => Vec::new(),
-                Verdict::Guilty(because) => because.clone(),
+                Verdict::WithinBudget => Vec::new(),
+                Verdict::OverBudget(because) => because.clone(),
                 Verdict::Unknown(because) => vec![because.clone()],
             };
-            Judged { word: verdict.word(), because }
+            Judged { result: verdict.words(), because, old_word: verdict.old_word() }
         });
         Report {
             subjects: labels.subjects.clone(),
@@ -369,6 +372,30 @@ mod tests {
         // Nobody left: that is no delay of 0.
         let nothing = Delay::of(&Histogram::default());
         assert_eq!((nothing.count, nothing.p50_us, nothing.max_us), (0, None, None));
+    }
+
+    #[test]
+    fn a_verdict_is_told_in_every_form() {
+        let labels = Labels { against: vec!["etl".to_owned()], ..Labels::default() };
+        let mut figures = Figures::default();
+        figures.counters.run_ns = 1_000_000_000;
+        figures.wait.0[Kind::Offline as usize] = 60_000_000;
+        let mut check = |bounds: Bounds, delays: u64, [result, class]: [&str; 2]| {
+            let mut counts = vec![0; crate::histogram::SLOTS];
+            counts[88] = delays;
+            figures.preempt_delay = Histogram::new(counts);
+            let report = Report::new(&figures, &labels, bounds, &|_| String::new());
+            assert!(report.text().contains(&format!("etl: {result}\n")), "{}", report.text());
+            assert!(
+                report.html().contains(&format!("<p class=\"{class}\">etl: <b>{result}</b>")),
+                "{}",
+                report.html()
+            );
+        };
+        let lax = Bounds { blame_ms: 100.0, ..Bounds::default() };
+        check(Bounds::default(), 100, ["over budget", "over-budget"]);
+        check(lax, 100, ["within budget", "within-budget"]);
+        check(lax, 1, ["unknown", "unknown"]);
     }
 
     #[test]

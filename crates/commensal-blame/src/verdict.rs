@@ -1,4 +1,4 @@
-//! Guilty or not: what the figures allow to say about offline work.
+//! Within its budget or over it: what the figures allow to say about offline work.
 
 use crate::Figures;
 use crate::figures::Kind;
@@ -29,21 +29,21 @@ impl Default for Bounds {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     /// Offline work made online work wait no more than allowed. Whether others did because of it is not in here.
-    Innocent,
+    WithinBudget,
     /// It did, by one measure or both.
-    Guilty(Vec<String>),
+    OverBudget(Vec<String>),
     /// Too little was seen.
     Unknown(String),
 }
 
 impl Verdict {
-    /// Judges.
+    /// Compares what was seen with the bounds.
     #[must_use]
     pub fn of(figures: &Figures, bounds: Bounds) -> Verdict {
         let missed = figures.missed_share();
         if missed > MOST_MISSED {
             return Verdict::Unknown(format!(
-                "{:.1} % of the context switches while they waited were hidden from the judge, {} % are allowed",
+                "{:.1} % of the context switches while they waited were hidden from the probe, {} % are allowed",
                 missed * 100.0,
                 MOST_MISSED * 100.0
             ));
@@ -51,9 +51,9 @@ impl Verdict {
         let Some(blame_ms) = figures.per_cpu_second(figures.wait.of(Kind::Offline)) else {
             return Verdict::Unknown("online work had no CPU time".to_owned());
         };
-        let mut guilt = Vec::new();
+        let mut exceeded = Vec::new();
         if blame_ms > bounds.blame_ms {
-            guilt.push(format!(
+            exceeded.push(format!(
                 "it made online work wait {blame_ms:.1} ms per CPU-second, {} ms are allowed",
                 bounds.blame_ms
             ));
@@ -61,26 +61,35 @@ impl Verdict {
         let delays = figures.preempt_delay.count();
         let p99_us = figures.preempt_delay.quantile(0.99).map(|ns| ns / 1e3);
         if let Some(p99) = p99_us.filter(|p99| delays >= FEWEST_DELAYS && *p99 > bounds.preempt_us) {
-            guilt.push(format!(
+            exceeded.push(format!(
                 "the 99th percentile of leaving a CPU for it is {p99:.0} us, {} us are allowed",
                 bounds.preempt_us
             ));
         }
-        match guilt.is_empty() {
-            false => Verdict::Guilty(guilt),
+        match exceeded.is_empty() {
+            false => Verdict::OverBudget(exceeded),
             true if delays < FEWEST_DELAYS => Verdict::Unknown(format!(
                 "not enough wake-ups: {delays} on CPUs with offline work, {FEWEST_DELAYS} are needed"
             )),
-            true => Verdict::Innocent,
+            true => Verdict::WithinBudget,
         }
     }
 
-    /// One word.
+    /// In words.
     #[must_use]
-    pub fn word(&self) -> &'static str {
+    pub fn words(&self) -> &'static str {
         match self {
-            Verdict::Innocent => "innocent",
-            Verdict::Guilty(_) => "guilty",
+            Verdict::WithinBudget => "within budget",
+            Verdict::OverBudget(_) => "over budget",
+            Verdict::Unknown(_) => "unknown",
+        }
+    }
+
+    /// What it was called before; programs are told it until the next release.
+    pub(crate) fn old_word(&self) -> &'static str {
+        match self {
+            Verdict::WithinBudget => "innocent",
+            Verdict::OverBudget(_) => "guilty",
             Verdict::Unknown(_) => "unknown",
         }
     }
@@ -107,20 +116,20 @@ mod tests {
     #[test]
     fn each_answer() {
         // Slot 88 begins at 8,192 ns, slot 136 at 524 us.
-        let check = |figures: &Figures, word: &str| {
+        let check = |figures: &Figures, words: &str| {
             let verdict = Verdict::of(figures, Bounds::default());
-            assert_eq!(verdict.word(), word, "{verdict:?}");
+            assert_eq!(verdict.words(), words, "{verdict:?}");
         };
-        check(&figures(10, 88, 100), "innocent");
+        check(&figures(10, 88, 100), "within budget");
         check(&figures(10, 88, 99), "unknown");
-        check(&figures(60, 88, 99), "guilty");
-        check(&figures(10, 136, 100), "guilty");
+        check(&figures(60, 88, 99), "over budget");
+        check(&figures(10, 136, 100), "over budget");
         check(&figures(10, 136, 99), "unknown");
         check(&Figures::default(), "unknown");
         let mut missed = figures(10, 88, 100);
         missed.counters.relevant_missed = 6;
         check(&missed, "unknown");
         missed.counters.relevant_missed = 5;
-        check(&missed, "innocent");
+        check(&missed, "within budget");
     }
 }

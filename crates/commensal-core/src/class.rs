@@ -1,4 +1,4 @@
-//! How "offline yields to online" is done: the best means this machine and this group allow.
+//! How "offline yields to online" is done: the best mechanism this machine and this group allow.
 //!
 //! Class is a property of a group, relative to its siblings. `nice` and `SCHED_IDLE` on tasks inside
 //! a group of their own protect nobody outside it (measured: P90 +382 % with SCHED_IDLE in a shared
@@ -17,7 +17,7 @@ pub enum Mechanism {
     /// openEuler: `cpu.qos_level` -1.
     QosLevel,
     /// The sched_ext scheduler: its threads run when no thread of another class wants the CPU, wherever their group is. The
-    /// means underneath holds them when the scheduler is gone.
+    /// mechanism underneath holds them when the scheduler is gone.
     SchedExt(Box<Mechanism>),
     /// `cpu.idle` = 1: the group is `SCHED_IDLE` against its siblings.
     CpuIdle,
@@ -67,7 +67,7 @@ impl Mechanism {
         }
     }
 
-    /// What is written: for the scheduler the means underneath.
+    /// What is written: for the scheduler the mechanism underneath.
     #[must_use]
     pub fn written(&self) -> &Mechanism {
         match self {
@@ -77,7 +77,7 @@ impl Mechanism {
     }
 }
 
-/// One means of making offline work yield, best first, and why it cannot be used.
+/// One mechanism that makes offline work yield, best first, and why it cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rung {
     /// Name for people, as [`Mechanism::name`].
@@ -88,7 +88,7 @@ pub struct Rung {
     pub obstacle: Option<String>,
 }
 
-/// Every means, best first (the order and its evidence: DESIGN 4). `identity` is an obstacle to Group
+/// Every mechanism, best first (the order and its evidence: DESIGN 4). `identity` is an obstacle to Group
 /// Identity that only the state of the machine shows.
 #[must_use]
 pub fn ladder(caps: &Capabilities, version: Version, identity: Option<&str>) -> Vec<Rung> {

@@ -9,7 +9,7 @@ use crate::group::{
     Source,
 };
 use crate::limit::{LIMITS, LimitId, LimitSet, MEMORY_MAX, On, Row, Unit, Write, Written};
-use crate::toml_reader::{FileKey, Kind, Node, Reader, Section, TextPlace, TomlValue, is, key};
+use crate::toml_reader::{FileKey, Kind, Node, Reader, Section, TextPlace, TomlTable, TomlValue, is, key};
 use crate::topology::Device;
 use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Micros, Millis, Weight};
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ const OTHER_KEYS: &[FileKey] = &[
 
 /// Every key of `[agent]`.
 pub const AGENT_KEYS: &[FileKey] = &[
-    key("room", Kind::Word(&["target", "auto", "frame", "quota", "off"])),
+    key("headroom", Kind::Word(&["target", "auto", "frame", "quota", "off"])),
     key("weights", Kind::Flag),
     key("io", Kind::Flag),
 ];
@@ -97,9 +97,9 @@ fn pattern(text: &str) -> Result<glob::Pattern, glob::PatternError> {
     glob::Pattern::new(text.trim_end_matches('/'))
 }
 
-/// How the agent keeps the offline side to its room: the machine's CPUs less a reserve and less what everybody else uses.
+/// How the agent keeps the offline side within its headroom: the machine's CPUs less a reserve and less what everybody else uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Room {
+pub enum Headroom {
     /// Only while an online group misses its `target-wakeup-p99`, and then by whole cores or by a quota, as fits the
     /// machine: otherwise offline work may use all that its class leaves it.
     #[default]
@@ -126,8 +126,8 @@ pub struct GroupsFile {
 /// `[agent]` of one file; each with where it is written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentKeys {
-    /// How the offline side is kept to its room.
-    pub room: Option<(Room, Position)>,
+    /// How the offline side is kept within its headroom.
+    pub headroom: Option<(Headroom, Position)>,
     /// Whether online groups get more weight than what no group claims.
     pub weights: Option<(bool, Position)>,
     /// Whether the offline side's disks are held back while online groups wait for them.
@@ -153,7 +153,8 @@ pub fn parse_file(file: &str, text: &str) -> Result<GroupsFile, Vec<ConfigError>
     for (name, node) in &root {
         match (name.as_str(), &node.value) {
             ("agent", TomlValue::Table(table)) => {
-                let section = reader.section("", node.at, table, AGENT_KEYS);
+                let table = with_new_name(table, &mut reader);
+                let section = reader.section("", node.at, &table, AGENT_KEYS);
                 read.agent = Some(agent(&section, &reader));
             }
             ("agent", _) => reader.note(node.at, "\"agent\" must be a table: write [agent]"),
@@ -172,18 +173,31 @@ pub fn parse_file(file: &str, text: &str) -> Result<GroupsFile, Vec<ConfigError>
     if reader.is_right() { Ok(read) } else { Err(reader.mistakes()) }
 }
 
+/// Until the next release `headroom` may have its old name `room`.
+fn with_new_name(table: &TomlTable, reader: &mut Reader) -> TomlTable {
+    let mut table = table.clone();
+    if let Some(old) = table.remove("room") {
+        if table.contains_key("headroom") {
+            reader.note(old.key_at, "room is the old name of headroom: write headroom alone");
+        } else {
+            table.insert("headroom".to_owned(), old);
+        }
+    }
+    table
+}
+
 /// `[agent]`.
 fn agent(keys: &Section, reader: &Reader) -> AgentKeys {
-    let room = keys.text("room").map(|word| match word {
-        "auto" => Room::Auto,
-        "frame" => Room::Frame,
-        "quota" => Room::Quota,
-        "off" => Room::Off,
-        _ => Room::Target,
+    let headroom = keys.text("headroom").map(|word| match word {
+        "auto" => Headroom::Auto,
+        "frame" => Headroom::Frame,
+        "quota" => Headroom::Quota,
+        "off" => Headroom::Off,
+        _ => Headroom::Target,
     });
     let at = |key: &str| reader.position(keys.at(key));
     AgentKeys {
-        room: room.map(|room| (room, at("room"))),
+        headroom: headroom.map(|headroom| (headroom, at("headroom"))),
         weights: keys.flag("weights").map(|weights| (weights, at("weights"))),
         io: keys.flag("io").map(|io| (io, at("io"))),
     }
@@ -393,6 +407,24 @@ mod tests {
         assert_eq!(etl.queue.unwrap().max_concurrency, 4);
         assert_eq!(etl.source.at("cpu.max"), "groups.toml:8:25");
         assert_eq!(groups.iter().find(|group| group.name.as_str() == "web").unwrap().matches.len(), 2);
+    }
+
+    #[test]
+    fn the_old_name_of_headroom_is_understood() {
+        let check = |text: &str, expected: Result<Headroom, &str>| {
+            let read = parse_file("groups.toml", text)
+                .map(|file| file.agent.unwrap().headroom.unwrap().0)
+                .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+            assert_eq!(
+                read.as_ref().map_err(String::as_str),
+                expected.as_ref().map_err(|why| *why),
+                "{text}"
+            );
+        };
+        check("[agent]\nheadroom = \"frame\"\n", Ok(Headroom::Frame));
+        check("[agent]\nroom = \"frame\"\n", Ok(Headroom::Frame));
+        let twice = "groups.toml:3:1: room is the old name of headroom: write headroom alone";
+        check("[agent]\nheadroom = \"frame\"\nroom = \"off\"\n", Err(twice));
     }
 
     #[test]

@@ -53,8 +53,8 @@ pub enum Action {
         /// What it will hold, as the kernel will read it back.
         to: Value,
     },
-    /// Write a knob that the kernel does not let back: undone by [`Action::Renew`].
-    OneWay {
+    /// Write a knob that the kernel does not let back: undone by [`Action::Recreate`].
+    Irreversible {
         /// Which.
         knob: KnobId,
         /// What it holds now.
@@ -62,9 +62,9 @@ pub enum Action {
         /// What it will hold.
         to: Value,
     },
-    /// Give a one-way knob its old value back: the members move to a fresh group with the same settings, which
+    /// Give an irreversible knob its old value back: the members move to a fresh group with the same settings, which
     /// then takes the old one's name.
-    Renew {
+    Recreate {
         /// Which.
         knob: KnobId,
         /// What it holds now.
@@ -165,7 +165,7 @@ pub struct Plan {
     /// Off the record once the steps are done: values that are back at what they were already, and identities that were only
     /// copied from a group above.
     pub settled: Vec<(CgroupRef, KnobId, Option<Device>)>,
-    /// Worth knowing: roundings, weaker means, groups left alone.
+    /// Worth knowing: roundings, weaker mechanisms, groups left alone.
     pub notes: Vec<String>,
     /// How each offline group is made to yield, by group and cgroup.
     pub mechanisms: BTreeMap<(GroupName, CgroupRef), Mechanism>,
@@ -300,11 +300,11 @@ pub fn undo(steps: &[Step]) -> Vec<Step> {
             Action::Write { knob, device, from, to } => {
                 Action::Write { knob: *knob, device: *device, from: to.clone(), to: from.clone() }
             }
-            Action::OneWay { knob, from, to } => {
-                Action::Renew { knob: *knob, from: to.clone(), to: from.clone() }
+            Action::Irreversible { knob, from, to } => {
+                Action::Recreate { knob: *knob, from: to.clone(), to: from.clone() }
             }
-            Action::Renew { knob, from, to } => {
-                Action::OneWay { knob: *knob, from: to.clone(), to: from.clone() }
+            Action::Recreate { knob, from, to } => {
+                Action::Irreversible { knob: *knob, from: to.clone(), to: from.clone() }
             }
             Action::Switch { switch, from, to } => Action::Switch { switch: *switch, from: *to, to: *from },
             Action::Cookie { give } => Action::Cookie { give: !give },

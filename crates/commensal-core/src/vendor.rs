@@ -84,9 +84,9 @@ impl fmt::Display for QosLevels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.five, self.reversible) {
             (true, true) => "five levels, reversible",
-            (true, false) => "five levels, one-way: undo moves the members to a fresh group",
+            (true, false) => "five levels, irreversible: undo moves the members to a fresh group",
             (false, true) => "two levels, reversible",
-            (false, false) => "two levels, one-way: undo moves the members to a fresh group",
+            (false, false) => "two levels, irreversible: undo moves the members to a fresh group",
         })
     }
 }

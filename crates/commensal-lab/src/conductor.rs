@@ -121,7 +121,7 @@ pub struct RunOptions {
     pub cgroup_root: Option<commensal_core::actual::CgroupPath>,
     /// Port of the service; 0 is any free one.
     pub port: u16,
-    /// Whether the judge is to look.
+    /// Whether the wait probe is to look.
     pub blame: bool,
     /// Command line, for the record.
     pub args: Vec<String>,
@@ -589,7 +589,7 @@ fn record(host: &mut dyn Host, experiment: &Experiment, conduct: &RunOptions, si
         caveats.push(format!("the load generator is not real-time ({error}), so it can be late under load"));
     }
     if conduct.blame
-        && let Err(why) = probe::judge(host, site)
+        && let Err(why) = probe::wait_probe(host, site)
     {
         caveats.push(format!("who made the service wait is not known: {why}"));
     }

@@ -291,7 +291,7 @@ impl Experiment {
         let short = *short;
         // Offline work alone has no requests, and the load goes on all the time.
         self.arms.retain(|arm| arm.role != Role::OfflineAlone);
-        // The file asks for short windows: means that act slowly are for its long blocks.
+        // The file asks for short windows: mechanisms that act slowly are for its long blocks.
         let mut isolations = std::mem::take(&mut self.isolations).into_iter();
         let (mut arms, mut left_out) = (Vec::new(), Vec::new());
         for arm in std::mem::take(&mut self.arms) {

@@ -1,6 +1,6 @@
-//! How an isolated arm isolates: by the best means there is, or by named ones, so that they can be ranked side by side.
+//! How an isolated arm isolates: by the best mechanism there is, or by named ones, so that they can be ranked side by side.
 //!
-//! A named arm is planned as if the machine had nothing else: other means are taken off its capabilities before the plan is
+//! A named arm is planned as if the machine had nothing else: other mechanisms are taken off its capabilities before the plan is
 //! made, so what it writes goes the way of every plan.
 
 use commensal_core::actual::{Capabilities, SCHEDULER, Support};
@@ -15,9 +15,9 @@ use commensal_core::plan::Plan;
 use commensal_core::topology::Machine;
 use commensal_core::units::{BytesPerS, CpuAmount};
 
-/// One named means.
+/// One named mechanism.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Means {
+pub enum NamedMechanism {
     /// `cpu.bvt_warp_ns`.
     GroupIdentity,
     /// `cpu.qos_level`.
@@ -53,84 +53,86 @@ pub fn limits() -> impl Iterator<Item = &'static str> {
 
 /// The names in an experiment's list of arms.
 const NAMES: &str = "best, bvt, qos_level, sched_ext, cpu.idle, weight, sched-idle, nice, cpuset, cpuset=CORES, frame, quota=20% (or cpu.max=20%), io=10MiB/s, memory.max=1GiB and other limits of a groups file, scheduler=PROGRAM";
-/// Why a named arm has none of the other means.
+/// Why a named arm has none of the other mechanisms.
 pub const WITHOUT: &str = "this arm does without";
-/// What [`Means::Quota`] leaves when no amount is given.
+/// What [`NamedMechanism::Quota`] leaves when no amount is given.
 const QUOTA: &str = "20 %";
 
-impl Means {
-    fn parse(text: &str) -> Result<Means, String> {
+impl NamedMechanism {
+    fn parse(text: &str) -> Result<NamedMechanism, String> {
         let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
-        let means = match (name, value) {
-            ("bvt", None) => Means::GroupIdentity,
-            ("qos_level", None) => Means::QosLevel,
-            ("sched_ext", None) => Means::SchedExt,
-            ("cpu.idle", None) => Means::CpuIdle,
-            ("weight", None) => Means::MinWeight,
-            ("sched-idle", None) => Means::SchedIdle,
-            ("nice", None) => Means::Nice,
-            ("frame", None) => Means::Frame,
-            ("cpuset", None) => Means::CpuSplit(0),
+        let mechanism = match (name, value) {
+            ("bvt", None) => NamedMechanism::GroupIdentity,
+            ("qos_level", None) => NamedMechanism::QosLevel,
+            ("sched_ext", None) => NamedMechanism::SchedExt,
+            ("cpu.idle", None) => NamedMechanism::CpuIdle,
+            ("weight", None) => NamedMechanism::MinWeight,
+            ("sched-idle", None) => NamedMechanism::SchedIdle,
+            ("nice", None) => NamedMechanism::Nice,
+            ("frame", None) => NamedMechanism::Frame,
+            ("cpuset", None) => NamedMechanism::CpuSplit(0),
             ("cpuset", Some(cores)) => match cores.parse() {
-                Ok(cores @ 1..=4096) => Means::CpuSplit(cores),
+                Ok(cores @ 1..=4096) => NamedMechanism::CpuSplit(cores),
                 _ => return Err(format!("cpuset={cores}: a number of cores from 1 is needed")),
             },
-            ("io", Some(rate)) => Means::Disk(rate.parse().map_err(|why| format!("io={rate}: {why}"))?),
+            ("io", Some(rate)) => {
+                NamedMechanism::Disk(rate.parse().map_err(|why| format!("io={rate}: {why}"))?)
+            }
             ("scheduler", Some(command)) => match command.split_whitespace().map(str::to_owned).collect() {
                 words if Vec::is_empty(&words) => return Err("scheduler=: a program is needed".to_owned()),
-                words => Means::Scheduler(words),
+                words => NamedMechanism::Scheduler(words),
             },
-            ("cpu.max", Some(amount)) => Means::Quota(quota(name, amount)?),
+            ("cpu.max", Some(amount)) => NamedMechanism::Quota(quota(name, amount)?),
             (key, Some(value)) if limits().any(|known| known == key) => {
-                Means::Limit(key.to_owned(), limited(key, value)?)
+                NamedMechanism::Limit(key.to_owned(), limited(key, value)?)
             }
-            ("quota", amount) => Means::Quota(quota(name, amount.unwrap_or(QUOTA))?),
-            _ => return Err(format!("no means of isolation is called {text:?}; there are {NAMES}")),
+            ("quota", amount) => NamedMechanism::Quota(quota(name, amount.unwrap_or(QUOTA))?),
+            _ => return Err(format!("no mechanism of isolation is called {text:?}; there are {NAMES}")),
         };
-        Ok(means)
+        Ok(mechanism)
     }
 
     /// The knob by which groups yield, if it is one.
     fn class_knob(&self) -> Option<KnobId> {
         match self {
-            Means::GroupIdentity => Some(KnobId::CpuBvtWarpNs),
-            Means::QosLevel => Some(KnobId::CpuQosLevel),
-            Means::CpuIdle => Some(KnobId::CpuIdle),
-            Means::MinWeight => Some(KnobId::CpuWeight),
-            Means::SchedExt
-            | Means::Scheduler(_)
-            | Means::SchedIdle
-            | Means::Nice
-            | Means::CpuSplit(_)
-            | Means::Frame
-            | Means::Quota(_)
-            | Means::Limit(..)
-            | Means::Disk(_) => None,
+            NamedMechanism::GroupIdentity => Some(KnobId::CpuBvtWarpNs),
+            NamedMechanism::QosLevel => Some(KnobId::CpuQosLevel),
+            NamedMechanism::CpuIdle => Some(KnobId::CpuIdle),
+            NamedMechanism::MinWeight => Some(KnobId::CpuWeight),
+            NamedMechanism::SchedExt
+            | NamedMechanism::Scheduler(_)
+            | NamedMechanism::SchedIdle
+            | NamedMechanism::Nice
+            | NamedMechanism::CpuSplit(_)
+            | NamedMechanism::Frame
+            | NamedMechanism::Quota(_)
+            | NamedMechanism::Limit(..)
+            | NamedMechanism::Disk(_) => None,
         }
     }
 
-    /// Its name on the ladder of class means.
+    /// Its name on the ladder of class mechanisms.
     fn rung(&self) -> Option<&'static str> {
         match self {
-            Means::GroupIdentity => Some("Group Identity"),
-            Means::QosLevel => Some("cpu.qos_level"),
-            Means::SchedExt => Some(SCHEDULER),
-            Means::CpuIdle => Some("cpu.idle"),
-            Means::MinWeight => Some("smallest weight"),
-            Means::Scheduler(_)
-            | Means::SchedIdle
-            | Means::Nice
-            | Means::CpuSplit(_)
-            | Means::Frame
-            | Means::Quota(_)
-            | Means::Limit(..)
-            | Means::Disk(_) => None,
+            NamedMechanism::GroupIdentity => Some("Group Identity"),
+            NamedMechanism::QosLevel => Some("cpu.qos_level"),
+            NamedMechanism::SchedExt => Some(SCHEDULER),
+            NamedMechanism::CpuIdle => Some("cpu.idle"),
+            NamedMechanism::MinWeight => Some("smallest weight"),
+            NamedMechanism::Scheduler(_)
+            | NamedMechanism::SchedIdle
+            | NamedMechanism::Nice
+            | NamedMechanism::CpuSplit(_)
+            | NamedMechanism::Frame
+            | NamedMechanism::Quota(_)
+            | NamedMechanism::Limit(..)
+            | NamedMechanism::Disk(_) => None,
         }
     }
 
     /// Whether it is one of those of which there is one at a time.
     fn is_class(&self) -> bool {
-        self.rung().is_some() || matches!(self, Means::Scheduler(_))
+        self.rung().is_some() || matches!(self, NamedMechanism::Scheduler(_))
     }
 }
 
@@ -162,10 +164,10 @@ fn limited(key: &str, value: &str) -> Result<LimitSet<Written>, String> {
 /// The isolation of one arm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Isolation {
-    /// Whether the plan takes the best means there is.
+    /// Whether the plan takes the best mechanism there is.
     pub best: bool,
     /// What is named; all together.
-    pub named: Vec<Means>,
+    pub named: Vec<NamedMechanism>,
 }
 
 impl Default for Isolation {
@@ -182,12 +184,12 @@ impl Isolation {
     pub fn parse(text: &str) -> Result<Isolation, String> {
         let parts = || text.split('+').map(str::trim);
         let best = parts().any(|part| part == "best");
-        let named: Vec<Means> =
-            parts().filter(|part| *part != "best").map(Means::parse).collect::<Result<_, _>>()?;
-        let classes = named.iter().filter(|means| means.is_class()).count();
+        let named: Vec<NamedMechanism> =
+            parts().filter(|part| *part != "best").map(NamedMechanism::parse).collect::<Result<_, _>>()?;
+        let classes = named.iter().filter(|mechanism| mechanism.is_class()).count();
         if classes + usize::from(best) > 1 {
             return Err(format!(
-                "{text}: a group yields by one means; name one of best, bvt, qos_level, sched_ext, cpu.idle, weight, scheduler=PROGRAM"
+                "{text}: a group yields by one mechanism; name one of best, bvt, qos_level, sched_ext, cpu.idle, weight, scheduler=PROGRAM"
             ));
         }
         Ok(Isolation { best, named })
@@ -196,15 +198,15 @@ impl Isolation {
     /// In words.
     #[must_use]
     pub fn describe(&self) -> String {
-        let word = |means: &Means| match means {
-            Means::SchedIdle => "SCHED_IDLE on tasks".to_owned(),
-            Means::Nice => "nice 19 on tasks".to_owned(),
-            Means::CpuSplit(_) => "cpuset split".to_owned(),
-            Means::Frame => "moving big frame".to_owned(),
-            Means::Scheduler(command) => format!("scheduler {}", command.join(" ")),
-            Means::Quota(amount) => format!("quota of {amount}"),
-            Means::Disk(rate) => format!("{rate} from and to disk"),
-            Means::Limit(key, _) => format!("a limit of {key}"),
+        let word = |mechanism: &NamedMechanism| match mechanism {
+            NamedMechanism::SchedIdle => "SCHED_IDLE on tasks".to_owned(),
+            NamedMechanism::Nice => "nice 19 on tasks".to_owned(),
+            NamedMechanism::CpuSplit(_) => "cpuset split".to_owned(),
+            NamedMechanism::Frame => "moving big frame".to_owned(),
+            NamedMechanism::Scheduler(command) => format!("scheduler {}", command.join(" ")),
+            NamedMechanism::Quota(amount) => format!("quota of {amount}"),
+            NamedMechanism::Disk(rate) => format!("{rate} from and to disk"),
+            NamedMechanism::Limit(key, _) => format!("a limit of {key}"),
             other => other.rung().unwrap_or_default().to_owned(),
         };
         self.named.iter().map(word).collect::<Vec<_>>().join(" + ")
@@ -213,22 +215,22 @@ impl Isolation {
     /// Why it cannot be switched on and off within milliseconds; `None` when it can.
     #[must_use]
     pub fn carries_over(&self) -> Option<String> {
-        self.named.iter().find_map(|means| {
-            let why = match means {
-                Means::SchedIdle | Means::Nice => "tasks have it from their start",
-                Means::Frame => "its controller takes seconds to find its place",
-                Means::Scheduler(_) => "a scheduler takes seconds to be loaded",
-                Means::Disk(_) => "the page cache remembers what was read and written",
-                Means::Limit(..) => "what it limits changes slowly",
-                Means::GroupIdentity
-                | Means::QosLevel
-                | Means::SchedExt
-                | Means::CpuIdle
-                | Means::MinWeight
-                | Means::CpuSplit(_)
-                | Means::Quota(_) => return None,
+        self.named.iter().find_map(|mechanism| {
+            let why = match mechanism {
+                NamedMechanism::SchedIdle | NamedMechanism::Nice => "tasks have it from their start",
+                NamedMechanism::Frame => "its controller takes seconds to find its place",
+                NamedMechanism::Scheduler(_) => "a scheduler takes seconds to be loaded",
+                NamedMechanism::Disk(_) => "the page cache remembers what was read and written",
+                NamedMechanism::Limit(..) => "what it limits changes slowly",
+                NamedMechanism::GroupIdentity
+                | NamedMechanism::QosLevel
+                | NamedMechanism::SchedExt
+                | NamedMechanism::CpuIdle
+                | NamedMechanism::MinWeight
+                | NamedMechanism::CpuSplit(_)
+                | NamedMechanism::Quota(_) => return None,
             };
-            let only = Isolation { best: false, named: vec![means.clone()] };
+            let only = Isolation { best: false, named: vec![mechanism.clone()] };
             Some(format!("{} cannot be switched on and off for short windows: {why}", only.describe()))
         })
     }
@@ -236,18 +238,18 @@ impl Isolation {
     /// Whether it has a quota.
     #[must_use]
     pub fn has_quota(&self) -> bool {
-        self.named.iter().any(|means| matches!(means, Means::Quota(_)))
+        self.named.iter().any(|mechanism| matches!(mechanism, NamedMechanism::Quota(_)))
     }
 
-    fn has(&self, means: &Means) -> bool {
-        self.named.contains(means)
+    fn has(&self, mechanism: &NamedMechanism) -> bool {
+        self.named.contains(mechanism)
     }
 
     /// Program and arguments of another scheduler.
     #[must_use]
     pub fn scheduler(&self) -> Option<&[String]> {
-        self.named.iter().find_map(|means| match means {
-            Means::Scheduler(command) => Some(command.as_slice()),
+        self.named.iter().find_map(|mechanism| match mechanism {
+            NamedMechanism::Scheduler(command) => Some(command.as_slice()),
             _ => None,
         })
     }
@@ -255,16 +257,16 @@ impl Isolation {
     /// Whether offline tasks are `SCHED_IDLE`.
     #[must_use]
     pub fn idle_tasks(&self) -> bool {
-        self.has(&Means::SchedIdle)
+        self.has(&NamedMechanism::SchedIdle)
     }
 
     /// The nice level of offline tasks.
     #[must_use]
     pub fn nice(&self) -> Option<i32> {
-        self.has(&Means::Nice).then_some(19)
+        self.has(&NamedMechanism::Nice).then_some(19)
     }
 
-    /// No means at all: what groups have while no policy is on.
+    /// No mechanism at all: what groups have while no policy is on.
     #[must_use]
     pub fn none() -> Isolation {
         Isolation { best: false, named: Vec::new() }
@@ -273,7 +275,10 @@ impl Isolation {
     /// What the sides' groups need so that [`Isolation::limit`] can be switched on and off: a cpuset takes no task before it has
     /// CPUs (cgroup v1).
     pub fn make_room(&self, specs: &mut [GroupSpec], machine: &Machine) {
-        let splits = self.named.iter().any(|means| matches!(means, Means::CpuSplit(_) | Means::Frame));
+        let splits = self
+            .named
+            .iter()
+            .any(|mechanism| matches!(mechanism, NamedMechanism::CpuSplit(_) | NamedMechanism::Frame));
         for spec in specs.iter_mut().filter(|_| splits) {
             spec.limits.set(CPU_SET, machine.topology.all());
         }
@@ -281,27 +286,27 @@ impl Isolation {
 
     /// What the sides' groups ask for.
     pub fn limit(&self, specs: &mut [GroupSpec], machine: &Machine) {
-        for means in &self.named {
-            let split = match means {
-                Means::CpuSplit(cores) => split(machine, *cores),
+        for mechanism in &self.named {
+            let split = match mechanism {
+                NamedMechanism::CpuSplit(cores) => split(machine, *cores),
                 // It starts at its floor, and online work may run everywhere.
-                Means::Frame => split(machine, 1).and_then(|_| {
+                NamedMechanism::Frame => split(machine, 1).and_then(|_| {
                     let all = machine.topology.all();
                     Some((all.clone(), least(&machine.topology, &all)?))
                 }),
-                Means::Quota(amount) => {
+                NamedMechanism::Quota(amount) => {
                     specs
                         .iter_mut()
                         .filter(|spec| spec.class == Class::Offline)
                         .for_each(|spec| spec.limits.set(CPU_MAX, *amount));
                     continue;
                 }
-                Means::Limit(_, limits) => {
+                NamedMechanism::Limit(_, limits) => {
                     let offline = specs.iter_mut().filter(|spec| spec.class == Class::Offline);
                     offline.for_each(|spec| spec.limits.extend(limits.clone()));
                     continue;
                 }
-                Means::Disk(rate) => {
+                NamedMechanism::Disk(rate) => {
                     specs.iter_mut().filter(|spec| spec.class == Class::Offline).for_each(|spec| {
                         spec.limits.set(IO_READ, *rate);
                         spec.limits.set(IO_WRITE, *rate);
@@ -325,14 +330,15 @@ impl Isolation {
         if self.best {
             return caps;
         }
-        let mut wanted: Vec<KnobId> = self.named.iter().filter_map(|means| means.class_knob()).collect();
+        let mut wanted: Vec<KnobId> =
+            self.named.iter().filter_map(|mechanism| mechanism.class_knob()).collect();
         if self.has_scheduler() {
             // What is underneath holds when it is gone, and changes nothing for its threads.
             wanted.extend([KnobId::CpuIdle, KnobId::CpuWeight]);
         }
         let classes = [KnobId::CpuBvtWarpNs, KnobId::CpuQosLevel, KnobId::CpuIdle, KnobId::CpuWeight];
         for knob in classes.into_iter().filter(|knob| !wanted.contains(knob)) {
-            // Class also means that online work has weight over third parties: with every means that makes groups yield.
+            // Class also means that online work has weight over third parties: with every mechanism that makes groups yield.
             if knob == KnobId::CpuWeight && !wanted.is_empty() {
                 continue;
             }
@@ -350,7 +356,7 @@ impl Isolation {
     /// Whether groups may yield by the scheduler.
     #[must_use]
     pub fn has_scheduler(&self) -> bool {
-        self.best || self.has(&Means::SchedExt)
+        self.best || self.has(&NamedMechanism::SchedExt)
     }
 
     /// Why this arm cannot be here; `None` when it can. `caps` is the machine as it is, `plan` the arm's own.
@@ -362,8 +368,8 @@ impl Isolation {
         plan: &Plan,
         machine: &Machine,
     ) -> Option<String> {
-        for means in &self.named {
-            if let Some(rung) = means.rung() {
+        for mechanism in &self.named {
+            if let Some(rung) = mechanism.rung() {
                 let found = plan.mechanisms.values().any(|mechanism: &Mechanism| mechanism.name() == rung);
                 let rungs = ladder(caps, version, None);
                 let known = rungs.iter().find(|one| one.name == rung).and_then(|one| one.obstacle.clone());
@@ -373,23 +379,23 @@ impl Isolation {
                     return Some(why.unwrap_or_else(|| format!("{rung} is not what the plan takes here")));
                 }
             }
-            let key = match means {
-                Means::CpuSplit(cores) if split(machine, *cores).is_none() => {
+            let key = match mechanism {
+                NamedMechanism::CpuSplit(cores) if split(machine, *cores).is_none() => {
                     return Some(format!(
                         "this machine has {} cores, too few to split",
                         machine.topology.cores()
                     ));
                 }
-                Means::Frame if split(machine, 1).is_none() => {
+                NamedMechanism::Frame if split(machine, 1).is_none() => {
                     return Some(
                         "this machine has one core, which is the least that a frame leaves".to_owned(),
                     );
                 }
-                Means::CpuSplit(_) | Means::Frame => "cpu.set",
-                Means::Quota(_) => "cpu.max",
-                Means::Disk(_) => "io.",
-                Means::Limit(key, _) if key.starts_with("io.") => "io.",
-                Means::Limit(key, _) => key,
+                NamedMechanism::CpuSplit(_) | NamedMechanism::Frame => "cpu.set",
+                NamedMechanism::Quota(_) => "cpu.max",
+                NamedMechanism::Disk(_) => "io.",
+                NamedMechanism::Limit(key, _) if key.starts_with("io.") => "io.",
+                NamedMechanism::Limit(key, _) => key,
                 _ => continue,
             };
             if let Some(unmet) = plan.unmet.iter().find(|unmet| unmet.what.starts_with(key)) {
@@ -425,17 +431,20 @@ mod tests {
     use commensal_core::units::Bytes;
 
     #[test]
-    fn names_are_means() {
+    fn names_are_mechanisms() {
         let parse = |text| Isolation::parse(text).map(|isolation| isolation.named);
         assert_eq!(Isolation::parse("best"), Ok(Isolation::default()));
         assert!(
             Isolation::parse("best+quota=80%")
                 .is_ok_and(|isolation| isolation.best && isolation.named.len() == 1)
         );
-        assert_eq!(parse("cpu.idle"), Ok(vec![Means::CpuIdle]));
-        assert_eq!(parse("cpu.idle+sched-idle"), Ok(vec![Means::CpuIdle, Means::SchedIdle]));
-        assert_eq!(parse("cpuset=3"), Ok(vec![Means::CpuSplit(3)]));
-        assert_eq!(parse("cpu.idle+frame"), Ok(vec![Means::CpuIdle, Means::Frame]));
+        assert_eq!(parse("cpu.idle"), Ok(vec![NamedMechanism::CpuIdle]));
+        assert_eq!(
+            parse("cpu.idle+sched-idle"),
+            Ok(vec![NamedMechanism::CpuIdle, NamedMechanism::SchedIdle])
+        );
+        assert_eq!(parse("cpuset=3"), Ok(vec![NamedMechanism::CpuSplit(3)]));
+        assert_eq!(parse("cpu.idle+frame"), Ok(vec![NamedMechanism::CpuIdle, NamedMechanism::Frame]));
         assert_eq!(parse("quota"), parse("quota=20%"));
         assert!(Isolation::parse("quota=1.5 cores").is_ok());
         assert_eq!(parse("cpu.max=20%"), parse("quota"));
@@ -446,7 +455,11 @@ mod tests {
             "io.write-iops=100 iops",
             "pids.max=50",
         ] {
-            assert!(matches!(parse(limit).as_deref(), Ok([Means::Limit(..)])), "{limit}: {:?}", parse(limit));
+            assert!(
+                matches!(parse(limit).as_deref(), Ok([NamedMechanism::Limit(..)])),
+                "{limit}: {:?}",
+                parse(limit)
+            );
         }
         let other = Isolation::parse("scheduler=scx_layered  --run-example+quota=80%").unwrap();
         assert_eq!(other.scheduler().unwrap(), ["scx_layered", "--run-example"]);
@@ -492,7 +505,7 @@ mod tests {
 
     // promise 46
     #[test]
-    fn other_means_are_taken_off_the_machine() {
+    fn other_mechanisms_are_taken_off_the_machine() {
         let caps = Capabilities::everything();
         let other = Isolation::parse("scheduler=scx_simple").unwrap().restrict(&caps);
         for knob in [KnobId::CpuIdle, KnobId::CpuWeight] {

@@ -4,7 +4,7 @@
 //! experiment ─► conductor ─► blocks ─► run.json ─► analysis ─► verdict ─► report
 //!                  │  through the plan and drivers that `apply` uses; no private write path
 //!                  ├─ site      groups, policy on and off, journal, clean end
-//!                  │            isolation: by the best means, or by named ones
+//!                  │            isolation: by the best mechanism, or by named ones
 //!                  │            scheduler: sched_ext, and schedulers of others
 //!                  ├─ workload  the service and the antagonists (child processes of this program)
 //!                  ├─ loadgen   open loop, latency from the intended start

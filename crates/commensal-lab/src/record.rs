@@ -101,7 +101,7 @@ pub struct Run {
     /// What became of the offline work, one entry per isolated arm.
     #[serde(default)]
     pub offline: Vec<OfflineKept>,
-    /// Who made online work wait, one entry per arm with offline work that the judge saw.
+    /// Who made online work wait, one entry per arm with offline work that the probe saw.
     #[serde(default)]
     pub blame: Vec<ArmBlame>,
     /// The conclusion; `None` while the run is being recorded.

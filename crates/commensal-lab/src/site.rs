@@ -366,8 +366,8 @@ impl Testbed {
     fn steps(&mut self, host: &mut dyn Host, steps: &[Step]) -> Result<(), TestbedError> {
         let outcome = apply(host, steps, &self.actual, &mut self.journal);
         match outcome.failure {
-            None if steps.iter().any(|step| matches!(step.action, Action::Renew { .. })) => {
-                self.renewed(host)
+            None if steps.iter().any(|step| matches!(step.action, Action::Recreate { .. })) => {
+                self.recreated(host)
             }
             None => Ok(()),
             Some(failure) => Err(TestbedError::Refused(Box::new(failure))),
@@ -375,7 +375,7 @@ impl Testbed {
     }
 
     /// A level without a way back was undone by fresh groups of the same names.
-    fn renewed(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
+    fn recreated(&mut self, host: &mut dyn Host) -> Result<(), TestbedError> {
         let fresh = self.survey.tree(host)?;
         for (place, found) in &mut self.actual.cgroups {
             if let Some(now) = fresh.cgroups.get(place) {

@@ -11,7 +11,7 @@ pub(crate) mod cookies;
 pub mod freezer;
 pub mod members;
 pub mod policy;
-pub(crate) mod renew;
+pub(crate) mod recreate;
 pub mod scheduler;
 
 use commensal_core::knob::KnobId;

@@ -6,7 +6,7 @@
 //! JSON in hex, a space, the JSON. A last line without a line break was torn by a crash before the write
 //! it announces, so it is dropped; any other damage is reported and never guessed around.
 
-use crate::drivers::renew::Renewed;
+use crate::drivers::recreate::Recreated;
 use crate::marks;
 use commensal_core::actual::{ActualState, CgroupRef, Ours};
 use commensal_core::knob::KnobId;
@@ -141,8 +141,9 @@ pub enum Record {
         /// That policy.
         policy: i32,
     },
-    /// A group is about to be replaced by a fresh one of the same name.
-    Renewing(Target),
+    /// A group is about to be replaced by a fresh one of the same name. The release before wrote `renewing`.
+    #[serde(alias = "renewing")]
+    Recreating(Target),
     /// A process is about to be moved into groups of ours.
     Moving {
         /// Its number.
@@ -401,9 +402,9 @@ impl Journal {
     }
 
     /// Groups whose replacing was begun and is not over.
-    pub(crate) fn renewing(&self) -> impl Iterator<Item = &Target> {
+    pub(crate) fn recreating(&self) -> impl Iterator<Item = &Target> {
         self.records.iter().filter_map(|record| match record {
-            Record::Renewing(target) => Some(target),
+            Record::Recreating(target) => Some(target),
             _ => None,
         })
     }
@@ -413,15 +414,15 @@ impl Journal {
     ///
     /// # Errors
     /// When the file cannot be rewritten.
-    pub(crate) fn renewed(
+    pub(crate) fn recreated(
         &mut self,
         host: &mut dyn Host,
         mount: &str,
-        groups: &[Renewed],
+        groups: &[Recreated],
     ) -> Result<(), JournalError> {
         let mut records = self.records.clone();
         let over = |record: &Record| match record {
-            Record::Renewing(target) => {
+            Record::Recreating(target) => {
                 target.mount == mount && groups.iter().any(|group| group.path == target.path)
             }
             _ => false,
@@ -434,11 +435,11 @@ impl Journal {
         let text = self.head() + &records.iter().map(line).collect::<String>();
         host.state_replace(&self.path, &text)?;
         self.records = records;
-        let of_renewed = |record: &&Record| {
+        let of_recreated = |record: &&Record| {
             marks::home(record)
                 .is_some_and(|(target, _)| groups.iter().any(|group| group.new == target.inode))
         };
-        marks::set(host, self.names(), self.records.iter().filter(of_renewed));
+        marks::set(host, self.names(), self.records.iter().filter(of_recreated));
         self.index();
         Ok(())
     }
@@ -584,7 +585,7 @@ impl Journal {
 }
 
 /// Writes the new inodes into the records.
-pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Renewed]) {
+pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Recreated]) {
     let new = |target: &Target| {
         let found = groups.iter().find(|group| group.path == target.path && target.mount == mount)?;
         (found.old == 0 || found.old == target.inode).then_some(found.new)
@@ -731,7 +732,7 @@ pub fn ours(
             | Record::Scheduling
             | Record::Policy { .. }
             | Record::Safe { .. }
-            | Record::Renewing(_) => {}
+            | Record::Recreating(_) => {}
         }
     }
     Ok(ours)
@@ -764,6 +765,13 @@ mod tests {
             let contents = parse(&String::from_utf8_lossy(&bytes));
             assert!(contents.records.is_empty(), "byte {index} changed and was not noticed");
         }
+    }
+
+    #[test]
+    fn a_record_of_the_release_before_is_read() {
+        let old = "afe6f13d {\"record\":\"renewing\",\"mount\":\"/sys/fs/cgroup/cpu\",\"path\":\"/batch\",\"inode\":7}\n";
+        let target = Target { mount: "/sys/fs/cgroup/cpu".into(), path: "/batch".into(), inode: 7 };
+        assert_eq!(parse(old), Contents { records: vec![Record::Recreating(target)], ..Contents::default() });
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(crate) fn home(record: &Record) -> Option<(&Target, String)> {
         | Record::Affinity { .. }
         | Record::Scheduling
         | Record::Policy { .. }
-        | Record::Renewing(_)
+        | Record::Recreating(_)
         | Record::Moved { .. } => None,
     }
 }

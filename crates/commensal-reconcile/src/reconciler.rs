@@ -122,7 +122,7 @@ impl Reconciler {
     }
 
     /// Whether a round would find something to do, by a look at few things: the number of cgroups, unless they are `followed`
-    /// by other means, and some of the values in force. What this misses the next round finds.
+    /// in another way, and some of the values in force. What this misses the next round finds.
     pub fn disturbed(&mut self, host: &mut dyn Host, followed: bool) -> bool {
         if !followed && population(host, &self.survey.hierarchies) != self.population {
             return true;

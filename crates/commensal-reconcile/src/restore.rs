@@ -4,7 +4,7 @@
 //! journal of an earlier boot means groups that no longer exist.
 
 mod moving;
-mod renewing;
+mod recreating;
 mod shared;
 
 use crate::drivers::apply::{lives, with_meaning};
@@ -129,11 +129,11 @@ pub fn finish(host: &mut dyn Host, dir: &Path, boot_id: &str, name: &str) -> Res
     let mut contents = journal::parse(&host.state_read(&path)?.unwrap_or_default());
     // Groups of an earlier boot are gone: finishing would make them anew.
     if contents.owner().is_none_or(|owner| owner.boot_id != boot_id)
-        || !contents.records.iter().any(|record| matches!(record, Record::Renewing(_)))
+        || !contents.records.iter().any(|record| matches!(record, Record::Recreating(_)))
     {
         return Ok(());
     }
-    let stuck = renewing::finish(host, &path, &mut contents, &mut Vec::new());
+    let stuck = recreating::finish(host, &path, &mut contents, &mut Vec::new());
     stuck.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
 }
 
@@ -312,7 +312,7 @@ fn rank(record: &Record) -> u8 {
         Record::Ordering { .. } | Record::Safe { .. } => 0,
         // All threads first, then those with a policy of their own.
         Record::Scheduling => 0,
-        Record::Original { .. } | Record::Cookied(_) | Record::Renewing(_) => 1,
+        Record::Original { .. } | Record::Cookied(_) | Record::Recreating(_) => 1,
         // What a thread may use is cut to what its cpuset has.
         Record::Moving { .. } | Record::Moved { .. } | Record::Affinity { .. } | Record::Policy { .. } => 2,
         Record::Creating { .. } | Record::Created(_) => 3,
@@ -329,7 +329,7 @@ fn undo_all(
     result: &mut Restored,
 ) -> Vec<Record> {
     let contents = &mut contents.clone();
-    let stuck = renewing::finish(host, journal, contents, &mut result.done);
+    let stuck = recreating::finish(host, journal, contents, &mut result.done);
     let stuck = stuck.into_iter().map(|(target, error)| (target, error.to_string())).collect();
     let created = contents.records.iter().filter_map(|record| match record {
         Record::Created(target) => Some((target.mount.clone(), target.path.clone())),
@@ -384,7 +384,7 @@ struct Job<'a> {
 impl Job<'_> {
     fn is_stuck(&self, record: &Record) -> bool {
         let target = match record {
-            Record::Renewing(_) => return true,
+            Record::Recreating(_) => return true,
             Record::Created(target) | Record::Cookied(target) => target,
             Record::Enabling { group, .. } | Record::Original { group, .. } => group,
             Record::Owner(_)
@@ -432,7 +432,7 @@ fn pass(
     kept: &mut BTreeSet<usize>,
 ) -> Vec<usize> {
     let mut failed = Vec::new();
-    job.stuck.retain_mut(|(target, why)| match renewing::again(host, job.journal, contents, target) {
+    job.stuck.retain_mut(|(target, why)| match recreating::again(host, job.journal, contents, target) {
         Ok(line) => {
             result.done.push(line);
             false
@@ -455,7 +455,7 @@ fn pass(
             Record::Ordering { .. }
             | Record::Owner(_)
             | Record::Safe { .. }
-            | Record::Renewing(_)
+            | Record::Recreating(_)
             | Record::Moving { .. }
             | Record::Moved { .. } => Ok(None),
             Record::Switching { switch, value } => {
@@ -502,7 +502,7 @@ fn pass(
                 };
                 let words = with_meaning(&error, knob);
                 match record {
-                    Record::Original { group, knob, .. } if renewing::is_half_done(host, group, knob) => {
+                    Record::Original { group, knob, .. } if recreating::is_half_done(host, group, knob) => {
                         job.stuck.push((group.clone(), words));
                     }
                     _ => result.failed.push(words),
@@ -548,12 +548,12 @@ fn original(
         return Ok(Some(format!("{file} is for the commensal whose state is in {other} to put back")));
     }
     // Refused half way, an earlier try has left a fresh group with the members in it, and no old one.
-    if renewing::is_half_done(host, group, knob) {
-        return renewing::renew_back(host, journal, contents, group, file, value);
+    if recreating::is_half_done(host, group, knob) {
+        return recreating::restore_by_recreating(host, journal, contents, group, file, value);
     }
     match put_back(host, group, knob, file, device.as_deref(), value) {
         Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {
-            renewing::renew_back(host, journal, contents, group, file, value)
+            recreating::restore_by_recreating(host, journal, contents, group, file, value)
         }
         back => back,
     }

@@ -197,7 +197,7 @@ pub struct Blame {
     /// group of the groups file [default: its online groups, against its offline ones].
     pub target: Vec<String>,
 
-    /// Whose guilt to judge; named in the same ways. May be given several times.
+    /// Whose share of the waits has a budget; named in the same ways. May be given several times.
     #[arg(long, value_name = "WHO")]
     pub against: Vec<String>,
 
@@ -205,7 +205,7 @@ pub struct Blame {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub r#for: Option<Duration>,
 
-    /// Exit with 1 when those of --against are guilty, and with 3 when nothing can be said.
+    /// Exit with 1 when those of --against are over their budget, and with 3 when nothing can be said.
     #[arg(long)]
     pub check: bool,
 

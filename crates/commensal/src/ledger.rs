@@ -19,7 +19,7 @@ use std::path::Path;
 pub struct Ledger {
     identity: machine::Identity,
     survey: Survey,
-    /// Name of the means by which a group of our own yields.
+    /// Name of the mechanism by which a group of our own yields.
     yields_by: String,
     /// Why that is weak, if it is.
     weak: Option<String>,
@@ -59,7 +59,7 @@ impl Ledger {
         Ok(Ledger { identity, survey, yields_by, weak, rungs, root })
     }
 
-    /// Whether offline work can only be held back by weak means.
+    /// Whether offline work can only be held back by weak mechanisms.
     #[must_use]
     pub fn is_weak(&self) -> bool {
         self.weak.is_some()

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const GROUPS: usize = 100;
 /// Of them, online; one more is the slice that all offline ones are in.
 const ONLINE: usize = 20;
-/// After the start: the first round, and judges that come.
+/// After the start: the first round, and probes that come.
 const WARM_UP: Duration = Duration::from_secs(15);
 /// While it is counted nobody asks the agent anything.
 const COUNTED: Duration = Duration::from_secs(60);
@@ -22,19 +22,33 @@ const GOAL_MIB: f64 = 20.0;
 struct Case {
     name: &'static str,
     cgroups_each: usize,
-    room: &'static str,
+    headroom: &'static str,
     target: bool,
-    judge: bool,
+    probe: bool,
 }
 
 const CASES: [Case; 5] = [
-    Case { name: "100 groups, 100 cgroups", cgroups_each: 1, room: "target", target: false, judge: true },
-    Case { name: "100 groups, 1,000 cgroups", cgroups_each: 10, room: "target", target: false, judge: true },
-    Case { name: "… room = \"frame\"", cgroups_each: 10, room: "frame", target: false, judge: true },
+    Case { name: "100 groups, 100 cgroups", cgroups_each: 1, headroom: "target", target: false, probe: true },
     Case {
-        name: "… a target, with the judge", cgroups_each: 10, room: "target", target: true, judge: true
+        name: "100 groups, 1,000 cgroups",
+        cgroups_each: 10,
+        headroom: "target",
+        target: false,
+        probe: true,
     },
-    Case { name: "… a target, without it", cgroups_each: 10, room: "target", target: true, judge: false },
+    Case {
+        name: "… headroom = \"frame\"", cgroups_each: 10, headroom: "frame", target: false, probe: true
+    },
+    Case {
+        name: "… a target, with the probe",
+        cgroups_each: 10,
+        headroom: "target",
+        target: true,
+        probe: true,
+    },
+    Case {
+        name: "… a target, without it", cgroups_each: 10, headroom: "target", target: true, probe: false
+    },
 ];
 
 /// Measures and prints; the figures as JSON.
@@ -79,7 +93,7 @@ fn measure(program: &Path, case: &Case) -> anyhow::Result<Value> {
     let stage = Stage::new("bench", program)?;
     stage.groups(&layout(&stage, case)?)?;
     let tenants = tenants(&stage)?;
-    let mut agent = stage.agent(&["--on-exit", "restore"], case.judge)?;
+    let mut agent = stage.agent(&["--on-exit", "restore"], case.probe)?;
     let counted = count(&stage, &agent, case);
     stage::signal(agent.id(), "TERM");
     let _ = agent.wait();
@@ -97,7 +111,7 @@ fn group(number: usize) -> (&'static str, String) {
 /// Makes the cgroups; the groups file.
 fn layout(stage: &Stage, case: &Case) -> anyhow::Result<String> {
     let top = &stage.top;
-    let mut text = format!("[agent]\nroom = \"{}\"\n", case.room);
+    let mut text = format!("[agent]\nheadroom = \"{}\"\n", case.headroom);
     text += &format!("[group.slice]\nclass = \"offline\"\nmatch = [{{ cgroup = \"/{top}/off\" }}]\n");
     stage.make("on")?;
     stage.make("off")?;
@@ -141,12 +155,12 @@ fn count(stage: &Stage, agent: &Child, case: &Case) -> anyhow::Result<Value> {
         ticks.extend(seen["tick_ms"].as_f64());
     }
     ticks.sort_by(f64::total_cmp);
-    let judged = seen["problems"].as_array().is_some_and(|all| {
+    let probed = seen["problems"].as_array().is_some_and(|all| {
         !all.iter()
             .any(|one| one.as_str().is_some_and(|text| text.starts_with("who makes online groups wait")))
     });
     Ok(json!({
-        "case": case.name, "room": case.room, "target": case.target, "judge": case.target && judged,
+        "case": case.name, "headroom": case.headroom, "target": case.target, "probe": case.target && probed,
         "groups": GROUPS, "cgroups": (GROUPS - 1) * case.cgroups_each + 1,
         "cpu_pct": share(before, after), "rss_mib": mib(after), "fds": after.fds, "threads": after.threads,
         "guard_cpu_pct": guard_before.zip(guard_after).map(|(before, after)| share(before, after)),

@@ -1,7 +1,7 @@
-//! What `commensal blame` costs: two threads on one CPU that do nothing but switch, in pairs with and without the judge.
+//! What `commensal blame` costs: two threads on one CPU that do nothing but switch, in pairs with and without the probe.
 
 use anyhow::{Context, bail};
-use commensal_blame::{Judge, Scope, Subject};
+use commensal_blame::{Scope, Subject, WaitProbe};
 use commensal_host::LinuxHost;
 use std::io::{Read, Write};
 use std::process::Command;
@@ -26,7 +26,7 @@ pub fn run() -> anyhow::Result<()> {
         bail!("taskset does not keep this process on CPU {last}");
     }
     let service = Scope { online: vec![Subject::Process(me)], ..Scope::default() };
-    // Somebody who does not switch: the judge looks at these threads and lets them be.
+    // Somebody who does not switch: the probe looks at these threads and lets them be.
     let bystander = Scope { online: vec![Subject::Process(1)], ..Scope::default() };
     let arms = [
         ("as the service", Scope { interrupts: true, ..service.clone() }),
@@ -34,7 +34,7 @@ pub fn run() -> anyhow::Result<()> {
         ("as bystanders", Scope { interrupts: true, ..bystander }),
     ];
     for (who, scope) in arms {
-        if let Err(error) = Judge::attach(&host, &scope) {
+        if let Err(error) = WaitProbe::attach(&host, &scope) {
             println!("cost of blame: not measured: {error}");
             return Ok(());
         }
@@ -50,9 +50,9 @@ fn measure(who: &str, host: &LinuxHost, scope: &Scope) -> anyhow::Result<()> {
         let order = if pair % 2 == 0 { [false, true] } else { [true, false] };
         let mut ns = [0.0; 2];
         for with in order {
-            let judge = with.then(|| Judge::attach(host, scope)).transpose()?;
+            let probe = with.then(|| WaitProbe::attach(host, scope)).transpose()?;
             ns[usize::from(with)] = ping_pong()?;
-            drop(judge);
+            drop(probe);
         }
         base.push(ns[0]);
         added.push(ns[1] - ns[0]);

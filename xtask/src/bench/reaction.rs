@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-/// Trials with the judge, and without it; the variable of this name says another number.
+/// Trials with the probe, and without it; the variable of this name says another number.
 const TRIALS: usize = 100;
 const TRIALS_VARIABLE: &str = "COMMENSAL_TRIALS";
 const GOAL_MS: f64 = 100.0;
@@ -40,8 +40,8 @@ pub fn run(program: &Path) -> anyhow::Result<Value> {
         "", "P50", "P90", "P99", "longest", "none", "held"
     );
     let mut rows = Vec::new();
-    for (name, judge) in [("with the judge", true), ("without it", false)] {
-        let outcomes = measure(program, judge, trials)?;
+    for (name, probe) in [("with the probe", true), ("without it", false)] {
+        let outcomes = measure(program, probe, trials)?;
         let count = |what: Outcome| outcomes.iter().filter(|one| **one == what).count();
         let (none, held) = (count(Outcome::None), count(Outcome::Held));
         let mut times: Vec<f64> = outcomes
@@ -56,7 +56,7 @@ pub fn run(program: &Path) -> anyhow::Result<Value> {
             let index = ((times.len() as f64 * share).ceil() as usize).clamp(1, times.len().max(1)) - 1;
             times.get(index).copied().unwrap_or(f64::NAN)
         };
-        let met = if judge { verdict(none == 0 && at(0.99) <= GOAL_MS) } else { "" };
+        let met = if probe { verdict(none == 0 && at(0.99) <= GOAL_MS) } else { "" };
         println!(
             "{name:<30} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {none:>8} {held:>8}   {met}",
             at(0.5),
@@ -65,12 +65,12 @@ pub fn run(program: &Path) -> anyhow::Result<Value> {
             at(1.0)
         );
         rows.push(json!({
-            "judge": judge, "trials": outcomes.len(), "p50_ms": at(0.5), "p90_ms": at(0.9), "p99_ms": at(0.99),
+            "probe": probe, "trials": outcomes.len(), "p50_ms": at(0.5), "p90_ms": at(0.9), "p99_ms": at(0.99),
             "longest_ms": at(1.0), "no_reaction": none, "held_before": held, "times_ms": times,
         }));
     }
     println!(
-        "goal: P99 {GOAL_MS} ms with the judge; none: no reaction in {} s; held: offline work was held back already",
+        "goal: P99 {GOAL_MS} ms with the probe; none: no reaction in {} s; held: offline work was held back already",
         PATIENCE.as_secs()
     );
     Ok(json!(rows))
@@ -87,7 +87,7 @@ enum Outcome {
     Held,
 }
 
-fn measure(program: &Path, judge: bool, trials: usize) -> anyhow::Result<Vec<Outcome>> {
+fn measure(program: &Path, probe: bool, trials: usize) -> anyhow::Result<Vec<Outcome>> {
     let stage = Stage::new("react", program)?;
     for path in ["on", "on/svc", "mixed", "mixed/job"] {
         stage.make(path)?;
@@ -113,7 +113,7 @@ fn measure(program: &Path, judge: bool, trials: usize) -> anyhow::Result<Vec<Out
         }
         tell(&offline, "STOP");
         let wait = QUIET + Duration::from_micros(rng.u64() % 1_000_000);
-        outcomes.push(trial(&stage, &offline, judge, wait).with_context(|| format!("trial {number}"))?);
+        outcomes.push(trial(&stage, &offline, probe, wait).with_context(|| format!("trial {number}"))?);
         anyhow::Ok(())
     });
     for mut child in everybody {
@@ -127,8 +127,8 @@ fn tell(pids: &[u32], name: &str) {
     pids.iter().for_each(|pid| stage::signal(*pid, name));
 }
 
-fn trial(stage: &Stage, offline: &[u32], judge: bool, wait: Duration) -> anyhow::Result<Outcome> {
-    let mut agent = stage.agent(&["--no-guard", "--on-exit", "restore"], judge)?;
+fn trial(stage: &Stage, offline: &[u32], probe: bool, wait: Duration) -> anyhow::Result<Outcome> {
+    let mut agent = stage.agent(&["--no-guard", "--on-exit", "restore"], probe)?;
     let done = reaction(stage, offline, wait);
     stage::signal(agent.id(), "TERM");
     agent.wait()?;
@@ -142,7 +142,7 @@ fn reaction(stage: &Stage, offline: &[u32], wait: Duration) -> anyhow::Result<Ou
         std::fs::read_to_string(file).is_ok_and(|text| text == all || text.trim().is_empty())
     };
     let deadline = Instant::now() + CALM;
-    // The judge comes with the second tick, and a new agent begins with offline work held back.
+    // The probe comes with the second tick, and a new agent begins with offline work held back.
     let calm = |seen: &Value| seen["ticks"].as_u64() > Some(3);
     while !(free(&file) && stage.snapshot().is_some_and(|seen| calm(&seen))) {
         if Instant::now() > deadline {

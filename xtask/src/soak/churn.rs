@@ -12,7 +12,7 @@ const OFFLINE: [&str; 2] = ["off/a", "off/b"];
 /// At most so many of each come and go.
 const MOST: usize = 12;
 /// Settings of the agent that take turns.
-const ROOMS: [&str; 4] = ["target", "frame", "quota", "off"];
+const HEADROOMS: [&str; 4] = ["target", "frame", "quota", "off"];
 
 /// A cgroup that came, with who lives there.
 struct Extra {
@@ -69,10 +69,10 @@ impl Churn {
         ONLINE.len() + OFFLINE.len() + self.extra.len()
     }
 
-    fn config(&self, room: &str, percent: u64) -> String {
+    fn config(&self, headroom: &str, percent: u64) -> String {
         let (top, token) = (&self.stage.top, self.token());
         format!(
-            "[agent]\nroom = \"{room}\"\n\
+            "[agent]\nheadroom = \"{headroom}\"\n\
              [group.web]\nclass = \"online\"\ntarget-wakeup-p99 = \"200 us\"\nmatch = [{{ cgroup = \"/{top}/on/*\" }}]\n\
              [group.slice]\nclass = \"offline\"\nmatch = [{{ cgroup = \"/{top}/off\" }}]\n\
              [group.batch]\nclass = \"offline\"\ncpu.max = \"{percent} %\"\nmemory.max = \"512 MiB\"\npids.max = 300\n\
@@ -181,9 +181,9 @@ impl Churn {
 
     fn reload(&mut self) -> anyhow::Result<()> {
         self.count("groups files changed");
-        let room = ROOMS[self.rng.u64() as usize % ROOMS.len()];
+        let headroom = HEADROOMS[self.rng.u64() as usize % HEADROOMS.len()];
         let percent = 20 + self.below(60);
-        self.stage.groups(&self.config(room, percent))
+        self.stage.groups(&self.config(headroom, percent))
     }
 
     /// Another writer, on the cgroups that the agent keeps.

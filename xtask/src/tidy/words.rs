@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Names of types that were replaced by a word of the field, and that word.
-const RETIRED: [(&str, &str); 22] = [
+const RETIRED: [(&str, &str); 28] = [
     ("Keeper", "Reconciler"),
     ("Deciders", "Controllers"),
     ("Witness", "BlameMonitor"),
@@ -27,6 +27,12 @@ const RETIRED: [(&str, &str); 22] = [
     ("Place", "CgroupRef, or what kind of place"),
     ("Ask", "PlanRequest, or what is asked"),
     ("Way", "what kind of way"),
+    ("Judge", "WaitProbe"),
+    ("Means", "NamedMechanism"),
+    ("Room", "Headroom"),
+    ("OneWay", "Irreversible"),
+    ("Renew", "Recreate"),
+    ("Renewed", "Recreated"),
 ];
 
 /// Keywords that begin the definition of a type.

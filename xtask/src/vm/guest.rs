@@ -55,7 +55,7 @@ pub const OF_NEWEST: Filters = &[
         ],
     ),
 ];
-/// The same with all of the judge's, which the machine's own kernel has to pass every time: an emulated CPU takes five minutes.
+/// The same with all of the probe's, which the machine's own kernel has to pass every time: an emulated CPU takes five minutes.
 pub const ALL_OF_NEWEST: Filters = &[
     OF_HOST,
     (
@@ -98,7 +98,7 @@ pub const OF_SCHED: Filters = &[
 ];
 /// The same with what takes minutes.
 pub const ALL_OF_SCHED: Filters =
-    &[("commensal-sched", &["smt2::", "obstacles::", "judge::"]), ("commensal", &["sched::"])];
+    &[("commensal-sched", &["smt2::", "obstacles::", "probe::"]), ("commensal", &["sched::"])];
 /// What loads it again and again while work goes on.
 pub const OF_SCHED_LOADS: Filters = &[("commensal-sched", &["long::"])];
 /// What more cores make different.

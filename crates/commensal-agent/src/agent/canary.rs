@@ -47,7 +47,7 @@ pub(super) struct Running {
     seen_ms: u64,
     /// Which side the last round has brought.
     in_force: Side,
-    /// When to look whether a switch that did not succeed can be made now, and when to look at the judge, ms.
+    /// When to look whether a switch that did not succeed can be made now, and when to look at the probe, ms.
     retry_ms: u64,
     look_ms: u64,
     watch: Watch,
@@ -171,7 +171,7 @@ impl Running {
                     self.measured = None;
                     self.watch.begin();
                     self.recent.clear();
-                    self.report.no_judge = self.watch.follow(host, planned);
+                    self.report.no_probe = self.watch.follow(host, planned);
                 }
                 Change::Settled(window) if self.in_force == window.side => {
                     let blamed = self.watch.totals();
@@ -283,7 +283,7 @@ impl Agent<'_> {
         self.canary.as_ref().is_some_and(|running| running.canary.side() == Side::Off)
     }
 
-    /// Whether the canary needs a tick now. Cheap: a few counters of the judge, and that every 30 ms.
+    /// Whether the canary needs a tick now. Cheap: a few counters of the probe, and that every 30 ms.
     pub(super) fn canary_calls(&mut self) -> bool {
         let now_ms = self.now().ms;
         self.canary.as_mut().is_some_and(|running| running.calls(now_ms))
@@ -342,8 +342,8 @@ impl Agent<'_> {
         if online(planned).is_empty() {
             return no("there is no online group that could notice", "name the services in the groups file");
         }
-        let one_way = self.reconciler.survey.caps.qos.is_some_and(|qos| !qos.reversible);
-        if one_way && planned.plan.mechanisms.values().any(|one| *one == Mechanism::QosLevel) {
+        let irreversible = self.reconciler.survey.caps.qos.is_some_and(|qos| !qos.reversible);
+        if irreversible && planned.plan.mechanisms.values().any(|one| *one == Mechanism::QosLevel) {
             let error = "offline groups yield by cpu.qos_level, which this kernel does not let back";
             return no(error, "compare with the lab: `commensal lab run`");
         }
@@ -352,12 +352,12 @@ impl Agent<'_> {
             return no("the agent has not finished its first look", "");
         };
         let mut watch = Watch::default();
-        let no_judge = watch.follow(&*self.host, &round.planned);
+        let no_probe = watch.follow(&*self.host, &round.planned);
         let report = Report {
             request,
             pairs: request.terms().pairs(),
             began: now.text,
-            no_judge,
+            no_probe,
             ..Report::default()
         };
         Ok(Running {

@@ -1,6 +1,6 @@
 //! What makes the next tick come at once: online work that waits, between two ticks.
 //!
-//! With the judge a look at its counters, every [`FAST`]. Without it the run delay of online threads, which costs a file
+//! With the probe a look at its counters, every [`FAST`]. Without it the run delay of online threads, which costs a file
 //! per thread; so it is looked at as often as costs a hundredth of a CPU at most. Besides, the kernel tells of pressure
 //! (PSI triggers): of the machine's memory, and of each online group of a v2 hierarchy. Its shortest window is 0.5 s, without
 //! `CAP_SYS_RESOURCE` 2 s, so that alone it would be too late for a wake-up.
@@ -94,7 +94,7 @@ impl Agent<'_> {
         self.sensing.early_tick.follow(files);
     }
 
-    /// Whether online work waits more than it may, right now. Cheap: a few counters of the judge, or of threads.
+    /// Whether online work waits more than it may, right now. Cheap: a few counters of the probe, or of threads.
     pub(super) fn online_waits(&mut self) -> bool {
         let Some(target) = self.target_us() else { return false };
         let now = self.now();

@@ -21,7 +21,7 @@ impl Agent<'_> {
         shown.controllers.clone_from(&self.decisions.decided.shown);
         view::explain(&mut shown.groups, &self.decisions.decided);
         view::judged(&mut shown.groups, self.sensing.shown_judged.as_ref());
-        let missed = self.sensing.blame_monitor.absent.as_ref().filter(|_| self.options.judge);
+        let missed = self.sensing.blame_monitor.absent.as_ref().filter(|_| self.options.probe);
         if let (Some(_), Some(why)) = (self.target_us(), missed) {
             shown.problems.push(format!("who makes online groups wait is not known: {why}"));
         }

@@ -74,7 +74,7 @@ impl World {
         self.now_ms += 1_000;
         let decided = self.controllers.decide(&Observation {
             now_ms: self.now_ms,
-            room: Room::Off,
+            headroom: Headroom::Off,
             io: true,
             specs: &self.specs,
             desired: &self.planned.desired,

@@ -273,7 +273,7 @@ const HELP: [&str; 18] = [
     "MEMORY   held / hard limit",
     "DELAY    waiting for a CPU, ms per second",
     "BLAME    of that, blamed on offline work,",
-    "         ms per second on a CPU (the judge)",
+    "         ms per second on a CPU (the probe)",
     "THR%     periods in which the quota stopped it",
     "PSI%     time in which some task waited for a CPU",
     "IO       bytes per second from and to disks",

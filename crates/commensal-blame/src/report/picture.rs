@@ -137,8 +137,8 @@ impl Report {
         if let Some(judged) = &self.verdict {
             let because: String = judged.because.iter().map(|why| format!("; {}", escape(why))).collect();
             let against = escape(&self.against.join(", "));
-            let _ =
-                writeln!(body, "<p class=\"{}\">{against}: <b>{}</b>{because}</p>", judged.word, judged.word);
+            let class = judged.result.replace(' ', "-");
+            let _ = writeln!(body, "<p class=\"{class}\">{against}: <b>{}</b>{because}</p>", judged.result);
         }
         let _ = writeln!(body, "<figure>{}</figure>", self.svg());
         body.push_str("<table><tr><th>who held the CPU meanwhile<th>ms per CPU-second<th>share</tr>\n");
@@ -160,8 +160,8 @@ impl Report {
         let _ = writeln!(
             body,
             "<p class=\"small\">{} context switches were seen; {} of {} while they waited were hidden. The scheduler's own \
-             bookkeeping, not a sample: every wait is divided exactly among those who had the CPU. It proves guilt, not \
-             innocence: work that had no CPU time can still make others hold it longer.</p>",
+             bookkeeping, not a sample: every wait is divided exactly among those who had the CPU. It proves that work \
+             made others wait, not that it did no harm: work that had no CPU time can still make others hold the CPU longer.</p>",
             evidence.switches, evidence.relevant_missed, evidence.relevant
         );
         format!(
@@ -175,7 +175,7 @@ const PAGE: &str = "\
 :root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:66rem;margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.4rem}.headline{font-size:1.2rem}figure{margin:1.5rem 0}table{border-collapse:collapse;margin:1rem 0}\
 th,td{text-align:right;padding:.15rem .8rem;border-bottom:1px solid #8884}th:first-child,td:first-child{text-align:left;padding-left:0}\
-td{font-variant-numeric:tabular-nums}.guilty{color:#c0392b}.innocent{color:#2e8b57}.small{font-size:.85rem;opacity:.8}";
+td{font-variant-numeric:tabular-nums}.over-budget{color:#c0392b}.within-budget{color:#2e8b57}.small{font-size:.85rem;opacity:.8}";
 
 fn delay(name: &str, of: &Delay) -> String {
     let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), us);

@@ -59,7 +59,7 @@ impl Report {
             let _ = writeln!(out, "{}: {:.2} s on a CPU, {waiting} waiting", subject.name, subject.run_s);
         }
         if let Some(judged) = &self.verdict {
-            let _ = writeln!(out, "{}: {}", self.against.join(", "), judged.word);
+            let _ = writeln!(out, "{}: {}", self.against.join(", "), judged.result);
             for because in &judged.because {
                 let _ = writeln!(out, "  {because}");
             }
@@ -74,14 +74,14 @@ impl Report {
             let share = evidence.relevant_missed as f64 / evidence.relevant.max(1) as f64 * 100.0;
             let _ = writeln!(
                 out,
-                "note: {} of {} context switches while they waited ({share:.3} %) were hidden from the judge; {} waits were lost",
+                "note: {} of {} context switches while they waited ({share:.3} %) were hidden from the probe; {} waits were lost",
                 evidence.relevant_missed, evidence.relevant, evidence.lost
             );
         }
         if evidence.skipped > 0 {
             let _ = writeln!(
                 out,
-                "note: the kernel left out {} runs of the judge, because one was already at work there",
+                "note: the kernel left out {} runs of the probe, because one was already at work there",
                 evidence.skipped
             );
         }
@@ -95,7 +95,7 @@ impl Report {
         if let Some(kernel) = &evidence.kernel {
             let _ = writeln!(
                 out,
-                "note: the kernel counted {} waits as {:.3} ms, the judge as {:.3} ms; {} more, of {:.3} ms, the kernel counted as 0",
+                "note: the kernel counted {} waits as {:.3} ms, the probe as {:.3} ms; {} more, of {:.3} ms, the kernel counted as 0",
                 kernel.waits,
                 kernel.kernel_ms,
                 kernel.ours_ms,
@@ -120,7 +120,7 @@ impl Report {
 }
 
 impl Row {
-    /// Its name, with a mark when its guilt is judged, or when it is another subject.
+    /// Its name, with a mark when its share of the waits has a budget, or when it is another subject.
     #[must_use]
     pub fn label(&self) -> String {
         match self.kind {

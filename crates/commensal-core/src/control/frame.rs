@@ -1,7 +1,7 @@
 //! The big frame: which whole physical cores offline work may use now.
 //!
 //! ```text
-//! room = theta * cpus - (busy + steal - offline - confined)
+//! headroom = theta * cpus - (busy + steal - offline - confined)
 //! ```
 //!
 //! with `cpus` all that no online group has for itself (`cpu.set`, `cpu.partition`), and `confined` what those groups
@@ -26,8 +26,8 @@ pub const THETA_SMT: f64 = 0.65;
 /// (volcano-agent and sideloader: 80 % too).
 pub const THETA: f64 = 0.80;
 
-/// The formula of the room, in the names of its inputs.
-pub const FORMULA: &str = "room = theta * cpus - (busy + steal - offline - confined), at most cap";
+/// The formula of the headroom, in the names of its inputs.
+pub const FORMULA: &str = "headroom = theta * cpus - (busy + steal - offline - confined), at most cap";
 
 /// What was used since the last tick, in CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -44,10 +44,10 @@ pub struct Use {
     pub confined: Option<f64>,
 }
 
-/// The room for offline work, in CPUs, or `None` when `busy` or `offline` is missing. May be negative.
+/// The headroom for offline work, in CPUs, or `None` when `busy` or `offline` is missing. May be negative.
 /// `cpus`: those that offline work may use at all.
 #[must_use]
-pub fn room(theta: f64, cpus: f64, used: Use) -> Option<f64> {
+pub fn headroom(theta: f64, cpus: f64, used: Use) -> Option<f64> {
     let others = sound(used.busy)? + sound(used.steal).unwrap_or(0.0) - sound(used.offline)?;
     // Counters are read one after the other, so that offline work may seem to use more than everybody.
     let others = (others.max(0.0) - sound(used.confined).unwrap_or(0.0)).max(0.0);
@@ -133,12 +133,12 @@ impl Frame {
         let theta = theta(input.topology);
         let params = Params::cpus(cpus(input.topology.threads()), quantum);
         let mut regulator = self.adopt(&pool, params);
-        let mut room = room(theta, total, input.used);
-        if let (Some(room), Some(cap)) = (&mut room, sound(input.cap)) {
-            *room = room.min(cap);
+        let mut headroom = headroom(theta, total, input.used);
+        if let (Some(headroom), Some(cap)) = (&mut headroom, sound(input.cap)) {
+            *headroom = headroom.min(cap);
         }
         let have = self.have();
-        let target = room.map(|room| whole_cores(room, have, quantum, params.dead_zone));
+        let target = headroom.map(|headroom| whole_cores(headroom, have, quantum, params.dead_zone));
         let moved = regulator.step(now_ms, target, Range { floor, ceiling: total });
         let allowed = regulator.value();
         self.regulator = Some(regulator);
@@ -151,7 +151,7 @@ impl Frame {
             .maybe("offline", sound(input.used.offline), "CPUs")
             .maybe("confined", sound(input.used.confined), "CPUs")
             .maybe("cap", sound(input.cap), "CPUs")
-            .maybe("room", room, "CPUs")
+            .maybe("headroom", headroom, "CPUs")
             .with("allowed", allowed, "CPUs")
             .with("frame", self.have(), "CPUs");
         FrameDecision { cpus: Some(self.cpus()), moved, why }
@@ -224,13 +224,13 @@ fn cpus(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// The size that the frame should have, `quantum` at a time from what it has: fewer as soon as the room is smaller, more
-/// only when the room is larger by the dead zone, so that a room at the boundary of a core does not move it.
-fn whole_cores(room: f64, have: f64, quantum: f64, dead_zone: f64) -> f64 {
-    if room < have {
-        return have - ((have - room) / quantum - EPSILON).ceil() * quantum;
+/// The size that the frame should have, `quantum` at a time from what it has: fewer as soon as the headroom is smaller, more
+/// only when the headroom is larger by the dead zone, so that headroom at the boundary of a core does not move it.
+fn whole_cores(headroom: f64, have: f64, quantum: f64, dead_zone: f64) -> f64 {
+    if headroom < have {
+        return have - ((have - headroom) / quantum - EPSILON).ceil() * quantum;
     }
-    have + ((room - have - dead_zone) / quantum).floor().max(0.0) * quantum
+    have + ((headroom - have - dead_zone) / quantum).floor().max(0.0) * quantum
 }
 
 /// How to get from one set of CPUs to another: what to write, and in which order.
@@ -303,13 +303,13 @@ mod tests {
     #[test]
     fn the_equation() {
         let use_of = |busy, steal, offline, confined| Use { busy, steal, offline, confined };
-        let room = |used| room(0.8, 10.0, used).map(|room| (room * 100.0).round() / 100.0);
-        assert_eq!(room(use_of(Some(6.0), None, Some(4.0), None)), Some(6.0));
-        assert_eq!(room(use_of(Some(6.0), Some(1.0), Some(4.0), Some(0.5))), Some(5.5));
-        assert_eq!(room(use_of(Some(1.0), None, Some(4.0), None)), Some(8.0), "counters out of step");
-        assert_eq!(room(use_of(Some(20.0), None, Some(0.0), None)), Some(-12.0));
-        assert_eq!(room(use_of(None, None, Some(4.0), None)), None);
-        assert_eq!(room(use_of(Some(4.0), None, None, None)), None);
+        let headroom = |used| headroom(0.8, 10.0, used).map(|headroom| (headroom * 100.0).round() / 100.0);
+        assert_eq!(headroom(use_of(Some(6.0), None, Some(4.0), None)), Some(6.0));
+        assert_eq!(headroom(use_of(Some(6.0), Some(1.0), Some(4.0), Some(0.5))), Some(5.5));
+        assert_eq!(headroom(use_of(Some(1.0), None, Some(4.0), None)), Some(8.0), "counters out of step");
+        assert_eq!(headroom(use_of(Some(20.0), None, Some(0.0), None)), Some(-12.0));
+        assert_eq!(headroom(use_of(None, None, Some(4.0), None)), None);
+        assert_eq!(headroom(use_of(Some(4.0), None, None, None)), None);
         assert_eq!((theta(&machine(1, 2, 2)), theta(&machine(1, 2, 1))), (THETA_SMT, THETA));
     }
 
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_room_at_the_boundary_of_a_core_does_not_move_the_frame() {
+    fn headroom_at_the_boundary_of_a_core_does_not_move_the_frame() {
         let topology = machine(1, 8, 1);
         let (mut frame, mut now) = (Frame::new("4-7".parse().unwrap()), 0);
         for tick in 0..100 {

@@ -1,7 +1,7 @@
 //! A cap on offline CPUs from how long online threads wait for one, against `target-wakeup-p99`.
 //!
 //! ```text
-//! severity = max(preemption_p99 / target, blamed / bound)        with the judge
+//! severity = max(preemption_p99 / target, blamed / bound)        with the probe
 //! severity = max(run_delay / (2 * bound), pressure / 5 %)        without, less what is the online side's own
 //! cap      = half of what is used above 1; up slowly below 0.7; as it is in between
 //! ```
@@ -9,7 +9,7 @@
 //! The dominant of several figures wins. The bound of blamed wait is 50 ms per CPU-second at a target of 100 us, in
 //! proportion up to 100 ms: on Linux 6.18 protected groups stayed below 40 in every noise, unprotected ones were above 118.
 //!
-//! Called every 30 ms with the judge's counters, a rise is answered by the next call. The cap goes into
+//! Called every 30 ms with the probe's counters, a rise is answered by the next call. The cap goes into
 //! [`super::frame`] or [`super::suppress`] as their `cap`.
 
 use super::explain::Explanation;
@@ -50,7 +50,7 @@ pub const CAUTION_MS: u64 = 60_000;
 /// Online use below this counts as this, CPUs: one wait of a service that sleeps is no scandal.
 pub const LEAST_CPUS: f64 = 0.01;
 
-/// What the judge saw since the last call, of all online groups.
+/// What the probe saw since the last call, of all online groups.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Judged {
     /// Wait blamed on offline work, ms per second of time; 0 when no online thread waited.
@@ -68,7 +68,7 @@ pub struct LatencyInput {
     pub target_us: f64,
     /// Whether this machine has any of the figures below at all. If not there is no cap, and the decision says so.
     pub measurable: bool,
-    /// By the judge; `None` where it does not run or gave nothing.
+    /// By the probe; `None` where it does not run or gave nothing.
     pub judged: Option<Judged>,
     /// CPUs that online groups used since the last call.
     pub online_cpus: Option<f64>,
@@ -141,7 +141,7 @@ struct Severity {
     value: f64,
     by: &'static str,
     formula: &'static str,
-    /// From the judge, who knows whom to blame.
+    /// From the probe, which knows whom to blame.
     judged: bool,
 }
 
@@ -165,7 +165,7 @@ impl Latency {
         let passed_ms = self.clock.step(now_ms);
         if !input.measurable {
             let rule =
-                "no cap: neither the judge nor run delay nor pressure of online groups can be had here";
+                "no cap: neither the probe nor run delay nor pressure of online groups can be had here";
             let why = Explanation::new(rule, "");
             return LatencyDecision { cap: None, severity: None, moved: Move::Steady, why };
         }
@@ -263,7 +263,7 @@ fn count(number: u64) -> f64 {
     number as f64
 }
 
-/// The dominant figure: the judge's if it gave any, else those that do not say who is to blame.
+/// The dominant figure: the probe's if it gave any, else those that do not say who is to blame.
 fn severity(input: &LatencyInput) -> Option<Severity> {
     let bound = bound_ms(input.target_us);
     let judged = input.judged.unwrap_or_default();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_judge_run_delay_and_pressure_are_used() {
+    fn without_the_probe_run_delay_and_pressure_are_used() {
         let indirect = |run_delay_ms_per_s, pressure_pct| {
             let input = LatencyInput { judged: None, run_delay_ms_per_s, pressure_pct, ..input(None) };
             Latency::new(Some(8.0)).step(0, &input).severity

@@ -3,7 +3,7 @@
 //! Run delay and pressure do not say who is to blame: two online threads on one CPU, without any offline work, waited
 //! 136 ms per CPU-second (measured, Linux 6.18), and a service that reads a slow disk has I/O pressure alone. So what
 //! remains while offline work is at its floor is taken for the online side's own, and only what is
-//! clearly above it counts. The judge's blame needs none of this.
+//! clearly above it counts. The probe's blame needs none of this.
 
 /// Offline work has to be at its floor for so long before the rest is taken for the online side's own, ms:
 /// requests that queued up before are answered by then.

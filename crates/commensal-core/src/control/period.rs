@@ -88,7 +88,7 @@ impl Default for Period {
 impl Period {
     /// Decides. `blamed_ms` is the online side's wait blamed on offline work since the last call, ms per
     /// CPU-second; `binding` whether the quota stopped offline work in that time. Without either the time does not count:
-    /// a period that stops nobody cannot be judged, and without the judge the default stays.
+    /// a period that stops nobody cannot be judged, and without the probe the default stays.
     pub fn step(&mut self, now_ms: u64, blamed_ms: Option<f64>, binding: Option<bool>) -> PeriodDecision {
         let passed_ms = self.clock.step(now_ms);
         let measured = sound(blamed_ms).filter(|_| binding == Some(true));
@@ -138,7 +138,7 @@ impl Period {
         let (index, trial, rule) = match self.phase {
             // Nothing to measure: back to the best known meanwhile.
             Phase::Trying { .. } if measured.is_none() => {
-                (self.best, false, "no period is tried while the judge is silent or the quota stops nobody")
+                (self.best, false, "no period is tried while the probe is silent or the quota stops nobody")
             }
             Phase::Trying { index, .. } => (index, true, "this period is being tried"),
             Phase::Kept { .. } => {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_tried_without_the_judge_or_without_throttling() {
+    fn nothing_is_tried_without_the_probe_or_without_throttling() {
         let (mut period, mut now) = (Period::default(), 0);
         assert_eq!(run(&mut period, &mut now, 600, |_| None), DEFAULT_US);
         for _ in 0..600 {

@@ -1,16 +1,16 @@
-//! CPU suppress: the room of [`super::frame`] as a quota on the offline side, where whole cores would waste too much.
+//! CPU suppress: the headroom of [`super::frame`] as a quota on the offline side, where whole cores would waste too much.
 //!
 //! A quota caps use; it does not protect wake-ups (measured on Linux 6.18: 20 % of a CPU as a quota, 128 to 267 ms of
 //! blamed wait per online CPU-second, `cpu.idle` 8 to 12). So it is used only for groups that yield by their class
 //! already, and what it adds is that online work finds idle CPUs and cool caches.
 
 use super::explain::Explanation;
-use super::frame::{FORMULA, Use, room};
+use super::frame::{FORMULA, Use, headroom};
 use super::regulator::{Move, Params, Range, Regulator};
 use super::sound;
 use crate::units::MicroCpus;
 
-/// A frame is used where rounding to whole cores wastes no more than this share of the room. On average it wastes half a
+/// A frame is used where rounding to whole cores wastes no more than this share of the headroom. On average it wastes half a
 /// core, so that this means: a frame from 7 cores without SMT, from 8 with it, a quota below.
 pub const MOST_LOST: f64 = 0.10;
 /// The least that offline work keeps, as a share of the machine (sideloader: 5 % too).
@@ -19,7 +19,7 @@ pub const FLOOR_SHARE: f64 = 0.05;
 /// shortest period used, 10 ms, is so much.
 pub const FLOOR_CPUS: f64 = 0.1;
 
-/// By what the offline side is kept to its room.
+/// By what the offline side is kept within its headroom.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Actuator {
     /// [`super::frame`].
@@ -41,14 +41,14 @@ pub fn actuator(theta: f64, cpus: f64, core: f64, yields: bool) -> Actuator {
             .with("lost", lost, "")
     };
     if !yields {
-        let rule = "whole cores, although some room is lost: offline work does not yield by its class here, and a quota \
+        let rule = "whole cores, although some headroom is lost: offline work does not yield by its class here, and a quota \
                     protects no wake-up";
         return Actuator::Frame(why(if lost > MOST_LOST { rule } else { "whole cores" }));
     }
     if lost > MOST_LOST {
-        return Actuator::Quota(why("a quota: whole cores would waste more than a tenth of the room"));
+        return Actuator::Quota(why("a quota: whole cores would waste more than a tenth of the headroom"));
     }
-    Actuator::Frame(why("whole cores: they waste at most a tenth of the room"))
+    Actuator::Frame(why("whole cores: they waste at most a tenth of the headroom"))
 }
 
 /// What goes into a step.
@@ -107,11 +107,11 @@ impl Suppress {
         let floor = floor(input.cpus);
         let regulator = self.regulator.get_or_insert_with(|| Regulator::new(params, self.start));
         regulator.retune(params);
-        let mut room = room(input.theta, input.cpus, input.used);
-        if let (Some(room), Some(cap)) = (&mut room, sound(input.cap)) {
-            *room = room.min(cap);
+        let mut headroom = headroom(input.theta, input.cpus, input.used);
+        if let (Some(headroom), Some(cap)) = (&mut headroom, sound(input.cap)) {
+            *headroom = headroom.min(cap);
         }
-        let moved = regulator.step(now_ms, room, Range { floor, ceiling: input.cpus });
+        let moved = regulator.step(now_ms, headroom, Range { floor, ceiling: input.cpus });
         let allowed = regulator.value();
         let why = Explanation::new(moved.words("the quota"), FORMULA)
             .with("theta", input.theta, "")
@@ -121,7 +121,7 @@ impl Suppress {
             .maybe("offline", sound(input.used.offline), "CPUs")
             .maybe("confined", sound(input.used.confined), "CPUs")
             .maybe("cap", sound(input.cap), "CPUs")
-            .maybe("room", room, "CPUs")
+            .maybe("headroom", headroom, "CPUs")
             .with("floor", floor, "CPUs")
             .with("allowed", allowed, "CPUs");
         SuppressDecision { quota: Some(micro(allowed)), moved, why }

@@ -40,7 +40,7 @@ pub(super) struct Draft<'a> {
     pub kept_cookies: BTreeSet<CgroupRef>,
     /// Processes to move, and why.
     pub moves: Vec<(Movement, String)>,
-    /// Whether the sched_ext scheduler is the best means here, what it is to be told, and of whom the plan speaks at all.
+    /// Whether the sched_ext scheduler is the best mechanism here, what it is to be told, and of whom the plan speaks at all.
     pub scheduled: bool,
     pub orders: BTreeMap<String, Order>,
     pub mentioned: BTreeSet<String>,
@@ -98,7 +98,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Whether `cpu.qos_level` does not come up again once it was lowered.
-    pub fn one_way(&self) -> bool {
+    pub fn irreversible(&self) -> bool {
         self.caps.qos.is_some_and(|qos| !qos.reversible)
     }
 

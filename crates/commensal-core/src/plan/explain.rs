@@ -14,12 +14,12 @@ impl Step {
             Action::Remove => format!("remove   {place}"),
             Action::Enable(controller) => format!("enable   {place}  +{controller} for its children"),
             Action::Disable(controller) => format!("disable  {place}  -{controller} for its children"),
-            Action::OneWay { from, to, .. } => {
-                format!("write    {place}  {}  {from} -> {to}  (one-way)", self.file(actual))
+            Action::Irreversible { from, to, .. } => {
+                format!("write    {place}  {}  {from} -> {to}  (irreversible)", self.file(actual))
             }
-            Action::Renew { from, to, .. } => {
+            Action::Recreate { from, to, .. } => {
                 format!(
-                    "renew    {place}  {}  {from} -> {to}  (members move to a fresh group)",
+                    "recreate {place}  {}  {from} -> {to}  (members move to a fresh group)",
                     self.file(actual)
                 )
             }
@@ -43,7 +43,7 @@ impl Step {
     /// Name of the kernel file that the step writes; `?` for one that writes none.
     #[must_use]
     pub fn file(&self, actual: &ActualState) -> &'static str {
-        let (Action::Write { knob, .. } | Action::OneWay { knob, .. } | Action::Renew { knob, .. }) =
+        let (Action::Write { knob, .. } | Action::Irreversible { knob, .. } | Action::Recreate { knob, .. }) =
             &self.action
         else {
             return "?";

@@ -13,7 +13,7 @@
 //! 7 last          what sets a class: cpu.idle 0 -> 1, because a weight cannot be written after
 //!   move          processes, into groups that have all their limits by now
 //! 8 order         the sched_ext scheduler, when what holds without it is in place
-//!   renew         groups that a one-way knob has spoilt, and switches off
+//!   recreate      groups that an irreversible knob has spoilt, and switches off
 //! 9 together      cookies come, for the same reason
 //!   remove        our empty groups, from the bottom
 //! ```
@@ -40,7 +40,7 @@ enum Phase {
     Last,
     Move,
     KnobOrder,
-    Renew,
+    Recreate,
     Together,
     Remove,
 }
@@ -69,7 +69,7 @@ pub(super) fn steps(draft: &Draft<'_>, actual: &ActualState) -> Vec<Step> {
         let hierarchy = actual.hierarchy_of(switch.knob().row().controller).unwrap_or(0);
         let place = CgroupRef { hierarchy, path: CgroupPath::root() };
         if from != *to {
-            let phase = if *to == 0 { Phase::Renew } else { Phase::On };
+            let phase = if *to == 0 { Phase::Recreate } else { Phase::On };
             let action = Action::Switch { switch: *switch, from, to: *to };
             let step = Step { place: place.clone(), action, why: why.clone() };
             keyed.push(((phase, isize::MAX, *switch as u8, place, None, None), step));
@@ -127,8 +127,8 @@ fn writes(draft: &Draft<'_>, actual: &ActualState) -> Vec<(Key, Step)> {
         if *knob == KnobId::CpuIdle && want.value == Value::Number(1) {
             keyed.extend(keep_weight(actual, place, depth(place)));
         }
-        if *knob == KnobId::CpuQosLevel && draft.one_way() {
-            let (phase, action) = one_way(*knob, from, want.value.clone());
+        if *knob == KnobId::CpuQosLevel && draft.irreversible() {
+            let (phase, action) = irreversible(*knob, from, want.value.clone());
             let step = Step { place: place.clone(), action, why: want.why.clone() };
             keyed.push(((phase, depth(place), 0, place.clone(), Some(*knob), None), step));
             continue;
@@ -271,10 +271,10 @@ fn begun_again(
 }
 
 /// The step of a knob that only goes down, and how it comes up again.
-fn one_way(knob: KnobId, from: Value, to: Value) -> (Phase, Action) {
+fn irreversible(knob: KnobId, from: Value, to: Value) -> (Phase, Action) {
     match to < from {
-        true => (Phase::Last, Action::OneWay { knob, from, to }),
-        false => (Phase::Renew, Action::Renew { knob, from, to }),
+        true => (Phase::Last, Action::Irreversible { knob, from, to }),
+        false => (Phase::Recreate, Action::Recreate { knob, from, to }),
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) fn with_scheduler<'c>(caps: &'c Capabilities, actual: &ActualState) -
     Cow::Owned(caps)
 }
 
-/// Whether the scheduler is the best means here.
+/// Whether the scheduler is the best mechanism here.
 pub(super) fn is_best(caps: &Capabilities, actual: &ActualState, identity: Option<&str>) -> bool {
     let version = actual.hierarchy_of(Controller::Cpu).map(|index| actual.hierarchies[index].version);
     version.is_some_and(|version| {
@@ -71,7 +71,7 @@ impl Draft<'_> {
         self.orders.insert(cgroup, order);
     }
 
-    /// The weight that is written, or that the means underneath has put aside; without one the scheduler reads the group's.
+    /// The weight that is written, or that the mechanism underneath has put aside; without one the scheduler reads the group's.
     fn weight(&self, group: &DesiredGroup, place: &CgroupRef) -> Option<u64> {
         if let Some(weight) = group.limits.get(CPU_WEIGHT) {
             return Some(u64::from(weight.v2()));

@@ -133,12 +133,12 @@ impl Draft<'_> {
     }
 
     /// Whether the scheduler would keep siblings free of this group if it were loaded: the kernel can have it, and no better
-    /// means is in its place.
+    /// mechanism is in its place.
     fn scheduler_could_expel(&self, group: &DesiredGroup) -> bool {
-        let mut means = self.mechanisms.iter().filter(|((name, _), _)| *name == group.name).peekable();
+        let mut here = self.mechanisms.iter().filter(|((name, _), _)| *name == group.name).peekable();
         self.caps.feature_obstacle(SCHED_EXT).is_none()
-            && means.peek().is_some()
-            && means.all(|(_, one)| !matches!(one, Mechanism::GroupIdentity | Mechanism::QosLevel))
+            && here.peek().is_some()
+            && here.all(|(_, one)| !matches!(one, Mechanism::GroupIdentity | Mechanism::QosLevel))
     }
 
     /// One core-scheduling cookie for the group: the kernel lets no two threads with different cookies onto one core.

@@ -60,7 +60,7 @@ impl Draft<'_> {
         })
     }
 
-    /// What does not hold when the scheduler is gone: the means underneath is relative to siblings.
+    /// What does not hold when the scheduler is gone: the mechanism underneath is relative to siblings.
     fn without_scheduler(&mut self, group: &DesiredGroup, path: &CgroupPath) {
         if !self.scheduled {
             return;
@@ -77,7 +77,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether the means for a group here does not depend on where it is.
+    /// Whether the mechanism for a group here does not depend on where it is.
     fn anywhere(&self, path: &CgroupPath) -> bool {
         let cpu =
             self.actual.hierarchy_of(Controller::Cpu).map(|index| self.actual.hierarchies[index].version);
@@ -182,7 +182,7 @@ impl Draft<'_> {
                 group.name
             ));
         }
-        if mechanism == Mechanism::QosLevel && !own && self.one_way() {
+        if mechanism == Mechanism::QosLevel && !own && self.irreversible() {
             self.notes.push(format!(
                 "group {}: {path} cannot be made online again on this kernel; `commensal restore` moves its members to \
                  a fresh group of the same name",
@@ -270,7 +270,7 @@ impl Draft<'_> {
         if ours || !matches!(level, Some(Value::Number(..=-1))) {
             return;
         }
-        if self.one_way() {
+        if self.irreversible() {
             let because = format!(
                 "{} has cpu.qos_level -1, set by somebody else, and this kernel has no way back",
                 member.path

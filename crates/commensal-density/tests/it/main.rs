@@ -147,7 +147,7 @@ fn no_text_makes_a_reader_panic() {
             assert!(line <= text.matches('\n').count() + 1 && column >= 1, "{one}\n{text}");
         }
     };
-    let groups = "[agent]\nroom = \"auto\"\n[group.etl]\nclass = \"offline\"\nmatch = [{ cgroup = \"/b/*\" }, { process = { exe = \"x\" } }]\n\
+    let groups = "[agent]\nheadroom = \"auto\"\n[group.etl]\nclass = \"offline\"\nmatch = [{ cgroup = \"/b/*\" }, { process = { exe = \"x\" } }]\n\
                   cpu.max = \"50 %\"\nqueue = { max-concurrency = 4 }\n";
     let shipped = |name: &str| experiment::SHIPPED.iter().find(|(known, _)| *known == name).unwrap().1;
     let texts: [(&str, Mistakes); 5] = [

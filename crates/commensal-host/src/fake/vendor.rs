@@ -27,7 +27,7 @@ pub enum VendorKernel {
 }
 
 impl VendorKernel {
-    /// openEuler 22.03: two levels, one-way.
+    /// openEuler 22.03: two levels, irreversible.
     pub const OPENEULER: VendorKernel = VendorKernel::OpenEuler { five_levels: false, reversible: false };
     /// Alibaba Cloud Linux 3.
     pub const ANOLIS: VendorKernel = VendorKernel::Anolis { switch: true };

@@ -17,7 +17,7 @@ impl Default for BlameBounds {
     }
 }
 
-/// Every arm with offline work that the judge saw.
+/// Every arm with offline work that the probe saw.
 pub fn blamed(run: &Run) -> Vec<ArmBlame> {
     let arms = run.arms.iter().filter(|arm| matches!(arm.role, Role::Contended | Role::Isolated));
     arms.filter_map(|arm| of_arm(run, &arm.name)).collect()
@@ -68,7 +68,7 @@ fn of_arm(run: &Run, arm: &str) -> Option<ArmBlame> {
     Some(result)
 }
 
-/// What the judge saw of an arm, by round, as far as it is evidence. Latency's own rules do not matter here: a load generator
+/// What the probe saw of an arm, by round, as far as it is evidence. Latency's own rules do not matter here: a load generator
 /// that was late has still made work whose waits are exact.
 fn evidence<'a>(run: &'a Run, arm: &'a str) -> Vec<(u32, &'a Blamed)> {
     let blocks = run.blocks_of(arm).filter(|block| !online_failed(block));
@@ -127,7 +127,7 @@ fn judge(arm: &ArmBlame, bounds: BlameBounds) -> (Verdict, Vec<String>) {
         )),
     }
     match arm.total_difference_one_sided {
-        // Blame proves guilt: work that had no CPU time can make others hold it longer, and that shows in the total only.
+        // Blame proves that work made others wait, not that it did no harm: work that had no CPU time can make others hold it longer, and that shows in the total only.
         Some([lo, _]) if lo > most => proven.push(format!(
             "arm {name}: online work waits {:.1} ms per CPU-second longer than alone, whoever has the CPU, more than {most}",
             arm.total_difference_ms_per_cpu_s.unwrap_or(lo)
@@ -233,7 +233,7 @@ mod tests {
 
     // promise 44
     #[test]
-    fn without_the_judge_there_is_nothing() {
+    fn without_the_probe_there_is_nothing() {
         assert_eq!(blamed(&fixture::small_run()), []);
     }
 }

@@ -2,7 +2,7 @@
 //! meanwhile.
 
 use super::batch::{self, BatchRunner};
-use super::probe::{Probe, Snapshot, counters, fill, judge};
+use super::probe::{Probe, Snapshot, counters, fill, wait_probe};
 use super::run_dir::RunDir;
 use super::{LabError, RunOptions, memory_file};
 use crate::experiment::{Experiment, Load, Rate};
@@ -158,7 +158,7 @@ impl Runner<'_> {
         mut offline: Option<&mut batch::Running>,
     ) -> Result<Measured, LabError> {
         let mut probe = Probe::default();
-        probe.judge = self.conduct.blame.then(|| judge(self.host, self.site).ok()).flatten();
+        probe.wait_probe = self.conduct.blame.then(|| wait_probe(self.host, self.site).ok()).flatten();
         probe.counters = [Side::Online, Side::Offline].map(|side| counters(self.host, self.site, side).ok());
         self.sleep(experiment.design.settle_s)?;
         let (before, after, answers) = match (&experiment.load, load) {

@@ -2,7 +2,7 @@
 
 use crate::record::{Blamed, Block, CpuUse, Delays, GroupPsi, PerSide, Psi, Tick, WaitByKind};
 use crate::site::{Side, Testbed};
-use commensal_blame::{BlameError, Figures, Judge, Kind, Scope, Subject};
+use commensal_blame::{BlameError, Figures, Kind, Scope, Subject, WaitProbe};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Version};
 use commensal_core::observe::{GroupUse, MachineCpu, Pressure, Pressures};
@@ -18,7 +18,7 @@ pub(super) struct Probe {
     online_delay: RunDelay,
     offline_delay: RunDelay,
     /// Who looks at the waits.
-    pub judge: Option<Judge>,
+    pub wait_probe: Option<WaitProbe>,
     /// Cycles and instructions of the online and the offline side, where the machine counts them.
     pub counters: [Option<Counters>; 2],
     ticks: Vec<Tick>,
@@ -55,7 +55,7 @@ struct Cheap {
 }
 
 /// Who looks at the waits of the online side of this run.
-pub(super) fn judge(host: &dyn Host, site: &Testbed) -> Result<Judge, BlameError> {
+pub(super) fn wait_probe(host: &dyn Host, site: &Testbed) -> Result<WaitProbe, BlameError> {
     // Where no hierarchy has the CPU controller, threads belong to their group of the unified one.
     let of = |side| {
         let dirs = site.group(side);
@@ -74,7 +74,7 @@ pub(super) fn judge(host: &dyn Host, site: &Testbed) -> Result<Judge, BlameError
         interrupts: true,
         ..Scope::default()
     };
-    Judge::attach(host, &scope)
+    WaitProbe::attach(host, &scope)
 }
 
 /// Starts to count the cycles and instructions of one side.
@@ -125,7 +125,7 @@ impl Probe {
             online_delay_us: online_dir.and_then(|dir| self.online_delay.read(host, dir)),
             offline_delay_us: offline_dir.and_then(|dir| self.offline_delay.read(host, dir)),
             pressure: pressure::machine(host),
-            blame: self.judge.as_ref().and_then(|judge| judge.totals().ok()),
+            blame: self.wait_probe.as_ref().and_then(|probe| probe.totals().ok()),
             counted: self.counters.each_mut().map(|one| match one.as_mut()?.read().ok()?[..] {
                 [cycles, instructions] => Some((cycles, instructions)),
                 _ => None,

@@ -15,7 +15,7 @@
 mod settle;
 
 use super::batch::{self, BatchRunner};
-use super::probe::{Probe, Snapshot, blamed, fill, judge};
+use super::probe::{Probe, Snapshot, blamed, fill, wait_probe};
 use super::slowing::Slowing;
 use super::{Chosen, Conductor, Event, LabError, block, decided, favoured, service, slowing, validity};
 use crate::loadgen::{self, Gathered, LoadError, Outcome, Sample, Trace};
@@ -208,7 +208,7 @@ impl Rounds<'_, '_> {
     ) -> Result<(), LabError> {
         let conductor = &mut *self.conductor;
         if conductor.conduct.blame {
-            self.probe.judge = judge(conductor.host, conductor.site).ok();
+            self.probe.wait_probe = wait_probe(conductor.host, conductor.site).ok();
         }
         while self.trace.began().is_none() {
             if load_ended() {

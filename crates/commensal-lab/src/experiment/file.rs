@@ -290,7 +290,7 @@ fn rate(text: &str) -> Result<Rate, String> {
 /// Arms by their names.
 pub(super) struct Named {
     pub arms: Vec<Arm>,
-    /// The means of the isolated ones.
+    /// The mechanisms of the isolated ones.
     pub isolations: Vec<Isolation>,
     /// Mistakes, each with the index of its arm; without one it is about all arms together.
     pub wrong: Vec<(Option<usize>, String)>,
@@ -318,7 +318,7 @@ pub(super) fn arms(names: &[&str]) -> Named {
                     wrong.push((
                         Some(index),
                         format!(
-                            "arm {name:?}: there are baseline, baseline2, policy-only, warm, contended, offline-alone, isolated and isolated:MEANS"
+                            "arm {name:?}: there are baseline, baseline2, policy-only, warm, contended, offline-alone, isolated and isolated:MECHANISM"
                         ),
                     ));
                     continue;

@@ -96,7 +96,7 @@ impl Overrides {
                 return Err(format!("--arms: {}", wrong.join("; ")));
             }
             (experiment.arms, experiment.isolations) = (arms, isolations);
-            // Means that are named here may need long blocks, which the file's do not.
+            // Mechanisms that are named here may need long blocks, which the file's do not.
             if let (Ok(_), Some(why)) =
                 (&experiment.short, experiment.isolations.iter().find_map(Isolation::carries_over))
             {

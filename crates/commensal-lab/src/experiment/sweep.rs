@@ -18,7 +18,7 @@ const THREADS: &str = "offline.threads";
 /// Keys besides [`limits`].
 const KEYS: [&str; 5] = ["cpu.max", "quota", "cpuset", "io", THREADS];
 
-/// Reads `KEY=V1,V2,…`, where other means may stand before the key (`best+cpu.max=50%,80%`), and makes each value an isolated
+/// Reads `KEY=V1,V2,…`, where other mechanisms may stand before the key (`best+cpu.max=50%,80%`), and makes each value an isolated
 /// arm in place of those that the experiment has.
 pub(super) fn vary(experiment: &mut Experiment, text: &str) -> Result<(), String> {
     free(experiment)?;

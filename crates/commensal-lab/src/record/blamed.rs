@@ -1,10 +1,10 @@
-//! What the judge (`commensal blame`) saw in a block, and what follows from all blocks of an arm.
+//! What the probe (`commensal blame`) saw in a block, and what follows from all blocks of an arm.
 
 use super::Verdict;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the judge saw in the measured part of one block.
+/// What the probe saw in the measured part of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Blamed {
     /// Time that online threads had a CPU, seconds.
@@ -15,7 +15,7 @@ pub struct Blamed {
     pub preemption: Delays,
     /// How long online threads waited after a wake-up.
     pub wake_up: Delays,
-    /// Of the context switches while an online thread waited, the share that was hidden from the judge.
+    /// Of the context switches while an online thread waited, the share that was hidden from the probe.
     pub missed_share: f64,
 }
 
@@ -64,12 +64,12 @@ pub struct BlameBounds {
     pub preemption_p99_us: f64,
 }
 
-/// One arm with offline work, by the judge. Intervals are over rounds.
+/// One arm with offline work, by the probe. Intervals are over rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ArmBlame {
     /// The arm.
     pub arm: String,
-    /// Rounds in which the judge saw it.
+    /// Rounds in which the probe saw it.
     pub rounds: u32,
     /// Wait blamed on offline work, milliseconds per second that online work had a CPU: Hodges-Lehmann estimate.
     pub offline_ms_per_cpu_s: f64,

@@ -39,7 +39,7 @@ pub struct Block {
     /// Time spent runnable but waiting for a CPU, seconds over the threads of each side.
     #[serde(default)]
     pub run_delay_s: PerSide,
-    /// Who had the CPU while online threads waited; `None` when there was no judge.
+    /// Who had the CPU while online threads waited; `None` when there was no probe.
     #[serde(default)]
     pub blame: Option<Blamed>,
     /// Time spent throttled by a quota, seconds.

@@ -44,7 +44,7 @@ fn decisive(run: &Run, verdict: Verdict) -> Option<&Arm> {
 fn counted(run: &Run) -> Option<String> {
     let of = |verdict| -> Vec<&str> {
         let its = |arm: &&Arm| run.arm_verdicts.get(&arm.name) == Some(&verdict);
-        isolated(run).filter(its).map(means).collect()
+        isolated(run).filter(its).map(mechanism).collect()
     };
     let (hold, open, fail) = (of(Verdict::Pass), of(Verdict::Inconclusive), of(Verdict::Fail));
     let all = hold.len() + open.len() + fail.len();
@@ -62,7 +62,7 @@ fn counted(run: &Run) -> Option<String> {
 }
 
 /// What isolates in an arm, as its name says.
-fn means(arm: &Arm) -> &str {
+fn mechanism(arm: &Arm) -> &str {
     arm.name.strip_prefix("isolated:").unwrap_or(&arm.name)
 }
 

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_a_case_where_there_was_a_judge() {
+    fn waits_are_a_case_where_there_was_a_probe() {
         let mut run = concluded(12, [0.0, 0.5, 0.0], 0.01);
         run.blame.push(waits(Verdict::Fail));
         let mut run = judged(run);

@@ -47,7 +47,7 @@ pub fn summarise(run: &Run) -> Summary {
     metrics.extend(run.design.queries.iter().map(|query| query.metric));
     let mut titles = vec![String::new()];
     titles.extend(metrics.iter().map(|m| m.label().to_owned()));
-    // A run without a judge has no column for what it would have said.
+    // A run without a probe has no column for what it would have said.
     let blamed = !run.blame.is_empty();
     titles.extend(blamed.then(|| "blamed".to_owned()));
     titles.extend(["CPU".to_owned(), "offline work".to_owned()]);

@@ -1,7 +1,7 @@
 //! What each isolated arm writes: planned once, before the first block, against the groups of the run.
 
 use super::{TestbedError, Wanted};
-use crate::isolation::{Isolation, Means, WITHOUT};
+use crate::isolation::{Isolation, NamedMechanism, WITHOUT};
 use commensal_core::actual::{ActualState, Capabilities};
 use commensal_core::class::Mechanism;
 use commensal_core::cpuset::CpuSet;
@@ -251,7 +251,7 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
         (None, true) => named.into_iter().chain(extra).collect::<Vec<_>>().join(" + "),
         (None, false) => isolation.describe(),
     };
-    // A named arm does without other means on purpose.
+    // A named arm does without other mechanisms on purpose.
     let unmet = plan
         .unmet
         .iter()
@@ -261,7 +261,7 @@ fn policy(isolation: &Isolation, look: &Survey, planned: &Planned) -> ArmPolicy 
         weak: fallback.and_then(|policy| policy.weak.clone()),
         unmet: unmet.map(|unmet| format!("{}: {}", unmet.what, unmet.because)).collect(),
         obstacle,
-        moves: isolation.named.contains(&Means::Frame),
+        moves: isolation.named.contains(&NamedMechanism::Frame),
         steps: plan.settings().to_vec(),
         scheduler: isolation.scheduler().map(<[String]>::to_vec),
         tasks: Tasks {
@@ -284,7 +284,7 @@ mod tests {
     /// The arm that is best and the one by this name are the scheduler's, the others do without; between blocks nothing is
     /// ordered.
     #[test]
-    fn the_scheduler_is_one_arms_means() {
+    fn the_scheduler_is_one_arms_mechanism() {
         let fake = FakeHost::v2(4, 8 << 30);
         fake.set_file("/sys/kernel/sched_ext/state", "enabled\n");
         let orders: Arc<Mutex<Standing>> = Arc::default();

@@ -82,7 +82,7 @@ fn the_lab_with_schedulers_of_others() {
     assert_eq!(fake.snapshot(), before);
 }
 
-/// The lab's arms and the scheduler that is loaded: the best means and the named one are orders of the run's own, which go
+/// The lab's arms and the scheduler that is loaded: the best mechanism and the named one are orders of the run's own, which go
 /// with the policy; other arms do without.
 #[test]
 fn the_lab_orders_the_scheduler_by_arm() {

@@ -1,7 +1,7 @@
 //! Built-in workloads, so that a lab run needs nothing but this program.
 //!
 //! [`http`] is the online one (a latency-critical server), [`burn`] the offline one (a CPU hog that reports
-//! its work), [`antagonist`] disturbs in one way each, [`pulse`] what the judge's tests watch, [`responder`] what load
+//! its work), [`antagonist`] disturbs in one way each, [`pulse`] what the probe's tests watch, [`responder`] what load
 //! generators are compared against, [`cpu`] the unit of work all share. What drives them is in `loadgen`.
 
 use std::io;

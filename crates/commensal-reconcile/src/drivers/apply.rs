@@ -5,7 +5,7 @@ mod moving;
 pub(crate) use moving::{alive, identity};
 
 use crate::drivers::scheduler::{in_force, order};
-use crate::drivers::{cookies, renew, text_for};
+use crate::drivers::{cookies, recreate, text_for};
 use crate::journal::{Journal, JournalError, Record, Target};
 use crate::marks;
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef, SCHEDULER};
@@ -164,8 +164,8 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
         // `restore` finds the members wherever they are by then.
         left.extend(
             journal
-                .renewing()
-                .map(|target| format!("{} is half renewed; `commensal restore` finishes it", target.path)),
+                .recreating()
+                .map(|target| format!("{} is half recreated; `commensal restore` finishes it", target.path)),
         );
         let forgotten = match left.is_empty() {
             true => journal.forget(work.host, |index, _| index >= mark),
@@ -266,7 +266,7 @@ pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<
     for step in steps {
         let (knob, device, to) = match &step.action {
             Action::Write { knob, device, to, .. } => (knob, device, to),
-            Action::OneWay { knob, to, .. } | Action::Renew { knob, to, .. } => (knob, &None, to),
+            Action::Irreversible { knob, to, .. } | Action::Recreate { knob, to, .. } => (knob, &None, to),
             Action::Order { to, .. } => {
                 let read = actual.scheduler.as_ref().map(|found| in_force(work.host, &found.socket, to));
                 work.outcome.applied.push(ordered(to, read.unwrap_or_else(|| "nobody asks it".to_owned())));
@@ -306,7 +306,7 @@ struct Work<'a> {
     /// The last step whose write the kernel took.
     reached: Option<usize>,
     /// Inodes of groups that were replaced by fresh ones.
-    renewed: BTreeMap<CgroupRef, u64>,
+    recreated: BTreeMap<CgroupRef, u64>,
     /// What became of processes.
     fates: BTreeMap<ProcessId, MoveOutcome>,
     /// Processes that were on record before.
@@ -328,9 +328,9 @@ fn host_error(error: HostError, knob: Option<KnobId>) -> Refusal {
 
 impl<'a> Work<'a> {
     fn new(host: &'a mut dyn Host, actual: &'a ActualState) -> Work<'a> {
-        let (dirs, renewed) = (BTreeMap::new(), BTreeMap::new());
+        let (dirs, recreated) = (BTreeMap::new(), BTreeMap::new());
         let (outcome, fates, known) = (Outcome::default(), BTreeMap::new(), BTreeSet::new());
-        Work { host, actual, dirs, outcome, reached: None, renewed, fates, known }
+        Work { host, actual, dirs, outcome, reached: None, recreated, fates, known }
     }
 
     /// Opens every existing group, checks that it is the one planned for, and puts on record what is
@@ -376,12 +376,12 @@ impl<'a> Work<'a> {
                     let record = Record::Cookied(self.target(&step.place, dir));
                     records.extend(Some(record).filter(|record| !journal.has(record)));
                 }
-                (Action::Write { .. } | Action::OneWay { .. }, Some(dir))
+                (Action::Write { .. } | Action::Irreversible { .. }, Some(dir))
                     if !self.actual.ours.created.contains(&step.place) =>
                 {
                     let (knob, device) = match &step.action {
                         Action::Write { knob, device, .. } => (knob, device),
-                        Action::OneWay { knob, .. } => (knob, &None),
+                        Action::Irreversible { knob, .. } => (knob, &None),
                         _ => continue,
                     };
                     if seen.insert((step.place.clone(), *knob, *device)) {
@@ -543,10 +543,12 @@ impl<'a> Work<'a> {
                 Action::Cookie { give: false } => {
                     taken.extend(self.dirs.get(&step.place).map(|dir| self.target(&step.place, *dir)));
                 }
-                Action::Write { .. } | Action::OneWay { .. } | Action::Renew { .. } => {
+                Action::Write { .. } | Action::Irreversible { .. } | Action::Recreate { .. } => {
                     let (knob, device, to) = match &step.action {
                         Action::Write { knob, device, to, .. } => (knob, device, to),
-                        Action::OneWay { knob, to, .. } | Action::Renew { knob, to, .. } => (knob, &None, to),
+                        Action::Irreversible { knob, to, .. } | Action::Recreate { knob, to, .. } => {
+                            (knob, &None, to)
+                        }
                         _ => continue,
                     };
                     let (Some(dir), Ok(file)) = (self.dirs.get(&step.place), self.file(&step.place, *knob))
@@ -592,8 +594,8 @@ impl<'a> Work<'a> {
             Action::Enable(controller) => self.subtree(&step.place, '+', *controller),
             Action::Disable(controller) => self.subtree(&step.place, '-', *controller),
             Action::Write { knob, device, to, .. } => self.write(&step.place, *knob, *device, to),
-            Action::OneWay { knob, to, .. } => self.write(&step.place, *knob, None, to),
-            Action::Renew { knob, to, .. } => self.renew(&step.place, *knob, to, journal),
+            Action::Irreversible { knob, to, .. } => self.write(&step.place, *knob, None, to),
+            Action::Recreate { knob, to, .. } => self.recreate(&step.place, *knob, to, journal),
             Action::Switch { switch, to, .. } => self.switch(*switch, *to),
             Action::Order { to, .. } => self.order(to),
             Action::Move(movement) => self.move_process(movement),
@@ -668,7 +670,7 @@ impl<'a> Work<'a> {
     }
 
     /// The members move to a fresh group; on record first, so that what is interrupted can be finished.
-    fn renew(
+    fn recreate(
         &mut self,
         place: &CgroupRef,
         knob: KnobId,
@@ -677,7 +679,7 @@ impl<'a> Work<'a> {
     ) -> Result<(), Refusal> {
         let dir = self.dir(place)?;
         let (mount, target) = (self.mount(place), self.target(place, dir));
-        journal.append(self.host, &[Record::Renewing(target)])?;
+        journal.append(self.host, &[Record::Recreating(target)])?;
         // What is open below the group would be of groups that are gone.
         let stale = self
             .dirs
@@ -688,13 +690,13 @@ impl<'a> Work<'a> {
                 self.host.close(dir);
             }
         }
-        let renewed = renew::renew(self.host, &mount, place.path.as_str())
+        let recreated = recreate::recreate(self.host, &mount, place.path.as_str())
             .map_err(|error| host_error(error, Some(knob)))?;
-        for group in &renewed {
+        for group in &recreated {
             let place = CgroupRef { hierarchy: place.hierarchy, path: CgroupPath::new(&group.path) };
-            self.renewed.insert(place, group.new);
+            self.recreated.insert(place, group.new);
         }
-        journal.renewed(self.host, &mount, &renewed)?;
+        journal.recreated(self.host, &mount, &recreated)?;
         let file = self.file(place, knob)?;
         let dir = self.dir(place)?;
         let read = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
@@ -859,8 +861,8 @@ impl<'a> Work<'a> {
             Errno::ENOENT | Errno::ENODEV => vanished(),
             _ => host_error(error, None),
         })?;
-        let renewed = self.renewed.get(place).copied();
-        let planned = renewed.or_else(|| self.actual.cgroups.get(place).map(|found| found.inode));
+        let recreated = self.recreated.get(place).copied();
+        let planned = recreated.or_else(|| self.actual.cgroups.get(place).map(|found| found.inode));
         if planned.is_some_and(|inode| inode != dir.inode) {
             self.host.close(dir);
             return Err(vanished());

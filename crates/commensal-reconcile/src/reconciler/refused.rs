@@ -52,7 +52,9 @@ impl RefusedSteps {
 fn same(one: &Step, other: &Step) -> bool {
     let to = |step: &Step| match &step.action {
         Action::Write { knob, device, to, .. } => Some((*knob, *device, to.clone())),
-        Action::OneWay { knob, to, .. } | Action::Renew { knob, to, .. } => Some((*knob, None, to.clone())),
+        Action::Irreversible { knob, to, .. } | Action::Recreate { knob, to, .. } => {
+            Some((*knob, None, to.clone()))
+        }
         _ => None,
     };
     one.place == other.place
@@ -85,7 +87,7 @@ fn needs(step: &Step, other: &Step) -> bool {
 fn controller_of(step: &Step) -> Option<Controller> {
     match &step.action {
         Action::Enable(controller) => Some(*controller),
-        Action::Write { knob, .. } | Action::OneWay { knob, .. } | Action::Renew { knob, .. } => {
+        Action::Write { knob, .. } | Action::Irreversible { knob, .. } | Action::Recreate { knob, .. } => {
             Some(knob.row().controller)
         }
         _ => None,

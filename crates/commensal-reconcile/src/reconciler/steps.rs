@@ -52,9 +52,9 @@ impl Change {
 /// Old and new value of what a step writes.
 pub(super) fn values(step: &Step) -> Option<(&Value, &Value)> {
     match &step.action {
-        Action::Write { from, to, .. } | Action::OneWay { from, to, .. } | Action::Renew { from, to, .. } => {
-            Some((from, to))
-        }
+        Action::Write { from, to, .. }
+        | Action::Irreversible { from, to, .. }
+        | Action::Recreate { from, to, .. } => Some((from, to)),
         _ => None,
     }
 }
@@ -95,7 +95,7 @@ pub(super) fn structure(steps: &[Step]) -> usize {
 pub(super) fn key_of(step: &Step, actual: &ActualState) -> Option<SettingKey> {
     let (knob, device): (KnobId, Option<Device>) = match &step.action {
         Action::Write { knob, device, .. } => (*knob, *device),
-        Action::OneWay { knob, .. } | Action::Renew { knob, .. } => (*knob, None),
+        Action::Irreversible { knob, .. } | Action::Recreate { knob, .. } => (*knob, None),
         _ => return None,
     };
     let inode = actual.cgroups.get(&step.place)?.inode;

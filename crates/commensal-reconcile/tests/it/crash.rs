@@ -52,7 +52,7 @@ enum Fault {
 /// What an act says of itself.
 #[derive(Debug)]
 enum Said {
-    /// All of it is done, by these means and but for what the plan says that it cannot have.
+    /// All of it is done, by these mechanisms and but for what the plan says that it cannot have.
     Done(Vec<String>),
     /// A step was refused, and so much could not be taken back.
     Refused { why: String, left: Vec<String> },
@@ -141,11 +141,11 @@ impl Act {
         let specs = parse("groups.toml", &world.texts[number]).unwrap();
         let safe_specs = safe(&specs);
         let request = PlanRequest::all(&specs);
-        // A refused trial of a survey makes it another plan, which says so by other means or by what it lacks.
+        // A refused trial of a survey makes it another plan, which says so by other mechanisms or by what it lacks.
         let terms = |planned: Planned| {
             let unmet = planned.plan.unmet.iter().map(|one| format!("{}: {}", one.group, one.what));
-            let means = planned.plan.mechanisms.values().map(Mechanism::describe);
-            unmet.chain(means).collect()
+            let mechanisms = planned.plan.mechanisms.values().map(Mechanism::describe);
+            unmet.chain(mechanisms).collect()
         };
         if let Act::Round(_) = self {
             let safe = Some(SafeRequest { specs: &safe_specs, floor: None });
@@ -211,7 +211,7 @@ struct Calm {
     /// follows.
     start: FakeHost,
     middle: MachineState,
-    /// The machine after the act, by which means, and what could not be had.
+    /// The machine after the act, by which mechanisms, and what could not be had.
     after: MachineState,
     terms: Vec<String>,
     /// Which of its changes are trials of a survey.
@@ -489,8 +489,8 @@ fn kind(step: &Step) -> &'static str {
         Action::Enable(_) => "enable",
         Action::Disable(_) => "disable",
         Action::Write { .. } => "write",
-        Action::OneWay { .. } => "one-way",
-        Action::Renew { .. } => "renew",
+        Action::Irreversible { .. } => "irreversible",
+        Action::Recreate { .. } => "recreate",
         Action::Switch { .. } => "switch",
         Action::Cookie { .. } => "cookie",
         Action::Order { .. } => "order",
@@ -519,7 +519,16 @@ fn every_step_and_limit_is_in_some_world() {
         }
     }
     let all = [
-        "create", "remove", "enable", "disable", "write", "one-way", "renew", "switch", "cookie", "order",
+        "create",
+        "remove",
+        "enable",
+        "disable",
+        "write",
+        "irreversible",
+        "recreate",
+        "switch",
+        "cookie",
+        "order",
         "move",
     ];
     let missing: Vec<&str> = all.into_iter().filter(|kind| !kinds.contains(kind)).collect();

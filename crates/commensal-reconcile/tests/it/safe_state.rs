@@ -45,7 +45,7 @@ fn still_to_write(fake: &FakeHost, specs: &[GroupSpec]) -> Vec<(Step, String)> {
     let survey = instance().survey(&mut host).unwrap();
     let safe_specs = safe(specs);
     let planned = instance().plan(&mut host, &survey, &PlanRequest::all(&safe_specs)).unwrap();
-    let is_write = |step: &&Step| matches!(step.action, Action::Write { .. } | Action::OneWay { .. });
+    let is_write = |step: &&Step| matches!(step.action, Action::Write { .. } | Action::Irreversible { .. });
     let steps: Vec<Step> = planned.plan.steps.iter().filter(is_write).cloned().collect();
     let said = |step: &Step| format!("{}: {}", step.describe(&planned.actual), step.why);
     steps.into_iter().map(|step| (step.clone(), said(&step))).collect()

@@ -1,4 +1,4 @@
-//! The sched_ext scheduler as a means: a scheduler in memory that obeys `docs/reference/sched-control.md` answers at the
+//! The sched_ext scheduler as a mechanism: a scheduler in memory that obeys `docs/reference/sched-control.md` answers at the
 //! socket; planned, applied, kept by rounds of the agent, refused, gone, and taken back.
 
 use crate::support::{STATE, applied, planned, restored};

@@ -78,7 +78,7 @@ fn openeuler_own_groups() {
     let fake = machine(VendorKernel::OPENEULER);
     let before = fake.snapshot();
     let words = settles(&fake, OWN);
-    assert!(words.contains("cpu.qos_level  0 -> -1  (one-way)"), "{words}");
+    assert!(words.contains("cpu.qos_level  0 -> -1  (irreversible)"), "{words}");
     assert_eq!(read(&fake, "/sys/fs/cgroup/cpu/commensal-offline/etl/cpu.qos_level"), "-1");
     assert_eq!(read(&fake, "/sys/fs/cgroup/memory/commensal-offline/memory.qos_level"), "-1");
     assert_eq!(read(&fake, "/sys/fs/cgroup/cpu/commensal-online/cpu.qos_level"), "0");
@@ -90,7 +90,7 @@ fn openeuler_own_groups() {
 
 // promise 9
 #[test]
-fn openeuler_one_way_is_undone_by_a_fresh_group() {
+fn openeuler_irreversible_level_is_undone_by_a_fresh_group() {
     let fake = machine(VendorKernel::OPENEULER);
     let pid = batch(&fake);
     let before = fake.snapshot();
@@ -110,7 +110,7 @@ fn openeuler_one_way_is_undone_by_a_fresh_group() {
 /// Dropping the group from the file plans the same, and what else is on record of the group stays valid.
 // promise 9
 #[test]
-fn openeuler_renewing_is_a_step_of_the_plan() {
+fn openeuler_recreating_is_a_step_of_the_plan() {
     let fake = machine(VendorKernel::OPENEULER);
     let pid = batch(&fake);
     let before = fake.snapshot();
@@ -120,7 +120,7 @@ fn openeuler_renewing_is_a_step_of_the_plan() {
     let (found, plan) = planned(&mut fake.another(), &online).unwrap();
     let words = plan.describe(&found);
     assert!(
-        words.contains("renew    cpu:/batch  cpu.qos_level  -1 -> 0  (members move to a fresh group)"),
+        words.contains("recreate cpu:/batch  cpu.qos_level  -1 -> 0  (members move to a fresh group)"),
         "{words}"
     );
     settles(&fake, &online);
@@ -151,7 +151,7 @@ fn openeuler_a_replacing_of_an_earlier_boot_is_not_finished() {
         gone.then(|| after.state_read(&file).unwrap().unwrap())
     });
     let text = interrupted.expect("a moment without the group");
-    assert!(text.contains("renewing"), "{text}");
+    assert!(text.contains("recreating"), "{text}");
     let rebooted = machine(VendorKernel::OPENEULER);
     let mut host = rebooted.another();
     host.state_dir(state).unwrap();
@@ -164,6 +164,50 @@ fn openeuler_a_replacing_of_an_earlier_boot_is_not_finished() {
     assert_eq!(rebooted.snapshot(), before);
 }
 
+/// A journal as the release before wrote it.
+fn in_old_words(text: &str) -> String {
+    let line = |line: &str| {
+        let (_, json) = line.split_once(' ').unwrap();
+        let json = json.replace("\"recreating\"", "\"renewing\"");
+        format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
+    };
+    text.lines().map(line).collect()
+}
+
+/// What the release before was killed in is finished, with its record and its name of the fresh group, at any moment.
+// promise 15
+#[test]
+fn openeuler_a_replacing_of_the_release_before_is_finished() {
+    let online = BATCH.replace("offline", "online");
+    let file = Path::new(crate::support::STATE).join("machine.journal");
+    let mut half_done = 0;
+    for n in 0..60 {
+        let fake = machine(VendorKernel::OPENEULER);
+        batch(&fake);
+        let before = fake.snapshot();
+        applied(&mut fake.another(), BATCH);
+        let (found, plan) = planned(&mut fake.another(), &online).unwrap();
+        let mut host = fake.another();
+        let mut journal = crate::support::journal(&mut host).unwrap();
+        fake.crash_after(n);
+        commensal_reconcile::apply(&mut host, &plan.steps, &found, &mut journal);
+        let mut after = fake.restart();
+        let text = after.state_read(&file).unwrap().map(|text| in_old_words(&text));
+        if let Some(text) = &text {
+            after.state_replace(&file, text).unwrap();
+        }
+        let parent = open(&mut after, "/sys/fs/cgroup/cpu");
+        if let Ok(aside) = after.open_child(parent, "batch.commensal-recreate") {
+            assert!(text.is_some_and(|text| text.contains("\"renewing\"")));
+            after.rename(parent, "batch.commensal-recreate", aside.inode, "batch.commensal-renew").unwrap();
+            half_done += 1;
+        }
+        everything_back(&after);
+        assert_eq!(after.snapshot(), before, "killed after {n} writes");
+    }
+    assert!(half_done > 2, "only {half_done} moments with both groups");
+}
+
 #[test]
 fn openeuler_with_five_levels_goes_back_by_a_write() {
     let fake = machine(FIVE);
@@ -171,7 +215,7 @@ fn openeuler_with_five_levels_goes_back_by_a_write() {
     let before = fake.snapshot();
     let inode = open(&mut fake.another(), "/sys/fs/cgroup/cpu/batch").inode;
     let words = settles(&fake, BATCH);
-    assert!(words.contains("cpu.qos_level  0 -> -1") && !words.contains("one-way"), "{words}");
+    assert!(words.contains("cpu.qos_level  0 -> -1") && !words.contains("irreversible"), "{words}");
     everything_back(&fake);
     assert_eq!(fake.snapshot(), before);
     assert_eq!(open(&mut fake.another(), "/sys/fs/cgroup/cpu/batch").inode, inode);
@@ -329,7 +373,7 @@ fn expel_gives_every_thread_one_cookie_and_takes_it_back() {
 }
 
 #[test]
-fn expel_without_the_means_says_why() {
+fn expel_without_a_mechanism_says_why() {
     let check = |fake: &FakeHost, want: &str| {
         let (found, plan) = planned(&mut fake.another(), EXPEL).unwrap();
         let words = plan.describe(&found);

@@ -7,9 +7,9 @@
 
 mod absent;
 mod broken;
-mod judge;
 mod long;
 mod obstacles;
+mod probe;
 mod smt2;
 mod smt4;
 mod wide;

@@ -82,12 +82,12 @@ impl Line {
 }
 
 /// Says whether memory is there for another query.
-pub type Room = Box<dyn Fn() -> bool + Send + Sync>;
+pub type MemoryCheck = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The queue of one group.
 pub struct Queue {
     state: Mutex<State>,
-    room: Room,
+    room: MemoryCheck,
 }
 
 impl fmt::Debug for Queue {
@@ -134,7 +134,7 @@ pub struct SlotRequest {
 impl Queue {
     /// An empty queue.
     #[must_use]
-    pub fn new(limits: QueueLimits, room: Room) -> Queue {
+    pub fn new(limits: QueueLimits, room: MemoryCheck) -> Queue {
         let state = State { limits, line: Line::default(), wake: BTreeMap::new() };
         Queue { state: Mutex::new(state), room }
     }

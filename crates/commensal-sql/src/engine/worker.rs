@@ -1,7 +1,7 @@
 //! Worker processes: an offline group's queries run in a process of their own, in the group's cgroup.
 //!
 //! A quota of the kernel stops threads wherever they are, also with a lock in their hand. In a process of its own an offline
-//! group holds no lock that an online query waits for, so every means of the machine may be used on it: quota, class, CPU set,
+//! group holds no lock that an online query waits for, so every mechanism of the machine may be used on it: quota, class, CPU set,
 //! memory limit, core scheduling. What makes the cgroup and takes it away again is `commensal run`:
 //!
 //! ```text

@@ -137,7 +137,7 @@ fn groups_are_those_of_groups_d() {
 // promise 58
 #[test]
 fn what_people_write_into_the_groups_file_counts_and_stays() {
-    let before = "# ours\n[agent]\nroom = \"auto\"\n\n[group.etl] # nightly\nclass = \"offline\"\nmatch = [{ cgroup = \"/batch/*\" }]\n\
+    let before = "# ours\n[agent]\nheadroom = \"auto\"\n\n[group.etl] # nightly\nclass = \"offline\"\nmatch = [{ cgroup = \"/batch/*\" }]\n\
                   memory = { max = \"1024 MiB\", on-exceed = \"freeze\" }\ncpu.max = \"2.5 cores\" # of four\nqueue.max-concurrency = 4\n";
     let (catalog, notes) = load(before, "").unwrap();
     assert!(notes.is_empty(), "{notes:?}");
@@ -164,7 +164,7 @@ fn what_people_write_into_the_groups_file_counts_and_stays() {
     );
     world.ok("drop workload group etl");
     let gone = world.catalog.groups_toml("g", &without).unwrap();
-    assert!(gone.contains("room = \"auto\"") && !gone.contains("etl"), "{gone}");
+    assert!(gone.contains("headroom = \"auto\"") && !gone.contains("etl"), "{gone}");
 }
 
 #[test]

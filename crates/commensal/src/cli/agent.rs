@@ -28,7 +28,7 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         config: options.config.clone(),
         interval: options.interval,
         lease: (!options.no_guard).then_some(options.lease),
-        judge: !options.no_judge,
+        probe: !options.no_probe,
         on_exit: match options.on_exit {
             OnExit::Safe => agent::OnExit::Safe,
             OnExit::Keep => agent::OnExit::Keep,
@@ -135,4 +135,19 @@ pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
         }
     })?;
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::{Cli, Verb};
+    use clap::Parser as _;
+
+    #[test]
+    fn the_old_name_of_an_option_is_understood() {
+        for (option, expected) in [("--no-probe", true), ("--no-judge", true), ("--no-guard", false)] {
+            let cli = Cli::try_parse_from(["commensal", "agent", option]).unwrap();
+            let Verb::Agent(options) = cli.verb else { panic!("another verb") };
+            assert_eq!(options.no_probe, expected, "{option}");
+        }
+    }
 }

@@ -29,9 +29,9 @@ pub struct Agent {
     #[arg(long)]
     pub no_guard: bool,
 
-    /// Do not load the judge (BPF): who makes online groups wait is not known then, and their run delay and pressure decide.
-    #[arg(long)]
-    pub no_judge: bool,
+    /// Do not load the probe (BPF): who makes online groups wait is not known then, and their run delay and pressure decide.
+    #[arg(long, alias = "no-judge")]
+    pub no_probe: bool,
 
     /// What to leave behind: the safe state (offline work held back, no limit on online work), everything as it is, or the
     /// original values.

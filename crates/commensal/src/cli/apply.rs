@@ -88,11 +88,15 @@ fn as_json(planned: &Planned, outcome: Option<&Outcome>) -> serde_json::Value {
             Action::Remove => ("remove", None, None, None, None),
             Action::Enable(controller) => ("enable", Some(controller.to_string()), None, None, None),
             Action::Disable(controller) => ("disable", Some(controller.to_string()), None, None, None),
-            Action::OneWay { knob, from, to } => {
-                ("write-one-way", Some(knob.to_string()), None, Some(from.to_string()), Some(to.to_string()))
-            }
-            Action::Renew { knob, from, to } => {
-                ("renew", Some(knob.to_string()), None, Some(from.to_string()), Some(to.to_string()))
+            Action::Irreversible { knob, from, to } => (
+                "write-irreversible",
+                Some(knob.to_string()),
+                None,
+                Some(from.to_string()),
+                Some(to.to_string()),
+            ),
+            Action::Recreate { knob, from, to } => {
+                ("recreate", Some(knob.to_string()), None, Some(from.to_string()), Some(to.to_string()))
             }
             Action::Switch { switch, from, to } => {
                 ("switch", Some(switch.to_string()), None, Some(from.to_string()), Some(to.to_string()))

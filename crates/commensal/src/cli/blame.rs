@@ -1,4 +1,4 @@
-//! `blame`: finds who is meant, lets the judge look, and prints what it saw. Changes nothing on the machine.
+//! `blame`: finds who is meant, lets the probe look, and prints what it saw. Changes nothing on the machine.
 
 mod outputs;
 pub(super) mod target;
@@ -9,7 +9,7 @@ use crate::signals;
 use anyhow::{Context as _, bail};
 use commensal_blame::names::Cgroups;
 use commensal_blame::unattributed::Unattributed;
-use commensal_blame::{BlameError, Bounds, Figures, Judge, Labels, Report, Scope};
+use commensal_blame::{BlameError, Bounds, Figures, Labels, Report, Scope, WaitProbe};
 use outputs::Outputs;
 use serde_json::json;
 use std::io::IsTerminal;
@@ -22,7 +22,7 @@ use target::Named;
 const LIVE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(50);
 
-/// Looks and reports. Status 0; with `--check` 1 when guilty and 3 when nothing can be said.
+/// Looks and reports. Status 0; with `--check` 1 when over budget and 3 when nothing can be said.
 pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     let mut outputs = Outputs::new(context, options)?;
     let cgroups = target::look(context)?;
@@ -48,13 +48,13 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         limit: options.r#for,
         started: Instant::now(),
     };
-    let mut judge = match Judge::attach(&context.host, &look.scope) {
-        Ok(judge) => judge,
+    let mut probe = match WaitProbe::attach(&context.host, &look.scope) {
+        Ok(probe) => probe,
         Err(error @ BlameError::TooMany(_)) => return Err(error.into()),
         Err(error) => return without(context, options, &look, &error),
     };
     look.started = Instant::now();
-    let (total, gone) = look.watch(context, &mut judge, &mut outputs)?;
+    let (total, gone) = look.watch(context, &mut probe, &mut outputs)?;
     // Groups that came meanwhile have names, too; those that went have had one.
     look.learn(context, &total);
     let report = look.report(&total);
@@ -70,9 +70,9 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     if !options.check {
         return Ok(0);
     }
-    Ok(match report.verdict.map(|judged| judged.word) {
-        Some("innocent") => 0,
-        Some("guilty") => 1,
+    Ok(match report.verdict.map(|judged| judged.result) {
+        Some("within budget") => 0,
+        Some("over budget") => 1,
         _ => 3,
     })
 }
@@ -94,10 +94,10 @@ impl Look {
     fn watch(
         &mut self,
         context: &mut Context,
-        judge: &mut Judge,
+        probe: &mut WaitProbe,
         outputs: &mut Outputs,
     ) -> anyhow::Result<(Figures, Option<String>)> {
-        let first = judge.beginning();
+        let first = probe.beginning();
         let (mut last, mut next) = (first.clone(), Instant::now() + LIVE);
         let mut gone = None;
         while gone.is_none() && !self.over() {
@@ -107,15 +107,15 @@ impl Look {
             }
             next += LIVE;
             if outputs.live() {
-                let now = judge.read(&context.host)?;
+                let now = probe.read(&context.host)?;
                 self.learn(context, &now);
                 outputs.show(context, &now.since(&last), &now.since(&first), self)?;
                 last = now;
             }
             gone = target::gone(context, self.cgroups.as_ref(), &self.online);
         }
-        judge.stop()?;
-        Ok((judge.read(&context.host)?.since(&first), gone))
+        probe.stop()?;
+        Ok((probe.read(&context.host)?.since(&first), gone))
     }
 
     fn over(&self) -> bool {
@@ -153,7 +153,7 @@ fn names(all: &[Named]) -> Vec<String> {
 /// Run delay alone: how long, not because of whom.
 fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameError) -> anyhow::Result<u8> {
     if options.check || options.html.is_some() || options.svg.is_some() || options.prometheus.is_some() {
-        bail!("{error}; without the judge there is nobody to name, nor a verdict");
+        bail!("{error}; without the probe there is nobody to name, nor a verdict");
     }
     eprintln!(
         "commensal: {error}\n  what follows is the kernel's run delay: how long they waited, not because of whom"
@@ -200,4 +200,29 @@ fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameErr
 /// Whether somebody looks at standard output.
 fn on_a_terminal() -> bool {
     std::io::stdout().is_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_blame::{Histogram, Kind};
+
+    #[test]
+    fn programs_find_a_verdict_in_its_old_words_as_well() {
+        let labels = Labels { against: vec!["etl".to_owned()], ..Labels::default() };
+        let mut figures = Figures::default();
+        figures.counters.run_ns = 1_000_000_000;
+        figures.wait.0[Kind::Offline as usize] = 60_000_000;
+        let mut check = |blame_ms: f64, delays: u64, expected: [&str; 2]| {
+            figures.preempt_delay = Histogram::new(vec![delays]);
+            let bounds = Bounds { blame_ms, ..Bounds::default() };
+            let json =
+                serde_json::to_value(Report::new(&figures, &labels, bounds, &|_| String::new())).unwrap();
+            let verdict = &json["verdict"];
+            assert_eq!([&verdict["result"], &verdict["word"]], expected);
+        };
+        check(50.0, 100, ["over budget", "guilty"]);
+        check(100.0, 100, ["within budget", "innocent"]);
+        check(100.0, 1, ["unknown", "unknown"]);
+    }
 }

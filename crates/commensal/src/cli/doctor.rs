@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::ledger::Ledger;
 
-/// Prints what works here. Status 1 when offline work can only be held back by weak means.
+/// Prints what works here. Status 1 when offline work can only be held back by weak mechanisms.
 pub fn run(context: &mut Context, as_json: bool) -> anyhow::Result<u8> {
     let _lock = context.lock_to_look()?;
     let probe = context.probe_name();

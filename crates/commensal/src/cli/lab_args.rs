@@ -220,7 +220,7 @@ pub struct LabRun {
     pub min_offline: Option<f64>,
 
     /// One limit of the offline work, each of its values an isolated arm of one run: cpu.max=20%,50%,80%. Ends with the largest
-    /// that holds; 0 when the least value does. Means may stand before it: best+cpu.max=50%,80%.
+    /// that holds; 0 when the least value does. Mechanisms may stand before it: best+cpu.max=50%,80%.
     #[arg(long, value_name = "KEY=VALUES", conflicts_with_all = ["arms", "pilot", "ramp"])]
     pub vary: Option<String>,
 

@@ -1,8 +1,8 @@
 //! `sched`: the scheduler that is loaded while the machine runs, and others of its kind. Wiring: what loads is a program of its
 //! own, what puts groups under it is the plan.
 
-mod judged;
 mod load;
+mod probed;
 pub(super) mod record;
 mod start;
 mod status;

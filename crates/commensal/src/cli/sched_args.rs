@@ -20,7 +20,7 @@ pub enum SchedVerb {
     /// was asked for, 2 when nothing was loaded. With --with it stays in the foreground: 0 when that scheduler was loaded until
     /// Ctrl-C or SIGTERM, 1 when it went before.
     Load(SchedLoad),
-    /// Say what the loaded scheduler does, in its own figures, and beside them what the judge sees. Exit status 0 when it
+    /// Say what the loaded scheduler does, in its own figures, and beside them what the probe sees. Exit status 0 when it
     /// runs, 1 when it is loaded and does not do its work, 2 when nothing is loaded.
     Status(SchedStatus),
     /// Give every thread its own policy back and take the scheduler off, also after its process was killed. Exit status 1 when
@@ -65,7 +65,7 @@ pub struct SchedLoad {
 /// `commensal sched status`.
 #[derive(Debug, Args)]
 pub struct SchedStatus {
-    /// How long the judge looks, such as 10s; 0s leaves it out.
+    /// How long the probe looks, such as 10s; 0s leaves it out.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "2s")]
     pub r#for: Duration,
 

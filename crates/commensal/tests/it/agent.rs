@@ -420,7 +420,7 @@ fn offline_work_is_kept_to_a_frame() {
         return;
     }
     let program = Program::new("frame");
-    let groups = program.groups(&format!("[agent]\nroom = \"frame\"\n{ETL}"));
+    let groups = program.groups(&format!("[agent]\nheadroom = \"frame\"\n{ETL}"));
     let agent = Agent::start(&program, &groups, &["--on-exit", "restore"]);
     until("etl is limited", || limited(&own(&program, "etl")));
     let given = |mount: &PathBuf| {
@@ -456,7 +456,7 @@ fn offline_work_is_kept_to_a_frame() {
     assert!(!left.is_empty() && left.is_subset(&parse(&seen)), "{left} of {seen}");
     drop(agent);
     let agent = Agent::start(&program, &groups, &["--on-exit", "restore"]);
-    std::fs::write(&groups, format!("[agent]\nroom = \"off\"\n{ETL}")).unwrap();
+    std::fs::write(&groups, format!("[agent]\nheadroom = \"off\"\n{ETL}")).unwrap();
     until("all CPUs are back", || {
         let now = cpus(&program, "etl").unwrap().1;
         now.is_empty() || parse(&now) == machine
@@ -571,7 +571,7 @@ fn online_groups_outweigh_what_no_group_claims() {
     cleaned(&program);
 }
 
-/// Without the judge: threads of an online group that wait are seen between two ticks, and the next tick is now.
+/// Without the probe: threads of an online group that wait are seen between two ticks, and the next tick is now.
 // promise 27
 #[test]
 fn run_delay_brings_the_next_tick_at_once() {
@@ -583,7 +583,7 @@ fn run_delay_brings_the_next_tick_at_once() {
     let web = "[group.web]\nclass = \"online\"\ntarget-wakeup-p99 = \"100 us\"\n";
     let groups = program.groups(&format!("{web}[group.etl]\nclass = \"offline\"\n"));
     let path = groups.to_str().unwrap();
-    let agent = Agent::start(&program, &groups, &["--no-judge", "--interval", "60s", "--lease", "5min"]);
+    let agent = Agent::start(&program, &groups, &["--no-probe", "--interval", "60s", "--lease", "5min"]);
     let etl = own(&program, "etl");
     until("the groups are there", || etl.exists());
     assert!(!limited(&etl));

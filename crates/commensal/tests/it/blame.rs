@@ -1,4 +1,4 @@
-//! The judge on the running kernel: who had the CPU while threads waited, in worlds that a test makes for it.
+//! The probe on the running kernel: who had the CPU while threads waited, in worlds that a test makes for it.
 
 mod agreement;
 mod conservation;
@@ -8,7 +8,7 @@ mod subjects;
 
 use crate::support::{Alone, alone, can_write_cgroups};
 use commensal_blame::figures::Kind;
-use commensal_blame::{BlameError, Figures, Judge, Scope, Subject};
+use commensal_blame::{BlameError, Figures, Scope, Subject, WaitProbe};
 use commensal_core::knob::{Controller, Version};
 use commensal_host::LinuxHost;
 use commensal_sensors::mounts;
@@ -34,19 +34,20 @@ struct Scene {
 }
 
 impl Scene {
-    /// `None` where groups cannot be made or the judge cannot work, which it prints.
+    /// `None` where groups cannot be made or the probe cannot work, which it prints.
     fn new(test: &'static str) -> Option<Scene> {
         let alone = alone();
         // Asked once: an emulated CPU takes seconds for it.
         static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
-        let obstacle = OBSTACLE.get_or_init(|| match Judge::attach(&LinuxHost::new(), &Scope::default()) {
-            Ok(_) => None,
-            // Anything else that it says is a failure.
-            Err(why @ (BlameError::TooOld(_) | BlameError::NoBtf | BlameError::Forbidden(_))) => {
-                Some(why.to_string())
-            }
-            Err(error) => panic!("{error}"),
-        });
+        let obstacle =
+            OBSTACLE.get_or_init(|| match WaitProbe::attach(&LinuxHost::new(), &Scope::default()) {
+                Ok(_) => None,
+                // Anything else that it says is a failure.
+                Err(why @ (BlameError::TooOld(_) | BlameError::NoBtf | BlameError::Forbidden(_))) => {
+                    Some(why.to_string())
+                }
+                Err(error) => panic!("{error}"),
+            });
         if let Some(why) = obstacle {
             println!("skipped: {test}: {why}");
             return None;
@@ -135,8 +136,8 @@ impl Scene {
         }
     }
 
-    fn judge(&self, online: &[Subject], offline: &[Subject]) -> Judge {
-        Judge::attach(&LinuxHost::new(), &self.scope(online, offline)).unwrap()
+    fn probe(&self, online: &[Subject], offline: &[Subject]) -> WaitProbe {
+        WaitProbe::attach(&LinuxHost::new(), &self.scope(online, offline)).unwrap()
     }
 
     /// Ends everything and takes the groups away.
@@ -216,10 +217,10 @@ fn removed(dir: &Path) -> bool {
 }
 
 /// What came within some time.
-fn look(judge: &Judge, time: Duration) -> Figures {
-    let first = judge.read(&LinuxHost::new()).unwrap();
+fn look(probe: &WaitProbe, time: Duration) -> Figures {
+    let first = probe.read(&LinuxHost::new()).unwrap();
     std::thread::sleep(time);
-    judge.read(&LinuxHost::new()).unwrap().since(&first)
+    probe.read(&LinuxHost::new()).unwrap().since(&first)
 }
 
 /// ms of wait per second that the subjects had a CPU.

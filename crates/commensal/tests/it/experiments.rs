@@ -245,11 +245,11 @@ fn what_cannot_be_attached_to() {
 
 // promise 46
 #[test]
-fn each_means_is_what_its_arm_says() {
-    if !can_write_cgroups("each_means_is_what_its_arm_says") {
+fn each_mechanism_is_what_its_arm_says() {
+    if !can_write_cgroups("each_mechanism_is_what_its_arm_says") {
         return;
     }
-    let program = Program::new("means");
+    let program = Program::new("mechanisms");
     let names = [
         "cpu.idle",
         "weight",

@@ -1,9 +1,9 @@
-//! What online groups suffer in a window: sums of the ticks' samples, and a judge of the canary's own.
+//! What online groups suffer in a window: sums of the ticks' samples, and a probe of the canary's own.
 
 use crate::blame_monitor;
 use crate::canary::Figures;
 use crate::sense::Sample;
-use commensal_blame::{Judge, Kind, Scope};
+use commensal_blame::{Kind, Scope, WaitProbe};
 use commensal_core::canary::{CanaryLimits, HARM_FROM_MS, HARM_OVER_MS};
 use commensal_host::Host;
 use commensal_reconcile::Planned;
@@ -15,17 +15,17 @@ pub(super) struct Measured {
     pub(super) seconds: f64,
     /// By group: run delay, ms; pressure, per cent times seconds; CPU time, s.
     sums: BTreeMap<String, [Option<f64>; 5]>,
-    /// The judge's counters at its beginning.
+    /// The probe's counters at its beginning.
     blamed: Option<BTreeMap<String, Of>>,
 }
 
 /// Wait for offline work and time on a CPU of one group, ns.
 pub(super) type Of = (u64, u64);
 
-/// The judge, apart from the controllers' own: it counts through a whole window.
+/// The probe, apart from the controllers' own: it counts through a whole window.
 #[derive(Default)]
 pub(super) struct Watch {
-    judge: Option<Judge>,
+    probe: Option<WaitProbe>,
     scope: Scope,
     names: Vec<String>,
     /// The last looks within a window, with their times, ms.
@@ -33,17 +33,17 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Attaches where the members are others than before. Why there is no judge, if there is none.
+    /// Attaches where the members are others than before. Why there is no probe, if there is none.
     pub(super) fn follow(&mut self, host: &dyn Host, planned: &Planned) -> Option<String> {
         let (scope, names) = blame_monitor::scope(planned);
-        if self.judge.is_some() && self.scope == scope {
+        if self.probe.is_some() && self.scope == scope {
             return None;
         }
-        (self.judge, self.names) = (None, names);
+        (self.probe, self.names) = (None, names);
         self.looks.clear();
-        let error = match Judge::attach(host, &scope) {
-            Ok(judge) => {
-                self.judge = Some(judge);
+        let error = match WaitProbe::attach(host, &scope) {
+            Ok(probe) => {
+                self.probe = Some(probe);
                 None
             }
             Err(error) => Some(error.to_string()),
@@ -52,9 +52,9 @@ impl Watch {
         error
     }
 
-    /// Counters by group, since the judge came.
+    /// Counters by group, since the probe came.
     pub(super) fn totals(&mut self) -> Option<BTreeMap<String, Of>> {
-        let subjects = self.judge.as_ref()?.subjects().ok()?;
+        let subjects = self.probe.as_ref()?.subjects().ok()?;
         let mut groups: BTreeMap<String, Of> = BTreeMap::new();
         for (name, subject) in self.names.iter().zip(&subjects) {
             let sum = groups.entry(name.clone()).or_default();
@@ -98,7 +98,7 @@ fn since(now: Of, then: Of) -> (f64, f64) {
 }
 
 impl Measured {
-    /// Nothing yet; with the judge's counters now.
+    /// Nothing yet; with the probe's counters now.
     pub(super) fn new(blamed: Option<BTreeMap<String, Of>>) -> Measured {
         Measured { blamed, ..Measured::default() }
     }
@@ -119,13 +119,13 @@ impl Measured {
         self.seconds += seconds;
     }
 
-    /// What it says of each group, with the judge's counters at its end.
+    /// What it says of each group, with the probe's counters at its end.
     pub(super) fn figures(&self, end: Option<&BTreeMap<String, Of>>) -> BTreeMap<String, Figures> {
         let rate = |sum: Option<f64>| sum.filter(|_| self.seconds > 0.0).map(|sum| sum / self.seconds);
         let of = |(name, sums): (&String, &[Option<f64>; 5])| {
             let blamed = end.zip(self.blamed.as_ref()).and_then(|(end, begin)| {
                 let (wait_ms, run_s) = since(*end.get(name)?, *begin.get(name)?);
-                // The judge counts time on a CPU when a thread leaves it.
+                // The probe counts time on a CPU when a thread leaves it.
                 let run_s = if run_s > 0.0 { run_s } else { sums[4].unwrap_or(0.0) };
                 (run_s > 0.0).then(|| wait_ms / run_s)
             });

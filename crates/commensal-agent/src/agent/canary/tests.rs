@@ -184,14 +184,14 @@ fn sums_of_a_window_are_weighted_and_missing_stays_missing() {
     let figures = measured.figures(Some(&of((31_000_000, 500_000_000))))["web"];
     assert_eq!((figures.run_delay_ms_per_s, figures.blamed_ms_per_cpu_s), (Some(40.0), Some(60.0)));
     assert_eq!((figures.pressure_pct, figures.cpus), ([Some(10.0), None, Some(0.0)], Some(0.5)));
-    // A thread that never left its CPU, a judge that went away, a look that failed.
+    // A thread that never left its CPU, a probe that went away, a look that failed.
     assert_eq!(measured.figures(Some(&of((1_000_000, 0))))["web"].blamed_ms_per_cpu_s, Some(0.0));
     assert_eq!(measured.figures(None)["web"].blamed_ms_per_cpu_s, None);
     measured.add(&sample(1.0, None), &online);
     assert_eq!(measured.figures(None)["web"].run_delay_ms_per_s, None);
 }
 
-/// A canary on a machine in memory, without a judge, with a tick every half second of its own clock. `delay` says how long `web`
+/// A canary on a machine in memory, without a probe, with a tick every half second of its own clock. `delay` says how long `web`
 /// waits for a CPU in the tick before this moment, ms per second.
 fn conduct(request: Request, mut delay: impl FnMut(Side, Option<u32>, u64) -> f64) -> Report {
     const TICK_MS: u64 = 500;

@@ -2,7 +2,7 @@
 
 use super::{explained, topology};
 use commensal_core::control::LONGEST_STEP_MS;
-use commensal_core::control::frame::{Frame, FrameInput, Use, pool, room, theta, transition};
+use commensal_core::control::frame::{Frame, FrameInput, Use, headroom, pool, theta, transition};
 use commensal_core::control::latency::{Judged, Latency, LatencyInput};
 use commensal_core::control::memory::{
     Candidate, GroupInput, GroupMemory, NodeInput, NodeMemory, PENDING_MS, Process,
@@ -105,7 +105,7 @@ proptest! {
 
     // promise 27
     #[test]
-    fn the_frame_is_whole_free_cores_within_the_room_and_at_least_one(
+    fn the_frame_is_whole_free_cores_within_the_headroom_and_at_least_one(
         topology in machines(),
         reserved in proptest::collection::btree_set(0u32..40, 0..6),
         in_force in proptest::collection::btree_set(0u32..40, 0..40),
@@ -129,16 +129,16 @@ proptest! {
             prop_assert!(cpus.len() >= one);
             let whole = (free.len() * one) as f64;
             let measured = busy.is_some_and(f64::is_finite) && offline.is_some_and(f64::is_finite);
-            if let Some(room) = room(theta(&topology), whole, used).filter(|_| measured) {
+            if let Some(headroom) = headroom(theta(&topology), whole, used).filter(|_| measured) {
                 let cap = cap.filter(|cap| cap.is_finite()).unwrap_or(f64::MAX);
-                let most = room.min(cap).max(one as f64);
-                prop_assert!(cpus.len() as f64 <= most + 1e-6, "{cpus} in a room of {most}");
+                let most = headroom.min(cap).max(one as f64);
+                prop_assert!(cpus.len() as f64 <= most + 1e-6, "{cpus} in headroom of {most}");
                 // What is explained can be computed again from its inputs.
                 let of = |name| decision.why.value(name);
                 let others = of("busy").unwrap() - of("offline").unwrap();
                 let again = of("theta").unwrap() * of("cpus").unwrap() - others.max(0.0);
                 let again = again.min(of("cap").unwrap_or(f64::MAX));
-                prop_assert!((again - of("room").unwrap()).abs() < 1e-9, "{}", decision.why);
+                prop_assert!((again - of("headroom").unwrap()).abs() < 1e-9, "{}", decision.why);
                 prop_assert_eq!(of("frame"), Some(cpus.len() as f64));
             }
         }

@@ -88,7 +88,7 @@ fn a_sawtooth_lengthens_the_hold_until_the_frame_stops_swinging() {
     for _ in 0..20 {
         let sizes: Vec<usize> =
             (0..16).map(|second| toy.second(if second < 8 { 8.0 } else { 2.0 })).collect();
-        assert!(sizes[..8].iter().all(|size| *size <= 4), "never above the room at high load: {sizes:?}");
+        assert!(sizes[..8].iter().all(|size| *size <= 4), "never above the headroom at high load: {sizes:?}");
         growths.push(sizes.windows(2).filter(|pair| pair[1] > pair[0]).count());
     }
     let late: usize = growths[10..].iter().sum();
@@ -168,7 +168,7 @@ fn a_rise_of_blamed_wait_is_answered_within_100_ms() {
         let mut offline = 8.0;
         let mut reaction = None;
         for now in (0..12_000u64).step_by(TICK_MS as usize) {
-            // What the judge counted since the last call: the part of the tick after the rise.
+            // What the probe counted since the last call: the part of the tick after the rise.
             let after = now.saturating_sub(rise).min(TICK_MS) as f64 / TICK_MS as f64;
             let cap = latency.step(now, &latency_input(Some(5.0 + 395.0 * after), offline)).cap.unwrap();
             if cap < offline {
@@ -200,7 +200,7 @@ fn the_cap_finds_what_is_harmless_and_stays_below_it_nearly_always() {
 
 // promise 28
 #[test]
-fn a_judge_that_dies_leaves_offline_work_at_its_floor() {
+fn a_probe_that_dies_leaves_offline_work_at_its_floor() {
     let mut latency = Latency::new(Some(16.0));
     let caps: Vec<f64> = (0..20u64)
         .map(|second| {

@@ -1,4 +1,4 @@
-//! Who had the CPU while online threads waited for it, per arm: the finding of the judge.
+//! Who had the CPU while online threads waited for it, per arm: the finding of the probe.
 
 use super::canvas::{Canvas, fitted, text_width};
 use super::decoded::DecodedRun;
@@ -40,13 +40,13 @@ pub fn draw(seen: &DecodedRun<'_>, width: f64) -> Result<Canvas, String> {
     let most = bars.iter().map(Bar::sum).fold(0.0, f64::max);
     if bars.is_empty() {
         return Err(
-            "No block was judged by commensal blame, so nothing is known about who made the service wait. The judge \
+            "No block was judged by commensal blame, so nothing is known about who made the service wait. The probe \
              needs a build with the feature bpf, root, and a run without --no-blame."
                 .into(),
         );
     }
     if most <= 0.0 {
-        return Err("The judge saw no online thread wait for a CPU in any block.".into());
+        return Err("The probe saw no online thread wait for a CPU in any block.".into());
     }
     let mut canvas = Canvas::new(width);
     let narrow = canvas.is_narrow();

@@ -19,7 +19,7 @@ pub struct Named {
     pub subject: Subject,
 }
 
-/// Whose waits, and whose guilt.
+/// Whose waits, and whose share of them.
 #[derive(Debug, Default)]
 pub struct Who {
     pub online: Vec<Named>,

@@ -78,9 +78,9 @@ pub fn judge(report: &Report) -> CanaryAnswer {
 }
 
 fn missing(figure: &str, report: &Report) -> String {
-    match (&report.no_judge, figure.contains("pressure")) {
+    match (&report.no_probe, figure.contains("pressure")) {
         (_, true) => "this kernel does not count it for the group (PSI, cgroup v2)".to_owned(),
-        (Some(why), false) if figure.starts_with("blamed") => format!("no judge: {why}"),
+        (Some(why), false) if figure.starts_with("blamed") => format!("no probe: {why}"),
         _ => "not known in both windows of any pair".to_owned(),
     }
 }
@@ -173,12 +173,15 @@ impl CanaryAnswer {
 
     /// For programs.
     pub fn as_json(&self, report: &Report) -> Value {
+        let mut canary = json!(report);
+        // Until the next release the name of `no_probe`.
+        canary["no_judge"] = canary["no_probe"].clone();
         json!({
             "verdict": self.verdict,
             "sentence": self.sentence,
             "effects": self.effects,
             "missing": self.missing,
-            "canary": report,
+            "canary": canary,
         })
     }
 }
@@ -220,7 +223,7 @@ mod tests {
         Report {
             windows,
             aborted: vec!["pair 11, isolation off: group web waited".to_owned()],
-            no_judge: Some("clang is missing".to_owned()),
+            no_probe: Some("clang is missing".to_owned()),
             ended: Some("its time was over".to_owned()),
             seconds: 110.0,
             off_s: 53.0,
@@ -248,7 +251,7 @@ mod tests {
             "PASS  online work waits longer without isolation: web run delay, ms/s +90.00 [+90.00, +90.00]\n";
         assert!(text.starts_with(answer), "{text}");
         for part in [
-            "missing: group web: blamed wait, ms per CPU-s: no judge: clang is missing",
+            "missing: group web: blamed wait, ms per CPU-s: no probe: clang is missing",
             "missing: group web: memory pressure, %: this kernel does not count it",
             "void: pair 11",
             "21 windows measured, 1 void; isolation was off for 53.0 of 110.0 s (48 %)",
@@ -257,6 +260,11 @@ mod tests {
         }
         let json = judged.as_json(&report);
         assert_eq!((&json["verdict"], &json["effects"][0]["shown"]), (&json!("PASS"), &json!("effect")));
+        // The old name of a key stays for one release, and what an agent of the release before says is read.
+        assert_eq!(json["canary"]["no_probe"], json!("clang is missing"));
+        assert_eq!(json["canary"]["no_judge"], json!("clang is missing"));
+        let of_old: Report = serde_json::from_str(r#"{"no_judge":"no BTF"}"#).unwrap();
+        assert_eq!(of_old.no_probe.as_deref(), Some("no BTF"));
     }
 
     #[test]

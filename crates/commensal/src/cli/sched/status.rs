@@ -1,7 +1,7 @@
-//! `sched status`: what the scheduler counts, what the kernel says of it, and what the judge sees independently.
+//! `sched status`: what the scheduler counts, what the kernel says of it, and what the probe sees independently.
 
 use super::PATIENCE;
-use super::judged::{self, Judged};
+use super::probed::{self, Probed};
 use super::record::{self, Recorded};
 use crate::cli::sched_args::SchedStatus;
 use crate::context::Context;
@@ -46,35 +46,30 @@ impl Known {
 /// Tells all of it.
 pub fn run(context: &mut Context, options: &SchedStatus) -> anyhow::Result<u8> {
     let state = context.state_dir.clone();
-    let (known, judged) = seen(context, &state, |context, status| match options.r#for.is_zero() {
-        true => Judged::NotAsked,
-        false => judged::look(context, status, options.r#for),
+    let (known, probed) = seen(context, &state, |context, status| match options.r#for.is_zero() {
+        true => Probed::NotAsked,
+        false => probed::look(context, status, options.r#for),
     })?;
     if options.json {
-        let value = json!({
-            "kernel": of_kernel(&known.kernel), "scheduler": known.status.as_ref().map(|(raw, _)| raw),
-            "judge": judged.as_json(), "state_dir": state,
-            "killed": known.silent.filter(|silent| !silent.runs).map(|silent| silent.pid),
-        });
-        println!("{}", serde_json::to_string_pretty(&value)?);
+        println!("{}", serde_json::to_string_pretty(&as_json(&known, &probed, &state))?);
     } else {
-        print!("{}", text(&known, &judged, &state));
+        print!("{}", text(&known, &probed, &state));
     }
     Ok(code(&known))
 }
 
-/// Looks, lets the judge look, and looks again where that took time: the judge's figures are of the time before it ends, and so
+/// Looks, lets the probe look, and looks again where that took time: the probe's figures are of the time before it ends, and so
 /// are the others' then.
 fn seen<H: Host>(
     context: &mut Context<H>,
     state: &Path,
-    judge: impl FnOnce(&mut Context<H>, &Status) -> Judged,
-) -> anyhow::Result<(Known, Judged)> {
+    probe: impl FnOnce(&mut Context<H>, &Status) -> Probed,
+) -> anyhow::Result<(Known, Probed)> {
     let known = Known::look(&mut context.host, state)?;
-    let Some(status) = known.status() else { return Ok((known, Judged::NotAsked)) };
-    match judge(context, status) {
-        judged @ Judged::Seen(_) => Ok((Known::look(&mut context.host, state)?, judged)),
-        judged => Ok((known, judged)),
+    let Some(status) = known.status() else { return Ok((known, Probed::NotAsked)) };
+    match probe(context, status) {
+        probed @ Probed::Seen(_) => Ok((Known::look(&mut context.host, state)?, probed)),
+        probed => Ok((known, probed)),
     }
 }
 
@@ -95,8 +90,18 @@ fn of_kernel(kernel: &Kernel) -> Value {
     })
 }
 
+/// For programs. Until the next release `probe` is there under its old name `judge` as well.
+fn as_json(known: &Known, probed: &Probed, state_dir: &Path) -> Value {
+    let seen = probed.as_json();
+    json!({
+        "kernel": of_kernel(&known.kernel), "scheduler": known.status.as_ref().map(|(raw, _)| raw),
+        "judge": seen, "probe": seen, "state_dir": state_dir,
+        "killed": known.silent.as_ref().filter(|silent| !silent.runs).map(|silent| silent.pid),
+    })
+}
+
 /// For people.
-fn text(known: &Known, judged: &Judged, state_dir: &Path) -> String {
+fn text(known: &Known, probed: &Probed, state_dir: &Path) -> String {
     let mut out = String::new();
     let kernel = &known.kernel;
     match known.status() {
@@ -125,7 +130,7 @@ fn text(known: &Known, judged: &Judged, state_dir: &Path) -> String {
         count(kernel.rejected),
         count(kernel.loads)
     );
-    out.push_str(&judged.text());
+    out.push_str(&probed.text());
     out
 }
 
@@ -216,7 +221,7 @@ fn scheduler(out: &mut String, status: &Status) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::judged::LookSums;
+    use super::super::probed::LookSums;
     use super::*;
     use commensal_blame::Figures;
     use commensal_host::fake::FakeHost;
@@ -227,8 +232,8 @@ mod tests {
         Known { kernel, status: status.map(|status| (Value::Null, status)), silent: None }
     }
 
-    fn told(known: &Known, judged: &Judged) -> String {
-        text(known, judged, Path::new(STATE))
+    fn told(known: &Known, probed: &Probed) -> String {
+        text(known, probed, Path::new(STATE))
     }
 
     fn kernel(state: &str) -> Kernel {
@@ -261,8 +266,8 @@ mod tests {
     }
 
     #[test]
-    fn it_tells_the_scheduler_the_kernel_and_the_judge() {
-        let said = told(&known(kernel("enabled"), Some(running())), &Judged::NoSubject);
+    fn it_tells_the_scheduler_the_kernel_and_the_probe() {
+        let said = told(&known(kernel("enabled"), Some(running())), &Probed::NoSubject);
         for part in [
             "running, for 5 s; process 70, 4 threads, orders 2, hold-off 30 us",
             "offline 3.0 s",
@@ -272,14 +277,23 @@ mod tests {
             "1.5 s run",
             "problem     it creaks",
             "sched_ext is enabled, scheduler commensal_0.1, only threads under it that asked; 3 threads refused, 7 schedulers",
-            "judge       no online group",
+            "probe       no online group",
         ] {
             assert!(said.contains(part), "{said}lacks {part:?}");
         }
-        let said = told(&known(Kernel::read(&FakeHost::v2(2, 1 << 30)), None), &Judged::NotAsked);
+        let said = told(&known(Kernel::read(&FakeHost::v2(2, 1 << 30)), None), &Probed::NotAsked);
         for part in ["none of commensal", "the state directory /var/lib/commensal", "CONFIG_SCHED_CLASS_EXT"]
         {
             assert!(said.contains(part), "{said}lacks {part:?}");
+        }
+    }
+
+    #[test]
+    fn programs_find_the_probe_under_its_old_name_as_well() {
+        let known = known(kernel("enabled"), Some(running()));
+        let json = as_json(&known, &Probed::Absent("no BTF".to_owned()), Path::new(STATE));
+        for key in ["probe", "judge"] {
+            assert_eq!(json[key], json!({ "absent": "no BTF" }), "{key}");
         }
     }
 
@@ -292,7 +306,7 @@ mod tests {
         record::tests::keep(&mut host, state, pid, start_ticks);
         let check = |host: &mut FakeHost, part: &str| {
             let known = Known::look(host, state).unwrap();
-            let said = told(&known, &Judged::NotAsked);
+            let said = told(&known, &Probed::NotAsked);
             assert!(said.contains(part) && code(&known) == 2, "{said}lacks {part:?}");
         };
         check(&mut host, "is there and does not answer");
@@ -303,9 +317,9 @@ mod tests {
         );
     }
 
-    /// The scheduler's figures are of the time at which the judge's end.
+    /// The scheduler's figures are of the time at which the probe's end.
     #[test]
-    fn the_scheduler_is_asked_again_after_the_judge() {
+    fn the_scheduler_is_asked_again_after_the_probe() {
         let host = FakeHost::v2(2, 1 << 30);
         let mut generation = 0;
         host.serve(Path::new(STATE).join("sched.sock"), move |_| {
@@ -321,13 +335,13 @@ mod tests {
             beside_others: false,
             engines: None,
         };
-        let mut check = |judged: Judged, generation: u64| {
-            let (known, _) = seen(&mut context, state, |_, _| judged).unwrap();
+        let mut check = |probed: Probed, generation: u64| {
+            let (known, _) = seen(&mut context, state, |_, _| probed).unwrap();
             assert_eq!(known.status().unwrap().generation, generation);
         };
-        check(Judged::NotAsked, 1);
-        check(Judged::NoSubject, 2);
-        check(Judged::Seen(Box::new(LookSums::new(&Figures::default()))), 4);
+        check(Probed::NotAsked, 1);
+        check(Probed::NoSubject, 2);
+        check(Probed::Seen(Box::new(LookSums::new(&Figures::default()))), 4);
     }
 
     #[test]
@@ -348,7 +362,7 @@ mod tests {
         for (state, expect) in [("enabled", 0), ("disabling", 1), ("disabled", 2)] {
             let foreign = known(kernel_with(state, "simple"), None);
             assert_eq!(code(&foreign), expect, "{state}");
-            let said = told(&foreign, &Judged::NotAsked);
+            let said = told(&foreign, &Probed::NotAsked);
             assert_eq!(said.contains("simple of another program"), expect < 2, "{said}");
         }
     }

@@ -40,7 +40,7 @@ fn broken() -> Vec<Break> {
         ("without an end", |dir| link("/dev/zero", &dir.join("b.toml")), "which is more than"),
         ("a pipe that nobody writes", |dir| pipe(&dir.join("b.toml")), "EAGAIN"),
         ("no text", |dir| put(dir, "b.toml", [0, 159, 146, 150, b'\n', 0]), "b.toml:1"),
-        ("a second room", |dir| put(dir, "b.toml", "[agent]\nroom = \"off\"\n"), "written already"),
+        ("a second headroom", |dir| put(dir, "b.toml", "[agent]\nheadroom = \"off\"\n"), "written already"),
     ]
 }
 
@@ -79,7 +79,7 @@ fn mend(dir: &Path, text: &str) {
 
 fn text(batch: &Theirs, web: &Theirs, cores: &str) -> String {
     format!(
-        "[agent]\nroom = \"target\"\n[group.web]\nclass = \"online\"\nmatch = [{{ cgroup = \"/{}\" }}]\n\
+        "[agent]\nheadroom = \"target\"\n[group.web]\nclass = \"online\"\nmatch = [{{ cgroup = \"/{}\" }}]\n\
          [group.batch]\nclass = \"offline\"\ncpu.max = \"{cores} cores\"\nmatch = [{{ cgroup = \"/{}\" }}]\n",
         web.name, batch.name
     )

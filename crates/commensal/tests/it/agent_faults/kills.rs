@@ -1,4 +1,4 @@
-//! kill -9 of the agent, of its guard and of both, at random, while members come and go and the room changes.
+//! kill -9 of the agent, of its guard and of both, at random, while members come and go and the headroom changes.
 
 use super::{Dice, Watched, guards, nothing_left, processes, set, settings};
 use crate::agent::{Agent, ETL, PATIENCE, Theirs, cpus, limited, own, until};
@@ -67,11 +67,11 @@ impl Drop for Sleeper {
 
 /// One of three configurations, written whole.
 fn write(program: &Program, groups: &Path, which: usize, sleeper: &Path, web: &Theirs) -> &'static str {
-    let (room, cores, quota) =
+    let (headroom, cores, quota) =
         [("target", "0.5 cores", "50000"), ("frame", "0.3 cores", "30000"), ("off", "0.4 cores", "40000")]
             [which];
     let text = format!(
-        "[agent]\nroom = \"{room}\"\n{ETL}\
+        "[agent]\nheadroom = \"{headroom}\"\n{ETL}\
          [group.web]\nclass = \"online\"\nmatch = [{{ cgroup = \"/{}\" }}]\n\
          [group.batch]\nclass = \"offline\"\ncpu.max = \"{cores}\"\npids.max = 99\n\
          match = [{{ cgroup = \"/{}-batch-*\" }}]\n\

@@ -22,11 +22,11 @@ fn the_kernel_counts_the_same() {
     let (web, etl) = (scene.group("web"), scene.group("etl"));
     scene.start("etl", Some(cpu), HOG);
     scene.pulse("web", Some(cpu), "--threads 2");
-    let judge = scene.judge(&[web], &[etl]);
-    let mut counters = judge.read(&LinuxHost::new()).unwrap().counters;
+    let probe = scene.probe(&[web], &[etl]);
+    let mut counters = probe.read(&LinuxHost::new()).unwrap().counters;
     for _ in 0..PATIENCE {
         std::thread::sleep(Duration::from_secs(1));
-        counters = judge.read(&LinuxHost::new()).unwrap().counters;
+        counters = probe.read(&LinuxHost::new()).unwrap().counters;
         if counters.checked >= WAITS {
             break;
         }

@@ -3,7 +3,7 @@
 
 use super::{HOG, Scene};
 use commensal_blame::figures::{ByKind, Kind, ThreadState};
-use commensal_blame::{Figures, Judge, Thread};
+use commensal_blame::{Figures, Thread, WaitProbe};
 use commensal_host::LinuxHost;
 use std::path::Path;
 use std::process::Command;
@@ -40,14 +40,14 @@ fn wrong(thread: &Thread) -> Option<String> {
 }
 
 /// Checks every thread, and gives how many.
-fn threads_are_explained(judge: &Judge) -> usize {
+fn threads_are_explained(probe: &WaitProbe) -> usize {
     // One that is just being written may be read half; what is really lost stays so.
-    let mut threads = judge.threads().unwrap();
+    let mut threads = probe.threads().unwrap();
     for _ in 0..5 {
         if threads.iter().all(|thread| wrong(thread).is_none()) {
             break;
         }
-        threads = judge.threads().unwrap();
+        threads = probe.threads().unwrap();
     }
     // A single switch that was hidden weighs much in a short life; what is lost all the time stays so.
     for _ in 0..5 {
@@ -55,7 +55,7 @@ fn threads_are_explained(judge: &Judge) -> usize {
             break;
         }
         std::thread::sleep(Duration::from_millis(700));
-        threads = judge.threads().unwrap();
+        threads = probe.threads().unwrap();
     }
     let wrong: Vec<String> = threads.iter().filter_map(wrong).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -95,10 +95,10 @@ fn blames_add_up(figures: &Figures) {
 }
 
 /// Ends everything, and checks the sums.
-fn close(scene: &mut Scene, judge: &Judge) -> Figures {
+fn close(scene: &mut Scene, probe: &WaitProbe) -> Figures {
     scene.end_all();
     std::thread::sleep(Duration::from_millis(50));
-    let figures = judge.read(&LinuxHost::new()).unwrap();
+    let figures = probe.read(&LinuxHost::new()).unwrap();
     println!(
         "{}: {} waits, {} migrations ({} while waiting), {} ended; missed {} of {} switches, lost {}, no start {}, unexplained {} ns",
         scene.test,
@@ -124,16 +124,16 @@ fn threads_run_wait_or_sleep() {
     let (web, etl) = (scene.group("web"), scene.group("etl"));
     scene.start("etl", None, HOG);
     scene.start("etl", None, HOG);
-    let judge = scene.judge(&[web], &[etl]);
+    let probe = scene.probe(&[web], &[etl]);
     scene.pulse("web", None, "--threads 40 --period-us 20000 --work-us 500");
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut seen = 0;
     while seen < 40 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(1500));
-        seen = threads_are_explained(&judge);
+        seen = threads_are_explained(&probe);
     }
     assert!(seen >= 40, "{seen} threads");
-    close(&mut scene, &judge);
+    close(&mut scene, &probe);
 }
 
 // promise 38
@@ -142,17 +142,17 @@ fn threads_that_were_there_before() {
     let Some(mut scene) = Scene::new("threads_that_were_there_before") else { return };
     let (web, etl) = (scene.group("web"), scene.group("etl"));
     scene.start("etl", None, HOG);
-    // More than there are CPUs, so some are waiting when the judge comes, and some are running.
+    // More than there are CPUs, so some are waiting when the probe comes, and some are running.
     scene.pulse("web", None, "--threads 8 --period-us 100 --work-us 5000");
     let before = Instant::now();
-    let judge = scene.judge(&[web], &[etl]);
+    let probe = scene.probe(&[web], &[etl]);
     std::thread::sleep(Duration::from_secs(1));
-    threads_are_explained(&judge);
+    threads_are_explained(&probe);
     let since_ns = before.elapsed().as_nanos() as u64;
-    for thread in judge.threads().unwrap() {
+    for thread in probe.threads().unwrap() {
         assert!(thread.waited_ns <= since_ns && thread.run_ns <= since_ns, "{thread:?}");
     }
-    close(&mut scene, &judge);
+    close(&mut scene, &probe);
 }
 
 // promise 38
@@ -160,14 +160,14 @@ fn threads_that_were_there_before() {
 fn a_fork_storm() {
     let Some(mut scene) = Scene::new("a_fork_storm") else { return };
     let (web, etl) = (scene.group("web"), scene.group("etl"));
-    let judge = scene.judge(&[web], &[etl]);
+    let probe = scene.probe(&[web], &[etl]);
     for _ in 0..2 {
         scene.start("web", None, "while :; do (:) & (:) & wait; done");
         scene.start("etl", None, "while :; do (:); done");
     }
     std::thread::sleep(Duration::from_secs(2));
-    threads_are_explained(&judge);
-    let figures = close(&mut scene, &judge);
+    threads_are_explained(&probe);
+    let figures = close(&mut scene, &probe);
     assert!(figures.counters.gone > 20, "{} processes ended", figures.counters.gone);
     // Everybody is gone: what they had is what all had.
     let (gone, run) = (figures.counters.gone_run_ns, figures.counters.run_ns);
@@ -180,13 +180,13 @@ fn other_programs() {
     let Some(mut scene) = Scene::new("other_programs") else { return };
     let (web, etl) = (scene.group("web"), scene.group("etl"));
     scene.start("etl", None, HOG);
-    let judge = scene.judge(&[web], &[etl]);
+    let probe = scene.probe(&[web], &[etl]);
     scene.start("web", None, "exec sh -c 'n=0; while :; do /bin/true; n=$((n+1)); done'");
     // One process that becomes another program again and again.
     scene.start("web", None, "again='exec sh -c \"$again\"'; export again; exec sh -c \"$again\"");
     std::thread::sleep(Duration::from_millis(1500));
-    threads_are_explained(&judge);
-    close(&mut scene, &judge);
+    threads_are_explained(&probe);
+    close(&mut scene, &probe);
 }
 
 // promise 38
@@ -204,7 +204,7 @@ fn other_cpus() {
     scene.start("etl", None, HOG);
     scene.start("etl", None, HOG);
     let pid = scene.pulse("web", None, "--threads 6 --period-us 500 --work-us 3000");
-    let judge = scene.judge(&[web], &[etl]);
+    let probe = scene.probe(&[web], &[etl]);
     let until = Instant::now() + Duration::from_secs(2);
     for turn in 0.. {
         if Instant::now() > until {
@@ -215,8 +215,8 @@ fn other_cpus() {
         assert!(done.status.success());
         std::thread::sleep(Duration::from_millis(3));
     }
-    threads_are_explained(&judge);
-    let figures = close(&mut scene, &judge);
+    threads_are_explained(&probe);
+    let figures = close(&mut scene, &probe);
     assert!(figures.counters.migrations_waiting > 0, "no wait spanned a migration");
 }
 
@@ -228,7 +228,7 @@ fn other_groups() {
     scene.group("none");
     scene.start("etl", None, HOG);
     let pid = scene.pulse("web", None, "--threads 6 --period-us 500 --work-us 2000");
-    let judge = scene.judge(&[web], &[etl]);
+    let probe = scene.probe(&[web], &[etl]);
     let until = Instant::now() + Duration::from_secs(2);
     for group in ["none", "web", "etl", "web"].into_iter().cycle() {
         if Instant::now() > until {
@@ -239,8 +239,8 @@ fn other_groups() {
     }
     std::fs::write(scene.dir("web").join("cgroup.procs"), pid.to_string()).unwrap();
     std::thread::sleep(Duration::from_millis(300));
-    threads_are_explained(&judge);
-    close(&mut scene, &judge);
+    threads_are_explained(&probe);
+    close(&mut scene, &probe);
 }
 
 /// With one waiting thread, a CPU is inverted exactly while that thread waits for offline work.
@@ -251,7 +251,7 @@ fn an_inversion_ends_with_its_wait() {
     scene.group("none");
     scene.start("etl", Some(cpu), HOG);
     let pid = scene.start("web", Some(cpu), HOG);
-    let judge = scene.judge(&[web], &[etl]);
+    let probe = scene.probe(&[web], &[etl]);
     let until = Instant::now() + Duration::from_secs(2);
     for group in ["none", "web"].into_iter().cycle() {
         if Instant::now() > until {
@@ -260,7 +260,7 @@ fn an_inversion_ends_with_its_wait() {
         std::fs::write(scene.dir(group).join("cgroup.procs"), pid.to_string()).unwrap();
         std::thread::sleep(Duration::from_millis(5));
     }
-    let figures = close(&mut scene, &judge);
+    let figures = close(&mut scene, &probe);
     let waited = figures.wait.of(Kind::Offline) + figures.wait.of(Kind::Interrupt);
     let inverted = figures.counters.inversion_ns;
     println!("an_inversion_ends_with_its_wait: {inverted} ns, waited {waited} ns");
@@ -282,16 +282,16 @@ fn ten_thousand_threads() {
         return;
     }
     let (web, etl) = (scene.group("web"), scene.group("etl"));
-    let judge = scene.judge(&[web], &[etl]);
+    let probe = scene.probe(&[web], &[etl]);
     scene.pulse("web", None, &format!("--threads {threads} --period-us 1000000 --work-us 20"));
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut seen = 0;
     while (seen as u64) < threads && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(500));
-        seen = threads_are_explained(&judge);
+        seen = threads_are_explained(&probe);
     }
     assert!(seen as u64 >= threads, "{seen} threads");
-    let figures = close(&mut scene, &judge);
+    let figures = close(&mut scene, &probe);
     // The kernel makes no storage for a task while this CPU is amid another operation on storages, such as that of the iterator
     // which reads them above (bpf_task_storage_trylock). It is counted, and the thread's next event makes one.
     assert!(figures.counters.no_storage <= 3, "{}", figures.counters.no_storage);

@@ -102,15 +102,15 @@ fn a_verdict_is_an_exit_status() {
         (output.status.code().unwrap(), text(&output.stdout))
     };
     // A host that hides switches from tracers can make a look worthless; hardly every look.
-    let guilty = || check(&["--blame-below", "0.001", "--preempt-below", "0.001"], "2s");
-    let (status, out) = (0..5).map(|_| guilty()).find(|(status, _)| *status != 3).unwrap_or_else(guilty);
-    assert!(status == 1 && out.contains(&format!("{etl}: guilty")), "{status} {out}");
+    let over = || check(&["--blame-below", "0.001", "--preempt-below", "0.001"], "2s");
+    let (status, out) = (0..5).map(|_| over()).find(|(status, _)| *status != 3).unwrap_or_else(over);
+    assert!(status == 1 && out.contains(&format!("{etl}: over budget")), "{status} {out}");
     let (status, out) = check(&["--blame-below", "1e9"], "1ms");
     assert!(status == 3 && out.contains(": unknown"), "{status} {out}");
     // Nobody can be below nothing, and anybody is below infinity if there was enough to see.
     let (status, out) = check(&["--blame-below", "1e9", "--preempt-below", "1e9"], "3s");
     assert!(matches!(status, 0 | 3), "{status} {out}");
-    assert!(out.contains(": innocent") == (status == 0), "{status} {out}");
+    assert!(out.contains(": within budget") == (status == 0), "{status} {out}");
 }
 
 // promise 39
@@ -127,7 +127,7 @@ fn the_groups_file_names_both_sides() {
     let (out, _) = program.expect(0, &["blame", "-c", file, "--for", "1s", "--json"]);
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((report["subjects"][0].as_str(), report["against"][0].as_str()), (Some("shop"), Some("jobs")));
-    assert!(report["verdict"]["word"].is_string(), "{out}");
+    assert!(report["verdict"]["result"].is_string(), "{out}");
     let (out, _) = program.expect(0, &["blame", "shop", "-c", file, "--for", "1s"]);
     assert!(out.starts_with("shop: "), "{out}");
 }
@@ -139,12 +139,12 @@ fn two_at_once_and_one_that_is_killed() {
     let Some((mut scene, cpu)) = Scene::on_one_cpu(test) else { return };
     let (web, etl) = world(&mut scene, cpu);
     let program = Program::new("bk");
-    let before = commensal_blame::judge::count();
+    let before = commensal_blame::probe::count();
     let long = ["blame", &web, "--against", &etl, "--for", "100s", "--json"];
     let mut first = program.command(&long).stdout(Stdio::piped()).spawn().unwrap();
     let mut second = program.command(&long).stdout(Stdio::piped()).spawn().unwrap();
     let wait = |wanted: usize| {
-        until(format_args!("{wanted} judges"), || commensal_blame::judge::count() == wanted);
+        until(format_args!("{wanted} probes"), || commensal_blame::probe::count() == wanted);
     };
     wait(before + 2);
     std::thread::sleep(Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! Offline work held back by each mechanism, beside noise of other parties, on one CPU. The judge tells mechanisms that
+//! Offline work held back by each mechanism, beside noise of other parties, on one CPU. The probe tells mechanisms that
 //! protect from those that do not in every noise; the total wait, which anybody can measure, does not.
 //!
 //! `COMMENSAL_SCENARIOS=ROUNDSxSECONDS` runs all of them for long and prints the tables (with `--nocapture`).
@@ -156,8 +156,8 @@ fn cell(scene: &mut Scene, cpu: u32, arm: Arm, noise: Noise, seed: u64, time: f6
             scene.pulse("noise", Some(cpu), &args);
         }
     }
-    let judge = scene.judge(&[web], &[etl]);
-    let figures = look(&judge, Duration::from_secs_f64(time));
+    let probe = scene.probe(&[web], &[etl]);
+    let figures = look(&probe, Duration::from_secs_f64(time));
     scene.clear();
     if arm == Arm::OtherCpu {
         scene.remove(&aside);
@@ -286,26 +286,26 @@ fn contradictions(cells: &Cells) -> Vec<String> {
     };
     let offline = |one: &Cell| Some(one.offline);
     for noise in Noise::ALL {
-        let guilty = extreme(cells, &Arm::UNPROTECTED, &[noise], offline, f64::min);
-        let innocent = extreme(cells, protected_from(noise), &[noise], offline, f64::max);
+        let unprotected = extreme(cells, &Arm::UNPROTECTED, &[noise], offline, f64::min);
+        let protected = extreme(cells, protected_from(noise), &[noise], offline, f64::max);
         let what = format!(
-            "{}: unprotected from {guilty:.1}, protected up to {innocent:.1} ms per CPU-s",
+            "{}: unprotected from {unprotected:.1}, protected up to {protected:.1} ms per CPU-s",
             noise.name()
         );
-        check(guilty > APART * innocent, what);
+        check(unprotected > APART * protected, what);
     }
     let weight = extreme(cells, &[Arm::Weight], &[Noise::Bursts], offline, f64::max);
-    let guilty = extreme(cells, &Arm::UNPROTECTED, &[Noise::Bursts], offline, f64::min);
+    let unprotected = extreme(cells, &Arm::UNPROTECTED, &[Noise::Bursts], offline, f64::min);
     check(
-        guilty > weight,
-        format!("bursts: unprotected from {guilty:.1}, smallest weight {weight:.1} ms per CPU-s"),
+        unprotected > weight,
+        format!("bursts: unprotected from {unprotected:.1}, smallest weight {weight:.1} ms per CPU-s"),
     );
     // Also across noises: a verdict needs no quiet machine.
-    let guilty = extreme(cells, &Arm::UNPROTECTED, &Noise::ALL, offline, f64::min);
-    let innocent = extreme(cells, &[Arm::Idle], &Noise::ALL, offline, f64::max);
+    let unprotected = extreme(cells, &Arm::UNPROTECTED, &Noise::ALL, offline, f64::min);
+    let protected = extreme(cells, &[Arm::Idle], &Noise::ALL, offline, f64::max);
     check(
-        guilty > innocent,
-        format!("unprotected from {guilty:.1}, cpu.idle up to {innocent:.1} ms per CPU-s"),
+        unprotected > protected,
+        format!("unprotected from {unprotected:.1}, cpu.idle up to {protected:.1} ms per CPU-s"),
     );
     let delay = |one: &Cell| one.preempt_p99_us.filter(|_| one.delays >= DELAYS);
     let long = extreme(cells, &Arm::UNPROTECTED, &[Noise::Quiet], delay, f64::min);
@@ -314,7 +314,7 @@ fn contradictions(cells: &Cells) -> Vec<String> {
         long > APART * short,
         format!("preemption P99: unprotected from {long:.0}, protected up to {short:.0} us"),
     );
-    // What a person without the judge can see: all waits together.
+    // What a person without the probe can see: all waits together.
     let total = |one: &Cell| Some(one.total);
     let worst = extreme(cells, &Arm::PROTECTED, &Noise::ALL, total, f64::max);
     let best = extreme(cells, &Arm::UNPROTECTED, &Noise::ALL, total, f64::min);

@@ -3,7 +3,7 @@
 
 use super::{HOG, Scene, look, per_cpu_second};
 use commensal_blame::figures::{Culprit, Kind};
-use commensal_blame::{Figures, Judge, Scope, Subject};
+use commensal_blame::{Figures, Scope, Subject, WaitProbe};
 use commensal_host::LinuxHost;
 use commensal_testkit::{Signal, cpu_time, signal, stopped_by, until};
 use std::path::Path;
@@ -53,8 +53,8 @@ fn the_nearest_group_counts() {
     scene.start("shop/batch/deep", Some(cpu), HOG);
     scene.pulse("shop/web", Some(cpu), "");
     // The service's own group, and inside of it a group of offline work.
-    let judge = scene.judge(&[shop], &[batch]);
-    let figures = look(&judge, LOOK);
+    let probe = scene.probe(&[shop], &[batch]);
+    let figures = look(&probe, LOOK);
     assert!(share(&figures, Kind::Offline, &deep) > MOST, "{figures:?}");
     assert!(figures.counters.run_ns > 0);
 }
@@ -66,11 +66,11 @@ fn a_move_counts_from_the_next_switch_on() {
     let (web, etl, none) = (scene.group("web"), scene.group("etl"), scene.group("none"));
     let hog = scene.start("none", Some(cpu), HOG);
     scene.pulse("web", Some(cpu), "");
-    let judge = scene.judge(&[web], std::slice::from_ref(&etl));
-    let before = look(&judge, LOOK);
+    let probe = scene.probe(&[web], std::slice::from_ref(&etl));
+    let before = look(&probe, LOOK);
     std::fs::write(scene.dir("etl").join("cgroup.procs"), hog.to_string()).unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    let after = look(&judge, LOOK);
+    let after = look(&probe, LOOK);
     // Against each other alone: what else runs on this CPU is blamed as well.
     let by = |figures: &Figures, group: &Subject| -> u64 {
         let id = Some(number(group));
@@ -89,9 +89,9 @@ fn a_process_is_a_subject_too() {
     let hog = scene.start("all", Some(cpu), HOG);
     let other = scene.start("all", Some(cpu), HOG);
     let pid = scene.pulse("all", Some(cpu), "--threads 2");
-    let judge = scene.judge(&[Subject::Process(pid)], &[Subject::Process(hog)]);
-    let figures = look(&judge, LOOK);
-    let threads = judge.threads().unwrap();
+    let probe = scene.probe(&[Subject::Process(pid)], &[Subject::Process(hog)]);
+    let figures = look(&probe, LOOK);
+    let threads = probe.threads().unwrap();
     assert!(!threads.is_empty() && threads.iter().all(|one| one.pid == pid), "{threads:?}");
     let offline = figures.wait.of(Kind::Offline) as f64 / behind_tasks(&figures) as f64;
     // Two hogs of the same kind: each had about half of the CPU.
@@ -106,8 +106,8 @@ fn services_are_told_apart() {
     let (one, two, etl) = (scene.group("one"), scene.group("two"), scene.group("etl"));
     scene.pulse("one", Some(cpu), "--period-us 3000");
     scene.pulse("two", Some(cpu), "--threads 3 --period-us 3000 --seed 9");
-    let judge = scene.judge(&[one.clone(), two.clone()], &[etl]);
-    let figures = look(&judge, LOOK);
+    let probe = scene.probe(&[one.clone(), two.clone()], &[etl]);
+    let figures = look(&probe, LOOK);
     assert!(figures.subjects.iter().all(|one| one.run_ns > 0 && one.waits > 0), "{figures:?}");
     // Three wait for each other and for the one; the one waits for the three.
     let by = |subject: u32, group: &Subject| {
@@ -129,10 +129,10 @@ fn culprits_that_find_no_room() {
     }
     scene.pulse("web", Some(cpu), "");
     let scope = Scope { room: Some(1), ..scene.scope(&[web], &[]) };
-    let judge = Judge::attach(&LinuxHost::new(), &scope).unwrap();
+    let probe = WaitProbe::attach(&LinuxHost::new(), &scope).unwrap();
     std::thread::sleep(LOOK);
     scene.end_all();
-    let figures = judge.read(&LinuxHost::new()).unwrap();
+    let figures = probe.read(&LinuxHost::new()).unwrap();
     // One has a place, and another may be the last that was blamed on its CPU.
     assert!((1..=2).contains(&figures.culprits.len()), "{:?}", figures.culprits);
     assert!(figures.counters.full > 0 && figures.counters.full_ns > 0, "{figures:?}");
@@ -140,7 +140,7 @@ fn culprits_that_find_no_room() {
     assert_eq!(named + figures.counters.full_ns, behind_tasks(&figures), "nothing is lost");
 }
 
-/// Two processes that hand a byte to and fro have the CPU in turns of microseconds: more turns in one wait than the judge
+/// Two processes that hand a byte to and fro have the CPU in turns of microseconds: more turns in one wait than the probe
 /// remembers.
 // promise 38
 #[test]
@@ -163,19 +163,19 @@ fn more_turns_than_it_remembers() {
         Some(cpu),
         &format!("exec 3<>{a} 4<>{b}; echo >&3; while read -r _ <&4; do echo >&3; done"),
     );
-    let judge = scene.judge(&[web], std::slice::from_ref(&pair));
+    let probe = scene.probe(&[web], std::slice::from_ref(&pair));
     let unnamed = |figures: &Figures| -> u64 {
         figures.culprits.iter().filter(|(one, _)| one.cgroup.is_none()).map(|(_, ns)| ns).sum()
     };
     // An emulated CPU makes few turns in one wait.
     for _ in 0..LOOKS {
         std::thread::sleep(LOOK);
-        if unnamed(&judge.read(&LinuxHost::new()).unwrap()) > 0 {
+        if unnamed(&probe.read(&LinuxHost::new()).unwrap()) > 0 {
             break;
         }
     }
     scene.end_all();
-    let figures = judge.read(&LinuxHost::new()).unwrap();
+    let figures = probe.read(&LinuxHost::new()).unwrap();
     let unknown = unnamed(&figures);
     println!("more_turns_than_it_remembers: {unknown} of {} ns have no name", figures.wait.sum());
     assert!(unknown > 0 && share(&figures, Kind::Offline, &pair) > 0.0, "{figures:?}");
@@ -212,9 +212,9 @@ fn work_on_a_sibling_overlaps() {
     let (web, etl) = (scene.group("web"), scene.group("etl"));
     let hog = scene.start("etl", Some(siblings[0]), HOG);
     scene.pulse("web", Some(siblings[1]), "--period-us 3000 --work-us 2000");
-    let judge = scene.judge(&[web], &[etl]);
+    let probe = scene.probe(&[web], &[etl]);
     let overlap = |figures: &Figures| figures.counters.overlap_ns as f64 / figures.counters.run_ns as f64;
-    let beside = look(&judge, LOOK);
+    let beside = look(&probe, LOOK);
     println!("{test}: {:.3} of its CPU time beside the hog on its core", overlap(&beside));
     assert!((0.5..=1.05).contains(&overlap(&beside)), "{:?}", beside.counters);
     assert!(per_cpu_second(&beside, Kind::Offline) < 500.0, "a sibling is no queue: {beside:?}");
@@ -226,7 +226,7 @@ fn work_on_a_sibling_overlaps() {
         std::process::Command::new("taskset").args(["-pc", &alone.to_string(), &hog.to_string()]).output();
     assert!(moved.unwrap().status.success());
     std::thread::sleep(Duration::from_millis(50));
-    let apart = look(&judge, LOOK);
+    let apart = look(&probe, LOOK);
     assert!(
         overlap(&apart) < overlap(&beside) / 2.0,
         "{:.3} on another core: {:?}",
@@ -262,9 +262,9 @@ fn who_leaves_a_sibling_first_is_told_apart() {
     let (of_web, of_etl) = (scene.group("web"), scene.group("etl"));
     let web = scene.start("web", Some(siblings[1]), HOG);
     let etl = scene.start("etl", Some(siblings[0]), HOG);
-    let judge = scene.judge(&[of_web], &[of_etl]);
+    let probe = scene.probe(&[of_web], &[of_etl]);
     stop(web);
-    let first = judge.read(&LinuxHost::new()).unwrap();
+    let first = probe.read(&LinuxHost::new()).unwrap();
     let mut together = Vec::new();
     for _ in 0..ROUNDS {
         // The service comes second, the work leaves: an eviction.
@@ -279,23 +279,23 @@ fn who_leaves_a_sibling_first_is_told_apart() {
         go_on(etl);
         stop(web);
     }
-    let evicted = judge.read(&LinuxHost::new()).unwrap().since(&first);
+    let evicted = probe.read(&LinuxHost::new()).unwrap().since(&first);
     for _ in 0..ROUNDS {
         // The service comes second and leaves first: the work has stayed.
         go_on(web);
         stop(web);
     }
-    let all = judge.read(&LinuxHost::new()).unwrap().since(&first);
+    let all = probe.read(&LinuxHost::new()).unwrap().since(&first);
     stop(web);
     stop(etl);
     go_on(web);
-    let before = judge.read(&LinuxHost::new()).unwrap();
+    let before = probe.read(&LinuxHost::new()).unwrap();
     for _ in 0..ROUNDS {
         // The work comes second and leaves first: it was neither evicted nor has it stayed.
         go_on(etl);
         stop(etl);
     }
-    let gone = judge.read(&LinuxHost::new()).unwrap().since(&before);
+    let gone = probe.read(&LinuxHost::new()).unwrap().since(&before);
     let of = |figures: &Figures| {
         [figures.counters.evictions, figures.counters.intrusions, figures.counters.stayed]
     };
@@ -347,7 +347,7 @@ fn cpus_go_and_come() {
         scene.start("etl", None, HOG);
     }
     scene.pulse("web", None, "--threads 8 --period-us 1000");
-    let judge = scene.judge(&[web], &[etl]);
+    let probe = scene.probe(&[web], &[etl]);
     for _ in 0..2 {
         std::fs::write(&switch, "0").unwrap();
         std::thread::sleep(Duration::from_millis(300));
@@ -355,7 +355,7 @@ fn cpus_go_and_come() {
         std::thread::sleep(Duration::from_millis(300));
     }
     scene.end_all();
-    let figures = judge.read(&LinuxHost::new()).unwrap();
+    let figures = probe.read(&LinuxHost::new()).unwrap();
     assert!(figures.counters.waits > 0);
     let share = figures.counters.unexplained_ns as f64 / figures.wait.sum() as f64;
     assert!(share < 0.05, "{:.2} % of the wait is unexplained: {figures:?}", share * 100.0);

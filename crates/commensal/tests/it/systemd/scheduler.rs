@@ -198,8 +198,8 @@ fn the_agents_unit_follows_the_schedulers() {
     let Some(package) = install(test) else { return };
     let etl = batch(&package, "follow-etl");
     package.groups(&offline(&etl, ""));
-    // The judge takes emulated CPUs many seconds to load, and is no part of this.
-    package.drop_in_of("agent", &start_with("--no-judge"));
+    // The probe takes emulated CPUs many seconds to load, and is no part of this.
+    package.drop_in_of("agent", &start_with("--no-probe"));
     package.systemctl("start", "agent");
     assert_eq!(policies(&etl), OWN, "{}", package.said());
     package.systemctl("start", "sched");

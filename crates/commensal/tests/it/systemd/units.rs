@@ -444,14 +444,14 @@ fn the_watchdog_ends_an_agent_that_hangs() {
 
 const UNKNOWN: &str = "who makes online groups wait is not known: ";
 
-/// What the unit forbids leaves the judge what it needs.
+/// What the unit forbids leaves the probe what it needs.
 // promise 37
 #[test]
-fn the_judge_works_in_the_unit() {
-    let test = "the_judge_works_in_the_unit";
+fn the_probe_works_in_the_unit() {
+    let test = "the_probe_works_in_the_unit";
     let Some(package) = Package::install(test) else { return };
-    let web = Sleeper::start("judge-web", &["-p", "CPUWeight=100"], &["sh", "-c", BURN]);
-    let etl = Sleeper::start("judge-etl", &["-p", "CPUWeight=100"], &["sh", "-c", BURN]);
+    let web = Sleeper::start("probe-web", &["-p", "CPUWeight=100"], &["sh", "-c", BURN]);
+    let etl = Sleeper::start("probe-etl", &["-p", "CPUWeight=100"], &["sh", "-c", BURN]);
     package.groups(&(online(&web, "target-wakeup-p99 = \"500 ms\"") + &offline(&etl, "")));
     // An emulated CPU takes many seconds for what the kernel does to load it.
     package.drop_in(&format!("WatchdogSec=0\n{}", start_with("--lease 150s")));
@@ -461,15 +461,15 @@ fn the_judge_works_in_the_unit() {
         let groups = status["groups"].as_array().cloned().unwrap_or_default();
         groups.iter().any(|group| group["blamed_ms_per_cpu_s"].is_number())
     };
-    package.until("the judge's figures, or why there are none", || {
+    package.until("the probe's figures, or why there are none", || {
         package.status().is_some_and(|status| seen(&status) || problems(&status).contains(UNKNOWN))
     });
     let status = package.status().unwrap_or_default();
     if problems(&status).contains("without feature bpf") {
-        println!("skipped: {test}: this build has no judge");
+        println!("skipped: {test}: this build has no probe");
         return;
     }
-    package.until("the judge's figures", || package.status().is_some_and(|status| seen(&status)));
+    package.until("the probe's figures", || package.status().is_some_and(|status| seen(&status)));
 }
 
 /// An agent of somebody who is not root, in a service that systemd has delegated to them.

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use zerocopy::{FromBytes, transmute};
 
-/// `cargo xtask gen bpf` has compiled it from `bpf/judge`.
+/// `cargo xtask gen bpf` has compiled it from `bpf/probe`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../blame.bpf.o");
 
 const ONLINE: u32 = Kind::Online as u32;
@@ -57,7 +57,7 @@ struct Maps {
 }
 
 /// Attached; detached when dropped, and when the process dies.
-pub struct Judge {
+pub struct WaitProbe {
     maps: Maps,
     /// The programs about scheduling.
     programs: Vec<ProgramFd>,
@@ -68,18 +68,18 @@ pub struct Judge {
     began_ns: u64,
 }
 
-impl std::fmt::Debug for Judge {
+impl std::fmt::Debug for WaitProbe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Judge").field("scope", &self.scope).finish_non_exhaustive()
+        f.debug_struct("WaitProbe").field("scope", &self.scope).finish_non_exhaustive()
     }
 }
 
-impl Judge {
+impl WaitProbe {
     /// Loads and attaches it; from then on it counts.
     ///
     /// # Errors
     /// When the kernel lacks BTF, refuses, or there are too many subjects.
-    pub fn attach(host: &dyn Host, scope: &Scope) -> Result<Judge, BlameError> {
+    pub fn attach(host: &dyn Host, scope: &Scope) -> Result<WaitProbe, BlameError> {
         if scope.online.len() > MOST_SUBJECTS {
             return Err(BlameError::TooMany(scope.online.len()));
         }
@@ -91,9 +91,9 @@ impl Judge {
             what: "count the CPUs",
             because: format!("{path}: {error}"),
         })?;
-        let mut loaded = load(&btf, scope, cpus).map_err(refused(host, "load the judge"))?;
-        let maps = maps(&mut loaded).map_err(refused(host, "find the judge's maps"))?;
-        let mut judge = Judge {
+        let mut loaded = load(&btf, scope, cpus).map_err(refused(host, "load the probe"))?;
+        let maps = maps(&mut loaded).map_err(refused(host, "find the probe's maps"))?;
+        let mut probe = WaitProbe {
             maps,
             programs: Vec::new(),
             loaded: Mutex::new(loaded),
@@ -101,15 +101,15 @@ impl Judge {
             scope: scope.clone(),
             began_ns: 0,
         };
-        judge.name_subjects(scope)?;
-        judge.tell_siblings(host, cpus)?;
-        judge.hook(&btf).map_err(|error| refused(host, "attach the judge")(error.into()))?;
+        probe.name_subjects(scope)?;
+        probe.tell_siblings(host, cpus)?;
+        probe.hook(&btf).map_err(|error| refused(host, "attach the probe")(error.into()))?;
         // What the kernel says of itself is tens of MB here, and is needed no more.
         drop(btf);
         commensal_host::trim_memory();
-        judge.began_ns = now();
-        judge.enable(true)?;
-        Ok(judge)
+        probe.began_ns = now();
+        probe.enable(true)?;
+        Ok(probe)
     }
 
     /// Gives the programs to the kernel, which looks through them, and attaches them.
@@ -135,9 +135,9 @@ impl Judge {
         Ok(())
     }
 
-    /// Watches others from now on. That costs some entries of a map, where a new judge costs the kernel some 200 ms of looking
-    /// through its programs. The sums of [`Judge::totals`] go on; those by subject mix old and new subjects. `false` when it
-    /// takes a new judge: processes are subjects, or more than subjects has changed.
+    /// Watches others from now on. That costs some entries of a map, where a new probe costs the kernel some 200 ms of looking
+    /// through its programs. The sums of [`WaitProbe::totals`] go on; those by subject mix old and new subjects. `false` when it
+    /// takes a new probe: processes are subjects, or more than subjects has changed.
     ///
     /// # Errors
     /// When there are too many subjects, or a map cannot be written.
@@ -170,7 +170,7 @@ impl Judge {
 
     fn order(&mut self) -> Result<(), BlameError> {
         let bytes: [u8; size_of::<Control>()] = transmute!(self.control);
-        self.maps.control.set(0, bytes, 0).map_err(failed("order the judge"))
+        self.maps.control.set(0, bytes, 0).map_err(failed("order the probe"))
     }
 
     fn enable(&mut self, on: bool) -> Result<(), BlameError> {
@@ -199,12 +199,12 @@ impl Judge {
     /// When a map cannot be read.
     pub fn totals(&self) -> Result<Figures, BlameError> {
         let mut figures = Figures::default();
-        for one in self.maps.totals.get(&0, 0).map_err(failed("read the judge"))?.iter() {
+        for one in self.maps.totals.get(&0, 0).map_err(failed("read the probe"))?.iter() {
             let one: Totals = transmute!(*one);
             figures.wait.add(&ByKind(one.wait));
             figures.counters.add(&Counters::from(&one));
         }
-        for one in self.maps.delays.get(&0, 0).map_err(failed("read the judge"))?.iter() {
+        for one in self.maps.delays.get(&0, 0).map_err(failed("read the probe"))?.iter() {
             // By reference: it is large.
             let Ok(one) = Delays::read_from_bytes(one) else { continue };
             figures.wake_delay.add(&Histogram::new(one.wake.to_vec()));
@@ -222,7 +222,7 @@ impl Judge {
     pub fn subjects(&self) -> Result<Vec<TargetStats>, BlameError> {
         let one = |index: usize| {
             let mut sums = TargetStats::default();
-            for one in self.maps.targets.get(&(index as u32), 0).map_err(failed("read the judge"))?.iter() {
+            for one in self.maps.targets.get(&(index as u32), 0).map_err(failed("read the probe"))?.iter() {
                 let one: Target = transmute!(*one);
                 sums.run_ns += one.run_ns;
                 sums.waits += one.waits;
@@ -243,7 +243,7 @@ impl Judge {
         let mut cpu = ByKind::default();
         let mut culprits: BTreeMap<Culprit, u64> = BTreeMap::new();
         for state in self.maps.cpus.iter() {
-            let state: CpuState = transmute!(state.map_err(failed("read the judge"))?);
+            let state: CpuState = transmute!(state.map_err(failed("read the probe"))?);
             cpu.add(&ByKind(state.ns));
             // What goes on since the last switch; a CPU that is just writing is read without.
             let kind = state.kind as usize;
@@ -257,11 +257,11 @@ impl Judge {
         }
         let subjects = self.subjects()?;
         for key in self.maps.culprits.keys() {
-            let key = key.map_err(failed("read the judge"))?;
+            let key = key.map_err(failed("read the probe"))?;
             match self.maps.culprits.get(&key, 0) {
                 Ok(ns) => *culprits.entry(culprit(transmute!(key))).or_default() += ns,
                 Err(MapError::KeyNotFound) => {}
-                Err(error) => return Err(failed("read the judge")(error)),
+                Err(error) => return Err(failed("read the probe")(error)),
             }
         }
         let mut figures = Figures { subjects, cpu, culprits, ..totals };
@@ -322,7 +322,7 @@ impl Judge {
     }
 }
 
-/// How many judges are at work on this machine, of whichever process; 0 where the kernel does not let this one look.
+/// How many probes are at work on this machine, of whichever process; 0 where the kernel does not let this one look.
 #[must_use]
 pub fn count() -> usize {
     let all = aya::programs::loaded_programs().filter_map(Result::ok);
@@ -375,7 +375,7 @@ fn agrees() -> Result<(), BlameError> {
     if wrong.is_empty() {
         return Ok(());
     }
-    Err(BlameError::Refused { what: "compare the judge with its reader", because: wrong.join("; ") })
+    Err(BlameError::Refused { what: "compare the probe with its reader", because: wrong.join("; ") })
 }
 
 fn program<'a, P>(loaded: &'a mut Ebpf, name: &str) -> Result<&'a mut P, ProgramError>
@@ -480,7 +480,7 @@ mod tests {
     fn the_object_knows_nothing_of_the_machine_that_made_it() {
         let text = String::from_utf8_lossy(OBJECT);
         assert!(
-            text.contains("bpf/judge/blame.bpf.c") && !text.contains("/home/") && !text.contains("/root/")
+            text.contains("bpf/probe/blame.bpf.c") && !text.contains("/home/") && !text.contains("/root/")
         );
     }
 }

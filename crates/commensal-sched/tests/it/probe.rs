@@ -1,4 +1,4 @@
-//! Mechanisms, ranked by the judge: `commensal blame`, which knows nothing of the scheduler, says what online threads meet
+//! Mechanisms, ranked by the probe: `commensal blame`, which knows nothing of the scheduler, says what online threads meet
 //! beside offline work that is held back in one way or another.
 
 use crate::world::{Group, Loaded, Spinner, all, can_load, cpus, offline, online};
@@ -17,12 +17,12 @@ const APART: f64 = 2.0;
 const MOST_OF_OVERLAP: f64 = 0.5;
 /// Times that offline work comes beside a thread that expels, of the same without: no emulator changes that.
 const MOST_OF_INTRUSIONS: f64 = 0.25;
-/// Offline work under the scheduler, of that of a split. What it gains is what others leave, such as the judge's program.
+/// Offline work under the scheduler, of that of a split. What it gains is what others leave, such as the probe's program.
 const LEAST_OF_WORK: f64 = 0.9;
 /// Wait blamed on offline work under the scheduler, of that under `cpu.idle`: neither leaves much, so their ratio is noise.
 const MOST_OF_BLAME: f64 = 3.0;
-/// Overlap by the judge and by the scheduler, one of the other: they look at different times, and the scheduler's figures
-/// are read before the judge is there.
+/// Overlap by the probe and by the scheduler, one of the other: they look at different times, and the scheduler's figures
+/// are read before the probe is there.
 const MOST_OF_OTHER: f64 = 2.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +62,7 @@ struct Sample {
     offline: f64,
     /// Offline work beside expelling threads by the scheduler's own count, s per second; only where it expels.
     own_overlap: f64,
-    /// The same by the judge.
+    /// The same by the probe.
     overlap_per_s: f64,
 }
 
@@ -179,13 +179,13 @@ fn rounds(scene: &Scene) -> Vec<(Arm, Vec<Sample>)> {
 
 fn print(seen: &[(Arm, Vec<Sample>)]) {
     println!(
-        "judge: medians of {ROUNDS} looks of {LOOK}: wait blamed on offline work (ms per CPU-second), overlap on siblings \
+        "probe: medians of {ROUNDS} looks of {LOOK}: wait blamed on offline work (ms per CPU-second), overlap on siblings \
          (of online CPU time), evictions (count, P50, P99 us), stayed, intrusions, preemption P99 us, CPUs online, offline"
     );
     for ((_, looks), (_, name)) in seen.iter().zip(ARMS) {
-        println!("judge: {name:18} {}", row(|part| median(looks, part)));
+        println!("probe: {name:18} {}", row(|part| median(looks, part)));
         for one in looks {
-            println!("judge:   of these       {}", row(|part| part(one)));
+            println!("probe:   of these       {}", row(|part| part(one)));
         }
     }
 }
@@ -208,8 +208,8 @@ fn row(of: impl Fn(fn(&Sample) -> f64) -> f64) -> String {
 
 // promise 40
 #[test]
-fn mechanisms_are_ranked_by_an_independent_judge() {
-    const NAME: &str = "judge::mechanisms_are_ranked_by_an_independent_judge";
+fn mechanisms_are_ranked_by_an_independent_probe() {
+    const NAME: &str = "probe::mechanisms_are_ranked_by_an_independent_probe";
     if !can_load(NAME) {
         return;
     }
@@ -247,13 +247,13 @@ fn mechanisms_are_ranked_by_an_independent_judge() {
         let (with, without) = (intrusions(Arm::Expelling), intrusions(arm));
         assert!(with <= without * MOST_OF_INTRUSIONS, "{with} times with expelling, {without} with {arm:?}");
     }
-    // The scheduler counts what it lets through as the judge does.
+    // The scheduler counts what it lets through as the probe does.
     let own = of(Arm::Expelling, |one| one.own_overlap);
-    let judged = of(Arm::Expelling, |one| one.overlap_per_s);
-    println!("judge: overlap with expelling {judged:.4} s per second, by the scheduler's own count {own:.4}");
+    let probed = of(Arm::Expelling, |one| one.overlap_per_s);
+    println!("probe: overlap with expelling {probed:.4} s per second, by the scheduler's own count {own:.4}");
     assert!(
-        own <= judged * MOST_OF_OTHER && judged <= own * MOST_OF_OTHER,
-        "{judged} s per second, {own} by the scheduler"
+        own <= probed * MOST_OF_OTHER && probed <= own * MOST_OF_OTHER,
+        "{probed} s per second, {own} by the scheduler"
     );
     // A split takes the other core's work away as well; what yields keeps what the online side leaves.
     let work = |arm| of(arm, |one| one.offline);

@@ -1,10 +1,10 @@
-//! What the judge sees of the same groups, without the scheduler: who had the CPU while online threads waited for it, and what
+//! What the probe sees of the same groups, without the scheduler: who had the CPU while online threads waited for it, and what
 //! ran on the other threads of their cores.
 
 use crate::cli::blame;
 use crate::context::Context;
 use anyhow::Context as _;
-use commensal_blame::{Figures, Histogram, Judge, Kind, Scope, Subject};
+use commensal_blame::{Figures, Histogram, Kind, Scope, Subject, WaitProbe};
 use commensal_core::group::Class;
 use commensal_core::scheduler::protocol::Status;
 use commensal_host::Host;
@@ -15,12 +15,12 @@ use std::time::Duration;
 
 /// What came of it.
 #[derive(Debug)]
-pub enum Judged {
+pub enum Probed {
     /// Nobody asked.
     NotAsked,
     /// No group that is online has orders, and is there.
     NoSubject,
-    /// Why there is no judge.
+    /// Why there is no probe.
     Absent(String),
     /// What it saw.
     Seen(Box<LookSums>),
@@ -69,13 +69,13 @@ impl LookSums {
     }
 }
 
-impl Judged {
+impl Probed {
     /// For programs.
     pub fn as_json(&self) -> Value {
         match self {
-            Judged::NotAsked | Judged::NoSubject => Value::Null,
-            Judged::Absent(because) => json!({ "absent": because }),
-            Judged::Seen(seen) => json!({
+            Probed::NotAsked | Probed::NoSubject => Value::Null,
+            Probed::Absent(because) => json!({ "absent": because }),
+            Probed::Seen(seen) => json!({
                 "seconds": seen.seconds, "online_run_s": seen.run_s, "overlap": seen.overlap,
                 "blame_ms_per_cpu_s": seen.blame_ms_per_s,
                 "preempts": seen.preempts, "preempt_us": as_json(seen.preempt_us),
@@ -87,19 +87,19 @@ impl Judged {
     /// For people.
     pub fn text(&self) -> String {
         let seen = match self {
-            Judged::NotAsked => return String::new(),
-            Judged::NoSubject => {
-                return "judge       no online group has orders, so nobody waits for offline work\n"
+            Probed::NotAsked => return String::new(),
+            Probed::NoSubject => {
+                return "probe       no online group has orders, so nobody waits for offline work\n"
                     .to_owned();
             }
-            Judged::Absent(because) => return format!("judge       none: {because}\n"),
-            Judged::Seen(seen) => seen,
+            Probed::Absent(because) => return format!("probe       none: {because}\n"),
+            Probed::Seen(seen) => seen,
         };
         let (Some(overlap), Some(blame)) = (seen.overlap, seen.blame_ms_per_s) else {
-            return format!("judge       no online thread had a CPU in {:.1} s\n", seen.seconds);
+            return format!("probe       no online thread had a CPU in {:.1} s\n", seen.seconds);
         };
         let mut out = format!(
-            "judge       in {:.1} s, of {:.2} s that online threads had a CPU: offline on the other threads of their cores {:.2} %, \
+            "probe       in {:.1} s, of {:.2} s that online threads had a CPU: offline on the other threads of their cores {:.2} %, \
              wait blamed on offline {blame:.1} ms per CPU-second\n",
             seen.seconds,
             seen.run_s,
@@ -126,27 +126,27 @@ fn as_json(us: Option<(f64, f64)>) -> Value {
     us.map_or(Value::Null, |(p50, p99)| json!({ "p50": p50, "p99": p99 }))
 }
 
-/// Lets the judge look for a while.
-pub fn look(context: &mut Context, status: &Status, time: Duration) -> Judged {
+/// Lets the probe look for a while.
+pub fn look(context: &mut Context, status: &Status, time: Duration) -> Probed {
     let online = subjects(&mut context.host, status, Class::Online);
     if online.is_empty() {
-        return Judged::NoSubject;
+        return Probed::NoSubject;
     }
     let offline = subjects(&mut context.host, status, Class::Offline);
     let unified = blame::target::look(context).ok().flatten().is_none_or(|found| found.unified);
     let scope = Scope { online, offline, unified, verify: false, interrupts: true, room: None };
-    match judge(&context.host, &scope, time) {
-        Ok(figures) => Judged::Seen(Box::new(LookSums::new(&figures))),
-        Err(error) => Judged::Absent(format!("{error:#}")),
+    match measure(&context.host, &scope, time) {
+        Ok(figures) => Probed::Seen(Box::new(LookSums::new(&figures))),
+        Err(error) => Probed::Absent(format!("{error:#}")),
     }
 }
 
-fn judge(host: &dyn Host, scope: &Scope, time: Duration) -> anyhow::Result<Figures> {
-    let mut judge = Judge::attach(host, scope)?;
-    let first = judge.beginning();
+fn measure(host: &dyn Host, scope: &Scope, time: Duration) -> anyhow::Result<Figures> {
+    let mut probe = WaitProbe::attach(host, scope)?;
+    let first = probe.beginning();
     std::thread::sleep(time);
-    judge.stop()?;
-    Ok(judge.read(host).context("read what it saw")?.since(&first))
+    probe.stop()?;
+    Ok(probe.read(host).context("read what it saw")?.since(&first))
 }
 
 /// The groups of one class that are there.
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn what_it_saw_is_related_to_the_time_that_online_threads_had() {
         let mut figures = Figures { time_ns: 2_000_000_000, ..Figures::default() };
-        let told = |figures: &Figures| Judged::Seen(Box::new(LookSums::new(figures))).text();
+        let told = |figures: &Figures| Probed::Seen(Box::new(LookSums::new(figures))).text();
         assert!(told(&figures).contains("no online thread had a CPU in 2.0 s"));
         (figures.counters.run_ns, figures.counters.overlap_ns) = (500_000_000, 5_000_000);
         figures.wait.0[Kind::Offline as usize] = 20_000_000;

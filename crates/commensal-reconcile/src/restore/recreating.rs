@@ -4,7 +4,7 @@
 //! the next restore finds either the old group, or the fresh one beside it, or the fresh one in its place.
 
 use super::Left;
-use crate::drivers::renew;
+use crate::drivers::recreate;
 use crate::journal::{self, Contents, Record, Target};
 use commensal_core::knob::KnobId;
 use commensal_host::{Host, HostError, below};
@@ -20,7 +20,7 @@ pub(super) fn finish(
     let mut open: Vec<Target> = Vec::new();
     for record in &contents.records {
         match record {
-            Record::Renewing(target) => open.push(target.clone()),
+            Record::Recreating(target) => open.push(target.clone()),
             Record::Original { group, knob, .. } => {
                 let begun = is_half_done(host, group, knob) && !open.contains(group);
                 open.extend(begun.then(|| group.clone()));
@@ -46,7 +46,7 @@ pub(super) fn again(
     target: &Target,
 ) -> Result<String, HostError> {
     if !replaced(host, target) {
-        renew::renew(host, &target.mount, &target.path)?;
+        recreate::recreate(host, &target.mount, &target.path)?;
     }
     over(host, journal, contents, target)?;
     let shown = below(Path::new(&target.mount), &target.path).display().to_string();
@@ -55,11 +55,11 @@ pub(super) fn again(
 
 /// Whether the group of this original is half replaced: then nothing of it or below it can be found by its inode.
 pub(super) fn is_half_done(host: &mut dyn Host, group: &Target, knob: &str) -> bool {
-    knob == KnobId::CpuQosLevel.to_string() && renew::is_begun(host, &group.mount, &group.path)
+    knob == KnobId::CpuQosLevel.to_string() && recreate::is_begun(host, &group.mount, &group.path)
 }
 
 /// A level that the kernel does not let up again: the members move to a fresh group.
-pub(super) fn renew_back(
+pub(super) fn restore_by_recreating(
     host: &mut dyn Host,
     journal: &Path,
     contents: &mut Contents,
@@ -67,12 +67,12 @@ pub(super) fn renew_back(
     file: &str,
     value: &str,
 ) -> Result<Option<String>, Left> {
-    let record = journal::line(&Record::Renewing(group.clone()));
-    let renewed = host
+    let record = journal::line(&Record::Recreating(group.clone()));
+    let recreated = host
         .state_append(journal, &record)
-        .and_then(|()| renew::renew(host, &group.mount, &group.path))
+        .and_then(|()| recreate::recreate(host, &group.mount, &group.path))
         .and_then(|_| over(host, journal, contents, group));
-    renewed.map_err(Left::Failed)?;
+    recreated.map_err(Left::Failed)?;
     let shown = below(Path::new(&group.mount), &group.path).join(file).display().to_string();
     Ok(Some(format!("{shown} is {value} again, in a fresh group with the same settings and members")))
 }
@@ -81,7 +81,7 @@ pub(super) fn renew_back(
 fn replaced(host: &mut dyn Host, target: &Target) -> bool {
     let Ok(dir) = host.open(&below(Path::new(&target.mount), &target.path)) else { return false };
     host.close(dir);
-    dir.inode != target.inode && !renew::is_begun(host, &target.mount, &target.path)
+    dir.inode != target.inode && !recreate::is_begun(host, &target.mount, &target.path)
 }
 
 /// What is on record of the group and of those below it holds for the ones that are there now.
@@ -107,12 +107,12 @@ fn over(
             host.close(dir);
         }
     }
-    // Its place stays, so that the others keep theirs: a group that is renewed already needs nothing more.
+    // Its place stays, so that the others keep theirs: a group that is recreated already needs nothing more.
     for record in &mut contents.records {
-        if *record == Record::Renewing(target.clone()) {
+        if *record == Record::Recreating(target.clone()) {
             *record = Record::Creating {
                 mount: target.mount.clone(),
-                path: format!("{}{}", target.path, renew::ASIDE),
+                path: format!("{}{}", target.path, recreate::ASIDE),
             };
         }
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What the judge keeps: its maps, and what is in them that user space does not see. */
+/* What the probe keeps: its maps, and what is in them that user space does not see. */
 #pragma once
 #include "../kernel.h"
 #include "../intf.h"

@@ -243,7 +243,7 @@ int BPF_PROG(on_exit, struct task_struct *p)
 	return 0;
 }
 
-/* Who has a CPU that has not switched since the judge came: that may be the same one for long. */
+/* Who has a CPU that has not switched since the probe came: that may be the same one for long. */
 static __noinline int meet(struct cpu_state *c)
 {
 	struct task_struct *p = bpf_get_current_task_btf();

@@ -2,7 +2,7 @@
 //! old one's name. Only cgroup v1 can rename groups, and only its `cpu.qos_level` (openEuler) needs it.
 //!
 //! ```text
-//! /a/x (-1)            /a/x (-1)  members ─►  /a/x.commensal-renew (0)            /a/x (0)
+//! /a/x (-1)            /a/x (-1)  members ─►  /a/x.commensal-recreate (0)         /a/x (0)
 //!   members     ──►    then the old one goes, and the fresh one has its name ──►    members
 //! ```
 //! Whatever is interrupted here is finished by doing it again: settings are copied again, members that are
@@ -16,14 +16,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// End of the name of a fresh group until it has the old one's.
-pub(crate) const ASIDE: &str = ".commensal-renew";
+pub(crate) const ASIDE: &str = ".commensal-recreate";
+/// The same of the release before this one, which may have been killed in the middle.
+const OLD_ASIDE: &str = ".commensal-renew";
 
 /// How long members may go on forking while they are moved.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A group that was replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Renewed {
+pub(crate) struct Recreated {
     /// Its path.
     pub path: String,
     /// Inode of the group that is gone; 0 when it was gone before.
@@ -37,7 +39,7 @@ pub(crate) struct Renewed {
 ///
 /// # Errors
 /// When the kernel refuses a step; doing it again goes on from there.
-pub(crate) fn renew(host: &mut dyn Host, mount: &str, path: &str) -> Result<Vec<Renewed>, HostError> {
+pub(crate) fn recreate(host: &mut dyn Host, mount: &str, path: &str) -> Result<Vec<Recreated>, HostError> {
     let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
     let parent = host.open(&below(Path::new(mount), above))?;
     let mut done = Vec::new();
@@ -48,8 +50,10 @@ pub(crate) fn renew(host: &mut dyn Host, mount: &str, path: &str) -> Result<Vec<
 
 /// Whether a replacing of the group at `path` was begun and not finished.
 pub(crate) fn is_begun(host: &mut dyn Host, mount: &str, path: &str) -> bool {
-    let aside = host.open(&below(Path::new(mount), &format!("{path}{ASIDE}")));
-    aside.map(|dir| host.close(dir)).is_ok()
+    [ASIDE, OLD_ASIDE].iter().any(|end| {
+        let aside = host.open(&below(Path::new(mount), &format!("{path}{end}")));
+        aside.map(|dir| host.close(dir)).is_ok()
+    })
 }
 
 fn replace(
@@ -57,9 +61,16 @@ fn replace(
     parent: Dir,
     name: &str,
     path: &str,
-    done: &mut Vec<Renewed>,
+    done: &mut Vec<Recreated>,
 ) -> Result<(), HostError> {
-    let aside = format!("{name}{ASIDE}");
+    let old_name = format!("{name}{OLD_ASIDE}");
+    let aside = match host.open_child(parent, &old_name) {
+        Ok(dir) => {
+            host.close(dir);
+            old_name
+        }
+        Err(_) => format!("{name}{ASIDE}"),
+    };
     let fresh = match host.mkdir(parent, &aside) {
         // Of an earlier try: nobody else uses this name.
         Err(error) if error.errno == Errno::EEXIST => host.open_child(parent, &aside)?,
@@ -72,7 +83,7 @@ fn replace(
             moved.and_then(|()| host.rmdir(parent, name, old.inode))
         }
         Err(error) if error.errno == Errno::ENOENT => {
-            done.push(Renewed { path: path.to_owned(), old: 0, new: fresh.inode });
+            done.push(Recreated { path: path.to_owned(), old: 0, new: fresh.inode });
             Ok(())
         }
         Err(error) => Err(error),
@@ -88,7 +99,7 @@ fn empty(
     old: Dir,
     fresh: Dir,
     path: &str,
-    done: &mut Vec<Renewed>,
+    done: &mut Vec<Recreated>,
 ) -> Result<(), HostError> {
     copy_settings(host, old, fresh)?;
     for name in host.children(old)? {
@@ -104,7 +115,7 @@ fn empty(
         host.rmdir(old, &name, old_child.inode)?;
     }
     move_members(host, old, fresh)?;
-    done.push(Renewed { path: path.to_owned(), old: old.inode, new: fresh.inode });
+    done.push(Recreated { path: path.to_owned(), old: old.inode, new: fresh.inode });
     Ok(())
 }
 
