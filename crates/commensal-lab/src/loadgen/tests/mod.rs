@@ -326,11 +326,13 @@ fn a_closed_loop_keeps_so_many_under_way_and_hides_a_stall() {
     let began = Instant::now();
     let stall = Duration::from_millis(1000)..Duration::from_millis(1500);
     let together = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+    let met = Arc::new(AtomicU64::new(0));
     let server = FakeServer::start({
-        let together = Arc::clone(&together);
+        let (together, met) = (Arc::clone(&together), Arc::clone(&met));
         move |_| {
             together.1.fetch_max(together.0.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             let now = began.elapsed();
+            met.fetch_add(u64::from(stall.contains(&now)), Ordering::SeqCst);
             let pause = if stall.contains(&now) { stall.end - now } else { Duration::from_millis(2) };
             std::thread::sleep(pause);
             together.0.fetch_sub(1, Ordering::SeqCst);
@@ -344,9 +346,9 @@ fn a_closed_loop_keeps_so_many_under_way_and_hides_a_stall() {
     assert_eq!((result.load.offered_requests, server.accepted.load(Ordering::SeqCst)), (result.completed, 3));
     assert_eq!(together.1.load(Ordering::SeqCst), 3);
     assert_eq!(result.lateness.len(), 0, "nothing is due in a closed loop");
-    // A quarter of the time was a stall; of the requests three met it.
-    let p99 = result.latency.value_at_quantile(0.99);
-    assert!(result.completed > 100 && p99 < 200_000, "{} requests, P99 {p99} us", result.completed);
+    // A quarter of the time was a stall; of the requests three met it, however many there were before and after.
+    let met = met.load(Ordering::SeqCst);
+    assert!(met <= 3 && result.completed > 10 * met, "{met} of {} requests", result.completed);
     assert!(result.latency.max() > 200_000);
     assert!(reasons(&result).is_empty());
 }
