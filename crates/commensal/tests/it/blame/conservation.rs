@@ -67,10 +67,10 @@ fn threads_are_explained(probe: &WaitProbe) -> usize {
 
 /// Whether something has been done to threads for long enough: for two seconds, and until a switch that was hidden on a busy
 /// machine weighs no more than it may. What every move or change loses goes on being lost meanwhile.
-fn is_enough(judge: &Judge, begun: Instant) -> bool {
+fn is_enough(probe: &WaitProbe, begun: Instant) -> bool {
     let since = begun.elapsed();
     since > Duration::from_secs(2)
-        && (since > Duration::from_secs(30) || lost(&judge.threads().unwrap()) <= LOST_AT_MOST)
+        && (since > Duration::from_secs(30) || lost(&probe.threads().unwrap()) <= LOST_AT_MOST)
 }
 
 /// Share of the threads' time that is neither run nor wait nor sleep, on average.
@@ -215,7 +215,7 @@ fn other_cpus() {
     let probe = scene.probe(&[web], &[etl]);
     let begun = Instant::now();
     for turn in 0.. {
-        if is_enough(&judge, begun) {
+        if is_enough(&probe, begun) {
             break;
         }
         let cpu = cpus[turn % cpus.len()].to_string();
@@ -239,7 +239,7 @@ fn other_groups() {
     let probe = scene.probe(&[web], &[etl]);
     let begun = Instant::now();
     for group in ["none", "web", "etl", "web"].into_iter().cycle() {
-        if is_enough(&judge, begun) {
+        if is_enough(&probe, begun) {
             break;
         }
         std::fs::write(scene.dir(group).join("cgroup.procs"), pid.to_string()).unwrap();
