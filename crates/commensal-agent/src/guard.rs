@@ -193,7 +193,8 @@ pub fn listen(host: &mut dyn Host, state_dir: &Path) -> Result<UnixListener, Hos
 }
 
 /// Guards one agent after the other. With `once`, the process that started it, it ends when its first agent has ended, or
-/// that process before an agent has come: then it is no longer the parent. `tell` hears what was done.
+/// that process before an agent has come: then it is no longer the parent, and the safe state is brought as well. `tell` hears what
+/// was done.
 ///
 /// # Errors
 /// When no connection can be taken any more.
@@ -209,7 +210,11 @@ pub fn guard(
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if once.is_some() && error.kind() == io::ErrorKind::WouldBlock => {
+                // Dead before it said a word: what was in force before may be so still.
                 if once != Some(parent_id()) {
+                    let since = Instant::now();
+                    let state = bring_safe_state(host, state_dir, HELLO_PATIENCE);
+                    tell(&Acted { end: End::Died, took: since.elapsed(), state });
                     return Ok(());
                 }
                 std::thread::sleep(PAUSE);

@@ -8,6 +8,7 @@ mod disk;
 mod engine;
 mod freezer;
 mod kills;
+mod last_resort;
 mod movers;
 mod numbers;
 mod squeeze;
