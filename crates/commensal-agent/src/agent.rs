@@ -401,6 +401,7 @@ impl Agent<'_> {
             // First, so that nothing is in force that it does not know.
             self.look_after_guard(&mut problems);
             self.keep_last_good(&mut problems);
+            problems.extend(self.reconciler.look_after_journal(self.host));
             let now = self.now();
             let sample = self.decide(&now);
             self.canary_tick(&now, &sample);

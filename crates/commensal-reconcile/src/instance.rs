@@ -2,7 +2,8 @@
 
 use crate::JournalError;
 use crate::drivers::aside::DelegationError;
-use crate::journal::{self, Journal, Owner};
+use crate::journal::{self, Journal, Owner, Record};
+use crate::marks;
 use crate::master::{self, Mastery};
 use crate::request::{PlanRequest, Planned};
 use crate::restore::{Restored, finish, restore};
@@ -233,7 +234,40 @@ impl Instance {
         let boot_id = machine::boot_id(host).unwrap_or_default();
         let stuck =
             self.journals.iter().filter_map(|name| finish(host, &self.state_dir, &boot_id, name).err());
-        stuck.map(|error| format!("a group is half replaced by a fresh one: {error}")).collect()
+        let mut told: Vec<String> =
+            stuck.map(|error| format!("a group is half replaced by a fresh one: {error}")).collect();
+        // Nothing can be written until that is repaired, and that is no news once it has to be.
+        for name in &self.journals {
+            let path = journal::path(&self.state_dir, name);
+            let text = host.state_read(&path).ok().flatten().unwrap_or_default();
+            if let Some((line, why)) = journal::parse(&text).damaged.first() {
+                told.push(format!(
+                    "{} is damaged at line {line} ({why}); `commensal restore` puts back what can be read, and the groups tell \
+                     the rest",
+                    path.display()
+                ));
+            }
+        }
+        told
+    }
+
+    /// Writes the journal of lasting changes from what the cgroups tell, where there is none; how many records that were. The caller
+    /// may hold the lock or not: nobody else writes a journal that is not there.
+    ///
+    /// # Errors
+    /// When it cannot be written, or somebody else is changing the machine.
+    pub(crate) fn rebuild_journal(&self, host: &mut dyn Host) -> Result<usize, ReconcileError> {
+        host.state_dir(&self.state_dir)?;
+        let owner = self.state_dir.display().to_string();
+        let marks = marks::all(host).into_iter();
+        let ours = marks.filter(|mark| mark.owner == owner && mark.journal == journal::MACHINE);
+        let records: Vec<Record> = ours.map(|mark| mark.record).collect();
+        let Some(_lock) = self.try_lock(host)? else { return Ok(records.len()) };
+        let mut journal = self.open_journal(host)?;
+        if journal.is_empty() {
+            journal.append(host, &records)?;
+        }
+        Ok(records.len())
     }
 
     /// Puts back everything that is on record in the state directory, whoever did it, and removes the scratch cgroups, of these

@@ -44,6 +44,8 @@ pub struct Reconciler {
     back_off: BackOff,
     /// What is on record of the state without anybody.
     announced: Announced,
+    /// Whether something is in the undo journal.
+    recorded: bool,
     /// What a killed commensal has left half done and cannot be finished.
     half_done: Vec<String>,
     /// The CPUs that were online when the machine was looked at.
@@ -84,6 +86,7 @@ impl Reconciler {
             in_force: InForce::default(),
             back_off: BackOff::default(),
             announced: Announced::default(),
+            recorded: false,
             half_done,
             cpus,
             schedulers: String::new(),
@@ -119,6 +122,30 @@ impl Reconciler {
     #[must_use]
     pub fn scheduler_changed(&self, host: &dyn Host) -> bool {
         self.waits_for_scheduler || sched_ext::stamp(host) != self.schedulers
+    }
+
+    /// Looks whether the undo journal is still there, if something is on record; one that is gone is written anew from what the
+    /// cgroups tell. What was wrong comes back.
+    pub fn look_after_journal(&mut self, host: &mut dyn Host) -> Option<String> {
+        let path = journal::path(&self.instance.state_dir, journal::MACHINE);
+        // One that cannot be looked at is told of by whoever needs it.
+        let gone = self.recorded && host.state_lock_file(&path).is_ok_and(|file| file.is_none());
+        if !gone {
+            return None;
+        }
+        let written = self.instance.rebuild_journal(host);
+        self.recorded = !matches!(written, Ok(1..));
+        Some(match written {
+            Ok(0) => format!(
+                "{} is gone, and the cgroups tell of no original: `commensal restore` will put nothing back",
+                path.display()
+            ),
+            Ok(records) => format!(
+                "{} was gone and is written anew, with {records} records that the cgroups tell",
+                path.display()
+            ),
+            Err(error) => format!("{} is gone and cannot be written anew: {error}", path.display()),
+        })
     }
 
     /// Whether a round would find something to do, by a look at few things: the number of cgroups, unless they are `followed`
@@ -308,6 +335,7 @@ impl Reconciler {
         forget_gone(host, &planned.actual, &mut journal)?;
         step_aside(host, steps, &planned.actual, planned.desired.aside.name(), &mut journal)?;
         let outcome = apply(host, steps, &planned.actual, &mut journal);
+        self.recorded = !journal.is_empty();
         self.writes += outcome.applied.len() as u64;
         if outcome.failure.is_none() {
             for step in steps {

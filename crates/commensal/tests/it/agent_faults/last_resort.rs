@@ -162,6 +162,27 @@ fn nothing_that_is_broken_keeps_limits_on_online_groups() {
     }
 }
 
+/// A journal that somebody removed under an agent is told of, and is there again with every original.
+// promise 95
+#[test]
+fn a_journal_that_is_gone_is_written_anew() {
+    let test = "a_journal_that_is_gone_is_written_anew";
+    if !can_write_cgroups(test) {
+        return;
+    }
+    let world = World::new("anew");
+    let agent = world.agent(&[]);
+    let path = world.program.state().join("machine.journal");
+    std::fs::remove_file(&path).unwrap();
+    until("it is there again", || path.exists());
+    until("it is told", || agent.said().contains("machine.journal was gone and is written anew"));
+    // Without what the groups tell: what is in the file is enough.
+    agent.signal(Signal::KILL);
+    world.is_safe(&agent, "the journal was written anew");
+    drop(agent);
+    world.ends("the journal was written anew");
+}
+
 /// Asked to end, it leaves the safe state, and says by its status whether all of it is.
 // promise 95
 #[test]
