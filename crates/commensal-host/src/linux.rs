@@ -1,6 +1,7 @@
 //! The real machine: directories by descriptor and inode, control files on held descriptors.
 
 use crate::counters::{self, Counters, Event};
+use crate::open::{self, Guard};
 use crate::process::{self, Child, Process, SpawnSpec};
 use crate::{Dir, Host, HostError, Lock, LockFile, Result, Signal, Stream, Watch, locks, state};
 use commensal_core::cpuset::CpuSet;
@@ -14,7 +15,7 @@ use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How many control files stay open, as far as an eighth of the permitted descriptors goes. A held one
@@ -48,6 +49,8 @@ pub struct LinuxHost {
     order: VecDeque<(u32, String)>,
     /// The limit of open files before we raised ours: what a started command gets back.
     descriptors: Option<Rlimit>,
+    /// Folder of our own state files: see [`LinuxHost::guard_state`].
+    guarded: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -137,6 +140,16 @@ impl LinuxHost {
     #[must_use]
     pub fn new() -> LinuxHost {
         LinuxHost { descriptors: raise_descriptor_limit(), ..LinuxHost::default() }
+    }
+
+    /// From now on files and folders in `folder`, this one with all above it, and configuration ([`Host::read_trusted`]) must
+    /// belong to root or this user; where this user is root, nobody else may write them either.
+    pub fn guard_state(&mut self, folder: &Path) {
+        self.guarded = Some(folder.to_owned());
+    }
+
+    fn guard(&self) -> Option<Guard<'_>> {
+        self.guarded.as_deref().map(|folder| Guard { folder, euid: self.euid() })
     }
 
     fn keep(&mut self, fd: OwnedFd, path: String) -> Result<Dir> {
@@ -247,7 +260,7 @@ impl LinuxHost {
     }
 }
 
-fn text_of(bytes: Vec<u8>) -> String {
+pub(crate) fn text_of(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
@@ -284,6 +297,17 @@ impl Host for LinuxHost {
             Ok(bytes)
         };
         read().map(text_of).map_err(|error: std::io::Error| refused("read", path, None, &error))
+    }
+
+    fn read_trusted(&self, path: &Path) -> Result<String> {
+        match self.guarded {
+            Some(_) => open::read_trusted(path, self.euid(), LONGEST_FILE).map(text_of),
+            None => self.read_file(path),
+        }
+    }
+
+    fn is_guarded(&self) -> bool {
+        self.guarded.is_some()
     }
 
     fn link(&self, path: &Path) -> Result<String> {
@@ -491,27 +515,27 @@ impl Host for LinuxHost {
     }
 
     fn state_dir(&mut self, path: &Path) -> Result<()> {
-        state::make_dir(path)
+        state::make_dir(path, self.guard())
     }
 
     fn state_read(&mut self, path: &Path) -> Result<Option<String>> {
-        state::read(path)
+        state::read(path, self.guard())
     }
 
     fn state_append(&mut self, path: &Path, text: &str) -> Result<()> {
-        state::append(path, text)
+        state::append(path, text, self.guard())
     }
 
     fn state_replace(&mut self, path: &Path, text: &str) -> Result<()> {
-        state::replace(path, text.as_bytes())
+        state::replace(path, text.as_bytes(), self.guard())
     }
 
     fn state_rename(&mut self, from: &Path, to: &Path) -> Result<()> {
-        state::rename(from, to)
+        state::rename(from, to, self.guard())
     }
 
     fn state_remove(&mut self, path: &Path) -> Result<()> {
-        state::remove(path)
+        state::remove(path, self.guard())
     }
 
     fn state_remove_all(&mut self, path: &Path) -> Result<()> {
@@ -535,15 +559,15 @@ impl Host for LinuxHost {
     }
 
     fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>> {
-        locks::try_lock(path)
+        locks::try_lock(path, self.guard())
     }
 
     fn state_lock_new(&mut self, path: &Path, text: &str) -> Result<Lock> {
-        locks::new(path, text)
+        locks::new(path, text, self.guard())
     }
 
     fn state_lock_file(&self, path: &Path) -> Result<Option<LockFile>> {
-        locks::find(path)
+        locks::find(path, self.guard())
     }
 
     fn state_watch(&self, folders: &[&Path]) -> Result<Watch> {

@@ -122,7 +122,11 @@ fn restore_where(
         result.left.clear();
         result.failed.retain(|line| line.contains(DAMAGED));
         for name in journal::names(host, dir).into_iter().filter(|name| wanted(name)) {
-            eligible(host, dir, boot_id, &name, &mut result)?;
+            // One that cannot be read or is somebody else's keeps none of the others from going back.
+            if let Err(error) = eligible(host, dir, boot_id, &name, &mut result) {
+                let path = journal::path(dir, &name);
+                result.failed.push(format!("{} was not carried out: {error}", path.display()));
+            }
         }
         if result.left.is_empty() || result.done.len() == done {
             return Ok(result);
@@ -238,20 +242,29 @@ fn keep(
     text: &str,
     result: &mut Restored,
 ) -> Result<(), HostError> {
+    let mut unreadable = String::new();
     if !contents.damaged.is_empty() {
         let all: Vec<&str> = text.split_inclusive('\n').collect();
         let lines: String =
             contents.damaged.iter().filter_map(|(number, _)| all.get(number - 1).copied()).collect();
         let aside = path.with_extension("damaged");
-        host.state_append(&aside, &lines)?;
-        result.failed.push(format!("the lines that {DAMAGED} are kept in {}", aside.display()));
+        match host.state_append(&aside, &lines) {
+            Ok(()) => {
+                result.failed.push(format!("the lines that {DAMAGED} are kept in {}", aside.display()));
+            }
+            // What was done must not be done a second time, and what cannot be read must not be lost.
+            Err(error) => {
+                result.failed.push(format!("the lines that {DAMAGED} stay in {}: {error}", path.display()));
+                unreadable = lines;
+            }
+        }
     }
-    if kept.is_empty() {
+    if kept.is_empty() && unreadable.is_empty() {
         return host.state_remove(path);
     }
     let owner = contents.owner().map(|owner| Record::Owner(owner.clone()));
     let lines: String = owner.iter().chain(kept).map(journal::line).collect();
-    host.state_replace(path, &lines)
+    host.state_replace(path, &(lines + &unreadable))
 }
 
 /// Values first, then processes, then our groups, then controllers, which the groups may use; each from the last to the first.
