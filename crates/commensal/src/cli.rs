@@ -64,6 +64,11 @@ pub struct Cli {
     #[arg(long, global = true, value_name = "CGROUP")]
     pub cgroup_root: Option<String>,
 
+    /// Go on although others than root (or than this user) could have written the state directory, a file in it or a groups
+    /// file.
+    #[arg(long, global = true)]
+    pub insecure_permissions: bool,
+
     /// Deprecated and without effect; the next release removes it.
     #[arg(long, short, global = true, hide = true)]
     pub verbose: bool,
@@ -429,6 +434,14 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         return Ok(0);
     }
     let mut context = Context::new(cli.state_dir, cli.cgroup_prefix, cli.cgroup_root.as_deref())?;
+    if cli.insecure_permissions {
+        eprintln!(
+            "commensal: --insecure-permissions: whoever can write groups files or {} has a say in what is done here",
+            context.state_dir.display()
+        );
+    } else {
+        context.host.guard_state(&context.state_dir);
+    }
     match cli.verb {
         Verb::Doctor(options) => doctor::run(&mut context, options.json),
         Verb::Plan(options) => apply::plan(&mut context, &options),
