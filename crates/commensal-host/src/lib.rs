@@ -115,7 +115,8 @@ pub trait Host {
     /// socket that nobody listens on any more is replaced; `EADDRINUSE` when somebody does, `EEXIST` when it is no socket.
     fn listen(&mut self, path: &Path) -> Result<UnixListener>;
 
-    /// Opens a cgroup directory by absolute path.
+    /// Opens a cgroup directory by absolute path; `EINVAL` when it is none of a cgroup file system, or the path has `.`, `..` or an
+    /// empty name in it.
     fn open(&mut self, path: &Path) -> Result<Dir>;
 
     /// Opens a child group. `name` is one path component.

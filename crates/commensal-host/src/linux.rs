@@ -39,6 +39,9 @@ pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(2);
 /// What is read of a file at most, bytes: far more than any file here has, and little enough for every tick.
 const LONGEST_FILE: u64 = 16 << 20;
 
+/// `CGROUP_SUPER_MAGIC` and `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+const CGROUP_FILE_SYSTEMS: [u32; 2] = [0x0027_e0eb, 0x6367_7270];
+
 /// The running machine.
 #[derive(Debug, Default)]
 pub struct LinuxHost {
@@ -93,6 +96,17 @@ fn refused(operation: &'static str, path: &Path, value: Option<&str>, error: &st
 pub(crate) fn component(operation: &'static str, name: &str) -> Result<()> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         return Err(fail(operation, format!("{name:?}"), None, rustix::io::Errno::INVAL));
+    }
+    Ok(())
+}
+
+/// Refuses a cgroup's path that is not absolute or has `.`, `..` or an empty name in it: it would be another one than it says.
+pub(crate) fn plain_path(path: &Path) -> Result<()> {
+    let text = path.as_os_str().as_encoded_bytes();
+    let below = text.strip_prefix(b"/").map(|below| below.strip_suffix(b"/").unwrap_or(below));
+    let is_odd = |name: &[u8]| matches!(name, b"" | b"." | b"..");
+    if below.is_none_or(|below| !below.is_empty() && below.split(|byte| *byte == b'/').any(is_odd)) {
+        return Err(fail("open", format!("{path:?}"), None, rustix::io::Errno::INVAL));
     }
     Ok(())
 }
@@ -344,10 +358,17 @@ impl Host for LinuxHost {
     }
 
     fn open(&mut self, path: &Path) -> Result<Dir> {
+        plain_path(path)?;
         let object = path.display().to_string();
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(|errno| fail("open", object.clone(), None, errno))?;
+        let refuse = |errno| fail("open", object.clone(), None, errno);
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(refuse)?;
+        // These file systems have no symbolic links, so what is in one was not reached through a link below its mount.
+        let kind = rustix::fs::fstatfs(&fd).map_err(refuse)?.f_type;
+        if !CGROUP_FILE_SYSTEMS.iter().any(|cgroup| i128::from(*cgroup) == i128::from(kind)) {
+            let object = format!("{object}, which is in no cgroup file system");
+            return Err(fail("open", object, None, rustix::io::Errno::INVAL));
+        }
         self.keep(fd, object)
     }
 

@@ -6,6 +6,8 @@
 //! JSON in hex, a space, the JSON. A last line without a line break was torn by a crash before the write
 //! it announces, so it is dropped; any other damage is reported and never guessed around.
 
+mod fits;
+
 use crate::drivers::renew::Renewed;
 use commensal_core::actual::{ActualState, CgroupRef, Ours};
 use commensal_core::knob::KnobId;
@@ -14,7 +16,7 @@ use commensal_core::process::Stat;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Host, HostError, below};
-use commensal_sensors::machine;
+use commensal_sensors::{machine, mounts};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -251,13 +253,33 @@ pub fn line(record: &Record) -> String {
 /// Reads a journal's text; never fails, damage is part of the result.
 #[must_use]
 pub fn parse(text: &str) -> Contents {
+    parse_where(text, |_| None)
+}
+
+/// Reads a journal's text, and holds what it says against the knob table and what is mounted here: what cannot have been written
+/// by a commensal of this boot is damage, whatever its checksum. Of a journal of an earlier boot nothing is used.
+#[must_use]
+pub fn read(host: &dyn Host, text: &str) -> Contents {
+    let (boot_id, mounts) = (machine::boot_id(host), mounts::kinds(host));
+    let mut whose = None;
+    parse_where(text, |record| {
+        if let (Record::Owner(owner), None) = (record, &whose) {
+            whose = Some(boot_id.as_ref() == Some(&owner.boot_id));
+        }
+        if whose == Some(false) { None } else { fits::objection(record, &mounts) }
+    })
+}
+
+/// `objection` says what is wrong with a record that can be read.
+fn parse_where(text: &str, mut objection: impl FnMut(&Record) -> Option<String>) -> Contents {
     let mut contents = Contents::default();
     for (index, line) in text.split_inclusive('\n').enumerate() {
         let Some(whole) = line.strip_suffix('\n') else {
             contents.torn = true;
             continue;
         };
-        match parse_line(whole) {
+        let parsed = parse_line(whole);
+        match parsed.and_then(|record| objection(&record).map_or(Ok(record), Err)) {
             Ok(record) => contents.records.push(record),
             Err(reason) => contents.damaged.push((index + 1, reason)),
         }
@@ -295,7 +317,7 @@ impl Journal {
         host.state_dir(dir)?;
         let path = path(dir, name);
         let text = host.state_read(&path)?.unwrap_or_default();
-        let contents = parse(&text);
+        let contents = read(host, &text);
         if let Some((line, reason)) = contents.damaged.first() {
             let (path, reason) = (path.display().to_string(), reason.clone());
             return Err(JournalError::Damaged { path, line: *line, reason });
@@ -557,7 +579,7 @@ pub fn ours(
 ) -> Result<Ours, JournalError> {
     let text = host.state_read(&path(dir, name))?.unwrap_or_default();
     let mut ours = Ours::default();
-    let contents = parse(&text);
+    let contents = read(host, &text);
     if contents.owner().is_some_and(|owner| owner.boot_id != boot_id) {
         return Ok(ours);
     }

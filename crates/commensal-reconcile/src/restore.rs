@@ -98,7 +98,8 @@ pub fn restore_own(host: &mut dyn Host, dir: &Path, name: &str) -> Result<Restor
 /// When the journal cannot be read, or the kernel refuses; then it is as before, and can be tried again.
 pub fn finish(host: &mut dyn Host, dir: &Path, boot_id: &str, name: &str) -> Result<(), HostError> {
     let path = journal::path(dir, name);
-    let mut contents = journal::parse(&host.state_read(&path)?.unwrap_or_default());
+    let text = host.state_read(&path)?.unwrap_or_default();
+    let mut contents = journal::read(host, &text);
     // Groups of an earlier boot are gone: finishing would make them anew.
     if contents.owner().is_none_or(|owner| owner.boot_id != boot_id)
         || !contents.records.iter().any(|record| matches!(record, Record::Renewing(_)))
@@ -165,7 +166,7 @@ fn eligible(
 fn one_journal(host: &mut dyn Host, dir: &Path, name: &str, result: &mut Restored) -> Result<(), HostError> {
     let path = journal::path(dir, name);
     let text = host.state_read(&path)?.unwrap_or_default();
-    let contents = journal::parse(&text);
+    let contents = journal::read(host, &text);
     for (line, reason) in &contents.damaged {
         result.failed.push(format!("{} line {line} {DAMAGED}: {reason}", path.display()));
     }
@@ -542,15 +543,18 @@ fn open(host: &mut dyn Host, mount: &str, path: &str, inode: Option<u64>) -> Res
             host.close(dir);
             Ok(None)
         }
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => match mounted(host, mount) {
-            true => Ok(None),
-            false => {
-                let group = below(Path::new(mount), path).display().to_string();
-                Err(Left::Busy(format!(
-                    "{group} cannot be looked at: no cgroup hierarchy is mounted at {mount} here"
-                )))
-            }
-        },
+        Err(error)
+            if matches!(
+                error.errno,
+                Errno::ENOENT | Errno::ENODEV | Errno::ENOTDIR | Errno::ELOOP | Errno::EINVAL
+            ) && !mounted(host, mount) =>
+        {
+            let group = below(Path::new(mount), path).display().to_string();
+            Err(Left::Busy(format!(
+                "{group} cannot be looked at: no cgroup hierarchy is mounted at {mount} here"
+            )))
+        }
+        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => Ok(None),
         Err(error) => Err(Left::Failed(error)),
     }
 }

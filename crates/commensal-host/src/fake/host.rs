@@ -4,7 +4,7 @@ use super::faults::Kind;
 use super::locks::FakeLockFile;
 use super::tree::{Answer, Machine};
 use super::{FakeHost, OpenDir, own_pid};
-use crate::linux::{SNAPSHOTS, component};
+use crate::linux::{SNAPSHOTS, component, plain_path};
 use crate::locks::Lockable;
 use crate::open::{judge, other_kind};
 use crate::{
@@ -200,6 +200,7 @@ impl Host for FakeHost {
     }
 
     fn open(&mut self, path: &Path) -> Result<Dir> {
+        plain_path(path)?;
         let machine = self.machine();
         let found = machine.alive(self.life).and_then(|()| machine.group_at(path));
         drop(machine);

@@ -1,9 +1,11 @@
 //! Other users' files and odd files where root looks: told, never acted on, never waited for.
 
 use crate::agent::{Agent, ETL, own, until};
-use crate::support::{Program, can_write_cgroups, cgroups_named, text};
+use crate::support::{Program, can_write_cgroups, cgroups_named, cpu_mount, text};
+use commensal_core::knob::{KnobId, Version};
+use commensal_reconcile::journal::{self, Owner, Record, Target};
 use commensal_testkit::Signal;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -172,4 +174,63 @@ fn an_agent_keeps_its_groups_when_others_can_write_the_file() {
     agent.signal(Signal::HUP);
     until("the new groups are taken", || own(&program, "more").exists());
     assert_eq!(agent.end(Signal::TERM), Some(0));
+}
+
+// promise 71
+#[test]
+fn a_forged_record_reaches_no_file_that_was_never_written() {
+    if !can_write_cgroups("a_forged_record_reaches_no_file_that_was_never_written") {
+        return;
+    }
+    let program = Program::new("forged");
+    let cgroup = cpu_mount().join(&program.prefix);
+    std::fs::create_dir(&cgroup).unwrap();
+    let plain = program.path("plain");
+    std::fs::create_dir(&plain).unwrap();
+    std::fs::write(plain.join("cpu.shares"), "1\n").unwrap();
+    std::fs::write(plain.join("cpu.weight"), "1\n").unwrap();
+    let mut host = commensal_host::LinuxHost::new();
+    let owner = Owner::this_process(&mut host, "machine").unwrap();
+    let version = if cgroup.join("cpu.shares").exists() { Version::V1 } else { Version::V2 };
+    let file = KnobId::CpuWeight.row().file(version).unwrap().name;
+    let trigger = if version == Version::V1 { "notify_on_release" } else { "cgroup.max.depth" };
+    let before = std::fs::read_to_string(cgroup.join(trigger)).unwrap();
+    let original = |mount: &Path, path: &str, at: &Path, file: &str, value: &str| Record::Original {
+        group: Target {
+            mount: mount.display().to_string(),
+            path: path.to_owned(),
+            inode: std::fs::metadata(at).unwrap().ino(),
+        },
+        knob: "cpu.weight".to_owned(),
+        file: file.to_owned(),
+        device: None,
+        value: value.to_owned(),
+    };
+    let own = format!("/{}", program.prefix);
+    let dots = format!("{own}/../{}", program.prefix);
+    let records = [
+        Record::Owner(owner),
+        original(&program.path(""), "plain", &plain, file, "300"),
+        original(program.dir.path(), "/plain", &plain, file, "300"),
+        original(&cpu_mount(), &dots, &cgroup, file, "300"),
+        original(&cpu_mount(), &own, &cgroup, trigger, "1"),
+        original(&cpu_mount(), &own, &cgroup, file, "300\n1"),
+    ];
+    std::fs::create_dir(program.state()).unwrap();
+    let text: String = records.iter().map(journal::line).collect();
+    std::fs::write(program.state().join("machine.journal"), text).unwrap();
+    let (out, err) = program.expect(2, &["restore"]);
+    assert!(!out.contains("again"), "{out}");
+    for told in [
+        "line 2 cannot be used",
+        "plain cannot be looked at: no cgroup hierarchy is mounted at",
+        "line 4 cannot be used: \"/commensal-test",
+        &format!("line 5 cannot be used: \"{trigger}\" is not the file of cpu.weight"),
+        "line 6 cannot be used",
+    ] {
+        assert!(err.contains(told), "{told}: {err}");
+    }
+    assert_eq!(std::fs::read_to_string(plain.join(file)).unwrap(), "1\n");
+    assert_eq!(std::fs::read_to_string(cgroup.join(trigger)).unwrap(), before);
+    std::fs::remove_dir(&cgroup).unwrap();
 }
