@@ -18,7 +18,7 @@ use commensal_core::vendor::Switch;
 use commensal_host::{Host, HostError, below};
 use commensal_sensors::{machine, mounts};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 /// Journal of `apply`, whose changes stay until `restore`.
@@ -33,7 +33,7 @@ pub const LAB: &str = "lab-";
 const ENDING: &str = "journal";
 
 /// Who wrote a journal, and in which boot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Owner {
     /// `machine`, `run` or `lab`.
     pub kind: String,
@@ -72,7 +72,7 @@ impl Owner {
 }
 
 /// A cgroup by mount point, path and inode.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Target {
     /// Mount point of the hierarchy.
     pub mount: String,
@@ -83,7 +83,7 @@ pub struct Target {
 }
 
 /// One line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case")]
 pub enum Record {
     /// First line: whose journal this is.
@@ -304,6 +304,8 @@ pub struct Journal {
     /// What is in the file, the owner's line left out.
     records: Vec<Record>,
     originals: BTreeSet<(Target, String, Option<String>)>,
+    /// What each of the records is about: a journal of many is not gone through for every step.
+    known: HashSet<Record>,
 }
 
 impl Journal {
@@ -335,7 +337,8 @@ impl Journal {
         let mut records = if stale { Vec::new() } else { contents.records };
         records.retain(|record| !matches!(record, Record::Owner(_)));
         let originals = records.iter().filter_map(original).collect();
-        Ok(Journal { path, owner, records, originals })
+        let known = records.iter().map(what).collect();
+        Ok(Journal { path, owner, records, originals, known })
     }
 
     /// Whether the original of this knob of this very group is on record already.
@@ -347,18 +350,7 @@ impl Journal {
     /// Whether a record of this kind is there already.
     #[must_use]
     pub fn has(&self, record: &Record) -> bool {
-        self.records.iter().any(|one| match (one, record) {
-            (Record::Switching { switch, .. }, Record::Switching { switch: other, .. }) => switch == other,
-            (
-                Record::Affinity { tid, start_ticks, .. },
-                Record::Affinity { tid: other, start_ticks: started, .. },
-            ) => (tid, start_ticks) == (other, started),
-            (
-                Record::Policy { tid, start_ticks, .. },
-                Record::Policy { tid: other, start_ticks: started, .. },
-            ) => (tid, start_ticks) == (other, started),
-            (one, other) => one == other,
-        })
+        self.known.contains(&what(record))
     }
 
     /// Threads with a policy of their own: number, start time and that policy.
@@ -403,6 +395,7 @@ impl Journal {
         let text = self.head() + &records.iter().map(line).collect::<String>();
         host.state_replace(&self.path, &text)?;
         self.originals = records.iter().filter_map(original).collect();
+        self.known = records.iter().map(what).collect();
         self.records = records;
         Ok(())
     }
@@ -419,6 +412,7 @@ impl Journal {
         let text: String = std::iter::once(head).chain(records.iter().map(line)).collect();
         host.state_append(&self.path, &text)?;
         self.originals.extend(records.iter().filter_map(original));
+        self.known.extend(records.iter().map(what));
         self.records.extend(records.iter().cloned());
         Ok(())
     }
@@ -479,6 +473,7 @@ impl Journal {
             }
         }
         self.originals = kept.iter().filter_map(original).collect();
+        self.known = kept.iter().map(what).collect();
         self.records = kept;
         Ok(())
     }
@@ -511,6 +506,18 @@ pub(crate) fn rename(records: &mut [Record], mount: &str, groups: &[Renewed]) {
             }
         }
     }
+}
+
+/// What a record is about, whatever the value on it: the first value is the one that goes back.
+fn what(record: &Record) -> Record {
+    let mut key = record.clone();
+    match &mut key {
+        Record::Switching { value, .. } => value.clear(),
+        Record::Affinity { cpus, .. } => cpus.clear(),
+        Record::Policy { policy, .. } => *policy = 0,
+        _ => {}
+    }
+    key
 }
 
 /// The key of an original.

@@ -300,7 +300,12 @@ fn undo_all(
         Record::Created(target) => Some((target.mount.clone(), target.path.clone())),
         _ => None,
     });
-    let mut job = Job { journal, kill, stuck, created: created.collect() };
+    let idle = contents.records.iter().filter_map(|record| match record {
+        Record::Original { group, knob, .. } if *knob == KnobId::CpuIdle.to_string() => Some(group.clone()),
+        _ => None,
+    });
+    let (created, idle, known) = (created.collect(), idle.collect(), known_paths(contents));
+    let mut job = Job { journal, kill, stuck, created, known, idle };
     let mut order: Vec<usize> = (0..contents.records.len()).rev().collect();
     order.sort_by_key(|index| rank(&contents.records[*index]));
     let originals = order.iter().take_while(|index| rank(&contents.records[**index]) <= 1).count();
@@ -319,7 +324,8 @@ fn undo_all(
             break;
         }
         result.failed.truncate(before);
-        kept.retain(|index| !waiting.contains(index));
+        let again: BTreeSet<usize> = waiting.iter().copied().collect();
+        kept.retain(|index| !again.contains(index));
     }
     let second = result.failed.len();
     kept.extend(moving::back(host, contents, result));
@@ -328,7 +334,8 @@ fn undo_all(
         // A group below that stood in the way is gone now, or the group itself: a crash between its making and the record of
         // its inode had the next one take it for somebody else's.
         result.failed.drain(first..second);
-        kept.retain(|index| !waiting.contains(index));
+        let again: BTreeSet<usize> = waiting.iter().copied().collect();
+        kept.retain(|index| !again.contains(index));
         pass(host, contents, &waiting, &mut job, result, &mut kept);
     }
     result.failed.extend(job.stuck.into_iter().map(|(_, error)| error));
@@ -344,6 +351,10 @@ struct Job<'a> {
     stuck: Vec<(Target, String)>,
     /// Mount and path of every group whose inode is on record.
     created: BTreeSet<(String, String)>,
+    /// Paths of every group on record.
+    known: BTreeSet<String>,
+    /// Groups of which it is on record whether they were idle.
+    idle: BTreeSet<Target>,
 }
 
 impl Job<'_> {
@@ -373,7 +384,7 @@ impl Job<'_> {
 }
 
 /// Paths of every group on record.
-fn known_paths(contents: &Contents) -> Vec<String> {
+fn known_paths(contents: &Contents) -> BTreeSet<String> {
     let path = |record: &Record| match record {
         Record::Created(target) | Record::Cookied(target) => Some(target.path.clone()),
         Record::Original { group, .. } => Some(group.path.clone()),
@@ -382,8 +393,16 @@ fn known_paths(contents: &Contents) -> Vec<String> {
     contents.records.iter().filter_map(path).filter(|path| path != "/").collect()
 }
 
-fn is_within(path: &str, above: &str) -> bool {
-    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// Whether the path is one of these or below one.
+fn is_within(path: &str, known: &BTreeSet<String>) -> bool {
+    let mut above = Some(path);
+    while let Some(at) = above.filter(|at| !at.is_empty()) {
+        if known.contains(at) {
+            return true;
+        }
+        above = at.rsplit_once('/').map(|(above, _)| above);
+    }
+    false
 }
 
 /// Undoes these records; returns those that failed. What still stands is in `kept`.
@@ -422,10 +441,7 @@ fn pass(
             | Record::Moving { .. }
             | Record::Moved { .. } => Ok(None),
             Record::Switching { switch, value } => {
-                let known = known_paths(contents);
-                shared::switch_back(host, switch, value, &|path| {
-                    known.iter().any(|ours| is_within(path, ours))
-                })
+                shared::switch_back(host, switch, value, &|path| is_within(path, &job.known))
             }
             Record::Cookied(target) => take_cookies(host, target),
             Record::Affinity { tid, start_ticks, cpus } => {
@@ -443,7 +459,7 @@ fn pass(
             }
             Record::Created(target) => remove(host, &target.mount, &target.path, Some(target.inode), kill),
             Record::Enabling { group, controller } => disable(host, group, controller),
-            Record::Original { .. } => original(host, job.journal, contents, record, &mut result.done),
+            Record::Original { .. } => original(host, job, contents, record, &mut result.done),
         };
         match undone {
             Ok(Some(line)) => result.done.push(line),
@@ -479,16 +495,16 @@ fn pass(
 /// Puts one value back, unless it is for others as well and they use it.
 fn original(
     host: &mut dyn Host,
-    journal: &Path,
+    job: &Job<'_>,
     contents: &mut Contents,
     record: &Record,
     done: &mut Vec<String>,
 ) -> Result<Option<String>, Left> {
+    let journal = job.journal;
     let Record::Original { group, knob, file, device, value } = record else { return Ok(None) };
     match KnobId::from_name(knob) {
         Some(KnobId::IoCostQos) => {
-            let known = known_paths(contents);
-            let ours = |path: &str| known.iter().any(|ours| is_within(path, ours));
+            let ours = |path: &str| is_within(path, &job.known);
             if let Some(user) = shared::user(host, KnobId::IoWeight, &ours) {
                 return Err(Left::Busy(format!(
                     "{file} stays as it is: group {user} has a weight of its own"
@@ -497,8 +513,7 @@ fn original(
         }
         Some(KnobId::CpuBvtWarpNs) => {
             if let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? {
-                let known = known_paths(contents);
-                let ours = |path: &str| known.iter().any(|ours| ours == path);
+                let ours = |path: &str| job.known.contains(path);
                 let written = shared::copies_back(host, group, dir, file, value, &ours);
                 host.close(dir);
                 done.extend(written.map_err(Left::Failed)?);
@@ -514,8 +529,34 @@ fn original(
         Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {
             renewing::renew_back(host, journal, contents, group, file, value)
         }
+        Err(Left::Failed(error))
+            if *knob == KnobId::CpuWeight.to_string()
+                && error.errno == Errno::EINVAL
+                && !job.idle.contains(group)
+                && end_idle(host, group, done)? =>
+        {
+            put_back(host, group, knob, file, device.as_deref(), value)
+        }
         back => back,
     }
+}
+
+/// A weight is not written to an idle group (EINVAL), and nothing that can be read says that the group was idle before: that
+/// record is damaged or cut off. A weight other than the default comes on record only while it can be written, so the group was
+/// not idle then; it became so afterwards, by us unless its owner has begun to use `cpu.idle` since, and the weight is what is
+/// known to be theirs. Gives whether the group is not idle any more.
+fn end_idle(host: &mut dyn Host, group: &Target, done: &mut Vec<String>) -> Result<bool, Left> {
+    let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { return Ok(false) };
+    let idle = KnobId::CpuIdle.row().v2.map_or("", |file| file.name);
+    let is_idle = host.read(dir, idle).is_ok_and(|text| text.trim() == "1");
+    let written = if is_idle { host.write(dir, idle, "0").map(|()| true) } else { Ok(false) };
+    host.close(dir);
+    let ended = written.map_err(Left::Failed)?;
+    if ended {
+        let shown = below(Path::new(&group.mount), &group.path).join(idle).display().to_string();
+        done.push(format!("{shown} is 0 again: what it was cannot be read"));
+    }
+    Ok(ended)
 }
 
 fn take_cookies(host: &mut dyn Host, target: &Target) -> Result<Option<String>, Left> {
