@@ -7,6 +7,9 @@
 //! it announces, so it is dropped; any other damage is reported and never guessed around.
 
 mod fits;
+mod inspect;
+
+pub use inspect::{Boot, Inspected, TOLD, inspect, plain};
 
 use crate::drivers::renew::Renewed;
 use commensal_core::actual::{ActualState, CgroupRef, Ours};
@@ -567,7 +570,8 @@ pub(crate) fn path(dir: &Path, name: &str) -> PathBuf {
 }
 
 /// Names of all journals in the state directory.
-pub(crate) fn names(host: &dyn Host, dir: &Path) -> Vec<String> {
+#[must_use]
+pub fn names(host: &dyn Host, dir: &Path) -> Vec<String> {
     let names = host.list(dir).unwrap_or_default();
     names.iter().filter_map(|name| name.strip_suffix(ENDING)?.strip_suffix('.').map(str::to_owned)).collect()
 }

@@ -234,3 +234,42 @@ fn a_forged_record_reaches_no_file_that_was_never_written() {
     assert_eq!(std::fs::read_to_string(cgroup.join(trigger)).unwrap(), before);
     std::fs::remove_dir(&cgroup).unwrap();
 }
+
+// promise 72
+#[test]
+fn journals_are_looked_at_without_a_lock_or_a_write() {
+    if !can_write_cgroups("journals_are_looked_at_without_a_lock_or_a_write") {
+        return;
+    }
+    let program = Program::new("look");
+    let (out, _) = program.expect(0, &["journal", "check"]);
+    assert!(out.starts_with("no journals in ") && !program.state().exists(), "{out}");
+    let groups = program.groups(ETL);
+    program.expect(0, &["apply", "-c", groups.to_str().unwrap()]);
+    let held = std::fs::File::open(program.state().join("lock")).unwrap();
+    held.lock().unwrap();
+    let (out, _) = program.expect(0, &["journal", "check"]);
+    assert!(
+        out.contains("machine.journal: of machine, process ") && out.contains("; of this boot; "),
+        "{out}"
+    );
+    let (out, _) = program.expect(0, &["journal", "show"]);
+    assert!(out.contains(&format!("{}-offline/etl was made", program.prefix)), "{out}");
+    let (out, _) = program.expect(0, &["journal", "check", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["journals"][0]["boot"], "present", "{out}");
+    let (out, _) = program.expect(0, &["journal", "show", "--json"]);
+    assert!(out.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{out}");
+    drop(held);
+    let journal = program.state().join("machine.journal");
+    let whole = std::fs::read_to_string(&journal).unwrap();
+    std::fs::write(&journal, format!("{whole}\u{1b}[2J\n")).unwrap();
+    let before = std::fs::read_dir(program.state()).unwrap().count();
+    let (out, _) = program.expect(2, &["journal", "check"]);
+    assert!(
+        out.contains("1 damaged lines") && out.contains(": damaged: no checksum") && !out.contains('\u{1b}')
+    );
+    assert_eq!(std::fs::read_dir(program.state()).unwrap().count(), before);
+    std::fs::write(&journal, whole).unwrap();
+    program.expect(0, &["restore"]);
+}
