@@ -1,7 +1,7 @@
 //! A state directory that somebody has had their hands on: nothing outside of what we did is written, and what can be read of
 //! what we did goes back.
 
-use crate::support::{STATE, applied, journal, restored};
+use crate::support::{STATE, applied, journal, planned, restored};
 use crate::undo::{GROUPS, machines};
 use commensal_host::Host;
 use commensal_host::fake::FakeHost;
@@ -265,4 +265,50 @@ fn a_hundred_thousand_records_take_one_look_each() {
     let result = restored(&mut host);
     assert!(result.nothing(), "{:?}", result.failed.first());
     assert_eq!(host.state_read(&machine_journal()).unwrap(), None);
+}
+
+// promise 73
+#[test]
+fn a_wide_pattern_leaves_out_what_the_machine_and_commensal_run_in() {
+    let fake = FakeHost::v2(2, 1 << 30);
+    let mut host = fake.another();
+    let root = host.open(Path::new("/sys/fs/cgroup")).unwrap();
+    host.write(root, "cgroup.subtree_control", "+cpu").unwrap();
+    for name in [
+        "system.slice",
+        "user.slice",
+        "init.scope",
+        "kubepods",
+        "agent-1",
+        "agent-2",
+        "commensal-two-offline",
+    ] {
+        host.mkdir(root, name).unwrap();
+    }
+    fake.move_process(std::process::id(), "/sys/fs/cgroup/agent-1");
+    fake.set_file("/proc/self/cgroup", "0::/agent-1\n");
+    let plan = |host: &mut FakeHost, pattern: &str, more: &str| {
+        let text =
+            format!("[group.batch]\nclass = \"offline\"\nmatch = [{{ cgroup = \"{pattern}\" }}]\n{more}\n");
+        planned(host, &text).unwrap().1
+    };
+    let wide = plan(&mut host, "/*", "match-everything = true");
+    let text = wide.notes.join("\n");
+    let touched: std::collections::BTreeSet<&str> =
+        wide.steps.iter().map(|step| step.place.path.as_str()).filter(|path| *path != "/").collect();
+    assert_eq!(touched.into_iter().collect::<Vec<_>>(), ["/agent-2"], "{text}");
+    for (path, why) in [
+        ("/system.slice", "it holds the machine's services"),
+        ("/agent-1", "commensal itself runs in it"),
+        ("/kubepods", "it holds every pod"),
+        ("/commensal-two-offline", "another commensal has made it"),
+    ] {
+        assert!(text.contains(&format!("match cgroup /* leaves out {path}: {why}")), "{text}");
+    }
+    let none = plan(&mut host, "/*.slice", "");
+    assert!(none.steps.is_empty() && none.unmet.len() == 1, "{:?}", none.unmet);
+    assert!(none.unmet[0].try_this.contains("name a cgroup in full"), "{:?}", none.unmet[0]);
+    // By its full name whatever its owner wants.
+    let named = plan(&mut host, "/kubepods", "");
+    assert!(named.steps.iter().any(|step| step.place.path.as_str() == "/kubepods"));
 }
