@@ -1,6 +1,7 @@
 //! Other users' files and odd files where root looks: told, never acted on, never waited for.
 
 use crate::agent::{Agent, ETL, own, until};
+use crate::bad_input::in_own_mounts;
 use crate::support::{Program, can_write_cgroups, cgroups_named, cpu_mount, text};
 use commensal_core::knob::{KnobId, Version};
 use commensal_reconcile::journal::{self, Owner, Record, Target};
@@ -272,4 +273,34 @@ fn journals_are_looked_at_without_a_lock_or_a_write() {
     assert_eq!(std::fs::read_dir(program.state()).unwrap().count(), before);
     std::fs::write(&journal, whole).unwrap();
     program.expect(0, &["restore"]);
+}
+
+// promise 4
+#[test]
+fn doctor_needs_no_state_directory() {
+    let program = Program::new("nostate");
+    let doctor = || {
+        let output = program.run(&["doctor"]);
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert!(doctor().contains("/state: is not there yet; the first change makes it"));
+    let state = program.state();
+    assert!(!state.exists());
+    std::fs::create_dir(&state).unwrap();
+    assert!(doctor().contains("/state: can be used"));
+    std::fs::remove_file(state.join("lock")).unwrap();
+    std::fs::create_dir(state.join("lock")).unwrap();
+    assert!(doctor().contains("/state: cannot be used: use as a state file"));
+    std::fs::remove_dir(state.join("lock")).unwrap();
+    let script = format!(
+        "mount --bind {0} {0}; mount -o remount,bind,ro {0}; {1} --state-dir {0} --cgroup-prefix {2} doctor || [ $? = 1 ]",
+        state.display(),
+        env!("CARGO_BIN_EXE_commensal"),
+        program.prefix
+    );
+    if let Some(output) = in_own_mounts("doctor_needs_no_state_directory", &script) {
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && out.contains("EROFS (read-only file system)"), "{out}{err}");
+    }
 }
