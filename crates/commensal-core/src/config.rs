@@ -4,6 +4,7 @@
 //! [`crate::desired::resolve`]'s question.
 
 use crate::cpuset::CpuSet;
+use crate::desired::takes_everything;
 use crate::group::{
     Class, GroupName, GroupSpec, LimitScope, Match, OnExceed, Partition, PodQos, Position, Queue, SafeState,
     Source,
@@ -31,6 +32,7 @@ const OTHER_KEYS: &[FileKey] = &[
     key("limits", Kind::Word(&["per-member", "total"])),
     key("target-wakeup-p99", Kind::Quantity(is::<Micros>)),
     key("match", Kind::Tables(MATCH_KEYS)),
+    key("match-everything", Kind::Flag),
 ];
 
 /// Every key of `[agent]`.
@@ -286,6 +288,28 @@ fn cross_checks(spec: &GroupSpec, keys: &Section, reader: &mut Reader) {
         let message = format!("group {:?}: memory.on-exceed has no effect without memory.max", name.as_str());
         reader.note(keys.at("memory.on-exceed"), message);
     }
+    let wide = spec.matches.iter().find(|one| match one {
+        Match::Cgroup(pattern) => takes_everything(pattern.as_str()),
+        _ => false,
+    });
+    match (wide, keys.flag("match-everything") == Some(true)) {
+        (Some(one), false) => {
+            let message = format!(
+                "group {:?}: {one} takes every cgroup of the machine; write a name in it, or match-everything = true if \
+                 that is meant",
+                name.as_str()
+            );
+            reader.note(keys.at("match"), message);
+        }
+        (None, true) => {
+            let message = format!(
+                "group {:?}: match-everything has no effect without a match such as {{ cgroup = \"/*\" }}",
+                name.as_str()
+            );
+            reader.note(keys.at("match-everything"), message);
+        }
+        _ => {}
+    }
     let of_disks = |row: &Row| matches!(row.write, Write::PerDisk(_)) || row.id == LimitId::IoWeight;
     if !spec.disks.is_empty() && !spec.limits.iter().any(|(row, _)| of_disks(row)) {
         let message =
@@ -450,6 +474,12 @@ mod tests {
             ("match = [{ cgroup = \"/a/../b\" }]", "contains \"..\""),
             ("match = [{ cgroup = \"/\" }]", "cannot be a member"),
             ("match = [{ cgruop = \"/a\" }]", "unknown key \"match.cgruop\"; did you mean \"match.cgroup\"?"),
+            ("match = [{ cgroup = \"/**\" }]", "takes every cgroup of the machine; write a name in it"),
+            ("match = [{ cgroup = \"/*\" }]\nmatch-everything = false", "or match-everything = true if"),
+            ("match = [{ cgroup = \"/*\" }]\nmatch-everything = true", "ok: 1 groups"),
+            ("match = [{ cgroup = \"/*.slice\" }]", "ok: 1 groups"),
+            ("match-everything = true", "has no effect without a match such as"),
+            ("match-everythin = true", "did you mean \"match-everything\"?"),
             ("match = [5]", "match must be a list of tables of cgroup, systemd,"),
             ("match = [{ process = { exe = \"\" } }]", "match.process.exe must be text that is not empty"),
             ("match = [{}]", "exactly one of"),

@@ -3,6 +3,9 @@
 
 mod containers;
 mod processes;
+mod protected;
+
+pub(crate) use protected::takes_everything;
 
 use crate::actual::{ActualState, CgroupPath, CgroupRef};
 use crate::config::ConfigError;
@@ -94,6 +97,8 @@ pub struct DesiredGroup {
     pub chosen: BTreeSet<KnobId>,
     /// What was asked for and is not a matter of a plan: (key, reason, way out).
     pub elsewhere: Vec<(String, String, String)>,
+    /// Cgroups that a pattern takes and that it must name in full: (match, cgroup, why).
+    pub left_out: Vec<(String, CgroupPath, &'static str)>,
 }
 
 /// All groups, resolved against one machine.
@@ -221,12 +226,27 @@ fn resolve_group(
     options: &ResolveOptions,
     state: &DesiredState,
 ) -> DesiredGroup {
-    let mut elsewhere = Vec::new();
+    let (mut elsewhere, mut left_out) = (Vec::new(), Vec::new());
     let mut members: Vec<Member> = Vec::new();
+    let here = protected::own_places(actual);
     let by_process = |one: &Match| matches!(one, Match::Process { .. });
     for one in spec.matches.iter().filter(|one| !by_process(one)) {
-        let (found, homeless) = find(one, actual, paths, state);
-        if found.is_empty() && homeless.is_empty() {
+        let (mut found, homeless) = find(one, actual, paths, state);
+        let before = left_out.len();
+        found.retain(|(path, _)| match protected::objection(one, path, &here) {
+            Some(why) => {
+                left_out.push((one.to_string(), path.clone(), why));
+                false
+            }
+            None => true,
+        });
+        if found.is_empty() && left_out.len() > before {
+            elsewhere.push((
+                format!("match {one}"),
+                "a pattern takes none of what it finds here".to_owned(),
+                "name a cgroup in full, without *, ? and []".to_owned(),
+            ));
+        } else if found.is_empty() && homeless.is_empty() {
             let (because, try_this) = nothing_found(one, actual);
             elsewhere.push((format!("match {one}"), because, try_this));
         }
@@ -274,6 +294,7 @@ fn resolve_group(
         expel: spec.expel,
         chosen: BTreeSet::new(),
         elsewhere,
+        left_out,
     }
 }
 

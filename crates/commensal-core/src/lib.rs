@@ -28,6 +28,7 @@ pub mod knob;
 pub mod limit;
 pub mod member;
 pub mod observe;
+pub mod ownership;
 pub mod plan;
 pub mod process;
 pub mod rng;

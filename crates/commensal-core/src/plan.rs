@@ -183,6 +183,9 @@ pub use vendor::identity_obstacle;
 pub fn plan(desired: &DesiredState, actual: &ActualState, caps: &Capabilities) -> Plan {
     let mut plan = Plan::default();
     for group in &desired.groups {
+        for (one, path, why) in &group.left_out {
+            plan.notes.push(format!("group {}: match {one} leaves out {path}: {why}", group.name));
+        }
         for (what, because, try_this) in &group.elsewhere {
             plan.unmet.push(Unmet {
                 group: group.name.clone(),

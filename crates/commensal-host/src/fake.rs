@@ -40,6 +40,7 @@ pub use vendor::VendorKernel;
 use crate::Exit;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Version};
+use commensal_core::ownership::Ownership;
 use commensal_core::topology::Device;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -214,6 +215,20 @@ impl FakeHost {
                 machine.files.insert(path.to_owned(), text.to_owned());
             }
         }
+    }
+
+    /// Puts something into the place of a state file that is none: `a named pipe`, `a directory`.
+    pub fn set_kind(&self, path: impl Into<PathBuf>, kind: &'static str) {
+        let path = path.into();
+        let mut machine = self.machine();
+        // Its name is in the folder all the same.
+        machine.files.entry(path.clone()).or_default();
+        machine.odd.insert(path, kind);
+    }
+
+    /// Gives a file or folder an owner and a mode; what is not told belongs to root alone.
+    pub fn set_owner(&self, path: impl Into<PathBuf>, owner: u32, mode: u32) {
+        self.machine().owners.insert(path.into(), Ownership { owner, mode });
     }
 
     /// Removes a file, as if the kernel did not have it.

@@ -24,6 +24,7 @@ pub mod fake;
 mod linux;
 mod locks;
 mod names;
+mod open;
 mod process;
 mod state;
 mod waiting;
@@ -59,6 +60,14 @@ pub struct HostError {
     pub errno: Errno,
 }
 
+impl HostError {
+    /// Whether something else is in the place of a state file: a directory, a pipe, a link.
+    #[must_use]
+    pub fn is_no_file(&self) -> bool {
+        self.operation == open::AS_A_FILE
+    }
+}
+
 fn with_value(value: &Option<String>) -> String {
     value.as_ref().map(|value| format!(" <- {:?}", value.trim_end())).unwrap_or_default()
 }
@@ -87,6 +96,13 @@ pub trait Host {
     /// Reads a small file (procfs, sysfs, configuration) whole.
     fn read_file(&self, path: &Path) -> Result<String>;
 
+    /// Reads a configuration file as [`Host::read_file`] does, but refuses (`EPERM`) one that others could have written, if
+    /// this host is guarded.
+    fn read_trusted(&self, path: &Path) -> Result<String>;
+
+    /// Whether state and configuration that others could have written are refused.
+    fn is_guarded(&self) -> bool;
+
     /// Where a symbolic link points, such as `/proc/PID/exe`.
     fn link(&self, path: &Path) -> Result<String>;
 
@@ -101,7 +117,8 @@ pub trait Host {
     /// socket that nobody listens on any more is replaced; `EADDRINUSE` when somebody does, `EEXIST` when it is no socket.
     fn listen(&mut self, path: &Path) -> Result<UnixListener>;
 
-    /// Opens a cgroup directory by absolute path.
+    /// Opens a cgroup directory by absolute path; `EINVAL` when it is none of a cgroup file system, or the path has `.`, `..` or an
+    /// empty name in it.
     fn open(&mut self, path: &Path) -> Result<Dir>;
 
     /// Opens a child group. `name` is one path component.

@@ -1,6 +1,7 @@
 //! The real machine: directories by descriptor and inode, control files on held descriptors.
 
 use crate::counters::{self, Counters, Event};
+use crate::open::{self, Guard};
 use crate::process::{self, Child, Process, SpawnSpec};
 use crate::{Dir, Host, HostError, Lock, LockFile, Result, Signal, Stream, Watch, locks, state};
 use commensal_core::cpuset::CpuSet;
@@ -14,7 +15,7 @@ use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -39,6 +40,9 @@ const ASK_MOST: usize = 8 << 20;
 /// What is read of a file at most, bytes: far more than any file here has, and little enough for every tick.
 const LONGEST_FILE: u64 = 16 << 20;
 
+/// `CGROUP_SUPER_MAGIC` and `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+const CGROUP_FILE_SYSTEMS: [u32; 2] = [0x0027_e0eb, 0x6367_7270];
+
 /// The running machine.
 #[derive(Debug, Default)]
 pub struct LinuxHost {
@@ -50,6 +54,8 @@ pub struct LinuxHost {
     /// The limit of open files before we raised ours: what a started command gets back.
     descriptors: Option<Rlimit>,
     pulse: Arc<AtomicU64>,
+    /// Folder of our own state files: see [`LinuxHost::guard_state`].
+    guarded: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -92,6 +98,17 @@ fn refused(operation: &'static str, path: &Path, value: Option<&str>, error: &st
 pub(crate) fn component(operation: &'static str, name: &str) -> Result<()> {
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
         return Err(fail(operation, format!("{name:?}"), None, rustix::io::Errno::INVAL));
+    }
+    Ok(())
+}
+
+/// Refuses a cgroup's path that is not absolute or has `.`, `..` or an empty name in it: it would be another one than it says.
+pub(crate) fn plain_path(path: &Path) -> Result<()> {
+    let text = path.as_os_str().as_encoded_bytes();
+    let below = text.strip_prefix(b"/").map(|below| below.strip_suffix(b"/").unwrap_or(below));
+    let is_odd = |name: &[u8]| matches!(name, b"" | b"." | b"..");
+    if below.is_none_or(|below| !below.is_empty() && below.split(|byte| *byte == b'/').any(is_odd)) {
+        return Err(fail("open", format!("{path:?}"), None, rustix::io::Errno::INVAL));
     }
     Ok(())
 }
@@ -139,6 +156,16 @@ impl LinuxHost {
     #[must_use]
     pub fn new() -> LinuxHost {
         LinuxHost { descriptors: raise_descriptor_limit(), ..LinuxHost::default() }
+    }
+
+    /// From now on files and folders in `folder`, this one with all above it, and configuration ([`Host::read_trusted`]) must
+    /// belong to root or this user; where this user is root, nobody else may write them either.
+    pub fn guard_state(&mut self, folder: &Path) {
+        self.guarded = Some(folder.to_owned());
+    }
+
+    fn guard(&self) -> Option<Guard<'_>> {
+        self.guarded.as_deref().map(|folder| Guard { folder, euid: self.euid() })
     }
 
     fn keep(&mut self, fd: OwnedFd, path: String) -> Result<Dir> {
@@ -250,7 +277,7 @@ impl LinuxHost {
     }
 }
 
-fn text_of(bytes: Vec<u8>) -> String {
+pub(crate) fn text_of(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
@@ -294,6 +321,17 @@ impl Host for LinuxHost {
         read().map(text_of).map_err(|error: std::io::Error| refused("read", path, None, &error))
     }
 
+    fn read_trusted(&self, path: &Path) -> Result<String> {
+        match self.guarded {
+            Some(_) => open::read_trusted(path, self.euid(), LONGEST_FILE).map(text_of),
+            None => self.read_file(path),
+        }
+    }
+
+    fn is_guarded(&self) -> bool {
+        self.guarded.is_some()
+    }
+
     fn link(&self, path: &Path) -> Result<String> {
         let target = rustix::fs::readlink(path, Vec::new());
         let target = target.map_err(|errno| fail("read", path.display().to_string(), None, errno))?;
@@ -331,10 +369,17 @@ impl Host for LinuxHost {
     }
 
     fn open(&mut self, path: &Path) -> Result<Dir> {
+        plain_path(path)?;
         let object = path.display().to_string();
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(path, flags, Mode::empty())
-            .map_err(|errno| fail("open", object.clone(), None, errno))?;
+        let refuse = |errno| fail("open", object.clone(), None, errno);
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(refuse)?;
+        // These file systems have no symbolic links, so what is in one was not reached through a link below its mount.
+        let kind = rustix::fs::fstatfs(&fd).map_err(refuse)?.f_type;
+        if !CGROUP_FILE_SYSTEMS.iter().any(|cgroup| i128::from(*cgroup) == i128::from(kind)) {
+            let object = format!("{object}, which is in no cgroup file system");
+            return Err(fail("open", object, None, rustix::io::Errno::INVAL));
+        }
         self.keep(fd, object)
     }
 
@@ -541,27 +586,27 @@ impl Host for LinuxHost {
     }
 
     fn state_dir(&mut self, path: &Path) -> Result<()> {
-        state::make_dir(path)
+        state::make_dir(path, self.guard())
     }
 
     fn state_read(&mut self, path: &Path) -> Result<Option<String>> {
-        state::read(path)
+        state::read(path, self.guard())
     }
 
     fn state_append(&mut self, path: &Path, text: &str) -> Result<()> {
-        state::append(path, text)
+        state::append(path, text, self.guard())
     }
 
     fn state_replace(&mut self, path: &Path, text: &str) -> Result<()> {
-        state::replace(path, text.as_bytes())
+        state::replace(path, text.as_bytes(), self.guard())
     }
 
     fn state_rename(&mut self, from: &Path, to: &Path) -> Result<()> {
-        state::rename(from, to)
+        state::rename(from, to, self.guard())
     }
 
     fn state_remove(&mut self, path: &Path) -> Result<()> {
-        state::remove(path)
+        state::remove(path, self.guard())
     }
 
     fn state_remove_all(&mut self, path: &Path) -> Result<()> {
@@ -585,15 +630,15 @@ impl Host for LinuxHost {
     }
 
     fn state_lock(&mut self, path: &Path) -> Result<Option<Lock>> {
-        locks::try_lock(path)
+        locks::try_lock(path, self.guard())
     }
 
     fn state_lock_new(&mut self, path: &Path, text: &str) -> Result<Lock> {
-        locks::new(path, text)
+        locks::new(path, text, self.guard())
     }
 
     fn state_lock_file(&self, path: &Path) -> Result<Option<LockFile>> {
-        locks::find(path)
+        locks::find(path, self.guard())
     }
 
     fn state_watch(&self, folders: &[&Path]) -> Result<Watch> {

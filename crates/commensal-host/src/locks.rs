@@ -1,15 +1,17 @@
 //! Locks of state files (`flock(2)`): they belong to one opening of the file, so they last until its last descriptor is
 //! closed, in whatever process. Nobody has to clean up after a holder that was killed.
 
+use crate::Result;
 #[cfg(feature = "fake")]
 use crate::fake::{FakeLockFile, Token};
-use crate::{Result, state::failed};
+use crate::open::{Guard, folder_of};
+use crate::state::{failed, there};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use rustix::fs::{AtFlags, OFlags, unlinkat};
+use std::fs::{File, TryLockError};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,10 +122,9 @@ pub(crate) fn watch(folders: &[&Path]) -> Result<Watch> {
     Ok(Watch(Some(fd)))
 }
 
-pub(crate) fn try_lock(path: &Path) -> Result<Option<Lock>> {
-    let mut open = OpenOptions::new();
-    let opened = open.write(true).create(true).truncate(false).mode(0o600).open(path);
-    try_on(opened.map_err(|error| failed("open", path, &error))?, path)
+pub(crate) fn try_lock(path: &Path, guard: Option<Guard<'_>>) -> Result<Option<Lock>> {
+    let (folder, name) = folder_of(path, guard)?;
+    try_on(folder.open("open", name, OFlags::WRONLY | OFlags::CREATE)?, path)
 }
 
 /// Tries to lock what is open.
@@ -135,21 +136,18 @@ pub(crate) fn try_on(file: File, path: &Path) -> Result<Option<Lock>> {
     }
 }
 
-pub(crate) fn new(path: &Path, text: &str) -> Result<Lock> {
-    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = opened.map_err(|error| failed("create", path, &error))?;
+pub(crate) fn new(path: &Path, text: &str, guard: Option<Guard<'_>>) -> Result<Lock> {
+    let (folder, name) = folder_of(path, guard)?;
+    let mut file = folder.open("create", name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
     // Who looks at it between its creation and its lock lets go at once.
     file.lock().and_then(|()| file.write_all(text.as_bytes())).map_err(|error| {
-        let _ = std::fs::remove_file(path);
+        let _ = unlinkat(folder.fd(), name, AtFlags::empty());
         failed("write", path, &error)
     })?;
     Ok(Lock::real(file))
 }
 
-pub(crate) fn find(path: &Path) -> Result<Option<LockFile>> {
-    match File::open(path) {
-        Ok(file) => Ok(Some(LockFile(Lockable::Real(file)))),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed("open", path, &error)),
-    }
+pub(crate) fn find(path: &Path, guard: Option<Guard<'_>>) -> Result<Option<LockFile>> {
+    let opened = folder_of(path, guard).and_then(|(folder, name)| folder.open("open", name, OFlags::RDONLY));
+    Ok(there(opened)?.map(|file| LockFile(Lockable::Real(file))))
 }

@@ -1,10 +1,12 @@
 //! State files that survive a crash: append with fsync, replace by rename.
 
+use crate::open::{Guard, folder_of};
 use crate::{HostError, Result};
 use commensal_core::errno::Errno;
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use rustix::fs::{AtFlags, OFlags, renameat, unlinkat};
+use std::fs::{DirBuilder, File};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 pub(crate) fn failed(operation: &'static str, path: &Path, error: &std::io::Error) -> HostError {
@@ -12,62 +14,87 @@ pub(crate) fn failed(operation: &'static str, path: &Path, error: &std::io::Erro
     HostError { operation, object: path.display().to_string(), value: None, errno }
 }
 
-pub(crate) fn make_dir(path: &Path) -> Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| failed("create", path, &error))
-}
-
-pub(crate) fn read(path: &Path) -> Result<Option<String>> {
-    match std::fs::read(path) {
-        // A damaged file is for its reader to judge, line by line.
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed("read", path, &error)),
+pub(crate) fn make_dir(path: &Path, guard: Option<Guard<'_>>) -> Result<()> {
+    match guard.filter(|guard| path.starts_with(guard.folder)) {
+        Some(guard) => crate::open::make(path, guard),
+        None => {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+            made.map_err(|error| failed("create", path, &error))
+        }
     }
 }
 
-pub(crate) fn append(path: &Path, text: &str) -> Result<()> {
+/// What is there, or `None` when nothing is.
+pub(crate) fn there<T>(found: Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.errno == Errno::ENOENT => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) fn read(path: &Path, guard: Option<Guard<'_>>) -> Result<Option<String>> {
+    let opened = folder_of(path, guard).and_then(|(folder, name)| folder.open("read", name, OFlags::RDONLY));
+    let Some(mut file) = there(opened)? else { return Ok(None) };
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|error| failed("read", path, &error))?;
+    // A damaged file is for its reader to judge, line by line.
+    Ok(Some(crate::linux::text_of(bytes)))
+}
+
+pub(crate) fn append(path: &Path, text: &str, guard: Option<Guard<'_>>) -> Result<()> {
     let refuse = |error: &std::io::Error| failed("append to", path, error);
-    let is_new = !path.exists();
-    let mut file =
-        OpenOptions::new().append(true).create(true).mode(0o600).open(path).map_err(|e| refuse(&e))?;
+    let (folder, name) = folder_of(path, guard)?;
+    let flags = OFlags::WRONLY | OFlags::APPEND;
+    let (mut file, is_new) = match there(folder.open("append to", name, flags))? {
+        Some(file) => (file, false),
+        None => (folder.open("append to", name, flags | OFlags::CREATE | OFlags::EXCL)?, true),
+    };
     let before = file.metadata().map_err(|e| refuse(&e))?.len();
     if let Err(error) = file.write_all(text.as_bytes()).and_then(|()| file.sync_data()) {
         // A torn line would read as damage later; the length before is the last good state.
         let _ = file.set_len(before);
         if is_new {
-            let _ = std::fs::remove_file(path);
+            let _ = unlinkat(folder.fd(), name, AtFlags::empty());
         }
         return Err(refuse(&error));
     }
-    if is_new { sync_parent(path) } else { Ok(()) }
+    if is_new { folder.sync() } else { Ok(()) }
 }
 
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let aside = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
-    let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&aside)?;
+pub(crate) fn replace(path: &Path, bytes: &[u8], guard: Option<Guard<'_>>) -> Result<()> {
+    let (folder, name) = folder_of(path, guard)?;
+    let aside = format!(".{}.{}.new", name.display(), std::process::id());
+    let aside = Path::new(&aside);
+    // Of a process with this number that died in between.
+    let _ = unlinkat(folder.fd(), aside, AtFlags::empty());
+    let mut file = folder.open("replace", aside, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?;
+    let write = |file: &mut File| -> std::io::Result<()> {
+        file.set_permissions(PermissionsExt::from_mode(0o644))?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        std::fs::rename(&aside, path)
+        Ok(renameat(folder.fd(), aside, folder.fd(), name)?)
     };
-    write().map_err(|error| {
-        let _ = std::fs::remove_file(&aside);
+    write(&mut file).map_err(|error| {
+        let _ = unlinkat(folder.fd(), aside, AtFlags::empty());
         failed("replace", path, &error)
     })?;
-    sync_parent(path)
+    folder.sync()
 }
 
-pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
-    std::fs::rename(from, to).map_err(|error| failed("rename", from, &error))?;
-    sync_parent(to)
+pub(crate) fn rename(from: &Path, to: &Path, guard: Option<Guard<'_>>) -> Result<()> {
+    let ((old, from_name), (new, to_name)) = (folder_of(from, guard)?, folder_of(to, guard)?);
+    renameat(old.fd(), from_name, new.fd(), to_name)
+        .map_err(|errno| failed("rename", from, &errno.into()))?;
+    new.sync()
 }
 
-pub(crate) fn remove(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Ok(()) => sync_parent(path),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed("remove", path, &error)),
+pub(crate) fn remove(path: &Path, guard: Option<Guard<'_>>) -> Result<()> {
+    let Some((folder, name)) = there(folder_of(path, guard))? else { return Ok(()) };
+    match unlinkat(folder.fd(), name, AtFlags::empty()) {
+        Ok(()) => folder.sync(),
+        Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(errno) => Err(failed("remove", path, &errno.into())),
     }
 }
 
@@ -76,10 +103,4 @@ pub(crate) fn remove_all(path: &Path) -> Result<()> {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", path, &error)),
         _ => Ok(()),
     }
-}
-
-/// The name of a new file is on the disk only once its directory is.
-fn sync_parent(path: &Path) -> Result<()> {
-    let Some(parent) = path.parent() else { return Ok(()) };
-    File::open(parent).and_then(|dir| dir.sync_all()).map_err(|error| failed("sync", parent, &error))
 }

@@ -6,6 +6,11 @@
 //! JSON in hex, a space, the JSON. A last line without a line break was torn by a crash before the write
 //! it announces, so it is dropped; any other damage is reported and never guessed around.
 
+mod fits;
+mod inspect;
+
+pub use inspect::{Boot, Inspected, TOLD, inspect, plain};
+
 use crate::drivers::recreate::Recreated;
 use crate::marks;
 use commensal_core::actual::{ActualState, CgroupRef, Ours};
@@ -15,9 +20,9 @@ use commensal_core::process::Stat;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Host, HostError, below};
-use commensal_sensors::machine;
+use commensal_sensors::{machine, mounts};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 /// Journal of `apply`, whose changes stay until `restore`.
@@ -32,7 +37,7 @@ pub const LAB: &str = "lab-";
 const ENDING: &str = "journal";
 
 /// Who wrote a journal, and in which boot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Owner {
     /// `machine`, `run` or `lab`.
     pub kind: String,
@@ -71,7 +76,7 @@ impl Owner {
 }
 
 /// A cgroup by mount point, path and inode.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Target {
     /// Mount point of the hierarchy.
     pub mount: String,
@@ -82,7 +87,7 @@ pub struct Target {
 }
 
 /// One line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "kebab-case")]
 pub enum Record {
     /// First line: whose journal this is.
@@ -268,13 +273,39 @@ pub fn line(record: &Record) -> String {
 /// Reads a journal's text; never fails, damage is part of the result.
 #[must_use]
 pub fn parse(text: &str) -> Contents {
+    parse_where(text, |_| None)
+}
+
+/// Reads a journal's text, and holds what it says against the knob table and what is mounted here: what cannot have been written
+/// by a commensal of this boot is damage, whatever its checksum. Of a journal of an earlier boot nothing is used.
+#[must_use]
+pub fn read(host: &dyn Host, text: &str) -> Contents {
+    let (boot_id, mounts) = (machine::boot_id(host), mounts::kinds(host));
+    let mut whose = None;
+    parse_where(text, |record| {
+        if let (Record::Owner(owner), None) = (record, &whose) {
+            whose = Some(boot_id.as_ref() == Some(&owner.boot_id));
+        }
+        if whose == Some(false) { None } else { fits::objection(record, &mounts) }
+    })
+}
+
+/// Whether a record that was found elsewhere can have been written here.
+pub(crate) fn can_be_ours(host: &dyn Host) -> impl Fn(&Record) -> bool + use<> {
+    let mounts = mounts::kinds(host);
+    move |record| fits::objection(record, &mounts).is_none()
+}
+
+/// `objection` says what is wrong with a record that can be read.
+fn parse_where(text: &str, mut objection: impl FnMut(&Record) -> Option<String>) -> Contents {
     let mut contents = Contents::default();
     for (index, line) in text.split_inclusive('\n').enumerate() {
         let Some(whole) = line.strip_suffix('\n') else {
             contents.torn = true;
             continue;
         };
-        match parse_line(whole) {
+        let parsed = parse_line(whole);
+        match parsed.and_then(|record| objection(&record).map_or(Ok(record), Err)) {
             Ok(record) => contents.records.push(record),
             Err(reason) => contents.damaged.push((index + 1, reason)),
         }
@@ -303,6 +334,8 @@ pub struct Journal {
     safe: BTreeMap<Key, (String, bool)>,
     /// Records that go to the disk with the next ones.
     waiting: Vec<Record>,
+    /// What each of the records is about: a journal of many is not gone through for every step.
+    known: HashSet<Record>,
 }
 
 /// A knob of a very group.
@@ -322,7 +355,7 @@ impl Journal {
         host.state_dir(dir)?;
         let path = path(dir, name);
         let text = host.state_read(&path)?.unwrap_or_default();
-        let contents = parse(&text);
+        let contents = read(host, &text);
         if let Some((line, reason)) = contents.damaged.first() {
             let (path, reason) = (path.display().to_string(), reason.clone());
             return Err(JournalError::Damaged { path, line: *line, reason });
@@ -346,6 +379,7 @@ impl Journal {
             originals: BTreeSet::new(),
             safe: BTreeMap::new(),
             waiting: Vec::new(),
+            known: HashSet::new(),
         };
         journal.index();
         Ok(journal)
@@ -354,6 +388,7 @@ impl Journal {
     fn index(&mut self) {
         self.originals = self.records.iter().filter_map(original).collect();
         self.safe = self.records.iter().filter_map(safe).collect();
+        self.known = self.records.iter().map(what).collect();
     }
 
     /// Whether it is on record what this knob of this very group is to be without us.
@@ -379,18 +414,7 @@ impl Journal {
     /// Whether a record of this kind is there already.
     #[must_use]
     pub fn has(&self, record: &Record) -> bool {
-        self.records.iter().any(|one| match (one, record) {
-            (Record::Switching { switch, .. }, Record::Switching { switch: other, .. }) => switch == other,
-            (
-                Record::Affinity { tid, start_ticks, .. },
-                Record::Affinity { tid: other, start_ticks: started, .. },
-            ) => (tid, start_ticks) == (other, started),
-            (
-                Record::Policy { tid, start_ticks, .. },
-                Record::Policy { tid: other, start_ticks: started, .. },
-            ) => (tid, start_ticks) == (other, started),
-            (one, other) => one == other,
-        })
+        self.known.contains(&what(record))
     }
 
     /// Threads with a policy of their own: number, start time and that policy.
@@ -458,6 +482,7 @@ impl Journal {
         host.state_append(&self.path, &text)?;
         self.originals.extend(all.clone().filter_map(original));
         self.safe.extend(all.clone().filter_map(safe));
+        self.known.extend(all.clone().map(what));
         let mut all: Vec<Record> = all.cloned().collect();
         self.waiting.clear();
         marks::set(host, self.names(), &all);
@@ -614,6 +639,18 @@ pub(crate) fn without<'a>(before: &'a [Record], now: &[Record]) -> Vec<&'a Recor
     before.iter().filter(|record| marks::home(record).is_some_and(|home| !standing.contains(&home))).collect()
 }
 
+/// What a record is about, whatever the value on it: the first value is the one that goes back.
+fn what(record: &Record) -> Record {
+    let mut key = record.clone();
+    match &mut key {
+        Record::Switching { value, .. } => value.clear(),
+        Record::Affinity { cpus, .. } => cpus.clear(),
+        Record::Policy { policy, .. } => *policy = 0,
+        _ => {}
+    }
+    key
+}
+
 /// The key of an original.
 fn original(record: &Record) -> Option<Key> {
     match record {
@@ -671,7 +708,8 @@ pub(crate) fn path(dir: &Path, name: &str) -> PathBuf {
 }
 
 /// Names of all journals in the state directory.
-pub(crate) fn names(host: &dyn Host, dir: &Path) -> Vec<String> {
+#[must_use]
+pub fn names(host: &dyn Host, dir: &Path) -> Vec<String> {
     let names = host.list(dir).unwrap_or_default();
     names.iter().filter_map(|name| name.strip_suffix(ENDING)?.strip_suffix('.').map(str::to_owned)).collect()
 }
@@ -690,7 +728,7 @@ pub fn ours(
 ) -> Result<Ours, JournalError> {
     let text = host.state_read(&path(dir, name))?.unwrap_or_default();
     let mut ours = Ours::default();
-    let contents = parse(&text);
+    let contents = read(host, &text);
     if contents.owner().is_some_and(|owner| owner.boot_id != boot_id) {
         return Ok(ours);
     }

@@ -4,7 +4,7 @@
 //! state directory: a limit of one is never taken for an original by another, and a state directory that is lost loses nothing.
 //! Where the kernel or the user has none (a user who is not root, `EPERM`; old kernels, `EOPNOTSUPP`) the journal stands alone.
 
-use crate::journal::{Record, Target};
+use crate::journal::{Record, Target, can_be_ours};
 use commensal_core::errno::Errno;
 use commensal_host::{Dir, Host, below};
 use commensal_sensors::mounts::hierarchies;
@@ -138,6 +138,8 @@ pub(crate) fn all(host: &mut dyn Host) -> Vec<Mark> {
             host.close(root);
         }
     }
+    let can_be_ours = can_be_ours(host);
+    found.retain(|mark| can_be_ours(&mark.record));
     found
 }
 

@@ -126,7 +126,8 @@ pub fn restore_own(host: &mut dyn Host, dir: &Path, name: &str) -> Result<Restor
 /// When the journal cannot be read, or the kernel refuses; then it is as before, and can be tried again.
 pub fn finish(host: &mut dyn Host, dir: &Path, boot_id: &str, name: &str) -> Result<(), HostError> {
     let path = journal::path(dir, name);
-    let mut contents = journal::parse(&host.state_read(&path)?.unwrap_or_default());
+    let text = host.state_read(&path)?.unwrap_or_default();
+    let mut contents = journal::read(host, &text);
     // Groups of an earlier boot are gone: finishing would make them anew.
     if contents.owner().is_none_or(|owner| owner.boot_id != boot_id)
         || !contents.records.iter().any(|record| matches!(record, Record::Recreating(_)))
@@ -155,7 +156,11 @@ fn restore_where(
         let mut names: BTreeSet<String> = journal::names(host, dir).into_iter().collect();
         names.extend(marked.iter().map(|name| (*name).to_owned()));
         for name in names.into_iter().filter(|name| wanted(name)) {
-            eligible(host, dir, boot_id, &name, marks, &mut result)?;
+            // One that cannot be read or is somebody else's keeps none of the others from going back.
+            if let Err(error) = eligible(host, dir, boot_id, &name, marks, &mut result) {
+                let path = journal::path(dir, &name);
+                result.failed.push(format!("{} was not carried out: {error}", path.display()));
+            }
         }
         // What is to be undone of them is in the journals now.
         marks = &[];
@@ -203,7 +208,7 @@ fn one_journal(
 ) -> Result<(), HostError> {
     let path = journal::path(dir, name);
     let text = host.state_read(&path)?.unwrap_or_default();
-    let contents = journal::parse(&text);
+    let contents = journal::read(host, &text);
     for (line, reason) in &contents.damaged {
         result.failed.push(format!("{} line {line} {DAMAGED}: {reason}", path.display()));
     }
@@ -286,21 +291,30 @@ fn keep(
     text: &str,
     result: &mut Restored,
 ) -> Result<(), HostError> {
+    let mut unreadable = String::new();
     if !contents.damaged.is_empty() {
         let all: Vec<&str> = text.split_inclusive('\n').collect();
         let lines: String =
             contents.damaged.iter().filter_map(|(number, _)| all.get(number - 1).copied()).collect();
         let aside = path.with_extension("damaged");
-        host.state_append(&aside, &lines)?;
-        result.failed.push(format!("the lines that {DAMAGED} are kept in {}", aside.display()));
+        match host.state_append(&aside, &lines) {
+            Ok(()) => {
+                result.failed.push(format!("the lines that {DAMAGED} are kept in {}", aside.display()));
+            }
+            // What was done must not be done a second time, and what cannot be read must not be lost.
+            Err(error) => {
+                result.failed.push(format!("the lines that {DAMAGED} stay in {}: {error}", path.display()));
+                unreadable = lines;
+            }
+        }
     }
     marks::clear(host, path.parent().unwrap_or(Path::new("/")), journal::without(&contents.records, kept));
     let owner = contents.owner().map(|owner| Record::Owner(owner.clone()));
-    if kept.is_empty() {
+    if kept.is_empty() && unreadable.is_empty() {
         return host.state_remove(path);
     }
     let lines: String = owner.iter().chain(kept).map(journal::line).collect();
-    host.state_replace(path, &lines)
+    host.state_replace(path, &(lines + &unreadable))
 }
 
 /// Values first, then processes, then our groups, then controllers, which the groups may use; each from the last to the first.
@@ -335,7 +349,12 @@ fn undo_all(
         Record::Created(target) => Some((target.mount.clone(), target.path.clone())),
         _ => None,
     });
-    let mut job = Job { journal, kill, stuck, created: created.collect() };
+    let idle = contents.records.iter().filter_map(|record| match record {
+        Record::Original { group, knob, .. } if *knob == KnobId::CpuIdle.to_string() => Some(group.clone()),
+        _ => None,
+    });
+    let (created, idle, known) = (created.collect(), idle.collect(), known_paths(contents));
+    let mut job = Job { journal, kill, stuck, created, known, idle };
     let mut order: Vec<usize> = (0..contents.records.len()).rev().collect();
     order.sort_by_key(|index| rank(&contents.records[*index]));
     let originals = order.iter().take_while(|index| rank(&contents.records[**index]) <= 1).count();
@@ -354,7 +373,8 @@ fn undo_all(
             break;
         }
         result.failed.truncate(before);
-        kept.retain(|index| !waiting.contains(index));
+        let again: BTreeSet<usize> = waiting.iter().copied().collect();
+        kept.retain(|index| !again.contains(index));
     }
     let second = result.failed.len();
     kept.extend(moving::back(host, contents, result));
@@ -363,7 +383,8 @@ fn undo_all(
         // A group below that stood in the way is gone now, or the group itself: a crash between its making and the record of
         // its inode had the next one take it for somebody else's.
         result.failed.drain(first..second);
-        kept.retain(|index| !waiting.contains(index));
+        let again: BTreeSet<usize> = waiting.iter().copied().collect();
+        kept.retain(|index| !again.contains(index));
         pass(host, contents, &waiting, &mut job, result, &mut kept);
     }
     result.failed.extend(job.stuck.into_iter().map(|(_, error)| error));
@@ -379,6 +400,10 @@ struct Job<'a> {
     stuck: Vec<(Target, String)>,
     /// Mount and path of every group whose inode is on record.
     created: BTreeSet<(String, String)>,
+    /// Paths of every group on record.
+    known: BTreeSet<String>,
+    /// Groups of which it is on record whether they were idle.
+    idle: BTreeSet<Target>,
 }
 
 impl Job<'_> {
@@ -409,7 +434,7 @@ impl Job<'_> {
 }
 
 /// Paths of every group on record.
-fn known_paths(contents: &Contents) -> Vec<String> {
+fn known_paths(contents: &Contents) -> BTreeSet<String> {
     let path = |record: &Record| match record {
         Record::Created(target) | Record::Cookied(target) => Some(target.path.clone()),
         Record::Original { group, .. } => Some(group.path.clone()),
@@ -418,8 +443,16 @@ fn known_paths(contents: &Contents) -> Vec<String> {
     contents.records.iter().filter_map(path).filter(|path| path != "/").collect()
 }
 
-fn is_within(path: &str, above: &str) -> bool {
-    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+/// Whether the path is one of these or below one.
+fn is_within(path: &str, known: &BTreeSet<String>) -> bool {
+    let mut above = Some(path);
+    while let Some(at) = above.filter(|at| !at.is_empty()) {
+        if known.contains(at) {
+            return true;
+        }
+        above = at.rsplit_once('/').map(|(above, _)| above);
+    }
+    false
 }
 
 /// Undoes these records; returns those that failed. What still stands is in `kept`.
@@ -459,10 +492,7 @@ fn pass(
             | Record::Moving { .. }
             | Record::Moved { .. } => Ok(None),
             Record::Switching { switch, value } => {
-                let known = known_paths(contents);
-                shared::switch_back(host, switch, value, &|path| {
-                    known.iter().any(|ours| is_within(path, ours))
-                })
+                shared::switch_back(host, switch, value, &|path| is_within(path, &job.known))
             }
             Record::Cookied(target) => take_cookies(host, target),
             Record::Affinity { tid, start_ticks, cpus } => {
@@ -480,7 +510,7 @@ fn pass(
             }
             Record::Created(target) => remove(host, &target.mount, &target.path, Some(target.inode), kill),
             Record::Enabling { group, controller } => disable(host, group, controller),
-            Record::Original { .. } => original(host, job.journal, contents, record, &mut result.done),
+            Record::Original { .. } => original(host, job, contents, record, &mut result.done),
         };
         match undone {
             Ok(Some(line)) => result.done.push(line),
@@ -516,16 +546,16 @@ fn pass(
 /// Puts one value back, unless it is for others as well and they use it.
 fn original(
     host: &mut dyn Host,
-    journal: &Path,
+    job: &Job<'_>,
     contents: &mut Contents,
     record: &Record,
     done: &mut Vec<String>,
 ) -> Result<Option<String>, Left> {
+    let journal = job.journal;
     let Record::Original { group, knob, file, device, value } = record else { return Ok(None) };
     match KnobId::from_name(knob) {
         Some(KnobId::IoCostQos) => {
-            let known = known_paths(contents);
-            let ours = |path: &str| known.iter().any(|ours| is_within(path, ours));
+            let ours = |path: &str| is_within(path, &job.known);
             if let Some(user) = shared::user(host, KnobId::IoWeight, &ours) {
                 return Err(Left::Busy(format!(
                     "{file} stays as it is: group {user} has a weight of its own"
@@ -534,8 +564,7 @@ fn original(
         }
         Some(KnobId::CpuBvtWarpNs) => {
             if let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? {
-                let known = known_paths(contents);
-                let ours = |path: &str| known.iter().any(|ours| ours == path);
+                let ours = |path: &str| job.known.contains(path);
                 let written = shared::copies_back(host, group, dir, file, value, &ours);
                 host.close(dir);
                 done.extend(written.map_err(Left::Failed)?);
@@ -555,6 +584,14 @@ fn original(
         Err(Left::Failed(error)) if knob == "cpu.qos_level" && error.errno == Errno::EINVAL => {
             recreating::restore_by_recreating(host, journal, contents, group, file, value)
         }
+        Err(Left::Failed(error))
+            if *knob == KnobId::CpuWeight.to_string()
+                && error.errno == Errno::EINVAL
+                && !job.idle.contains(group)
+                && end_idle(host, group, done)? =>
+        {
+            put_back(host, group, knob, file, device.as_deref(), value)
+        }
         back => back,
     }
 }
@@ -572,6 +609,24 @@ fn kept_by_another(host: &mut dyn Host, journal: &Path, group: &Target, record: 
                 .state_read(&journal::path(Path::new(owner), journal::MACHINE))
                 .is_ok_and(|text| text.is_some())
     })
+}
+
+/// A weight is not written to an idle group (EINVAL), and nothing that can be read says that the group was idle before: that
+/// record is damaged or cut off. A weight other than the default comes on record only while it can be written, so the group was
+/// not idle then; it became so afterwards, by us unless its owner has begun to use `cpu.idle` since, and the weight is what is
+/// known to be theirs. Gives whether the group is not idle any more.
+fn end_idle(host: &mut dyn Host, group: &Target, done: &mut Vec<String>) -> Result<bool, Left> {
+    let Some(dir) = open(host, &group.mount, &group.path, Some(group.inode))? else { return Ok(false) };
+    let idle = KnobId::CpuIdle.row().v2.map_or("", |file| file.name);
+    let is_idle = host.read(dir, idle).is_ok_and(|text| text.trim() == "1");
+    let written = if is_idle { host.write(dir, idle, "0").map(|()| true) } else { Ok(false) };
+    host.close(dir);
+    let ended = written.map_err(Left::Failed)?;
+    if ended {
+        let shown = below(Path::new(&group.mount), &group.path).join(idle).display().to_string();
+        done.push(format!("{shown} is 0 again: what it was cannot be read"));
+    }
+    Ok(ended)
 }
 
 fn take_cookies(host: &mut dyn Host, target: &Target) -> Result<Option<String>, Left> {
@@ -599,15 +654,18 @@ fn open(host: &mut dyn Host, mount: &str, path: &str, inode: Option<u64>) -> Res
             host.close(dir);
             Ok(None)
         }
-        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => match mounted(host, mount) {
-            true => Ok(None),
-            false => {
-                let group = below(Path::new(mount), path).display().to_string();
-                Err(Left::Busy(format!(
-                    "{group} cannot be looked at: no cgroup hierarchy is mounted at {mount} here"
-                )))
-            }
-        },
+        Err(error)
+            if matches!(
+                error.errno,
+                Errno::ENOENT | Errno::ENODEV | Errno::ENOTDIR | Errno::ELOOP | Errno::EINVAL
+            ) && !mounted(host, mount) =>
+        {
+            let group = below(Path::new(mount), path).display().to_string();
+            Err(Left::Busy(format!(
+                "{group} cannot be looked at: no cgroup hierarchy is mounted at {mount} here"
+            )))
+        }
+        Err(error) if matches!(error.errno, Errno::ENOENT | Errno::ENODEV) => Ok(None),
         Err(error) => Err(Left::Failed(error)),
     }
 }

@@ -200,7 +200,7 @@ fn of_journal(host: &mut dyn Host, state_dir: &Path, state: &mut SafeState) -> V
         state.failed.push(error.to_string());
         None
     });
-    let contents = journal::parse(&text.unwrap_or_default());
+    let contents = journal::read(host, &text.unwrap_or_default());
     let of_damage =
         |(line, why): &(usize, String)| format!("{} line {line} cannot be used: {why}", path.display());
     state.failed.extend(contents.damaged.iter().map(of_damage));

@@ -34,6 +34,11 @@ struct Cli {
     /// Where its socket and its journal are.
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/lib/commensal")]
     state_dir: PathBuf,
+
+    /// Go on although others than root could have written the state directory or the journal in it.
+    #[arg(long, global = true)]
+    insecure_permissions: bool,
+
     #[command(subcommand)]
     verb: Verb,
 }
@@ -110,6 +115,9 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> anyhow::Result<bool> {
     let mut host = LinuxHost::new();
+    if !cli.insecure_permissions {
+        host.guard_state(&cli.state_dir);
+    }
     let socket = cli.state_dir.join(SOCKET);
     match &cli.verb {
         Verb::Load { .. } => load(cli, &mut host, &socket),

@@ -4,7 +4,7 @@ use crate::SensorError;
 use commensal_core::actual::Hierarchy;
 use commensal_core::knob::{Controller, Version};
 use commensal_host::Host;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The overall layout, for people.
@@ -69,6 +69,23 @@ pub fn hierarchies(host: &mut dyn Host) -> Result<Vec<Hierarchy>, SensorError> {
         hierarchy.controllers.insert(Controller::Freezer);
     }
     Ok(found)
+}
+
+/// What is mounted where: the version of a cgroup hierarchy, `None` for everything else.
+pub fn kinds(host: &dyn Host) -> BTreeMap<String, Option<Version>> {
+    let text = host.read_file(Path::new("/proc/mounts")).unwrap_or_default();
+    let kind = |line: &str| {
+        let mut fields = line.split(' ').skip(1);
+        let (mount, kind) = (fields.next()?, fields.next()?);
+        let version = match kind {
+            "cgroup" => Some(Version::V1),
+            "cgroup2" => Some(Version::V2),
+            _ => None,
+        };
+        Some((unescape(mount), version))
+    };
+    // Of several at one place the last one is on top.
+    text.lines().filter_map(kind).collect()
 }
 
 /// Where every hierarchy is mounted, also those without a controller that we know.

@@ -11,6 +11,7 @@ mod density_args;
 mod density_pin;
 mod density_run;
 mod doctor;
+mod journal;
 mod lab;
 mod lab_args;
 mod lab_calibrate;
@@ -68,6 +69,10 @@ pub struct Cli {
     /// are left to it.
     #[arg(long, global = true)]
     pub beside_others: bool,
+    /// Go on although others than root (or than this user) could have written the state directory, a file in it or a groups
+    /// file.
+    #[arg(long, global = true)]
+    pub insecure_permissions: bool,
 
     /// Deprecated and without effect; the next release removes it.
     #[arg(long, short, global = true, hide = true)]
@@ -90,6 +95,8 @@ pub enum Verb {
     Apply(Groups),
     /// Put back every original value and remove commensal's own cgroups. Needs no running agent or guard.
     Restore(Json),
+    /// Look at the undo journals. Changes nothing and takes no lock.
+    Journal(Journal),
     /// Start a command inside a group; signals and the exit status pass through.
     Run(Run),
     /// Keep the groups in force: follow members, put back what others change, guard the machine if the agent dies. SIGHUP reads
@@ -132,6 +139,25 @@ pub struct Json {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `commensal journal`.
+#[derive(Debug, Args)]
+pub struct Journal {
+    /// What to say of them.
+    #[command(subcommand)]
+    pub verb: JournalVerb,
+}
+
+/// `commensal journal …`.
+#[derive(Debug, Subcommand)]
+pub enum JournalVerb {
+    /// List every journal in the state directory: whose, of which boot, how many records, and damaged lines with the reason.
+    /// Exit status 2 when one is damaged.
+    Check(Json),
+    /// Say what each journal would have `restore` put back, a line for each record (with --json a line of JSON). Exit status 2
+    /// when one is damaged.
+    Show(Json),
 }
 
 /// Which groups.
@@ -395,6 +421,7 @@ fn is_run() -> bool {
         "plan",
         "apply",
         "restore",
+        "journal",
         "run",
         "agent",
         "guard",
@@ -435,11 +462,20 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     }
     let mut context = Context::new(cli.state_dir, cli.cgroup_prefix, cli.cgroup_root.as_deref())?;
     context.beside_others = cli.beside_others;
+    if cli.insecure_permissions {
+        eprintln!(
+            "commensal: --insecure-permissions: whoever can write groups files or {} has a say in what is done here",
+            context.state_dir.display()
+        );
+    } else {
+        context.host.guard_state(&context.state_dir);
+    }
     match cli.verb {
         Verb::Doctor(options) => doctor::run(&mut context, options.json),
         Verb::Plan(options) => apply::plan(&mut context, &options),
         Verb::Apply(options) => apply::apply(&mut context, &options),
         Verb::Restore(options) => restore::run(&mut context, options.json),
+        Verb::Journal(journal) => journal::run(&mut context, &journal.verb),
         Verb::Run(options) => run::run(&mut context, &options),
         Verb::Agent(options) => match &options.order {
             None => agent::agent(&mut context, &options),

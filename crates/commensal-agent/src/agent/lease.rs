@@ -75,9 +75,12 @@ impl Lease {
             self.link = Some(link);
             return Ok(());
         }
-        let mut spec = SpawnSpec::new(&options.program)
-            .arg("--state-dir")
-            .arg(instance.state_dir.as_os_str())
+        let mut spec =
+            SpawnSpec::new(&options.program).arg("--state-dir").arg(instance.state_dir.as_os_str());
+        if !host.is_guarded() {
+            spec = spec.arg("--insecure-permissions");
+        }
+        spec = spec
             .arg("guard")
             .arg("--once")
             // It may come to itself when this process has been killed already.

@@ -4,14 +4,16 @@ use super::faults::Kind;
 use super::locks::FakeLockFile;
 use super::tree::{Answer, Machine};
 use super::{FakeHost, OpenDir, own_pid};
-use crate::linux::{SNAPSHOTS, component};
+use crate::linux::{SNAPSHOTS, component, plain_path};
 use crate::locks::Lockable;
+use crate::open::{judge, other_kind};
 use crate::{
     Child, Cookie, Counters, Dir, Event, Host, HostError, Lock, LockFile, Process, Result, Signal, SpawnSpec,
     Stdout, Watch,
 };
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
+use commensal_core::ownership::FileRole;
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -73,6 +75,11 @@ impl FakeHost {
     ) -> Result<()> {
         let kind = if operation == "forget" { Kind::Other } else { Kind::State };
         let mut machine = self.machine();
+        // Removing and replacing ask nothing of the file that goes.
+        match (operation, path.parent()) {
+            ("replace" | "forget", Some(folder)) => machine.trusted(folder, false)?,
+            _ => machine.trusted(path, true)?,
+        }
         let done = machine.may_change(self.life, kind).and_then(|()| act(&mut machine));
         done.map_err(|errno| refused(operation, shown(path), errno))?;
         machine.changed(operation, shown(path), text);
@@ -122,6 +129,19 @@ impl Machine {
         Ok(names.into_iter().collect())
     }
 
+    /// Judges a state or configuration file and all above it, as the real host does where it is told to; `as_file`: its kind too.
+    fn trusted(&self, path: &Path, as_file: bool) -> Result<()> {
+        if let Some(kind) = self.odd.get(path).filter(|_| as_file) {
+            return Err(other_kind(path, kind, Errno::EINVAL));
+        }
+        let euid = if self.faults.unprivileged { 1000 } else { 0 };
+        for (index, one) in path.ancestors().enumerate() {
+            let Some(found) = self.owners.get(one) else { continue };
+            judge(one, *found, if index == 0 { FileRole::Own } else { FileRole::Above }, euid)?;
+        }
+        Ok(())
+    }
+
     fn folder_of(&self, path: &Path) -> Answer<()> {
         let folder = path.parent().ok_or(Errno::ENOENT)?;
         let known = self.folders.contains(folder) || self.files_below(folder).next().is_some();
@@ -143,6 +163,15 @@ impl Host for FakeHost {
         let machine = self.machine();
         let text = machine.alive(self.life).and_then(|()| machine.plain_file(path));
         text.map_err(|errno| refused("read", shown(path), errno))
+    }
+
+    fn read_trusted(&self, path: &Path) -> Result<String> {
+        self.machine().trusted(path, false)?;
+        self.read_file(path)
+    }
+
+    fn is_guarded(&self) -> bool {
+        true
     }
 
     fn link(&self, path: &Path) -> Result<String> {
@@ -182,6 +211,7 @@ impl Host for FakeHost {
     }
 
     fn open(&mut self, path: &Path) -> Result<Dir> {
+        plain_path(path)?;
         let machine = self.machine();
         let found = machine.alive(self.life).and_then(|()| machine.group_at(path));
         drop(machine);
@@ -473,6 +503,7 @@ impl Host for FakeHost {
     fn state_dir(&mut self, path: &Path) -> Result<()> {
         let mut machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("create", shown(path), errno))?;
+        machine.trusted(path, false)?;
         machine.folders.extend(path.ancestors().map(Path::to_owned));
         Ok(())
     }
@@ -480,6 +511,7 @@ impl Host for FakeHost {
     fn state_read(&mut self, path: &Path) -> Result<Option<String>> {
         let machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("read", shown(path), errno))?;
+        machine.trusted(path, true)?;
         Ok(machine.files.get(path).cloned())
     }
 
@@ -544,6 +576,7 @@ impl Host for FakeHost {
         let mut machine = self.machine();
         let found = machine.alive(self.life).and_then(|()| machine.folder_of(path));
         found.map_err(|errno| refused("open", shown(path), errno))?;
+        machine.trusted(path, true)?;
         machine.files.entry(path.to_owned()).or_default();
         Ok(machine.take_lock(path))
     }
@@ -564,6 +597,7 @@ impl Host for FakeHost {
     fn state_lock_file(&self, path: &Path) -> Result<Option<LockFile>> {
         let machine = self.machine();
         machine.alive(self.life).map_err(|errno| refused("open", shown(path), errno))?;
+        machine.trusted(path, true)?;
         let there = machine.files.contains_key(path);
         drop(machine);
         Ok(there.then(|| LockFile(Lockable::Fake(FakeLockFile::new(self.another(), path)))))

@@ -10,6 +10,7 @@ use super::vendor::VendorKernel;
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Version};
+use commensal_core::ownership::Ownership;
 use commensal_core::topology::Device;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -84,6 +85,10 @@ pub(super) struct Machine {
     pub(super) groups: BTreeMap<u64, Group>,
     pub(super) files: BTreeMap<PathBuf, String>,
     pub(super) folders: BTreeSet<PathBuf>,
+    /// What is no regular file, by its kind in words.
+    pub(super) odd: BTreeMap<PathBuf, &'static str>,
+    /// Files and folders that are not root's, or that others write.
+    pub(super) owners: BTreeMap<PathBuf, Ownership>,
     pub(super) locks: BTreeMap<PathBuf, Holder>,
     pub(super) processes: BTreeMap<u32, Proc>,
     pub(super) cpus: CpuSet,
@@ -119,6 +124,8 @@ impl Machine {
             groups: BTreeMap::new(),
             files: BTreeMap::new(),
             folders: BTreeSet::new(),
+            odd: BTreeMap::new(),
+            owners: BTreeMap::new(),
             locks: BTreeMap::new(),
             processes: BTreeMap::new(),
             cpus,

@@ -10,6 +10,7 @@ mod fake;
 mod locks;
 mod real;
 mod script;
+mod state;
 
 use commensal_core::knob::{Form, KnobStatus, TABLE, Version};
 use commensal_host::fake::{FakeHost, VendorKernel, driven_files};

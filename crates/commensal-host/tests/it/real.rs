@@ -76,6 +76,26 @@ fn output(child: &mut commensal_host::Child) -> String {
     text
 }
 
+// promise 71
+#[test]
+fn only_a_cgroup_is_opened_as_one() {
+    let Some(mut scratch) = Scratch::new("only_a_cgroup_is_opened_as_one") else { return };
+    let (mount, name) = (scratch.groups[0].0.clone(), scratch.name.clone());
+    let dir = scratch.host.open(&mount.join(&name)).unwrap();
+    scratch.host.close(dir);
+    let tries = |scratch: &mut Scratch, path: PathBuf| errno(scratch.host.open(&path));
+    for odd in [format!("{name}/../{name}"), format!("./{name}"), format!("/{name}"), "..".to_owned()] {
+        let path = PathBuf::from(format!("{}/{odd}", mount.display()));
+        assert_eq!(tries(&mut scratch, path.clone()), "EINVAL", "{}", path.display());
+    }
+    // A plain folder, and a link to a cgroup.
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(tries(&mut scratch, folder.path().to_owned()), "EINVAL");
+    std::os::unix::fs::symlink(mount.join(&name), folder.path().join("link")).unwrap();
+    assert_ne!(tries(&mut scratch, folder.path().join("link")), "ok");
+    assert_eq!(tries(&mut scratch, PathBuf::from("relative")), "EINVAL");
+}
+
 #[test]
 fn a_child_is_inside_its_groups_from_the_first_instruction() {
     let Some(mut scratch) = Scratch::new("inside") else { return };
@@ -239,10 +259,9 @@ fn process_lists_are_as_of_now() {
 
 #[test]
 fn names_stay_inside_their_directory() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::create_dir(folder.path().join("a")).unwrap();
-    let mut host = LinuxHost::new();
-    let dir = host.open(folder.path()).unwrap();
+    let Some(mut scratch) = Scratch::new("names_stay_inside_their_directory") else { return };
+    let dir = scratch.first();
+    let host = &mut scratch.host;
     for name in ["", ".", "..", "a/b", "/etc", "a\0"] {
         assert_eq!(errno(host.mkdir(dir, name)), "EINVAL", "{name:?}");
         assert_eq!(errno(host.open_child(dir, name)), "EINVAL", "{name:?}");
@@ -250,29 +269,45 @@ fn names_stay_inside_their_directory() {
         assert_eq!(errno(host.read(dir, name)), "EINVAL", "{name:?}");
         assert_eq!(errno(host.write(dir, name, "1")), "EINVAL", "{name:?}");
     }
-    std::os::unix::fs::symlink("/", folder.path().join("link")).unwrap();
-    assert_ne!(errno(host.open_child(dir, "link")), "ok");
+    host.mkdir(dir, "a").unwrap();
     assert_eq!(host.children(dir).unwrap(), ["a"]);
 }
 
 #[test]
 fn more_files_than_are_held_open() {
+    /// Control files that are held at most, and some.
     const FILES: usize = 3_000;
-    let folder = tempfile::tempdir().unwrap();
-    for index in 0..FILES {
-        std::fs::write(folder.path().join(format!("f{index}")), format!("{index}")).unwrap();
+    let Some(mut scratch) = Scratch::new("more_files_than_are_held_open") else { return };
+    let (dir, path) = (scratch.first(), scratch.groups[0].0.join(&scratch.name));
+    let host = &mut scratch.host;
+    let mut files: Vec<(Dir, String)> = Vec::new();
+    let mut groups = Vec::new();
+    while files.len() < FILES {
+        let name = format!("g{}", groups.len());
+        let group = host.mkdir(dir, &name).unwrap();
+        let names = host.list(&path.join(&name)).unwrap();
+        let readable =
+            names.into_iter().filter(|name| name != "cgroup.procs" && host.read(group, name).is_ok());
+        files.extend(readable.map(|name| (group, name)).collect::<Vec<_>>());
+        groups.push((
+            group,
+            if path.join(&name).join("tasks").exists() { "notify_on_release" } else { "cgroup.max.depth" },
+        ));
     }
-    let mut host = LinuxHost::new();
-    let dir = host.open(folder.path()).unwrap();
     for round in 0..2 {
-        for index in 0..FILES {
-            let name = format!("f{index}");
-            assert_eq!(host.read(dir, &name).unwrap(), format!("{}", index + round * 10_000));
-            host.write(dir, &name, &format!("{}", index + 10_000)).unwrap();
+        for (index, (group, file)) in groups.iter().enumerate() {
+            host.write(*group, file, &((index + round) % 2).to_string()).unwrap();
+        }
+        for (group, name) in &files {
+            host.read(*group, name).unwrap();
+        }
+        for (index, (group, file)) in groups.iter().enumerate() {
+            assert_eq!(host.read(*group, file).unwrap().trim(), ((index + round) % 2).to_string());
         }
     }
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-    let held = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(folder.path())));
+    let ours = |to: &Path| to.starts_with(&path) && !to.is_dir();
+    let held = open.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| ours(&to)));
     assert!(held.count() <= 2_049, "the oldest are closed");
 }
 

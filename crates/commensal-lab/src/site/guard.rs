@@ -34,6 +34,9 @@ impl Guard {
         let (read, alive) = pipe_with(PipeFlags::CLOEXEC)
             .map_err(|errno| TestbedError::Guard(std::io::Error::from(errno).to_string()))?;
         let mut spec = SpawnSpec::new(program).arg("--state-dir").arg(state_dir.as_os_str());
+        if !host.is_guarded() {
+            spec = spec.arg("--insecure-permissions");
+        }
         spec = spec.arg("workload").arg("thaw-guard");
         spec.stdin = Stdin::Fd(Arc::new(read));
         (spec.stdout, spec.stderr) = (Stdout::Null, Stderr::Null);

@@ -14,7 +14,7 @@ pub const NORMAL: i32 = 0;
 /// `SCHED_EXT`, which rustix and libc do not know yet.
 pub const EXT: i32 = 7;
 /// `SCHED_BATCH` and `SCHED_IDLE`: those without a priority, besides the normal one.
-const PLAIN: [i32; 2] = [3, 5];
+pub(crate) const PLAIN: [i32; 2] = [3, 5];
 
 /// Who a thread is, and its policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::Job;
 use commensal_core::admission::{Hold, Number};
 use commensal_core::errno::Errno;
 use commensal_core::group::GroupName;
-use commensal_host::{Host, HostError};
+use commensal_host::{Host, HostError, LockFile};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -104,8 +104,15 @@ impl Folder {
 
 /// Whether a file has a holder.
 pub(super) fn is_alive(host: &dyn Host, folder: &Path, number: Number) -> Result<bool, HostError> {
-    let found = host.state_lock_file(&folder.join(number.to_string()))?;
-    Ok(found.is_some_and(|file| file.is_held()))
+    Ok(ticket(host, folder, number)?.is_some_and(|file| file.is_held()))
+}
+
+/// The file of a number; what is no file is nobody's ticket.
+pub(super) fn ticket(host: &dyn Host, folder: &Path, number: Number) -> Result<Option<LockFile>, HostError> {
+    match host.state_lock_file(&folder.join(number.to_string())) {
+        Err(error) if error.is_no_file() => Ok(None),
+        found => found,
+    }
 }
 
 impl Job {

@@ -157,7 +157,7 @@ impl Ticket {
     pub(super) fn behind(&self, host: &dyn Host) -> Result<Option<LockFile>, QueueError> {
         let folder = self.line.folder.waiting();
         for number in self.before(host)? {
-            let found = host.state_lock_file(&folder.join(number.to_string()));
+            let found = files::ticket(host, &folder, number);
             let found = found.map_err(|error| self.line.files(error))?;
             if let Some(file) = found.filter(LockFile::is_held) {
                 return Ok(Some(file));

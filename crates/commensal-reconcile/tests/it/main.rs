@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says what failed by failing there")]
 #![allow(clippy::disallowed_methods, reason = "tests read the fixtures themselves")]
 
+mod attacks;
 mod crash;
 mod delegation;
 mod faults;

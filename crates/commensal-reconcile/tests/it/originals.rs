@@ -124,7 +124,7 @@ fn put_in_force(fake: &FakeHost, state: &str, text: &str, by_agent: bool) {
 
 /// One after the other, in every order, once or again and again, with every order of restores, and with one state directory lost:
 /// what was there first is there in the end.
-// promise 94
+// promise 74
 #[test]
 fn restores_in_any_order_end_at_the_first_originals() {
     let turns: [&[(&str, &str)]; 4] = [
@@ -162,7 +162,7 @@ fn restores_in_any_order_end_at_the_first_originals() {
 }
 
 /// The owner of a value that runs is not written over: the plan is refused as a whole, and says who it is.
-// promise 94
+// promise 74
 #[test]
 fn what_a_running_agent_keeps_is_refused() {
     for kind in ["v1", "v2", "hybrid"] {
@@ -182,7 +182,7 @@ fn what_a_running_agent_keeps_is_refused() {
 }
 
 /// One at a time keeps the cgroups of a kernel, and the others are told who.
-// promise 94
+// promise 74
 #[test]
 fn one_commensal_keeps_a_kernel() {
     for kind in ["v1", "v2", "hybrid"] {

@@ -205,7 +205,7 @@ fn one_refused_file_holds_up_no_other() {
 
 /// Whatever is broken beside the groups when the agent dies: damage to each line of the journal, no journal, no state directory, one
 /// that takes no writes, somebody who holds the lock. No limit is left on an online group, and the rest is as it is to be.
-// promise 95
+// promise 75
 #[test]
 fn nothing_beside_the_groups_holds_it_up() {
     let mut limited = 0;

@@ -5,7 +5,7 @@ use crate::context::Context;
 use commensal_agent::groups_file::{compile, texts};
 use commensal_core::group::{GroupSpec, Queue};
 use commensal_core::units::Millis;
-use commensal_host::LinuxHost;
+use commensal_host::{Host, LinuxHost};
 use commensal_reconcile::queue::{
     self, Admission, Asked, Inbox, Job, QueueView, Request, Slot, Waits, admit,
 };
@@ -36,7 +36,10 @@ pub fn turn(context: &mut Context, spec: &GroupSpec, options: &Run, inbox: &Inbo
         at_most,
         no_wait: options.no_wait,
     };
-    let reader = LinuxHost::default();
+    let mut reader = LinuxHost::default();
+    if context.host.is_guarded() {
+        reader.guard_state(&context.state_dir);
+    }
     let mut last = Some(queue);
     let mut limits = || {
         // What is being edited may be wrong for a moment; then what was last right counts.

@@ -2,7 +2,7 @@
 
 use super::sched;
 use crate::context::Context;
-use commensal_host::Host;
+use commensal_host::{Host, HostError};
 
 /// Puts everything back. Status 1 when something was left because it is in use, 2 when something failed. A scheduler that is
 /// loaded stays: it has a verb of its own.
@@ -32,11 +32,22 @@ fn restore<H: Host>(
     context: &mut Context<H>,
 ) -> anyhow::Result<(commensal_reconcile::Restored, Vec<String>)> {
     context.without_agent("stop it first (with --on-exit restore it puts everything back itself)")?;
-    let _lock = context.lock()?;
+    let (_lock, no_lock) = match context.lock() {
+        Ok(lock) => (Some(lock), None),
+        // What lies in the place of the lock can be held by nobody, and originals go back all the same.
+        Err(error) if error.downcast_ref::<HostError>().is_some_and(HostError::is_no_file) => {
+            (None, Some(format!("done without the lock: {error}")))
+        }
+        Err(error) => return Err(error),
+    };
     // Held to the end: no lab run starts while what a dead one left is removed.
-    let lab = context.host.state_lock(&context.state_dir.join("lab.lock"))?;
+    let lab = match context.host.state_lock(&context.state_dir.join("lab.lock")) {
+        Err(error) if error.is_no_file() => None,
+        lab => lab?,
+    };
     let of_lab: Vec<String> = lab.iter().map(|_| context.lab_probe_name()).collect();
-    let restored = context.instance().restore(&mut context.host, &of_lab)?;
+    let mut restored = context.instance().restore(&mut context.host, &of_lab)?;
+    restored.failed.extend(no_lock);
     let loaded = sched::loaded(context, restored.scheduler);
     let stays = |pid: u32| {
         format!("the scheduler (process {pid}) stays loaded; `commensal sched unload` takes it off")

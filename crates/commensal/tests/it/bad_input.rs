@@ -101,7 +101,7 @@ impl Drop for Scratch {
 }
 
 /// Runs a shell script in a mount namespace of its own; `None` (and a printed skip) where that is refused.
-fn in_own_mounts(test: &str, script: &str) -> Option<Output> {
+pub fn in_own_mounts(test: &str, script: &str) -> Option<Output> {
     let probe = Command::new("unshare").args(["--mount", "true"]).output();
     match probe {
         Ok(output) if output.status.success() => {}

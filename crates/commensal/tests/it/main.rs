@@ -17,6 +17,7 @@ mod expel;
 mod experiments;
 mod fixtures;
 mod history;
+mod hostile;
 mod known_harms;
 mod lab;
 mod lab_faults;

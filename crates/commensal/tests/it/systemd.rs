@@ -250,7 +250,7 @@ fn own_groups_go_below_a_delegated_scope() {
 
 /// A service of user nobody, who may read the program and write its state.
 fn as_nobody(program: &Program, words: &[&str]) -> Command {
-    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
     std::fs::set_permissions(program.dir.path(), everybody).unwrap();
     // The folder of the build may be in somebody's home.
     let copy = program.path("commensal");

@@ -141,7 +141,7 @@ const BROKEN: [(&str, Broken); 7] = [
     }),
 ];
 
-// promise 95
+// promise 75
 #[test]
 fn nothing_that_is_broken_keeps_limits_on_online_groups() {
     let test = "nothing_that_is_broken_keeps_limits_on_online_groups";
@@ -163,7 +163,7 @@ fn nothing_that_is_broken_keeps_limits_on_online_groups() {
 }
 
 /// A journal that somebody removed under an agent is told of, and is there again with every original.
-// promise 95
+// promise 75
 #[test]
 fn a_journal_that_is_gone_is_written_anew() {
     let test = "a_journal_that_is_gone_is_written_anew";
@@ -184,7 +184,7 @@ fn a_journal_that_is_gone_is_written_anew() {
 }
 
 /// Asked to end, it leaves the safe state, and says by its status whether all of it is.
-// promise 95
+// promise 75
 #[test]
 fn an_agent_that_ends_leaves_no_rate_of_a_disk() {
     let test = "an_agent_that_ends_leaves_no_rate_of_a_disk";
@@ -201,7 +201,7 @@ fn an_agent_that_ends_leaves_no_rate_of_a_disk() {
 }
 
 /// A guard that stands still is ended and replaced while the agent lives, and the new one does what it is for.
-// promise 96
+// promise 76
 #[test]
 fn a_guard_that_stands_still_is_replaced() {
     let test = "a_guard_that_stands_still_is_replaced";
@@ -266,7 +266,7 @@ impl Drop for Dripping {
 
 /// It holds up nothing: groups that it has nothing to say of are in force, the guard needs it for nothing, and nobody waits for it
 /// with the lock.
-// promise 96
+// promise 76
 #[test]
 fn an_engine_that_drips_holds_up_nothing() {
     let test = "an_engine_that_drips_holds_up_nothing";
@@ -306,7 +306,7 @@ fn alone(program: &Program, args: &[&str]) -> std::process::Command {
 
 /// Two commensals with state directories of their own: the second is told who keeps this machine, and changes nothing; once the first
 /// is gone, however it went, the way is free. `restore` in either order ends at the first originals.
-// promise 94
+// promise 74
 #[test]
 fn a_second_commensal_is_told_who_keeps_the_machine() {
     let test = "a_second_commensal_is_told_who_keeps_the_machine";

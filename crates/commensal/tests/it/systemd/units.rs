@@ -481,7 +481,7 @@ fn a_user_has_an_agent_in_a_delegated_service() {
         return;
     }
     let program = crate::support::Program::new("user-agent");
-    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
     std::fs::set_permissions(program.dir.path(), everybody).unwrap();
     let copy = program.path("commensal");
     std::fs::copy(env!("CARGO_BIN_EXE_commensal"), &copy).unwrap();

@@ -1,0 +1,228 @@
+//! Opens state and configuration files: by descriptor, from a folder that was looked at, and regular files only.
+//!
+//! A file of ours lies where only its owner writes, so its folder is opened once, from the root on and name by name, and each
+//! folder and symbolic link on the way is judged by what was opened ([`commensal_core::ownership`]). The file itself is opened in
+//! that folder without following a link and without waiting, and its kind, owner and mode are those of the descriptor: a pipe, a
+//! device, a folder or another name for somebody else's file is refused, whenever it was put there.
+
+use crate::{HostError, Result};
+use commensal_core::errno::Errno as Number;
+use commensal_core::ownership::{FileRole, Ownership, objection};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+/// What refuses a file that is no regular one, or has a second name.
+pub(crate) const AS_A_FILE: &str = "use as a state file";
+
+/// Symbolic links that a path may have, as for the kernel.
+const LINKS: u32 = 40;
+
+/// Folders in which files of ours lie, and whose user we are. Without it only the kinds of files are looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Guard<'g> {
+    /// The folder.
+    pub(crate) folder: &'g Path,
+    /// Effective user.
+    pub(crate) euid: u32,
+}
+
+/// An open folder.
+#[derive(Debug)]
+pub(crate) struct Folder<'g> {
+    fd: OwnedFd,
+    path: PathBuf,
+    guard: Option<Guard<'g>>,
+}
+
+fn refused(operation: &'static str, path: &Path, errno: Errno) -> HostError {
+    crate::linux::fail(operation, path.display().to_string(), None, errno)
+}
+
+/// What a file is instead of a regular one.
+fn kind(stat: &Stat) -> Option<(&'static str, Number)> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => None,
+        FileType::Directory => Some(("a directory", Number::EISDIR)),
+        FileType::Symlink => Some(("a symbolic link", Number::ELOOP)),
+        FileType::Fifo => Some(("a named pipe", Number::EINVAL)),
+        FileType::Socket => Some(("a socket", Number::EINVAL)),
+        FileType::CharacterDevice | FileType::BlockDevice => Some(("a device", Number::EINVAL)),
+        FileType::Unknown => Some(("of no known kind", Number::EINVAL)),
+    }
+}
+
+pub(crate) fn other_kind(path: &Path, is: &str, errno: Number) -> HostError {
+    let object = format!("{}, which is {is} (move it away)", path.display());
+    HostError { operation: AS_A_FILE, object, value: None, errno }
+}
+
+/// Refuses what others could have written.
+pub(crate) fn judge(path: &Path, found: Ownership, place: FileRole, euid: u32) -> Result<()> {
+    match objection(&path.display().to_string(), found, place, euid) {
+        Some(object) => Err(HostError { operation: "rely on", object, value: None, errno: Number::EPERM }),
+        None => Ok(()),
+    }
+}
+
+fn judge_open(fd: BorrowedFd<'_>, path: &Path, place: FileRole, euid: u32) -> Result<Stat> {
+    let stat = fstat(fd).map_err(|errno| refused("stat", path, errno))?;
+    judge(path, Ownership { owner: stat.st_uid, mode: stat.st_mode & 0o7777 }, place, euid)?;
+    Ok(stat)
+}
+
+/// Walks to a folder from the root on and judges everything on the way; `make` makes what is not there, for its owner alone. The
+/// last folder is `place`. Gives it by the name that it has without links.
+fn walk(path: &Path, euid: u32, make: bool, place: FileRole) -> Result<(OwnedFd, PathBuf)> {
+    let absolute = std::path::absolute(path).map_err(|error| crate::state::failed("open", path, &error))?;
+    let names = |path: &Path| -> Vec<OsString> {
+        path.components()
+            .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir))
+            .map(|part| part.as_os_str().to_owned())
+            .collect()
+    };
+    let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = || openat(CWD, "/", folder, Mode::empty()).map_err(|errno| refused("open", path, errno));
+    let (mut at, mut here) = (root()?, PathBuf::from("/"));
+    // Those still to go, the next one last.
+    let mut left: Vec<OsString> = names(&absolute).into_iter().rev().collect();
+    let mut links = 0;
+    loop {
+        let last = left.is_empty();
+        judge_open(at.as_fd(), &here, if last { place } else { FileRole::Above }, euid)?;
+        let Some(name) = left.pop() else { return Ok((at, here)) };
+        let there = here.join(&name);
+        let open = || openat(&at, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let opened = match open() {
+            Err(Errno::NOENT) if make => {
+                match rustix::fs::mkdirat(&at, &name, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(refused("create", &there, errno)),
+                }
+                open()
+            }
+            other => other,
+        };
+        let next = opened.map_err(|errno| refused("open", &there, errno))?;
+        let stat = fstat(&next).map_err(|errno| refused("stat", &there, errno))?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+            judge_open(next.as_fd(), &there, FileRole::Link, euid)?;
+            links += 1;
+            if links > LINKS {
+                return Err(refused("open", path, Errno::LOOP));
+            }
+            let target = rustix::fs::readlinkat(&next, "", Vec::new());
+            let target = target.map_err(|errno| refused("read", &there, errno))?;
+            let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+            left.extend(names(&target).into_iter().rev());
+            if target.is_absolute() {
+                (at, here) = (root()?, PathBuf::from("/"));
+            }
+        } else if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            at = next;
+            if name == ".." {
+                here.pop();
+            } else {
+                here = there;
+            }
+        } else {
+            return Err(refused("open", &there, Errno::NOTDIR));
+        }
+    }
+}
+
+/// Makes a folder of ours and those above it.
+pub(crate) fn make(path: &Path, guard: Guard<'_>) -> Result<()> {
+    walk(path, guard.euid, true, FileRole::Own).map(drop)
+}
+
+/// Splits a path into folder and name.
+fn parts(path: &Path) -> Result<(&Path, &Path)> {
+    let name = path.file_name().ok_or_else(|| refused("open", path, Errno::INVAL))?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok((folder, Path::new(name)))
+}
+
+/// Opens the folder of a file; what is below the guarded folder is judged.
+pub(crate) fn folder_of<'p, 'g>(path: &'p Path, guard: Option<Guard<'g>>) -> Result<(Folder<'g>, &'p Path)> {
+    let (folder, name) = parts(path)?;
+    let guard = guard.filter(|guard| folder.starts_with(guard.folder));
+    let fd = match guard {
+        Some(guard) => walk(folder, guard.euid, false, FileRole::Own)?.0,
+        None => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            openat(CWD, folder, flags, Mode::empty()).map_err(|errno| refused("open", folder, errno))?
+        }
+    };
+    Ok((Folder { fd, path: folder.to_owned(), guard }, name))
+}
+
+impl Folder<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Opens a regular file of it: without following a link, and without waiting for the other end of a pipe.
+    pub(crate) fn open(&self, operation: &'static str, name: &Path, flags: OFlags) -> Result<File> {
+        let path = self.path.join(name);
+        let ours = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let fd = openat(&self.fd, name, flags | ours, Mode::RUSR | Mode::WUSR).map_err(|errno| {
+            let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW);
+            let odd = stat.ok().and_then(|stat| kind(&stat)).filter(|_| errno != Errno::EXIST);
+            odd.map_or_else(|| refused(operation, &path, errno), |(is, errno)| other_kind(&path, is, errno))
+        })?;
+        let stat = fstat(&fd).map_err(|errno| refused("stat", &path, errno))?;
+        if let Some((is, errno)) = kind(&stat) {
+            return Err(other_kind(&path, is, errno));
+        }
+        // Writing to a second name of somebody's file would be writing to that file.
+        if !(flags & OFlags::RWMODE).is_empty() && stat.st_nlink > 1 {
+            return Err(other_kind(&path, "one of several names of a file", Number::EMLINK));
+        }
+        if let Some(guard) = self.guard {
+            judge_open(fd.as_fd(), &path, FileRole::Own, guard.euid)?;
+        }
+        Ok(File::from(fd))
+    }
+
+    /// The name of a new file is on the disk only once its folder is.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = openat(&self.fd, ".", flags, Mode::empty());
+        fd.and_then(rustix::fs::fsync).map_err(|errno| refused("sync", &self.path, errno))
+    }
+}
+
+/// Reads a configuration file of at most `most` bytes, which may be reached by links, if nobody else could have written it.
+pub(crate) fn read_trusted(path: &Path, euid: u32, most: u64) -> Result<Vec<u8>> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        let (folder, name) = parts(&path)?;
+        let (fd, here) = walk(folder, euid, false, FileRole::Above)?;
+        let there = here.join(name);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let opened = match openat(&fd, name, flags, Mode::empty()) {
+            Err(Errno::LOOP) => {
+                let link =
+                    openat(&fd, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+                let link = link.map_err(|errno| refused("read", &there, errno))?;
+                judge_open(link.as_fd(), &there, FileRole::Link, euid)?;
+                let target = rustix::fs::readlinkat(&link, "", Vec::new());
+                let target = target.map_err(|errno| refused("read", &there, errno))?;
+                path = here.join(PathBuf::from(OsString::from_vec(target.into_bytes())));
+                continue;
+            }
+            other => other.map_err(|errno| refused("read", &there, errno))?,
+        };
+        judge_open(opened.as_fd(), &there, FileRole::Own, euid)?;
+        let mut bytes = Vec::new();
+        let read = File::from(opened).take(most).read_to_end(&mut bytes);
+        return read.map(|_| bytes).map_err(|error| crate::state::failed("read", &there, &error));
+    }
+    Err(refused("read", &path, Errno::LOOP))
+}

@@ -1,0 +1,235 @@
+//! Looking at journals: nothing is locked or written, and one record at a time is in memory.
+
+use super::{Owner, Record, Target, fits, parse_line, path};
+use commensal_host::Host;
+use commensal_sensors::{machine, mounts};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Damaged lines that are told one by one.
+pub const TOLD: usize = 100;
+
+/// Whether a journal means what is here now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Boot {
+    /// It was written in this boot of this machine.
+    Present,
+    /// It was written in another boot, or on another machine: its cgroups are gone, and `restore` drops it.
+    Another,
+    /// The line that says so cannot be read; `restore` takes it for one of this boot.
+    Unknown,
+}
+
+/// What one journal is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Inspected {
+    /// File name in the state directory.
+    pub file: String,
+    /// Who wrote it, as far as that can be read.
+    pub owner: Option<Owner>,
+    /// Whether that process still runs.
+    pub owner_runs: bool,
+    /// Of which boot it is.
+    pub boot: Boot,
+    /// Records that can be used, the owner's left out.
+    pub records: usize,
+    /// How many lines cannot.
+    pub damaged: usize,
+    /// The first [`TOLD`] of them: number from 1, and what is wrong.
+    pub damaged_lines: Vec<(usize, String)>,
+    /// Whether a last line was cut off by a crash before the write that it announces; that is no damage.
+    pub torn: bool,
+    /// Why it cannot be read at all.
+    pub unreadable: Option<String>,
+}
+
+impl Inspected {
+    /// Whether all of it can be used.
+    #[must_use]
+    pub fn is_fine(&self) -> bool {
+        self.damaged == 0 && self.unreadable.is_none()
+    }
+}
+
+/// Looks at the journal `name` and gives each of its records, with the number of its line, to `each`.
+pub fn inspect(
+    host: &mut dyn Host,
+    dir: &Path,
+    name: &str,
+    each: &mut dyn FnMut(usize, &Record),
+) -> Inspected {
+    let file = path(dir, name);
+    let mut found = Inspected {
+        file: file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        owner: None,
+        owner_runs: false,
+        boot: Boot::Unknown,
+        records: 0,
+        damaged: 0,
+        damaged_lines: Vec::new(),
+        torn: false,
+        unreadable: None,
+    };
+    let text = match host.state_read(&file) {
+        Ok(text) => text.unwrap_or_default(),
+        Err(error) => {
+            found.unreadable = Some(error.to_string());
+            return found;
+        }
+    };
+    let (boot_id, mounts) = (machine::boot_id(host), mounts::kinds(host));
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let Some(whole) = line.strip_suffix('\n') else {
+            found.torn = true;
+            continue;
+        };
+        let record = parse_line(whole);
+        if let (Ok(Record::Owner(owner)), None) = (&record, &found.owner) {
+            found.boot = if boot_id.as_ref() == Some(&owner.boot_id) { Boot::Present } else { Boot::Another };
+            found.owner = Some(owner.clone());
+        }
+        let fits = |record: Record| match found.boot {
+            Boot::Another => Ok(record),
+            Boot::Present | Boot::Unknown => fits::objection(&record, &mounts).map_or(Ok(record), Err),
+        };
+        match record.and_then(fits) {
+            Ok(record) => {
+                found.records += usize::from(!matches!(record, Record::Owner(_)));
+                each(index + 1, &record);
+            }
+            Err(reason) => {
+                found.damaged += 1;
+                if found.damaged_lines.len() < TOLD {
+                    found.damaged_lines.push((index + 1, reason));
+                }
+            }
+        }
+    }
+    found.owner_runs =
+        found.boot == Boot::Present && found.owner.as_ref().is_some_and(|owner| owner.runs(host));
+    found
+}
+
+impl Record {
+    /// What it says, in words; what others may name is escaped.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let at = |mount: &str, path: &str| {
+            plain(&commensal_host::below(Path::new(mount), path).display().to_string())
+        };
+        match self {
+            Record::Owner(owner) => format!(
+                "written by {}, process {}, in boot {}",
+                plain(&owner.kind),
+                owner.pid,
+                plain(&owner.boot_id)
+            ),
+            Record::Creating { mount, path } => format!("{} is about to be made", at(mount, path)),
+            Record::Created(group) => format!("{} was made", at(&group.mount, &group.path)),
+            Record::Enabling { group, controller } => {
+                format!("{} was enabled in {}", plain(controller), at(&group.mount, &group.path))
+            }
+            Record::Switching { switch, value } => format!("{} was {}", plain(switch), plain(value.trim())),
+            Record::Cookied(group) => {
+                format!("threads of {} got a core-scheduling cookie", at(&group.mount, &group.path))
+            }
+            Record::Ordering { owner, mount, path } => {
+                format!("the scheduler was told of {} for {}", at(mount, path), plain(owner))
+            }
+            Record::Affinity { tid, cpus, .. } => format!("thread {tid} could use CPUs {}", plain(cpus)),
+            Record::Scheduling => "threads became SCHED_EXT".to_owned(),
+            Record::Policy { tid, policy, .. } => format!("thread {tid} had scheduling policy {policy}"),
+            Record::Recreating(group) => {
+                format!("{} is about to be replaced by a fresh group", at(&group.mount, &group.path))
+            }
+            Record::Moving { pid, by, from, to, .. } => {
+                let mut text = format!("process {pid} was taken by {}", plain(by));
+                for (word, groups) in [("from", from), ("to", to)] {
+                    let groups: Vec<String> =
+                        groups.iter().map(|group| at(&group.mount, &group.path)).collect();
+                    let _ = write!(text, " {word} {}", groups.join(", "));
+                }
+                text
+            }
+            Record::Moved { pid, .. } => format!("process {pid} was moved"),
+            Record::Original { group, file, device, value, .. } => {
+                setting((group, file, device.as_deref()), "was", value)
+            }
+            Record::Safe { group, file, device, value, .. } => {
+                setting((group, file, device.as_deref()), "without anybody is", value)
+            }
+        }
+    }
+}
+
+/// One setting: `/sys/fs/cgroup/cpu/a/cpu.shares was 1024`.
+fn setting((group, file, device): (&Target, &str, Option<&str>), verb: &str, value: &str) -> String {
+    let group = commensal_host::below(Path::new(&group.mount), &group.path).display().to_string();
+    let device = device.iter().map(|device| format!(" for {}", plain(device))).collect::<String>();
+    let value = if value.trim().is_empty() { "empty".to_owned() } else { plain(value.trim()) };
+    format!("{}/{}{device} {verb} {value}", plain(&group), plain(file))
+}
+
+/// Without characters that a terminal would act on, or that change the direction of what follows.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let show = |c: char| match c {
+        '"' | '\'' => c.to_string(),
+        other => other.escape_debug().to_string(),
+    };
+    text.chars().map(show).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::line;
+    use super::*;
+    use commensal_host::fake::FakeHost;
+
+    // promise 72
+    #[test]
+    fn a_record_in_words_is_escaped() {
+        let group = Target { mount: "/sys/fs/cgroup".into(), path: "/a\u{1b}[2J\u{202e}\n".into(), inode: 1 };
+        let record = Record::Original {
+            group: group.clone(),
+            knob: "cpuset.cpus".into(),
+            file: "cpuset.cpus".into(),
+            device: None,
+            value: "\n".into(),
+        };
+        assert_eq!(record.in_words(), "/sys/fs/cgroup/a\\u{1b}[2J\\u{202e}\\n/cpuset.cpus was empty");
+        assert_eq!(Record::Created(group).in_words(), "/sys/fs/cgroup/a\\u{1b}[2J\\u{202e}\\n was made");
+    }
+
+    // promise 72
+    #[test]
+    fn looking_changes_nothing_and_counts_everything() {
+        let fake = FakeHost::v1(1, 1 << 30);
+        let mut host = fake.another();
+        let dir = Path::new("/state");
+        host.state_dir(dir).unwrap();
+        let boot_id = machine::boot_id(&host).unwrap_or_default();
+        let owner = |boot_id: &str| {
+            let owner = Owner { kind: "machine".into(), pid: 1, start_ticks: 2, boot_id: boot_id.into() };
+            line(&Record::Owner(owner))
+        };
+        let forged = Record::Switching { switch: "kernel.sysrq".into(), value: "1".into() };
+        let text = owner(&boot_id) + &line(&Record::Scheduling) + "no\n" + &line(&forged) + "torn";
+        host.state_replace(&dir.join("machine.journal"), &text).unwrap();
+        host.state_replace(&dir.join("run.journal"), &(owner("other") + &line(&forged))).unwrap();
+        fake.set_kind(dir.join("lab-1.journal"), "a named pipe");
+        let before = fake.mutations().len();
+        let mut seen = Vec::new();
+        let found = inspect(&mut host, dir, "machine", &mut |number, _| seen.push(number));
+        assert_eq!((seen, found.records, found.damaged, found.torn), (vec![1, 2], 1, 2, true));
+        assert_eq!(found.damaged_lines.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [3, 4]);
+        assert!(found.boot == Boot::Present && !found.is_fine() && !found.owner_runs);
+        let found = inspect(&mut host, dir, "run", &mut |_, _| {});
+        assert!(found.boot == Boot::Another && found.is_fine(), "{found:?}");
+        let found = inspect(&mut host, dir, "lab-1", &mut |_, _| {});
+        assert!(found.unreadable.is_some_and(|why| why.contains("a named pipe")));
+        assert_eq!(fake.mutations().len(), before);
+    }
+}
