@@ -28,6 +28,8 @@ pub struct Instance {
     pub engine: Option<String>,
     /// Name of the scratch cgroup in which settings are tried.
     pub scratch: String,
+    /// Whether other commensals work on this machine: what they have left is theirs.
+    pub beside_others: bool,
     /// Journals that say which cgroups are ours; originals and processes are taken from the first one.
     pub journals: Vec<String>,
 }
@@ -68,6 +70,7 @@ impl Instance {
             cgroup_root: None,
             engine: None,
             scratch: format!("{prefix}-probe"),
+            beside_others: false,
             journals: vec![journal::MACHINE.to_owned(), journal::RUN.to_owned()],
         }
     }
@@ -283,7 +286,7 @@ impl Instance {
         let names = scratches.iter().chain([&self.scratch]);
         let mut done: Vec<String> =
             names.flat_map(|name| capability::sweep(host, &hierarchies, &tenancy, name)).collect();
-        let mut restored = restore(host, &self.state_dir, &boot_id)?;
+        let mut restored = restore(host, &self.state_dir, &boot_id, !self.beside_others)?;
         done.append(&mut restored.done);
         restored.done = done;
         Ok(restored)

@@ -3,11 +3,12 @@
 //! Works from the journals alone, with whoever wrote them dead; a second run finds nothing to do; a
 //! journal of an earlier boot means groups that no longer exist.
 
+mod lost;
 mod moving;
 mod recreating;
 mod shared;
 
-use crate::drivers::apply::{lives, with_meaning};
+use crate::drivers::apply::with_meaning;
 use crate::drivers::{affinity, cookies, members, policy, scheduler, text_for};
 use crate::journal::{self, Contents, Record, Target};
 use crate::marks::{self, Mark};
@@ -45,40 +46,16 @@ impl Restored {
     }
 }
 
-/// Restores from every journal in `dir`, except those of a lab run that is still running.
+/// Restores from every journal in `dir`, except those of a lab run that is still running, and from what the cgroups tell of
+/// journals of `dir` that are lost; with `of_all` of state directories that are lost as well.
 ///
 /// # Errors
 /// When the state directory or a journal cannot be read.
-pub fn restore(host: &mut dyn Host, dir: &Path, boot_id: &str) -> Result<Restored, HostError> {
+pub fn restore(host: &mut dyn Host, dir: &Path, boot_id: &str, of_all: bool) -> Result<Restored, HostError> {
     sweep(host, dir);
     let marks = marks::all(host);
-    let marks = orphans(host, dir, marks);
+    let marks = lost::orphans(host, dir, marks, of_all);
     restore_where(host, dir, boot_id, &marks, |_| true)
-}
-
-/// The marks of this state directory, and those of others that are lost: there is no journal, and nobody runs.
-fn orphans(host: &mut dyn Host, dir: &Path, marks: Vec<Mark>) -> Vec<Mark> {
-    let mut lost = BTreeMap::new();
-    let mut is_lost = |host: &mut dyn Host, mark: &Mark| {
-        let key = (mark.owner.clone(), mark.journal.clone());
-        *lost.entry(key).or_insert_with(|| {
-            let owner = Path::new(&mark.owner);
-            let journal = host.state_read(&journal::path(owner, &mark.journal));
-            let pid = mark.journal.strip_prefix(journal::LAB).and_then(|pid| pid.parse().ok());
-            let runs = pid.is_some_and(|pid| host.process(pid).is_ok()) || lives(host, &mark.owner);
-            matches!(journal, Ok(None)) && !runs
-        })
-    };
-    let mut found = Vec::new();
-    for mut mark in marks {
-        if Path::new(&mark.owner) == dir {
-            found.push(mark);
-        } else if is_lost(host, &mark) {
-            mark.journal = journal::MACHINE.to_owned();
-            found.push(mark);
-        }
-    }
-    found
 }
 
 /// Removes files that somebody who was killed meanwhile had written half (`.NAME.PID.new`, before they take the name).
@@ -572,7 +549,7 @@ fn original(
         }
         _ => {}
     }
-    if let Some(other) = kept_by_another(host, journal, group, record) {
+    if let Some(other) = lost::kept_by_another(host, journal, group, record) {
         let file = below(Path::new(&group.mount), &group.path).join(file).display().to_string();
         return Ok(Some(format!("{file} is for the commensal whose state is in {other} to put back")));
     }
@@ -594,21 +571,6 @@ fn original(
         }
         back => back,
     }
-}
-
-/// Whose the original is by now, when another commensal has taken it over from this journal.
-fn kept_by_another(host: &mut dyn Host, journal: &Path, group: &Target, record: &Record) -> Option<String> {
-    let dir = open(host, &group.mount, &group.path, Some(group.inode)).ok()??;
-    let mark = marks::of(host, dir, record);
-    host.close(dir);
-    mark.map(|mark| mark.owner).filter(|owner| {
-        let here = journal.parent() == Some(Path::new(owner));
-        // One that is lost puts nothing back.
-        !here
-            && host
-                .state_read(&journal::path(Path::new(owner), journal::MACHINE))
-                .is_ok_and(|text| text.is_some())
-    })
 }
 
 /// A weight is not written to an idle group (EINVAL), and nothing that can be read says that the group was idle before: that

@@ -57,7 +57,9 @@ impl<H: Host> Context<H> {
     pub fn instance(&self) -> Instance {
         let engine = std::env::var("DOCKER_HOST").ok();
         let cgroup_root = self.cgroup_root.clone();
-        Instance { cgroup_root, engine, ..Instance::of_machine(&self.state_dir, &self.prefix) }
+        let beside_others = self.beside_others;
+        let machine = Instance::of_machine(&self.state_dir, &self.prefix);
+        Instance { cgroup_root, engine, beside_others, ..machine }
     }
 
     /// Reads the groups of a file or of every `*.toml` of a folder; all mistakes in one error.

@@ -62,5 +62,5 @@ pub fn applied(host: &mut dyn Host, text: &str) -> (ActualState, Plan, Outcome) 
 /// Restores everything; this boot.
 pub fn restored(host: &mut dyn Host) -> commensal_reconcile::Restored {
     let boot_id = machine::boot_id(host).unwrap();
-    commensal_reconcile::restore(host, Path::new(STATE), &boot_id).unwrap()
+    commensal_reconcile::restore(host, Path::new(STATE), &boot_id, true).unwrap()
 }

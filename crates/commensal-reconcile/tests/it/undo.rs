@@ -145,7 +145,7 @@ fn a_journal_of_an_earlier_boot_means_groups_that_are_gone() {
     let mut host = fake.another();
     let (_, _, outcome) = applied(&mut host, GROUPS);
     assert!(outcome.failure.is_none());
-    let result = restore(&mut host, Path::new(STATE), "another-boot").unwrap();
+    let result = restore(&mut host, Path::new(STATE), "another-boot", true).unwrap();
     assert!(result.nothing(), "{result:?}");
     assert!(restored(&mut host).nothing());
 }

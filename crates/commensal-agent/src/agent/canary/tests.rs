@@ -61,7 +61,7 @@ fn round(reconciler: &mut Reconciler, host: &mut FakeHost, ms: u64, off: bool) -
 fn restored(fake: &FakeHost) {
     let mut host = fake.another();
     let boot_id = commensal_sensors::machine::boot_id(&host).unwrap();
-    let restored = commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id).unwrap();
+    let restored = commensal_reconcile::restore(&mut host, Path::new(STATE), &boot_id, true).unwrap();
     assert!(restored.failed.is_empty() && restored.left.is_empty(), "{restored:?}");
 }
 

@@ -1,0 +1,120 @@
+//! What is on record beside a plan: taken off when it stands for nothing any more, put on for the state without anybody, and read
+//! again.
+
+use super::{Applied, Work, ordered};
+use crate::drivers::scheduler::in_force;
+use crate::journal::{Journal, JournalError, Record, Target};
+use commensal_core::actual::{ActualState, CgroupRef};
+use commensal_core::knob::KnobId;
+use commensal_core::plan::{Action, SafeSetting, Step};
+use commensal_core::topology::Device;
+use commensal_host::Host;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Takes originals off the record that are back in place already: values that a plan wanted back and found so.
+///
+/// # Errors
+/// When the journal cannot be rewritten.
+pub fn forget_settled(
+    host: &mut dyn Host,
+    settled: &[(CgroupRef, KnobId, Option<Device>)],
+    actual: &ActualState,
+    journal: &mut Journal,
+) -> Result<(), JournalError> {
+    let key = |(place, knob, device): &(CgroupRef, KnobId, Option<Device>)| {
+        let mount = actual.hierarchies.get(place.hierarchy)?.mount.clone();
+        let inode = actual.cgroups.get(place)?.inode;
+        let target = Target { mount, path: place.path.to_string(), inode };
+        Some((target, knob.to_string(), device.map(|device| device.to_string())))
+    };
+    let settled: BTreeSet<_> = settled.iter().filter_map(key).collect();
+    journal.forget(host, |_, record| match record {
+        Record::Original { group, knob, device, .. } => {
+            settled.contains(&(group.clone(), knob.clone(), device.clone()))
+        }
+        _ => false,
+    })
+}
+
+/// What goes on record of the state without anybody: one record for each setting whose group is there.
+pub(crate) fn safe_records(
+    host: &mut dyn Host,
+    actual: &ActualState,
+    settings: &BTreeMap<(CgroupRef, KnobId, Option<Device>), SafeSetting>,
+) -> Vec<Record> {
+    let work = Work::new(host, actual);
+    let record = |((place, knob, device), one): (&(CgroupRef, KnobId, Option<Device>), &SafeSetting)| {
+        let inode = actual.cgroups.get(place)?.inode;
+        let group = Target { mount: work.mount(place), path: place.path.to_string(), inode };
+        let file = work.file(place, *knob).ok()?;
+        let value = file.encode(&one.value, *device).ok()?;
+        let (knob, device) = (knob.to_string(), device.map(|device| device.to_string()));
+        Some(Record::Safe { group, knob, file: file.name.to_owned(), device, value, online: one.online })
+    };
+    settings.iter().filter_map(record).collect()
+}
+
+/// Originals of vanished groups that are kept on record whatever else there is.
+const GONE: usize = 64;
+
+/// Takes the originals of groups that are gone off the record, once they are many and more than the others: where groups come
+/// and go all the time the file would grow for ever. `actual` is from after the last change that is on record.
+///
+/// # Errors
+/// When the file cannot be rewritten.
+pub fn forget_gone(
+    host: &mut dyn Host,
+    actual: &ActualState,
+    journal: &mut Journal,
+) -> Result<(), JournalError> {
+    if journal.len() <= GONE {
+        return Ok(());
+    }
+    let mount = |place: &CgroupRef| actual.hierarchies.get(place.hierarchy).map(|one| one.mount.as_str());
+    let there: BTreeSet<(&str, u64)> =
+        actual.cgroups.iter().filter_map(|(place, cgroup)| Some((mount(place)?, cgroup.inode))).collect();
+    let is_gone = |group: &Target| !there.contains(&(group.mount.as_str(), group.inode));
+    let (gone, kept): (Vec<_>, Vec<_>) = journal.groups_of_values().partition(|group| is_gone(group));
+    if gone.len() <= GONE.max(kept.len()) {
+        return Ok(());
+    }
+    let of_value = |record: &Record| match record {
+        Record::Original { group, .. } | Record::Safe { group, .. } => is_gone(group),
+        _ => false,
+    };
+    journal.forget(host, |_, record| of_value(record))
+}
+
+/// Reads again what the writes of `steps` left: whether a policy still is in force. A value that cannot be read
+/// is told in words in its place.
+pub fn verify(host: &mut dyn Host, steps: &[Step], actual: &ActualState) -> Vec<Applied> {
+    let mut work = Work::new(host, actual);
+    for step in steps {
+        let (knob, device, to) = match &step.action {
+            Action::Write { knob, device, to, .. } => (knob, device, to),
+            Action::Irreversible { knob, to, .. } | Action::Recreate { knob, to, .. } => (knob, &None, to),
+            Action::Order { to, .. } => {
+                let read = actual.scheduler.as_ref().map(|found| in_force(work.host, &found.socket, to));
+                work.outcome.applied.push(ordered(to, read.unwrap_or_else(|| "nobody asks it".to_owned())));
+                continue;
+            }
+            _ => continue,
+        };
+        let Ok(file) = work.file(&step.place, *knob) else { continue };
+        let read = work.dir(&step.place).map_err(|refusal| refusal.to_string()).and_then(|dir| {
+            let text = work.host.read(dir, file.name).map_err(|error| error.to_string())?;
+            file.parse(&text, *device).map_err(|error| error.to_string())
+        });
+        let want = to.to_string();
+        let read = match read {
+            Ok(read) if file.holds(&read, to) => want.clone(),
+            Ok(read) => read.to_string(),
+            Err(because) => because,
+        };
+        let place = actual.show(&step.place);
+        // The last step that writes a knob says what is wanted.
+        work.outcome.applied.retain(|one| one.place != place || one.file != file.name);
+        work.outcome.applied.push(Applied { place, file: file.name, want, read });
+    }
+    work.finish().applied
+}
