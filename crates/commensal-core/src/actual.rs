@@ -399,6 +399,8 @@ pub struct Capabilities {
 pub const CORE_SCHED: &str = "core scheduling";
 /// Name of the feature "openEuler's SMT expulsion" in [`Capabilities::features`].
 pub const QOS_SMT_EXPEL: &str = "qos_level SMT expulsion";
+/// Name of the feature "originals on the cgroups" in [`Capabilities::features`]: whether cgroups keep attributes of root's.
+pub const MARKS: &str = "originals on the cgroups";
 /// Name of the feature "SMT" in [`Capabilities::features`].
 pub const SMT: &str = "smt";
 /// Name of the feature "sched_ext" in [`Capabilities::features`]: whether the kernel has it.

@@ -5,7 +5,7 @@ use crate::delegation::Tenancy;
 use crate::sched_ext;
 use crate::vendor;
 use commensal_core::actual::{
-    CORE_SCHED, Capabilities, CgroupPath, Hierarchy, QOS_SMT_EXPEL, SCHED_EXT, SMT, Support,
+    CORE_SCHED, Capabilities, CgroupPath, Hierarchy, MARKS, QOS_SMT_EXPEL, SCHED_EXT, SMT, Support,
 };
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Knob, KnobId, KnobStatus, Scope, TABLE, Value, Version};
@@ -37,6 +37,7 @@ pub fn probe(
                 let above = if base.depth() == 0 { "the root" } else { base.as_str() };
                 let scratch = Scratch { root, dir, version: hierarchy.version, machine, above };
                 hierarchy_knobs(host, hierarchy, scratch, &mut caps);
+                marks(host, dir, &mut caps);
                 let _ = host.rmdir(root, name, dir.inode);
                 host.close(dir);
                 host.close(root);
@@ -294,6 +295,21 @@ fn test_value(knob: KnobId, machine: &Machine) -> Value {
         KnobId::CpuBurst => Value::Number(10_000),
         KnobId::CpuWeight | KnobId::PidsMax | KnobId::IoWeight | KnobId::IoBfqWeight => Value::Number(512),
         _ => Value::Number(1 << 30),
+    }
+}
+
+/// Whether a cgroup keeps attributes that only root may write; one hierarchy that does not is enough for a no.
+fn marks(host: &mut dyn Host, dir: Dir, caps: &mut Capabilities) {
+    let support = match host.set_attribute(dir, "trusted.commensal.try", Some("1")) {
+        Ok(()) => Support::Yes,
+        Err(error) => Support::Refused {
+            errno: error.errno,
+            because: "cgroups keep no attributes of this user's: the undo journal alone knows the originals"
+                .to_owned(),
+        },
+    };
+    if caps.features.get(MARKS).is_none_or(|found| found.obstacle().is_none()) {
+        caps.features.insert(MARKS, support);
     }
 }
 
