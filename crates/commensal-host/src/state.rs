@@ -2,6 +2,7 @@
 
 use crate::{HostError, Result};
 use commensal_core::errno::Errno;
+use commensal_core::spelling;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -9,7 +10,7 @@ use std::path::Path;
 
 pub(crate) fn failed(operation: &'static str, path: &Path, error: &std::io::Error) -> HostError {
     let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
-    HostError { operation, object: path.display().to_string(), value: None, errno }
+    HostError { operation, object: spelling::of_path(path), value: None, errno }
 }
 
 pub(crate) fn make_dir(path: &Path) -> Result<()> {

@@ -14,6 +14,7 @@ use commensal_core::knob::{Controller, File, KnobId, Value};
 use commensal_core::member::ProcessId;
 use commensal_core::plan::{Action, SafeSetting, Step, undo};
 use commensal_core::scheduler::Orders;
+use commensal_core::text::visible;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError, below};
@@ -162,11 +163,9 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
         let touched = work.outcome.done.max(work.reached.map_or(0, |index| index + 1));
         let (mut left, again) = work.take_back(&steps[..touched], journal);
         // `restore` finds the members wherever they are by then.
-        left.extend(
-            journal
-                .recreating()
-                .map(|target| format!("{} is half recreated; `commensal restore` finishes it", target.path)),
-        );
+        left.extend(journal.recreating().map(|target| {
+            format!("{} is half recreated; `commensal restore` finishes it", visible(&target.path))
+        }));
         let forgotten = match left.is_empty() {
             true => journal.forget(work.host, |index, _| index >= mark),
             false => Ok(()),
@@ -198,7 +197,7 @@ pub fn forget_settled(
     let key = |(place, knob, device): &(CgroupRef, KnobId, Option<Device>)| {
         let mount = actual.hierarchies.get(place.hierarchy)?.mount.clone();
         let inode = actual.cgroups.get(place)?.inode;
-        let target = Target { mount, path: place.path.to_string(), inode };
+        let target = Target { mount, path: place.path.as_str().to_owned(), inode };
         Some((target, knob.to_string(), device.map(|device| device.to_string())))
     };
     let settled: BTreeSet<_> = settled.iter().filter_map(key).collect();
@@ -219,7 +218,7 @@ pub(crate) fn safe_records(
     let work = Work::new(host, actual);
     let record = |((place, knob, device), one): (&(CgroupRef, KnobId, Option<Device>), &SafeSetting)| {
         let inode = actual.cgroups.get(place)?.inode;
-        let group = Target { mount: work.mount(place), path: place.path.to_string(), inode };
+        let group = Target { mount: work.mount(place), path: place.path.as_str().to_owned(), inode };
         let file = work.file(place, *knob).ok()?;
         let value = file.encode(&one.value, *device).ok()?;
         let (knob, device) = (knob.to_string(), device.map(|device| device.to_string()));
@@ -354,7 +353,7 @@ impl<'a> Work<'a> {
             match (&step.action, target_dir) {
                 (Action::Create, _) => {
                     let mount = self.mount(&step.place);
-                    records.push(Record::Creating { mount, path: step.place.path.to_string() });
+                    records.push(Record::Creating { mount, path: step.place.path.as_str().to_owned() });
                 }
                 // In a group of our own it ends with the group.
                 (Action::Enable(controller), Some(dir))
@@ -560,7 +559,7 @@ impl<'a> Work<'a> {
                     last.insert(key, file.encode(to, *device).unwrap_or_default());
                 }
                 Action::Remove => {
-                    gone.insert((self.mount(&step.place), step.place.path.to_string()));
+                    gone.insert((self.mount(&step.place), step.place.path.as_str().to_owned()));
                 }
                 _ => {}
             }
@@ -613,7 +612,7 @@ impl<'a> Work<'a> {
         let new = from.changes(to).filter(|(sign, _)| *sign != '-').map(|(_, cgroup)| cgroup.to_owned());
         let new: Vec<String> = new.collect();
         new.into_iter().map(move |cgroup| {
-            let path = CgroupPath::new(cgroup.strip_prefix(&mount).unwrap_or(&cgroup)).to_string();
+            let path = CgroupPath::new(cgroup.strip_prefix(&mount).unwrap_or(&cgroup)).as_str().to_owned();
             Record::Ordering { owner: owner.clone(), mount: mount.clone(), path }
         })
     }
@@ -833,7 +832,7 @@ impl<'a> Work<'a> {
     }
 
     fn target(&self, place: &CgroupRef, dir: Dir) -> Target {
-        Target { mount: self.mount(place), path: place.path.to_string(), inode: dir.inode }
+        Target { mount: self.mount(place), path: place.path.as_str().to_owned(), inode: dir.inode }
     }
 
     fn file(&self, place: &CgroupRef, knob: KnobId) -> Result<&'static File, Refusal> {
