@@ -716,7 +716,7 @@ impl Agent<'_> {
         if self.groups.kept {
             return;
         }
-        let text = serde_json::to_string(&self.groups.texts).unwrap_or_default();
+        let text = commensal_core::text::json(&self.groups.texts).unwrap_or_default();
         match self.host.state_replace(&last_good(&self.reconciler.instance.state_dir), &text) {
             Ok(()) => self.groups.kept = true,
             Err(error) => {

@@ -10,7 +10,7 @@ pub fn run(context: &mut Context, as_json: bool) -> anyhow::Result<u8> {
     let names = (context.prefix.as_str(), context.state_dir.as_path());
     let ledger = Ledger::look(&mut context.host, &probe, names, context.cgroup_root.as_ref())?;
     if as_json {
-        println!("{}", serde_json::to_string_pretty(&ledger.json())?);
+        println!("{}", commensal_core::text::json_pretty(&ledger.json())?);
     } else {
         print!("{}", ledger.text());
     }
