@@ -36,7 +36,7 @@ pub enum Mastery {
 
 impl std::fmt::Display for Master {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "process {}, whose state is in {}", self.pid, self.state_dir.display())
+        write!(f, "process {}, whose state is in {}", self.pid, commensal_core::text::path(&self.state_dir))
     }
 }
 
