@@ -74,6 +74,19 @@ const TABLES: [&str; 1] = ["crates/commensal-core/src/knob/table.rs"];
 /// Lines of the root audit surface, without the fake.
 const MAX_HOST_LINES: usize = 2_250;
 
+/// Where JSON is made, and crates that make it nowhere else: nothing that a terminal obeys is in it.
+const JSON: &str = "crates/commensal-core/src/text.rs";
+const JSON_CRATES: [&str; 8] = [
+    "commensal",
+    "commensal-agent",
+    "commensal-blame",
+    "commensal-core",
+    "commensal-density",
+    "commensal-lab",
+    "commensal-reconcile",
+    "commensal-sched",
+];
+
 /// Everything that is wrong.
 pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut problems = Vec::new();
@@ -96,6 +109,15 @@ pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
         let top = name.ends_with("src/lib.rs") || name.ends_with("src/main.rs");
         if top && !name.starts_with("crates/commensal-host") && !text.contains("#![forbid(unsafe_code") {
             problems.push(format!("{name}: lacks #![forbid(unsafe_code)]"));
+        }
+        if JSON_CRATES.iter().any(|one| name.starts_with(&format!("crates/{one}/src"))) {
+            let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or(&text);
+            let raw = concat!("serde_json::to_", "string");
+            if code.contains(raw) && name != JSON && !name.ends_with("tests.rs") {
+                problems.push(format!(
+                    "{name}: {raw} leaves hidden characters as they are; commensal_core::text::json does not"
+                ));
+            }
         }
         let ignore = concat!("#[", "ignore");
         if text.contains(ignore) {

@@ -32,6 +32,7 @@ use commensal_core::cpuset::CpuSet;
 use commensal_core::desired::DesiredGroup;
 use commensal_core::group::{Class, GroupName};
 use commensal_core::knob::{Controller, KnobId, Value};
+use commensal_core::text;
 use commensal_core::topology::{Device, Disk, Machine};
 use commensal_core::units::Bytes;
 use commensal_host::{Dir, GroupWatch, Host, HostError, LinuxHost, Process};
@@ -409,7 +410,11 @@ impl Agent<'_> {
             let follows = self.members.follow(&reconciler.instance, &reconciler.survey, specs);
             problems.extend(follows.err().map(|error| format!("members cannot be followed: {error}")));
             for (socket, why) in self.members.members.lost() {
-                problems.push(format!("the container engine at {}: {why}", socket.display()));
+                problems.push(format!(
+                    "the container engine at {}: {}",
+                    text::path(socket),
+                    text::visible(why)
+                ));
             }
             if self.actuation.phase != Phase::Paused {
                 self.kill(&now);
@@ -717,7 +722,7 @@ impl Agent<'_> {
         if self.groups.kept {
             return;
         }
-        let text = serde_json::to_string(&self.groups.texts).unwrap_or_default();
+        let text = text::json(&self.groups.texts).unwrap_or_default();
         match self.host.state_replace(&last_good(&self.reconciler.instance.state_dir), &text) {
             Ok(()) => self.groups.kept = true,
             Err(error) => {

@@ -124,7 +124,7 @@ impl AuditLog {
 
 fn line(action: &Action) -> String {
     // Plain strings cannot fail to become JSON.
-    let mut text = serde_json::to_string(action).unwrap_or_default();
+    let mut text = commensal_core::text::json(action).unwrap_or_default();
     text.push('\n');
     text
 }

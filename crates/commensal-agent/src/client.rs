@@ -104,7 +104,7 @@ pub fn post_json<T: DeserializeOwned>(
     body: &impl Serialize,
 ) -> Result<Answer<T>, ClientError> {
     // Plain data always becomes JSON.
-    ask(host, socket, "POST", path, &serde_json::to_string(body).unwrap_or_default())
+    ask(host, socket, "POST", path, &commensal_core::text::json(body).unwrap_or_default())
 }
 
 fn ask<T: DeserializeOwned>(

@@ -1,6 +1,7 @@
 //! Why each number of a group is what it is: value, rule that won, formula with its inputs put in. Pure.
 
 use crate::snapshot::{Action, Drift, Explanation, Group, Input, Member, Snapshot, Unmet};
+use commensal_core::text::visible;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -152,7 +153,7 @@ impl Explained {
         let frozen = if self.frozen { ", frozen" } else { "" };
         let _ = writeln!(out, "{}: {}, {mechanism}{frozen} ({})", self.group, self.class, self.at);
         for member in &self.members {
-            let _ = writeln!(out, "  {} ({})", member.path, member.found_by);
+            let _ = writeln!(out, "  {} ({})", visible(&member.path), visible(&member.found_by));
         }
         if self.members.is_empty() {
             out += "  no members now\n";
@@ -176,7 +177,7 @@ impl Explained {
             reason(&mut out, one);
         }
         if let Some(held) = &self.queue_held {
-            let _ = writeln!(out, "\nqueue: nobody is admitted: {held}");
+            let _ = writeln!(out, "\nqueue: nobody is admitted: {}", visible(held));
         }
         lists(&mut out, &self.unmet, &self.drift, &self.actions);
         out
@@ -200,14 +201,14 @@ pub(crate) fn lists(out: &mut String, unmet: &[Unmet], drift: &[Drift], actions:
         out.push_str("\nnot to be had here\n");
     }
     for one in unmet {
-        let _ =
-            writeln!(out, "  {}: {}: {}\n    way out: {}", one.group, one.what, one.because, one.try_this);
+        let [what, because, way_out] = [&one.what, &one.because, &one.try_this].map(|text| visible(text));
+        let _ = writeln!(out, "  {}: {what}: {because}\n    way out: {way_out}", one.group);
     }
     if !drift.is_empty() {
         out.push_str("\nwritten by others as well\n");
     }
     for one in drift {
-        let by = one.by.as_deref().unwrap_or("somebody");
+        let by = visible(one.by.as_deref().unwrap_or("somebody"));
         let next = match one.back_off_ms {
             Some(ms) => format!("written again in {} s at the earliest", ms as f64 / 1e3),
             None => "left alone until the next configuration".to_owned(),
@@ -216,7 +217,10 @@ pub(crate) fn lists(out: &mut String, unmet: &[Unmet], drift: &[Drift], actions:
         let _ = writeln!(
             out,
             "  {}/{}: {} wanted, {} found ({times}, by {by}); {next}",
-            one.path, one.file, one.want, one.found
+            visible(&one.path),
+            one.file,
+            visible(&one.want),
+            visible(&one.found)
         );
     }
     if !actions.is_empty() {
@@ -236,7 +240,7 @@ pub(crate) fn action(of: &Action) -> String {
         (None, None) => String::new(),
     };
     let group = of.group.as_ref().map(|group| format!("{group}: ")).unwrap_or_default();
-    format!("{group}{}{value}: {}", of.what, of.why)
+    visible(&format!("{group}{}{value}: {}", of.what, of.why)).into_owned()
 }
 
 #[cfg(test)]

@@ -251,6 +251,7 @@ fn decisions(out: &mut Text, snapshot: &Snapshot) {
 mod tests {
     use super::*;
     use crate::golden;
+    use commensal_core::text::is_hidden;
     use std::collections::{BTreeMap, BTreeSet};
 
     /// A strict reader of the format: what it accepts, Prometheus does.
@@ -370,16 +371,18 @@ mod tests {
     // promise 35
     #[test]
     fn odd_names_are_escaped() {
-        let odd = "a \"b\"\\\nc{},=é";
-        let mut snapshot = Snapshot::default();
-        snapshot.groups.push(Group {
-            name: odd.to_owned(),
-            mechanism: Some(odd.to_owned()),
-            ..Group::default()
-        });
-        let parsed = parse(&prometheus(&snapshot, Duration::ZERO)).unwrap();
-        let name = format!("commensal_group_members{:?}", BTreeMap::from([("group", odd)]));
-        assert_eq!(parsed.series[&name], 0.0);
+        let check = |odd: &str, shown: &str| {
+            let group = Group { name: odd.to_owned(), mechanism: Some(odd.to_owned()), ..Group::default() };
+            let snapshot = Snapshot { groups: vec![group], ..Snapshot::default() };
+            let text = prometheus(&snapshot, Duration::ZERO);
+            assert!(!text.contains(|one| is_hidden(one) && one != '\n'), "{text:?}");
+            let parsed = parse(&text).unwrap();
+            let name = format!("commensal_group_members{:?}", BTreeMap::from([("group", shown)]));
+            assert_eq!(parsed.series[&name], 0.0);
+        };
+        check("a \"b\"\\c{},=é", "a \"b\"\\c{},=é");
+        check("a\n# TYPE b\r\u{1b}\u{9b}", "a\\n# TYPE b\\r\\u{1b}\\u{9b}");
+        check("a\u{10ffff}\u{202e}\u{feff}", "a\\xff\\u{202e}\\u{feff}");
     }
 
     #[test]

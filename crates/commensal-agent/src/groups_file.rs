@@ -2,6 +2,7 @@
 
 use commensal_core::config::{self, ConfigError, Headroom};
 use commensal_core::group::{GroupSpec, Position};
+use commensal_core::text;
 use commensal_host::{FolderEvent, For, GroupWatch, Host, HostError};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,10 +16,10 @@ pub const LONGEST: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A folder without groups.
-    #[error("{} has no *.toml file; write one, or name a file with --config", .0.display())]
+    #[error("{} has no *.toml file; write one, or name a file with --config", text::path(.0))]
     Empty(PathBuf),
     /// A file could not be read.
-    #[error("cannot read the groups in {} (see --config)", file.display())]
+    #[error("cannot read the groups in {} (see --config)", text::path(file))]
     Read {
         /// The file.
         file: PathBuf,
@@ -28,7 +29,7 @@ pub enum LoadError {
     /// More than anybody would write.
     #[error(
         "the groups in {} are {bytes} bytes, which is more than {LONGEST}: is it a groups file? take out what is not (see --config)",
-        .path.display()
+        text::path(.path)
     )]
     Long {
         /// File or folder.

@@ -4,7 +4,7 @@ use crate::canary::Shown;
 use crate::explain::lists;
 use crate::publish::is_stale;
 use crate::snapshot::{Group, Machine, Snapshot};
-use commensal_core::text::{Align, columns};
+use commensal_core::text::{Align, columns, printable, visible};
 use commensal_core::units::Bytes;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -56,8 +56,9 @@ pub fn problems(snapshot: &Snapshot, age: Duration) -> Vec<String> {
     }
     if let Some(error) = &snapshot.config.error {
         problems.push(format!(
-            "the newest configuration is not in force, generation {} stays: {error}",
-            snapshot.config.generation
+            "the newest configuration is not in force, generation {} stays: {}",
+            snapshot.config.generation,
+            printable(error)
         ));
     }
     if snapshot.lease.as_ref().is_some_and(|lease| lease.guard_pid.is_none()) {
@@ -65,7 +66,7 @@ pub fn problems(snapshot: &Snapshot, age: Duration) -> Vec<String> {
             "the guard is gone: nobody puts the machine in the safe state if the agent dies".to_owned(),
         );
     }
-    problems.extend(snapshot.problems.iter().cloned());
+    problems.extend(snapshot.problems.iter().map(|problem| printable(problem).into_owned()));
     problems
 }
 
@@ -83,7 +84,9 @@ fn agent(out: &mut String, snapshot: &Snapshot) {
     let _ = writeln!(
         out,
         "configuration {}, generation {}, in force since {}",
-        config.path, config.generation, config.loaded
+        visible(&config.path),
+        config.generation,
+        config.loaded
     );
     match &snapshot.lease {
         Some(lease) => {
@@ -173,8 +176,11 @@ fn queues(out: &mut String, groups: &[Group]) {
         out.push_str("\nqueues\n");
     }
     for (name, queue) in queues {
-        let held =
-            queue.held.as_ref().map(|held| format!("; nobody is admitted: {held}")).unwrap_or_default();
+        let held = queue
+            .held
+            .as_ref()
+            .map(|held| format!("; nobody is admitted: {}", visible(held)))
+            .unwrap_or_default();
         let of = |limit: Option<u32>| limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
         let (run, wait) = (of(queue.max_concurrency), of(queue.max_size));
         let _ = writeln!(out, "  {name}: {}{run} run, {}{wait} wait{held}", queue.running, queue.waiting);

@@ -28,7 +28,7 @@ pub struct Fixed {
 /// The same of every group, by name.
 pub fn fixed(planned: &Planned) -> BTreeMap<String, Fixed> {
     let member = |member: &commensal_core::desired::Member| snapshot::Member {
-        path: member.path.to_string(),
+        path: member.path.as_str().to_owned(),
         own: member.own,
         found_by: match member.own {
             true => "made by commensal".to_owned(),

@@ -4,6 +4,7 @@
 use crate::figures::{Figures, Kind};
 use crate::histogram::{Histogram, low};
 use crate::report::Labels;
+use commensal_core::text::visible;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -170,9 +171,9 @@ pub fn family(out: &mut String, name: &str, kind: &str, help: &str, rows: &[Samp
     }
 }
 
-/// A label's value.
+/// A label's value; what cannot be seen is written out, as in every text.
 fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    visible(text).replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 #[cfg(test)]

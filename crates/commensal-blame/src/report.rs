@@ -340,6 +340,38 @@ mod tests {
         assert!(!report.html().contains("off an SMT sibling"));
     }
 
+    /// A culprit, a subject and who has a budget, of a name that nobody should see as it is.
+    // promise 70
+    #[test]
+    fn no_name_is_shown_as_it_is() {
+        for (odd, shown) in [
+            ("/u\u{1b}[2J\u{9b}\r", "/u\\u{1b}[2J\\u{9b}\\r"),
+            ("/\u{10ffff}u\t", "/\\xffu\\t"),
+            ("/\u{202e}u\u{feff}\u{200b}", "/\\u{202e}u\\u{feff}\\u{200b}"),
+            ("/u (container a\nb)", "/u (container a\\nb)"),
+        ] {
+            let mut figures = Figures::default();
+            let culprit = Culprit { subject: 0, kind: Kind::Offline, cgroup: Some(7) };
+            figures.subjects.push(TargetStats {
+                run_ns: 1_000_000,
+                waits: 1,
+                wait: ByKind([0, 0, 5_000_000, 0, 0, 0]),
+            });
+            figures.culprits.insert(culprit, 5_000_000);
+            (figures.counters.run_ns, figures.wait) = (1_000_000, ByKind([0, 0, 5_000_000, 0, 0, 0]));
+            let labels = Labels { subjects: vec![odd.to_owned()], against: vec!["etl".to_owned()] };
+            let report = Report::new(&figures, &labels, Bounds::default(), &|_| odd.to_owned());
+            let metrics = crate::exposition::prometheus(&figures, &labels, &|_| odd.to_owned());
+            let json = commensal_core::text::json_pretty(&report).unwrap();
+            let forms = [report.text(), report.line(), report.svg(), report.html(), metrics, json];
+            for form in forms {
+                let raw = |one| commensal_core::text::is_hidden(one) && one != '\n';
+                assert!(!form.contains(raw), "{odd:?}: {form:?}");
+            }
+            assert!(report.text().contains(shown) && report.line().contains(shown), "{}", report.text());
+        }
+    }
+
     /// 99 siblings left within 1 ms, and one after 36 ms.
     fn evicted() -> Report {
         let mut figures = Figures::default();

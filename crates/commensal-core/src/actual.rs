@@ -6,6 +6,8 @@ use crate::errno::Errno;
 use crate::knob::{Controller, KnobId, Value, Version};
 use crate::member::{ContainerFact, MovedFrom, ProcessFact, ProcessId};
 use crate::scheduler::Scheduler;
+use crate::spelling;
+use crate::text::visible;
 use crate::topology::Device;
 use crate::vendor::{QosLevels, Switch};
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,9 +124,10 @@ impl Default for CgroupPath {
     }
 }
 
+/// For people, with [`visible`]; [`CgroupPath::as_str`] is the path itself.
 impl fmt::Display for CgroupPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&visible(&self.0))
     }
 }
 
@@ -327,7 +330,7 @@ impl ActualState {
     #[must_use]
     pub fn directory(&self, place: &CgroupRef) -> String {
         let mount = self.hierarchies.get(place.hierarchy).map(|one| one.mount.as_str()).unwrap_or_default();
-        below(Path::new(mount), place.path.as_str()).display().to_string()
+        spelling::of_path(&below(Path::new(mount), place.path.as_str()))
     }
 
     /// Whether the group stands still because the scheduler's guard has frozen it.
@@ -336,11 +339,17 @@ impl ActualState {
         self.scheduler.as_ref().is_some_and(|scheduler| scheduler.has_frozen(&self.directory(place)))
     }
 
-    /// `cpu:/etl`, `v2:/etl`.
+    /// `cpu:/etl`, `v2:/etl`, for people.
     #[must_use]
     pub fn show(&self, place: &CgroupRef) -> String {
+        visible(&self.name(place)).into_owned()
+    }
+
+    /// The same for programs.
+    #[must_use]
+    pub fn name(&self, place: &CgroupRef) -> String {
         let label = self.hierarchies.get(place.hierarchy).map(Hierarchy::label).unwrap_or_default();
-        format!("{label}:{}", place.path)
+        format!("{label}:{}", place.path.as_str())
     }
 }
 

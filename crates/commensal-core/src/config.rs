@@ -10,6 +10,7 @@ use crate::group::{
     Source,
 };
 use crate::limit::{LIMITS, LimitId, LimitSet, MEMORY_MAX, On, Row, Unit, Write, Written};
+use crate::spelling;
 use crate::toml_reader::{FileKey, Kind, Node, Reader, Section, TextPlace, TomlTable, TomlValue, is, key};
 use crate::topology::Device;
 use crate::units::{BytesPerS, CpuAmount, IoPerS, MemoryAmount, Micros, Millis, Weight};
@@ -96,7 +97,8 @@ fn cgroup(text: &str) -> Result<(), String> {
 }
 
 fn pattern(text: &str) -> Result<glob::Pattern, glob::PatternError> {
-    glob::Pattern::new(text.trim_end_matches('/'))
+    // As names of cgroups are spelled: a file is text, and has such a character only as itself.
+    glob::Pattern::new(&spelling::text(text.trim_end_matches('/').as_bytes().to_vec()))
 }
 
 /// How the agent keeps the offline side within its headroom: the machine's CPUs less a reserve and less what everybody else uses.

@@ -14,6 +14,7 @@ use crate::group::{Class, GroupName, GroupSpec, LimitScope, Match, OnExceed};
 use crate::knob::{Controller, KnobId};
 use crate::limit::{CPU_SET, FROZEN, Key, Limit, LimitSet, Pair, Write};
 use crate::member::{ContainerFact, ProcessId, is_of_pods};
+use crate::text::visible;
 use crate::topology::{Device, Disk, Machine};
 use crate::units::{Bytes, MicroCpus};
 use std::collections::{BTreeMap, BTreeSet};
@@ -253,7 +254,7 @@ fn resolve_group(
         for container in homeless {
             elsewhere.push((
                 format!("match {one}"),
-                format!("container {} has no cgroup of its own, or has just ended", container.name),
+                format!("container {} has no cgroup of its own, or has just ended", visible(&container.name)),
                 "start it with a cgroup (podman: not --cgroups=disabled), and apply again".to_owned(),
             ));
         }
@@ -313,7 +314,7 @@ fn find<'a>(
     let (mut found, mut homeless) = (Found::new(), Vec::new());
     for container in taken {
         match container.cgroup(cpu) {
-            Some(path) => found.push((path, format!("container {}", container.name))),
+            Some(path) => found.push((path, format!("container {}", visible(&container.name)))),
             None => homeless.push(container),
         }
     }

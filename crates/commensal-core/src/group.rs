@@ -1,6 +1,7 @@
 //! Workload groups as the user means them: class, limits, members. No kernel names, no v1/v2 twins.
 
 use crate::limit::{LimitSet, Written};
+use crate::text::visible;
 use crate::topology::Device;
 use crate::units::{BytesPerS, Micros, Millis};
 use serde::{Deserialize, Serialize};
@@ -199,15 +200,15 @@ impl Match {
 impl fmt::Display for Match {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Match::Cgroup(pattern) => write!(f, "cgroup {pattern}"),
-            Match::Systemd(unit) => write!(f, "systemd unit {unit}"),
-            Match::DockerLabel(label) => write!(f, "containers with label {label}"),
-            Match::DockerName(name) => write!(f, "container {name}"),
+            Match::Cgroup(pattern) => write!(f, "cgroup {}", visible(pattern.as_str())),
+            Match::Systemd(unit) => write!(f, "systemd unit {}", visible(unit)),
+            Match::DockerLabel(label) => write!(f, "containers with label {}", visible(label)),
+            Match::DockerName(name) => write!(f, "container {}", visible(name)),
             Match::Kubernetes(qos) => write!(f, "{qos} pods"),
             Match::Process { exe, user, cmdline } => {
                 f.write_str("processes")?;
                 for (what, value) in [("exe", exe), ("user", user), ("cmdline", cmdline)] {
-                    value.as_ref().map_or(Ok(()), |value| write!(f, " with {what} {value}"))?;
+                    value.as_ref().map_or(Ok(()), |value| write!(f, " with {what} {}", visible(value)))?;
                 }
                 Ok(())
             }
@@ -271,8 +272,8 @@ impl Source {
     #[must_use]
     pub fn at(&self, key: &str) -> String {
         match self.positions.get(key).or_else(|| self.positions.get("")) {
-            Some(position) => format!("{}:{}:{}", self.file, position.line, position.column),
-            None => self.file.clone(),
+            Some(position) => format!("{}:{}:{}", visible(&self.file), position.line, position.column),
+            None => visible(&self.file).into_owned(),
         }
     }
 }

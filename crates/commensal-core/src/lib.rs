@@ -34,6 +34,7 @@ pub mod process;
 pub mod rng;
 pub mod safe;
 pub mod scheduler;
+pub mod spelling;
 pub mod stats;
 pub mod text;
 pub mod toml_reader;

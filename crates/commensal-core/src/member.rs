@@ -1,10 +1,11 @@
 //! Members that a path alone does not tell: containers, pods of Kubernetes, processes. Facts as sensors found them, and
 //! which match takes which; who is moved is [`crate::desired`]'s question.
 
-use crate::actual::{CgroupPath, CgroupRef, Hierarchy};
+use crate::actual::{CgroupPath, Hierarchy};
 use crate::group::{Match, PodQos};
 use crate::knob::Version;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::text::visible;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A running container, as its engine and the kernel tell.
@@ -87,7 +88,7 @@ impl ProcessFact {
     #[must_use]
     pub fn name(&self) -> String {
         let exe = self.exe.as_deref().and_then(|exe| exe.rsplit('/').next());
-        exe.map_or_else(|| self.id.to_string(), |exe| format!("{} ({exe})", self.id))
+        exe.map_or_else(|| self.id.to_string(), |exe| format!("{} ({})", self.id, visible(exe)))
     }
 }
 
@@ -189,10 +190,15 @@ pub fn is_of_pods(path: &CgroupPath, qos: PodQos) -> bool {
         }
 }
 
-/// The text of a `/proc/PID/cgroup`, by hierarchy: `0::/a` is the unified one, `5:cpu,cpuacct:/b` another. A group that was
-/// removed under a dead process ends in ` (deleted)` and is left out.
+/// The text of a `/proc/PID/cgroup`, by hierarchy: `0::/a` is the unified one, `5:cpu,cpuacct:/b` another. In the unified one a
+/// group that was removed under a dead process ends in ` (deleted)` and is left out; but a group may be called so, and
+/// `is_there` says which it is.
 #[must_use]
-pub fn places(text: &str, hierarchies: &[Hierarchy]) -> BTreeMap<usize, CgroupPath> {
+pub fn places(
+    text: &str,
+    hierarchies: &[Hierarchy],
+    is_there: &dyn Fn(&Hierarchy, &CgroupPath) -> bool,
+) -> BTreeMap<usize, CgroupPath> {
     let place = |line: &str| {
         let (_, rest) = line.split_once(':')?;
         let (names, path) = rest.split_once(':')?;
@@ -202,20 +208,18 @@ pub fn places(text: &str, hierarchies: &[Hierarchy]) -> BTreeMap<usize, CgroupPa
                 one.controllers.iter().any(|known| names.split(',').any(|name| name == known.v1_name()))
             }
         })?;
-        (!path.ends_with(" (deleted)")).then(|| (hierarchy, CgroupPath::new(path)))
+        let (row, path) = (&hierarchies[hierarchy], CgroupPath::new(path));
+        let gone = row.version == Version::V2 && path.name().ends_with(" (deleted)") && !is_there(row, &path);
+        (!gone).then_some((hierarchy, path))
     };
-    text.lines().filter_map(place).collect()
-}
-
-/// The same as a set.
-#[must_use]
-pub fn place_set(text: &str, hierarchies: &[Hierarchy]) -> BTreeSet<CgroupRef> {
-    places(text, hierarchies).into_iter().map(|(hierarchy, path)| CgroupRef { hierarchy, path }).collect()
+    // A name may end in a carriage return, which is no end of a line here; the kernel lets none have a newline.
+    text.split('\n').filter_map(place).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::knob::Controller;
 
     const ID: &str = "5e1c7a90b3d24f68e0a91c7d5b38f2640e9d1a7c6b3f825049e7d1c0a8b64f23";
     const OTHER: &str = "aaaa7a90b3d24f68e0a91c7d5b38f2640e9d1a7c6b3f825049e7d1c0a8b64f23";
@@ -248,6 +252,25 @@ mod tests {
         // The chosen hierarchy first, then any.
         let both = container(&["/", &format!("/docker/{ID}")]);
         assert_eq!(both.cgroup(Some(0)), Some(path(&format!("/docker/{ID}"))));
+    }
+
+    #[test]
+    fn places_of_odd_names() {
+        let hierarchy = |version, controllers: &[Controller]| Hierarchy {
+            version,
+            mount: "/m".to_owned(),
+            controllers: controllers.iter().copied().collect(),
+        };
+        let both = [hierarchy(Version::V1, &[Controller::Cpu]), hierarchy(Version::V2, &[])];
+        let check = |text: &str, there: bool, want: &[(usize, &str)]| {
+            let got = places(text, &both, &|_, _| there);
+            assert_eq!(got, want.iter().map(|(at, text)| (*at, path(text))).collect(), "{text:?}");
+        };
+        check("7:cpu,cpuacct:/a\n0::/b\n", false, &[(0, "/a"), (1, "/b")]);
+        check("7:cpu:/a\r\n0::/b:c \n", false, &[(0, "/a\r"), (1, "/b:c ")]);
+        // v1 has no such mark.
+        check("7:cpu:/a (deleted)\n0::/b (deleted)\n", false, &[(0, "/a (deleted)")]);
+        check("7:cpu:/a\n0::/b (deleted)\n", true, &[(0, "/a"), (1, "/b (deleted)")]);
     }
 
     #[test]

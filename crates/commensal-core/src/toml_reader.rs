@@ -9,6 +9,7 @@
 //! the syntax errors are told: which keys it lacks is not known.
 
 use crate::group::Position;
+use crate::text::{printable, visible};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +27,7 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.at, self.message)
+        write!(f, "{}: {}", visible(&self.at), printable(&self.message))
     }
 }
 

@@ -250,7 +250,7 @@ impl Ladder {
     /// # Errors
     /// Never for a ladder whose numbers are finite.
     pub fn to_json(&self) -> serde_json::Result<String> {
-        serde_json::to_string_pretty(self)
+        commensal_core::text::json_pretty(self)
     }
 
     fn check(&self) -> Result<(), RecordError> {

@@ -40,6 +40,7 @@ pub use waiting::{FolderEvent, For, GroupWatch, PressureTrigger, Stream};
 
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
+use commensal_core::text::visible;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ use std::time::Duration;
 
 /// An operation that the system refused: what, on what, with which value, and the error number.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{operation} {object}{}: {errno}{}", with_value(.value), in_words(*.errno))]
+#[error("{operation} {}{}: {errno}{}", visible(.object), with_value(.value), in_words(*.errno))]
 pub struct HostError {
     /// What was tried: `open`, `read`, `write`, `create`, `remove`, `start`, `signal`, …
     pub operation: &'static str,
@@ -69,7 +70,7 @@ impl HostError {
 }
 
 fn with_value(value: &Option<String>) -> String {
-    value.as_ref().map(|value| format!(" <- {:?}", value.trim_end())).unwrap_or_default()
+    value.as_ref().map(|value| format!(" <- \"{}\"", visible(value.trim_end()))).unwrap_or_default()
 }
 
 fn in_words(errno: Errno) -> String {

@@ -6,13 +6,16 @@ use crate::process::{self, Child, Process, SpawnSpec};
 use crate::{Dir, Host, HostError, Lock, LockFile, Result, Signal, Stream, Watch, locks, state};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
+use commensal_core::spelling;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -42,6 +45,8 @@ const LONGEST_FILE: u64 = 16 << 20;
 
 /// `CGROUP_SUPER_MAGIC` and `CGROUP2_SUPER_MAGIC` of linux/magic.h.
 const CGROUP_FILE_SYSTEMS: [u32; 2] = [0x0027_e0eb, 0x6367_7270];
+/// What a system call takes of a path, bytes (`PATH_MAX`, less the zero at its end).
+const PATH_MOST: usize = 4_095;
 
 /// The running machine.
 #[derive(Debug, Default)]
@@ -91,7 +96,7 @@ pub(crate) fn fail(
 
 fn refused(operation: &'static str, path: &Path, value: Option<&str>, error: &std::io::Error) -> HostError {
     let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
-    HostError { operation, object: path.display().to_string(), value: value.map(str::to_owned), errno }
+    HostError { operation, object: spelling::of_path(path), value: value.map(str::to_owned), errno }
 }
 
 /// A name that stays inside its directory.
@@ -111,6 +116,23 @@ pub(crate) fn plain_path(path: &Path) -> Result<()> {
         return Err(fail("open", format!("{path:?}"), None, rustix::io::Errno::INVAL));
     }
     Ok(())
+}
+
+/// A name as the kernel has it.
+fn raw(name: &str) -> Cow<'_, [u8]> {
+    spelling::bytes(name.as_bytes())
+}
+
+/// Opens a path that may be longer than a system call takes: names of cgroups have up to 4,095 bytes, and trees any depth.
+fn open_at_any_depth(path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let (mut fd, mut rest) = (None, path);
+    while rest.len() > PATH_MOST {
+        let slash = rest[..PATH_MOST].iter().rposition(|byte| *byte == b'/').filter(|slash| *slash > 0);
+        let (above, below) = rest.split_at(slash.ok_or(rustix::io::Errno::NAMETOOLONG)?);
+        fd = Some(rustix::fs::openat(fd.as_ref().map_or(CWD, AsFd::as_fd), above, flags, Mode::empty())?);
+        rest = &below[below.iter().take_while(|byte| **byte == b'/').count()..];
+    }
+    rustix::fs::openat(fd.as_ref().map_or(CWD, AsFd::as_fd), rest, flags, Mode::empty())
 }
 
 /// Bound aside and renamed: whoever connects meanwhile finds the old one or the new one.
@@ -277,10 +299,6 @@ impl LinuxHost {
     }
 }
 
-pub(crate) fn text_of(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
-}
-
 /// Reads a file from its start; control files are small. The kernel gives a page of a `seq_file` at a time, less the record
 /// that does not fit in; no record is half a page, so less than that is the end, and needs no second call to say so.
 fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
@@ -290,7 +308,7 @@ fn read_whole(fd: BorrowedFd<'_>) -> rustix::io::Result<String> {
         let count = rustix::io::retry_on_intr(|| rustix::io::pread(fd, &mut chunk, text.len() as u64))?;
         text.extend_from_slice(&chunk[..count]);
         if count < chunk.len() / 2 {
-            return Ok(text_of(text));
+            return Ok(spelling::text(text));
         }
     }
 }
@@ -313,17 +331,17 @@ impl Host for LinuxHost {
         // Neither a pipe nor a device without an end holds anybody up.
         let read = || {
             let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-            let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+            let file = OpenOptions::new().read(true).custom_flags(flags).open(spelling::path(path))?;
             let mut bytes = Vec::new();
             file.take(LONGEST_FILE).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
-        read().map(text_of).map_err(|error: std::io::Error| refused("read", path, None, &error))
+        read().map(spelling::text).map_err(|error: std::io::Error| refused("read", path, None, &error))
     }
 
     fn read_trusted(&self, path: &Path) -> Result<String> {
         match self.guarded {
-            Some(_) => open::read_trusted(path, self.euid(), LONGEST_FILE).map(text_of),
+            Some(_) => open::read_trusted(path, self.euid(), LONGEST_FILE).map(spelling::text),
             None => self.read_file(path),
         }
     }
@@ -333,15 +351,16 @@ impl Host for LinuxHost {
     }
 
     fn link(&self, path: &Path) -> Result<String> {
-        let target = rustix::fs::readlink(path, Vec::new());
-        let target = target.map_err(|errno| fail("read", path.display().to_string(), None, errno))?;
-        Ok(target.to_string_lossy().into_owned())
+        let target = rustix::fs::readlink(&*spelling::path(path), Vec::new());
+        let target = target.map_err(|errno| fail("read", spelling::of_path(path), None, errno))?;
+        Ok(spelling::text(target.into_bytes()))
     }
 
     fn list(&self, path: &Path) -> Result<Vec<String>> {
-        let entries = std::fs::read_dir(path).map_err(|error| refused("list", path, None, &error))?;
+        let entries = std::fs::read_dir(spelling::path(path));
+        let entries = entries.map_err(|error| refused("list", path, None, &error))?;
         let mut names: Vec<String> =
-            entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            entries.flatten().map(|entry| spelling::text(entry.file_name().into_vec())).collect();
         names.sort();
         Ok(names)
     }
@@ -357,7 +376,7 @@ impl Host for LinuxHost {
                 Some(bytes) if bytes.is_empty() => break,
                 Some(bytes) => answer.extend(bytes),
                 None => {
-                    return Err(fail("ask", path.display().to_string(), None, rustix::io::Errno::TIMEDOUT));
+                    return Err(fail("ask", spelling::of_path(path), None, rustix::io::Errno::TIMEDOUT));
                 }
             }
         }
@@ -365,15 +384,15 @@ impl Host for LinuxHost {
     }
 
     fn listen(&mut self, path: &Path) -> Result<UnixListener> {
-        listen(path).map_err(|errno| fail("listen on", path.display().to_string(), None, errno))
+        listen(path).map_err(|errno| fail("listen on", spelling::of_path(path), None, errno))
     }
 
     fn open(&mut self, path: &Path) -> Result<Dir> {
         plain_path(path)?;
-        let object = path.display().to_string();
+        let object = spelling::of_path(path);
         let refuse = |errno| fail("open", object.clone(), None, errno);
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(refuse)?;
+        let fd = open_at_any_depth(spelling::path(path).as_os_str().as_bytes(), flags).map_err(refuse)?;
         // These file systems have no symbolic links, so what is in one was not reached through a link below its mount.
         let kind = rustix::fs::fstatfs(&fd).map_err(refuse)?.f_type;
         if !CGROUP_FILE_SYSTEMS.iter().any(|cgroup| i128::from(*cgroup) == i128::from(kind)) {
@@ -387,7 +406,7 @@ impl Host for LinuxHost {
         component("open", name)?;
         let object = self.object(parent, name);
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let fd = rustix::fs::openat(&self.dir(parent)?.fd, name, flags, Mode::empty())
+        let fd = rustix::fs::openat(&self.dir(parent)?.fd, &*raw(name), flags, Mode::empty())
             .map_err(|errno| fail("open", object.clone(), None, errno))?;
         self.keep(fd, object)
     }
@@ -398,9 +417,9 @@ impl Host for LinuxHost {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&open.fd).map_err(refuse)? {
             let entry = entry.map_err(refuse)?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if entry.file_type() == FileType::Directory && name != "." && name != ".." {
-                names.push(name);
+            let name = entry.file_name().to_bytes();
+            if entry.file_type() == FileType::Directory && name != b"." && name != b".." {
+                names.push(spelling::text(name.to_vec()));
             }
         }
         names.sort();
@@ -436,11 +455,11 @@ impl Host for LinuxHost {
 
     fn mkdir(&mut self, parent: Dir, name: &str) -> Result<Dir> {
         component("create", name)?;
-        rustix::fs::mkdirat(&self.dir(parent)?.fd, name, Mode::from_raw_mode(0o755))
+        rustix::fs::mkdirat(&self.dir(parent)?.fd, &*raw(name), Mode::from_raw_mode(0o755))
             .map_err(|errno| fail("create", self.object(parent, name), None, errno))?;
         let opened = self.open_child(parent, name);
         if opened.is_err() {
-            let _ = rustix::fs::unlinkat(&self.dir(parent)?.fd, name, AtFlags::REMOVEDIR);
+            let _ = rustix::fs::unlinkat(&self.dir(parent)?.fd, &*raw(name), AtFlags::REMOVEDIR);
         }
         opened
     }
@@ -452,11 +471,11 @@ impl Host for LinuxHost {
         let refuse = |errno| fail("remove", object.clone(), None, errno);
         // A group cannot be replaced by another of the same name without first being removed, and only
         // we remove groups that we made; the check guards against a tree rebuilt since it was read.
-        let now = rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW).map_err(refuse)?;
+        let now = rustix::fs::statat(fd, &*raw(name), AtFlags::SYMLINK_NOFOLLOW).map_err(refuse)?;
         if now.st_ino != inode {
             return Err(refuse(rustix::io::Errno::NOENT));
         }
-        rustix::fs::unlinkat(fd, name, AtFlags::REMOVEDIR).map_err(refuse)
+        rustix::fs::unlinkat(fd, &*raw(name), AtFlags::REMOVEDIR).map_err(refuse)
     }
 
     fn rename(&mut self, parent: Dir, from: &str, inode: u64, to: &str) -> Result<()> {
@@ -465,11 +484,11 @@ impl Host for LinuxHost {
         let object = self.object(parent, from);
         let fd = &self.dir(parent)?.fd;
         let refuse = |errno| fail("rename", object.clone(), Some(to), errno);
-        let now = rustix::fs::statat(fd, from, AtFlags::SYMLINK_NOFOLLOW).map_err(refuse)?;
+        let now = rustix::fs::statat(fd, &*raw(from), AtFlags::SYMLINK_NOFOLLOW).map_err(refuse)?;
         if now.st_ino != inode {
             return Err(refuse(rustix::io::Errno::NOENT));
         }
-        rustix::fs::renameat(fd, from, fd, to).map_err(refuse)
+        rustix::fs::renameat(fd, &*raw(from), fd, &*raw(to)).map_err(refuse)
     }
 
     fn attribute(&mut self, dir: Dir, name: &str) -> Result<Option<String>> {
@@ -625,7 +644,7 @@ impl Host for LinuxHost {
         let there = path.ancestors().find(|one| one.exists()).unwrap_or(path);
         let found = rustix::fs::statvfs(there);
         let found =
-            found.map_err(|errno| fail("ask for free space", there.display().to_string(), None, errno))?;
+            found.map_err(|errno| fail("ask for free space", spelling::of_path(there), None, errno))?;
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 

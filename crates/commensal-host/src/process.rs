@@ -6,6 +6,7 @@ use crate::{Dir, HostError, Lock, Result};
 use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use commensal_core::process::{Cookie, Exit, Policy, Signal, Stat};
+use commensal_core::spelling;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::FdFlags;
@@ -278,7 +279,7 @@ fn appending(path: &Path) -> io::Result<Stdio> {
 
 fn start_failed(spec: &SpawnSpec, error: &io::Error) -> HostError {
     let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
-    HostError { operation: "start", object: spec.program.display().to_string(), value: None, errno }
+    HostError { operation: "start", object: spelling::of_path(&spec.program), value: None, errno }
 }
 
 /// `0` means "the writer itself": no pid is formatted and no other process can be meant.

@@ -3,6 +3,7 @@
 use crate::open::{Guard, folder_of};
 use crate::{HostError, Result};
 use commensal_core::errno::Errno;
+use commensal_core::spelling;
 use rustix::fs::{AtFlags, OFlags, renameat, unlinkat};
 use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Read, Write};
@@ -11,7 +12,7 @@ use std::path::Path;
 
 pub(crate) fn failed(operation: &'static str, path: &Path, error: &std::io::Error) -> HostError {
     let errno = Errno(error.raw_os_error().unwrap_or(Errno::EIO.0));
-    HostError { operation, object: path.display().to_string(), value: None, errno }
+    HostError { operation, object: spelling::of_path(path), value: None, errno }
 }
 
 pub(crate) fn make_dir(path: &Path, guard: Option<Guard<'_>>) -> Result<()> {
@@ -39,7 +40,7 @@ pub(crate) fn read(path: &Path, guard: Option<Guard<'_>>) -> Result<Option<Strin
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|error| failed("read", path, &error))?;
     // A damaged file is for its reader to judge, line by line.
-    Ok(Some(crate::linux::text_of(bytes)))
+    Ok(Some(spelling::text(bytes)))
 }
 
 pub(crate) fn append(path: &Path, text: &str, guard: Option<Guard<'_>>) -> Result<()> {

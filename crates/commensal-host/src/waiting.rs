@@ -4,6 +4,7 @@
 use crate::linux::fail;
 use crate::{HostError, Result};
 use commensal_core::errno::Errno;
+use commensal_core::spelling;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -31,7 +32,7 @@ impl Stream {
     /// # Errors
     /// When nobody listens there, or the other side has not taken the whole request after `patience` (`ETIMEDOUT`).
     pub fn open(path: &Path, request: &str, patience: Duration) -> Result<Stream> {
-        let object = path.display().to_string();
+        let object = spelling::of_path(path);
         let end = Instant::now() + patience;
         let refuse = |error: std::io::Error| refused(&object, &error);
         let mut socket = connect(path, end).map_err(|errno| refuse(errno.into()))?;
@@ -148,8 +149,8 @@ impl GroupWatch {
             For::Writes => WatchFlags::MODIFY | WatchFlags::DELETE_SELF,
             For::Files => WatchFlags::CLOSE_WRITE | WatchFlags::MOVE | WatchFlags::DELETE,
         };
-        inotify::add_watch(&self.0, folder, flags | WatchFlags::ONLYDIR)
-            .map_err(|errno| fail("watch", folder.display().to_string(), None, errno))
+        inotify::add_watch(&self.0, &*spelling::path(folder), flags | WatchFlags::ONLYDIR)
+            .map_err(|errno| fail("watch", spelling::of_path(folder), None, errno))
     }
 
     /// Watches a folder no longer.
@@ -178,7 +179,7 @@ impl GroupWatch {
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(seen),
                 Err(errno) => return Err(refuse(errno)),
             };
-            let name = event.file_name().map(|name| name.to_string_lossy().into_owned());
+            let name = event.file_name().map(|name| spelling::text(name.to_bytes().to_vec()));
             let (what, wd) = (event.events(), event.wd());
             match name {
                 _ if what.contains(ReadFlags::QUEUE_OVERFLOW) => seen.push(FolderEvent::Lost),
@@ -204,10 +205,10 @@ impl PressureTrigger {
     /// `EINVAL` for a window that the kernel does not take from this user, `EOPNOTSUPP` without PSI, `ENOENT`.
     pub fn new(path: &Path, stall: Duration, window: Duration) -> Result<PressureTrigger> {
         let wish = format!("some {} {}\0", stall.as_micros(), window.as_micros());
-        let object = path.display().to_string();
+        let object = spelling::of_path(path);
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file =
-            open(path, flags, Mode::empty()).map_err(|errno| fail("open", object.clone(), None, errno))?;
+        let file = open(&*spelling::path(path), flags, Mode::empty())
+            .map_err(|errno| fail("open", object.clone(), None, errno))?;
         rustix::io::write(&file, wish.as_bytes())
             .map_err(|errno| fail("write", object, Some(wish.trim_end_matches('\0')), errno))?;
         Ok(PressureTrigger(file))

@@ -637,7 +637,7 @@ pub fn describe(host: &dyn Host, of: &topology::Machine, hierarchies: &[Hierarch
         memory_bytes: Some(of.memory.0),
         fingerprint: String::new(),
     };
-    let text = serde_json::to_string(&machine).unwrap_or_default();
+    let text = commensal_core::text::json(&machine).unwrap_or_default();
     let digest = Sha256::digest(text.as_bytes());
     machine.fingerprint =
         format!("sha256:{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>());

@@ -115,7 +115,7 @@ impl Entry {
     /// # Errors
     /// Only if a figure cannot be written.
     pub fn line(&self) -> serde_json::Result<String> {
-        Ok(format!("{}\n", serde_json::to_string(self)?))
+        Ok(format!("{}\n", commensal_core::text::json(self)?))
     }
 }
 

@@ -204,8 +204,8 @@ fn build(
         if !policies::pauses(name, wanted) {
             continue;
         }
-        let path =
-            wanted.attached[Side::Offline as usize].map_or_else(|| name.to_owned(), ToString::to_string);
+        let path = wanted.attached[Side::Offline as usize]
+            .map_or_else(|| name.to_owned(), |path| path.as_str().to_owned());
         match plans.pause(host, &actual, name)? {
             Ok((needed, steps)) => {
                 policies::add(&mut structure, &needed);
@@ -261,7 +261,7 @@ fn sweep(host: &mut dyn Host, paths: &[CgroupPath; 4], prefix: &str) {
     let parents = paths.iter().filter_map(CgroupPath::parent);
     let all = paths.iter().cloned().chain(parents);
     let all: Vec<CgroupPath> = all.filter(|path| path.parts().any(|part| part.starts_with(prefix))).collect();
-    for mount in mounts::every_mount(host) {
+    for mounts::Mount { mount, .. } in mounts::cgroup_mounts(host).unwrap_or_default() {
         for path in &all {
             let Some(above) = path.parent() else { continue };
             let Ok(dir) = host.open(&below(Path::new(&mount), above.as_str())) else { continue };

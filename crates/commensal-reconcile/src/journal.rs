@@ -81,7 +81,7 @@ impl Contents {
 /// Spells one record as a line.
 #[must_use]
 pub fn line(record: &Record) -> String {
-    let json = serde_json::to_string(record).expect("records are plain strings and numbers");
+    let json = commensal_core::text::json(record).expect("records are plain strings and numbers");
     format!("{:08x} {json}\n", crc32fast::hash(json.as_bytes()))
 }
 

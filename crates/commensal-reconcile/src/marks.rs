@@ -97,7 +97,7 @@ pub(crate) fn set<'a>(
     let owner = state_dir.display().to_string();
     each(host, records, |host, dir, attribute, record| {
         let mark = Mark { owner: owner.clone(), journal: name.to_owned(), record: record.clone() };
-        let text = serde_json::to_string(&mark).unwrap_or_default();
+        let text = commensal_core::text::json(&mark).unwrap_or_default();
         match host.set_attribute(dir, attribute, Some(&text)) {
             Err(error) => !matches!(error.errno, Errno::EPERM | Errno::EOPNOTSUPP),
             Ok(()) => true,

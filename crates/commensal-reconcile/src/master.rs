@@ -36,7 +36,7 @@ pub enum Mastery {
 
 impl std::fmt::Display for Master {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "process {}, whose state is in {}", self.pid, self.state_dir.display())
+        write!(f, "process {}, whose state is in {}", self.pid, commensal_core::text::path(&self.state_dir))
     }
 }
 
@@ -65,7 +65,7 @@ fn in_directory(host: &mut dyn Host, state_dir: &Path, dir: Dir) -> Result<Maste
     if let Some(lock) = host.lock_group(dir)? {
         let own = host.process(std::process::id())?;
         let master = Master { pid: own.pid, start_ticks: own.start_ticks, state_dir: state_dir.to_owned() };
-        let text = serde_json::to_string(&master).unwrap_or_default();
+        let text = commensal_core::text::json(&master).unwrap_or_default();
         // Without it the others know that there is somebody, and not who.
         let _ = host.set_attribute(dir, ATTRIBUTE, Some(&text));
         return Ok(Mastery::Ours(lock));

@@ -14,7 +14,9 @@ use crate::journal::{self, Contents, Record, Target};
 use crate::marks::{self, Mark};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Form, KnobId, TABLE, Version};
+use commensal_core::text;
 use commensal_host::{Dir, Host, HostError, below};
+use commensal_sensors::mounts::cgroup_mounts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
@@ -550,7 +552,7 @@ fn original(
         _ => {}
     }
     if let Some(other) = lost::kept_by_another(host, journal, group, record) {
-        let file = below(Path::new(&group.mount), &group.path).join(file).display().to_string();
+        let file = text::path(&below(Path::new(&group.mount), &group.path).join(file));
         return Ok(Some(format!("{file} is for the commensal whose state is in {other} to put back")));
     }
     // Refused half way, an earlier try has left a fresh group with the members in it, and no old one.
@@ -595,7 +597,7 @@ fn take_cookies(host: &mut dyn Host, target: &Target) -> Result<Option<String>, 
     let Some(dir) = open(host, &target.mount, &target.path, Some(target.inode))? else { return Ok(None) };
     let taken = cookies::take(host, dir);
     host.close(dir);
-    let shown = below(Path::new(&target.mount), &target.path).display().to_string();
+    let shown = text::path(&below(Path::new(&target.mount), &target.path));
     match taken {
         Ok(()) => Ok(Some(format!("threads of {shown} have no core-scheduling cookie any more"))),
         Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => Ok(None),
@@ -622,7 +624,7 @@ fn open(host: &mut dyn Host, mount: &str, path: &str, inode: Option<u64>) -> Res
                 Errno::ENOENT | Errno::ENODEV | Errno::ENOTDIR | Errno::ELOOP | Errno::EINVAL
             ) && !mounted(host, mount) =>
         {
-            let group = below(Path::new(mount), path).display().to_string();
+            let group = text::path(&below(Path::new(mount), path));
             Err(Left::Busy(format!(
                 "{group} cannot be looked at: no cgroup hierarchy is mounted at {mount} here"
             )))
@@ -634,12 +636,7 @@ fn open(host: &mut dyn Host, mount: &str, path: &str, inode: Option<u64>) -> Res
 
 /// Whether a cgroup file system is mounted there: in a chroot or a container the host's may not be.
 fn mounted(host: &dyn Host, mount: &str) -> bool {
-    let mounts = host.read_file(Path::new("/proc/mounts")).unwrap_or_default();
-    let escaped = mount.replace(' ', "\\040");
-    mounts.lines().any(|line| {
-        let mut fields = line.split(' ').skip(1);
-        fields.next() == Some(&escaped) && fields.next().is_some_and(|kind| kind.starts_with("cgroup"))
-    })
+    cgroup_mounts(host).is_ok_and(|all| all.iter().any(|one| one.mount == mount))
 }
 
 fn remove(
@@ -663,7 +660,7 @@ fn remove(
         });
         if let Err(error) = back {
             host.close(dir);
-            let shown = below(Path::new(mount), path).display().to_string();
+            let shown = text::path(&below(Path::new(mount), path));
             return Err(Left::Busy(format!("{shown} was left: this process sits in it ({error})")));
         }
         inside.retain(|pid| *pid != own);
@@ -680,7 +677,7 @@ fn remove(
         removed
     });
     host.close(dir);
-    let shown = below(Path::new(mount), path).display().to_string();
+    let shown = text::path(&below(Path::new(mount), path));
     match removed {
         Ok(()) => Ok(Some(format!("removed {shown}"))),
         Err(error) if error.errno == Errno::ENOENT => Ok(None),
@@ -702,7 +699,7 @@ fn disable(host: &mut dyn Host, group: &Target, controller: &str) -> Result<Opti
         host.close(dir);
         return Ok(None);
     }
-    let shown = below(Path::new(&group.mount), &group.path).display().to_string();
+    let shown = text::path(&below(Path::new(&group.mount), &group.path));
     let written = match user_of(host, dir, controller) {
         None => host.write(dir, "cgroup.subtree_control", &format!("-{controller}")).map(|()| None),
         Some(user) => Ok(Some(user)),
@@ -754,7 +751,7 @@ fn put_back(
     let result = if same(knob, file, device, &now, value) {
         Ok(None)
     } else {
-        let shown = below(Path::new(&group.mount), &group.path).join(file).display().to_string();
+        let shown = text::path(&below(Path::new(&group.mount), &group.path).join(file));
         let text = text_for(host, dir, (KnobId::from_name(knob), file), value.to_owned());
         match host.write(dir, file, &text) {
             Ok(()) => Ok(Some(format!("{shown} is {} again", value.trim()))),

@@ -15,6 +15,7 @@ use crate::journal::{self, Journal, Owner, Record, Target};
 use crate::marks;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{File, KnobId, Version};
+use commensal_core::text;
 use commensal_core::topology::Device;
 use commensal_host::{Dir, Host, HostError, Lock, below};
 use commensal_sensors::machine;
@@ -133,8 +134,7 @@ impl Wanted {
     }
 
     fn shown(&self) -> String {
-        let file =
-            below(Path::new(&self.group.mount), &self.group.path).join(&self.file).display().to_string();
+        let file = text::path(&below(Path::new(&self.group.mount), &self.group.path).join(&self.file));
         match &self.device {
             Some(device) => format!("{file} of {device}"),
             None => file,

@@ -75,14 +75,14 @@ fn answer(line: &str, calls: &Sender<Call>, published: &Published) -> String {
         return refusal("the scheduler is on its way out".to_owned());
     }
     match answered.recv() {
-        Ok(Ok(done)) => serde_json::to_string(&done).unwrap_or_default(),
+        Ok(Ok(done)) => commensal_core::text::json(&done).unwrap_or_default(),
         Ok(Err(error)) => refusal(error),
         Err(_) => refusal("the scheduler ended before it answered".to_owned()),
     }
 }
 
 fn refusal(error: String) -> String {
-    serde_json::to_string(&Refusal { ok: false, error }).unwrap_or_default()
+    commensal_core::text::json(&Refusal { ok: false, error }).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::watch::{Next, Reloads};
 use crate::{LoadError, preflight};
 use commensal_core::scheduler::Mode;
 use commensal_core::scheduler::protocol::{Counters, Done, Request, Standing};
+use commensal_core::text::{self, printable, visible};
 use commensal_host::Host;
 use commensal_reconcile::journal::{self, Journal, JournalError, Owner, Record};
 use commensal_reconcile::{freezer, policy};
@@ -299,10 +300,10 @@ impl<'a> Daemon<'a> {
     fn watch(&mut self) {
         let now = self.host.boot_time();
         if let Some((ended, dump)) = self.scheduler.as_ref().and_then(Scheduler::ended) {
-            eprintln!("commensal-sched: the kernel has taken the scheduler off: {}", ended.told());
+            eprintln!("commensal-sched: the kernel has taken the scheduler off: {}", visible(&ended.told()));
             let file = self.options.state.join(DUMP);
-            match self.host.state_replace(&file, &format!("{}\n{dump}\n", ended.told())) {
-                Ok(()) => eprintln!("commensal-sched: its dump is in {}", file.display()),
+            match self.host.state_replace(&file, &printable(&format!("{}\n{dump}\n", ended.told()))) {
+                Ok(()) => eprintln!("commensal-sched: its dump is in {}", text::path(&file)),
                 Err(error) => eprintln!("commensal-sched: {error}"),
             }
             self.shown.status.ejected = Some(ended.told());
@@ -325,7 +326,7 @@ impl<'a> Daemon<'a> {
         if self.scheduler.is_none() && self.reloads.due(now) {
             self.shown.status.reloads = self.reloads.count;
             if let Err(error) = self.reload() {
-                eprintln!("commensal-sched: {error}");
+                eprintln!("commensal-sched: {}", printable(&error.to_string()));
                 let ended =
                     crate::watch::Ended { kind: 1024, reason: error.to_string(), ..Default::default() };
                 self.scheduler = None;

@@ -8,6 +8,7 @@ use commensal_core::actual::Hierarchy;
 use commensal_core::knob::Version;
 use commensal_core::scheduler::protocol::{Request, Standing};
 use commensal_core::scheduler::{Orders, SOCKET};
+use commensal_core::text::{printable, visible};
 use commensal_host::{Host, LinuxHost};
 use commensal_reconcile::{journal, scheduler};
 use commensal_sched::control;
@@ -107,7 +108,7 @@ fn main() -> ExitCode {
     match run(&cli) {
         Ok(holds) => ExitCode::from(u8::from(!holds)),
         Err(error) => {
-            eprintln!("commensal-sched: {error:#}");
+            eprintln!("commensal-sched: {}", printable(&format!("{error:#}")));
             ExitCode::from(2)
         }
     }
@@ -266,7 +267,7 @@ fn check(host: &dyn Host, verify: bool, baseline: Option<&Path>) -> anyhow::Resu
     let kernel = Kernel::read(host);
     let obstacles = preflight::obstacles(&kernel, &loader::functions(), true);
     if !obstacles.is_empty() {
-        obstacles.iter().for_each(|obstacle| println!("obstacle    {obstacle}"));
+        obstacles.iter().for_each(|obstacle| println!("obstacle    {}", visible(obstacle)));
         return Ok(false);
     }
     println!("kernel {} can have the scheduler", kernel.release);

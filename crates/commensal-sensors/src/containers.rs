@@ -1,10 +1,11 @@
 //! Running containers, asked of the engine that runs them: Docker's Engine API, which Podman speaks as well. Read only, over
 //! the engine's local socket; where no match needs it, no engine is no error.
 
+use crate::processes::places;
 use commensal_core::actual::Hierarchy;
 use commensal_core::errno::Errno;
 use commensal_core::group::{GroupSpec, Match};
-use commensal_core::member::{ContainerFact, places};
+use commensal_core::member::ContainerFact;
 use commensal_host::{Host, HostError};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -188,9 +189,9 @@ pub fn facts(
 ) -> Vec<ContainerFact> {
     let fact = |one: Container| {
         let file = one.pid.map(|pid| PathBuf::from(format!("/proc/{pid}/cgroup")));
-        let text = file.and_then(|file| host.read_file(&file).ok()).unwrap_or_default();
+        let paths = file.map(|file| places(host, &file, hierarchies)).unwrap_or_default();
         let Container { id, name, labels, pid } = one;
-        ContainerFact { id, name, labels, pid, paths: places(&text, hierarchies) }
+        ContainerFact { id, name, labels, pid, paths }
     };
     containers.into_iter().map(fact).collect()
 }

@@ -63,7 +63,7 @@ fn open(host: &mut dyn Host, unified: &Hierarchy, path: &CgroupPath) -> Option<D
 /// The group of this process in the unified hierarchy.
 fn own(host: &dyn Host) -> Option<CgroupPath> {
     let text = host.read_file(Path::new("/proc/self/cgroup")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("0::")).map(CgroupPath::new)
+    text.split('\n').find_map(|line| line.strip_prefix("0::")).map(CgroupPath::new)
 }
 
 /// The unit that this process runs in, if systemd has handed it over and we may write there.

@@ -37,24 +37,13 @@ impl std::fmt::Display for Layout {
 /// # Errors
 /// When `/proc/mounts` cannot be read.
 pub fn hierarchies(host: &mut dyn Host) -> Result<Vec<Hierarchy>, SensorError> {
-    let text = host.read_file(Path::new("/proc/mounts"))?;
     let mut found: Vec<Hierarchy> = Vec::new();
-    for line in text.lines() {
-        let fields: Vec<&str> = line.split(' ').collect();
-        let [_, mount, kind, options, ..] = fields[..] else { continue };
-        let hierarchy = match kind {
-            "cgroup" => Hierarchy {
-                version: Version::V1,
-                mount: unescape(mount),
-                controllers: v1_controllers(options),
-            },
-            "cgroup2" => {
-                let mount = unescape(mount);
-                let controllers = v2_controllers(host, &mount);
-                Hierarchy { version: Version::V2, mount, controllers }
-            }
-            _ => continue,
+    for Mount { mount, version, options } in cgroup_mounts(host)? {
+        let controllers = match version {
+            Version::V1 => v1_controllers(&options),
+            Version::V2 => v2_controllers(host, &mount),
         };
+        let hierarchy = Hierarchy { version, mount, controllers };
         let seen = found.iter().any(|other| {
             other.version == hierarchy.version
                 && (other.version == Version::V2 || other.controllers == hierarchy.controllers)
@@ -88,14 +77,33 @@ pub fn kinds(host: &dyn Host) -> BTreeMap<String, Option<Version>> {
     text.lines().filter_map(kind).collect()
 }
 
-/// Where every hierarchy is mounted, also those without a controller that we know.
-pub fn every_mount(host: &dyn Host) -> Vec<String> {
-    let text = host.read_file(Path::new("/proc/mounts")).unwrap_or_default();
-    let mount = |line: &str| match line.split(' ').collect::<Vec<_>>()[..] {
-        [_, mount, "cgroup" | "cgroup2", ..] => Some(unescape(mount)),
-        _ => None,
+/// A mount of a cgroup file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Where it is.
+    pub mount: String,
+    /// Of which interface.
+    pub version: Version,
+    /// Its options, comma-separated: the controllers of a v1 hierarchy are among them.
+    pub options: String,
+}
+
+/// Every mount of a cgroup file system, also of hierarchies without a controller that we know.
+///
+/// # Errors
+/// When `/proc/mounts` cannot be read.
+pub fn cgroup_mounts(host: &dyn Host) -> Result<Vec<Mount>, SensorError> {
+    let text = host.read_file(Path::new("/proc/mounts"))?;
+    let mount = |line: &str| {
+        let [_, mount, kind, options, ..] = line.split(' ').collect::<Vec<_>>()[..] else { return None };
+        let version = match kind {
+            "cgroup" => Version::V1,
+            "cgroup2" => Version::V2,
+            _ => return None,
+        };
+        Some(Mount { mount: unescape(mount), version, options: options.to_owned() })
     };
-    text.lines().filter_map(mount).collect()
+    Ok(text.split('\n').filter_map(mount).collect())
 }
 
 /// The layout that these hierarchies make.
@@ -119,11 +127,24 @@ fn v2_controllers(host: &dyn Host, mount: &str) -> BTreeSet<Controller> {
     text.split_whitespace().filter_map(|name| Controller::from_name(name, Version::V2)).collect()
 }
 
-/// `/proc/mounts` writes space, tab, newline and backslash as octal.
+/// `/proc/mounts` writes what would end a field, such as a space, as a backslash and three octal digits.
 fn unescape(mount: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(mount.to_owned(), |text, (code, character)| text.replace(code, character))
+    let mut parts = mount.split('\\');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let code = part.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code.filter(u8::is_ascii) {
+            Some(code) => {
+                text.push(char::from(code));
+                text.push_str(&part[3..]);
+            }
+            None => {
+                text.push('\\');
+                text.push_str(part);
+            }
+        }
+    }
+    text
 }
 
 /// How many cgroups there are, in the kernel's words: v1 in `/proc/cgroups`, v2 in `cgroup.stat` of its root (cgroup-v2.rst,
@@ -136,4 +157,18 @@ pub fn population(host: &dyn Host, hierarchies: &[Hierarchy]) -> String {
         text.extend(stat.lines().filter(|line| line.starts_with("nr_descendants")));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_with_odd_names() {
+        let check = |written: &str, want: &str| assert_eq!(unescape(written), want, "{written}");
+        check("/sys/fs/cgroup", "/sys/fs/cgroup");
+        check("/a\\040b\\011c\\012d\\134e\\043f", "/a b\tc\nd\\e#f");
+        check("/a\\134040", "/a\\040");
+        check("/a\\x\\9", "/a\\x\\9");
+    }
 }

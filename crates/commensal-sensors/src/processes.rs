@@ -4,11 +4,11 @@
 //! match asks for them and the cheaper parts hold. A [`Scanner`] that is kept looks at new processes three times, because a
 //! program starts some time after its process, and at a tenth of the others per look.
 
-use commensal_core::actual::Hierarchy;
+use commensal_core::actual::{CgroupPath, Hierarchy};
 use commensal_core::group::Match;
-use commensal_core::member::{ProcessFact, ProcessId, is_program, is_user, places};
+use commensal_core::member::{self, ProcessFact, ProcessId, is_program, is_user};
 use commensal_core::process::Stat;
-use commensal_host::Host;
+use commensal_host::{Host, below};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -125,6 +125,14 @@ impl Scanner {
     }
 }
 
+/// Where a process is, by hierarchy, as its `/proc/PID/cgroup` says; nowhere when it has ended.
+pub fn places(host: &dyn Host, file: &Path, hierarchies: &[Hierarchy]) -> BTreeMap<usize, CgroupPath> {
+    let is_there = |hierarchy: &Hierarchy, path: &CgroupPath| {
+        host.list(&below(Path::new(&hierarchy.mount), path.as_str())).is_ok()
+    };
+    member::places(&host.read_file(file).unwrap_or_default(), hierarchies, &is_there)
+}
+
 /// Names by user number, from `/etc/passwd`; users that are known elsewhere only are matched by number.
 fn users(host: &dyn Host) -> BTreeMap<u32, Vec<String>> {
     let text = host.read_file(Path::new("/etc/passwd")).unwrap_or_default();
@@ -216,7 +224,6 @@ impl<'h> Look<'h> {
         users: &BTreeMap<u32, Vec<String>>,
         hierarchies: &[Hierarchy],
     ) -> ProcessFact {
-        let cgroup = self.file("cgroup").unwrap_or_default();
         ProcessFact {
             id,
             parent,
@@ -224,7 +231,7 @@ impl<'h> Look<'h> {
             uid: self.uid.get().copied().flatten(),
             users: if self.uid.get().is_some() { self.users(users) } else { Vec::new() },
             cmdline: self.cmdline.get().cloned().flatten(),
-            places: places(&cgroup, hierarchies),
+            places: places(self.host, Path::new(&format!("/proc/{}/cgroup", self.pid)), hierarchies),
         }
     }
 }

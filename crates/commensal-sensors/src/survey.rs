@@ -2,13 +2,12 @@
 
 use crate::containers::{Found, find};
 use crate::delegation::{self, Tenancy};
-use crate::processes::{Scanner, Wanted};
+use crate::processes::{Scanner, Wanted, places};
 use crate::{SensorError, actual, capability, cookies, machine, mounts};
 use commensal_core::actual::{ActualState, CORE_SCHED, Capabilities, CgroupPath, CgroupRef, Hierarchy};
 use commensal_core::desired::DesiredState;
 use commensal_core::group::{GroupSpec, Match};
 use commensal_core::knob::{Controller, Version};
-use commensal_core::member::place_set;
 use commensal_core::topology::{Device, Machine};
 use commensal_host::Host;
 use std::collections::BTreeSet;
@@ -46,8 +45,8 @@ pub fn survey(
 
 /// The groups of this process.
 fn here(host: &dyn Host, found: &ActualState) -> BTreeSet<CgroupRef> {
-    let text = host.read_file(Path::new("/proc/self/cgroup")).unwrap_or_default();
-    place_set(&text, &found.hierarchies)
+    let places = places(host, Path::new("/proc/self/cgroup"), &found.hierarchies);
+    places.into_iter().map(|(hierarchy, path)| CgroupRef { hierarchy, path }).collect()
 }
 
 impl Survey {

@@ -1,4 +1,4 @@
-//! What the tests of several crates need: waiting for a condition, signals, and what the kernel says of a process.
+//! What the tests of several crates need: waiting for a condition, signals, what the kernel says of a process, and odd names.
 //!
 //! Nothing that ships uses it.
 
@@ -9,10 +9,12 @@
 )]
 
 mod files;
+mod names;
 mod process;
 mod wait;
 
 pub use files::exchange;
+pub use names::{hidden, odd_names};
 pub use process::{
     Stopped, cpu_time, ended, field_of_stat, resident_bytes, run_delay, signal, stopped_by, threads,
 };

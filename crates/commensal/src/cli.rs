@@ -384,7 +384,11 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
+            match error.use_stderr() {
+                // It quotes what it does not understand.
+                true => eprint!("{}", error.render()),
+                false => drop(error.print()),
+            }
             return ExitCode::from(if error.use_stderr() && is_run() {
                 125
             } else {
@@ -457,7 +461,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         return workload::run(&workload.verb);
     }
     if let Verb::Completions { shell } = cli.verb {
-        print!("{}", completions(shell)?);
+        output::paint(&completions(shell)?);
         return Ok(0);
     }
     let mut context = Context::new(cli.state_dir, cli.cgroup_prefix, cli.cgroup_root.as_deref())?;

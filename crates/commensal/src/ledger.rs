@@ -230,7 +230,7 @@ impl Ledger {
             "cores": facts.topology.cores(), "threads": facts.topology.threads(), "smt": facts.topology.smt(),
             "memory_bytes": facts.memory.0, "cgroup": mounts::layout(&self.survey.hierarchies).to_string(),
             "managed_by": (tenancy.manager == Manager::Systemd).then_some("systemd"),
-            "own_groups_below": tenancy.obstacle.is_none().then(|| tenancy.base.to_string()),
+            "own_groups_below": tenancy.obstacle.is_none().then(|| tenancy.base.as_str().to_owned()),
             "own_groups_obstacle": tenancy.obstacle,
             "disks": disks, "cgroup_obstacle": caps.cgroup_obstacle, "knobs": knobs, "features": features,
             "qos_level": qos, "offline_yields_by": self.yields_by, "weak_because": self.weak, "ladder": rungs,

@@ -4,7 +4,11 @@
 //! verb ends by itself, with its own exit status. (The standard macros panic there. Death by SIGPIPE, what most programs
 //! do, would leave a half-done `apply` behind, or an agent without a log reader dead.) Any other failure, such as a full
 //! disk, is told at the end, and is trouble. Standard error has nobody to be told about.
+//!
+//! Nothing goes out with a character that a terminal obeys or nobody sees ([`printable`]): what a name or an error of somebody
+//! else says is text. Only [`paint`] lets our own colours through.
 
+use commensal_core::text::printable;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 use std::sync::Mutex;
@@ -13,12 +17,17 @@ static FAILED: Mutex<Option<std::io::Error>> = Mutex::new(None);
 
 /// Writes to standard output.
 pub fn out(text: Arguments<'_>) {
-    note(|| std::io::stdout().lock().write_fmt(text));
+    paint(&printable(&text.to_string()));
 }
 
 /// Writes to standard error.
 pub fn err(text: Arguments<'_>) {
-    let _ = std::io::stderr().lock().write_fmt(text);
+    let _ = std::io::stderr().lock().write_all(printable(&text.to_string()).as_bytes());
+}
+
+/// Writes to standard output what has control characters of ours, and none of others.
+pub fn paint(text: &str) {
+    note(|| std::io::stdout().lock().write_all(text.as_bytes()));
 }
 
 /// Lets a reader see now what was written.

@@ -62,7 +62,7 @@ pub(super) fn only_one(host: &mut dyn Host, state_dir: &Path, takeover: bool) ->
     };
     let own = host.process(std::process::id())?;
     let text =
-        serde_json::to_string(&Card { pid: own.pid, start_ticks: own.start_ticks }).unwrap_or_default();
+        commensal_core::text::json(&Card { pid: own.pid, start_ticks: own.start_ticks }).unwrap_or_default();
     host.state_replace(&card, &text)?;
     Ok(lock)
 }

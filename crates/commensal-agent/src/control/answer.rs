@@ -260,7 +260,7 @@ fn no_group(snapshot: &Snapshot, name: &str) -> Answer {
 }
 
 fn json_of(value: &impl Serialize) -> Answer {
-    match serde_json::to_string(value) {
+    match commensal_core::text::json(value) {
         Ok(text) => respond(StatusCode::OK, "application/json", text),
         Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string(), "report it"),
     }
@@ -269,7 +269,7 @@ fn json_of(value: &impl Serialize) -> Answer {
 fn refuse(status: StatusCode, error: impl Into<String>, try_this: impl Into<String>) -> Answer {
     let refusal = Refusal { error: error.into(), try_this: try_this.into() };
     // Two plain strings cannot fail to become JSON.
-    respond(status, "application/json", serde_json::to_string(&refusal).unwrap_or_default())
+    respond(status, "application/json", commensal_core::text::json(&refusal).unwrap_or_default())
 }
 
 fn respond(status: StatusCode, kind: &'static str, text: String) -> Answer {

@@ -1,6 +1,7 @@
 //! Cgroups that appear and go, by inotify on every folder of a hierarchy.
 
 use super::{Change, PATIENCE, pause, wanted};
+use commensal_core::errno::Errno;
 use commensal_host::{Dir, FolderEvent, For, GroupWatch, Host, HostError, LinuxHost};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -114,7 +115,12 @@ impl Tree {
         }
         let number = match self.watch.add(folder, For::Folders) {
             Ok(number) => number,
-            Err(error) if error.errno == commensal_core::errno::Errno::ENOENT => return Ok(()),
+            Err(error) if error.errno == Errno::ENOENT => return Ok(()),
+            // Deeper than a watch can be set; what is there is left to the ticks.
+            Err(error) if error.errno == Errno::ENAMETOOLONG => {
+                made.push(Change::Cgroup { folder: folder.to_owned(), made: true });
+                return Ok(());
+            }
             Err(error) => return Err(error.to_string()),
         };
         self.folders.insert(number, folder.to_owned());

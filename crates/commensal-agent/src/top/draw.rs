@@ -4,6 +4,7 @@ use super::{SCREEN, Sort, Top};
 use crate::explain::action;
 use crate::snapshot::{Drift, Group, Snapshot};
 use crate::status::{bytes, canary_line, cpus, duration, percent, problems};
+use commensal_core::text::{printable, visible};
 use commensal_core::units::Bytes;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -23,8 +24,8 @@ const GROUPS: usize = 5;
 pub fn draw(frame: &mut Frame<'_>, top: &Top) {
     let area = frame.area();
     let Some((snapshot, age)) = &top.latest else {
-        let words = top.gone.as_deref().unwrap_or("waiting for the agent");
-        frame.render_widget(Paragraph::new(words).wrap(ratatui::widgets::Wrap { trim: true }), area);
+        let words = printable(top.gone.as_deref().unwrap_or("waiting for the agent"));
+        frame.render_widget(Paragraph::new(words.as_ref()).wrap(ratatui::widgets::Wrap { trim: true }), area);
         return;
     };
     let head = head(top, snapshot, *age);
@@ -92,8 +93,9 @@ fn head<'a>(top: &'a Top, snapshot: &'a Snapshot, age: Duration) -> Vec<Line<'a>
         )),
     ];
     lines.extend(snapshot.canary.as_ref().map(|canary| Line::raw(canary_line(canary))));
-    let mut wrong: Vec<String> = top.gone.iter().map(|gone| format!("no news since: {gone}")).collect();
-    wrong.extend(problems(snapshot, age));
+    let gone = top.gone.iter().map(|gone| format!("no news since: {gone}"));
+    let mut wrong: Vec<String> =
+        gone.chain(problems(snapshot, age)).map(|text| visible(&text).into_owned()).collect();
     let hidden = wrong.len().saturating_sub(TROUBLES);
     wrong.truncate(TROUBLES);
     if let (true, Some(last)) = (hidden > 0, wrong.last_mut()) {
@@ -255,10 +257,11 @@ fn below<'a>(top: &'a Top, snapshot: &'a Snapshot, area: Rect) -> Vec<Line<'a>> 
 fn drifting(drift: &Drift) -> String {
     let by = drift.by.as_deref().unwrap_or("somebody");
     let next = if drift.back_off_ms.is_none() { ", left alone" } else { "" };
-    format!(
+    let text = format!(
         "drift {}/{}: {} wanted, {} found by {by}, {} times{next}",
         drift.path, drift.file, drift.want, drift.found, drift.times
-    )
+    );
+    visible(&text).into_owned()
 }
 
 fn keys(top: &Top) -> Line<'_> {

@@ -4,6 +4,7 @@
 
 use super::text::{ms, time, us};
 use super::{Delay, Report, Row};
+use commensal_core::text::printable;
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 1000.0;
@@ -215,16 +216,15 @@ fn draw(out: &mut String, node: &Node, whole_ms: f64, (x, y): (f64, f64), scale:
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in printable(text).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            '\n' | '\t' => out.push(c),
             // XML 1.0 has no way to write these.
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
+            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn names_cannot_break_out() {
-        assert_eq!(escape("a<b>&\"\u{1}"), "a&lt;b&gt;&amp;&quot;\u{fffd}");
+        assert_eq!(escape("a<b>&\"\u{1}"), "a&lt;b&gt;&amp;&quot;\\u{1}");
         let mut out = String::new();
         draw(&mut out, &tree("</text><script>", 5.0, &[row("/x", "other", 5.0)]), 5.0, (0.0, 0.0), 200.0);
         assert!(!out.contains("<script>"), "{out}");

@@ -2,6 +2,7 @@
 
 use super::{Delay, OWN_PEERS, Report, Row};
 use crate::figures::Kind;
+use commensal_core::text::visible;
 use std::fmt::Write as _;
 
 impl Report {
@@ -12,7 +13,7 @@ impl Report {
         let _ = writeln!(
             out,
             "{}: {:.2} s on a CPU and {} waiting for one in {:.1} s ({} waits)",
-            self.subjects.join(", "),
+            visible(&self.subjects.join(", ")),
             self.run_s,
             time(self.wait_ms),
             self.seconds,
@@ -56,7 +57,12 @@ impl Report {
         }
         for subject in self.by_subject.iter().filter(|_| self.by_subject.len() > 1) {
             let waiting = time(subject.wait_ms);
-            let _ = writeln!(out, "{}: {:.2} s on a CPU, {waiting} waiting", subject.name, subject.run_s);
+            let _ = writeln!(
+                out,
+                "{}: {:.2} s on a CPU, {waiting} waiting",
+                visible(&subject.name),
+                subject.run_s
+            );
         }
         if let Some(judged) = &self.verdict {
             let _ = writeln!(out, "{}: {}", self.against.join(", "), judged.result);
@@ -123,10 +129,11 @@ impl Row {
     /// Its name, with a mark when its share of the waits has a budget, or when it is another subject.
     #[must_use]
     pub fn label(&self) -> String {
+        let name = visible(&self.name);
         match self.kind {
-            kind if kind == Kind::Offline.name() => format!("{} (offline)", self.name),
-            kind if kind == Kind::Online.name() && self.name != OWN_PEERS => format!("{} (peer)", self.name),
-            _ => self.name.clone(),
+            kind if kind == Kind::Offline.name() => format!("{name} (offline)"),
+            kind if kind == Kind::Online.name() && self.name != OWN_PEERS => format!("{name} (peer)"),
+            _ => name.into_owned(),
         }
     }
 }

@@ -4,6 +4,7 @@
 use super::draft::Setting;
 use crate::actual::CgroupPath;
 use crate::knob::{Controller, KnobId, Property, Value};
+use crate::text::visible;
 use crate::topology::Device;
 use std::collections::BTreeMap;
 
@@ -61,7 +62,7 @@ fn systemctl(unit: &CgroupPath) -> &'static str {
 fn quoted(name: &str) -> String {
     let name = name.strip_prefix('_').unwrap_or(name);
     let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.@:".contains(c));
-    if plain { name.to_owned() } else { format!("'{name}'") }
+    if plain { name.to_owned() } else { format!("'{}'", visible(name)) }
 }
 
 /// What makes systemd enable a controller for a unit: it does so for every group above one that has such a property.

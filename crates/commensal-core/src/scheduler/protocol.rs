@@ -134,7 +134,7 @@ impl Request {
     /// As it is sent when nothing else comes: with the empty line the other side closes as soon as it has answered.
     #[must_use]
     pub fn text(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default() + "\n\n"
+        crate::text::json(self).unwrap_or_default() + "\n\n"
     }
 
     /// Reads a line.

@@ -26,7 +26,7 @@ fn refused(operation: &'static str, object: impl Into<String>, errno: Errno) -> 
 }
 
 fn shown(path: &Path) -> String {
-    path.display().to_string()
+    commensal_core::spelling::of_path(path)
 }
 
 impl FakeHost {

@@ -11,6 +11,7 @@ use commensal_core::cpuset::CpuSet;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, Version};
 use commensal_core::ownership::Ownership;
+use commensal_core::spelling;
 use commensal_core::topology::Device;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,10 @@ pub(super) type Answer<T> = Result<T, Errno>;
 /// The kernel's own order of controllers in `cgroup.controllers`.
 const V2_ORDER: [Controller; 5] =
     [Controller::Cpuset, Controller::Cpu, Controller::Io, Controller::Memory, Controller::Pids];
+
+/// Longest name of a group, bytes: a cgroup file system has no limit of its own (no `NAME_MAX` in kernfs; seen on 6.18), so it is
+/// that of a path in a system call.
+const NAME_MAX: usize = 4_095;
 
 /// One control group.
 #[derive(Debug, Clone, Default)]
@@ -227,6 +232,9 @@ impl Machine {
         if name.contains('\n') {
             return Err(Errno::EINVAL);
         }
+        if spelling::bytes(name.as_bytes()).len() > NAME_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
         if above.children.contains_key(name) || above.files.contains_key(name) {
             return Err(Errno::EEXIST);
         }
@@ -248,6 +256,9 @@ impl Machine {
         let inode = *above.children.get(from).filter(|inode| **inode == expect).ok_or(Errno::ENOENT)?;
         if self.version(above) == Version::V2 {
             return Err(Errno::EPERM);
+        }
+        if spelling::bytes(to.as_bytes()).len() > NAME_MAX {
+            return Err(Errno::ENAMETOOLONG);
         }
         if above.files.contains_key(to) {
             return Err(Errno::ENOTDIR);

@@ -8,6 +8,7 @@
 
 mod fake;
 mod locks;
+mod names;
 mod real;
 mod script;
 mod state;

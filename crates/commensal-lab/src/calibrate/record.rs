@@ -114,7 +114,7 @@ impl Calibration {
     /// # Errors
     /// None that a record of ours can have.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
-        Ok(serde_json::to_string(self)? + "\n")
+        Ok(commensal_core::text::json(self)? + "\n")
     }
 
     /// Whether runs of this plan by this version may be added.

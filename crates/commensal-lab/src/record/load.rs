@@ -110,7 +110,7 @@ impl Run {
     /// # Errors
     /// Only when the serialiser fails, which it does for no value of this type.
     pub fn to_json(&self) -> Result<String, RecordError> {
-        let mut text = serde_json::to_string_pretty(self)?;
+        let mut text = commensal_core::text::json_pretty(self)?;
         text.push('\n');
         Ok(text)
     }

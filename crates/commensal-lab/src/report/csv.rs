@@ -2,6 +2,7 @@
 
 use super::sweep::value;
 use crate::record::{Blamed, Block, Metric, Role, Run, Sweep, decode_histogram, percentile_us};
+use commensal_core::text::visible;
 
 const HEADER: &str = "round,pos,arm,role,valid,invalid_reason,measure_s,offered_per_s,achieved_per_s,requests,\
 errors,timeouts,online_crashed,p50_us,p75_us,p90_us,p95_us,p99_us,p99_9_us,service_p50_us,service_p99_us,\
@@ -116,11 +117,8 @@ fn number(value: Option<f64>) -> String {
 
 /// A text field, in quotes when it needs them.
 pub(super) fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
+    let text = visible(text);
+    if text.contains([',', '"']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.into_owned() }
 }
 
 fn role_name(role: Role) -> &'static str {

@@ -3,7 +3,7 @@
 use super::summary::summarise;
 use super::sweep::curves;
 use crate::record::Run;
-use commensal_core::text::markdown_table;
+use commensal_core::text::{markdown_table, printable};
 
 /// The most lines of the report.
 const MAX_LINES: usize = 40;
@@ -47,11 +47,10 @@ pub fn markdown(run: &Run) -> String {
 /// Keeps names from the outside in one cell and out of the markup.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::new();
-    for c in text.chars() {
+    for c in printable(&text.replace(['\n', '\r', '\t'], " ")).chars() {
         match c {
             '|' | '*' | '`' | '[' | ']' | '_' | '\\' => out.extend(['\\', c]),
             '<' => out.push_str("&lt;"),
-            '\n' | '\r' => out.push(' '),
             c => out.push(c),
         }
     }

@@ -5,7 +5,7 @@ use super::summary::summarise;
 use super::sweep::curves;
 use crate::record::Run;
 use crate::record::Verdict;
-use commensal_core::text::{Align, columns};
+use commensal_core::text::{Align, columns, printable};
 use std::fmt::Write as _;
 
 /// The report for a terminal; `colour` asks for ANSI colour on the verdict word.
@@ -18,8 +18,7 @@ pub fn terminal(run: &Run, colour: bool) -> String {
         Some(Verdict::Inconclusive | Verdict::Invalid) => Some("1;33"),
         None => None,
     };
-    let word = paint.map_or(summary.word.to_owned(), |code| format!("\x1b[{code}m{}\x1b[0m", summary.word));
-    let mut out = format!("{word}  {}\n", summary.headline);
+    let mut out = format!("{}  {}\n", summary.word, summary.headline);
     for line in &summary.anyway {
         let _ = writeln!(out, "{}{line}", " ".repeat(summary.word.len() + 2));
     }
@@ -47,7 +46,11 @@ pub fn terminal(run: &Run, colour: bool) -> String {
     if let Some(table) = super::since::table(run) {
         out.push_str(&columns(&table, Align::Figures));
     }
-    out
+    let out = printable(&out);
+    match (paint, out.strip_prefix(summary.word)) {
+        (Some(code), Some(rest)) => format!("\x1b[{code}m{}\x1b[0m{rest}", summary.word),
+        _ => out.into_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use commensal_core::knob::{Controller, File, KnobId, Value};
 use commensal_core::member::ProcessId;
 use commensal_core::plan::{Action, Step, undo};
 use commensal_core::scheduler::Orders;
+use commensal_core::text::visible;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError, below};
@@ -165,11 +166,9 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
         let touched = work.outcome.done.max(work.reached.map_or(0, |index| index + 1));
         let (mut left, again) = work.take_back(&steps[..touched], journal);
         // `restore` finds the members wherever they are by then.
-        left.extend(
-            journal
-                .recreating()
-                .map(|target| format!("{} is half recreated; `commensal restore` finishes it", target.path)),
-        );
+        left.extend(journal.recreating().map(|target| {
+            format!("{} is half recreated; `commensal restore` finishes it", visible(&target.path))
+        }));
         let forgotten = match left.is_empty() {
             true => journal.forget(work.host, |index, _| index >= mark),
             false => Ok(()),
@@ -249,7 +248,7 @@ impl<'a> Work<'a> {
             match (&step.action, target_dir) {
                 (Action::Create, _) => {
                     let mount = self.mount(&step.place);
-                    records.push(Record::Creating { mount, path: step.place.path.to_string() });
+                    records.push(Record::Creating { mount, path: step.place.path.as_str().to_owned() });
                 }
                 // In a group of our own it ends with the group.
                 (Action::Enable(controller), Some(dir))
@@ -455,7 +454,7 @@ impl<'a> Work<'a> {
                     last.insert(key, file.encode(to, *device).unwrap_or_default());
                 }
                 Action::Remove => {
-                    gone.insert((self.mount(&step.place), step.place.path.to_string()));
+                    gone.insert((self.mount(&step.place), step.place.path.as_str().to_owned()));
                 }
                 _ => {}
             }
@@ -508,7 +507,7 @@ impl<'a> Work<'a> {
         let new = from.changes(to).filter(|(sign, _)| *sign != '-').map(|(_, cgroup)| cgroup.to_owned());
         let new: Vec<String> = new.collect();
         new.into_iter().map(move |cgroup| {
-            let path = CgroupPath::new(cgroup.strip_prefix(&mount).unwrap_or(&cgroup)).to_string();
+            let path = CgroupPath::new(cgroup.strip_prefix(&mount).unwrap_or(&cgroup)).as_str().to_owned();
             Record::Ordering { owner: owner.clone(), mount: mount.clone(), path }
         })
     }
@@ -728,7 +727,7 @@ impl<'a> Work<'a> {
     }
 
     fn target(&self, place: &CgroupRef, dir: Dir) -> Target {
-        Target { mount: self.mount(place), path: place.path.to_string(), inode: dir.inode }
+        Target { mount: self.mount(place), path: place.path.as_str().to_owned(), inode: dir.inode }
     }
 
     fn file(&self, place: &CgroupRef, knob: KnobId) -> Result<&'static File, Refusal> {

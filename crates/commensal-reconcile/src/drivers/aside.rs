@@ -6,6 +6,7 @@ use crate::journal::{Journal, JournalError, Record, Target};
 use commensal_core::actual::{ActualState, CgroupPath, CgroupRef};
 use commensal_core::errno::Errno;
 use commensal_core::plan::{Action, Step};
+use commensal_core::text::visible;
 use commensal_host::{Dir, Host, HostError, below};
 use std::path::Path;
 
@@ -94,7 +95,7 @@ fn leave(
     let inside: Vec<u32> = crate::drivers::members::pids(host, base)?;
     let others: Vec<String> = inside.iter().filter(|pid| **pid != own).map(u32::to_string).collect();
     if !others.is_empty() {
-        return Err(DelegationError::Others { group: path.to_owned(), pids: others.join(", ") });
+        return Err(DelegationError::Others { group: visible(path).into_owned(), pids: others.join(", ") });
     }
     if inside.is_empty() {
         return Ok(false);

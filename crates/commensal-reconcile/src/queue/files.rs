@@ -130,7 +130,7 @@ impl Job {
 
 fn line(value: &impl Serialize) -> String {
     // Plain structs of numbers and text: this cannot fail.
-    serde_json::to_string(value).unwrap_or_default() + "\n"
+    commensal_core::text::json(value).unwrap_or_default() + "\n"
 }
 
 pub(super) fn now_ns(host: &dyn Host) -> u64 {

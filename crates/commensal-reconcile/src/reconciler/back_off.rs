@@ -121,7 +121,7 @@ impl BackOff {
         let known = self.drift.iter().filter_map(|(key, entry)| {
             let (place, file) = file_of(key, actual)?;
             Some(Drift {
-                path: place.path.to_string(),
+                path: place.path.as_str().to_owned(),
                 file,
                 want: entry.want.clone(),
                 found: entry.found.clone(),

@@ -70,7 +70,7 @@ impl Reconciler {
 fn is_known(step: &Step, actual: &ActualState, journal: &Journal) -> bool {
     let Some(key) = key_of(step, actual) else { return true };
     let mount = actual.hierarchies.get(key.hierarchy).map(|one| one.mount.clone()).unwrap_or_default();
-    let group = Target { mount, path: step.place.path.to_string(), inode: key.inode };
+    let group = Target { mount, path: step.place.path.as_str().to_owned(), inode: key.inode };
     let device = key.device.map(|device| device.to_string());
     journal.has_safe(&group, &key.knob.to_string(), device.as_deref())
 }

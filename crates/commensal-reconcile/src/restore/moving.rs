@@ -10,6 +10,7 @@ use crate::drivers::members;
 use crate::journal::{Contents, Record, Target};
 use commensal_core::errno::Errno;
 use commensal_core::member::ProcessId;
+use commensal_core::text;
 use commensal_host::{Dir, Host, HostError, below};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -89,7 +90,7 @@ fn empty(
                 }
                 Ok(false) => {
                     stuck.insert(pid);
-                    let (from, to) = (&group.path, &target.path);
+                    let (from, to) = (text::visible(&group.path), text::visible(&target.path));
                     result
                         .left
                         .push(format!("process {pid} stays in {from}: {to}, where it came from, is gone"));
@@ -106,7 +107,7 @@ fn empty(
             break;
         }
     }
-    let shown = below(Path::new(&group.mount), &group.path).display().to_string();
+    let shown = text::path(&below(Path::new(&group.mount), &group.path));
     result.done.extend(moved.into_iter().map(|(to, count)| {
         let processes = if count == 1 { "process" } else { "processes" };
         format!("{count} {processes} of {shown} back in {to}")

@@ -7,6 +7,7 @@ use super::Left;
 use crate::drivers::recreate;
 use crate::journal::{self, Contents, Record, Target};
 use commensal_core::knob::KnobId;
+use commensal_core::text;
 use commensal_host::{Host, HostError, below};
 use std::path::Path;
 
@@ -49,7 +50,7 @@ pub(super) fn again(
         recreate::recreate(host, &target.mount, &target.path)?;
     }
     over(host, journal, contents, target)?;
-    let shown = below(Path::new(&target.mount), &target.path).display().to_string();
+    let shown = text::path(&below(Path::new(&target.mount), &target.path));
     Ok(format!("{shown} is a fresh group with the same settings and members"))
 }
 
@@ -73,7 +74,7 @@ pub(super) fn restore_by_recreating(
         .and_then(|()| recreate::recreate(host, &group.mount, &group.path))
         .and_then(|_| over(host, journal, contents, group));
     recreated.map_err(Left::Failed)?;
-    let shown = below(Path::new(&group.mount), &group.path).join(file).display().to_string();
+    let shown = text::path(&below(Path::new(&group.mount), &group.path).join(file));
     Ok(Some(format!("{shown} is {value} again, in a fresh group with the same settings and members")))
 }
 

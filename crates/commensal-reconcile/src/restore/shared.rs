@@ -5,8 +5,10 @@ use super::Left;
 use crate::journal::Target;
 use commensal_core::errno::Errno;
 use commensal_core::knob::{KnobId, Version};
+use commensal_core::text;
 use commensal_core::vendor::Switch;
 use commensal_host::{Dir, Host, HostError};
+use commensal_sensors::mounts::{Mount, cgroup_mounts};
 use std::path::Path;
 
 /// Turns a switch back, unless groups that are not on record have a value that it would clear.
@@ -21,7 +23,11 @@ pub(super) fn switch_back(
     match host.read_file(path) {
         Ok(now) if now.trim() != value => {
             if let Some(user) = user(host, switch.knob(), ours) {
-                return Err(Left::Busy(format!("{switch} stays {}: group {user} uses it", now.trim())));
+                return Err(Left::Busy(format!(
+                    "{switch} stays {}: group {} uses it",
+                    now.trim(),
+                    text::visible(&user)
+                )));
             }
             host.write_setting(path, value).map_err(Left::Failed)?;
             Ok(Some(format!("{switch} is {value} again")))
@@ -33,17 +39,11 @@ pub(super) fn switch_back(
 /// A group that nobody of us answers for and that has a value of this knob. `ours` judges paths below the mount.
 pub(super) fn user(host: &mut dyn Host, knob: KnobId, ours: &dyn Fn(&str) -> bool) -> Option<String> {
     let row = knob.row();
-    let mounts = host.read_file(Path::new("/proc/mounts")).unwrap_or_default();
-    for line in mounts.lines() {
-        let fields: Vec<&str> = line.split(' ').collect();
-        let [_, mount, kind, options, ..] = fields[..] else { continue };
-        let version = match kind {
-            "cgroup2" => Version::V2,
-            "cgroup" if options.split(',').any(|option| option == row.controller.v1_name()) => Version::V1,
-            _ => continue,
-        };
+    for Mount { mount, version, options } in cgroup_mounts(host).unwrap_or_default() {
+        if version == Version::V1 && !options.split(',').any(|option| option == row.controller.v1_name()) {
+            continue;
+        }
         let Some(file) = row.file(version) else { continue };
-        let mount = mount.replace("\\040", " ");
         let Ok(root) = host.open(Path::new(&mount)) else { continue };
         let found = below(host, root, "", &mut |host, dir, path| {
             let text = host.read(dir, file.name).unwrap_or_default();
@@ -82,9 +82,9 @@ pub(super) fn copies_back(
                 let shown = commensal_host::below(Path::new(&group.mount), path).join(file);
                 done.push(format!(
                     "{} is {} again, copied from {}",
-                    shown.display(),
+                    text::path(&shown),
                     value.trim(),
-                    group.path
+                    text::visible(&group.path)
                 ));
             }
             Err(error) if matches!(error.errno, Errno::ENODEV | Errno::ENOENT) => {}

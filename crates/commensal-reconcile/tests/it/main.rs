@@ -8,6 +8,7 @@ mod delegation;
 mod faults;
 mod fixtures;
 mod members;
+mod names;
 mod originals;
 mod properties;
 mod rounds;

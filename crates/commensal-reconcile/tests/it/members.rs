@@ -12,14 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 const MEMORY: u64 = 16 << 30;
-const ID: &str = "5e1c7a90b3d24f68e0a91c7d5b38f2640e9d1a7c6b3f825049e7d1c0a8b64f23";
+pub const ID: &str = "5e1c7a90b3d24f68e0a91c7d5b38f2640e9d1a7c6b3f825049e7d1c0a8b64f23";
 const SOCKET: &str = "/run/docker.sock";
 
 pub const MEDIA: &str =
     "[group.media]\nclass = \"offline\"\npids.max = 100\nmatch = [{ process = { exe = \"ffmpeg\" } }]\n";
 
 /// Makes a group in every hierarchy of the machine.
-fn make(fake: &FakeHost, path: &str) {
+pub fn make(fake: &FakeHost, path: &str) {
     let mut host = fake.another();
     for mount in mounts(fake) {
         let mut at = host.open(&mount).unwrap();
@@ -39,7 +39,7 @@ fn mounts(fake: &FakeHost) -> Vec<PathBuf> {
 }
 
 /// A process in the group of this path in every hierarchy.
-fn start(fake: &FakeHost, path: &str, exe: &str, parent: u32) -> u32 {
+pub fn start(fake: &FakeHost, path: &str, exe: &str, parent: u32) -> u32 {
     let groups: Vec<String> =
         mounts(fake).iter().map(|mount| commensal_host::below(mount, path).display().to_string()).collect();
     let pid = fake.add_process(&groups.iter().map(String::as_str).collect::<Vec<_>>());
@@ -77,7 +77,7 @@ fn moves(plan: &Plan) -> usize {
 }
 
 /// As the program does it: looks again as long as processes have to be moved.
-fn settled(host: &mut dyn Host, text: &str) -> (Plan, Vec<String>) {
+pub fn settled(host: &mut dyn Host, text: &str) -> (Plan, Vec<String>) {
     let mut stayed = Vec::new();
     for _ in 0..10 {
         let (found, plan, outcome) = applied(host, text);
@@ -92,7 +92,7 @@ fn settled(host: &mut dyn Host, text: &str) -> (Plan, Vec<String>) {
     panic!("it never settles");
 }
 
-fn engine(fake: &FakeHost, containers: &[(&str, &str, &str, u32)]) {
+pub fn engine(fake: &FakeHost, containers: &[(&str, &str, &str, u32)]) {
     let ok = |body: &str| format!("HTTP/1.0 200 OK\r\n\r\n{body}");
     let list: Vec<String> = containers
         .iter()

@@ -27,7 +27,7 @@ impl Shown {
     pub fn publish(&mut self, now: Duration) {
         self.status.loaded_s = now.saturating_sub(self.loaded_at).as_secs();
         self.signs.alive(now, &self.status);
-        let text = serde_json::to_string(&self.status).unwrap_or_default();
+        let text = commensal_core::text::json(&self.status).unwrap_or_default();
         *self.published.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 }

@@ -14,7 +14,7 @@ pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     let _lock = context.lock_to_look()?;
     let planned = context.plan(PlanRequest::all(&specs))?;
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&as_json(&planned, None))?);
+        println!("{}", commensal_core::text::json_pretty(&as_json(&planned, None))?);
     } else {
         print!("{}", planned.plan.describe(&planned.actual));
     }
@@ -33,7 +33,7 @@ pub fn apply<H: Host>(context: &mut Context<H>, options: &Groups) -> anyhow::Res
     let mut journal = context.journal(journal::MACHINE)?;
     let (planned, outcome) = context.enforce(PlanRequest::all(&specs), &mut journal)?;
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&as_json(&planned, Some(&outcome)))?);
+        println!("{}", commensal_core::text::json_pretty(&as_json(&planned, Some(&outcome)))?);
     } else {
         print!("{}", planned.plan.describe(&planned.actual));
     }
@@ -102,7 +102,7 @@ fn as_json(planned: &Planned, outcome: Option<&Outcome>) -> serde_json::Value {
                 ("switch", Some(switch.to_string()), None, Some(from.to_string()), Some(to.to_string()))
             }
             Action::Move(movement) => {
-                let path = movement.from.values().next().map(ToString::to_string);
+                let path = movement.from.values().next().map(|path| path.as_str().to_owned());
                 ("move", None, None, path, Some(movement.name.clone()))
             }
             Action::Order { from, to } => ("order", None, None, Some(from.describe()), Some(to.describe())),
@@ -116,7 +116,7 @@ fn as_json(planned: &Planned, outcome: Option<&Outcome>) -> serde_json::Value {
             }
         };
         json!({
-            "action": action, "cgroup": planned.actual.show(&step.place), "knob": knob, "device": device,
+            "action": action, "cgroup": planned.actual.name(&step.place), "knob": knob, "device": device,
             "from": from, "to": to, "why": step.why,
         })
     };

@@ -59,7 +59,7 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     look.learn(context, &total);
     let report = look.report(&total);
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        println!("{}", commensal_core::text::json_pretty(&report)?);
     } else if !outputs.takes_stdout() {
         print!("{}", report.text());
         if let Some(name) = gone {
@@ -179,7 +179,7 @@ fn without(context: &mut Context, options: &Blame, look: &Look, error: &BlameErr
             "subjects": subjects, "seconds": seconds, "run_s": run_s, "wait_ms": wait_ms, "wait_ms_per_cpu_s": per,
             "unattributed": error.to_string(),
         });
-        println!("{}", serde_json::to_string_pretty(&value)?);
+        println!("{}", commensal_core::text::json_pretty(&value)?);
         return Ok(0);
     }
     println!(

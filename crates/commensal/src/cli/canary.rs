@@ -39,7 +39,7 @@ pub fn run(context: &mut Context, options: &Canary) -> anyhow::Result<u8> {
     let report = follow(context, &socket, &stop, last.map(|answer| answer.body.began).as_deref())?;
     let judged = report::judge(&report);
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&judged.as_json(&report))?);
+        println!("{}", commensal_core::text::json_pretty(&judged.as_json(&report))?);
     } else {
         print!("{}", judged.text(&report));
     }

@@ -38,7 +38,10 @@ pub fn classify(context: &mut Context, options: &Classify) -> anyhow::Result<u8>
     let mut classified = class_of(&server, &options.vms)?;
     classified.notes.append(&mut notes);
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&json!({ "server": server, "placement": classified }))?);
+        println!(
+            "{}",
+            commensal_core::text::json_pretty(&json!({ "server": server, "placement": classified }))?
+        );
     } else {
         println!("{}", classified.headline(&server));
         classified.facts(&server).iter().for_each(|fact| println!("  {fact}"));
@@ -63,7 +66,7 @@ fn classify_fleet(context: &Context, file: &Path, options: &Classify) -> anyhow:
     if options.json {
         let one =
             |(placed, classified): &(fleet::Placed, _)| json!({ "server": placed, "placement": classified });
-        println!("{}", serde_json::to_string_pretty(&read.iter().map(one).collect::<Vec<_>>())?);
+        println!("{}", commensal_core::text::json_pretty(&read.iter().map(one).collect::<Vec<_>>())?);
     } else {
         print!("{}", fleet::describe(&read));
     }
@@ -106,7 +109,7 @@ pub fn report(context: &mut Context, options: &DensityReport) -> anyhow::Result<
     }
     let table = table(&ladder);
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&table)?);
+        println!("{}", commensal_core::text::json_pretty(&table)?);
     } else {
         print!("{}", print::text(&table));
         ladder.notes.iter().for_each(|note| println!("note: {note}"));
@@ -156,7 +159,7 @@ pub fn plan(context: &mut Context, options: &DensityPlan) -> anyhow::Result<u8> 
     }
     let planned = answer(&ladder, &question);
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&planned)?);
+        println!("{}", commensal_core::text::json_pretty(&planned)?);
     } else {
         print!("{}", planned.describe());
     }

@@ -42,7 +42,7 @@ pub fn pin(context: &mut Context, options: &Pin) -> anyhow::Result<u8> {
                     "nodes": pinned.nodes, "threads": target.threads })
         };
         let all: Vec<_> = targets.iter().zip(&pinned).map(one).collect();
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        println!("{}", commensal_core::text::json_pretty(&all)?);
     } else {
         targets.iter().zip(&pinned).for_each(|(target, pinned)| print_one(target, pinned, options.libvirt));
         if machine::identity(&context.host).virtualised == Some(true) {
@@ -95,7 +95,7 @@ fn qemu(host: &dyn Host, pid: u32) -> anyhow::Result<Target> {
     }
     let text = host.read_file(Path::new(&format!("/proc/{pid}/cgroup")))?;
     let of = |wanted: &dyn Fn(&str) -> bool| {
-        text.lines().find_map(|line| {
+        text.split('\n').find_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
             let (controllers, path) = (parts.next()?, parts.next()?);
             wanted(controllers).then(|| path.to_owned())

@@ -16,7 +16,7 @@ pub fn run(context: &mut Context, as_json: bool) -> anyhow::Result<u8> {
     if as_json {
         let mut value = ledger.json();
         value["state_directory"] = json!({ "path": dir, "obstacle": state });
-        println!("{}", serde_json::to_string_pretty(&value)?);
+        println!("{}", commensal_core::text::json_pretty(&value)?);
     } else {
         print!("{}", ledger.text());
         println!("State directory {dir}: {}", state.as_deref().unwrap_or("can be used"));

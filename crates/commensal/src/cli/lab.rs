@@ -56,7 +56,7 @@ pub fn run(context: &mut Context, options: &LabRun) -> anyhow::Result<u8> {
     if options.json {
         println!("{}", run.to_json()?);
     } else {
-        print!("{}", render::terminal(&run, std::io::stdout().is_terminal()));
+        crate::output::paint(&render::terminal(&run, std::io::stdout().is_terminal()));
         let style =
             options.style.or_else(|| run.design.style.as_deref().and_then(|style| style.parse().ok()));
         if let Some(style) = style {
@@ -263,7 +263,7 @@ fn doctor_of(context: &mut Context, name: &str, overrides: &Overrides, json: boo
     let (run, left) = conduct(context, &check, Manner { programs: checked.programs, ..Manner::default() })?;
     let report = noise::judge(&run, &of);
     if json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        println!("{}", commensal_core::text::json_pretty(&report)?);
     } else {
         print!("{}", report.describe());
     }

@@ -114,7 +114,7 @@ pub fn run(context: &mut Context, options: &LabCalibrate) -> anyhow::Result<u8> 
     }
     let summary = summarise(&record);
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&summary)?);
+        println!("{}", commensal_core::text::json_pretty(&summary)?);
     } else if options.markdown {
         print!("{}", markdown(&summary));
     } else {

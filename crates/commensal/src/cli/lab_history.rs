@@ -63,7 +63,7 @@ pub fn baseline(context: &mut Context, options: &LabBaseline) -> anyhow::Result<
                 "baseline {name}: {} of {}, commensal {}, kernel {}, {}\n",
                 run.experiment, run.started, run.tool.version, run.machine.kernel, run.machine.fingerprint
             );
-            print!("{}", render::terminal(&run, std::io::stdout().is_terminal()));
+            crate::output::paint(&render::terminal(&run, std::io::stdout().is_terminal()));
             Ok(0)
         }
         BaselineVerb::Save { name, file } => {
@@ -151,7 +151,7 @@ pub fn history(context: &mut Context, options: &LabHistory) -> anyhow::Result<u8
         written.with_context(|| format!("{} cannot be written", page.display()))?;
     }
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        println!("{}", commensal_core::text::json_pretty(&all)?);
         told.iter().for_each(|line| eprintln!("commensal: {line}"));
     } else {
         print!("{}", render::history_text(&all, &told));

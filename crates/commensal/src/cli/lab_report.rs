@@ -32,6 +32,7 @@ pub fn report(context: &mut Context, options: &LabReport) -> anyhow::Result<u8> 
         }
     };
     match file {
+        None if options.format == Format::Terminal => crate::output::paint(&text),
         None => print!("{text}"),
         Some(file) => {
             let file = absolute(file)?;
@@ -55,7 +56,7 @@ pub fn diff(context: &mut Context, options: &LabDiff) -> anyhow::Result<u8> {
     }
     let compared = render::compare(&a, &b);
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&compared)?);
+        println!("{}", commensal_core::text::json_pretty(&compared)?);
     } else {
         print!("{}", compared.text());
     }

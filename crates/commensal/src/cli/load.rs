@@ -37,7 +37,7 @@ pub fn run(context: &mut Context, options: &LabLoad) -> anyhow::Result<u8> {
         None => here(context, options, &order, &stop)?,
     };
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        println!("{}", commensal_core::text::json_pretty(&report)?);
     } else {
         print!("{}", print::report(&report, options.series));
     }
@@ -179,7 +179,7 @@ fn knee(order: &Order, json: bool, stop: &AtomicBool) -> anyhow::Result<u8> {
     };
     let found = loadgen::knee(&spec, &KneeLimits::default(), stop, &mut tell).map_err(said)?;
     if json {
-        println!("{}", serde_json::to_string_pretty(&found)?);
+        println!("{}", commensal_core::text::json_pretty(&found)?);
     } else {
         print!("{}", print::knee(&found, caveat.as_deref()));
     }

@@ -95,7 +95,7 @@ pub fn show(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
     }
     if options.json {
         let all: Vec<Value> = shown.iter().map(|(spec, queue, view)| as_json(spec, queue, view)).collect();
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        println!("{}", commensal_core::text::json_pretty(&all)?);
     } else if shown.is_empty() {
         println!("no group in {} has a queue", options.config.display());
     } else {

@@ -11,7 +11,7 @@ pub fn run(context: &mut Context, json: bool) -> anyhow::Result<u8> {
     if json {
         let mut value = serde_json::to_value(&restored)?;
         value["notes"] = serde_json::json!(notes);
-        println!("{}", serde_json::to_string_pretty(&value)?);
+        println!("{}", commensal_core::text::json_pretty(&value)?);
     } else {
         if restored.nothing() {
             println!("nothing to restore");

@@ -27,7 +27,7 @@ pub fn run(context: &mut Context, options: &Json) -> anyhow::Result<u8> {
         Err(error) => return Err(error.into()),
     };
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&answer.body.with_old_names())?);
+        println!("{}", commensal_core::text::json_pretty(&answer.body.with_old_names())?);
     } else {
         print!("{}", status::text(&answer.body, answer.age));
     }
@@ -42,7 +42,7 @@ pub fn explain(context: &Context, options: &Explain) -> anyhow::Result<u8> {
     let path = format!("/v1/explain/{}", options.group);
     let explained: Explained = client::get(&context.host, &socket, &path)?.body;
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&explained)?);
+        println!("{}", commensal_core::text::json_pretty(&explained)?);
     } else {
         print!("{}", explained.text());
     }

@@ -24,6 +24,7 @@ mod lab_faults;
 mod limits;
 mod load;
 mod load_from;
+mod names;
 mod on_machine;
 mod output;
 mod processes;

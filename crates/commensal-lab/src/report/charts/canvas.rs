@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn names_cannot_break_out() {
-        assert_eq!(escape("a<b>&\"'\u{1}\u{ffff}\n"), "a&lt;b&gt;&amp;&quot;&#39;\u{fffd}\u{fffd}\n");
+        assert_eq!(escape("a<b>&\"'\u{1}\u{ffff}\n"), "a&lt;b&gt;&amp;&quot;&#39;\\u{1}\u{fffd}\n");
         let mut canvas = Canvas::new(WIDE);
         canvas.text("t", (0.0, 0.0), "</text><script>");
         canvas.tip("</text><script>\n<script>", (0.0, 0.0), "e", |canvas| {

@@ -3,7 +3,7 @@
 use super::Style;
 use super::figures::{ArmFigures, Figures};
 use crate::record::{Metric, Role};
-use commensal_core::text::markdown_table;
+use commensal_core::text::{markdown_table, printable};
 use std::fmt::Write as _;
 
 /// A cell without a value.
@@ -140,5 +140,5 @@ fn seconds(value: f64) -> String {
 
 /// Names from the outside stay in one cell.
 fn escape(cell: &str) -> String {
-    cell.replace('|', "\\|").replace(['\n', '\r'], " ")
+    printable(&cell.replace('|', "\\|").replace(['\n', '\r', '\t'], " ")).into_owned()
 }

@@ -8,10 +8,11 @@ use super::{Refusal, Work, host_error};
 use crate::journal::{Journal, JournalError, Record, Target};
 use commensal_core::actual::{CgroupPath, CgroupRef};
 use commensal_core::errno::Errno;
-use commensal_core::member::{ProcessId, places};
+use commensal_core::member::ProcessId;
 use commensal_core::plan::{Action, Movement, Step};
 use commensal_core::process::Stat;
 use commensal_host::{Dir, Host, Process, Signal};
+use commensal_sensors::processes::places;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -206,8 +207,7 @@ impl Work<'_> {
     }
 
     fn whereabouts(&self, pid: u32) -> BTreeMap<usize, CgroupPath> {
-        let text = self.host.read_file(Path::new(&format!("/proc/{pid}/cgroup"))).unwrap_or_default();
-        places(&text, &self.actual.hierarchies)
+        places(self.host, Path::new(&format!("/proc/{pid}/cgroup")), &self.actual.hierarchies)
     }
 
     /// What was moved is on record as done; what stayed, has ended, or is back where it was, is off it.

@@ -286,7 +286,7 @@ fn own_group(host: &mut LinuxHost) -> Option<GroupDirs> {
     let unified = hierarchies.iter().any(|hierarchy| {
         hierarchy.version == Version::V2 && hierarchy.controllers.contains(&Controller::Cpu)
     });
-    let path = text.lines().find_map(|line| {
+    let path = text.split('\n').find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, path) = (parts.next()?, parts.next()?);
         let here = if unified {

@@ -68,7 +68,8 @@ impl Outputs {
         }
         if self.top {
             let seconds = look.started.elapsed().as_secs();
-            print!("{HOME}the last second\n\n{}\n", look.report(came).text());
+            crate::output::paint(HOME);
+            print!("the last second\n\n{}\n", look.report(came).text());
             print!("all {seconds} s (Ctrl-C ends)\n\n{}", look.report(all).text());
             crate::output::flush();
         }

@@ -51,7 +51,7 @@ pub fn run(context: &mut Context, options: &SchedStatus) -> anyhow::Result<u8> {
         false => probed::look(context, status, options.r#for),
     })?;
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&as_json(&known, &probed, &state))?);
+        println!("{}", commensal_core::text::json_pretty(&as_json(&known, &probed, &state))?);
     } else {
         print!("{}", text(&known, &probed, &state));
     }
