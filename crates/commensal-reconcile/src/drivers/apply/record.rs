@@ -24,7 +24,7 @@ pub fn forget_settled(
     let key = |(place, knob, device): &(CgroupRef, KnobId, Option<Device>)| {
         let mount = actual.hierarchies.get(place.hierarchy)?.mount.clone();
         let inode = actual.cgroups.get(place)?.inode;
-        let target = Target { mount, path: place.path.to_string(), inode };
+        let target = Target { mount, path: place.path.as_str().to_owned(), inode };
         Some((target, knob.to_string(), device.map(|device| device.to_string())))
     };
     let settled: BTreeSet<_> = settled.iter().filter_map(key).collect();
@@ -45,7 +45,7 @@ pub(crate) fn safe_records(
     let work = Work::new(host, actual);
     let record = |((place, knob, device), one): (&(CgroupRef, KnobId, Option<Device>), &SafeSetting)| {
         let inode = actual.cgroups.get(place)?.inode;
-        let group = Target { mount: work.mount(place), path: place.path.to_string(), inode };
+        let group = Target { mount: work.mount(place), path: place.path.as_str().to_owned(), inode };
         let file = work.file(place, *knob).ok()?;
         let value = file.encode(&one.value, *device).ok()?;
         let (knob, device) = (knob.to_string(), device.map(|device| device.to_string()));
