@@ -341,7 +341,7 @@ mod tests {
     }
 
     /// A culprit, a subject and who has a budget, of a name that nobody should see as it is.
-    // promise 70
+    // promise 78
     #[test]
     fn no_name_is_shown_as_it_is() {
         for (odd, shown) in [

@@ -24,7 +24,7 @@ fn check_said(what: &str, said: &str) {
     assert!(!said.lines().any(|line| line.trim_start().starts_with("forged")), "{what}: {said}");
 }
 
-// promise 69
+// promise 77
 #[test]
 fn groups_of_any_name_are_limited_and_put_back() {
     let groups =
@@ -61,7 +61,7 @@ fn groups_of_any_name_are_limited_and_put_back() {
     }
 }
 
-// promise 70
+// promise 78
 #[test]
 fn containers_and_processes_of_any_name() {
     let lines = [("two lines", b"u\nforged: v".to_vec()), ("CR LF", b"u\r\nforged: v\r".to_vec())];

@@ -35,14 +35,14 @@ pub fn run<H: Host>(context: &mut Context<H>, verb: &JournalVerb) -> anyhow::Res
         let found = inspect(&mut context.host, &dir, &name, &mut line);
         fine &= found.is_fine();
         match (json, show) {
-            (true, true) => println!("{}", serde_json::to_string(&found)?),
+            (true, true) => println!("{}", commensal_core::text::json(&found)?),
             (true, false) => journals.push(found),
             (false, _) => print!("{}", text(&found)),
         }
     }
     // Records are many and told as they are read; journals are few.
     if json && !show {
-        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "journals": journals }))?);
+        println!("{}", commensal_core::text::json_pretty(&serde_json::json!({ "journals": journals }))?);
     }
     Ok(if fine { 0 } else { 2 })
 }

@@ -121,7 +121,7 @@ fn groups(program: &Program, above: &str) -> String {
     program.groups(&groups).to_str().unwrap().to_owned()
 }
 
-// promise 69
+// promise 77
 #[test]
 fn nobody_escapes_by_a_name() {
     if !can_write_cgroups("nobody_escapes_by_a_name") {
@@ -171,7 +171,7 @@ fn assert_metrics(body: &str) {
     }
 }
 
-// promise 69
+// promise 77
 #[test]
 fn the_agent_keeps_groups_of_any_name() {
     if !can_write_cgroups("the_agent_keeps_groups_of_any_name") {
@@ -251,7 +251,7 @@ fn hostile(name: &str) -> Snapshot {
     snapshot
 }
 
-// promise 70
+// promise 78
 #[test]
 fn no_name_reaches_a_terminal() {
     let program = Program::new("odd-seen");
@@ -282,7 +282,7 @@ fn no_name_reaches_a_terminal() {
 }
 
 /// Names of files and folders, in what is said of mistakes in them, and arguments that are none.
-// promise 70
+// promise 78
 #[test]
 fn no_file_name_reaches_a_terminal() {
     let program = Program::new("odd-files");
