@@ -731,7 +731,7 @@ impl Agent<'_> {
 }
 
 /// Whether every offline group yields by its class on every member.
-fn yields(planned: &Planned) -> bool {
+pub(crate) fn yields(planned: &Planned) -> bool {
     let offline = planned.desired.groups.iter().filter(|group| group.class == Class::Offline);
     offline.into_iter().all(|group| {
         let class = format!("class {}", group.class);
@@ -745,7 +745,7 @@ fn yields(planned: &Planned) -> bool {
 }
 
 /// Disks that the kernel shares by weight: those of BFQ, and those with io.cost on.
-fn shared(machine: &Machine, actual: &ActualState) -> BTreeSet<Device> {
+pub(crate) fn shared(machine: &Machine, actual: &ActualState) -> BTreeSet<Device> {
     let root = actual
         .hierarchy_of(Controller::Io)
         .and_then(|hierarchy| actual.cgroups.get(&CgroupRef { hierarchy, path: CgroupPath::root() }));

@@ -403,24 +403,17 @@ impl Controllers {
         let (cpus, core) = size(seen.machine);
         let capped = cap.filter(|cap| *cap < cpus * ALL);
         let theta = theta(&seen.machine.topology);
-        let by = match seen.headroom {
-            Headroom::Off => return,
-            Headroom::Target if capped.is_none() => return,
-            Headroom::Target | Headroom::Auto => actuator(theta, cpus, core, seen.yields),
-            Headroom::Frame => {
-                Actuator::Frame(Explanation::new("headroom = \"frame\" in the groups file", ""))
-            }
-            Headroom::Quota => {
-                Actuator::Quota(Explanation::new("headroom = \"quota\" in the groups file", ""))
-            }
-        };
+        if seen.headroom == Headroom::Off || (seen.headroom == Headroom::Target && capped.is_none()) {
+            return;
+        }
+        let by_frame = frame_of(seen.headroom, theta, (cpus, core), seen.yields);
         // Without headroom of its own the cap is all there is.
         let used = match seen.headroom {
             Headroom::Target => Use { busy: Some(0.0), offline: Some(0.0), ..Use::default() },
             _ => used(seen),
         };
-        match by {
-            Actuator::Frame(_) => {
+        match by_frame {
+            true => {
                 let reserved = reserved(seen.desired);
                 let input =
                     FrameInput { topology: &seen.machine.topology, reserved: &reserved, used, cap: capped };
@@ -432,7 +425,7 @@ impl Controllers {
                 }
                 decided.wants.cpu_set = decision.cpus;
             }
-            Actuator::Quota(_) => {
+            false => {
                 let theta = if seen.headroom == Headroom::Target { 1.0 } else { theta };
                 let input = SuppressInput { theta, cpus, core, yields: seen.yields, used, cap: capped };
                 let decision = self.suppress.step(seen.now_ms, &input);
@@ -564,8 +557,19 @@ impl Controllers {
     }
 }
 
+/// Whether the offline side is kept within its headroom by whole cores, and not by a quota.
+pub(crate) fn frame_of(headroom: Headroom, theta: f64, (cpus, core): (f64, f64), yields: bool) -> bool {
+    match headroom {
+        Headroom::Frame => true,
+        Headroom::Quota | Headroom::Off => false,
+        Headroom::Target | Headroom::Auto => {
+            matches!(actuator(theta, cpus, core, yields), Actuator::Frame(_))
+        }
+    }
+}
+
 /// Logical CPUs of the machine, and of a core.
-fn size(machine: &Machine) -> (f64, f64) {
+pub(crate) fn size(machine: &Machine) -> (f64, f64) {
     let count = |number: usize| f64::from(u32::try_from(number).unwrap_or(u32::MAX));
     let (threads, cores) = (count(machine.topology.threads()), count(machine.topology.cores()));
     (threads, threads / cores.max(1.0))
@@ -590,7 +594,7 @@ fn confined(group: &DesiredGroup) -> bool {
     group.limits.each.has(CPU_SET) && group.limits.each.has(CPU_PARTITION)
 }
 
-fn reserved(desired: &DesiredState) -> CpuSet {
+pub(crate) fn reserved(desired: &DesiredState) -> CpuSet {
     let own = desired.groups.iter().filter(|group| group.class == Class::Online && confined(group));
     own.filter_map(|group| group.limits.get(CPU_SET)).fold(CpuSet::new(), |all, one| all.union(&one))
 }
