@@ -1,9 +1,11 @@
 //! Loading the BPF program and reading its maps. It changes nothing, and is gone with the process that loaded it.
 
+use crate::commands::Commands;
 use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, TargetStats, Thread, ThreadState, Totals};
 use crate::histogram::Histogram;
 use crate::mirror::{
-    self, ASLEEP, Control, CpuState, CulpritKey, Delays, RUNNING, SIBLINGS, Target, ThreadReading,
+    self, ASLEEP, CommandKey, CommandName, Control, CpuState, CulpritKey, Delays, RUNNING, SIBLINGS, Target,
+    ThreadReading,
 };
 use crate::{BlameError, Scope, Subject, preflight};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
@@ -52,6 +54,8 @@ struct Maps {
     delays: PerCpuArray<MapData, [u8; size_of::<Delays>()]>,
     targets: PerCpuArray<MapData, [u8; size_of::<Target>()]>,
     culprits: HashMap<MapData, [u8; size_of::<CulpritKey>()], u64>,
+    commands: HashMap<MapData, [u8; size_of::<CommandKey>()], u64>,
+    command_names: HashMap<MapData, u32, [u8; size_of::<CommandName>()]>,
     classes: HashMap<MapData, u64, u32>,
     process_classes: HashMap<MapData, u32, u32>,
 }
@@ -65,6 +69,7 @@ pub struct WaitProbe {
     loaded: Mutex<Ebpf>,
     control: Control,
     scope: Scope,
+    commands: Commands,
     began_ns: u64,
 }
 
@@ -99,6 +104,7 @@ impl WaitProbe {
             loaded: Mutex::new(loaded),
             control: Control { enabled: 0, generation: 1 },
             scope: scope.clone(),
+            commands: Commands::default(),
             began_ns: 0,
         };
         probe.name_subjects(scope)?;
@@ -179,12 +185,17 @@ impl WaitProbe {
     }
 
     /// Counts no more: what is read from then on belongs together exactly. While it counts, culprits are read a moment after
-    /// the waits that they are blamed for.
+    /// the waits that they are blamed for. Commands are gathered for the last time.
     ///
     /// # Errors
     /// When the program's memory is not there.
-    pub fn stop(&mut self) -> Result<(), BlameError> {
-        self.enable(false)
+    pub fn stop(&mut self, host: &dyn Host) -> Result<(), BlameError> {
+        if self.control.enabled == 0 {
+            return Ok(());
+        }
+        self.enable(false)?;
+        self.gather(host)?;
+        if self.scope.commands { self.gather_pending(host) } else { Ok(()) }
     }
 
     /// The sums when it came: none.
@@ -264,7 +275,8 @@ impl WaitProbe {
                 Err(error) => return Err(failed("read the probe")(error)),
             }
         }
-        let mut figures = Figures { subjects, cpu, culprits, ..totals };
+        let commands = self.commands.sums();
+        let mut figures = Figures { subjects, cpu, culprits, commands, ..totals };
         for program in &self.programs {
             let info = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
             let info = host.read_file(Path::new(&info)).unwrap_or_default();
@@ -272,6 +284,47 @@ impl WaitProbe {
             figures.skipped += skipped.and_then(|skipped| skipped.trim().parse::<u64>().ok()).unwrap_or(0);
         }
         Ok(figures)
+    }
+
+    /// Takes over who held the CPU by command, before those who ended are forgotten. Does nothing without [`Scope::commands`].
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn gather(&mut self, host: &dyn Host) -> Result<(), BlameError> {
+        if !self.scope.commands {
+            return Ok(());
+        }
+        let keys: Vec<_> =
+            self.maps.commands.keys().collect::<Result<_, _>>().map_err(failed("read the probe"))?;
+        for bytes in keys {
+            let ns = match self.maps.commands.get(&bytes, 0) {
+                Ok(ns) => ns,
+                Err(MapError::KeyNotFound) => continue,
+                Err(error) => return Err(failed("read the probe")(error)),
+            };
+            // What comes between these two is in the sums by cgroup alone.
+            self.maps.commands.remove(&bytes).map_err(failed("read the probe"))?;
+            let key: CommandKey = transmute!(bytes);
+            let ended = self.maps.command_names.get(&key.tgid, 0).ok();
+            self.commands.add(host, &key, ended.map(|bytes| transmute!(bytes)), ns);
+        }
+        Ok(())
+    }
+
+    /// What is pending on the CPUs, once it counts no more: the end of [`WaitProbe::gather`].
+    fn gather_pending(&mut self, host: &dyn Host) -> Result<(), BlameError> {
+        let states: Vec<_> =
+            self.maps.cpus.iter().collect::<Result<_, _>>().map_err(failed("read the probe"))?;
+        for state in states {
+            let state: CpuState = transmute!(state);
+            if state.pending > 0 && state.last_tgid > 0 {
+                let CulpritKey { cgroup, target, .. } = state.last;
+                let key = CommandKey { cgroup, target, tgid: state.last_tgid };
+                let ended = self.maps.command_names.get(&key.tgid, 0).ok();
+                self.commands.add(host, &key, ended.map(|bytes| transmute!(bytes)), state.pending);
+            }
+        }
+        Ok(())
     }
 
     /// The subjects' threads that are there now.
@@ -334,12 +387,14 @@ fn load(btf: &Btf, scope: &Scope, cpus: usize) -> Result<Ebpf, EbpfError> {
     let processes =
         scope.online.iter().chain(&scope.offline).any(|subject| matches!(subject, Subject::Process(_)));
     let (unified, processes, verify) = (u8::from(scope.unified), u8::from(processes), u8::from(scope.verify));
+    let by_command = u8::from(scope.commands);
     let count = u32::try_from(cpus).unwrap_or(u32::MAX);
     let mut loader = EbpfLoader::new();
     loader.btf(Some(btf)).allow_unsupported_maps();
     loader.override_global("unified", &unified, true);
     loader.override_global("processes", &processes, true);
     loader.override_global("verify", &verify, true);
+    loader.override_global("by_command", &by_command, true);
     loader.map_max_entries("cpus", count).map_max_entries("rings", count);
     if let Some(room) = scope.room {
         loader.map_max_entries("culprits", room);
@@ -359,6 +414,8 @@ fn maps(loaded: &mut Ebpf) -> Result<Maps, EbpfError> {
         delays: take("delays")?.try_into()?,
         targets: take("targets")?.try_into()?,
         culprits: take("culprits")?.try_into()?,
+        commands: take("commands")?.try_into()?,
+        command_names: take("command_names")?.try_into()?,
         classes: take("classes")?.try_into()?,
         process_classes: take("process_classes")?.try_into()?,
     })

@@ -33,10 +33,15 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         unified: cgroups.as_ref().is_none_or(|found| found.unified),
         verify: options.verify,
         interrupts: !options.no_interrupts,
+        commands: true,
         room: None,
     };
     let mut look = Look {
-        labels: Labels { subjects: names(&who.online), against: names(&who.offline) },
+        labels: Labels {
+            subjects: names(&who.online),
+            against: names(&who.offline),
+            users: target::users(context),
+        },
         bounds: Bounds {
             blame_ms: options.blame_below.unwrap_or(Bounds::default().blame_ms),
             preempt_us: options.preempt_below.unwrap_or(Bounds::default().preempt_us),
@@ -106,6 +111,7 @@ impl Look {
                 continue;
             }
             next += LIVE;
+            probe.gather(&context.host)?;
             if outputs.live() {
                 let now = probe.read(&context.host)?;
                 self.learn(context, &now);
@@ -114,7 +120,7 @@ impl Look {
             }
             gone = target::gone(context, self.cgroups.as_ref(), &self.online);
         }
-        probe.stop()?;
+        probe.stop(&context.host)?;
         Ok((probe.read(&context.host)?.since(&first), gone))
     }
 
