@@ -17,6 +17,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, transmute};
 
 /// `cargo xtask gen bpf` has compiled it from `bpf/probe`.
@@ -71,6 +72,20 @@ pub struct WaitProbe {
     scope: Scope,
     commands: Commands,
     began_ns: u64,
+    /// When it was stopped.
+    ended_ns: Option<u64>,
+    took: Took,
+}
+
+/// How long it took until the probe counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Took {
+    /// To read what the kernel says of itself, make the maps and fit the programs to it.
+    pub load: Duration,
+    /// For the kernel to look through the programs.
+    pub verify: Duration,
+    /// To attach them.
+    pub attach: Duration,
 }
 
 impl std::fmt::Debug for WaitProbe {
@@ -88,6 +103,7 @@ impl WaitProbe {
         if scope.online.len() > MOST_SUBJECTS {
             return Err(BlameError::TooMany(scope.online.len()));
         }
+        let begun = Instant::now();
         preflight::check(host)?;
         agrees()?;
         let btf = Btf::from_sys_fs()
@@ -106,6 +122,8 @@ impl WaitProbe {
             scope: scope.clone(),
             commands: Commands::default(),
             began_ns: 0,
+            ended_ns: None,
+            took: Took { load: begun.elapsed(), ..Took::default() },
         };
         probe.name_subjects(scope)?;
         probe.tell_siblings(host, cpus)?;
@@ -128,13 +146,29 @@ impl WaitProbe {
             hooks.extend(OF_INTERRUPTS);
             hooks.extend(OF_TIMER.iter().filter(|_| timer));
         }
-        for (name, tracepoint) in &hooks {
-            program::<BtfTracePoint>(loaded, name)?.load(tracepoint, btf)?;
-        }
-        program::<Iter>(loaded, "threads")?.load("task", btf)?;
+        let begun = Instant::now();
+        // The kernel's look takes a second or two of CPU time, and goes through programs side by side.
+        std::thread::scope(|scope| {
+            let mut looks = Vec::new();
+            for (name, program) in loaded.programs_mut() {
+                if name == "threads" {
+                    looks.push(scope.spawn(|| <&mut Iter>::try_from(program)?.load("task", btf)));
+                } else if let Some((_, tracepoint)) = hooks.iter().find(|(wanted, _)| *wanted == name) {
+                    looks
+                        .push(scope.spawn(|| <&mut BtfTracePoint>::try_from(program)?.load(tracepoint, btf)));
+                }
+            }
+            looks.into_iter().try_for_each(|look| match look.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })?;
+        self.took.verify = begun.elapsed();
+        let begun = Instant::now();
         for (name, _) in &hooks {
             program::<BtfTracePoint>(loaded, name)?.attach()?;
         }
+        self.took.attach = begun.elapsed();
         for (name, _) in OF_SCHEDULING {
             self.programs.push(program::<BtfTracePoint>(loaded, name)?.fd()?.try_clone()?);
         }
@@ -194,8 +228,15 @@ impl WaitProbe {
             return Ok(());
         }
         self.enable(false)?;
+        self.ended_ns = Some(now());
         self.gather(host)?;
         if self.scope.commands { self.gather_pending(host) } else { Ok(()) }
+    }
+
+    /// How long it took to come.
+    #[must_use]
+    pub fn took(&self) -> Took {
+        self.took
     }
 
     /// The sums when it came: none.
@@ -222,7 +263,7 @@ impl WaitProbe {
             figures.preempt_delay.add(&Histogram::new(one.preempt.to_vec()));
             figures.evict_delay.add(&Histogram::new(one.evict.to_vec()));
         }
-        figures.time_ns = now();
+        figures.time_ns = self.ended_ns.unwrap_or_else(now);
         Ok(figures)
     }
 

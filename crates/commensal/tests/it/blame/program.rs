@@ -88,11 +88,11 @@ fn a_report_for_people_and_one_for_programs() {
     assert!(prom.contains(&line), "{prom}");
 }
 
-/// Row A10: who it was is told by command and user.
+/// Row A10 and row A11: who it was is told by command and user, and where the time went.
 // promise 38
 #[test]
-fn commands_are_told() {
-    let Some((mut scene, cpu)) = Scene::on_one_cpu("commands_are_told") else { return };
+fn commands_and_phases_are_told() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("commands_and_phases_are_told") else { return };
     scene.group("web.service");
     scene.group("desk");
     scene.start("desk", Some(cpu), "exec dd if=/dev/zero of=/dev/null bs=64k 2>/dev/null");
@@ -101,7 +101,8 @@ fn commands_are_told() {
     let name = scene.top.file_name().unwrap().to_str().unwrap();
     let (web, desk) = (format!("/{name}/web.service"), format!("/{name}/desk"));
     let program = Program::new("bc");
-    let (out, _) = program.expect(0, &["blame", &web, "--for", "2s", "--json"]);
+    let (out, err) = program.expect(0, &["blame", &web, "--for", "2s", "--json"]);
+    assert_eq!(err, "loading the probe…\n");
     let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
     let rows = report["culprits"].as_array().unwrap();
     let row = rows.iter().find(|row| row["name"] == desk.as_str()).unwrap();
@@ -112,6 +113,13 @@ fn commands_are_told() {
         let part = parts.iter().find(|part| part["command"] == command).unwrap_or_else(|| panic!("{row}"));
         assert!(part["uid"].is_u64() && part["user"].is_string() && number(&part["ms"]) > 0.0, "{row}");
     }
+    let phases = report["phases_ms"].as_object().unwrap();
+    let names = ["attach", "detach", "find", "load", "look", "names", "read", "verify"];
+    assert!(names.iter().all(|name| phases[*name].is_number()), "{phases:?}");
+    // The time asked for is the time looked at.
+    assert!((number(&phases["look"]) / 1e3 - number(&report["seconds"])).abs() < 1e-3, "{phases:?}");
+    assert!(number(&phases["look"]) >= 2_000.0, "{phases:?}");
+    println!("{phases:?}");
 }
 
 // promise 41
