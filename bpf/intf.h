@@ -44,6 +44,18 @@ struct culprit {
 	enum class kind;
 };
 
+/* Time of one process among the tasks that are nobody's here (CLASS_OTHER), apart from the sums by cgroup. */
+struct command {
+	u64 cgroup;
+	u32 target, tgid;
+};
+
+/* What a process was when it ended. */
+struct command_name {
+	char comm[16];
+	u32 uid;
+};
+
 struct cpu_state {
 	u64 ns[KINDS];
 	u64 since;		/* start of what is not in ns yet; 0 while it is written, and before the first switch */
@@ -65,6 +77,7 @@ struct cpu_state {
 	u64 pending;
 	u64 wakeup;		/* of the last wake-up, by the run queue's clock */
 	u64 ahead, compared;	/* CLOCK_MONOTONIC less that clock, and when that was found (by the latter) */
+	u32 tgid, last_tgid;	/* of the task on the CPU, of the one blamed last; 0 unless it is nobody's here */
 };
 
 /* Counters of what online threads met, by CPU; ns where the name says so. */

@@ -217,6 +217,21 @@ static __always_inline void turn(struct cpu_state *c, u64 now, u32 kind)
 	c->since = now;
 }
 
+/* The same time once more, by process. */
+static __always_inline void charge(struct culprit *culprit, u32 tgid, u64 ns)
+{
+	struct command key = { .cgroup = culprit->cgroup, .target = culprit->target, .tgid = tgid };
+	u64 *sum = bpf_map_lookup_elem(&commands, &key);
+
+	if (!sum) {
+		if (!bpf_map_update_elem(&commands, &key, &ns, BPF_NOEXIST))
+			return;
+		sum = bpf_map_lookup_elem(&commands, &key);
+	}
+	if (sum)
+		__sync_fetch_and_add(sum, ns);
+}
+
 /* What is pending on a CPU goes into the map. */
 static __noinline int flush(struct cpu_state *c)
 {
@@ -231,6 +246,8 @@ static __noinline int flush(struct cpu_state *c)
 	c->pending = 0;
 	if (!ns)
 		return 0;
+	if (by_command && c->last_tgid)
+		charge(&key, c->last_tgid, ns);
 	sum = bpf_map_lookup_elem(&culprits, &key);
 	if (!sum) {
 		if (!bpf_map_update_elem(&culprits, &key, &ns, BPF_NOEXIST))
@@ -248,13 +265,16 @@ static __noinline int flush(struct cpu_state *c)
 }
 
 /* `c` is this CPU's. Mostly it is the same culprit again, so that the map is rarely needed. */
-static __always_inline void blame(struct cpu_state *c, u32 target, u32 kind, u64 cgroup, u64 ns)
+static __always_inline void blame(struct cpu_state *c, u32 target, u32 kind, u64 cgroup, u32 tgid, u64 ns)
 {
-	if (c->last.cgroup != cgroup || c->last.target != target || c->last.kind != kind) {
+	if (c->last.cgroup != cgroup || c->last.target != target || c->last.kind != kind ||
+	    (by_command && c->last_tgid != tgid)) {
 		flush(c);
 		c->last.cgroup = cgroup;
 		c->last.target = target;
 		c->last.kind = kind;
+		if (by_command)
+			c->last_tgid = tgid;
 	}
 	c->pending += ns;
 }
@@ -309,7 +329,7 @@ __noinline int divide_one(struct window *w, u32 back)
 		ns = one->net;
 	ns = take(w->left, kind, ns);
 	if (ns)
-		blame(here, w->target, kind, one->cgroup, ns);
+		blame(here, w->target, kind, one->cgroup, one->tgid, ns);
 	return 0;
 }
 
@@ -327,17 +347,17 @@ static __noinline int divide(struct window *w)
 		u64 taken = take(w->left, c->tenant, w->to - from);
 
 		if (taken)
-			blame(here, w->target, c->tenant, c->cgroup, taken);
+			blame(here, w->target, c->tenant, c->cgroup, c->tgid, taken);
 	}
 	for (u32 back = 1; back <= RING; back++)
 		if (divide_one(w, back))
 			break;
 	if (w->left[CLASS_OTHER])
-		blame(here, w->target, CLASS_OTHER, NOBODY, w->left[CLASS_OTHER]);
+		blame(here, w->target, CLASS_OTHER, NOBODY, 0, w->left[CLASS_OTHER]);
 	if (w->left[CLASS_ONLINE])
-		blame(here, w->target, CLASS_ONLINE, NOBODY, w->left[CLASS_ONLINE]);
+		blame(here, w->target, CLASS_ONLINE, NOBODY, 0, w->left[CLASS_ONLINE]);
 	if (w->left[CLASS_OFFLINE])
-		blame(here, w->target, CLASS_OFFLINE, NOBODY, w->left[CLASS_OFFLINE]);
+		blame(here, w->target, CLASS_OFFLINE, NOBODY, 0, w->left[CLASS_OFFLINE]);
 	return 0;
 }
 
@@ -501,7 +521,7 @@ static __always_inline void part(struct task_state *task, struct cpu_state *c, u
 
 		ns = take(w.left, ended->kind, ns < ended->net ? ns : ended->net);
 		if (ns)
-			blame(c, index, ended->kind, ended->cgroup, ns);
+			blame(c, index, ended->kind, ended->cgroup, ended->tgid, ns);
 		if (ns == by_tasks)
 			return;
 	}

@@ -61,6 +61,8 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 		ended.net = now - ended.from > c->in_irq ? now - ended.from - c->in_irq : 0;
 		ended.cgroup = c->cgroup;
 		ended.kind = c->tenant;
+		if (by_command)
+			ended.tgid = c->tgid;
 		/* Kept for whoever else is queued here. */
 		if (c->waiters > waits && ended.kind <= CLASS_OFFLINE && ended.from < now) {
 			struct ring *ring = bpf_map_lookup_elem(&rings, &cpu);
@@ -75,6 +77,8 @@ int BPF_PROG(blame_switch, bool preempt, struct task_struct *prev, struct task_s
 	c->tenant = KIND(class);
 	c->class = class;
 	c->cgroup = cgroup;
+	if (by_command)
+		c->tgid = class == CLASS_OTHER ? next->tgid : 0;
 	c->tenure = now;
 	c->in_irq = 0;
 	c->irq_depth = 0;
@@ -224,6 +228,21 @@ int BPF_PROG(on_migrate, struct task_struct *p, int to)
 	return 0;
 }
 
+/* Somebody waits behind it, or will have: its last stretch is blamed once it has gone. */
+static __noinline int remember(struct task_struct *p)
+{
+	struct cpu_state *c = cpu_at(bpf_get_smp_processor_id());
+	struct command_name name = {};
+	u32 tgid = p->tgid;
+
+	if (!c || c->tgid != tgid)
+		return 0;
+	BPF_CORE_READ_STR_INTO(&name.comm, (struct task_struct___named *)p, group_leader, comm);
+	name.uid = (u32)bpf_get_current_uid_gid();
+	bpf_map_update_elem(&command_names, &tgid, &name, BPF_ANY);
+	return 0;
+}
+
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(on_exit, struct task_struct *p)
 {
@@ -232,6 +251,8 @@ int BPF_PROG(on_exit, struct task_struct *p)
 
 	if (!t || !control.enabled)
 		return 0;
+	if (by_command)
+		remember(p);
 	task = bpf_task_storage_get(&tasks, p, 0, 0);
 	if (!task || KIND(task->class) != CLASS_ONLINE || task->exiting)
 		return 0;
@@ -262,6 +283,8 @@ static __noinline int meet(struct cpu_state *c)
 		class = process ? *process : look_up(cgroup);
 		class = KIND(class) <= CLASS_OFFLINE ? class : CLASS_OTHER;
 		c->cgroup = id_of(cgroup);
+		if (by_command && class == CLASS_OTHER)
+			c->tgid = pid;
 	}
 	c->class = class;
 	c->tenant = KIND(class);

@@ -4,6 +4,14 @@
 #include "../kernel.h"
 #include "../intf.h"
 
+enum { BPF_MAP_TYPE_LRU_HASH = 9 };
+
+/* What else of a task the probe reads. */
+struct task_struct___named {
+	struct task_struct___named *group_leader;
+	char comm[16];
+} __attribute__((preserve_access_index));
+
 #define RING		64	/* tenures of one wait that are told apart; a power of two */
 #define NOBODY		(~0ULL)	/* as a cgroup: more tenures than the ring holds */
 #define KIND(class)	((class) & 0xff)
@@ -12,6 +20,7 @@
 const volatile u8 unified = 0;		/* class by the v2 cgroup, not by that of v1's cpu controller */
 const volatile u8 processes = 0;	/* some targets are processes */
 const volatile u8 verify = 0;		/* compare with sched_info.run_delay */
+const volatile u8 by_command = 0;	/* tell the processes of CLASS_OTHER apart; without it nothing here costs anything */
 struct control control SEC(".data.control") = { .generation = 1 };
 u32 offline_cpus = 0;			/* that run OFFLINE now */
 struct thread_reading *reading = 0;	/* of no use but that the object describes this type, which is on the stack alone */
@@ -26,7 +35,8 @@ struct {
 struct ring {
 	struct tenure {
 		u64 from, to, net;	/* net: without interrupts */
-		u64 cgroup, kind;
+		u64 cgroup;
+		u32 kind, tgid;
 	} of[RING];
 };
 struct {
@@ -64,6 +74,22 @@ struct {
 	__type(key, struct culprit);
 	__type(value, u64);
 } culprits SEC(".maps");
+
+/* User space takes entries out as it reads them. What finds no room is in `culprits` all the same. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct command);
+	__type(value, u64);
+} commands SEC(".maps");
+
+/* Processes that ended while somebody waited: nobody can be asked for their names any more. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, struct command_name);
+} command_names SEC(".maps");
 
 struct task_state {
 	u64 cgroup;

@@ -418,7 +418,7 @@ impl Agent<'_> {
             }
             if self.actuation.phase != Phase::Paused {
                 self.kill(&now);
-                self.hold_queues(&mut problems);
+                self.hold_queues(&now, &mut problems);
                 self.enforce(&now, &mut problems);
             }
             self.publishing.audit.record(std::mem::take(&mut self.publishing.unrecorded));
@@ -649,7 +649,8 @@ impl Agent<'_> {
                 self.decisions.dying.push(process);
             }
         }
-        for (group, victim) in std::mem::take(&mut self.decisions.decided.kill) {
+        for kill in std::mem::take(&mut self.decisions.decided.kill) {
+            let victim = kill.victim;
             let Ok(process) = self.host.process(victim.pid) else { continue };
             if process.start_ticks != victim.start {
                 continue;
@@ -659,17 +660,8 @@ impl Agent<'_> {
             if ended.as_ref().is_ok_and(|ended| !ended) {
                 self.decisions.dying.push(process.clone());
             }
-            self.note(snapshot::Action {
-                at: now.text.clone(),
-                group: group.as_ref().map(ToString::to_string),
-                what: format!("process {}", victim.pid),
-                old: Some(format!("holds {}", victim.held)),
-                new: Some(ended.map_or_else(|error| error.to_string(), |_| "killed".to_owned())),
-                why: match group {
-                    Some(_) => "its group is at its memory limit, and nobody holds more of it".to_owned(),
-                    None => "the machine is short of memory, and nobody offline holds more of it".to_owned(),
-                },
-            });
+            let ended = ended.map_or_else(|error| error.to_string(), |_| "killed".to_owned());
+            self.note(kill.action(ended, &now.text));
         }
     }
 
@@ -682,24 +674,27 @@ impl Agent<'_> {
     }
 
     /// Closes the queues of groups that are short of memory, for a few ticks at most: an agent that died holds nobody.
-    fn hold_queues(&mut self, problems: &mut Vec<String>) {
+    fn hold_queues(&mut self, now: &Now, problems: &mut Vec<String>) {
         let state_dir = &self.reconciler.instance.state_dir;
         let time = self.options.interval * HOLD_TICKS;
         let held = &self.decisions.decided.held;
         for name in self.decisions.holding.iter().filter(|name| !held.contains_key(*name)) {
             problems.extend(queue::release(self.host, state_dir, name).err().map(|error| error.to_string()));
         }
-        for (name, reason) in held {
-            let done = queue::hold(self.host, state_dir, name, reason, time);
+        for (name, why) in held {
+            let done = queue::hold(self.host, state_dir, name, &why.rule, time);
             problems.extend(done.err().map(|error| error.to_string()));
         }
+        let actions = self.decisions.decided.queues(&self.decisions.holding, &now.text);
         self.decisions.holding = held.keys().cloned().collect();
+        actions.into_iter().for_each(|action| self.note(action));
     }
 
     fn note_changes(&mut self, changes: Vec<Change>) {
         let at = self.now().text;
-        for Change { group, what, old, new, why } in changes {
-            self.note(snapshot::Action { at: at.clone(), group, what, old, new, why });
+        for change in changes {
+            let action = self.decisions.decided.action(change, &at);
+            self.note(action);
         }
     }
 
@@ -742,7 +737,7 @@ impl Agent<'_> {
 }
 
 /// Whether every offline group yields by its class on every member.
-fn yields(planned: &Planned) -> bool {
+pub(crate) fn yields(planned: &Planned) -> bool {
     let offline = planned.desired.groups.iter().filter(|group| group.class == Class::Offline);
     offline.into_iter().all(|group| {
         let class = format!("class {}", group.class);
@@ -756,7 +751,7 @@ fn yields(planned: &Planned) -> bool {
 }
 
 /// Disks that the kernel shares by weight: those of BFQ, and those with io.cost on.
-fn shared(machine: &Machine, actual: &ActualState) -> BTreeSet<Device> {
+pub(crate) fn shared(machine: &Machine, actual: &ActualState) -> BTreeSet<Device> {
     let root = actual
         .hierarchy_of(Controller::Io)
         .and_then(|hierarchy| actual.cgroups.get(&CgroupRef { hierarchy, path: CgroupPath::root() }));

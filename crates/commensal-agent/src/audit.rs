@@ -233,6 +233,7 @@ mod tests {
             old: Some("max".to_owned()),
             new: Some(n.to_string()),
             why: "online needs \"more\"\nnow".to_owned(),
+            reason: None,
         }
     }
 

@@ -3,11 +3,14 @@
 
 mod disks;
 #[cfg(test)]
+mod reasons;
+#[cfg(test)]
 mod tests;
 mod weights;
 
 use crate::sense::Sample;
 use crate::snapshot;
+use commensal_core::actual::CgroupPath;
 use commensal_core::config::Headroom;
 use commensal_core::control::Explanation;
 use commensal_core::control::frame::{Frame, FrameInput, Use, theta};
@@ -20,7 +23,7 @@ use commensal_core::control::period::{DEFAULT_US, Period, fitting};
 use commensal_core::control::suppress::{Actuator, Part, Suppress, SuppressInput, actuator, divide, floor};
 use commensal_core::control::weights::{WeightInput, Weights};
 use commensal_core::cpuset::CpuSet;
-use commensal_core::desired::{DesiredGroup, DesiredState};
+use commensal_core::desired::{DesiredGroup, DesiredState, Limits, limits};
 use commensal_core::group::{Class, GroupName, GroupSpec, OnExceed};
 use commensal_core::knob::KnobId;
 use commensal_core::limit::{
@@ -29,8 +32,10 @@ use commensal_core::limit::{
 };
 use commensal_core::topology::{Device, Machine};
 use commensal_core::units::{Bytes, MicroCpus, Weight};
+use commensal_reconcile::Change;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// A cap this near to the whole machine is none.
 const ALL: f64 = 0.99;
@@ -91,19 +96,53 @@ pub struct Wants {
     pub frozen: BTreeSet<GroupName>,
 }
 
+/// Somebody who is to be killed.
+#[derive(Debug, Clone)]
+pub struct Kill {
+    /// Of which group, where it is the group's own limit.
+    pub group: Option<GroupName>,
+    /// Whom.
+    pub victim: Victim,
+    /// Why.
+    pub why: Arc<Explanation>,
+}
+
+impl Kill {
+    /// For the audit log; `ended` is what came of it.
+    pub fn action(&self, ended: String, at: &str) -> snapshot::Action {
+        let why = match self.group {
+            Some(_) => "its group is at its memory limit, and nobody holds more of it",
+            None => "the machine is short of memory, and nobody offline holds more of it",
+        };
+        snapshot::Action {
+            at: at.to_owned(),
+            group: self.group.as_ref().map(ToString::to_string),
+            what: format!("process {}", self.victim.pid),
+            old: Some(format!("holds {}", self.victim.held)),
+            new: Some(ended),
+            why: format!("{why}; {}", self.why.rule),
+            reason: Some(explained(&self.why)),
+        }
+    }
+}
+
 /// What the controllers say together.
 #[derive(Debug, Clone, Default)]
 pub struct Decided {
     /// What is asked of the machine.
     pub wants: Wants,
     /// Groups that take no new work, and why.
-    pub held: BTreeMap<GroupName, String>,
-    /// Who is to be killed, and of which group where it is one's own limit.
-    pub kill: Vec<(Option<GroupName>, Victim)>,
-    /// Why a limit is what it is, by group and key.
-    pub why: BTreeMap<(GroupName, String), Explanation>,
+    pub held: BTreeMap<GroupName, Arc<Explanation>>,
+    /// Groups that take new work, and why, of those that a controller looks after.
+    pub opened: BTreeMap<GroupName, Arc<Explanation>>,
+    /// Who is to be killed.
+    pub kill: Vec<Kill>,
+    /// Why a limit is what it is, or is none any more, by group and key.
+    pub why: BTreeMap<(GroupName, String), Arc<Explanation>>,
     /// Every controller, for people.
     pub shown: Vec<snapshot::Controller>,
+    /// The parent of our own offline groups.
+    pub parent: Option<CgroupPath>,
 }
 
 impl Decided {
@@ -143,6 +182,79 @@ impl Decided {
     }
 }
 
+impl Decided {
+    /// A change for the audit log, with the decision behind it.
+    pub fn action(&self, change: Change, at: &str) -> snapshot::Action {
+        let Change { group, what, old, new, mut why, setting } = change;
+        let of_parent = |parent: &CgroupPath| {
+            what.strip_prefix(parent.as_str()).is_some_and(|rest| rest.starts_with(' '))
+        };
+        // A parent of our own offline groups has what its groups have together.
+        let ours = group.is_none() && self.parent.as_ref().is_some_and(of_parent);
+        let known = setting.filter(|_| group.is_some() || ours);
+        let reason = known.and_then(|setting| self.reason(group.as_deref(), setting));
+        if let Some(reason) = reason {
+            why = format!("{why}; {}", reason.rule);
+        }
+        let reason = reason.map(explained);
+        snapshot::Action { at: at.to_owned(), group, what, old, new, why, reason }
+    }
+
+    /// The decision behind a setting of a group, or of the parent of offline ones.
+    fn reason(&self, group: Option<&str>, (knob, device): (KnobId, Option<Device>)) -> Option<&Explanation> {
+        let key = key_of(knob, device)?;
+        let of = |(name, what): &(GroupName, String)| {
+            *what == key && group.map_or(knob == KnobId::CpusetCpus, |group| name.as_str() == group)
+        };
+        self.why.iter().find(|(about, _)| of(about)).map(|(_, why)| why.as_ref())
+    }
+
+    /// Queues that are held and were not in `before`, and the other way round, for the audit log.
+    pub fn queues(&self, before: &BTreeSet<GroupName>, at: &str) -> Vec<snapshot::Action> {
+        let action = |name: &GroupName, new: &str, why: &str, reason: Option<&Arc<Explanation>>| {
+            let old = if new == "held" { "open" } else { "held" };
+            snapshot::Action {
+                at: at.to_owned(),
+                group: Some(name.to_string()),
+                what: "queue".to_owned(),
+                old: Some(old.to_owned()),
+                new: Some(new.to_owned()),
+                why: reason.map_or(why, |reason| &reason.rule).to_owned(),
+                reason: reason.map(|reason| explained(reason)),
+            }
+        };
+        let held = self.held.iter().filter(|(name, _)| !before.contains(*name));
+        let held = held.map(|(name, why)| action(name, "held", "", Some(why)));
+        let opened = before.iter().filter(|name| !self.held.contains_key(*name)).map(|name| {
+            let why = self.opened.get(name);
+            action(name, "open", "no controller holds it any more", why)
+        });
+        held.chain(opened).collect()
+    }
+}
+
+/// What the user wrote for a group, in the units of this machine.
+fn written(seen: &Observation<'_>, group: &DesiredGroup) -> Option<Limits> {
+    let spec = seen.specs.iter().find(|spec| spec.name == group.name)?;
+    Some(limits(spec, seen.machine))
+}
+
+/// What a setting is called in [`Decided::why`].
+fn key_of(knob: KnobId, device: Option<Device>) -> Option<String> {
+    let on_disk = |key: &str| device.map(|device| format!("{key} on {device}"));
+    match knob {
+        KnobId::CpusetCpus => Some(CPU_SET.key().to_owned()),
+        KnobId::CpuMax => Some(CPU_MAX.key().to_owned()),
+        KnobId::CpuPeriod => Some(knob.to_string()),
+        KnobId::CpuWeight => Some(CPU_WEIGHT.key().to_owned()),
+        KnobId::IoReadBps => on_disk(IO_READ.key()),
+        KnobId::IoWriteBps => on_disk(IO_WRITE.key()),
+        KnobId::IoWeight | KnobId::IoBfqWeight => Some(IO_WEIGHT.key().to_owned()),
+        KnobId::CgroupFreeze => Some(FROZEN.key().to_owned()),
+        _ => None,
+    }
+}
+
 /// The controllers.
 #[derive(Debug)]
 pub struct Controllers {
@@ -152,6 +264,8 @@ pub struct Controllers {
     period: Period,
     groups: BTreeMap<GroupName, GroupMemory>,
     node: NodeMemory,
+    /// Whether it froze offline work at the last tick.
+    node_froze: bool,
     weights: BTreeMap<GroupName, Weights>,
     io: Io,
     /// Whether the pressure of an online group was ever seen.
@@ -171,6 +285,7 @@ impl Default for Controllers {
             period: Period::default(),
             groups: BTreeMap::new(),
             node: NodeMemory::new(false),
+            node_froze: false,
             weights: BTreeMap::new(),
             io: Io::default(),
             io_measurable: false,
@@ -199,7 +314,7 @@ pub fn explained(why: &Explanation) -> snapshot::Explanation {
     };
     snapshot::Explanation {
         rule: why.rule.clone(),
-        formula: why.formula.to_owned(),
+        formula: why.formula.clone().into_owned(),
         inputs: why.inputs.iter().map(input).collect(),
     }
 }
@@ -207,7 +322,7 @@ pub fn explained(why: &Explanation) -> snapshot::Explanation {
 impl Controllers {
     /// Asks all of them.
     pub fn decide(&mut self, seen: &Observation<'_>) -> Decided {
-        let mut decided = Decided::default();
+        let mut decided = Decided { parent: Some(seen.desired.offline_parent.clone()), ..Decided::default() };
         let cap = self.ask("latency", &mut decided, |all, decided| all.latency(seen, decided)).flatten();
         self.ask("headroom", &mut decided, |all, decided| all.headroom(seen, cap, decided));
         self.ask("weights", &mut decided, |all, decided| all.weights(seen, decided));
@@ -288,36 +403,29 @@ impl Controllers {
         let (cpus, core) = size(seen.machine);
         let capped = cap.filter(|cap| *cap < cpus * ALL);
         let theta = theta(&seen.machine.topology);
-        let by = match seen.headroom {
-            Headroom::Off => return,
-            Headroom::Target if capped.is_none() => return,
-            Headroom::Target | Headroom::Auto => actuator(theta, cpus, core, seen.yields),
-            Headroom::Frame => {
-                Actuator::Frame(Explanation::new("headroom = \"frame\" in the groups file", ""))
-            }
-            Headroom::Quota => {
-                Actuator::Quota(Explanation::new("headroom = \"quota\" in the groups file", ""))
-            }
-        };
+        if seen.headroom == Headroom::Off || (seen.headroom == Headroom::Target && capped.is_none()) {
+            return;
+        }
+        let by_frame = frame_of(seen.headroom, theta, (cpus, core), seen.yields);
         // Without headroom of its own the cap is all there is.
         let used = match seen.headroom {
             Headroom::Target => Use { busy: Some(0.0), offline: Some(0.0), ..Use::default() },
             _ => used(seen),
         };
-        match by {
-            Actuator::Frame(_) => {
+        match by_frame {
+            true => {
                 let reserved = reserved(seen.desired);
                 let input =
                     FrameInput { topology: &seen.machine.topology, reserved: &reserved, used, cap: capped };
                 let decision = self.frame.step(seen.now_ms, &input);
                 let value = decision.cpus.as_ref().map(|cpus| format!("CPUs {cpus}"));
                 decided.shown.push(shown("frame", None, value, &decision.why));
-                for group in seen.desired.groups.iter().filter(|group| group.class == Class::Offline) {
-                    decided.why.insert((group.name.clone(), "cpu.set".to_owned()), decision.why.clone());
+                if let Some(frame) = &decision.cpus {
+                    framed(seen, frame, decision.why, decided);
                 }
                 decided.wants.cpu_set = decision.cpus;
             }
-            Actuator::Quota(_) => {
+            false => {
                 let theta = if seen.headroom == Headroom::Target { 1.0 } else { theta };
                 let input = SuppressInput { theta, cpus, core, yields: seen.yields, used, cap: capped };
                 let decision = self.suppress.step(seen.now_ms, &input);
@@ -349,6 +457,21 @@ impl Controllers {
         // The kernel's own is what a group has.
         let tried = decision.trial || decision.period_us != DEFAULT_US;
         decided.wants.period = tried.then_some(decision.period_us);
+        let why = Arc::new(decision.why);
+        for (group, quota) in &decided.wants.quotas {
+            let why = match fitting(*quota, decision.period_us) {
+                us if us == decision.period_us => Arc::clone(&why),
+                us => Arc::new(
+                    Explanation::new(
+                        "the kernel's own: in the one that was chosen the quota would be less than the kernel takes",
+                        "period = own",
+                    )
+                    .with("own", f64::from(us) / 1e3, "ms")
+                    .with("chosen", f64::from(decision.period_us) / 1e3, "ms"),
+                ),
+            };
+            decided.why.insert((group.clone(), KnobId::CpuPeriod.to_string()), why);
+        }
     }
 
     fn memory(&mut self, seen: &Observation<'_>, decided: &mut Decided) {
@@ -374,20 +497,25 @@ impl Controllers {
                 let processes = (seen.list)(group);
                 decision = memory.step(seen.now_ms, &GroupInput { processes: Some(&processes), ..input });
             }
-            if decision.queue {
-                decided.held.insert(group.name.clone(), decision.why.rule.clone());
-            }
+            let why = Arc::new(decision.why);
+            let queues = if decision.queue { &mut decided.held } else { &mut decided.opened };
+            queues.insert(group.name.clone(), Arc::clone(&why));
             if decision.frozen {
                 decided.wants.frozen.insert(group.name.clone());
-                decided.why.insert((group.name.clone(), "frozen".to_owned()), decision.why.clone());
             }
-            decided.kill.extend(decision.kill.map(|victim| (Some(group.name.clone()), victim)));
+            if on_exceed == OnExceed::Freeze {
+                decided.why.insert((group.name.clone(), FROZEN.key().to_owned()), Arc::clone(&why));
+            }
+            decided.kill.extend(decision.kill.map(|victim| {
+                let (group, why) = (Some(group.name.clone()), Arc::clone(&why));
+                Kill { group, victim, why }
+            }));
             let value = match (decision.frozen, decision.queue) {
                 (true, _) => "frozen",
                 (false, true) => "takes no new work",
                 (false, false) => "free",
             };
-            decided.shown.push(shown("memory", Some(&group.name), Some(value.to_owned()), &decision.why));
+            decided.shown.push(shown("memory", Some(&group.name), Some(value.to_owned()), &why));
         }
     }
 
@@ -408,20 +536,40 @@ impl Controllers {
             let candidates: Vec<Candidate> = offline.flat_map(of).collect();
             decision = self.node.step(seen.now_ms, &NodeInput { candidates: Some(&candidates), ..input });
         }
-        if decision.freeze {
-            for group in seen.desired.groups.iter().filter(|group| group.class == Class::Offline) {
+        let why = Arc::new(decision.why);
+        for group in seen.desired.groups.iter().filter(|group| group.class == Class::Offline) {
+            let key = (group.name.clone(), FROZEN.key().to_owned());
+            let thaws = self.node_froze && !decided.wants.frozen.contains(&group.name);
+            if decision.freeze || thaws {
+                decided.why.insert(key, Arc::clone(&why));
+            } else {
+                decided.why.entry(key).or_insert_with(|| Arc::clone(&why));
+            }
+            if decision.freeze {
                 decided.wants.frozen.insert(group.name.clone());
-                decided.why.insert((group.name.clone(), "frozen".to_owned()), decision.why.clone());
             }
         }
-        decided.kill.extend(decision.kill.map(|victim| (None, victim)));
+        self.node_froze = decision.freeze;
+        let kill = |victim| Kill { group: None, victim, why: Arc::clone(&why) };
+        decided.kill.extend(decision.kill.map(kill));
         let value = if decision.freeze { "offline work is frozen" } else { "free" };
-        decided.shown.push(shown("low memory", None, Some(value.to_owned()), &decision.why));
+        decided.shown.push(shown("low memory", None, Some(value.to_owned()), &why));
+    }
+}
+
+/// Whether the offline side is kept within its headroom by whole cores, and not by a quota.
+pub(crate) fn frame_of(headroom: Headroom, theta: f64, (cpus, core): (f64, f64), yields: bool) -> bool {
+    match headroom {
+        Headroom::Frame => true,
+        Headroom::Quota | Headroom::Off => false,
+        Headroom::Target | Headroom::Auto => {
+            matches!(actuator(theta, cpus, core, yields), Actuator::Frame(_))
+        }
     }
 }
 
 /// Logical CPUs of the machine, and of a core.
-fn size(machine: &Machine) -> (f64, f64) {
+pub(crate) fn size(machine: &Machine) -> (f64, f64) {
     let count = |number: usize| f64::from(u32::try_from(number).unwrap_or(u32::MAX));
     let (threads, cores) = (count(machine.topology.threads()), count(machine.topology.cores()));
     (threads, threads / cores.max(1.0))
@@ -446,9 +594,36 @@ fn confined(group: &DesiredGroup) -> bool {
     group.limits.each.has(CPU_SET) && group.limits.each.has(CPU_PARTITION)
 }
 
-fn reserved(desired: &DesiredState) -> CpuSet {
+pub(crate) fn reserved(desired: &DesiredState) -> CpuSet {
     let own = desired.groups.iter().filter(|group| group.class == Class::Online && confined(group));
     own.filter_map(|group| group.limits.get(CPU_SET)).fold(CpuSet::new(), |all, one| all.union(&one))
+}
+
+/// Every offline group has the frame, or what it has in common with the CPUs that the user chose.
+fn framed(seen: &Observation<'_>, frame: &CpuSet, why: Explanation, decided: &mut Decided) {
+    let all = Arc::new(why);
+    for group in seen.desired.groups.iter().filter(|group| group.class == Class::Offline) {
+        let own = written(seen, group).and_then(|own| own.get(CPU_SET));
+        let why = own.map_or_else(
+            || Arc::clone(&all),
+            |own| {
+                let count = |set: &CpuSet| f64::from(u32::try_from(set.len()).unwrap_or(u32::MAX));
+                let common = own.intersection(frame);
+                let mut why = all.as_ref().clone();
+                why.rule += match common.is_empty() {
+                    true => "; none of its cpu.set is in it, which stays",
+                    false => "; of these what its cpu.set allows",
+                };
+                let why = why.with("written", count(&own), "CPUs").with("common", count(&common), "CPUs");
+                Arc::new(why.then(if common.is_empty() {
+                    "cpus_here = written"
+                } else {
+                    "cpus_here = common"
+                }))
+            },
+        );
+        decided.why.insert((group.name.clone(), CPU_SET.key().to_owned()), why);
+    }
 }
 
 /// Divides the offline side's quota among its groups; what a group gets is for each of its cgroups.
@@ -461,8 +636,21 @@ fn divided(seen: &Observation<'_>, quota: MicroCpus, why: &Explanation, decided:
     };
     let parts: Vec<Part> = groups.iter().map(part).collect();
     for (group, share) in groups.iter().zip(divide(quota.0 as f64 / 1e6, &parts)) {
-        let each = share / f64::from(u32::try_from(group.members.len().max(1)).unwrap_or(u32::MAX));
-        decided.wants.quotas.insert(group.name.clone(), MicroCpus((each * 1e6) as u64));
-        decided.why.insert((group.name.clone(), "cpu.max".to_owned()), why.clone());
+        let cgroups = f64::from(u32::try_from(group.members.len().max(1)).unwrap_or(u32::MAX));
+        let each = MicroCpus((share / cgroups * 1e6) as u64);
+        let own = written(seen, group).and_then(|own| own.get(CPU_MAX));
+        let cpus = |quota: MicroCpus| quota.0 as f64 / 1e6;
+        let part = share / cpus(quota).max(f64::MIN_POSITIVE);
+        let why = match own {
+            Some(_) => why.clone().then("quota = min(allowed * part / cgroups, written)"),
+            None => why.clone().then("quota = allowed * part / cgroups"),
+        };
+        let why = why
+            .with("part", part, "")
+            .with("cgroups", cgroups, "")
+            .maybe("written", own.map(cpus), "CPUs")
+            .with("quota", cpus(own.map_or(each, |own| own.min(each))), "CPUs");
+        decided.wants.quotas.insert(group.name.clone(), each);
+        decided.why.insert((group.name.clone(), CPU_MAX.key().to_owned()), Arc::new(why));
     }
 }

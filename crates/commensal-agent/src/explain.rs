@@ -47,6 +47,8 @@ pub struct Reason {
     pub why: Explanation,
     /// The formula with its inputs put in; `None` without a formula.
     pub with: Option<String>,
+    /// What the formula gives, in the unit of its inputs; `None` without a formula.
+    pub derived: Option<f64>,
     /// Why a controller does not decide.
     pub off: Option<String>,
     /// Whether it is decided for the whole machine.
@@ -62,6 +64,7 @@ pub fn explain(snapshot: &Snapshot, name: &str) -> Option<Explained> {
         value: Some(limit.value.clone()),
         why: limit.why.clone(),
         with: substituted(&limit.why),
+        derived: limit.why.derive(),
         ..Reason::default()
     });
     let controllers =
@@ -71,6 +74,7 @@ pub fn explain(snapshot: &Snapshot, name: &str) -> Option<Explained> {
                 value: one.value.clone(),
                 why: one.why.clone(),
                 with: substituted(&one.why),
+                derived: one.why.derive(),
                 off: one.off.clone(),
                 of_machine: one.group.is_none(),
             },

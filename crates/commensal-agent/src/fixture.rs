@@ -117,7 +117,7 @@ fn etl() -> Group {
     let why = Explanation {
         rule: "suppress: offline work gets what online work leaves below the target; grows by 1 CPU a second at most"
             .to_owned(),
-        formula: "min(cpus * target - online - other, before + step)".to_owned(),
+        formula: "quota = min(cpus * target / 100 - online - other, before + step)".to_owned(),
         inputs: vec![
             input("cpus", 8.0, "CPUs"),
             input("target", 80.0, "%"),
@@ -182,7 +182,7 @@ fn controllers() -> Vec<Controller> {
             why: Explanation {
                 rule: "frame: whole cores, as many as offline work may use, furthest from online work first"
                     .to_owned(),
-                formula: "ceil(allowed / threads) * threads".to_owned(),
+                formula: "frame = ceil(allowed / threads) * threads".to_owned(),
                 inputs: vec![input("allowed", 4.0, "CPUs"), input("threads", 2.0, "")],
             },
             ..Controller::default()
@@ -228,6 +228,7 @@ fn actions() -> Vec<Action> {
             old: values.map(|(old, _)| old.to_owned()),
             new: values.map(|(_, new)| new.to_owned()),
             why: why.to_owned(),
+            reason: None,
         };
     vec![
         action("20.001", None, "configuration", None, "3 groups taken into force"),

@@ -27,6 +27,7 @@ pub mod groups_file;
 pub mod guard;
 pub mod members;
 pub mod publish;
+pub mod reach;
 pub mod sense;
 mod siblings;
 pub mod snapshot;

@@ -2,6 +2,7 @@
 //! and `explain`. Missing is `None`, never 0.
 
 use crate::canary;
+use commensal_core::control::formula::evaluate;
 pub use commensal_reconcile::Drift;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -198,6 +199,16 @@ pub struct Explanation {
     pub inputs: Vec<Input>,
 }
 
+impl Explanation {
+    /// What the formula gives with its inputs: the decision. `None` without a formula.
+    #[must_use]
+    pub fn derive(&self) -> Option<f64> {
+        let inputs: Vec<(&str, f64)> =
+            self.inputs.iter().map(|input| (input.name.as_str(), input.value)).collect();
+        Some(evaluate(&self.formula, &inputs)?.last()?.1)
+    }
+}
+
 /// A number that went into a decision.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -274,7 +285,7 @@ pub struct WithOldNames<'s> {
 }
 
 /// A write or a decision.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Action {
     /// When, RFC 3339.
@@ -289,6 +300,9 @@ pub struct Action {
     pub new: Option<String>,
     /// Why.
     pub why: String,
+    /// The decision behind it, with its formula and inputs; none where what the user wrote was put in force, or taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Explanation>,
 }
 
 /// What the agent itself costs, since its start.

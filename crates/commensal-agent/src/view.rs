@@ -6,6 +6,7 @@ use crate::sense::{GroupRates, Sample};
 use crate::snapshot::{self, Snapshot};
 use commensal_core::desired::{DesiredGroup, Limits};
 use commensal_core::group::Class;
+use commensal_core::knob::KnobId;
 use commensal_core::limit::MEMORY_MAX;
 use commensal_core::process::Stat;
 use commensal_core::topology::Machine;
@@ -130,6 +131,10 @@ fn limits(limits: &Limits) -> Vec<snapshot::Limit> {
     let one = |key: String, value: String| snapshot::Limit { key, value, why: why.clone() };
     let mut list: Vec<snapshot::Limit> =
         limits.each.iter().map(|(row, limit)| one(row.key.to_owned(), limit.to_string())).collect();
+    list.extend(limits.cpu_period.map(|us| {
+        let ms = f64::from(us) / 1e3;
+        one(KnobId::CpuPeriod.to_string(), format!("{ms} ms"))
+    }));
     for (device, limits) in &limits.on_disk {
         list.extend(
             limits.iter().map(|(row, limit)| one(format!("{} on {device}", row.key), limit.to_string())),

@@ -1,9 +1,9 @@
 //! Figures in Prometheus' text format 0.0.4, as counters since the probe came: for node_exporter's textfile collector, or to
 //! be served. Times are in seconds, as its conventions want.
 
-use crate::figures::{Figures, Kind};
+use crate::figures::{ByKind, Figures, Kind};
 use crate::histogram::{Histogram, low};
-use crate::report::Labels;
+use crate::report::{BROKEN_DOWN, Labels, Part, commands};
 use commensal_core::text::visible;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -50,6 +50,24 @@ pub fn prometheus(figures: &Figures, labels: &Labels, name: &dyn Fn(u64) -> Stri
         "counter",
         "Time that threads of the service waited for a CPU, by who held it meanwhile.",
         waits.collect(),
+    );
+    let commands = subjects().flat_map(|(index, one)| {
+        largest(figures, index, &one.wait, name).into_iter().flat_map(move |(culprit, parts)| {
+            parts.into_iter().map(move |(command, ns)| {
+                let (command, uid) = command.unzip();
+                let mut series = of(index);
+                series.push(("culprit", culprit.clone()));
+                series.push(("command", command.unwrap_or_default()));
+                series.push(("user", uid.map(|uid| labels.user(uid)).unwrap_or_default()));
+                (series, ns as f64 / 1e9)
+            })
+        })
+    });
+    add(
+        "commensal_blame_command_wait_seconds_total",
+        "counter",
+        "Of the culprit with most of the wait that is neither online nor offline: who held the CPU there, the largest commands and the rest.",
+        commands.collect(),
     );
     for (name, help, value) in of_the_machine(figures) {
         add(name, "counter", help, vec![(Vec::new(), value)]);
@@ -138,6 +156,20 @@ fn culprits(
     rows
 }
 
+/// The cgroup with most of the wait of who is nobody's here, by command, if it has a tenth of the wait and more than one command.
+fn largest(
+    figures: &Figures,
+    subject: usize,
+    wait: &ByKind,
+    name: &dyn Fn(u64) -> String,
+) -> Option<(String, Vec<Part>)> {
+    let all = culprits(figures, subject, Kind::Other, wait.of(Kind::Other), name);
+    let (_, culprit, ns) = all.into_iter().find(|(_, name, _)| !name.is_empty())?;
+    let large = ns as f64 >= BROKEN_DOWN * wait.sum() as f64;
+    let parts = if large { commands(figures, Some(subject), &culprit, ns, name) } else { Vec::new() };
+    (!parts.is_empty()).then_some((culprit, parts))
+}
+
 fn histogram(out: &mut String, name: &str, help: &str, of: &Histogram) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
     let counts = of.counts();
@@ -179,7 +211,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{ByKind, Culprit, TargetStats};
+    use crate::figures::{Culprit, TargetStats};
     use crate::histogram::SLOTS;
 
     #[test]
@@ -197,7 +229,7 @@ mod tests {
         figures.wake_delay = Histogram::new(counts.clone());
         figures.evict_delay = Histogram::new(counts);
         (figures.counters.evictions, figures.counters.stayed, figures.counters.intrusions) = (4, 2, 5);
-        let labels = Labels { subjects: vec!["a \"b\"".to_owned()], against: Vec::new() };
+        let labels = Labels { subjects: vec!["a \"b\"".to_owned()], ..Labels::default() };
         let text = prometheus(&figures, &labels, &|id| format!("/g{id}"));
         for line in [
             "commensal_blame_run_seconds_total{service=\"a \\\"b\\\"\"} 2",

@@ -86,6 +86,19 @@ pub struct Culprit {
     pub cgroup: Option<u64>,
 }
 
+/// Processes of one name and user that held the CPU, of those that are neither online nor offline.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Command {
+    /// Index of the subject that waited.
+    pub subject: u32,
+    /// Their cgroup.
+    pub cgroup: u64,
+    /// Their name.
+    pub name: String,
+    /// Their user's number.
+    pub uid: u32,
+}
+
 /// One subject's sums.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TargetStats {
@@ -230,6 +243,9 @@ pub struct Figures {
     pub subjects: Vec<TargetStats>,
     /// Who held the CPU: adds up to the task kinds of the waits, with [`Counters::full_ns`].
     pub culprits: BTreeMap<Culprit, u64>,
+    /// The same time of cgroups that are nobody's here, by command, where it was asked for. A part of it: who could not be asked
+    /// for a name any more is not here, nor whoever came when too many were at work.
+    pub commands: BTreeMap<Command, u64>,
     /// What the CPUs did all the time.
     pub cpu: ByKind,
     /// Runs of the probe's programs that the kernel left out, because one was already at work there.
@@ -252,6 +268,10 @@ impl Figures {
             let came = now.saturating_sub(earlier.culprits.get(culprit).copied().unwrap_or(0));
             (came > 0).then_some((*culprit, came))
         });
+        let commands = self.commands.iter().filter_map(|(command, now)| {
+            let came = now.saturating_sub(earlier.commands.get(command).copied().unwrap_or(0));
+            (came > 0).then(|| (command.clone(), came))
+        });
         Figures {
             time_ns: self.time_ns.saturating_sub(earlier.time_ns),
             wait: self.wait.since(&earlier.wait),
@@ -261,6 +281,7 @@ impl Figures {
             evict_delay: self.evict_delay.since(&earlier.evict_delay),
             subjects: subjects.collect(),
             culprits: culprits.collect(),
+            commands: commands.collect(),
             cpu: self.cpu.since(&earlier.cpu),
             skipped: self.skipped.saturating_sub(earlier.skipped),
         }

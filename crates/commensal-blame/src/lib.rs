@@ -11,6 +11,7 @@
 //! the kernel's.
 #![forbid(unsafe_code)]
 
+mod commands;
 pub mod exposition;
 pub mod figures;
 pub mod histogram;
@@ -22,7 +23,7 @@ pub mod report;
 pub mod unattributed;
 pub mod verdict;
 
-pub use figures::{Culprit, Figures, Kind, Thread};
+pub use figures::{Command, Culprit, Figures, Kind, Thread};
 pub use histogram::Histogram;
 pub use probe::WaitProbe;
 pub use report::{Labels, Report};
@@ -51,6 +52,9 @@ pub struct Scope {
     pub verify: bool,
     /// Tell interrupts from the tasks that they interrupt.
     pub interrupts: bool,
+    /// Tell the processes of who is neither online nor offline apart, by command and user. Costs a little where somebody waits
+    /// behind them, and wants [`WaitProbe::gather`] about once a second.
+    pub commands: bool,
     /// How many culprits are told apart, per subject and kind; more go into one sum [4096].
     pub room: Option<u32>,
 }

@@ -8,6 +8,8 @@ use commensal_core::mirror;
 const KINDS: usize = Kind::ALL.len();
 /// Other threads of a core that are told apart.
 pub const SIBLINGS: usize = 3;
+/// Bytes of a process's name, with its end (`TASK_COMM_LEN`).
+pub const COMM: usize = 16;
 /// `enum state`.
 pub const ASLEEP: u32 = 1;
 /// `enum state`.
@@ -80,6 +82,28 @@ mirror! {
         ahead: u64,
         /// When that was found.
         compared: u64,
+        /// Process of the task on it; 0 unless it is nobody's here.
+        tgid: u32,
+        /// Process blamed last; likewise.
+        last_tgid: u32,
+    }
+
+    /// Key of the map of processes.
+    pub struct CommandKey = "command" {
+        /// Whose task held the CPU.
+        cgroup: u64,
+        /// Index of the subject that waited.
+        target: u32,
+        /// Its process.
+        tgid: u32,
+    }
+
+    /// A process that has ended.
+    pub struct CommandName = "command_name" {
+        /// Its name, ended by a 0.
+        comm: [u8; COMM],
+        /// Its user.
+        uid: u32,
     }
 
     /// Histograms of a CPU.
@@ -134,7 +158,7 @@ mirror! {
 }
 
 /// All that are shared.
-pub const LAYOUTS: [Layout; 7] = [
+pub const LAYOUTS: [Layout; 9] = [
     Control::LAYOUT,
     CulpritKey::LAYOUT,
     CpuState::LAYOUT,
@@ -142,6 +166,8 @@ pub const LAYOUTS: [Layout; 7] = [
     Delays::LAYOUT,
     Target::LAYOUT,
     ThreadReading::LAYOUT,
+    CommandKey::LAYOUT,
+    CommandName::LAYOUT,
 ];
 /// Names of the numbers in C.
 const NUMBERS: [(&str, u64); 8] = [

@@ -1,9 +1,11 @@
 //! Loading the BPF program and reading its maps. It changes nothing, and is gone with the process that loaded it.
 
+use crate::commands::Commands;
 use crate::figures::{ByKind, Counters, Culprit, Figures, Kind, TargetStats, Thread, ThreadState, Totals};
 use crate::histogram::Histogram;
 use crate::mirror::{
-    self, ASLEEP, Control, CpuState, CulpritKey, Delays, RUNNING, SIBLINGS, Target, ThreadReading,
+    self, ASLEEP, CommandKey, CommandName, Control, CpuState, CulpritKey, Delays, RUNNING, SIBLINGS, Target,
+    ThreadReading,
 };
 use crate::{BlameError, Scope, Subject, preflight};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
@@ -15,6 +17,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, transmute};
 
 /// `cargo xtask gen bpf` has compiled it from `bpf/probe`.
@@ -52,6 +55,8 @@ struct Maps {
     delays: PerCpuArray<MapData, [u8; size_of::<Delays>()]>,
     targets: PerCpuArray<MapData, [u8; size_of::<Target>()]>,
     culprits: HashMap<MapData, [u8; size_of::<CulpritKey>()], u64>,
+    commands: HashMap<MapData, [u8; size_of::<CommandKey>()], u64>,
+    command_names: HashMap<MapData, u32, [u8; size_of::<CommandName>()]>,
     classes: HashMap<MapData, u64, u32>,
     process_classes: HashMap<MapData, u32, u32>,
 }
@@ -65,7 +70,22 @@ pub struct WaitProbe {
     loaded: Mutex<Ebpf>,
     control: Control,
     scope: Scope,
+    commands: Commands,
     began_ns: u64,
+    /// When it was stopped.
+    ended_ns: Option<u64>,
+    took: Took,
+}
+
+/// How long it took until the probe counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Took {
+    /// To read what the kernel says of itself, make the maps and fit the programs to it.
+    pub load: Duration,
+    /// For the kernel to look through the programs.
+    pub verify: Duration,
+    /// To attach them.
+    pub attach: Duration,
 }
 
 impl std::fmt::Debug for WaitProbe {
@@ -83,6 +103,7 @@ impl WaitProbe {
         if scope.online.len() > MOST_SUBJECTS {
             return Err(BlameError::TooMany(scope.online.len()));
         }
+        let begun = Instant::now();
         preflight::check(host)?;
         agrees()?;
         let btf = Btf::from_sys_fs()
@@ -99,7 +120,10 @@ impl WaitProbe {
             loaded: Mutex::new(loaded),
             control: Control { enabled: 0, generation: 1 },
             scope: scope.clone(),
+            commands: Commands::default(),
             began_ns: 0,
+            ended_ns: None,
+            took: Took { load: begun.elapsed(), ..Took::default() },
         };
         probe.name_subjects(scope)?;
         probe.tell_siblings(host, cpus)?;
@@ -122,13 +146,29 @@ impl WaitProbe {
             hooks.extend(OF_INTERRUPTS);
             hooks.extend(OF_TIMER.iter().filter(|_| timer));
         }
-        for (name, tracepoint) in &hooks {
-            program::<BtfTracePoint>(loaded, name)?.load(tracepoint, btf)?;
-        }
-        program::<Iter>(loaded, "threads")?.load("task", btf)?;
+        let begun = Instant::now();
+        // The kernel's look takes a second or two of CPU time, and goes through programs side by side.
+        std::thread::scope(|scope| {
+            let mut looks = Vec::new();
+            for (name, program) in loaded.programs_mut() {
+                if name == "threads" {
+                    looks.push(scope.spawn(|| <&mut Iter>::try_from(program)?.load("task", btf)));
+                } else if let Some((_, tracepoint)) = hooks.iter().find(|(wanted, _)| *wanted == name) {
+                    looks
+                        .push(scope.spawn(|| <&mut BtfTracePoint>::try_from(program)?.load(tracepoint, btf)));
+                }
+            }
+            looks.into_iter().try_for_each(|look| match look.join() {
+                Ok(done) => done,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })?;
+        self.took.verify = begun.elapsed();
+        let begun = Instant::now();
         for (name, _) in &hooks {
             program::<BtfTracePoint>(loaded, name)?.attach()?;
         }
+        self.took.attach = begun.elapsed();
         for (name, _) in OF_SCHEDULING {
             self.programs.push(program::<BtfTracePoint>(loaded, name)?.fd()?.try_clone()?);
         }
@@ -179,12 +219,24 @@ impl WaitProbe {
     }
 
     /// Counts no more: what is read from then on belongs together exactly. While it counts, culprits are read a moment after
-    /// the waits that they are blamed for.
+    /// the waits that they are blamed for. Commands are gathered for the last time.
     ///
     /// # Errors
     /// When the program's memory is not there.
-    pub fn stop(&mut self) -> Result<(), BlameError> {
-        self.enable(false)
+    pub fn stop(&mut self, host: &dyn Host) -> Result<(), BlameError> {
+        if self.control.enabled == 0 {
+            return Ok(());
+        }
+        self.enable(false)?;
+        self.ended_ns = Some(now());
+        self.gather(host)?;
+        if self.scope.commands { self.gather_pending(host) } else { Ok(()) }
+    }
+
+    /// How long it took to come.
+    #[must_use]
+    pub fn took(&self) -> Took {
+        self.took
     }
 
     /// The sums when it came: none.
@@ -211,7 +263,7 @@ impl WaitProbe {
             figures.preempt_delay.add(&Histogram::new(one.preempt.to_vec()));
             figures.evict_delay.add(&Histogram::new(one.evict.to_vec()));
         }
-        figures.time_ns = now();
+        figures.time_ns = self.ended_ns.unwrap_or_else(now);
         Ok(figures)
     }
 
@@ -264,7 +316,8 @@ impl WaitProbe {
                 Err(error) => return Err(failed("read the probe")(error)),
             }
         }
-        let mut figures = Figures { subjects, cpu, culprits, ..totals };
+        let commands = self.commands.sums();
+        let mut figures = Figures { subjects, cpu, culprits, commands, ..totals };
         for program in &self.programs {
             let info = format!("/proc/self/fdinfo/{}", program.as_fd().as_raw_fd());
             let info = host.read_file(Path::new(&info)).unwrap_or_default();
@@ -272,6 +325,47 @@ impl WaitProbe {
             figures.skipped += skipped.and_then(|skipped| skipped.trim().parse::<u64>().ok()).unwrap_or(0);
         }
         Ok(figures)
+    }
+
+    /// Takes over who held the CPU by command, before those who ended are forgotten. Does nothing without [`Scope::commands`].
+    ///
+    /// # Errors
+    /// When a map cannot be read.
+    pub fn gather(&mut self, host: &dyn Host) -> Result<(), BlameError> {
+        if !self.scope.commands {
+            return Ok(());
+        }
+        let keys: Vec<_> =
+            self.maps.commands.keys().collect::<Result<_, _>>().map_err(failed("read the probe"))?;
+        for bytes in keys {
+            let ns = match self.maps.commands.get(&bytes, 0) {
+                Ok(ns) => ns,
+                Err(MapError::KeyNotFound) => continue,
+                Err(error) => return Err(failed("read the probe")(error)),
+            };
+            // What comes between these two is in the sums by cgroup alone.
+            self.maps.commands.remove(&bytes).map_err(failed("read the probe"))?;
+            let key: CommandKey = transmute!(bytes);
+            let ended = self.maps.command_names.get(&key.tgid, 0).ok();
+            self.commands.add(host, &key, ended.map(|bytes| transmute!(bytes)), ns);
+        }
+        Ok(())
+    }
+
+    /// What is pending on the CPUs, once it counts no more: the end of [`WaitProbe::gather`].
+    fn gather_pending(&mut self, host: &dyn Host) -> Result<(), BlameError> {
+        let states: Vec<_> =
+            self.maps.cpus.iter().collect::<Result<_, _>>().map_err(failed("read the probe"))?;
+        for state in states {
+            let state: CpuState = transmute!(state);
+            if state.pending > 0 && state.last_tgid > 0 {
+                let CulpritKey { cgroup, target, .. } = state.last;
+                let key = CommandKey { cgroup, target, tgid: state.last_tgid };
+                let ended = self.maps.command_names.get(&key.tgid, 0).ok();
+                self.commands.add(host, &key, ended.map(|bytes| transmute!(bytes)), state.pending);
+            }
+        }
+        Ok(())
     }
 
     /// The subjects' threads that are there now.
@@ -334,12 +428,14 @@ fn load(btf: &Btf, scope: &Scope, cpus: usize) -> Result<Ebpf, EbpfError> {
     let processes =
         scope.online.iter().chain(&scope.offline).any(|subject| matches!(subject, Subject::Process(_)));
     let (unified, processes, verify) = (u8::from(scope.unified), u8::from(processes), u8::from(scope.verify));
+    let by_command = u8::from(scope.commands);
     let count = u32::try_from(cpus).unwrap_or(u32::MAX);
     let mut loader = EbpfLoader::new();
     loader.btf(Some(btf)).allow_unsupported_maps();
     loader.override_global("unified", &unified, true);
     loader.override_global("processes", &processes, true);
     loader.override_global("verify", &verify, true);
+    loader.override_global("by_command", &by_command, true);
     loader.map_max_entries("cpus", count).map_max_entries("rings", count);
     if let Some(room) = scope.room {
         loader.map_max_entries("culprits", room);
@@ -359,6 +455,8 @@ fn maps(loaded: &mut Ebpf) -> Result<Maps, EbpfError> {
         delays: take("delays")?.try_into()?,
         targets: take("targets")?.try_into()?,
         culprits: take("culprits")?.try_into()?,
+        commands: take("commands")?.try_into()?,
+        command_names: take("command_names")?.try_into()?,
         classes: take("classes")?.try_into()?,
         process_classes: take("process_classes")?.try_into()?,
     })

@@ -6,7 +6,7 @@ mod text;
 pub use picture::escape;
 
 use crate::Histogram;
-use crate::figures::{ByKind, Culprit, Figures, Kind};
+use crate::figures::{ByKind, Counters, Culprit, Figures, Kind};
 use crate::verdict::{Bounds, Verdict};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -15,6 +15,10 @@ use std::collections::BTreeMap;
 const OWN_PEERS: &str = "its own peers";
 /// Culprits that are named; the rest are summed.
 pub const NAMED: usize = 10;
+/// Commands of a culprit that are named; the rest are summed.
+pub const COMMANDS: usize = 8;
+/// Share of the wait from which on a cgroup is broken down by command.
+pub const BROKEN_DOWN: f64 = 0.1;
 
 /// Who waited and because of whom.
 #[derive(Debug, Clone, Serialize)]
@@ -72,6 +76,34 @@ pub struct Row {
     pub ms_per_cpu_s: Option<f64>,
     /// Of the whole wait.
     pub share: f64,
+    /// Of a cgroup that is neither online nor offline and has a tenth of the wait, with more than one command in it: who it was,
+    /// largest first. Adds up to the row. Empty elsewhere.
+    pub commands: Vec<CommandRow>,
+}
+
+/// Processes of one name and user within a culprit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CommandRow {
+    /// Their name; absent for all that are not named.
+    pub command: Option<String>,
+    /// Their user: a name, or a number where there is none.
+    pub user: Option<String>,
+    /// The user's number.
+    pub uid: Option<u32>,
+    /// Wait while one of them held the CPU, ms.
+    pub ms: f64,
+    /// The same per second that the subjects had a CPU, ms.
+    pub ms_per_cpu_s: Option<f64>,
+    /// Of the whole wait.
+    pub share: f64,
+}
+
+impl CommandRow {
+    fn new(command: Option<(String, u32)>, labels: &Labels, figures: Row) -> CommandRow {
+        let (command, uid) = command.unzip();
+        let Row { ms, ms_per_cpu_s, share, .. } = figures;
+        CommandRow { command, user: uid.map(|uid| labels.user(uid)), uid, ms, ms_per_cpu_s, share }
+    }
 }
 
 /// One subject.
@@ -155,6 +187,18 @@ pub struct Agreement {
     pub kernel_zero_ours_ms: f64,
 }
 
+impl Agreement {
+    fn of(counters: &Counters) -> Agreement {
+        Agreement {
+            waits: counters.checked,
+            ours_ms: counters.checked_ns as f64 / MS,
+            kernel_ms: counters.kernel_ns as f64 / MS,
+            kernel_zero: counters.kernel_zero,
+            kernel_zero_ours_ms: counters.kernel_zero_ns as f64 / MS,
+        }
+    }
+}
+
 /// A verdict in words.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Judged {
@@ -174,6 +218,16 @@ pub struct Labels {
     pub subjects: Vec<String>,
     /// Of those whose share of the waits has a budget.
     pub against: Vec<String>,
+    /// Of users, by number.
+    pub users: BTreeMap<u32, String>,
+}
+
+impl Labels {
+    /// What a user is called.
+    #[must_use]
+    pub fn user(&self, uid: u32) -> String {
+        self.users.get(&uid).cloned().unwrap_or_else(|| uid.to_string())
+    }
 }
 
 const MS: f64 = 1e6;
@@ -190,6 +244,7 @@ impl Report {
             ms: ns as f64 / MS,
             ms_per_cpu_s: (run_ns > 0).then(|| ns as f64 / run_ns as f64 * 1e3),
             share: if wait == 0 { 0.0 } else { ns as f64 / wait as f64 },
+            commands: Vec::new(),
         };
         let names = Names { several: figures.subjects.len() > 1, cgroup: name };
         let culprits = |subject: Option<usize>, run_ns: u64, wait: &ByKind| -> Vec<Row> {
@@ -200,7 +255,18 @@ impl Report {
                 .filter(|(culprit, _)| wanted(culprit))
                 .map(|(culprit, ns)| (*culprit, *ns))
                 .collect();
-            rows(wait, &all, &names).into_iter().map(|one| row(run_ns, wait.sum(), one)).collect()
+            let of_cgroup = |(name, kind, ns): (String, Kind, u64)| {
+                let mut culprit = row(run_ns, wait.sum(), (name, kind, ns));
+                if kind == Kind::Other && culprit.share >= BROKEN_DOWN {
+                    let parts = commands(figures, subject, &culprit.name, ns, names.cgroup);
+                    let part = |(command, ns)| {
+                        CommandRow::new(command, labels, row(run_ns, wait.sum(), (String::new(), kind, ns)))
+                    };
+                    culprit.commands = parts.into_iter().map(part).collect();
+                }
+                culprit
+            };
+            rows(wait, &all, &names).into_iter().map(of_cgroup).collect()
         };
         let by_subject = figures.subjects.iter().enumerate().map(|(index, subject)| SubjectRow {
             name: labels.subjects.get(index).cloned().unwrap_or_default(),
@@ -209,13 +275,6 @@ impl Report {
             wait_ms: subject.wait.sum() as f64 / MS,
             culprits: culprits(Some(index), subject.run_ns, &subject.wait),
         });
-        let agreement = Agreement {
-            waits: counters.checked,
-            ours_ms: counters.checked_ns as f64 / MS,
-            kernel_ms: counters.kernel_ns as f64 / MS,
-            kernel_zero: counters.kernel_zero,
-            kernel_zero_ours_ms: counters.kernel_zero_ns as f64 / MS,
-        };
         let verdict = (!labels.against.is_empty()).then(|| {
             let verdict = Verdict::of(figures, bounds);
             let because = match &verdict {
@@ -252,7 +311,7 @@ impl Report {
                 skipped: figures.skipped,
                 unexplained_ms: counters.unexplained_ns as f64 / MS,
                 unnamed_ms: counters.full_ns as f64 / MS,
-                kernel: (counters.checked + counters.kernel_zero > 0).then_some(agreement),
+                kernel: (counters.checked + counters.kernel_zero > 0).then(|| Agreement::of(counters)),
             },
             verdict,
         }
@@ -303,6 +362,43 @@ fn rows(wait: &ByKind, culprits: &[(Culprit, u64)], names: &Names<'_>) -> Vec<(S
     rows
 }
 
+/// A command by its name and user, or all that are not named, with ns.
+pub(crate) type Part = (Option<(String, u32)>, u64);
+
+/// The largest commands of what is called `name`, and the rest: adds up to `ns`. Empty where there is no more than one.
+pub(crate) fn commands(
+    figures: &Figures,
+    subject: Option<usize>,
+    name: &str,
+    ns: u64,
+    called: &dyn Fn(u64) -> String,
+) -> Vec<Part> {
+    let mut sums: BTreeMap<(&str, u32), u64> = BTreeMap::new();
+    let mut known: BTreeMap<u64, bool> = BTreeMap::new();
+    for (command, ns) in &figures.commands {
+        let wanted = subject.is_none_or(|index| command.subject as usize == index);
+        let here = *known.entry(command.cgroup).or_insert_with(|| called(command.cgroup) == name);
+        if wanted && here {
+            *sums.entry((&command.name, command.uid)).or_default() += ns;
+        }
+    }
+    let mut sums: Vec<((&str, u32), u64)> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    if sums.len() < 2 {
+        return Vec::new();
+    }
+    let mut left = ns;
+    let mut parts: Vec<Part> = Vec::new();
+    for ((name, uid), ns) in sums.into_iter().take(COMMANDS) {
+        let ns = ns.min(left);
+        left -= ns;
+        parts.push((Some((name.to_owned(), uid)), ns));
+    }
+    parts.push((None, left));
+    parts.retain(|(_, ns)| *ns > 0);
+    parts
+}
+
 /// How culprits are called.
 struct Names<'a> {
     /// Whether there are several subjects: then peers have names, too.
@@ -313,7 +409,7 @@ struct Names<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::TargetStats;
+    use crate::figures::{Command, TargetStats};
 
     #[test]
     fn the_rest_is_summed_and_nothing_is_lost() {
@@ -352,14 +448,22 @@ mod tests {
         ] {
             let mut figures = Figures::default();
             let culprit = Culprit { subject: 0, kind: Kind::Offline, cgroup: Some(7) };
-            figures.subjects.push(TargetStats {
-                run_ns: 1_000_000,
-                waits: 1,
-                wait: ByKind([0, 0, 5_000_000, 0, 0, 0]),
-            });
+            let wait = ByKind([20_000_000, 0, 5_000_000, 0, 0, 0]);
+            figures.subjects.push(TargetStats { run_ns: 1_000_000, waits: 1, wait });
             figures.culprits.insert(culprit, 5_000_000);
-            (figures.counters.run_ns, figures.wait) = (1_000_000, ByKind([0, 0, 5_000_000, 0, 0, 0]));
-            let labels = Labels { subjects: vec![odd.to_owned()], against: vec!["etl".to_owned()] };
+            // Commands are named by whoever starts them.
+            let nobodys = Culprit { subject: 0, kind: Kind::Other, cgroup: Some(8) };
+            figures.culprits.insert(nobodys, 20_000_000);
+            for (name, ns) in [(odd, 15_000_000), ("cc1", 5_000_000)] {
+                let command = Command { subject: 0, cgroup: 8, name: name.to_owned(), uid: 7 };
+                figures.commands.insert(command, ns);
+            }
+            (figures.counters.run_ns, figures.wait) = (1_000_000, wait);
+            let labels = Labels {
+                subjects: vec![odd.to_owned()],
+                against: vec!["etl".to_owned()],
+                users: [(7, odd.to_owned())].into(),
+            };
             let report = Report::new(&figures, &labels, Bounds::default(), &|_| odd.to_owned());
             let metrics = crate::exposition::prometheus(&figures, &labels, &|_| odd.to_owned());
             let json = commensal_core::text::json_pretty(&report).unwrap();
@@ -372,6 +476,60 @@ mod tests {
         }
     }
 
+    /// Row A10: 96 % of a wait was "a session's autogroup", and nobody was named.
+    // promise 38
+    #[test]
+    fn a_large_cgroup_is_broken_down_by_command_and_user() {
+        let mut figures = Figures { wait: ByKind([1_000_000_000, 0, 0, 0, 0, 0]), ..Figures::default() };
+        figures.counters.run_ns = 1_000_000_000;
+        figures.subjects.push(TargetStats { run_ns: 1_000_000_000, waits: 3, wait: figures.wait });
+        let mut held = |cgroup, ns: u64, commands: &[(&str, u32, u64)]| {
+            figures.culprits.insert(Culprit { subject: 0, kind: Kind::Other, cgroup: Some(cgroup) }, ns);
+            for (name, uid, ns) in commands {
+                let command = Command { subject: 0, cgroup, name: (*name).to_owned(), uid: *uid };
+                figures.commands.insert(command, *ns);
+            }
+        };
+        let many: Vec<(String, u32, u64)> =
+            (0..12).map(|n| (format!("c{n:02}"), 1_000, 10_000_000 + n)).collect();
+        let mut all: Vec<(&str, u32, u64)> =
+            many.iter().map(|(name, uid, ns)| (name.as_str(), *uid, *ns)).collect();
+        all.extend([("cc1", 1_000, 400_000_000), ("cc1", 1_001, 50_000_000)]);
+        held(0, 700_000_000, &all);
+        held(5, 50_000_000, &[("a", 0, 10), ("b", 0, 10)]);
+        held(6, 250_000_000, &[("alone", 0, 240_000_000)]);
+        let users = [(1_000, "ann".to_owned())].into();
+        let labels = Labels { subjects: vec!["web".to_owned()], users, ..Labels::default() };
+        let report = Report::new(&figures, &labels, Bounds::default(), &|id| format!("/g{id}"));
+        let of = |name: &str| report.culprits.iter().find(|row| row.name == name).unwrap();
+        let session = of("/g0");
+        let first = &session.commands[0];
+        assert_eq!(
+            (first.command.as_deref(), first.user.as_deref(), first.uid),
+            (Some("cc1"), Some("ann"), Some(1_000))
+        );
+        assert_eq!((session.commands[1].user.as_deref(), session.commands[1].ms), (Some("1001"), 50.0));
+        assert_eq!(session.commands.len(), COMMANDS + 1, "and the rest");
+        assert_eq!(session.commands.last().unwrap().command, None);
+        for row in report.culprits.iter().filter(|row| !row.commands.is_empty()) {
+            let sum: f64 = row.commands.iter().map(|part| part.ms).sum();
+            assert!((sum - row.ms).abs() < 1e-6, "{row:?}");
+        }
+        assert!(of("/g5").commands.is_empty(), "too small");
+        assert!(of("/g6").commands.is_empty(), "a single one");
+        assert_eq!(report.by_subject[0].culprits, report.culprits);
+        let text = report.text();
+        assert!(text.contains("\n  cc1 of ann ") && text.contains("\n  other commands "), "{text}");
+        let html = report.html();
+        assert!(html.contains("<tr class=\"part\"><td>cc1 of ann<td>400.00<td>40.0 %</tr>"), "{html}");
+        assert!(report.svg().contains("<title>cc1 of ann: 400.0 ms (40.0 %)</title>"), "{}", report.svg());
+        let metrics = crate::exposition::prometheus(&figures, &labels, &|id| format!("/g{id}"));
+        let part = "commensal_blame_command_wait_seconds_total{service=\"web\",culprit=\"/g0\",command=\"cc1\",user=\"ann\"} 0.4";
+        assert!(metrics.lines().any(|line| line == part), "{metrics}");
+        let series = metrics.lines().filter(|line| line.starts_with("commensal_blame_command_wait")).count();
+        assert_eq!(series, COMMANDS + 1, "{metrics}");
+    }
+
     /// 99 siblings left within 1 ms, and one after 36 ms.
     fn evicted() -> Report {
         let mut figures = Figures::default();
@@ -381,7 +539,8 @@ mod tests {
         let counters = &mut figures.counters;
         (counters.run_ns, counters.overlap_ns) = (2_000_000_000, 150_000_000);
         (counters.evictions, counters.stayed, counters.intrusions) = (100, 7, 3);
-        let labels = Labels { subjects: vec!["web".to_owned()], against: vec!["etl".to_owned()] };
+        let labels =
+            Labels { subjects: vec!["web".to_owned()], against: vec!["etl".to_owned()], ..Labels::default() };
         Report::new(&figures, &labels, Bounds::default(), &|id| format!("/g{id}"))
     }
 

@@ -19,6 +19,7 @@
 //! see [`Clock`].
 
 pub mod explain;
+pub mod formula;
 pub mod frame;
 pub mod io;
 pub mod latency;

@@ -391,7 +391,9 @@ fn not_by_plan(spec: &GroupSpec, kept: bool) -> Vec<(String, String, String)> {
     list
 }
 
-fn limits(spec: &GroupSpec, machine: &Machine) -> Limits {
+/// What a group's file says, in the units of this machine.
+#[must_use]
+pub fn limits(spec: &GroupSpec, machine: &Machine) -> Limits {
     let named = |disk: &&Disk| spec.disks.is_empty() || spec.disks.contains(&disk.device);
     let mut limits = Limits {
         disks: machine.disks.iter().filter(named).cloned().collect(),

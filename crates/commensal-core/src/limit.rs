@@ -326,6 +326,14 @@ impl Limit {
 #[derive(Debug)]
 pub struct Key<P>(LimitId, PhantomData<fn() -> P>);
 
+impl<P> Key<P> {
+    /// What it is called in a groups file.
+    #[must_use]
+    pub fn key(&self) -> &'static str {
+        self.0.row().key
+    }
+}
+
 impl<P> Clone for Key<P> {
     fn clone(&self) -> Key<P> {
         *self

@@ -1,7 +1,7 @@
 //! What every verb needs: the host, where state is kept, and how groups become a plan.
 
 use anyhow::{Context as _, anyhow, bail};
-use commensal_agent::groups_file;
+use commensal_agent::groups_file::{self, Compiled};
 use commensal_core::actual::CgroupPath;
 use commensal_core::group::{GroupName, GroupSpec};
 use commensal_host::{Host, LinuxHost, Lock};
@@ -64,7 +64,12 @@ impl<H: Host> Context<H> {
 
     /// Reads the groups of a file or of every `*.toml` of a folder; all mistakes in one error.
     pub fn specs(&self, path: &Path) -> anyhow::Result<Vec<GroupSpec>> {
-        Ok(groups_file::compile(&groups_file::texts(&self.host, path)?)?.groups)
+        Ok(self.compiled(path)?.groups)
+    }
+
+    /// The same with what is for the agent.
+    pub fn compiled(&self, path: &Path) -> anyhow::Result<Compiled> {
+        Ok(groups_file::compile(&groups_file::texts(&self.host, path)?)?)
     }
 
     /// Asks container engines for what these groups match: before a lock is taken, since an engine answers when it likes.
@@ -77,10 +82,15 @@ impl<H: Host> Context<H> {
 
     /// Looks at the machine and plans.
     pub fn plan(&mut self, request: PlanRequest<'_>) -> anyhow::Result<Planned> {
-        let (instance, survey) = (self.instance(), self.survey()?);
-        let kept = self.kept();
+        let survey = self.survey()?;
+        self.plan_on(&survey, request)
+    }
+
+    /// Plans for a machine that was looked at.
+    pub fn plan_on(&mut self, survey: &Survey, request: PlanRequest<'_>) -> anyhow::Result<Planned> {
+        let (instance, kept) = (self.instance(), self.kept());
         let request = PlanRequest { kept, engines: self.engines.as_ref(), ..request };
-        Ok(instance.plan(&mut self.host, &survey, &request)?)
+        Ok(instance.plan(&mut self.host, survey, &request)?)
     }
 
     /// Plans and carries out.

@@ -16,7 +16,8 @@ use commensal_core::actual::CgroupPath;
 use commensal_core::canary::{Canary, CanaryLimits, Change, End, Side};
 use commensal_core::class::Mechanism;
 use commensal_core::desired::DesiredState;
-use commensal_core::group::{Class, GroupSpec};
+use commensal_core::group::{Class, GroupName, GroupSpec};
+use commensal_core::limit::FROZEN;
 use commensal_core::windows::Looks;
 use commensal_host::Host;
 use commensal_reconcile::{PlanRequest, Planned};
@@ -260,7 +261,10 @@ pub(super) fn seen(off: bool, specs: &[GroupSpec]) -> Cow<'_, [GroupSpec]> {
 /// What was decided before isolation went off, with what is decided about memory now.
 pub(super) fn held(before: Decided, now: Decided) -> Decided {
     let wants = Wants { frozen: now.wants.frozen, ..before.wants };
-    Decided { wants, held: now.held, kill: now.kill, ..before }
+    let frozen = |(_, key): &(GroupName, String)| key == FROZEN.key();
+    let why = before.why.into_iter().filter(|(of, _)| !frozen(of));
+    let why = why.chain(now.why.into_iter().filter(|(of, _)| frozen(of))).collect();
+    Decided { wants, held: now.held, kill: now.kill, why, ..before }
 }
 
 /// Changes what is wanted by what was decided, with or without isolation.
@@ -528,6 +532,7 @@ impl Agent<'_> {
             old: Some(old.to_owned()),
             new: Some(new.to_owned()),
             why: why.to_owned(),
+            reason: None,
         });
     }
 

@@ -1,6 +1,6 @@
 //! The offline side's disks, while online groups wait for them.
 
-use super::{Controllers, Decided, Observation, shown};
+use super::{Controllers, Decided, Observation, shown, written};
 use commensal_core::control::Explanation;
 use commensal_core::control::io::{DiskDecision, IoInput, Rates};
 use commensal_core::control::suppress::{Part, divide};
@@ -9,8 +9,9 @@ use commensal_core::group::Class;
 use commensal_core::knob::KnobId;
 use commensal_core::limit::{IO_READ, IO_WEIGHT, IO_WRITE, Limit, LimitSet};
 use commensal_core::topology::{Device, Disk};
-use commensal_core::units::BytesPerS;
+use commensal_core::units::{BytesPerS, Weight};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// A disk counts as used by online work for so long after its last request, ms: services write their logs now and then.
 const ONLINE_DISK_MS: u64 = 60_000;
@@ -116,12 +117,39 @@ fn divided(seen: &Observation<'_>, device: Device, decision: &DiskDecision, deci
         let mut limits = LimitSet::<Limit>::default();
         limits.set(IO_READ, each(&read));
         limits.set(IO_WRITE, each(&write));
+        let own = written(seen, group).and_then(|mut own| own.on_disk.remove(&device)).unwrap_or_default();
+        let total = |limit: Option<BytesPerS>| limit.map(|limit| (limit.0 as f64).max(f64::MIN_POSITIVE));
+        let part = |shares: &Option<Vec<f64>>, limit| Some(shares.as_ref()?.get(index)? / total(limit)?);
+        let ways = [
+            (IO_READ, part(&read, decision.read), &decision.each[0]),
+            (IO_WRITE, part(&write, decision.write), &decision.each[1]),
+        ];
+        for (key, part, why) in ways {
+            // One that was lifted is told as well, in the tick that lifts it.
+            if part.is_none() && !decision.lifted {
+                continue;
+            }
+            let why = match part {
+                None => why.clone(),
+                Some(part) => {
+                    let own: Option<BytesPerS> = own.get(key);
+                    let share = "max(limit * part / cgroups, 1)";
+                    let why = match own {
+                        Some(_) => why.clone().then(&format!("rate = min({share}, written)")),
+                        None => why.clone().then(&format!("rate = {share}")),
+                    };
+                    why.with("part", part, "").with("cgroups", cgroups, "").maybe(
+                        "written",
+                        own.map(|rate| rate.0 as f64),
+                        "B/s",
+                    )
+                }
+            };
+            let key = format!("{} on {device}", key.key());
+            decided.why.insert((group.name.clone(), key), Arc::new(why));
+        }
         if limits.is_empty() {
             continue;
-        }
-        for (row, _) in limits.iter() {
-            let key = format!("{} on {device}", row.key);
-            decided.why.insert((group.name.clone(), key), decision.why.clone());
         }
         decided.wants.disks.entry(group.name.clone()).or_default().insert(device, limits);
     }
@@ -141,7 +169,8 @@ fn least(seen: &Observation<'_>, by_weight: &BTreeSet<Device>, decided: &mut Dec
         let key = |knob| (group.name.clone(), knob);
         let declined = |knob| seen.declined.contains_key(&key(knob));
         if ![KnobId::IoWeight, KnobId::IoBfqWeight].into_iter().any(declined) {
-            decided.why.insert((group.name.clone(), "io.weight".to_owned()), Explanation::new(rule, ""));
+            let why = Explanation::new(rule, "weight = least").with("least", f64::from(Weight::MIN.v2()), "");
+            decided.why.insert((group.name.clone(), "io.weight".to_owned()), Arc::new(why));
         }
         decided.wants.least_disk.insert(group.name.clone());
     }

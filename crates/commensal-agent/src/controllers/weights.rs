@@ -6,6 +6,7 @@ use commensal_core::desired::DesiredGroup;
 use commensal_core::group::Class;
 use commensal_core::knob::KnobId;
 use commensal_core::limit::CPU_WEIGHT;
+use std::sync::Arc;
 
 impl Controllers {
     /// Only beside offline groups: without them nobody gains from their yielding.
@@ -23,12 +24,18 @@ impl Controllers {
                 .and_then(|spec| spec.limits.get(CPU_WEIGHT));
             let input = WeightInput { written, ..input.clone() };
             let decision = self.weights.entry(name.clone()).or_default().step(seen.now_ms, &input);
-            let Some(weight) = decision.weight else { continue };
-            let mut row = shown("weights", Some(name), Some(weight.to_string()), &decision.why);
+            let why = Arc::new(decision.why);
+            let key = (name.clone(), CPU_WEIGHT.key().to_owned());
+            let Some(weight) = decision.weight else {
+                // Who ran beside it has gone, perhaps in this very tick.
+                decided.why.insert(key, why);
+                continue;
+            };
+            let mut row = shown("weights", Some(name), Some(weight.to_string()), &why);
             row.off = seen.declined.get(&(name.clone(), KnobId::CpuWeight)).cloned();
             if written.is_none() {
                 if row.off.is_none() {
-                    decided.why.insert((name.clone(), "cpu.weight".to_owned()), decision.why);
+                    decided.why.insert(key, why);
                 }
                 decided.wants.weights.insert(name.clone(), weight);
             }

@@ -62,6 +62,9 @@ fn tree(name: &str, wait_ms: f64, culprits: &[Row]) -> Node {
                 at.ms += row.ms;
             }
         }
+        for part in &row.commands {
+            at.child(&part.label(), row.kind).ms += part.ms;
+        }
     }
     waiter.sort();
     waiter
@@ -147,6 +150,11 @@ impl Report {
             let value = row.ms_per_cpu_s.map_or_else(String::new, |value| format!("{value:.2}"));
             let share = row.share * 100.0;
             let _ = writeln!(body, "<tr><td>{}<td>{value}<td>{share:.1} %</tr>", escape(&row.label()));
+            for part in &row.commands {
+                let value = part.ms_per_cpu_s.map_or_else(String::new, |value| format!("{value:.2}"));
+                let (name, share) = (escape(&part.label()), part.share * 100.0);
+                let _ = writeln!(body, "<tr class=\"part\"><td>{name}<td>{value}<td>{share:.1} %</tr>");
+            }
         }
         body.push_str("</table>\n<table><tr><th>delay<th>times<th>P50<th>P90<th>P99</tr>\n");
         body.push_str(&delay("wake-up to running", &self.wake));
@@ -176,7 +184,7 @@ const PAGE: &str = "\
 :root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:66rem;margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.4rem}.headline{font-size:1.2rem}figure{margin:1.5rem 0}table{border-collapse:collapse;margin:1rem 0}\
 th,td{text-align:right;padding:.15rem .8rem;border-bottom:1px solid #8884}th:first-child,td:first-child{text-align:left;padding-left:0}\
-td{font-variant-numeric:tabular-nums}.over-budget{color:#c0392b}.within-budget{color:#2e8b57}.small{font-size:.85rem;opacity:.8}";
+td{font-variant-numeric:tabular-nums}.part{font-size:.85rem;opacity:.8}.part td:first-child{padding-left:1.2rem}.over-budget{color:#c0392b}.within-budget{color:#2e8b57}.small{font-size:.85rem;opacity:.8}";
 
 fn delay(name: &str, of: &Delay) -> String {
     let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), us);
@@ -236,7 +244,7 @@ mod tests {
     use super::*;
 
     fn row(name: &str, kind: &'static str, ms: f64) -> Row {
-        Row { name: name.to_owned(), kind, ms, ms_per_cpu_s: None, share: 0.0 }
+        Row { name: name.to_owned(), kind, ms, ms_per_cpu_s: None, share: 0.0, commands: Vec::new() }
     }
 
     #[test]

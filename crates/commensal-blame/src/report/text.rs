@@ -1,6 +1,6 @@
 //! A report for a terminal: whole, and one line or one screen for the time since the last one.
 
-use super::{Delay, OWN_PEERS, Report, Row};
+use super::{CommandRow, Delay, OWN_PEERS, Report, Row};
 use crate::figures::Kind;
 use commensal_core::text::visible;
 use std::fmt::Write as _;
@@ -26,12 +26,18 @@ impl Report {
             _ => writeln!(out, "it had no CPU time, so there is nothing to compare its waits with"),
         };
         let names: Vec<String> = self.culprits.iter().map(Row::label).collect();
-        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(26);
+        let parts =
+            self.culprits.iter().flat_map(|row| &row.commands).map(|part| part.label().chars().count() + 2);
+        let width = names.iter().map(|name| name.chars().count()).chain(parts).max().unwrap_or(0).max(26);
         if !self.culprits.is_empty() {
             let _ = writeln!(out, "\n{:width$}  ms per CPU-s   share", "who held the CPU meanwhile");
             for (name, row) in names.iter().zip(&self.culprits) {
                 let value = row.ms_per_cpu_s.unwrap_or(0.0);
                 let _ = writeln!(out, "{name:width$}  {value:>12.2}  {:>5.1} %", row.share * 100.0);
+                for part in &row.commands {
+                    let (name, value) = (format!("  {}", part.label()), part.ms_per_cpu_s.unwrap_or(0.0));
+                    let _ = writeln!(out, "{name:width$}  {value:>12.2}  {:>5.1} %", part.share * 100.0);
+                }
             }
             out.push('\n');
         }
@@ -115,7 +121,11 @@ impl Report {
     #[must_use]
     pub fn line(&self) -> String {
         let top = self.culprits.first();
-        let top = top.map(|row| format!(", most by {} ({})", row.label(), time(row.ms))).unwrap_or_default();
+        let who = |row: &Row| match row.commands.first().filter(|part| part.command.is_some()) {
+            Some(part) => format!("{}, {}", row.label(), part.label()),
+            None => row.label(),
+        };
+        let top = top.map(|row| format!(", most by {} ({})", who(row), time(row.ms))).unwrap_or_default();
         let others = self.by_others_ms_per_cpu_s.map_or_else(|| "-".to_owned(), ms);
         format!(
             "on a CPU {}, waiting {}, by others {others} per CPU-second{top}",
@@ -134,6 +144,17 @@ impl Row {
             kind if kind == Kind::Offline.name() => format!("{name} (offline)"),
             kind if kind == Kind::Online.name() && self.name != OWN_PEERS => format!("{name} (peer)"),
             _ => name.into_owned(),
+        }
+    }
+}
+
+impl CommandRow {
+    /// What it is called.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match (&self.command, &self.user) {
+            (Some(command), Some(user)) => format!("{} of {}", visible(command), visible(user)),
+            _ => "other commands".to_owned(),
         }
     }
 }

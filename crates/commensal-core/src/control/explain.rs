@@ -1,6 +1,8 @@
 //! Why a number is what it is: the rule that won, the formula and the inputs. `commensal explain` and the audit log
 //! show it; nothing here decides.
 
+use super::formula::evaluate;
+use std::borrow::Cow;
 use std::fmt;
 
 /// A number that went into a decision.
@@ -19,8 +21,8 @@ pub struct Input {
 pub struct Explanation {
     /// The rule that won, in words.
     pub rule: String,
-    /// The formula in the names of its inputs; empty where nothing was computed.
-    pub formula: &'static str,
+    /// The formula in the names of its inputs, by the grammar of [`super::formula`]; empty where nothing was computed.
+    pub formula: Cow<'static, str>,
     /// The inputs.
     pub inputs: Vec<Input>,
 }
@@ -28,8 +30,18 @@ pub struct Explanation {
 impl Explanation {
     /// A rule with its formula, and no inputs yet.
     #[must_use]
-    pub fn new(rule: impl Into<String>, formula: &'static str) -> Explanation {
-        Explanation { rule: rule.into(), formula, inputs: Vec::new() }
+    pub fn new(rule: impl Into<String>, formula: impl Into<Cow<'static, str>>) -> Explanation {
+        Explanation { rule: rule.into(), formula: formula.into(), inputs: Vec::new() }
+    }
+
+    /// With another assignment, which goes on from those before it.
+    #[must_use]
+    pub fn then(mut self, assignment: &str) -> Explanation {
+        let before = if self.formula.is_empty() { "" } else { "; " };
+        let formula = self.formula.to_mut();
+        formula.push_str(before);
+        formula.push_str(assignment);
+        self
     }
 
     /// With one more input.
@@ -46,6 +58,19 @@ impl Explanation {
             Some(value) => self.with(name, value, unit),
             None => self,
         }
+    }
+
+    /// What the formula gives, assignment by assignment; the last one is the decision. `None` without a formula.
+    #[must_use]
+    pub fn values(&self) -> Option<Vec<(&str, f64)>> {
+        let inputs: Vec<(&str, f64)> = self.inputs.iter().map(|input| (input.name, input.value)).collect();
+        evaluate(&self.formula, &inputs)
+    }
+
+    /// The decision as the formula gives it; `None` without a formula.
+    #[must_use]
+    pub fn derive(&self) -> Option<f64> {
+        Some(self.values()?.last()?.1)
     }
 
     /// The value of an input.
@@ -86,5 +111,13 @@ mod tests {
         assert_eq!(why.to_string(), text);
         assert_eq!((why.value("cpus"), why.value("steal")), (Some(4.0), None));
         assert_eq!(Explanation::new("nothing to do", "").to_string(), "nothing to do");
+        assert_eq!(Explanation::new("nothing to do", "").derive(), None);
+    }
+
+    #[test]
+    fn an_assignment_goes_on_from_those_before_it() {
+        let why = Explanation::new("a half", "whole = a + b").then("half = whole / 2");
+        let why = why.with("a", 1.0, "").with("b", 2.0, "");
+        assert_eq!((why.formula.as_ref(), why.derive()), ("whole = a + b; half = whole / 2", Some(1.5)));
     }
 }

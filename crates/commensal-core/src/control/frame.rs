@@ -26,9 +26,6 @@ pub const THETA_SMT: f64 = 0.65;
 /// (volcano-agent and sideloader: 80 % too).
 pub const THETA: f64 = 0.80;
 
-/// The formula of the headroom, in the names of its inputs.
-pub const FORMULA: &str = "headroom = theta * cpus - (busy + steal - offline - confined), at most cap";
-
 /// What was used since the last tick, in CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Use {
@@ -52,6 +49,34 @@ pub fn headroom(theta: f64, cpus: f64, used: Use) -> Option<f64> {
     // Counters are read one after the other, so that offline work may seem to use more than everybody.
     let others = (others.max(0.0) - sound(used.confined).unwrap_or(0.0)).max(0.0);
     Some(theta * cpus - others)
+}
+
+/// How the headroom, at most `cap`, came about, in the names of the inputs that were there.
+#[must_use]
+pub(super) fn explain(
+    rule: String,
+    (theta, cpus): (f64, f64),
+    used: Use,
+    cap: Option<f64>,
+    headroom: Option<f64>,
+) -> Explanation {
+    let Use { busy, steal, offline, confined } = used;
+    let [busy, steal, offline, confined, cap] = [busy, steal, offline, confined, cap].map(sound);
+    let formula = headroom.map_or_else(String::new, |_| {
+        let steal = if steal.is_some() { " + steal" } else { "" };
+        let confined = if confined.is_some() { " - confined" } else { "" };
+        let by = format!("theta * cpus - max(busy{steal} - offline{confined}, 0)");
+        if cap.is_some() { format!("headroom = min({by}, cap)") } else { format!("headroom = {by}") }
+    });
+    Explanation::new(rule, formula)
+        .with("theta", theta, "")
+        .with("cpus", cpus, "CPUs")
+        .maybe("busy", busy, "CPUs")
+        .maybe("steal", steal, "CPUs")
+        .maybe("offline", offline, "CPUs")
+        .maybe("confined", confined, "CPUs")
+        .maybe("cap", cap, "CPUs")
+        .maybe("headroom", headroom, "CPUs")
 }
 
 /// The share of `topology` that may be busy.
@@ -141,17 +166,27 @@ impl Frame {
         let target = headroom.map(|headroom| whole_cores(headroom, have, quantum, params.dead_zone));
         let moved = regulator.step(now_ms, target, Range { floor, ceiling: total });
         let allowed = regulator.value();
+        let why = explain(moved.words("the frame"), (theta, total), input.used, input.cap, headroom);
+        let why = match headroom {
+            Some(headroom) if headroom < have => {
+                why.then("target = had - ceil((had - headroom) / core - 0.000001) * core")
+            }
+            Some(_) => why
+                .then("target = had + max(floor((headroom - had - dead_zone) / core), 0) * core")
+                .with("dead_zone", params.dead_zone, "CPUs"),
+            None => why,
+        };
+        let why = regulator.explain(moved, why, ("target", "allowed"), "CPUs");
         self.regulator = Some(regulator);
         self.fit(input.topology, &pool, allowed);
-        let why = Explanation::new(moved.words("the frame"), FORMULA)
-            .with("theta", theta, "")
-            .with("cpus", total, "CPUs")
-            .maybe("busy", sound(input.used.busy), "CPUs")
-            .maybe("steal", sound(input.used.steal), "CPUs")
-            .maybe("offline", sound(input.used.offline), "CPUs")
-            .maybe("confined", sound(input.used.confined), "CPUs")
-            .maybe("cap", sound(input.cap), "CPUs")
-            .maybe("headroom", headroom, "CPUs")
+        // With cores of different sizes it matters which come first.
+        let why = match quantum <= floor {
+            true => why.then("frame = max(floor((allowed + 0.000001) / core), 1) * core"),
+            false => why.then("frame = fits").with("fits", self.have(), "CPUs"),
+        };
+        let why = why
+            .with("had", have, "CPUs")
+            .with("core", quantum, "CPUs")
             .with("allowed", allowed, "CPUs")
             .with("frame", self.have(), "CPUs");
         FrameDecision { cpus: Some(self.cpus()), moved, why }

@@ -71,8 +71,12 @@ pub struct DiskDecision {
     pub write: Option<BytesPerS>,
     /// Weights are to do it.
     pub weights: bool,
-    /// Why.
+    /// Whether this step lifted a limit.
+    pub lifted: bool,
+    /// Why, in words for both.
     pub why: Explanation,
+    /// Why the limit of reading and that of writing are what they are, each with its formula.
+    pub each: [Explanation; 2],
 }
 
 /// One direction of one disk; without a regulator it is unlimited.
@@ -80,6 +84,20 @@ pub struct DiskDecision {
 struct Lane {
     regulator: Option<Regulator>,
     best: f64,
+    /// Whether the limit was lifted by the last step.
+    lifted: bool,
+}
+
+/// What a step did with a direction that is limited.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Moved {
+    moved: Move,
+    /// Whether it was unlimited before.
+    begins: bool,
+    /// Where the limit should go, in the names of its inputs.
+    goal: &'static str,
+    lift: f64,
+    before: f64,
 }
 
 /// The controller of the offline side's disks.
@@ -132,7 +150,12 @@ impl Io {
             self.since_cut_ms = 0;
         }
         let why = |rule: String| {
-            Explanation::new(rule, "severity = pressure / 5 % / max(1, 1.5 * own)")
+            let formula = match (severity, self.own.known()) {
+                (None, _) => "",
+                (_, None) => "severity = pressure / 5 %",
+                (_, Some(_)) => "severity = pressure / 5 % / max(1, 1.5 * own)",
+            };
+            Explanation::new(rule, formula)
                 .maybe("pressure", measured, "%")
                 .maybe("own", self.own.known(), "")
                 .maybe("severity", severity, "")
@@ -141,26 +164,47 @@ impl Io {
         for (device, rates) in input.offline {
             let beside = input.online.is_none_or(|online| online.contains(device));
             if let Some(off) = off(input, device) {
-                self.lanes.remove(device);
+                let limited = |lanes: [Lane; 2]| lanes.iter().any(|lane| lane.regulator.is_some());
+                let lifted = self.lanes.remove(device).is_some_and(limited);
                 let weights = input.shared.contains(device);
                 let why = Explanation::new(off, "");
-                decisions.insert(*device, DiskDecision { read: None, write: None, weights, why });
+                let each = [why.clone(), why.clone()];
+                decisions
+                    .insert(*device, DiskDecision { read: None, write: None, weights, lifted, why, each });
                 continue;
             }
             let lanes = self.lanes.entry(*device).or_default();
             let verdict = if beside || !matches!(verdict, Verdict::Cut(_)) { verdict } else { Verdict::Keep };
             let [read, write] = lanes;
             let words = [read.step(now_ms, rates.read, verdict), write.step(now_ms, rates.write, verdict)];
-            let rule = words.iter().zip(["reading", "writing"]).map(|(moved, what)| match moved {
-                Some(moved) => moved.words(what),
+            let rule = |lane: &Lane, moved: &Option<Moved>, what: &str| match moved {
+                Some(moved) if moved.begins => {
+                    format!("{what} is limited from now on, by what it used: online work waits for the disk")
+                }
+                Some(moved) => moved.moved.words(what),
+                None if lane.lifted => format!("{what} is unlimited again: the limit has stopped limiting"),
                 None => format!("{what} is unlimited"),
-            });
-            let why = why(rule.collect::<Vec<_>>().join("; ")).maybe("read", sound(rates.read), "B/s").maybe(
+            };
+            let rules = [rule(read, &words[0], "reading"), rule(write, &words[1], "writing")];
+            let why_all = why(rules.join("; ")).maybe("read", sound(rates.read), "B/s").maybe(
                 "write",
                 sound(rates.write),
                 "B/s",
             );
-            let decision = DiskDecision { read: read.limit(), write: write.limit(), weights: false, why };
+            let [of_read, of_write] = rules;
+            let each = [
+                read.explain(words[0], why(of_read), rates.read),
+                write.explain(words[1], why(of_write), rates.write),
+            ];
+            let (limit_read, limit_write) = (read.limit(), write.limit());
+            let decision = DiskDecision {
+                read: limit_read,
+                write: limit_write,
+                weights: false,
+                lifted: read.lifted || write.lifted,
+                why: why_all,
+                each,
+            };
             decisions.insert(*device, decision);
         }
         decisions
@@ -178,6 +222,16 @@ impl Io {
     }
 }
 
+/// A cut to a share of what is used, in the names of its inputs.
+fn cut(left: f64, known: bool) -> &'static str {
+    match (left < CUT, known) {
+        (false, true) => "goal = min(used, limit_before) * 0.5",
+        (true, true) => "goal = min(used, limit_before) * 0.1",
+        (false, false) => "goal = limit_before * 0.5",
+        (true, false) => "goal = limit_before * 0.1",
+    }
+}
+
 /// Why no rate is set on a disk.
 fn off(input: &IoInput<'_>, device: &Device) -> Option<&'static str> {
     if input.shared.contains(device) {
@@ -189,7 +243,8 @@ fn off(input: &IoInput<'_>, device: &Device) -> Option<&'static str> {
 
 impl Lane {
     /// `None` while it is unlimited.
-    fn step(&mut self, now_ms: u64, used: Option<f64>, verdict: Verdict) -> Option<Move> {
+    fn step(&mut self, now_ms: u64, used: Option<f64>, verdict: Verdict) -> Option<Moved> {
+        self.lifted = false;
         let used = sound(used);
         self.best = self.best.max(used.unwrap_or(0.0));
         let params = Params {
@@ -204,7 +259,8 @@ impl Lane {
             Verdict::Missing { lost } => lost,
             Verdict::Ease | Verdict::Keep => false,
         };
-        if self.regulator.is_none() && begins {
+        let begins = self.regulator.is_none() && begins;
+        if begins {
             self.best = used.unwrap_or(0.0);
             let mut regulator = Regulator::new(params, used.unwrap_or(0.0).max(FLOOR));
             regulator.step(now_ms, Some(regulator.value()), Range { floor: FLOOR, ceiling: f64::MAX });
@@ -214,19 +270,36 @@ impl Lane {
         regulator.retune(params);
         let value = regulator.value();
         let lift = (self.best * LIFT_OVER_BEST).max(2.0 * FLOOR);
-        let target = match verdict {
-            Verdict::Cut(left) => Some(used.map_or(value, |used| used.min(value)) * left),
-            Verdict::Ease => Some(lift.max(value)),
-            Verdict::Keep => Some(value),
-            Verdict::Missing { lost: true } => Some(FLOOR),
-            Verdict::Missing { lost: false } => None,
+        let (target, goal) = match (verdict, used) {
+            (Verdict::Cut(left), None) => (Some(value * left), cut(left, false)),
+            (Verdict::Cut(left), Some(used)) => (Some(used.min(value) * left), cut(left, true)),
+            (Verdict::Ease, _) => (Some(lift.max(value)), "goal = max(lift, limit_before)"),
+            (Verdict::Keep, _) => (Some(value), "goal = limit_before"),
+            (Verdict::Missing { lost: true }, _) => (Some(FLOOR), "goal = floor"),
+            (Verdict::Missing { lost: false }, _) => (None, ""),
         };
         let moved = regulator.step(now_ms, target, Range { floor: FLOOR, ceiling: f64::MAX });
         if verdict == Verdict::Ease && regulator.value() >= lift {
-            self.regulator = None;
+            (self.regulator, self.lifted) = (None, true);
             return None;
         }
-        Some(if verdict == (Verdict::Missing { lost: true }) { Move::FailSafe } else { moved })
+        // Told as what it is: nothing was measured.
+        let moved = if verdict == (Verdict::Missing { lost: true }) { Move::FailSafe } else { moved };
+        Some(Moved { moved, begins, goal, lift, before: value })
+    }
+
+    fn explain(&self, moved: Option<Moved>, why: Explanation, used: Option<f64>) -> Explanation {
+        let Some((Moved { moved, goal, lift, before, .. }, regulator)) = moved.zip(self.regulator.as_ref())
+        else {
+            return why;
+        };
+        let why = if goal.is_empty() { why } else { why.then(goal) };
+        regulator
+            .explain(moved, why, ("goal", "limit"), "B/s")
+            .maybe("used", sound(used), "B/s")
+            .with("limit_before", before, "B/s")
+            .maybe("lift", goal.contains("lift").then_some(lift), "B/s")
+            .with("limit", regulator.value(), "B/s")
     }
 
     fn limit(&self) -> Option<BytesPerS> {

@@ -137,10 +137,13 @@ impl Hurt {
     }
 }
 
+/// A cap that stays.
+const KEEP: &str = "goal = cap_before";
+
 struct Severity {
     value: f64,
     by: &'static str,
-    formula: &'static str,
+    formula: String,
     /// From the probe, which knows whom to blame.
     judged: bool,
 }
@@ -186,6 +189,7 @@ impl Latency {
             false => self.own.step(passed_ms, seen.value, at_floor),
         });
         let target = severity.map(|severity| self.target(severity, value, used, input));
+        let (target, goal) = target.unzip();
         let moved = regulator.step(now_ms, target, Range { floor: input.floor, ceiling: input.cpus });
         match moved {
             Move::Shrunk { .. } => self.since_cut_ms = 0,
@@ -193,32 +197,43 @@ impl Latency {
             _ => {}
         }
         let cap = regulator.value();
-        self.regulator = Some(regulator);
-        let why = self
-            .explain(input, seen.as_ref(), severity, moved)
+        let why = self.explain(input, seen.as_ref(), severity, moved);
+        let why = goal.map_or(why.clone(), |goal| why.then(goal));
+        let why = regulator
+            .explain(moved, why, ("goal", "cap"), "CPUs")
+            .maybe("cap_before", (goal == Some(KEEP)).then_some(value), "CPUs")
             .with("used", used, "CPUs")
+            .with("cpus", input.cpus, "CPUs")
             .with("cap", cap, "CPUs");
+        self.regulator = Some(regulator);
         LatencyDecision { cap: Some(cap), severity, moved, why }
     }
 
-    /// Where the cap should go.
-    fn target(&mut self, severity: f64, value: f64, used: f64, input: &LatencyInput) -> f64 {
+    /// Where the cap should go, and how that is said.
+    fn target(&mut self, severity: f64, value: f64, used: f64, input: &LatencyInput) -> (f64, &'static str) {
         if severity > CUT_ABOVE {
             if self.since_cut_ms < CUT_SPACING_MS {
-                return value;
+                return (value, KEEP);
             }
             if self.since_growth_ms.take().is_some_and(|ms| ms <= RELAPSE_MS) {
                 // One burst while it is small must not keep it small.
                 let least = self.hurt.map_or(0.0, |hurt| hurt.level * CAUTION);
                 self.hurt = Some(Hurt::new(used.max(least)));
             }
-            return if severity > FLOOR_ABOVE { input.floor } else { used * CUT };
+            return match severity > FLOOR_ABOVE {
+                true => (input.floor, "goal = floor"),
+                false => (used * CUT, "goal = used * 0.5"),
+            };
         }
         if severity >= EASE_BELOW {
-            return value;
+            return (value, KEEP);
         }
         // What hurt is no reason to take away what does not.
-        self.hurt.map_or(input.cpus, |hurt| (hurt.level * CAUTION).max(value))
+        match self.hurt {
+            Some(hurt) if hurt.level * CAUTION < value => (value, KEEP),
+            Some(hurt) => (hurt.level * CAUTION, "goal = hurt * 0.9"),
+            None => (input.cpus, "goal = cpus"),
+        }
     }
 
     fn explain(
@@ -235,7 +250,11 @@ impl Latency {
             _ => words,
         };
         let judged = input.judged.unwrap_or_default();
-        Explanation::new(rule, seen.map_or("", |seen| seen.formula))
+        let formula = seen.map_or_else(String::new, |seen| match self.own.known().filter(|_| !seen.judged) {
+            Some(_) => format!("severity = {} / max(1, 1.5 * own)", seen.formula),
+            None => format!("severity = {}", seen.formula),
+        });
+        Explanation::new(rule, formula)
             .with("target", input.target_us, "us")
             .with("bound", bound_ms(input.target_us), "ms/CPU-s")
             .maybe("preemption_p99", sound(judged.preemption_p99_us), "us")
@@ -269,27 +288,38 @@ fn severity(input: &LatencyInput) -> Option<Severity> {
     let judged = input.judged.unwrap_or_default();
     let p99 = sound(judged.preemption_p99_us).filter(|_| judged.preemptions >= FEWEST_DELAYS);
     let direct = [
-        (p99.map(|us| us / input.target_us), "the preemption delay"),
+        (p99.map(|us| us / input.target_us), "the preemption delay", "preemption_p99 / target"),
         (
             per_cpu_s(judged.blamed_ms_per_s, input.online_cpus).map(|ms| ms / bound),
             "wait blamed on offline work",
+            "blamed / bound",
         ),
     ];
     let delay = per_cpu_s(input.run_delay_ms_per_s, input.online_cpus);
     let indirect = [
-        (delay.map(|ms| ms / (TOTAL_OVER_BLAMED * bound)), "the run delay of online groups"),
-        (sound(input.pressure_pct).map(|pct| pct / PRESSURE_PCT), "the CPU pressure of online groups"),
+        (
+            delay.map(|ms| ms / (TOTAL_OVER_BLAMED * bound)),
+            "the run delay of online groups",
+            "run_delay / (2 * bound)",
+        ),
+        (
+            sound(input.pressure_pct).map(|pct| pct / PRESSURE_PCT),
+            "the CPU pressure of online groups",
+            "pressure / 5 %",
+        ),
     ];
-    let worst = |figures: [(Option<f64>, &'static str); 2]| {
-        let known = figures.into_iter().filter_map(|(value, by)| value.map(|value| (value, by)));
-        known.max_by(|a, b| a.0.total_cmp(&b.0))
+    let worst = |figures: [(Option<f64>, &'static str, &'static str); 2], judged| {
+        let known =
+            || figures.iter().filter_map(|(value, by, formula)| value.map(|value| (value, *by, *formula)));
+        let (value, by, _) = known().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let formulas: Vec<&str> = known().map(|(.., formula)| formula).collect();
+        let formula = match formulas.as_slice() {
+            [one] => (*one).to_owned(),
+            all => format!("max({})", all.join(", ")),
+        };
+        Some(Severity { value, by, formula, judged })
     };
-    let formula = |judged| match judged {
-        true => "severity = max(preemption_p99 / target, blamed / bound)",
-        false => "severity = max(run_delay / (2 * bound), pressure / 5 %) / max(1, 1.5 * own)",
-    };
-    let of = |judged| move |(value, by)| Severity { value, by, formula: formula(judged), judged };
-    worst(direct).map(of(true)).or_else(|| worst(indirect).map(of(false)))
+    worst(direct, true).or_else(|| worst(indirect, false))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! victim when one is enough. There is no cool-down: it would look away while memory runs out.
 
 use super::explain::Explanation;
-use super::{Clock, Staleness, sound};
+use super::{Clock, MISSING_HOLD_MS, Staleness, sound};
 use crate::group::{Class, OnExceed};
 use crate::units::{Bytes, Ppm};
 use std::collections::BTreeMap;
@@ -139,6 +139,7 @@ impl GroupMemory {
         self.dying.pass(passed_ms);
         let lost = self.silence.step(passed_ms, input.held.is_some());
         self.frozen_ms = if self.frozen { self.frozen_ms.saturating_add(passed_ms) } else { 0 };
+        let frozen_before = self.frozen;
         let (mut kill, mut list) = (None, false);
         let pending = Bytes(input.processes.map_or(0, |processes| self.dying.pending(processes)));
         let rule = match input.held {
@@ -158,13 +159,27 @@ impl GroupMemory {
             }
         };
         let number = |bytes: Bytes| bytes.0 as f64;
-        let why = Explanation::new(
-            rule,
-            "queue at 90 % of limit, freeze at 95 %, kill when held - pending >= limit",
-        )
-        .maybe("held", input.held.map(number), "B")
-        .with("limit", number(input.limit), "B")
-        .maybe("pending", input.processes.map(|_| number(pending)), "B");
+        let mut formula = Vec::new();
+        if input.held.is_some() {
+            formula.push(match self.queue {
+                true => "queue_held = held >= floor(85 % * limit / 100)",
+                false => "queue_held = held >= floor(90 % * limit / 100)",
+            });
+            formula.extend(kill.map(|_| "kill = held - pending >= limit"));
+        }
+        if input.on_exceed == OnExceed::Freeze {
+            formula.push(match (input.held, frozen_before) {
+                (None, _) => "frozen = frozen_before",
+                (_, true) => "frozen = held >= floor(90 % * limit / 100)",
+                (_, false) => "frozen = held >= floor(95 % * limit / 100)",
+            });
+        }
+        let formula = formula.join("; ");
+        let why = Explanation::new(rule, formula)
+            .maybe("held", input.held.map(number), "B")
+            .with("limit", number(input.limit), "B")
+            .maybe("pending", input.processes.map(|_| number(pending)), "B")
+            .with("frozen_before", f64::from(u8::from(frozen_before)), "");
         let stuck = self.frozen && self.frozen_ms >= STUCK_MS;
         GroupDecision { queue: self.queue, frozen: self.frozen, stuck, kill, list, why }
     }
@@ -296,6 +311,8 @@ impl NodeMemory {
         let pressed = sound(input.pressure_pct).is_some_and(|pct| pct >= PRESSURE_PCT);
         self.pressed_ms = if pressed { self.pressed_ms.saturating_add(passed_ms) } else { 0 };
         let low = LOW.of(input.total.0).min(LOW_MOST.0);
+        let (frozen_before, frozen_for_ms, hold_ms) = (self.frozen, self.frozen_ms, self.hold_ms);
+        let mut formula = vec!["low = min(floor(total / 10), 8 * 1024 * 1024 * 1024)"];
         let (mut kill, mut list) = (None, false);
         let rule = match input.available {
             None if lost => {
@@ -306,11 +323,12 @@ impl NodeMemory {
             Some(Bytes(available)) => {
                 let rule = self.level(available, low, passed_ms);
                 match self.due(available.saturating_add(pending), low) {
-                    Some(why) => {
+                    Some((why, by)) => {
                         list = offline.is_none();
                         kill = offline.as_deref().and_then(|processes| self.dying.choose(processes));
                         if kill.is_some() {
                             self.low_ms = 0;
+                            formula.push(by);
                         }
                         kill.map_or(
                             format!("{rule}; {why}, and no offline process was listed that could"),
@@ -323,15 +341,30 @@ impl NodeMemory {
                 }
             }
         };
+        formula.push(match (input.available, frozen_before) {
+            (None, _) => "frozen = max(frozen_before, silent >= silent_most)",
+            (_, false) => "frozen = max(available < low, pressed_for >= pressed_most)",
+            (_, true) => {
+                "frozen = max(available < low, pressed_for >= pressed_most, \
+                 1 - min(available >= floor(low * 3 / 2), frozen_for >= hold))"
+            }
+        });
         let number = |bytes: u64| bytes as f64;
-        let formula =
-            "low = min(10 % of total, 8 GiB); freeze below low, kill when available + pending < low / 2";
-        let why = Explanation::new(rule, formula)
+        let silent = input.available.is_none();
+        let thaws = !silent && frozen_before;
+        let why = Explanation::new(rule, formula.join("; "))
             .maybe("available", input.available.map(|bytes| number(bytes.0)), "B")
             .with("total", number(input.total.0), "B")
             .with("low", number(low), "B")
             .maybe("pending", offline.map(|_| number(pending)), "B")
-            .maybe("pressure", sound(input.pressure_pct), "%");
+            .maybe("pressure", sound(input.pressure_pct), "%")
+            .maybe("pressed_for", (!silent).then_some(number(self.pressed_ms)), "ms")
+            .maybe("pressed_most", (!silent).then_some(number(PRESSURE_MS)), "ms")
+            .maybe("frozen_before", silent.then_some(f64::from(u8::from(frozen_before))), "")
+            .maybe("silent", silent.then_some(number(self.silence.ms())), "ms")
+            .maybe("silent_most", silent.then_some(number(MISSING_HOLD_MS)), "ms")
+            .maybe("frozen_for", thaws.then_some(number(frozen_for_ms)), "ms")
+            .maybe("hold", thaws.then_some(number(hold_ms)), "ms");
         NodeDecision { freeze: self.frozen, kill, list, why }
     }
 
@@ -377,14 +410,17 @@ impl NodeMemory {
         "offline work stays frozen: memory must be available with a margin, and for long enough"
     }
 
-    /// Why somebody has to die, if so.
-    fn due(&self, to_come: u64, low: u64) -> Option<&'static str> {
+    /// Why somebody has to die, if so, and by which formula.
+    fn due(&self, to_come: u64, low: u64) -> Option<(&'static str, &'static str)> {
         if self.frozen && self.frozen_ms >= KILL_AFTER_MS && to_come < low / 2 {
-            return Some("freezing was not enough");
+            return Some(("freezing was not enough", "kill = available + pending < floor(low / 2)"));
         }
         let long =
             self.frozen && self.low_ms >= FROZEN_LONG_MS && to_come < low.saturating_mul(EASE_HALVES) / 2;
-        long.then_some("frozen work gives no memory back, and the others wait for too long")
+        long.then_some((
+            "frozen work gives no memory back, and the others wait for too long",
+            "kill = available + pending < floor(low * 3 / 2)",
+        ))
     }
 }
 

@@ -11,6 +11,8 @@ use crate::units::{MicroCpus, QUOTA_MIN_US};
 /// Tried in this order, us. 100 ms is the kernel's default and its own upper end of sense: longer ones stop a
 /// group for visible times.
 pub const PERIODS_US: [u32; 4] = [100_000, 50_000, 20_000, 10_000];
+/// What the mean of blamed wait under each of them is called in an explanation.
+const MEANS: [&str; PERIODS_US.len()] = ["at_100ms", "at_50ms", "at_20ms", "at_10ms"];
 /// In force until something was measured: the kernel's default, and the best where it was measured.
 pub const DEFAULT_US: u32 = 100_000;
 /// Measured time that a period is judged by, ms: a hundred of the longest periods.
@@ -61,6 +63,8 @@ pub struct Period {
     clock: Clock,
     phase: Phase,
     best: usize,
+    /// The best before the last verdict.
+    former: usize,
     seen: [TrialSum; PERIODS_US.len()],
 }
 
@@ -80,6 +84,7 @@ impl Default for Period {
             clock: Clock::default(),
             phase: Phase::Trying { index: 0, settle_ms: SETTLE_MS },
             best: 0,
+            former: 0,
             seen: [TrialSum::default(); PERIODS_US.len()],
         }
     }
@@ -128,6 +133,7 @@ impl Period {
         }
         let mean = |index: usize| self.seen[index].mean().unwrap_or(f64::INFINITY);
         let lowest = (0..PERIODS_US.len()).min_by(|a, b| mean(*a).total_cmp(&mean(*b))).unwrap_or(self.best);
+        self.former = self.best;
         if mean(lowest) < mean(self.best) * (1.0 - MARGIN) {
             self.best = lowest;
         }
@@ -145,8 +151,23 @@ impl Period {
                 (self.best, false, "the period under which online work waited least for offline work")
             }
         };
-        let mut why = Explanation::new(rule, "least mean of blamed wait in a trial, with a margin");
-        for (name, seen) in ["at_100ms", "at_50ms", "at_20ms", "at_10ms"].into_iter().zip(self.seen) {
+        let ms = |index: usize| f64::from(PERIODS_US[index]) / 1e3;
+        let formula = match self.phase {
+            Phase::Trying { .. } if trial => "period = tried".to_owned(),
+            Phase::Trying { .. } => "period = best".to_owned(),
+            // The best so far has its margin, and stands first: it stays where another is only as good.
+            Phase::Kept { .. } => {
+                let others = (0..PERIODS_US.len()).filter(|index| *index != self.former);
+                let others: String =
+                    others.map(|index| format!(", {}, {}", MEANS[index], ms(index))).collect();
+                format!("period = least({} * (1 - margin), {}{others})", MEANS[self.former], ms(self.former))
+            }
+        };
+        let mut why = Explanation::new(rule, formula)
+            .maybe("tried", trial.then_some(ms(index)), "ms")
+            .with("best", ms(self.best), "ms")
+            .with("margin", MARGIN, "");
+        for (name, seen) in MEANS.into_iter().zip(self.seen) {
             why = why.maybe(name, seen.mean(), "ms/CPU-s");
         }
         PeriodDecision { period_us: PERIODS_US[index], trial, why }

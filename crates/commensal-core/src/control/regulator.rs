@@ -4,6 +4,7 @@
 //! absolute: a rate in parts of the present value never comes back from a small one (a peer's quota of 9 thousandths
 //! of a CPU grew by 10 % to 9 for ever).
 
+use super::explain::Explanation;
 use super::{Clock, Staleness};
 
 /// First hold after a shrink, ms: five samples of one second, so that one quiet sample between two busy
@@ -65,6 +66,8 @@ pub struct Range {
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Move {
+    /// The first step: from what was in force, at least the floor, and no higher before time has passed.
+    Began,
     /// Down, at once.
     Shrunk {
         /// Growth just before was taken back, so the hold is longer.
@@ -94,6 +97,9 @@ impl Move {
     pub fn words(self, what: &str) -> String {
         let seconds = |ms: u64| ms.div_ceil(1_000);
         match self {
+            Move::Began => format!(
+                "{what} begins with what was decided before, at least its floor, and grows from there by what is measured"
+            ),
             Move::Shrunk { relapse: false } => format!("{what} shrinks at once"),
             Move::Shrunk { relapse: true } => {
                 format!("{what} shrinks at once, and waits longer before it grows: it had just grown")
@@ -127,6 +133,18 @@ pub struct Regulator {
     /// Since the last growth; `None` before any and after a shrink that followed it.
     grown_ms: Option<u64>,
     calm_ms: u64,
+    last: Last,
+}
+
+/// What the last step went by.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Last {
+    before: f64,
+    floor: f64,
+    ceiling: f64,
+    growth: f64,
+    /// Whether there was a step at all.
+    any: bool,
 }
 
 impl Regulator {
@@ -142,6 +160,7 @@ impl Regulator {
             hold_left_ms: 0,
             grown_ms: None,
             calm_ms: 0,
+            last: Last::default(),
         }
     }
 
@@ -169,6 +188,9 @@ impl Regulator {
         let passed_ms = self.pass(now_ms);
         let target = target.filter(|target| target.is_finite());
         let ceiling = range.ceiling.max(range.floor);
+        let first = !self.last.any;
+        let growth = self.params.growth_per_s * passed_ms as f64 / 1e3;
+        self.last = Last { before: self.value, floor: range.floor, ceiling, growth, any: true };
         let lost = self.silence.step(passed_ms, target.is_some());
         let goal = match target {
             Some(target) => target.clamp(range.floor, ceiling),
@@ -177,10 +199,42 @@ impl Regulator {
         };
         let moved = self.approach(goal, range.floor, passed_ms);
         match target {
+            _ if first && !lost && !matches!(moved, Move::Shrunk { .. }) => Move::Began,
             Some(_) => moved,
             None if lost => Move::FailSafe,
             None => Move::Blind { since_ms: self.silence.ms() },
         }
+    }
+
+    /// Adds to `why` how the last step, which did `moved`, came to the value: the assignment of `value` from `target`, the name
+    /// of what the step was given, and its inputs in `unit`.
+    #[must_use]
+    pub fn explain(
+        &self,
+        moved: Move,
+        why: Explanation,
+        (target, value): (&str, &str),
+        unit: &'static str,
+    ) -> Explanation {
+        let Last { before, floor, ceiling, growth, .. } = self.last;
+        let bounded = ceiling < f64::MAX;
+        let within = |of: &str| match bounded {
+            true => format!("clamp({of}, floor, ceiling)"),
+            false => format!("max({of}, floor)"),
+        };
+        let (by, from, up) = match moved {
+            Move::Shrunk { .. } => (within(target), false, false),
+            Move::Grew => (format!("min({}, before + growth)", within(target)), true, true),
+            Move::Held { .. } | Move::Steady => ("max(before, floor)".to_owned(), true, false),
+            Move::Began | Move::Blind { .. } => (within("before"), true, false),
+            Move::FailSafe => ("floor".to_owned(), false, false),
+        };
+        let names_ceiling = bounded && by.contains("ceiling");
+        why.then(&format!("{value} = {by}"))
+            .maybe("before", from.then_some(before), unit)
+            .maybe("growth", up.then_some(growth), unit)
+            .with("floor", floor, unit)
+            .maybe("ceiling", names_ceiling.then_some(ceiling), unit)
     }
 
     /// Lets time pass: holds end, and a long hold becomes shorter.
@@ -223,8 +277,7 @@ impl Regulator {
         if passed_ms == 0 {
             return Move::Steady;
         }
-        let seconds = passed_ms as f64 / 1e3;
-        self.value = goal.min(self.value + growth_per_s * seconds);
+        self.value = goal.min(self.value + growth_per_s * passed_ms as f64 / 1e3);
         self.grown_ms = Some(0);
         Move::Grew
     }

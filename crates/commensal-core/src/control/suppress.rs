@@ -5,7 +5,7 @@
 //! already, and what it adds is that online work finds idle CPUs and cool caches.
 
 use super::explain::Explanation;
-use super::frame::{FORMULA, Use, headroom};
+use super::frame::{self, Use, headroom};
 use super::regulator::{Move, Params, Range, Regulator};
 use super::sound;
 use crate::units::MicroCpus;
@@ -113,17 +113,10 @@ impl Suppress {
         }
         let moved = regulator.step(now_ms, headroom, Range { floor, ceiling: input.cpus });
         let allowed = regulator.value();
-        let why = Explanation::new(moved.words("the quota"), FORMULA)
-            .with("theta", input.theta, "")
-            .with("cpus", input.cpus, "CPUs")
-            .maybe("busy", sound(input.used.busy), "CPUs")
-            .maybe("steal", sound(input.used.steal), "CPUs")
-            .maybe("offline", sound(input.used.offline), "CPUs")
-            .maybe("confined", sound(input.used.confined), "CPUs")
-            .maybe("cap", sound(input.cap), "CPUs")
-            .maybe("headroom", headroom, "CPUs")
-            .with("floor", floor, "CPUs")
-            .with("allowed", allowed, "CPUs");
+        let sizes = (input.theta, input.cpus);
+        let why = frame::explain(moved.words("the quota"), sizes, input.used, input.cap, headroom);
+        let why =
+            regulator.explain(moved, why, ("headroom", "allowed"), "CPUs").with("allowed", allowed, "CPUs");
         SuppressDecision { quota: Some(micro(allowed)), moved, why }
     }
 }

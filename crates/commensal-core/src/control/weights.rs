@@ -57,7 +57,11 @@ impl Weights {
         let passed_ms = self.clock.step(now_ms);
         if input.written.is_some() {
             self.in_force = None;
-            let why = Explanation::new("cpu.weight is written in the groups file", "");
+            let why = Explanation::new("cpu.weight is written in the groups file", "weight = written").maybe(
+                "written",
+                input.written.map(|weight| f64::from(weight.v2())),
+                "",
+            );
             return WeightDecision { weight: input.written, why };
         }
         let known = input.siblings.iter().flatten().copied().max();
@@ -87,11 +91,18 @@ impl Weights {
             }
         };
         let number = |weight: Weight| f64::from(weight.v2());
-        let why =
-            Explanation::new(rule, "original * factor * heaviest / 100, at least original, at most 10000")
-                .with("factor", f64::from(OVER_OTHER), "")
-                .maybe("heaviest", known.map(number), "")
-                .with("original", number(original), "");
+        let formula = match (self.in_force.unwrap_or(original) == wanted, known) {
+            (false, _) => "weight = in_force",
+            (true, None) => "weight = original",
+            (true, Some(_)) => {
+                "weight = max(clamp(floor(original * factor * heaviest / 100), 1, 10000), original)"
+            }
+        };
+        let why = Explanation::new(rule, formula)
+            .with("factor", f64::from(OVER_OTHER), "")
+            .maybe("heaviest", known.map(number), "")
+            .with("original", number(original), "")
+            .maybe("in_force", self.in_force.map(number), "");
         WeightDecision { weight: self.in_force, why }
     }
 }

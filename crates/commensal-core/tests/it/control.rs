@@ -1,5 +1,6 @@
 //! The controllers from outside: properties, closed loops on a toy machine, and defects of peers.
 
+mod derived;
 mod peers;
 mod properties;
 mod simulation;
@@ -23,9 +24,21 @@ fn topology(nodes: u32, cores: u32, threads: u32) -> Topology {
     topology
 }
 
-/// Every input has a name, a unit or none, and a finite value; a formula has inputs.
+/// Every input has a name, a unit or none, and a finite value; a formula can be evaluated, and what it gives is what
+/// the explanation says of it.
 fn explained(why: &Explanation) -> bool {
+    let agrees = |(name, value): (&str, f64)| why.value(name).is_none_or(|told| near(told, value));
     !why.rule.is_empty()
         && why.inputs.iter().all(|input| !input.name.is_empty() && input.value.is_finite())
-        && (why.formula.is_empty() || !why.inputs.is_empty())
+        && (why.formula.is_empty() || why.values().is_some_and(|values| values.into_iter().all(agrees)))
+}
+
+/// Whether the formula gives `value`.
+fn derives(why: &Explanation, value: f64) -> bool {
+    explained(why) && why.derive().is_some_and(|derived| near(derived, value))
+}
+
+/// Equal, but for the order of additions.
+fn near(one: f64, other: f64) -> bool {
+    (one - other).abs() <= 1e-9 * one.abs().max(other.abs()).max(1.0)
 }

@@ -22,6 +22,8 @@ pub struct Change {
     pub new: Option<String>,
     /// Why.
     pub why: String,
+    /// The setting that it wrote, if it was one.
+    pub setting: Option<(KnobId, Option<Device>)>,
 }
 
 impl Change {
@@ -38,6 +40,11 @@ impl Change {
             Some((from, to)) => (Some(from.to_string()), Some(to.to_string())),
             None => (None, None),
         };
+        let setting = match &step.action {
+            Action::Write { knob, device, .. } => Some((*knob, *device)),
+            Action::Irreversible { knob, .. } | Action::Recreate { knob, .. } => Some((*knob, None)),
+            _ => None,
+        };
         let file = key_of(step, &planned.actual).and_then(|key| file_of(&key, &planned.actual));
         let what = match file {
             Some((place, file)) => format!("{} {file}", place.path),
@@ -45,7 +52,14 @@ impl Change {
             None if values(step).is_some() => format!("{path} {}", step.file(&planned.actual)),
             None => step.describe(&planned.actual),
         };
-        Change { group: group.map(|(name, _)| name.to_string()), what, old, new, why: step.why.clone() }
+        Change {
+            group: group.map(|(name, _)| name.to_string()),
+            what,
+            old,
+            new,
+            why: step.why.clone(),
+            setting,
+        }
     }
 }
 

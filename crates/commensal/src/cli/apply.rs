@@ -2,6 +2,7 @@
 
 use super::Groups;
 use crate::context::Context;
+use commensal_agent::reach::{reach, text};
 use commensal_core::plan::{Action, Step};
 use commensal_host::Host;
 use commensal_reconcile::{Outcome, PlanRequest, Planned, adopt, forget_settled, journal};
@@ -9,14 +10,18 @@ use serde_json::json;
 
 /// Shows the plan. Status 1 when something is to be done or cannot be had.
 pub fn plan(context: &mut Context, options: &Groups) -> anyhow::Result<u8> {
-    let specs = context.specs(&options.config)?;
-    context.ask_engines(&specs)?;
+    let settings = context.compiled(&options.config)?;
+    context.ask_engines(&settings.groups)?;
     let _lock = context.lock_to_look()?;
-    let planned = context.plan(PlanRequest::all(&specs))?;
+    let survey = context.survey()?;
+    let planned = context.plan_on(&survey, PlanRequest::all(&settings.groups))?;
+    let reach = reach(&mut context.host, &planned, &survey.machine, &settings);
     if options.json {
-        println!("{}", commensal_core::text::json_pretty(&as_json(&planned, None))?);
+        let mut value = as_json(&planned, None);
+        value["agent"] = json!(reach);
+        println!("{}", commensal_core::text::json_pretty(&value)?);
     } else {
-        print!("{}", planned.plan.describe(&planned.actual));
+        print!("{}{}", planned.plan.describe(&planned.actual), text(&reach));
     }
     Ok(u8::from(!planned.plan.is_empty() || !planned.plan.unmet.is_empty()))
 }

@@ -11,6 +11,7 @@ use commensal_blame::names::Cgroups;
 use commensal_blame::unattributed::Unattributed;
 use commensal_blame::{BlameError, Bounds, Figures, Labels, Report, Scope, WaitProbe};
 use outputs::Outputs;
+use serde::Serialize;
 use serde_json::json;
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Looks and reports. Status 0; with `--check` 1 when over budget and 3 when nothing can be said.
 pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
+    let begun = Instant::now();
     let mut outputs = Outputs::new(context, options)?;
     let cgroups = target::look(context)?;
     let who = target::find(context, cgroups.as_ref(), options)?;
@@ -33,10 +35,15 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         unified: cgroups.as_ref().is_none_or(|found| found.unified),
         verify: options.verify,
         interrupts: !options.no_interrupts,
+        commands: true,
         room: None,
     };
     let mut look = Look {
-        labels: Labels { subjects: names(&who.online), against: names(&who.offline) },
+        labels: Labels {
+            subjects: names(&who.online),
+            against: names(&who.offline),
+            users: target::users(context),
+        },
         bounds: Bounds {
             blame_ms: options.blame_below.unwrap_or(Bounds::default().blame_ms),
             preempt_us: options.preempt_below.unwrap_or(Bounds::default().preempt_us),
@@ -48,6 +55,8 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         limit: options.r#for,
         started: Instant::now(),
     };
+    let find = begun.elapsed();
+    eprintln!("loading the probe…");
     let mut probe = match WaitProbe::attach(&context.host, &look.scope) {
         Ok(probe) => probe,
         Err(error @ BlameError::TooMany(_)) => return Err(error.into()),
@@ -56,10 +65,22 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
     look.started = Instant::now();
     let (total, gone) = look.watch(context, &mut probe, &mut outputs)?;
     // Groups that came meanwhile have names, too; those that went have had one.
+    let looked = Duration::from_nanos(total.time_ns);
+    let read = look.started.elapsed().saturating_sub(looked);
+    let begun = Instant::now();
     look.learn(context, &total);
     let report = look.report(&total);
+    let (names, took) = (begun.elapsed(), probe.took());
+    let begun = Instant::now();
+    drop(probe);
+    let detach = begun.elapsed();
     if options.json {
-        println!("{}", commensal_core::text::json_pretty(&report)?);
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let phases_ms = json!({
+            "find": ms(find), "load": ms(took.load), "verify": ms(took.verify), "attach": ms(took.attach),
+            "look": ms(looked), "read": ms(read), "names": ms(names), "detach": ms(detach),
+        });
+        println!("{}", commensal_core::text::json_pretty(&Timed { report: &report, phases_ms })?);
     } else if !outputs.takes_stdout() {
         print!("{}", report.text());
         if let Some(name) = gone {
@@ -75,6 +96,14 @@ pub fn run(context: &mut Context, options: &Blame) -> anyhow::Result<u8> {
         Some("over budget") => 1,
         _ => 3,
     })
+}
+
+/// A report for programs, with where the time went.
+#[derive(Serialize)]
+struct Timed<'r> {
+    #[serde(flatten)]
+    report: &'r Report,
+    phases_ms: serde_json::Value,
 }
 
 /// One look at somebody.
@@ -101,11 +130,13 @@ impl Look {
         let (mut last, mut next) = (first.clone(), Instant::now() + LIVE);
         let mut gone = None;
         while gone.is_none() && !self.over() {
-            std::thread::sleep(POLL);
-            if Instant::now() < next {
+            let left = self.limit.map_or(POLL, |limit| limit.saturating_sub(self.started.elapsed()));
+            std::thread::sleep(POLL.min(left));
+            if Instant::now() < next || self.over() {
                 continue;
             }
             next += LIVE;
+            probe.gather(&context.host)?;
             if outputs.live() {
                 let now = probe.read(&context.host)?;
                 self.learn(context, &now);
@@ -114,7 +145,7 @@ impl Look {
             }
             gone = target::gone(context, self.cgroups.as_ref(), &self.online);
         }
-        probe.stop()?;
+        probe.stop(&context.host)?;
         Ok((probe.read(&context.host)?.since(&first), gone))
     }
 

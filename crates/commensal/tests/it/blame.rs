@@ -132,6 +132,7 @@ impl Scene {
             unified: self.unified,
             verify: true,
             interrupts: true,
+            commands: true,
             room: None,
         }
     }

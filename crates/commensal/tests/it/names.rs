@@ -247,6 +247,7 @@ fn hostile(name: &str) -> Snapshot {
         old: Some(text()),
         new: Some(text()),
         why: text(),
+        reason: None,
     }]);
     snapshot
 }

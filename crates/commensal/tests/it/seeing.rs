@@ -28,7 +28,7 @@ fn the_verbs_show_what_the_agent_says() {
     let (out, _) = program.expect(1, &["status", "--json"]);
     assert_eq!(serde_json::from_str::<Snapshot>(&out).unwrap(), fixture::snapshot());
     let (out, _) = program.expect(0, &["explain", "etl"]);
-    assert!(out.contains("min(8 CPUs * 80 % - 2.2 CPUs - 0.11 CPUs, 3 CPUs + 1 CPUs)"), "{out}");
+    assert!(out.contains("min(8 CPUs * 80 % / 100 - 2.2 CPUs - 0.11 CPUs, 3 CPUs + 1 CPUs)"), "{out}");
     let (out, _) = program.expect(0, &["explain", "etl", "--json"]);
     assert_eq!(serde_json::from_str::<Explained>(&out).unwrap().group, "etl");
     let (_, err) = program.expect(2, &["explain", "elt"]);
@@ -50,6 +50,35 @@ fn the_verbs_show_what_the_agent_says() {
     };
     let _agent = self::agent(&program, well);
     program.expect(0, &["status"]);
+}
+
+// promise 35
+#[test]
+fn a_plan_shows_what_the_agent_may_write() {
+    let program = Program::new("seeing-reach");
+    let plan = |agent: &str| {
+        let text =
+            format!("[agent]\n{agent}\n[group.web]\nclass = \"online\"\n[group.etl]\nclass = \"offline\"\n");
+        let groups = program.groups(&text);
+        let of = |more: &[&str]| {
+            let output = program.run(&[&["plan", "-c", groups.to_str().unwrap()], more].concat());
+            self::text(&output.stdout)
+        };
+        (of(&[]), of(&["--json"]))
+    };
+    let (text, json) = plan("headroom = \"quota\"");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let rows = json["agent"].as_array().unwrap();
+    if rows.is_empty() {
+        println!("skipped: this machine has no cgroup with the cpu controller");
+        return;
+    }
+    let quota = rows.iter().find(|row| row["controller"] == "suppress").unwrap();
+    assert!(quota["to"].as_f64() > quota["from"].as_f64() && quota["group"] == "etl", "{quota}");
+    assert!(text.contains("while `commensal agent` runs it may write as well"), "{text}");
+    assert!(text.contains("`[agent] headroom = \"off\"` turns it off"), "{text}");
+    let (text, _) = plan("headroom = \"off\"");
+    assert!(!text.contains("suppress"), "{text}");
 }
 
 // promise 35

@@ -10,6 +10,7 @@ use commensal_core::group::Class;
 use commensal_host::Host;
 use commensal_reconcile::PlanRequest;
 use commensal_sensors::machine;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A subject and what it is called.
@@ -30,6 +31,18 @@ pub struct Who {
 pub fn look(context: &mut Context) -> anyhow::Result<Option<Cgroups>> {
     let engine = std::env::var("DOCKER_HOST").ok();
     Ok(Cgroups::look(&mut context.host, engine.as_deref())?)
+}
+
+/// Names of users by their numbers, as far as the machine's own file has them (passwd(5)).
+pub fn users(context: &Context) -> BTreeMap<u32, String> {
+    let text = context.host.read_file(Path::new("/etc/passwd")).unwrap_or_default();
+    let user = |line: &str| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        Some((fields.nth(1)?.parse().ok()?, name.to_owned()))
+    };
+    // The first of several names of one number is what `ls` shows.
+    text.lines().rev().filter_map(user).collect()
 }
 
 /// Finds everybody. Without a target: the online groups of the groups file against the offline ones.

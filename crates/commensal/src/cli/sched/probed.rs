@@ -134,7 +134,7 @@ pub fn look(context: &mut Context, status: &Status, time: Duration) -> Probed {
     }
     let offline = subjects(&mut context.host, status, Class::Offline);
     let unified = blame::target::look(context).ok().flatten().is_none_or(|found| found.unified);
-    let scope = Scope { online, offline, unified, verify: false, interrupts: true, room: None };
+    let scope = Scope { online, offline, unified, interrupts: true, ..Scope::default() };
     match measure(&context.host, &scope, time) {
         Ok(figures) => Probed::Seen(Box::new(LookSums::new(&figures))),
         Err(error) => Probed::Absent(format!("{error:#}")),
@@ -145,7 +145,7 @@ fn measure(host: &dyn Host, scope: &Scope, time: Duration) -> anyhow::Result<Fig
     let mut probe = WaitProbe::attach(host, scope)?;
     let first = probe.beginning();
     std::thread::sleep(time);
-    probe.stop()?;
+    probe.stop(host)?;
     Ok(probe.read(host).context("read what it saw")?.since(&first))
 }
 

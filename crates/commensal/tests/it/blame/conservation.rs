@@ -3,7 +3,7 @@
 
 use super::{HOG, Scene};
 use commensal_blame::figures::{ByKind, Kind, ThreadState};
-use commensal_blame::{Figures, Thread, WaitProbe};
+use commensal_blame::{Command as Held, Figures, Subject, Thread, WaitProbe};
 use commensal_host::LinuxHost;
 use std::path::Path;
 use std::process::Command;
@@ -95,11 +95,50 @@ fn blames_add_up(figures: &Figures) {
         assert!(of_kind <= figures.wait.of(kind), "{kind:?}: {of_kind} ns of {:?}", figures.wait);
         named += of_kind;
     }
+    for (culprit, ns) in figures.culprits.iter().filter(|(one, _)| one.kind == Kind::Other) {
+        let here = figures
+            .commands
+            .iter()
+            .filter(|(one, _)| (one.subject, Some(one.cgroup)) == (culprit.subject, culprit.cgroup));
+        let of_commands: u64 = here.map(|(_, ns)| ns).sum();
+        assert!(of_commands <= *ns, "the commands of a group are parts of it: {of_commands} of {ns} ns");
+    }
     let by_tasks: u64 =
         [Kind::Other, Kind::Online, Kind::Offline].iter().map(|kind| figures.wait.of(*kind)).sum();
     assert_eq!(named, by_tasks, "somebody is blamed for every wait behind a task: {figures:?}");
     let share = figures.counters.unexplained_ns as f64 / figures.wait.sum().max(1) as f64;
     assert!(share <= UNEXPLAINED_AT_MOST, "{:.2} % of the wait is unexplained", share * 100.0);
+}
+
+/// Two programs of a group that is nobody's, one of which is started anew all the time: who had the CPU is told by name, also of
+/// those that have ended, and adds up to the group.
+// promise 38
+#[test]
+fn commands_add_up_to_their_group() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("commands_add_up_to_their_group") else { return };
+    let web = scene.group("web");
+    let desk = scene.group("desk");
+    scene.start("desk", Some(cpu), "exec dd if=/dev/zero of=/dev/null bs=64k 2>/dev/null");
+    scene.start("desk", Some(cpu), "while :; do expr 1 + 1 >/dev/null; done");
+    scene.pulse("web", Some(cpu), "--period-us 2000 --work-us 500");
+    let mut probe = scene.probe(&[web], &[]);
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(700));
+        probe.gather(&LinuxHost::new()).unwrap();
+    }
+    probe.stop(&LinuxHost::new()).unwrap();
+    let figures = probe.read(&LinuxHost::new()).unwrap();
+    blames_add_up(&figures);
+    let Subject::Cgroup(id) = desk else { unreachable!() };
+    let here = |name: Option<&str>| -> u64 {
+        let of_name = |one: &Held| one.cgroup == id && name.is_none_or(|name| one.name == name);
+        figures.commands.iter().filter(|(one, _)| of_name(one)).map(|(_, ns)| ns).sum()
+    };
+    let whole: u64 =
+        figures.culprits.iter().filter(|(one, _)| one.cgroup == Some(id)).map(|(_, ns)| ns).sum();
+    println!("{whole} ns of the group, {} of named commands: {:?}", here(None), figures.commands);
+    assert!(here(Some("dd")) > 0 && here(Some("expr")) > 0, "{:?}", figures.commands);
+    assert!(here(None) as f64 > 0.9 * whole as f64, "{} of {whole} ns are named", here(None));
 }
 
 /// Ends everything, and checks the sums.

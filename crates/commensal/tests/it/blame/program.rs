@@ -88,6 +88,40 @@ fn a_report_for_people_and_one_for_programs() {
     assert!(prom.contains(&line), "{prom}");
 }
 
+/// Row A10 and row A11: who it was is told by command and user, and where the time went.
+// promise 38
+#[test]
+fn commands_and_phases_are_told() {
+    let Some((mut scene, cpu)) = Scene::on_one_cpu("commands_and_phases_are_told") else { return };
+    scene.group("web.service");
+    scene.group("desk");
+    scene.start("desk", Some(cpu), "exec dd if=/dev/zero of=/dev/null bs=64k 2>/dev/null");
+    scene.start("desk", Some(cpu), HOG);
+    scene.pulse("web.service", Some(cpu), "");
+    let name = scene.top.file_name().unwrap().to_str().unwrap();
+    let (web, desk) = (format!("/{name}/web.service"), format!("/{name}/desk"));
+    let program = Program::new("bc");
+    let (out, err) = program.expect(0, &["blame", &web, "--for", "2s", "--json"]);
+    assert_eq!(err, "loading the probe…\n");
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
+    let rows = report["culprits"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["name"] == desk.as_str()).unwrap();
+    let parts = row["commands"].as_array().unwrap();
+    let sum: f64 = parts.iter().map(|part| number(&part["ms"])).sum();
+    assert!((sum - number(&row["ms"])).abs() < 0.01, "{row}");
+    for command in ["dd", "sh"] {
+        let part = parts.iter().find(|part| part["command"] == command).unwrap_or_else(|| panic!("{row}"));
+        assert!(part["uid"].is_u64() && part["user"].is_string() && number(&part["ms"]) > 0.0, "{row}");
+    }
+    let phases = report["phases_ms"].as_object().unwrap();
+    let names = ["attach", "detach", "find", "load", "look", "names", "read", "verify"];
+    assert!(names.iter().all(|name| phases[*name].is_number()), "{phases:?}");
+    // The time asked for is the time looked at.
+    assert!((number(&phases["look"]) / 1e3 - number(&report["seconds"])).abs() < 1e-3, "{phases:?}");
+    assert!(number(&phases["look"]) >= 2_000.0, "{phases:?}");
+    println!("{phases:?}");
+}
+
 // promise 41
 #[test]
 fn a_verdict_is_an_exit_status() {
