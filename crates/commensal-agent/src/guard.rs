@@ -263,7 +263,8 @@ fn watch(
             Ok(1) if byte[0] == BEAT => {
                 // So that the agent knows that somebody is there. One that does not read is none of the guard's business.
                 let _ = reader.get_ref().set_write_timeout(Some(PAUSE));
-                let _ = (&*reader.get_ref()).write(&[BEAT]);
+                let mut agent = reader.get_ref();
+                let _ = agent.write(&[BEAT]);
             }
             Ok(1) if byte[0] == FAREWELL => return (End::Farewell, hello),
             Ok(1) => match read_hello(reader, byte.to_vec()) {

@@ -25,6 +25,7 @@ mod linux;
 mod locks;
 mod names;
 mod open;
+mod privileges;
 mod process;
 mod state;
 mod waiting;
@@ -35,6 +36,7 @@ pub use counters::{Counters, Event};
 pub use linux::LinuxHost;
 pub use locks::{Lock, LockFile, Watch};
 pub use names::{hold_name, name_holder, peer};
+pub use privileges::{Capability, give_up, keep_only, raised};
 pub use process::{Child, Process, SpawnSpec, Stderr, Stdin, Stdout, precise_thread};
 pub use waiting::{FolderEvent, For, GroupWatch, PressureTrigger, Stream};
 

@@ -2,6 +2,7 @@
 
 use crate::counters::{self, Counters, Event};
 use crate::open::{self, Guard};
+use crate::privileges::{Capability, raised};
 use crate::process::{self, Child, Process, SpawnSpec};
 use crate::{Dir, Host, HostError, Lock, LockFile, Result, Signal, Stream, Watch, locks, state};
 use commensal_core::cpuset::CpuSet;
@@ -307,6 +308,11 @@ fn raise_descriptor_limit() -> Option<Rlimit> {
 const ATTRIBUTE_LEN: usize = 65_536;
 const ATTRIBUTE_NAMES_LEN: usize = 65_536;
 
+/// Attributes `trusted.*` are there for CAP_SYS_ADMIN alone, also to be listed (`xattr_permission`, `simple_xattr_list`).
+fn with_rights<T>(attribute: &str, work: impl FnOnce() -> T) -> T {
+    if attribute.starts_with("trusted.") { raised(&[Capability::SysAdmin], work) } else { work() }
+}
+
 impl Host for LinuxHost {
     fn read_file(&self, path: &Path) -> Result<String> {
         self.pulse.fetch_add(1, Ordering::Relaxed);
@@ -333,7 +339,9 @@ impl Host for LinuxHost {
     }
 
     fn link(&self, path: &Path) -> Result<String> {
-        let target = rustix::fs::readlink(path, Vec::new());
+        // What a process of another user runs is for those who may trace it.
+        let read = || rustix::fs::readlink(path, Vec::new());
+        let target = if path.starts_with("/proc") { raised(&[Capability::SysPtrace], read) } else { read() };
         let target = target.map_err(|errno| fail("read", path.display().to_string(), None, errno))?;
         Ok(target.to_string_lossy().into_owned())
     }
@@ -422,9 +430,12 @@ impl Host for LinuxHost {
     fn write(&mut self, dir: Dir, file: &str, value: &str) -> Result<()> {
         let object = self.object(dir, file);
         let refuse = |errno| fail("write", object.clone(), Some(value), errno);
-        let written = self
-            .again_if_stale("write", dir, file, &mut |fd| rustix::io::pwrite(fd, value.as_bytes(), 0))
-            .map_err(|error| HostError { value: Some(value.to_owned()), ..error })?;
+        let mut put =
+            || self.again_if_stale("write", dir, file, &mut |fd| rustix::io::pwrite(fd, value.as_bytes(), 0));
+        // To move a process into a CPU set of v1 is to give it CPUs (`cap_task_setscheduler`).
+        let moves = SNAPSHOTS.contains(&file);
+        let written = if moves { raised(&[Capability::SysNice], put) } else { put() };
+        let written = written.map_err(|error| HostError { value: Some(value.to_owned()), ..error })?;
         match written {
             Ok(count) if count == value.len() => Ok(()),
             Ok(_) => Err(refuse(rustix::io::Errno::IO)),
@@ -475,7 +486,7 @@ impl Host for LinuxHost {
     fn attribute(&mut self, dir: Dir, name: &str) -> Result<Option<String>> {
         let open = self.dir(dir)?;
         let mut text = vec![0; ATTRIBUTE_LEN];
-        match rustix::fs::fgetxattr(&open.fd, name, &mut text) {
+        match with_rights(name, || rustix::fs::fgetxattr(&open.fd, name, &mut text)) {
             Ok(length) => Ok(Some(String::from_utf8_lossy(&text[..length]).into_owned())),
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::PERM) => {
                 Ok(None)
@@ -487,7 +498,7 @@ impl Host for LinuxHost {
     fn attributes(&mut self, dir: Dir, prefix: &str) -> Result<Vec<String>> {
         let open = self.dir(dir)?;
         let mut names = vec![0; ATTRIBUTE_NAMES_LEN];
-        let length = match rustix::fs::flistxattr(&open.fd, &mut names) {
+        let length = match with_rights(prefix, || rustix::fs::flistxattr(&open.fd, &mut names)) {
             Ok(length) => length,
             Err(rustix::io::Errno::OPNOTSUPP) => 0,
             Err(errno) => return Err(fail("list the attributes of", open.path.clone(), None, errno)),
@@ -502,7 +513,7 @@ impl Host for LinuxHost {
 
     fn set_attribute(&mut self, dir: Dir, name: &str, value: Option<&str>) -> Result<()> {
         let open = self.dir(dir)?;
-        let done = match value {
+        let done = with_rights(name, || match value {
             Some(value) => {
                 rustix::fs::fsetxattr(&open.fd, name, value.as_bytes(), rustix::fs::XattrFlags::empty())
             }
@@ -510,7 +521,7 @@ impl Host for LinuxHost {
                 Err(rustix::io::Errno::NODATA) => Ok(()),
                 done => done,
             },
-        };
+        });
         done.map_err(|errno| fail("set an attribute of", open.path.clone(), Some(name), errno))
     }
 
@@ -562,23 +573,23 @@ impl Host for LinuxHost {
     }
 
     fn signal(&mut self, process: &Process, signal: Signal) -> Result<()> {
-        process::send(process, signal)
+        raised(&[Capability::Kill], || process::send(process, signal))
     }
 
     fn cookie(&mut self, tid: u32) -> Result<u64> {
-        process::cookie_of(tid)
+        raised(&[Capability::SysPtrace], || process::cookie_of(tid))
     }
 
     fn share_cookie(&mut self, cookie: crate::Cookie, tids: &[u32]) -> Result<()> {
-        process::share_cookie(cookie, tids)
+        raised(&[Capability::SysPtrace], || process::share_cookie(cookie, tids))
     }
 
     fn set_affinity(&mut self, tid: u32, cpus: &CpuSet) -> Result<()> {
-        process::set_affinity(tid, cpus)
+        raised(&[Capability::SysNice], || process::set_affinity(tid, cpus))
     }
 
     fn set_policy(&mut self, tid: u32, policy: i32) -> Result<()> {
-        process::set_policy(tid, policy)
+        raised(&[Capability::SysNice], || process::set_policy(tid, policy))
     }
 
     fn euid(&self) -> u32 {

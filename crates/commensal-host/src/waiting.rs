@@ -2,6 +2,7 @@
 //! appear. Neither is part of [`crate::Host`], because the loop never waits.
 
 use crate::linux::fail;
+use crate::privileges::{Capability, raised};
 use crate::{HostError, Result};
 use commensal_core::errno::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -206,11 +207,13 @@ impl PressureTrigger {
         let wish = format!("some {} {}\0", stall.as_micros(), window.as_micros());
         let object = path.display().to_string();
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file =
-            open(path, flags, Mode::empty()).map_err(|errno| fail("open", object.clone(), None, errno))?;
-        rustix::io::write(&file, wish.as_bytes())
-            .map_err(|errno| fail("write", object, Some(wish.trim_end_matches('\0')), errno))?;
-        Ok(PressureTrigger(file))
+        raised(&[Capability::SysResource], || {
+            let file = open(path, flags, Mode::empty());
+            let file = file.map_err(|errno| fail("open", object.clone(), None, errno))?;
+            rustix::io::write(&file, wish.as_bytes())
+                .map_err(|errno| fail("write", object, Some(wish.trim_end_matches('\0')), errno))?;
+            Ok(PressureTrigger(file))
+        })
     }
 
     /// Which of them have fired since the last call, without waiting; `None` for one whose group is gone.

@@ -8,7 +8,9 @@ use commensal_agent::agent::{self, Flags, Options};
 use commensal_agent::client;
 use commensal_agent::control::{Done, SOCKET};
 use commensal_agent::guard::{self, End};
+use commensal_agent::privileges::{OF_GUARD, of_agent};
 use commensal_core::errno::Errno;
+use commensal_host::keep_only;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::flag;
@@ -41,6 +43,8 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let instance = context.instance();
+    // Before there is a thread.
+    keep_only(&of_agent(&context.host, options.probe, false)).context("privileges cannot be given up")?;
     let mut told = Vec::new();
     let left = agent::run(&mut context.host, instance, &options, &flags, &mut |snapshot| {
         // Without a service manager that listens nothing is sent.
@@ -88,6 +92,7 @@ fn flags(context: &Context) -> anyhow::Result<Flags> {
 
 /// Guards agents of this state directory.
 pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
+    keep_only(&OF_GUARD).context("privileges cannot be given up")?;
     let state_dir = context.state_dir.clone();
     let ready = || {
         // One that an agent has started would speak for the agent.

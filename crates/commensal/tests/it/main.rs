@@ -26,6 +26,7 @@ mod load;
 mod load_from;
 mod on_machine;
 mod output;
+mod privileges;
 mod processes;
 mod queue;
 mod report;
