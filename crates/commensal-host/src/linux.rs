@@ -114,8 +114,8 @@ pub(crate) fn plain_path(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Bound aside and renamed: whoever connects meanwhile finds the old one or the new one.
-fn listen(path: &Path) -> std::result::Result<UnixListener, rustix::io::Errno> {
+/// Bound aside and renamed: whoever connects meanwhile finds the old one or the new one, which is its group's already.
+fn listen(path: &Path, group: Option<u32>) -> std::result::Result<UnixListener, rustix::io::Errno> {
     use rustix::io::Errno;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with};
     let socket = |flags| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
@@ -144,12 +144,25 @@ fn listen(path: &Path) -> std::result::Result<UnixListener, rustix::io::Errno> {
         Err(Errno::ADDRINUSE) => rustix::fs::unlink(&aside).and_then(|()| bind(&listening, &addr))?,
         other => other?,
     }
-    let done = rustix::net::listen(&listening, 128).and_then(|()| rustix::fs::rename(&aside, path));
+    let shared = match group {
+        Some(group) => share(&aside, group),
+        None => Ok(()),
+    };
+    let done = shared
+        .and_then(|()| rustix::net::listen(&listening, 128))
+        .and_then(|()| rustix::fs::rename(&aside, path));
     if done.is_err() {
         let _ = rustix::fs::unlink(&aside);
     }
     done?;
     Ok(listening.into())
+}
+
+/// Gives a socket to a group: the owner first, so that no other group ever reaches it.
+fn share(socket: &Path, group: u32) -> rustix::io::Result<()> {
+    let (at, group) = (rustix::fs::CWD, Some(rustix::fs::Gid::from_raw(group)));
+    raised(&[Capability::Chown], || rustix::fs::chownat(at, socket, None, group, AtFlags::SYMLINK_NOFOLLOW))?;
+    rustix::fs::chmod(socket, Mode::from_raw_mode(0o660))
 }
 
 impl LinuxHost {
@@ -308,6 +321,21 @@ fn raise_descriptor_limit() -> Option<Rlimit> {
 const ATTRIBUTE_LEN: usize = 65_536;
 const ATTRIBUTE_NAMES_LEN: usize = 65_536;
 
+/// All that comes until the other side closes.
+fn answer(mut stream: Stream, path: &Path, end: Instant) -> Result<String> {
+    let mut answer = Vec::new();
+    while answer.len() < ASK_MOST {
+        let left = end.saturating_duration_since(Instant::now());
+        let read = if left.is_zero() { None } else { stream.read(left)? };
+        match read {
+            Some(bytes) if bytes.is_empty() => break,
+            Some(bytes) => answer.extend(bytes),
+            None => return Err(fail("ask", path.display().to_string(), None, rustix::io::Errno::TIMEDOUT)),
+        }
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
 /// Attributes `trusted.*` are there for CAP_SYS_ADMIN alone, also to be listed (`xattr_permission`, `simple_xattr_list`).
 fn with_rights<T>(attribute: &str, work: impl FnOnce() -> T) -> T {
     if attribute.starts_with("trusted.") { raised(&[Capability::SysAdmin], work) } else { work() }
@@ -356,24 +384,33 @@ impl Host for LinuxHost {
 
     fn ask(&self, path: &Path, request: &str, patience: Duration) -> Result<String> {
         let end = Instant::now() + patience;
-        let mut stream = Stream::open(path, request, patience)?;
-        let mut answer = Vec::new();
-        while answer.len() < ASK_MOST {
-            let left = end.saturating_duration_since(Instant::now());
-            let read = if left.is_zero() { None } else { stream.read(left)? };
-            match read {
-                Some(bytes) if bytes.is_empty() => break,
-                Some(bytes) => answer.extend(bytes),
-                None => {
-                    return Err(fail("ask", path.display().to_string(), None, rustix::io::Errno::TIMEDOUT));
-                }
-            }
-        }
-        Ok(String::from_utf8_lossy(&answer).into_owned())
+        answer(Stream::open(path, request, patience)?, path, end)
+    }
+
+    fn ask_own(&self, path: &Path, request: &str, patience: Duration) -> Result<String> {
+        let end = Instant::now() + patience;
+        answer(Stream::open_own(path, request, patience, self.euid())?, path, end)
     }
 
     fn listen(&mut self, path: &Path) -> Result<UnixListener> {
-        listen(path).map_err(|errno| fail("listen on", path.display().to_string(), None, errno))
+        listen(path, None).map_err(|errno| fail("listen on", path.display().to_string(), None, errno))
+    }
+
+    fn listen_for(&mut self, path: &Path, group: u32) -> Result<UnixListener> {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let mode = Mode::from_raw_mode(0o755);
+        let made = match rustix::fs::mkdir(folder, mode) {
+            // What the umask has taken.
+            Ok(()) => rustix::fs::chmod(folder, mode),
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            Err(errno) => Err(errno),
+        };
+        made.map_err(|errno| fail("create", folder.display().to_string(), None, errno))?;
+        if self.guarded.is_some() {
+            open::judge_folder(folder, self.euid())?;
+        }
+        let bound = listen(path, Some(group));
+        bound.map_err(|errno| fail("listen on", path.display().to_string(), None, errno))
     }
 
     fn open(&mut self, path: &Path) -> Result<Dir> {

@@ -141,6 +141,11 @@ pub(crate) fn make(path: &Path, guard: Guard<'_>) -> Result<()> {
     walk(path, guard.euid, true, FileRole::Own).map(drop)
 }
 
+/// Refuses a folder that others than root and user `euid` can write, with those above it.
+pub(crate) fn judge_folder(path: &Path, euid: u32) -> Result<()> {
+    walk(path, euid, false, FileRole::Own).map(drop)
+}
+
 /// Splits a path into folder and name.
 fn parts(path: &Path) -> Result<(&Path, &Path)> {
     let name = path.file_name().ok_or_else(|| refused("open", path, Errno::INVAL))?;

@@ -1,6 +1,7 @@
 //! What every verb needs: the host, where state is kept, and how groups become a plan.
 
 use anyhow::{Context as _, anyhow, bail};
+use commensal_agent::control::{SHARED_SOCKET, SOCKET};
 use commensal_agent::groups_file;
 use commensal_core::actual::CgroupPath;
 use commensal_core::group::{GroupName, GroupSpec};
@@ -58,6 +59,20 @@ impl<H: Host> Context<H> {
         let engine = std::env::var("DOCKER_HOST").ok();
         let cgroup_root = self.cgroup_root.clone();
         Instance { cgroup_root, engine, ..Instance::of_machine(&self.state_dir, &self.prefix) }
+    }
+
+    /// Whether nobody named another state directory than this user's own.
+    pub fn is_default_state(&self) -> bool {
+        default_state_dir(self.host.euid()).is_ok_and(|dir| dir == self.state_dir)
+    }
+
+    /// Where to ask for the agent: in the state directory, and for a user who has none of their own where the machine's is shared.
+    pub fn agent_sockets(&self) -> Vec<PathBuf> {
+        let mut sockets = vec![self.state_dir.join(SOCKET)];
+        if self.host.euid() != 0 && self.is_default_state() {
+            sockets.push(PathBuf::from(SHARED_SOCKET));
+        }
+        sockets
     }
 
     /// Reads the groups of a file or of every `*.toml` of a folder; all mistakes in one error.

@@ -32,6 +32,7 @@ mod queue;
 mod report;
 mod sched;
 mod seeing;
+mod sharing;
 mod support;
 mod sweeps;
 mod systemd;

@@ -203,7 +203,8 @@ fn on_others<'a>(world: &'a World) -> Vec<Function<'a>> {
 
 /// … and to files, sockets and the probe.
 fn on_files<'a>(world: &'a World) -> Vec<Function<'a>> {
-    let [state, engine] = ["state", "engine.sock"].map(|name| world.folder.path().join(name));
+    let [state, engine, shared] =
+        ["state", "engine.sock", "shared"].map(|name| world.folder.path().join(name));
     let scope =
         || Scope { online: vec![Subject::Cgroup(1)], offline: vec![Subject::Cgroup(2)], ..Scope::default() };
     vec![
@@ -221,6 +222,15 @@ fn on_files<'a>(world: &'a World) -> Vec<Function<'a>> {
                 let mut host = LinuxHost::new();
                 host.guard_state(&state);
                 Some(host.state_dir(&state).is_ok() && host.state_append(&state.join("x"), "x").is_ok())
+            }),
+        ),
+        (
+            "give the shared socket to its group",
+            Box::new(move |_| {
+                let _ = std::fs::remove_file(&shared);
+                Some(raised(&[Capability::Chown], || {
+                    std::fs::write(&shared, "").is_ok() && chown(&shared, None, Some(SOMEBODY)).is_ok()
+                }))
             }),
         ),
         (
