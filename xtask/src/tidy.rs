@@ -72,7 +72,7 @@ const EDGES: [(&str, &[&str]); 15] = [
 const MAX_LINES: usize = 800;
 const TABLES: [&str; 1] = ["crates/commensal-core/src/knob/table.rs"];
 /// Lines of the root audit surface, without the fake.
-const MAX_HOST_LINES: usize = 2_450;
+const MAX_HOST_LINES: usize = 2_500;
 
 /// Everything that is wrong.
 pub fn problems(root: &Path) -> anyhow::Result<Vec<String>> {
