@@ -35,7 +35,7 @@ use commensal_core::knob::{Controller, KnobId, Value};
 use commensal_core::text;
 use commensal_core::topology::{Device, Disk, Machine};
 use commensal_core::units::Bytes;
-use commensal_host::{Dir, GroupWatch, Host, HostError, LinuxHost, Process};
+use commensal_host::{Capability, Dir, GroupWatch, Host, HostError, LinuxHost, Process, give_up};
 use commensal_reconcile::{
     Change, Instance, Master, PlanRequest, Planned, ReconcileError, Reconciler, Round, in_words, members,
     queue,
@@ -43,6 +43,7 @@ use commensal_reconcile::{
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,6 +117,19 @@ pub struct Options {
     pub beside_others: bool,
     /// Where metrics are served over TCP, read only.
     pub metrics: Option<SocketAddr>,
+    /// The socket that a group may look at it over.
+    pub share: Option<Share>,
+}
+
+/// A socket for a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// Where.
+    pub path: PathBuf,
+    /// The group's number.
+    pub group: u32,
+    /// Whether somebody asked for it: then there is no agent without it.
+    pub insisted: bool,
 }
 
 /// What signals ask for.
@@ -327,7 +341,8 @@ pub fn run(
     let published = Arc::new(Published::new());
     let (send, commands) = control::commands();
     let socket = instance.state_dir.join(control::SOCKET);
-    let _control = Control::start(host, &socket, options.metrics, Arc::clone(&published), send)?;
+    let shared = share(host, options)?;
+    let _control = Control::start(host, &socket, shared, options.metrics, Arc::clone(&published), send)?;
     let log = instance.state_dir.join("audit.log");
     let audit =
         Audit::start(Box::new(LinuxHost::new()), &log, audit::MAX_BYTES).map_err(AgentError::Audit)?;
@@ -389,6 +404,23 @@ pub fn run(
         tell(&snapshot);
     });
     Ok(agent.leave(flags.hand_over.load(Ordering::Relaxed)))
+}
+
+/// Listens for the group, and gives up what only that needs: threads begin after it.
+fn share(host: &mut dyn Host, options: &Options) -> Result<Option<UnixListener>, AgentError> {
+    let Some(Share { path, group, insisted }) = &options.share else { return Ok(None) };
+    let listening = host.listen_for(path, *group);
+    if let Err(error) = give_up(&[Capability::Chown]) {
+        eprintln!("commensal: CAP_CHOWN cannot be given up: {error}");
+    }
+    match listening {
+        Ok(listener) => Ok(Some(listener)),
+        Err(source) if *insisted => Err(ControlError::Shared { group: *group, source }.into()),
+        Err(error) => {
+            eprintln!("commensal: going on without the socket for group {group}: {error}");
+            Ok(None)
+        }
+    }
 }
 
 impl Agent<'_> {

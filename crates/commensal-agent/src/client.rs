@@ -24,8 +24,16 @@ pub enum ClientError {
     )]
     NoAgent(PathBuf),
     /// It belongs to somebody else.
-    #[error("the agent at {} belongs to another user: ask as that user, for example with sudo", .0.display())]
+    #[error(
+        "the agent at {} belongs to another user: ask as that user, for example with sudo, or be in the group that its socket is \
+         shared with", .0.display()
+    )]
     NotYours(PathBuf),
+    /// Who listens is neither this user nor root.
+    #[error(
+        "what answers there is not asked, because it may be anybody's; remove it, or name another --state-dir"
+    )]
+    NotBelieved(#[source] HostError),
     /// It listens and says nothing.
     #[error(
         "the agent at {} does not answer: it hangs or was stopped; `systemctl restart commensal-agent` starts it anew, and the \
@@ -81,6 +89,45 @@ pub fn get<T: DeserializeOwned>(
     ask(host, socket, "GET", path, "")
 }
 
+/// The first of these sockets where an agent is, and what it says to `GET path`; the first one's error where none is.
+///
+/// # Errors
+/// [`ClientError`], in words for users.
+pub fn find<'s, T: DeserializeOwned>(
+    host: &dyn Host,
+    sockets: &'s [PathBuf],
+    path: &str,
+) -> Result<(&'s Path, Answer<T>), ClientError> {
+    first(sockets, |socket| get(host, socket, path))
+}
+
+/// The same with `POST path`.
+///
+/// # Errors
+/// [`ClientError`], in words for users.
+pub fn find_post<T: DeserializeOwned>(
+    host: &dyn Host,
+    sockets: &[PathBuf],
+    path: &str,
+) -> Result<Answer<T>, ClientError> {
+    first(sockets, |socket| post(host, socket, path)).map(|(_, answer)| answer)
+}
+
+fn first<T>(
+    sockets: &[PathBuf],
+    mut ask: impl FnMut(&Path) -> Result<Answer<T>, ClientError>,
+) -> Result<(&Path, Answer<T>), ClientError> {
+    let mut absent = None;
+    for socket in sockets {
+        match ask(socket) {
+            Ok(answer) => return Ok((socket, answer)),
+            Err(error @ ClientError::NoAgent(_)) => absent = absent.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(absent.unwrap_or_else(|| ClientError::NoAgent(PathBuf::new())))
+}
+
 /// `POST path` without a body.
 ///
 /// # Errors
@@ -121,7 +168,8 @@ fn ask<T: DeserializeOwned>(
     let request =
         format!("{method} {path} HTTP/1.1\r\nHost: agent\r\n{length}Connection: close\r\n\r\n{body}");
     let patience = if method == "POST" { ORDER_PATIENCE } else { PATIENCE };
-    let text = host.ask(socket, &request, patience).map_err(|error| match error.errno {
+    let text = host.ask_own(socket, &request, patience).map_err(|error| match error.errno {
+        _ if error.is_disbelief() => ClientError::NotBelieved(error),
         Errno::ENOENT | Errno::ECONNREFUSED => ClientError::NoAgent(socket.to_owned()),
         Errno::EACCES | Errno::EPERM => ClientError::NotYours(socket.to_owned()),
         Errno::ETIMEDOUT => ClientError::Silent(socket.to_owned()),

@@ -3,8 +3,9 @@
 //!
 //! ```text
 //! socket (0600, peer's user checked) ─┐                          ┌─ GET ─► Published (the loop's last snapshot)
-//!                                     ├─► one thread, one task ──┤
+//! shared socket (0660, a group's) ────┼─► one thread, one task ──┤
 //! TCP (GET only, fewer paths) ────────┘   per connection         └─ POST ─► Command ─► the loop ─► Reply
+//!                                                                          (owner and root only)
 //! ```
 //!
 //! Everything has a bound: connections, bytes of head and body, the time of a head and of a connection. A client that never
@@ -16,8 +17,8 @@ mod tests;
 
 use crate::canary;
 use crate::publish::Published;
-use answer::Router;
 pub use answer::{AGE, Done, Refusal};
+use answer::{Origin, Router};
 use commensal_core::errno::Errno;
 use commensal_host::{Host, HostError};
 use hyper::service::service_fn;
@@ -25,6 +26,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -35,8 +37,14 @@ use tokio::sync::{Semaphore, oneshot};
 
 /// Name of the socket in the state directory.
 pub const SOCKET: &str = "control.sock";
+/// The socket for a group, of an agent that keeps the machine.
+pub const SHARED_SOCKET: &str = "/run/commensal/control.sock";
+/// The group that it is shared with where there is one and nobody said another.
+pub const SHARED_GROUP: &str = "commensal";
 /// Connections at a time; more wait in the kernel's queue.
 const CONNECTIONS: usize = 128;
+/// The same of the shared socket, apart: its group takes none of the owner's.
+const SHARED_CONNECTIONS: usize = 32;
 /// The same over TCP, apart: whoever is out there takes none of the owner's.
 const TCP_CONNECTIONS: usize = 16;
 /// For the head of a request to arrive, and for a whole connection.
@@ -67,6 +75,14 @@ pub enum ControlError {
         "the control socket cannot be made; its path can have about 90 characters, and its folder must be writable"
     )]
     Socket(#[source] HostError),
+    /// The shared one cannot be.
+    #[error("the socket for group {group} cannot be made")]
+    Shared {
+        /// The group's number.
+        group: u32,
+        /// Why not.
+        source: HostError,
+    },
     /// The address of the metrics.
     #[error("--metrics-listen {addr}: cannot listen there; choose another address")]
     Metrics {
@@ -130,6 +146,15 @@ pub fn commands() -> (SyncSender<Command>, Receiver<Command>) {
     sync_channel(COMMANDS)
 }
 
+/// The number of a group of `/etc/group` (group(5)), by its name; a number is itself.
+#[must_use]
+pub fn group_number(groups: &str, name: &str) -> Option<u32> {
+    name.parse().ok().or_else(|| {
+        let fields = groups.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        fields.filter(|fields| fields.first() == Some(&name)).find_map(|fields| fields.get(2)?.parse().ok())
+    })
+}
+
 /// The thread that serves. Ends when dropped; the file of the socket stays, and the next agent takes its place.
 #[derive(Debug)]
 pub struct Control {
@@ -139,7 +164,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Listens on `socket`, whose folder exists, and, if asked, on a TCP address (port 0 is any free one). The caller holds
+    /// Listens on `socket`, whose folder exists, and, if asked, on a TCP address (port 0 is any free one); serves `shared` to look
+    /// at as well. The caller holds
     /// the agent's lock: two that start at the same moment could both find a dead socket.
     ///
     /// # Errors
@@ -147,6 +173,7 @@ impl Control {
     pub fn start(
         host: &mut dyn Host,
         socket: &Path,
+        shared: Option<UnixListener>,
         metrics: Option<SocketAddr>,
         published: Arc<Published>,
         commands: SyncSender<Command>,
@@ -166,16 +193,32 @@ impl Control {
         let metrics = tcp.as_ref().and_then(|listener| listener.local_addr().ok());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(ControlError::Thread)?;
-        let (local, tcp) = {
+        let (local, shared, tcp) = {
             let _inside = runtime.enter();
-            listeners(local, tcp).map_err(ControlError::Thread)?
+            let listening = |one: UnixListener| {
+                one.set_nonblocking(true)?;
+                tokio::net::UnixListener::from_std(one)
+            };
+            let over_tcp = |one: std::net::TcpListener| {
+                one.set_nonblocking(true)?;
+                tokio::net::TcpListener::from_std(one)
+            };
+            let local = listening(local).map_err(ControlError::Thread)?;
+            let shared = shared.map(listening).transpose().map_err(ControlError::Thread)?;
+            (local, shared, tcp.map(over_tcp).transpose().map_err(ControlError::Thread)?)
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let router = Arc::new(Router { published, commands });
         let owner = host.euid();
         let serve = move || {
             runtime.block_on(async move {
-                let over_socket = accept_local(&local, owner, &router);
+                let over_socket = accept_local(&local, owner, Audience::Owner, &router);
+                let over_shared = async {
+                    match &shared {
+                        Some(listener) => accept_local(listener, owner, Audience::Group, &router).await,
+                        None => std::future::pending().await,
+                    }
+                };
                 let over_tcp = async {
                     match &tcp {
                         Some(listener) => accept_tcp(listener, &router).await,
@@ -184,6 +227,7 @@ impl Control {
                 };
                 tokio::select! {
                     () = over_socket => {}
+                    () = over_shared => {}
                     () = over_tcp => {}
                     _ = stopped => {}
                 }
@@ -209,21 +253,23 @@ impl Drop for Control {
     }
 }
 
-type Listeners = (tokio::net::UnixListener, Option<tokio::net::TcpListener>);
-
-fn listeners(
-    local: std::os::unix::net::UnixListener,
-    tcp: Option<std::net::TcpListener>,
-) -> io::Result<Listeners> {
-    local.set_nonblocking(true)?;
-    let local = tokio::net::UnixListener::from_std(local)?;
-    let Some(tcp) = tcp else { return Ok((local, None)) };
-    tcp.set_nonblocking(true)?;
-    Ok((local, Some(tokio::net::TcpListener::from_std(tcp)?)))
+/// Whom a local socket is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Audience {
+    /// The agent's user and root.
+    Owner,
+    /// Whoever its mode lets in may look.
+    Group,
 }
 
-async fn accept_local(listener: &tokio::net::UnixListener, owner: u32, router: &Arc<Router>) {
-    let free = Arc::new(Semaphore::new(CONNECTIONS));
+async fn accept_local(
+    listener: &tokio::net::UnixListener,
+    owner: u32,
+    audience: Audience,
+    router: &Arc<Router>,
+) {
+    let most = if audience == Audience::Owner { CONNECTIONS } else { SHARED_CONNECTIONS };
+    let free = Arc::new(Semaphore::new(most));
     loop {
         // The semaphore is never closed.
         let Ok(permit) = Arc::clone(&free).acquire_owned().await else { return };
@@ -233,10 +279,12 @@ async fn accept_local(listener: &tokio::net::UnixListener, owner: u32, router: &
         };
         // The mode of the file keeps others out; this holds as well where somebody changed it.
         let user = stream.peer_cred().ok().map(|peer| peer.uid());
-        if !user.is_some_and(|user| user == owner || user == 0) {
-            continue;
-        }
-        let serving = serve(stream, Arc::clone(router), false);
+        let origin = match user {
+            Some(user) if user == owner || user == 0 => Origin::Owner,
+            Some(user) if audience == Audience::Group => Origin::Member(user),
+            _ => continue,
+        };
+        let serving = serve(stream, Arc::clone(router), origin);
         tokio::spawn(async move {
             serving.await;
             drop(permit);
@@ -253,7 +301,7 @@ async fn accept_tcp(listener: &tokio::net::TcpListener, router: &Arc<Router>) {
             continue;
         };
         let _ = stream.set_nodelay(true);
-        let serving = serve(stream, Arc::clone(router), true);
+        let serving = serve(stream, Arc::clone(router), Origin::Remote);
         tokio::spawn(async move {
             serving.await;
             drop(permit);
@@ -265,11 +313,11 @@ async fn accept_tcp(listener: &tokio::net::TcpListener, router: &Arc<Router>) {
 fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Arc<Router>,
-    remote: bool,
+    origin: Origin,
 ) -> impl Future<Output = ()> {
     let service = service_fn(move |request| {
         let router = Arc::clone(&router);
-        async move { Ok::<_, std::convert::Infallible>(router.answer(request, remote).await) }
+        async move { Ok::<_, std::convert::Infallible>(router.answer(request, origin).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())

@@ -26,6 +26,7 @@ mod golden;
 pub mod groups_file;
 pub mod guard;
 pub mod members;
+pub mod privileges;
 pub mod publish;
 pub mod reach;
 pub mod sense;

@@ -25,6 +25,7 @@ mod linux;
 mod locks;
 mod names;
 mod open;
+mod privileges;
 mod process;
 mod state;
 mod waiting;
@@ -35,6 +36,7 @@ pub use counters::{Counters, Event};
 pub use linux::LinuxHost;
 pub use locks::{Lock, LockFile, Watch};
 pub use names::{hold_name, name_holder, peer};
+pub use privileges::{Capability, give_up, keep_only, raised};
 pub use process::{Child, Process, SpawnSpec, Stderr, Stdin, Stdout, precise_thread};
 pub use waiting::{FolderEvent, For, GroupWatch, PressureTrigger, Stream};
 
@@ -66,6 +68,12 @@ impl HostError {
     #[must_use]
     pub fn is_no_file(&self) -> bool {
         self.operation == open::AS_A_FILE
+    }
+
+    /// Whether somebody else listens where only this user or root may.
+    #[must_use]
+    pub fn is_disbelief(&self) -> bool {
+        self.operation == waiting::BELIEVE
     }
 }
 
@@ -114,9 +122,20 @@ pub trait Host {
     /// most 8 MiB. All of it, from connecting to the last byte, takes at most `patience` (`ETIMEDOUT`).
     fn ask(&self, path: &Path, request: &str, patience: Duration) -> Result<String>;
 
+    /// As [`Host::ask`], but says nothing unless root or this user listens at `path`, and nothing through a symbolic link
+    /// ([`HostError::is_disbelief`]). A machine in memory has no other users.
+    fn ask_own(&self, path: &Path, request: &str, patience: Duration) -> Result<String> {
+        self.ask(path, request, patience)
+    }
+
     /// Listens on a local (Unix) socket at `path` that only this user reaches: its mode is 0600 from the first moment. A
     /// socket that nobody listens on any more is replaced; `EADDRINUSE` when somebody does, `EEXIST` when it is no socket.
     fn listen(&mut self, path: &Path) -> Result<UnixListener>;
+
+    /// As [`Host::listen`], for a socket that the users of `group` reach as well: it is the group's, with mode 0660, before anybody
+    /// can find it. Its folder is made with mode 0755 if it is not there; one that others can write is refused (`EPERM`), if this
+    /// host is guarded.
+    fn listen_for(&mut self, path: &Path, group: u32) -> Result<UnixListener>;
 
     /// Opens a cgroup directory by absolute path; `EINVAL` when it is none of a cgroup file system, or the path has `.`, `..` or an
     /// empty name in it.

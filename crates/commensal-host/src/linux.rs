@@ -2,6 +2,7 @@
 
 use crate::counters::{self, Counters, Event};
 use crate::open::{self, Guard};
+use crate::privileges::{Capability, raised};
 use crate::process::{self, Child, Process, SpawnSpec};
 use crate::{Dir, Host, HostError, Lock, LockFile, Result, Signal, Stream, Watch, locks, state};
 use commensal_core::cpuset::CpuSet;
@@ -135,8 +136,8 @@ fn open_at_any_depth(path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> 
     rustix::fs::openat(fd.as_ref().map_or(CWD, AsFd::as_fd), rest, flags, Mode::empty())
 }
 
-/// Bound aside and renamed: whoever connects meanwhile finds the old one or the new one.
-fn listen(path: &Path) -> std::result::Result<UnixListener, rustix::io::Errno> {
+/// Bound aside and renamed: whoever connects meanwhile finds the old one or the new one, which is its group's already.
+fn listen(path: &Path, group: Option<u32>) -> std::result::Result<UnixListener, rustix::io::Errno> {
     use rustix::io::Errno;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with};
     let socket = |flags| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
@@ -165,12 +166,25 @@ fn listen(path: &Path) -> std::result::Result<UnixListener, rustix::io::Errno> {
         Err(Errno::ADDRINUSE) => rustix::fs::unlink(&aside).and_then(|()| bind(&listening, &addr))?,
         other => other?,
     }
-    let done = rustix::net::listen(&listening, 128).and_then(|()| rustix::fs::rename(&aside, path));
+    let shared = match group {
+        Some(group) => share(&aside, group),
+        None => Ok(()),
+    };
+    let done = shared
+        .and_then(|()| rustix::net::listen(&listening, 128))
+        .and_then(|()| rustix::fs::rename(&aside, path));
     if done.is_err() {
         let _ = rustix::fs::unlink(&aside);
     }
     done?;
     Ok(listening.into())
+}
+
+/// Gives a socket to a group: the owner first, so that no other group ever reaches it.
+fn share(socket: &Path, group: u32) -> rustix::io::Result<()> {
+    let (at, group) = (CWD, Some(rustix::fs::Gid::from_raw(group)));
+    raised(&[Capability::Chown], || rustix::fs::chownat(at, socket, None, group, AtFlags::SYMLINK_NOFOLLOW))?;
+    rustix::fs::chmod(socket, Mode::from_raw_mode(0o660))
 }
 
 impl LinuxHost {
@@ -325,6 +339,26 @@ fn raise_descriptor_limit() -> Option<Rlimit> {
 const ATTRIBUTE_LEN: usize = 65_536;
 const ATTRIBUTE_NAMES_LEN: usize = 65_536;
 
+/// All that comes until the other side closes.
+fn answer(mut stream: Stream, path: &Path, end: Instant) -> Result<String> {
+    let mut answer = Vec::new();
+    while answer.len() < ASK_MOST {
+        let left = end.saturating_duration_since(Instant::now());
+        let read = if left.is_zero() { None } else { stream.read(left)? };
+        match read {
+            Some(bytes) if bytes.is_empty() => break,
+            Some(bytes) => answer.extend(bytes),
+            None => return Err(fail("ask", spelling::of_path(path), None, rustix::io::Errno::TIMEDOUT)),
+        }
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// Attributes `trusted.*` are there for CAP_SYS_ADMIN alone, also to be listed (`xattr_permission`, `simple_xattr_list`).
+fn with_rights<T>(attribute: &str, work: impl FnOnce() -> T) -> T {
+    if attribute.starts_with("trusted.") { raised(&[Capability::SysAdmin], work) } else { work() }
+}
+
 impl Host for LinuxHost {
     fn read_file(&self, path: &Path) -> Result<String> {
         self.pulse.fetch_add(1, Ordering::Relaxed);
@@ -351,7 +385,9 @@ impl Host for LinuxHost {
     }
 
     fn link(&self, path: &Path) -> Result<String> {
-        let target = rustix::fs::readlink(&*spelling::path(path), Vec::new());
+        // What a process of another user runs is for those who may trace it.
+        let read = || rustix::fs::readlink(&*spelling::path(path), Vec::new());
+        let target = if path.starts_with("/proc") { raised(&[Capability::SysPtrace], read) } else { read() };
         let target = target.map_err(|errno| fail("read", spelling::of_path(path), None, errno))?;
         Ok(spelling::text(target.into_bytes()))
     }
@@ -367,24 +403,33 @@ impl Host for LinuxHost {
 
     fn ask(&self, path: &Path, request: &str, patience: Duration) -> Result<String> {
         let end = Instant::now() + patience;
-        let mut stream = Stream::open(path, request, patience)?;
-        let mut answer = Vec::new();
-        while answer.len() < ASK_MOST {
-            let left = end.saturating_duration_since(Instant::now());
-            let read = if left.is_zero() { None } else { stream.read(left)? };
-            match read {
-                Some(bytes) if bytes.is_empty() => break,
-                Some(bytes) => answer.extend(bytes),
-                None => {
-                    return Err(fail("ask", spelling::of_path(path), None, rustix::io::Errno::TIMEDOUT));
-                }
-            }
-        }
-        Ok(String::from_utf8_lossy(&answer).into_owned())
+        answer(Stream::open(path, request, patience)?, path, end)
+    }
+
+    fn ask_own(&self, path: &Path, request: &str, patience: Duration) -> Result<String> {
+        let end = Instant::now() + patience;
+        answer(Stream::open_own(path, request, patience, self.euid())?, path, end)
     }
 
     fn listen(&mut self, path: &Path) -> Result<UnixListener> {
-        listen(path).map_err(|errno| fail("listen on", spelling::of_path(path), None, errno))
+        listen(path, None).map_err(|errno| fail("listen on", spelling::of_path(path), None, errno))
+    }
+
+    fn listen_for(&mut self, path: &Path, group: u32) -> Result<UnixListener> {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let mode = Mode::from_raw_mode(0o755);
+        let made = match rustix::fs::mkdir(folder, mode) {
+            // What the umask has taken.
+            Ok(()) => rustix::fs::chmod(folder, mode),
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            Err(errno) => Err(errno),
+        };
+        made.map_err(|errno| fail("create", spelling::of_path(folder), None, errno))?;
+        if self.guarded.is_some() {
+            open::judge_folder(folder, self.euid())?;
+        }
+        let bound = listen(path, Some(group));
+        bound.map_err(|errno| fail("listen on", spelling::of_path(path), None, errno))
     }
 
     fn open(&mut self, path: &Path) -> Result<Dir> {
@@ -441,9 +486,12 @@ impl Host for LinuxHost {
     fn write(&mut self, dir: Dir, file: &str, value: &str) -> Result<()> {
         let object = self.object(dir, file);
         let refuse = |errno| fail("write", object.clone(), Some(value), errno);
-        let written = self
-            .again_if_stale("write", dir, file, &mut |fd| rustix::io::pwrite(fd, value.as_bytes(), 0))
-            .map_err(|error| HostError { value: Some(value.to_owned()), ..error })?;
+        let mut put =
+            || self.again_if_stale("write", dir, file, &mut |fd| rustix::io::pwrite(fd, value.as_bytes(), 0));
+        // To move a process into a CPU set of v1 is to give it CPUs (`cap_task_setscheduler`).
+        let moves = SNAPSHOTS.contains(&file);
+        let written = if moves { raised(&[Capability::SysNice], put) } else { put() };
+        let written = written.map_err(|error| HostError { value: Some(value.to_owned()), ..error })?;
         match written {
             Ok(count) if count == value.len() => Ok(()),
             Ok(_) => Err(refuse(rustix::io::Errno::IO)),
@@ -494,7 +542,7 @@ impl Host for LinuxHost {
     fn attribute(&mut self, dir: Dir, name: &str) -> Result<Option<String>> {
         let open = self.dir(dir)?;
         let mut text = vec![0; ATTRIBUTE_LEN];
-        match rustix::fs::fgetxattr(&open.fd, name, &mut text) {
+        match with_rights(name, || rustix::fs::fgetxattr(&open.fd, name, &mut text)) {
             Ok(length) => Ok(Some(String::from_utf8_lossy(&text[..length]).into_owned())),
             Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::PERM) => {
                 Ok(None)
@@ -506,7 +554,7 @@ impl Host for LinuxHost {
     fn attributes(&mut self, dir: Dir, prefix: &str) -> Result<Vec<String>> {
         let open = self.dir(dir)?;
         let mut names = vec![0; ATTRIBUTE_NAMES_LEN];
-        let length = match rustix::fs::flistxattr(&open.fd, &mut names) {
+        let length = match with_rights(prefix, || rustix::fs::flistxattr(&open.fd, &mut names)) {
             Ok(length) => length,
             Err(rustix::io::Errno::OPNOTSUPP) => 0,
             Err(errno) => return Err(fail("list the attributes of", open.path.clone(), None, errno)),
@@ -521,7 +569,7 @@ impl Host for LinuxHost {
 
     fn set_attribute(&mut self, dir: Dir, name: &str, value: Option<&str>) -> Result<()> {
         let open = self.dir(dir)?;
-        let done = match value {
+        let done = with_rights(name, || match value {
             Some(value) => {
                 rustix::fs::fsetxattr(&open.fd, name, value.as_bytes(), rustix::fs::XattrFlags::empty())
             }
@@ -529,7 +577,7 @@ impl Host for LinuxHost {
                 Err(rustix::io::Errno::NODATA) => Ok(()),
                 done => done,
             },
-        };
+        });
         done.map_err(|errno| fail("set an attribute of", open.path.clone(), Some(name), errno))
     }
 
@@ -581,23 +629,23 @@ impl Host for LinuxHost {
     }
 
     fn signal(&mut self, process: &Process, signal: Signal) -> Result<()> {
-        process::send(process, signal)
+        raised(&[Capability::Kill], || process::send(process, signal))
     }
 
     fn cookie(&mut self, tid: u32) -> Result<u64> {
-        process::cookie_of(tid)
+        raised(&[Capability::SysPtrace], || process::cookie_of(tid))
     }
 
     fn share_cookie(&mut self, cookie: crate::Cookie, tids: &[u32]) -> Result<()> {
-        process::share_cookie(cookie, tids)
+        raised(&[Capability::SysPtrace], || process::share_cookie(cookie, tids))
     }
 
     fn set_affinity(&mut self, tid: u32, cpus: &CpuSet) -> Result<()> {
-        process::set_affinity(tid, cpus)
+        raised(&[Capability::SysNice], || process::set_affinity(tid, cpus))
     }
 
     fn set_policy(&mut self, tid: u32, policy: i32) -> Result<()> {
-        process::set_policy(tid, policy)
+        raised(&[Capability::SysNice], || process::set_policy(tid, policy))
     }
 
     fn euid(&self) -> u32 {

@@ -41,7 +41,7 @@ pub(crate) struct Folder<'g> {
 }
 
 fn refused(operation: &'static str, path: &Path, errno: Errno) -> HostError {
-    crate::linux::fail(operation, path.display().to_string(), None, errno)
+    crate::linux::fail(operation, commensal_core::spelling::of_path(path), None, errno)
 }
 
 /// What a file is instead of a regular one.
@@ -58,13 +58,13 @@ fn kind(stat: &Stat) -> Option<(&'static str, Number)> {
 }
 
 pub(crate) fn other_kind(path: &Path, is: &str, errno: Number) -> HostError {
-    let object = format!("{}, which is {is} (move it away)", path.display());
+    let object = format!("{}, which is {is} (move it away)", commensal_core::spelling::of_path(path));
     HostError { operation: AS_A_FILE, object, value: None, errno }
 }
 
 /// Refuses what others could have written.
 pub(crate) fn judge(path: &Path, found: Ownership, place: FileRole, euid: u32) -> Result<()> {
-    match objection(&path.display().to_string(), found, place, euid) {
+    match objection(&commensal_core::spelling::of_path(path), found, place, euid) {
         Some(object) => Err(HostError { operation: "rely on", object, value: None, errno: Number::EPERM }),
         None => Ok(()),
     }
@@ -139,6 +139,11 @@ fn walk(path: &Path, euid: u32, make: bool, place: FileRole) -> Result<(OwnedFd,
 /// Makes a folder of ours and those above it.
 pub(crate) fn make(path: &Path, guard: Guard<'_>) -> Result<()> {
     walk(path, guard.euid, true, FileRole::Own).map(drop)
+}
+
+/// Refuses a folder that others than root and user `euid` can write, with those above it.
+pub(crate) fn judge_folder(path: &Path, euid: u32) -> Result<()> {
+    walk(path, euid, false, FileRole::Own).map(drop)
 }
 
 /// Splits a path into folder and name.

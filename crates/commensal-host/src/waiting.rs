@@ -2,19 +2,23 @@
 //! appear. Neither is part of [`crate::Host`], because the loop never waits.
 
 use crate::linux::fail;
+use crate::privileges::{Capability, raised};
 use crate::{HostError, Result};
 use commensal_core::errno::Errno;
 use commensal_core::spelling;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FileType, Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use std::io::{ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// What refuses an answer of somebody else.
+pub(crate) const BELIEVE: &str = "believe";
 
 /// The shortest wait.
 const LEAST: Duration = Duration::from_millis(5);
@@ -34,8 +38,39 @@ impl Stream {
     pub fn open(path: &Path, request: &str, patience: Duration) -> Result<Stream> {
         let object = spelling::of_path(path);
         let end = Instant::now() + patience;
+        let socket = connect(path, end).map_err(|errno| refused(&object, &errno.into()))?;
+        Stream::say(socket, object, request, end)
+    }
+
+    /// As [`Stream::open`], but says nothing unless root or user `euid` listens there, and nothing through a symbolic link.
+    pub(crate) fn open_own(path: &Path, request: &str, patience: Duration, euid: u32) -> Result<Stream> {
+        let object = spelling::of_path(path);
+        let end = Instant::now() + patience;
+        let refuse = |errno: rustix::io::Errno| refused(&object, &errno.into());
+        let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let file = file.map_err(refuse)?;
+        let mode = rustix::fs::fstat(&file).map_err(refuse)?.st_mode;
+        let disbelief = |why: String| HostError {
+            operation: BELIEVE,
+            object: format!("{object}, {why}"),
+            value: None,
+            errno: Errno::EPERM,
+        };
+        if FileType::from_raw_mode(mode) == FileType::Symlink {
+            return Err(disbelief("which is a symbolic link".to_owned()));
+        }
+        // What was opened, whatever has its name by now.
+        let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let socket = connect(Path::new(&opened), end).map_err(refuse)?;
+        match crate::peer(&socket) {
+            Some((_, user)) if user == 0 || user == euid => Stream::say(socket, object, request, end),
+            Some((_, user)) => Err(disbelief(format!("where user {user} listens"))),
+            None => Err(disbelief("where nobody knows who listens".to_owned())),
+        }
+    }
+
+    fn say(mut socket: UnixStream, object: String, request: &str, end: Instant) -> Result<Stream> {
         let refuse = |error: std::io::Error| refused(&object, &error);
-        let mut socket = connect(path, end).map_err(|errno| refuse(errno.into()))?;
         let mut rest = request.as_bytes();
         while !rest.is_empty() {
             let left = end.saturating_duration_since(Instant::now()).max(LEAST);
@@ -207,11 +242,13 @@ impl PressureTrigger {
         let wish = format!("some {} {}\0", stall.as_micros(), window.as_micros());
         let object = spelling::of_path(path);
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = open(&*spelling::path(path), flags, Mode::empty())
-            .map_err(|errno| fail("open", object.clone(), None, errno))?;
-        rustix::io::write(&file, wish.as_bytes())
-            .map_err(|errno| fail("write", object, Some(wish.trim_end_matches('\0')), errno))?;
-        Ok(PressureTrigger(file))
+        raised(&[Capability::SysResource], || {
+            let file = open(&*spelling::path(path), flags, Mode::empty());
+            let file = file.map_err(|errno| fail("open", object.clone(), None, errno))?;
+            rustix::io::write(&file, wish.as_bytes())
+                .map_err(|errno| fail("write", object, Some(wish.trim_end_matches('\0')), errno))?;
+            Ok(PressureTrigger(file))
+        })
     }
 
     /// Which of them have fired since the last call, without waiting; `None` for one whose group is gone.

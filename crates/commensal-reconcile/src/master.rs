@@ -97,3 +97,34 @@ fn holder(host: &dyn Host, inode: u64) -> Option<u32> {
     };
     pids.first().copied().filter(|_| !pids.iter().any(is_root))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use commensal_host::fake::FakeHost;
+
+    /// To lock a folder needs no rights, and so says nothing about who keeps its cgroups.
+    // promise 74
+    #[test]
+    fn a_lock_of_somebody_without_rights_is_told_and_passed_over() {
+        let check = |uids: &str, expected: &str| {
+            let mut fake = FakeHost::v2(2, 1 << 30);
+            let mut other = fake.another();
+            let hierarchies = commensal_sensors::mounts::hierarchies(&mut fake).unwrap();
+            let dir = other.open(Path::new(&hierarchies[0].mount)).unwrap();
+            let _held = other.lock_group(dir).unwrap().unwrap();
+            let locks = format!(
+                "1: POSIX  ADVISORY  WRITE 7 00:1d:{inode} 0 EOF\n2: FLOCK  ADVISORY  WRITE 4242 00:1d:{inode} 0 EOF\n",
+                inode = dir.inode
+            );
+            fake.set_file("/proc/locks", &locks);
+            fake.set_file("/proc/4242/status", &format!("Name:\tflock\nUid:\t{uids}\n"));
+            let taken = take(&mut fake, Path::new("/state"), &hierarchies, &CgroupPath::root()).unwrap();
+            assert!(format!("{taken:?}").starts_with(expected), "{uids}: {taken:?}");
+        };
+        check("65534\t65534\t65534\t65534", "Squatted(4242)");
+        // Root's own, and what may become root, is taken for another commensal.
+        check("0\t0\t0\t0", "Others(None)");
+        check("65534\t0\t65534\t65534", "Others(None)");
+    }
+}

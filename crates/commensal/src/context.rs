@@ -1,6 +1,7 @@
 //! What every verb needs: the host, where state is kept, and how groups become a plan.
 
 use anyhow::{Context as _, anyhow, bail};
+use commensal_agent::control::{SHARED_SOCKET, SOCKET};
 use commensal_agent::groups_file::{self, Compiled};
 use commensal_core::actual::CgroupPath;
 use commensal_core::group::{GroupName, GroupSpec};
@@ -60,6 +61,20 @@ impl<H: Host> Context<H> {
         let beside_others = self.beside_others;
         let machine = Instance::of_machine(&self.state_dir, &self.prefix);
         Instance { cgroup_root, engine, beside_others, ..machine }
+    }
+
+    /// Whether nobody named another state directory than this user's own.
+    pub fn is_default_state(&self) -> bool {
+        default_state_dir(self.host.euid()).is_ok_and(|dir| dir == self.state_dir)
+    }
+
+    /// Where to ask for the agent: in the state directory, and for a user who has none of their own where the machine's is shared.
+    pub fn agent_sockets(&self) -> Vec<PathBuf> {
+        let mut sockets = vec![self.state_dir.join(SOCKET)];
+        if self.host.euid() != 0 && self.is_default_state() {
+            sockets.push(PathBuf::from(SHARED_SOCKET));
+        }
+        sockets
     }
 
     /// Reads the groups of a file or of every `*.toml` of a folder; all mistakes in one error.

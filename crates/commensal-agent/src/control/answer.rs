@@ -50,6 +50,17 @@ pub struct Done {
     pub done: String,
 }
 
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The agent's user, or root.
+    Owner,
+    /// Another user, by way of the shared socket.
+    Member(u32),
+    /// Somebody over TCP.
+    Remote,
+}
+
 /// What answers are made of.
 #[derive(Debug)]
 pub(super) struct Router {
@@ -106,7 +117,8 @@ fn path(text: &str) -> Option<Path<'_>> {
 
 impl Router {
     /// Never fails, and a panic on the way is an answer as well.
-    pub(super) async fn answer(&self, request: Request<Incoming>, remote: bool) -> Answer {
+    pub(super) async fn answer(&self, request: Request<Incoming>, origin: Origin) -> Answer {
+        let remote = origin == Origin::Remote;
         let (head, body) = request.into_parts();
         let paths = if remote { REMOTE_PATHS } else { PATHS };
         let asked = path(head.uri.path());
@@ -123,6 +135,16 @@ impl Router {
             let allowed = if wanted == "GET" { "GET, HEAD" } else { "POST" };
             answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
             return answer;
+        }
+        if let Origin::Member(user) = origin
+            && wanted == "POST"
+        {
+            let error = format!("user {user} may look at this agent and not give it orders");
+            return refuse(
+                StatusCode::FORBIDDEN,
+                error,
+                "give them as root or as the agent's user, for example with sudo",
+            );
         }
         let body = match drain(body).await {
             Ok(body) => body,

@@ -33,7 +33,8 @@ impl World {
         let addr = metrics.then(|| "127.0.0.1:0".parse().unwrap());
         let socket = dir.path().join(SOCKET);
         let control =
-            Control::start(&mut LinuxHost::new(), &socket, addr, Arc::clone(&published), commands).unwrap();
+            Control::start(&mut LinuxHost::new(), &socket, None, addr, Arc::clone(&published), commands)
+                .unwrap();
         World { dir, published, orders, control: Some(control) }
     }
 
@@ -62,7 +63,7 @@ impl World {
     }
 
     fn second(&self) -> Result<Control, ControlError> {
-        Control::start(&mut LinuxHost::new(), &self.socket(), None, Arc::default(), commands().0)
+        Control::start(&mut LinuxHost::new(), &self.socket(), None, None, Arc::default(), commands().0)
     }
 }
 
@@ -208,7 +209,7 @@ fn a_dead_agents_socket_is_replaced_and_a_living_ones_is_not() {
     assert!(matches!(world.second(), Err(ControlError::NotASocket(_))));
     assert_eq!(std::fs::read_to_string(world.socket()).unwrap(), "precious");
     let long = world.dir.path().join("x".repeat(120));
-    let started = Control::start(&mut LinuxHost::new(), &long, None, Arc::default(), commands().0);
+    let started = Control::start(&mut LinuxHost::new(), &long, None, None, Arc::default(), commands().0);
     assert!(matches!(started, Err(ControlError::Socket(_))), "{started:?}");
 }
 
@@ -238,7 +239,8 @@ fn a_full_queue_is_no_dead_socket() {
             std::thread::sleep(Duration::from_millis(1));
         }
         for _ in 0..20 {
-            let started = Control::start(&mut LinuxHost::new(), &socket, None, Arc::default(), commands().0);
+            let started =
+                Control::start(&mut LinuxHost::new(), &socket, None, None, Arc::default(), commands().0);
             assert!(matches!(started, Err(ControlError::Taken(_))), "{started:?}");
         }
         drop(deaf);
@@ -416,7 +418,7 @@ fn tcp_is_read_only_and_has_less() {
     // Without being asked there is none; and a busy port is told.
     assert_eq!(World::new(false).control.as_ref().unwrap().metrics_addr(), None);
     let other = world.dir.path().join("other.sock");
-    let taken = Control::start(&mut LinuxHost::new(), &other, Some(addr), Arc::default(), commands().0);
+    let taken = Control::start(&mut LinuxHost::new(), &other, None, Some(addr), Arc::default(), commands().0);
     assert!(matches!(taken, Err(ControlError::Metrics { .. })), "{taken:?}");
 }
 
@@ -431,4 +433,19 @@ fn a_silent_agent_is_told() {
     let _deaf = UnixListener::bind(&socket).unwrap();
     let error = ask();
     assert!(matches!(error, ClientError::Silent(_)) && error.to_string().contains("restart"), "{error}");
+}
+
+#[test]
+fn groups_by_name_and_number() {
+    let groups = "root:x:0:\ncommensal-x:x:7:\ncommensal:x:998:ann,bob\nbroken\nodd:x:y:\n";
+    for (name, expected) in [
+        ("commensal", Some(998)),
+        ("root", Some(0)),
+        ("4242", Some(4242)),
+        ("ann", None),
+        ("broken", None),
+        ("odd", None),
+    ] {
+        assert_eq!(group_number(groups, name), expected, "{name}");
+    }
 }

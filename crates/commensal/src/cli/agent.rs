@@ -4,14 +4,17 @@ use super::{Agent, AgentOrder, Guard, OnExit};
 use crate::context::Context;
 use crate::signals::not_ignored;
 use anyhow::{Context as _, bail};
-use commensal_agent::agent::{self, Flags, Options};
+use commensal_agent::agent::{self, Flags, Options, Share};
 use commensal_agent::client;
-use commensal_agent::control::{Done, SOCKET};
+use commensal_agent::control::{Done, SHARED_GROUP, SHARED_SOCKET, group_number};
 use commensal_agent::guard::{self, End};
+use commensal_agent::privileges::{OF_GUARD, of_agent};
 use commensal_core::errno::Errno;
+use commensal_host::{Host, keep_only};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::flag;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,9 +41,13 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
         beside_others: context.beside_others,
         program: std::env::current_exe().context("the path of this program is not known")?,
         metrics: options.metrics_listen,
+        share: share(context, options.share_with.as_deref())?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let instance = context.instance();
+    // Before there is a thread.
+    keep_only(&of_agent(&context.host, options.probe, options.share.is_some()))
+        .context("privileges cannot be given up")?;
     let mut told = Vec::new();
     let left = agent::run(&mut context.host, instance, &options, &flags, &mut |snapshot| {
         // Without a service manager that listens nothing is sent.
@@ -61,6 +68,22 @@ pub fn agent(context: &mut Context, options: &Agent) -> anyhow::Result<u8> {
     Ok(u8::from(!left.is_empty()))
 }
 
+/// The group that may look: the one that was named, or the usual one where it is.
+fn share(context: &Context, named: Option<&str>) -> anyhow::Result<Option<Share>> {
+    let of_machine = context.host.euid() == 0 && context.is_default_state();
+    let Some(name) = named.or(of_machine.then_some(SHARED_GROUP)) else { return Ok(None) };
+    let groups = context.host.read_file(Path::new("/etc/group")).unwrap_or_default();
+    match group_number(&groups, name) {
+        Some(group) => {
+            Ok(Some(Share { path: PathBuf::from(SHARED_SOCKET), group, insisted: named.is_some() }))
+        }
+        None if named.is_some() => {
+            bail!("--share-with {name}: /etc/group has no such group; name one of it, or a number")
+        }
+        None => Ok(None),
+    }
+}
+
 /// Gives an order to the agent that runs.
 pub fn order(context: &Context, order: &AgentOrder) -> anyhow::Result<u8> {
     let path = match order {
@@ -69,7 +92,7 @@ pub fn order(context: &Context, order: &AgentOrder) -> anyhow::Result<u8> {
         AgentOrder::Resume => "/v1/resume",
         AgentOrder::Canary(_) => bail!("a canary is more than an order"),
     };
-    let done: Done = client::post(&context.host, &context.state_dir.join(SOCKET), path)?.body;
+    let done: Done = client::find_post(&context.host, &context.agent_sockets(), path)?.body;
     println!("{}", done.done);
     Ok(0)
 }
@@ -88,6 +111,7 @@ fn flags(context: &Context) -> anyhow::Result<Flags> {
 
 /// Guards agents of this state directory.
 pub fn guard(context: &mut Context, options: &Guard) -> anyhow::Result<u8> {
+    keep_only(&OF_GUARD).context("privileges cannot be given up")?;
     let state_dir = context.state_dir.clone();
     let ready = || {
         // One that an agent has started would speak for the agent.

@@ -45,6 +45,11 @@ pub struct Agent {
     /// Serve metrics over TCP at this address as well, read only.
     #[arg(long, value_name = "ADDR")]
     pub metrics_listen: Option<SocketAddr>,
+
+    /// Let the users of this group look (`status`, `top`, `explain`, metrics) and give no orders, at /run/commensal/control.sock: a
+    /// group of /etc/group, or a number [default: commensal, for root's agent without --state-dir, where there is such a group].
+    #[arg(long, value_name = "GROUP")]
+    pub share_with: Option<String>,
 }
 
 /// `commensal agent …`: orders to the agent that runs.

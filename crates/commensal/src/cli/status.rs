@@ -3,8 +3,7 @@
 use super::{Explain, Json};
 use crate::context::Context;
 use anyhow::anyhow;
-use commensal_agent::client::{self, ClientError};
-use commensal_agent::control::SOCKET;
+use commensal_agent::client::{self, Answer, ClientError};
 use commensal_agent::explain::Explained;
 use commensal_agent::snapshot::Snapshot;
 use commensal_agent::status;
@@ -13,9 +12,8 @@ use commensal_reconcile::journal::{self, Record};
 
 /// Prints what is in force. Status 0 when that is all that was asked for, else 1; 2 without an agent.
 pub fn run(context: &mut Context, options: &Json) -> anyhow::Result<u8> {
-    let socket = context.state_dir.join(SOCKET);
-    let answer = match client::get::<Snapshot>(&context.host, &socket, "/v1/snapshot") {
-        Ok(answer) => answer,
+    let answer = match client::find::<Snapshot>(&context.host, &context.agent_sockets(), "/v1/snapshot") {
+        Ok((_, answer)) => answer,
         Err(error @ ClientError::NoAgent(_)) => {
             let mut words = error.to_string();
             for line in on_record(context) {
@@ -36,11 +34,11 @@ pub fn run(context: &mut Context, options: &Json) -> anyhow::Result<u8> {
 
 /// Prints why each number of a group is what it is.
 pub fn explain(context: &Context, options: &Explain) -> anyhow::Result<u8> {
-    let socket = context.state_dir.join(SOCKET);
     // Anything else is no group's name, and no path of the agent's.
     commensal_core::group::GroupName::new(&options.group).map_err(|message| anyhow!(message))?;
     let path = format!("/v1/explain/{}", options.group);
-    let explained: Explained = client::get(&context.host, &socket, &path)?.body;
+    let sockets = context.agent_sockets();
+    let (_, Answer { body: explained, .. }) = client::find::<Explained>(&context.host, &sockets, &path)?;
     if options.json {
         println!("{}", commensal_core::text::json_pretty(&explained)?);
     } else {

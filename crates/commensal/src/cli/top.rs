@@ -5,7 +5,6 @@ use crate::context::Context;
 use crate::signals;
 use anyhow::Context as _;
 use commensal_agent::client::{self, Answer, ClientError};
-use commensal_agent::control::SOCKET;
 use commensal_agent::snapshot::Snapshot;
 use commensal_agent::top::{Asked, SCREEN, Top as View, draw};
 use commensal_host::LinuxHost;
@@ -27,12 +26,13 @@ type News = Result<Answer<Snapshot>, ClientError>;
 
 /// Shows the screen until `q`, or one as text.
 pub fn run(context: &mut Context, options: &Top) -> anyhow::Result<u8> {
-    let socket = context.state_dir.join(SOCKET);
+    let sockets = context.agent_sockets();
     // https://no-color.org: any value but the empty one.
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let mut view = View::new(colour);
     // The first question comes before the screen is taken: without an agent there is nothing to show.
-    let first = ask(&context.host, &socket)?;
+    let (socket, first) = client::find::<Snapshot>(&context.host, &sockets, "/v1/snapshot")?;
+    let socket = socket.to_owned();
     view.latest = Some((Arc::new(first.body), first.age));
     let terminal = std::io::stdout().is_terminal();
     if options.once || !terminal {

@@ -261,7 +261,7 @@ fn no_name_reaches_a_terminal() {
     published.publish(Arc::new(fixture::snapshot()));
     let socket = program.state().join(SOCKET);
     let shown = Arc::clone(&published);
-    let _served = Control::start(&mut LinuxHost::new(), &socket, None, shown, commands().0).unwrap();
+    let _served = Control::start(&mut LinuxHost::new(), &socket, None, None, shown, commands().0).unwrap();
     for (what, name) in odd_names() {
         let snapshot = hostile(&spelling::text(name));
         published.publish(Arc::new(snapshot.clone()));

@@ -15,7 +15,7 @@ fn agent(program: &Program, snapshot: Snapshot) -> Control {
     let published = Arc::new(Published::new());
     published.publish(Arc::new(snapshot));
     let socket = program.state().join(SOCKET);
-    Control::start(&mut LinuxHost::new(), &socket, None, published, commands().0).unwrap()
+    Control::start(&mut LinuxHost::new(), &socket, None, None, published, commands().0).unwrap()
 }
 
 #[test]
