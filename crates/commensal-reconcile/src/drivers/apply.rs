@@ -1,8 +1,12 @@
 //! Carrying out a plan: journal, create, write, read back; at the first refusal take it all back.
 
 mod moving;
+mod records;
+mod taking_back;
 
 pub(crate) use moving::{alive, identity};
+pub(crate) use records::safe_records;
+pub use records::{forget_gone, forget_settled};
 
 use crate::drivers::scheduler::{in_force, order};
 use crate::drivers::{cookies, recreate, text_for};
@@ -12,7 +16,7 @@ use commensal_core::actual::{ActualState, CgroupPath, CgroupRef, SCHEDULER};
 use commensal_core::errno::Errno;
 use commensal_core::knob::{Controller, File, KnobId, Value};
 use commensal_core::member::ProcessId;
-use commensal_core::plan::{Action, SafeSetting, Step, undo};
+use commensal_core::plan::{Action, Step};
 use commensal_core::scheduler::Orders;
 use commensal_core::topology::Device;
 use commensal_core::vendor::Switch;
@@ -183,80 +187,6 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
         let _ = work.settle_moves(steps, journal);
     }
     work.finish()
-}
-
-/// Takes originals off the record that are back in place already: values that a plan wanted back and found so.
-///
-/// # Errors
-/// When the journal cannot be rewritten.
-pub fn forget_settled(
-    host: &mut dyn Host,
-    settled: &[(CgroupRef, KnobId, Option<Device>)],
-    actual: &ActualState,
-    journal: &mut Journal,
-) -> Result<(), JournalError> {
-    let key = |(place, knob, device): &(CgroupRef, KnobId, Option<Device>)| {
-        let mount = actual.hierarchies.get(place.hierarchy)?.mount.clone();
-        let inode = actual.cgroups.get(place)?.inode;
-        let target = Target { mount, path: place.path.to_string(), inode };
-        Some((target, knob.to_string(), device.map(|device| device.to_string())))
-    };
-    let settled: BTreeSet<_> = settled.iter().filter_map(key).collect();
-    journal.forget(host, |_, record| match record {
-        Record::Original { group, knob, device, .. } => {
-            settled.contains(&(group.clone(), knob.clone(), device.clone()))
-        }
-        _ => false,
-    })
-}
-
-/// What goes on record of the state without anybody: one record for each setting whose group is there.
-pub(crate) fn safe_records(
-    host: &mut dyn Host,
-    actual: &ActualState,
-    settings: &BTreeMap<(CgroupRef, KnobId, Option<Device>), SafeSetting>,
-) -> Vec<Record> {
-    let work = Work::new(host, actual);
-    let record = |((place, knob, device), one): (&(CgroupRef, KnobId, Option<Device>), &SafeSetting)| {
-        let inode = actual.cgroups.get(place)?.inode;
-        let group = Target { mount: work.mount(place), path: place.path.to_string(), inode };
-        let file = work.file(place, *knob).ok()?;
-        let value = file.encode(&one.value, *device).ok()?;
-        let (knob, device) = (knob.to_string(), device.map(|device| device.to_string()));
-        Some(Record::Safe { group, knob, file: file.name.to_owned(), device, value, online: one.online })
-    };
-    settings.iter().filter_map(record).collect()
-}
-
-/// Originals of vanished groups that are kept on record whatever else there is.
-const GONE: usize = 64;
-
-/// Takes the originals of groups that are gone off the record, once they are many and more than the others: where groups come
-/// and go all the time the file would grow for ever. `actual` is from after the last change that is on record.
-///
-/// # Errors
-/// When the file cannot be rewritten.
-pub fn forget_gone(
-    host: &mut dyn Host,
-    actual: &ActualState,
-    journal: &mut Journal,
-) -> Result<(), JournalError> {
-    if journal.len() <= GONE {
-        return Ok(());
-    }
-    let mount = |place: &CgroupRef| actual.hierarchies.get(place.hierarchy).map(|one| one.mount.as_str());
-    let there: BTreeSet<(&str, u64)> =
-        actual.cgroups.iter().filter_map(|(place, cgroup)| Some((mount(place)?, cgroup.inode))).collect();
-    let is_gone = |group: &Target| !there.contains(&(group.mount.as_str(), group.inode));
-    let (gone, kept): (Vec<_>, Vec<_>) = journal.groups_of_values().partition(|group| is_gone(group));
-    if gone.len() <= GONE.max(kept.len()) {
-        return Ok(());
-    }
-    let of_value = |record: &Record| match record {
-        Record::Original { group, .. } | Record::Safe { group, .. } => is_gone(group),
-        _ => false,
-    };
-    journal.forget(host, |_, record| of_value(record))
 }
 
 /// Reads again what the writes of `steps` left: whether a policy still is in force. A value that cannot be read
@@ -755,66 +685,6 @@ impl<'a> Work<'a> {
         let text = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
         let value = file.parse(&text, device).map_err(|error| Refusal::Plan(error.to_string()))?;
         file.encode(&value, device).map_err(|error| Refusal::Plan(error.to_string()))
-    }
-
-    /// Undoes the steps; gives what could not be undone, and the groups that had to be made anew.
-    fn take_back(&mut self, done: &[Step], journal: &mut Journal) -> (Vec<String>, Vec<Record>) {
-        let mut left = Vec::new();
-        let mut again = Vec::new();
-        for step in undo(done) {
-            match self.step(&step, journal) {
-                Err(refusal) => left.push(format!("{}: {refusal}", step.describe(self.actual))),
-                Ok(()) if step.action == Action::Create => {
-                    let Some(dir) = self.dirs.get(&step.place).copied() else { continue };
-                    again.push(Record::Created(self.target(&step.place, dir)));
-                    left.extend(self.fill_again(&step.place, dir));
-                }
-                Ok(()) => {}
-            }
-        }
-        (left, again)
-    }
-
-    /// Gives a group that was removed and had to be made again what it had; gives what it did not take. A setting can be in the
-    /// way of another (a weight of an idle group, a burst above the quota): as long as some go through, the others are tried
-    /// again.
-    fn fill_again(&mut self, place: &CgroupRef, dir: Dir) -> Vec<String> {
-        let Some(found) = self.actual.cgroups.get(place) else { return Vec::new() };
-        let mut waiting: Vec<(KnobId, Option<Device>, &Value)> =
-            found.values.iter().map(|((knob, device), value)| (*knob, *device, value)).collect();
-        loop {
-            let before = waiting.len();
-            let mut refused = Vec::new();
-            waiting.retain(|(knob, device, value)| match self.give(place, dir, *knob, *device, value) {
-                Ok(()) => false,
-                Err(refusal) => {
-                    refused.push(format!("{} {knob}: {refusal}", self.actual.show(place)));
-                    true
-                }
-            });
-            if waiting.is_empty() || waiting.len() == before {
-                return refused;
-            }
-        }
-    }
-
-    /// Writes a value, unless the group has it.
-    fn give(
-        &mut self,
-        place: &CgroupRef,
-        dir: Dir,
-        knob: KnobId,
-        device: Option<Device>,
-        value: &Value,
-    ) -> Result<(), Refusal> {
-        let file = self.file(place, knob)?;
-        let now = self.host.read(dir, file.name).map_err(|error| host_error(error, Some(knob)))?;
-        if file.parse(&now, device).is_ok_and(|now| file.holds(&now, value)) {
-            return Ok(());
-        }
-        let text = file.encode(value, device).map_err(|error| Refusal::Plan(error.to_string()))?;
-        let text = text_for(self.host, dir, (Some(knob), file.name), text);
-        self.host.write(dir, file.name, &text).map_err(|error| host_error(error, Some(knob)))
     }
 
     fn finish(self) -> Outcome {
