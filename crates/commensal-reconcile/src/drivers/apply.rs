@@ -133,6 +133,10 @@ pub struct Failure {
     pub description: String,
     /// Why.
     pub refusal: Refusal,
+    /// Whether that is because its group is gone.
+    pub vanished: bool,
+    /// Whether taking back has put fresh groups in the place of some.
+    pub recreated: bool,
     /// What could not be taken back; empty when the machine is as it was.
     pub left: Vec<String>,
 }
@@ -162,6 +166,7 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
         failed = work.run(steps, structure, journal).err();
     }
     if let Some((step, refusal)) = failed {
+        let vanished = steps.get(step).is_some_and(|step| work.has_vanished(step, &refusal));
         // A value that reached the kernel and then read back wrong has to go back as well.
         let touched = work.outcome.done.max(work.reached.map_or(0, |index| index + 1));
         let (mut left, again) = work.take_back(&steps[..touched], journal);
@@ -180,7 +185,8 @@ pub fn apply(host: &mut dyn Host, steps: &[Step], actual: &ActualState, journal:
             left.push(format!("records of the undo journal: {error}"));
         }
         let description = steps.get(step).map(|step| step.describe(actual)).unwrap_or_default();
-        work.outcome.failure = Some(Failure { step, description, refusal, left });
+        let recreated = !work.recreated.is_empty();
+        work.outcome.failure = Some(Failure { step, description, refusal, vanished, recreated, left });
     } else {
         work.settle(steps, journal);
         // As with the rest: the next apply tries again.

@@ -1,13 +1,15 @@
-//! After a refusal: the steps before it turned round.
+//! After a refusal: whether it was one, and the steps before it turned round.
 
 use super::{Refusal, Work, host_error};
 use crate::drivers::text_for;
 use crate::journal::{Journal, Record};
 use commensal_core::actual::CgroupRef;
+use commensal_core::errno::Errno;
 use commensal_core::knob::{KnobId, Value};
 use commensal_core::plan::{Action, Step, undo};
 use commensal_core::topology::Device;
-use commensal_host::Dir;
+use commensal_host::{Dir, below};
+use std::path::Path;
 
 impl Work<'_> {
     /// Undoes the steps; gives what could not be undone, and the groups that had to be made anew.
@@ -68,5 +70,36 @@ impl Work<'_> {
         let text = file.encode(value, device).map_err(|error| Refusal::Plan(error.to_string()))?;
         let text = text_for(self.host, dir, (Some(knob), file.name), text);
         self.host.write(dir, file.name, &text).map_err(|error| host_error(error, Some(knob)))
+    }
+
+    /// Whether a step was refused because its group is gone. A file or a device that is not there is answered with the same numbers.
+    pub(super) fn has_vanished(&mut self, step: &Step, refusal: &Refusal) -> bool {
+        let number = match refusal {
+            Refusal::Vanished { .. } => return true,
+            Refusal::Host { error, .. } => error.errno,
+            _ => return false,
+        };
+        match &step.action {
+            _ if !matches!(number, Errno::ENODEV | Errno::ENOENT) => false,
+            // While a group is recreated it is there under another name.
+            Action::Recreate { .. } => false,
+            Action::Create => {
+                let parent = step.place.path.parent();
+                let hierarchy = step.place.hierarchy;
+                parent.is_none_or(|path| !self.is_there(&CgroupRef { hierarchy, path }))
+            }
+            _ => !self.is_there(&step.place),
+        }
+    }
+
+    /// Whether the group of this name is the one that was planned for, or that was made since.
+    pub(super) fn is_there(&mut self, place: &CgroupRef) -> bool {
+        let known = self.dirs.get(place).map(|dir| dir.inode).or_else(|| self.recreated.get(place).copied());
+        let known = known.or_else(|| self.actual.cgroups.get(place).map(|found| found.inode));
+        let path = below(Path::new(&self.mount(place)), place.path.as_str());
+        self.host.open(&path).is_ok_and(|dir| {
+            self.host.close(dir);
+            known == Some(dir.inode)
+        })
     }
 }
