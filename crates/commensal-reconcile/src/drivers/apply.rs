@@ -407,7 +407,11 @@ impl<'a> Work<'a> {
     fn run(&mut self, steps: &[Step], structure: usize, journal: &mut Journal) -> Result<(), Stop> {
         let mut created = Vec::new();
         for (index, step) in steps[..structure].iter().enumerate() {
-            self.step(step, journal).map_err(|refusal| (index, refusal))?;
+            self.step(step, journal).map_err(|refusal| {
+                let reached = matches!(refusal, Refusal::ReadBack { .. } | Refusal::Unread { .. });
+                self.reached = reached.then_some(index);
+                (index, refusal)
+            })?;
             self.outcome.done += 1;
             if let (Action::Create, Some(dir)) = (&step.action, self.dirs.get(&step.place).copied()) {
                 created.push(Record::Created(self.target(&step.place, dir)));
@@ -585,12 +589,22 @@ impl<'a> Work<'a> {
 
     fn subtree(&mut self, place: &CgroupRef, sign: char, controller: Controller) -> Result<(), Refusal> {
         let dir = self.dir(place)?;
+        const FILE: &str = "cgroup.subtree_control";
         let value = format!("{sign}{controller}");
-        let place = place.clone();
-        self.host.write(dir, "cgroup.subtree_control", &value).map_err(|error| match (sign, error.errno) {
-            ('+', Errno::EBUSY) => Refusal::Internal { place: self.actual.show(&place), controller, error },
+        self.host.write(dir, FILE, &value).map_err(|error| match (sign, error.errno) {
+            ('+', Errno::EBUSY) => Refusal::Internal { place: self.actual.show(place), controller, error },
             _ => host_error(error, None),
-        })
+        })?;
+        let place = self.actual.show(place);
+        let read = match self.host.read(dir, FILE) {
+            Ok(read) => read,
+            Err(error) => return Err(Refusal::Unread { place, file: FILE, because: error.to_string() }),
+        };
+        let enabled = read.split_whitespace().any(|name| name == controller.v2_name());
+        match enabled == (sign == '+') {
+            true => Ok(()),
+            false => Err(Refusal::ReadBack { place, file: FILE, want: value, read: read.trim().to_owned() }),
+        }
     }
 
     fn switch(&mut self, switch: Switch, to: i64) -> Result<(), Refusal> {
