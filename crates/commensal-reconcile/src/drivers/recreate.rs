@@ -189,6 +189,10 @@ fn make_normal(host: &mut dyn Host, fresh: Dir) -> Result<(), HostError> {
         if is_idle(host, tid) {
             match host.set_policy(tid, 0) {
                 Err(error) if error.errno != Errno::ESRCH => return Err(error),
+                Ok(()) if is_idle(host, tid) => {
+                    let object = format!("the normal scheduling policy of thread {tid}");
+                    return Err(HostError { operation: "keep", object, value: None, errno: Errno::EBUSY });
+                }
                 _ => {}
             }
         }
