@@ -6,6 +6,7 @@ mod crash;
 mod delegation;
 mod faults;
 mod fixtures;
+mod matrix;
 mod members;
 mod originals;
 mod properties;
